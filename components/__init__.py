@@ -1,0 +1,1 @@
+"""The cluster: from a stack file to running machines."""

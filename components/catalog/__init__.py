@@ -1,0 +1,88 @@
+"""Facts about machines, fabrics and images, each with its source: data files beside this one, and their reader."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from components.errors import CatalogError
+
+_FOLDER = Path(__file__).parent
+
+
+class Fact(BaseModel):
+    """A row of the catalog. `source` says who stated it, `dated` when it was read (ISO date)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    source: str
+    dated: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+
+
+_Row = TypeVar("_Row", bound=Fact)
+
+
+class Machine(Fact):
+    """A machine type of one provider. Memory in MiB; `busbw_floor` in GB/s, None where nobody published one."""
+
+    provider: str
+    vcpus: int = Field(ge=1)
+    memory_mib: int = Field(ge=512)
+    gpus: int = Field(ge=0)
+    gpu_type: str | None = None
+    gpu_device: str | None = None
+    """Prefix of the GPUs' device files; '/dev/nvidia' on real ones."""
+    fabric: str
+    busbw_floor: float | None = None
+    usd_per_hour: float | None = None
+
+    @property
+    def schedulable_memory_mib(self) -> int:
+        """Memory that Slurm may hand out: a node that reports less than its RealMemory is drained, so the kernel's
+        and the daemons' share is left out (5 %, at least 1 GiB, but never more than a quarter of a tiny machine)."""
+        reserve = max(self.memory_mib // 20, min(1024, self.memory_mib // 4))
+        return self.memory_mib - reserve
+
+
+class Fabric(Fact):
+    """A kind of network between nodes and the environment that collective libraries need on it."""
+
+    env: dict[str, str]
+
+
+class Image(Fact):
+    """An operating system image and the versions that decide how it is configured."""
+
+    os: str
+    slurm_version: tuple[int, int]
+
+
+def _rows(file: str, kind: type[_Row]) -> dict[str, _Row]:
+    raw: dict[str, dict[str, Any]] = yaml.safe_load((_FOLDER / file).read_text())
+    try:
+        return {name: kind(name=name, **row) for name, row in raw.items()}
+    except (ValidationError, TypeError) as error:
+        raise CatalogError(f"components/catalog/{file}: {error}") from error
+
+
+@cache
+def machines(provider: str) -> dict[str, Machine]:
+    """Return the provider's machine types by name."""
+    return {name: row for name, row in _rows("machines.yaml", Machine).items() if row.provider == provider}
+
+
+@cache
+def fabrics() -> dict[str, Fabric]:
+    """Return the known fabrics by name."""
+    return _rows("fabrics.yaml", Fabric)
+
+
+@cache
+def images() -> dict[str, Image]:
+    """Return the known images by name."""
+    return _rows("images.yaml", Image)

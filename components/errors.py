@@ -1,0 +1,58 @@
+"""What can go wrong, as types.
+
+ClusterError
+├── StackFileError   the stack file breaks rules; carries every problem found
+├── CatalogError     a fact file of the project itself is wrong
+├── PlatformError    a machine could not be made, started or reached
+└── ContractError    stack outputs that this version cannot read
+
+Every message names the object, the rule and the fix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class ClusterError(Exception):
+    """Any failure this project explains itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One broken rule of a stack file.
+
+    `path` is the place in the file ("cluster.nodes.gpu.count"), `rule` what must hold, `fix` what to do.
+    """
+
+    path: str
+    rule: str
+    fix: str
+
+    def line(self, file: str) -> str:
+        """Return the problem as people read it: `file:path: rule. Fix: fix.`"""
+        return f"{file}:{self.path}: {self.rule.rstrip('.')}. Fix: {self.fix.rstrip('.')}."
+
+
+class StackFileError(ClusterError):
+    """A stack file that may not be used; `problems` holds every reason, not just the first."""
+
+    def __init__(self, file: str, problems: Sequence[Problem]) -> None:
+        self.file = file
+        self.problems = tuple(problems)
+        lines = "\n".join(f"  {problem.line(file)}" for problem in self.problems)
+        plural = "problem" if len(self.problems) == 1 else "problems"
+        super().__init__(f"{len(self.problems)} {plural} in {file}; nothing was changed.\n{lines}")
+
+
+class CatalogError(ClusterError):
+    """A fact file under components/catalog/ contradicts itself: a defect of the project, not of the user."""
+
+
+class PlatformError(ClusterError):
+    """A machine could not be created, started, reached or removed."""
+
+
+class ContractError(ClusterError):
+    """Stack outputs that do not follow the contract this version knows."""

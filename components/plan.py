@@ -1,0 +1,106 @@
+"""ClusterPlan: every host, name and address of a cluster, known before anything exists. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network
+
+from components.catalog import Image, Machine
+from components.spec import ClusterSpec
+
+HEAD_OFFSET = 4
+"""Azure keeps the first four addresses of a subnet for itself, so the head takes the next one everywhere."""
+
+GROUP_BLOCKS = 8
+"""The network is cut into eight equal blocks: block 0 for the head and services, blocks 1-7 for node groups.
+A group's addresses depend only on its position in the stack file, so growing one group never moves another."""
+
+
+class Role(StrEnum):
+    """What a host is for."""
+
+    HEAD = "head"
+    WORKER = "worker"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostPlan:
+    """One machine to be. `index` counts from 0 within its group; `slot` is unique and stable in the cluster."""
+
+    name: str
+    role: Role
+    group: str | None
+    index: int
+    slot: int
+    private_ip: IPv4Address
+    machine: Machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterPlan:
+    """The cluster as it will be: the only thing renderers and platforms read."""
+
+    name: str
+    provider: str
+    scheduler: str
+    network: IPv4Network
+    image: Image
+    head: HostPlan
+    workers: tuple[HostPlan, ...]
+
+    @property
+    def hosts(self) -> tuple[HostPlan, ...]:
+        """Every host, head first."""
+        return (self.head, *self.workers)
+
+    def group(self, name: str) -> tuple[HostPlan, ...]:
+        """Return the hosts of one node group, by index."""
+        return tuple(host for host in self.workers if host.group == name)
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the node groups, in the stack file's order."""
+        return tuple(dict.fromkeys(host.group for host in self.workers if host.group is not None))
+
+
+def group_capacity(network: IPv4Network) -> int:
+    """Return how many nodes one group can hold in `network` (its first and last address stay unused)."""
+    return network.num_addresses // GROUP_BLOCKS - 2
+
+
+def plan_cluster(spec: ClusterSpec, machines: dict[str, Machine], image: Image) -> ClusterPlan:
+    """Join a checked spec to the catalog's facts. Raises KeyError for a machine that the checks should have refused."""
+    network = spec.network.cidr
+    block = network.num_addresses // GROUP_BLOCKS
+    workers = tuple(
+        HostPlan(
+            name=f"{spec.name}-{group}-{index}",
+            role=Role.WORKER,
+            group=group,
+            index=index,
+            slot=block * position + 1 + index,
+            private_ip=network[block * position + 1 + index],
+            machine=machines[wish.machine],
+        )
+        for position, (group, wish) in enumerate(spec.nodes.items(), start=1)
+        for index in range(wish.count)
+    )
+    head = HostPlan(
+        name=f"{spec.name}-head",
+        role=Role.HEAD,
+        group=None,
+        index=0,
+        slot=HEAD_OFFSET,
+        private_ip=network[HEAD_OFFSET],
+        machine=machines[spec.head.machine],
+    )
+    return ClusterPlan(
+        name=spec.name,
+        provider=spec.platform.provider,
+        scheduler=spec.scheduler,
+        network=network,
+        image=image,
+        head=head,
+        workers=workers,
+    )

@@ -1,0 +1,52 @@
+"""The contract between the neutral code and whatever creates machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pulumi
+
+from components.plan import ClusterPlan, HostPlan
+from components.spec import PlatformSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """A machine that exists: all that the neutral code ever knows about it."""
+
+    plan: HostPlan
+    address: pulumi.Output[str]
+    """Where ssh reaches it from here (not necessarily the private address)."""
+    port: pulumi.Output[int]
+    user: str
+    """The admin user, with sudo."""
+    host_key: pulumi.Output[str]
+    """Its ssh host key ("ssh-ed25519 AAAA..."), learned over a channel other than ssh."""
+    machine_id: pulumi.Output[str]
+    """Changes if and only if the machine is a new one with an empty disk."""
+    boots: pulumi.Output[int]
+    """How often it was started by the platform; a restart must be waited for again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlatformArgs:
+    """What every platform gets. `user_data` renders one host's cloud-config (an Output: it holds public keys)."""
+
+    spec: PlatformSpec
+    plan: ClusterPlan
+    user_data: Callable[[HostPlan], pulumi.Output[str]]
+
+
+class Platform(pulumi.ComponentResource):
+    """Makes the machines of a plan. A subclass fills `hosts` (head first, in the plan's order)."""
+
+    hosts: Sequence[Host]
+    """One per planned host, in the plan's order."""
+
+    user_data_limit: ClassVar[int]
+    """Bytes of user-data that the platform accepts."""
+
+    def __init__(self, token: str, name: str, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__(f"trainyard:index:{token}", name, {}, opts)
