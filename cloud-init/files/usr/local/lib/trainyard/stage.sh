@@ -1,0 +1,51 @@
+# Sourced before every stage. shellcheck shell=bash
+# What a stage may use: the node's parameters, and a few words that keep stages short.
+set -euo pipefail
+trap 'printf "%s\n" "$BASH_COMMAND" >/run/trainyard/failed-command' ERR
+set -o errtrace
+export DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=a LC_ALL=C.UTF-8
+
+# shellcheck source=/dev/null
+source /etc/trainyard/node.env
+# Read by the stages that source this file.
+# shellcheck disable=SC2034
+readonly handover=/var/lib/trainyard/handover
+
+say() { printf '%s\n' "$*"; }
+
+fail() {
+  printf '%s\n' "$*" >/run/trainyard/failed-command
+  printf 'error: %s\n' "$*" >&2
+  trap - ERR
+  exit 1
+}
+
+is_head() { [[ $TRAINYARD_ROLE == head ]]; }
+
+# put_file PATH MODE OWNER <content: writes only what differs; `changed` then counts it.
+changed=0
+put_file() {
+  local path=$1 mode=$2 owner=$3 new
+  install -d -m 0755 "$(dirname "$path")"
+  new=$(mktemp "$path.XXXXXX")
+  cat >"$new"
+  chown "$owner" "$new"
+  chmod "$mode" "$new"
+  if cmp -s "$new" "$path" && [[ $(stat -c '%a %U:%G' "$new") == "$(stat -c '%a %U:%G' "$path")" ]]; then
+    rm -f "$new"
+    return 0
+  fi
+  mv "$new" "$path"
+  changed=$((changed + 1))
+}
+
+# wait_for SECONDS WHAT COMMAND...: polls until the command succeeds; a deadline is an error that names WHAT.
+wait_for() {
+  local seconds=$1 what=$2 end
+  shift 2
+  end=$((SECONDS + seconds))
+  until "$@" >/dev/null 2>&1; do
+    ((SECONDS < end)) || fail "waited $seconds s for $what"
+    sleep 0.5
+  done
+}

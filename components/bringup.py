@@ -1,0 +1,82 @@
+"""From machines that answer to a cluster that works: hands keys and names over, then waits for the gate."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import pulumi
+from pulumi_command import remote
+
+from components.handover import handover_files, pack
+from components.keys import ClusterKeys
+from components.plan import ClusterPlan
+from components.platforms.base import Host
+
+_DIAL_ATTEMPTS = 60
+_DIAL_SECONDS = 15
+"""A GPU machine may take a quarter of an hour from power-on to its first ssh."""
+
+
+def _handover(plan: ClusterPlan, values: Sequence[Any]) -> str:
+    munge_key, cluster_key, *host_keys = values
+    names = (host.name for host in plan.hosts)
+    return pack(handover_files(plan, dict(zip(names, host_keys, strict=True)), munge_key, cluster_key))
+
+
+class BringUp(pulumi.ComponentResource):
+    """Turns a plan's machines into the cluster. Done means ready: every node says so and Slurm ran on each."""
+
+    ready: pulumi.Output[str]
+    """The gate's last words; known only when the cluster works."""
+
+    def __init__(
+        self,
+        name: str,
+        plan: ClusterPlan,
+        hosts: Sequence[Host],
+        keys: ClusterKeys,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("trainyard:index:BringUp", name, {}, opts)
+        head = hosts[0]
+        connection = remote.ConnectionArgs(
+            host=head.address,
+            port=head.port.apply(float),
+            user=head.user,
+            private_key=keys.admin_private,
+            host_key=head.host_key,
+            dial_error_limit=_DIAL_ATTEMPTS,
+            per_dial_timeout=_DIAL_SECONDS,
+        )
+        content = pulumi.Output.secret(
+            pulumi.Output.all(keys.munge_key, keys.cluster_private, *(host.host_key for host in hosts)).apply(
+                lambda values: _handover(plan, values)
+            )
+        )
+        # A changed hand-over runs again in place; only a head with an empty disk makes it a new one.
+        handover = remote.Command(
+            f"{name}-handover",
+            connection=connection,
+            create="sudo trainyard-receive",
+            stdin=content,
+            triggers=[head.machine_id],
+            logging=remote.Logging.STDERR,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        # Waits again whenever a machine is new or was started again, or what it was told has changed.
+        machines = [pulumi.Output.concat(host.machine_id, ":", host.boots.apply(str)) for host in hosts]
+        gate = remote.Command(
+            f"{name}-gate",
+            connection=connection,
+            create="sudo trainyard-gate",
+            triggers=[*machines, content.apply(_digest)],
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[handover]),
+        )
+        self.ready = gate.stdout.apply(lambda text: text.strip().splitlines()[-1] if text else "")
+        self.register_outputs({"ready": self.ready})
+
+
+def _digest(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()

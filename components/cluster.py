@@ -1,0 +1,94 @@
+"""Cluster: the one component a stack makes. Spec to plan to machines to bring-up to outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pulumi
+
+from components.bringup import BringUp
+from components.catalog import fabrics
+from components.cloud_init import AccessKeys, render_user_data
+from components.keys import ClusterKeys
+from components.outputs import ClusterOutputs, HeadOut, NodeOut
+from components.plan import ClusterPlan, HostPlan
+from components.platforms import platform_class
+from components.platforms.base import Host, PlatformArgs
+from components.spec import ClusterSpec
+
+JOB_USER = "trainer"
+
+
+def _outputs(plan: ClusterPlan, admin_user: str, values: Sequence[Any]) -> dict[str, Any]:
+    rows = [values[index : index + 3] for index in range(0, len(values), 3)]
+    reached = {host.name: row for host, row in zip(plan.hosts, rows, strict=True)}
+    address, port, host_key = reached[plan.head.name]
+    head = HeadOut(
+        name=plan.head.name,
+        address=address,
+        port=int(port),
+        private_ip=str(plan.head.private_ip),
+        user=JOB_USER,
+        admin_user=admin_user,
+        host_key=host_key,
+    )
+    nodes = tuple(
+        NodeOut(
+            name=host.name,
+            private_ip=str(host.private_ip),
+            group=str(host.group),
+            gpus=host.machine.gpus,
+            gpu_type=host.machine.gpu_type,
+            fabric=host.machine.fabric,
+            address=reached[host.name][0],
+            port=int(reached[host.name][1]),
+            host_key=reached[host.name][2],
+        )
+        for host in plan.workers
+    )
+    first = {group: plan.group(group)[0].machine for group in plan.groups}
+    prices = [host.machine.usd_per_hour for host in plan.hosts]
+    outputs = ClusterOutputs(
+        name=plan.name,
+        provider=plan.provider,
+        scheduler=plan.scheduler,
+        head=head,
+        nodes=nodes,
+        env={group: fabrics()[machine.fabric].env for group, machine in first.items()},
+        thresholds={group: machine.busbw_floor for group, machine in first.items()},
+        usd_per_hour=None if None in prices else sum(price for price in prices if price is not None),
+    )
+    return outputs.model_dump(mode="json")
+
+
+class Cluster(pulumi.ComponentResource):
+    """A working cluster: `outputs` is the contract of outputs.py, known only once the gate has passed."""
+
+    outputs: pulumi.Output[dict[str, Any]]
+    ssh_private_key: pulumi.Output[str]
+    """The admin's and job user's key; secret."""
+
+    def __init__(
+        self, name: str, spec: ClusterSpec, plan: ClusterPlan, opts: pulumi.ResourceOptions | None = None
+    ) -> None:
+        super().__init__("trainyard:index:Cluster", name, {}, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        keys = ClusterKeys(f"{name}-keys", cluster=plan.name, opts=child)
+
+        def user_data(host: HostPlan) -> pulumi.Output[str]:
+            return pulumi.Output.all(keys.admin_public, keys.cluster_public).apply(
+                lambda public: render_user_data(plan, host, AccessKeys(public[0], public[1]))
+            )
+
+        platform = platform_class(plan.provider)(
+            f"{name}-{plan.provider}", PlatformArgs(spec=spec.platform, plan=plan, user_data=user_data), child
+        )
+        hosts: Sequence[Host] = platform.hosts
+        bringup = BringUp(f"{name}-bringup", plan, hosts, keys, child)
+        facts = [fact for host in hosts for fact in (host.address, host.port, host.host_key)]
+        described = pulumi.Output.all(*facts).apply(lambda values: _outputs(plan, hosts[0].user, values))
+        # The contract describes a cluster that works, so it waits for the gate.
+        self.outputs = pulumi.Output.all(described, bringup.ready).apply(lambda both: both[0])
+        self.ssh_private_key = pulumi.Output.secret(keys.admin_private)
+        self.register_outputs({"outputs": self.outputs})
