@@ -71,10 +71,11 @@ class BringUp(pulumi.ComponentResource):
             f"{name}-gate",
             connection=connection,
             create="sudo trainyard-gate",
-            triggers=[*machines, content.apply(_digest)],
+            triggers=[*machines, pulumi.Output.unsecret(content.apply(_digest))],
             opts=pulumi.ResourceOptions(parent=self, depends_on=[handover]),
         )
-        self.ready = gate.stdout.apply(lambda text: text.strip().splitlines()[-1] if text else "")
+        # The gate speaks of nodes and stages only; nothing of the hand-over is in its words.
+        self.ready = pulumi.Output.unsecret(gate.stdout).apply(lambda text: text.strip().splitlines()[-1] if text else "")
         self.register_outputs({"ready": self.ready})
 
 

@@ -1,4 +1,4 @@
-# Sourced before every stage. shellcheck shell=bash
+# Sourced before every stage.
 # What a stage may use: the node's parameters, and a few words that keep stages short.
 set -euo pipefail
 trap 'printf "%s\n" "$BASH_COMMAND" >/run/trainyard/failed-command' ERR
@@ -22,20 +22,22 @@ fail() {
 
 is_head() { [[ $TRAINYARD_ROLE == head ]]; }
 
-# put_file PATH MODE OWNER <content: writes only what differs; `changed` then counts it.
+# put_file PATH MODE OWNER:GROUP <content: writes only what differs; `changed` then counts it.
+# One process when it writes and none when it does not: on an emulated machine every process is felt.
 changed=0
 put_file() {
   local path=$1 mode=$2 owner=$3 new
-  install -d -m 0755 "$(dirname "$path")"
-  new=$(mktemp "$path.XXXXXX")
-  cat >"$new"
-  chown "$owner" "$new"
-  chmod "$mode" "$new"
-  if cmp -s "$new" "$path" && [[ $(stat -c '%a %U:%G' "$new") == "$(stat -c '%a %U:%G' "$path")" ]]; then
-    rm -f "$new"
-    return 0
-  fi
-  mv "$new" "$path"
+  IFS= read -r -d '' new || true
+  [[ ! -e $path || $(<"$path") != "${new%$'\n'}" ]] || return 0
+  printf '%s' "$new" | install -D -m "$mode" -o "${owner%:*}" -g "${owner#*:}" /dev/stdin "$path"
+  changed=$((changed + 1))
+}
+
+# put_secret PATH OWNER:GROUP FROM: a file that may hold any byte, readable by its owner alone.
+put_secret() {
+  local path=$1 owner=$2 from=$3
+  ! cmp -s "$from" "$path" || return 0
+  install -D -m 0400 -o "${owner%:*}" -g "${owner#*:}" "$from" "$path"
   changed=$((changed + 1))
 }
 
