@@ -41,13 +41,26 @@ put_secret() {
   changed=$((changed + 1))
 }
 
+# Whole seconds since boot. Deadlines count on this: bash's own SECONDS jumps when chrony steps the clock.
+uptime_seconds() {
+  local up
+  IFS=. read -r up _ </proc/uptime
+  printf '%s' "$up"
+}
+
 # wait_for SECONDS WHAT COMMAND...: polls until the command succeeds; a deadline is an error that names WHAT.
 wait_for() {
   local seconds=$1 what=$2 end
   shift 2
-  end=$((SECONDS + seconds))
+  end=$(($(uptime_seconds) + seconds))
   until "$@" >/dev/null 2>&1; do
-    ((SECONDS < end)) || fail "waited $seconds s for $what"
-    sleep 0.5
+    (($(uptime_seconds) < end)) || fail "waited $seconds s for $what"
+    sleep 0.7
   done
 }
+
+# listens HOST PORT: somebody accepts connections there. A host that is off must not hold us for long.
+listens() { timeout 3 bash -c "exec 3<>/dev/tcp/$1/$2" 2>/dev/null; }
+
+# as_trainer COMMAND...: as the job user, without a login session and its cost.
+as_trainer() { setpriv --reuid=trainer --regid=trainer --init-groups -- env HOME=/home/trainer "$@"; }
