@@ -41,26 +41,27 @@ put_secret() {
   changed=$((changed + 1))
 }
 
-# Whole seconds since boot. Deadlines count on this: bash's own SECONDS jumps when chrony steps the clock.
-uptime_seconds() {
-  local up
-  IFS=. read -r up _ </proc/uptime
-  printf '%s' "$up"
-}
+# Polling costs an emulated machine dearly, so nothing below starts a process just to wait or to look at a clock.
+# pause SECONDS: sleep, by waiting for what never comes.
+exec {never}<> <(:)
+pause() { read -r -t "$1" -u "$never" _ || true; }
 
 # wait_for SECONDS WHAT COMMAND...: polls until the command succeeds; a deadline is an error that names WHAT.
+# It counts on uptime: bash's own SECONDS jumps when chrony steps the clock.
 wait_for() {
-  local seconds=$1 what=$2 end
+  local seconds=$1 what=$2 now end
   shift 2
-  end=$(($(uptime_seconds) + seconds))
+  IFS=. read -r now _ </proc/uptime
+  end=$((now + seconds))
   until "$@" >/dev/null 2>&1; do
-    (($(uptime_seconds) < end)) || fail "waited $seconds s for $what"
-    sleep 0.7
+    IFS=. read -r now _ </proc/uptime
+    ((now < end)) || fail "waited $seconds s for $what"
+    pause 0.7
   done
 }
 
-# listens HOST PORT: somebody accepts connections there. A host that is off must not hold us for long.
-listens() { timeout 3 bash -c "exec 3<>/dev/tcp/$1/$2" 2>/dev/null; }
+# listens HOST PORT: somebody accepts connections there.
+listens() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 
 # as_trainer COMMAND...: as the job user, without a login session and its cost.
 as_trainer() { setpriv --reuid=trainer --regid=trainer --init-groups -- env HOME=/home/trainer "$@"; }

@@ -1,0 +1,115 @@
+"""A copy of this project with a stack of its own: what the integration tests start, break and remove."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+_LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".trainyard", "__pycache__", ".*_cache", ".hypothesis", "build")
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished command."""
+
+    code: int
+    out: str
+    seconds: float
+
+
+class Project:
+    """A copied checkout and its stack `local`. Nothing of the developer's own stack is touched."""
+
+    def __init__(self, folder: Path, cluster: str, port_base: int) -> None:
+        self.folder = folder
+        shutil.copytree(ROOT, folder, ignore=_LEFT_OUT, symlinks=True)
+        (folder / ".venv").symlink_to(ROOT / ".venv")
+        self.edit(lambda spec: spec.update(name=cluster))
+        self.edit(lambda spec: spec["platform"].update(ssh_port_base=port_base))
+
+    @property
+    def stack_file(self) -> Path:
+        """The stack file that a person would edit."""
+        return self.folder / "stacks" / "Pulumi.local.yaml"
+
+    def edit(self, change: Callable[[dict[str, Any]], object]) -> None:
+        """Change the cluster section of the stack file."""
+        document = yaml.safe_load(self.stack_file.read_text())
+        change(document["config"]["trainyard:cluster"])
+        self.stack_file.write_text(yaml.safe_dump(document, sort_keys=False))
+
+    def setup(self) -> None:
+        """Make the copy's own .trainyard (the tools are shared through the cache)."""
+        self.run("bash", "tools/setup.sh", timeout=600)
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        """Start a command in the copy, in a process group of its own."""
+        environment = {**os.environ, "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"}
+        return subprocess.Popen(
+            command, cwd=self.folder, env=environment, text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, *command: str, timeout: float = 300, check: bool = True) -> Done:
+        """Run a command in the copy. What it prints is shown when the test fails."""
+        begin = time.monotonic()
+        process = self.start(*command)
+        try:
+            out, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 15)
+            out, _ = process.communicate(timeout=60)
+            raise AssertionError(f"{' '.join(command)} did not end within {timeout} s:\n{out}") from None
+        done = Done(process.returncode, out, time.monotonic() - begin)
+        sys.stdout.write(f"$ {' '.join(command)}   [{done.seconds:.1f} s, exit {done.code}]\n{out}\n")
+        assert not check or done.code == 0, f"{' '.join(command)} ended with {done.code}:\n{out[-3000:]}"
+        return done
+
+    def stack(self, verb: str, *more: str, timeout: float = 600, check: bool = True) -> Done:
+        """Run a Pulumi verb on the stack, as `make` does."""
+        return self.run(sys.executable, "-m", "tools.stack", verb, "local", *more, timeout=timeout, check=check)
+
+    def yard(self, *arguments: str, timeout: float = 300, check: bool = True) -> Done:
+        """Run yard on the stack."""
+        return self.run(sys.executable, "-m", "jobs", *arguments, timeout=timeout, check=check)
+
+    def yard_json(self, *arguments: str, timeout: float = 300) -> Any:
+        """Run yard with --json and return what it says."""
+        return json.loads(self.yard(*arguments, "--json", timeout=timeout).out)
+
+    def on(self, node: str, command: str, timeout: float = 120, check: bool = True) -> str:
+        """Run a shell command on a node as its admin, over the generated ssh configuration."""
+        return self.yard("ssh", node, "--admin", "--", command, timeout=timeout, check=check).out
+
+    def pid(self, node: str) -> int:
+        """Return the process id of a node's VM."""
+        found = list((self.folder / ".trainyard" / "run" / "local").rglob(f"{node}/*pid*"))
+        assert found, f"no pid file of {node}"
+        return int(found[0].read_text())
+
+
+def wait_until(what: str, seconds: float, condition: Callable[[], bool], pause: float = 2.0) -> None:
+    """Poll a condition until a deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(pause)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
