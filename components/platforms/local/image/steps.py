@@ -1,0 +1,143 @@
+"""The build itself: packages into a tree, the tree into a disk, the kernel out of the tree."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from components.errors import PlatformError
+from components.platforms.local.image import recipe
+from components.platforms.local.image.archive import Archive
+from components.platforms.local.image.kernel import vmlinux
+from components.platforms.local.image.privilege import Privilege
+from components.platforms.local.image.progress import BuildProgress
+
+_SPACE_GIB = 6
+"""Room for the tree, the raw disk and the qcow2 at once (1.6 GiB each, measured), and a little more."""
+_STOP_SECONDS = 30
+_PHASES = {
+    "running apt-get update": "read the package lists",
+    "downloading packages": "download packages",
+    "extracting archives": "unpack the base system",
+    "installing remaining packages": "install packages",
+    "running --customize-hook": "customise",
+}
+
+
+def build(work: Path, archive: Archive, rights: Privilege, progress: BuildProgress) -> None:
+    """Make gold.qcow2, vmlinux and manifest.json in `work`, an empty folder. Raises PlatformError with a log's tail."""
+    _check_space(work)
+    begin = time.monotonic()
+    tree = work / "root"
+    (work / "recipe.tar").write_bytes(recipe.recipe_tar())
+    work.chmod(0o755)  # a user namespace reads it as somebody else
+    _run(install_command(tree, work / "recipe.tar", archive, rights), work, progress)
+    progress.phase("take the kernel out")
+    (work / "vmlinux").write_bytes(vmlinux(_kernel(tree).read_bytes()))
+    versions = _run([*rights.prefix, "chroot", str(tree), "dpkg-query", "-W"], work)
+    progress.phase("make the disk")
+    raw = work / "gold.raw"
+    raw.touch()
+    raw.chmod(0o666)
+    os.truncate(raw, recipe.DISK_GIB << 30)
+    _run([*rights.prefix, "mke2fs", "-q", "-t", "ext4", "-L", "root", "-d", str(tree), str(raw)], work)
+    _run(["qemu-img", "convert", "-O", "qcow2", str(raw), str(work / "gold.qcow2")], work)
+    manifest = {
+        "recipe": recipe.recipe_hash(),
+        "suite": recipe.SUITE,
+        "built_with": rights.why,
+        "seconds": round(time.monotonic() - begin),
+        "packages": dict(line.split("\t") for line in versions.splitlines()),
+    }
+    (work / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    progress.phase("tidy up")
+    for leftover in (raw, work / "recipe.tar", work / "build.log"):
+        leftover.unlink()
+    remove_tree(tree, rights)
+
+
+def install_command(tree: Path, recipe_tar: Path, archive: Archive, rights: Privilege) -> list[str]:
+    """Return the mmdebstrap call that makes the image's whole root file system in `tree`."""
+    command = [*rights.installer, "mmdebstrap", f"--mode={rights.mode}", "--variant=minbase", "--format=directory"]
+    command += [f"--aptopt={option}" for option in (*archive.options, *recipe.APT_OPTIONS)]
+    command += [f"--dpkgopt={option}" for option in recipe.DPKG_OPTIONS]
+    command += [f"--essential-hook={hook}" for hook in recipe.ESSENTIAL_HOOKS]
+    command += [
+        f"--customize-hook=tar-in {shlex.quote(str(recipe_tar))} /",
+        f'--customize-hook=chroot "$1" {recipe.INSIDE}/customise',
+        f'--customize-hook=rm -rf "$1{recipe.INSIDE}"',
+        f"--include={','.join(recipe.packages())}",
+    ]
+    return [*command, recipe.SUITE, str(tree), *archive.sources(recipe.SUITE)]
+
+
+def remove_tree(tree: Path, rights: Privilege) -> None:
+    """Remove a tree that belongs to other users, unless something is still mounted in it."""
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    below = [mount for mount in mounts if mount.startswith(f"{tree}/")]
+    if below:
+        raise PlatformError(f"golden image: {below[0]} is still mounted. Fix: umount it, then remove {tree}")
+    subprocess.run([*rights.prefix, "rm", "-rf", "--one-file-system", str(tree)], check=False, capture_output=True)
+
+
+def _check_space(work: Path) -> None:
+    free = os.statvfs(work).f_bavail * os.statvfs(work).f_frsize >> 30
+    if free < _SPACE_GIB:
+        raise PlatformError(
+            f"golden image: {work.parent} has {free} GiB free and the build needs {_SPACE_GIB}. "
+            "Fix: free some space, or set TRAINYARD_CACHE to a folder on a larger disk"
+        )
+
+
+def _kernel(tree: Path) -> Path:
+    kernels = sorted((tree / "boot").glob("vmlinuz-*"))
+    if len(kernels) != 1:
+        raise PlatformError(f"golden image: expected one kernel in /boot, found {len(kernels)}")
+    return kernels[0]
+
+
+def _run(command: Sequence[str], work: Path, progress: BuildProgress | None = None) -> str:
+    """Run with output in build.log, naming mmdebstrap's phases. However this ends, the process is gone then."""
+    with (work / "build.log").open("a+") as log:
+        begin = log.tell()
+        try:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                       start_new_session=True)  # fmt: skip
+        except FileNotFoundError as error:
+            raise PlatformError(
+                f"golden image: {command[0]} is missing. Fix: install mmdebstrap, e2fsprogs, zstd and qemu-utils"
+            ) from error
+        try:
+            for line in process.stdout or ():
+                log.write(line)
+                text = next((shown for said, shown in _PHASES.items() if said in line), None)
+                if progress and text:
+                    progress.phase(text)
+            code = process.wait()
+        finally:
+            _stop(process)
+        log.flush()
+        log.seek(begin)
+        output = log.read()
+    if code:
+        tail = "\n  ".join(output.splitlines()[-15:])
+        raise PlatformError(f"golden image: {command[0]} failed with exit status {code}:\n  {tail}")
+    return output
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    if process.poll() is not None:
+        return
+    # mmdebstrap unmounts what it mounted when it is asked to end.
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
