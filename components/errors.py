@@ -35,6 +35,19 @@ class Problem:
         return f"{file}:{self.path}: {self.rule.rstrip('.')}. Fix: {self.fix.rstrip('.')}."
 
 
+class RuleError(ValueError):
+    """A rule of the stack file that a value breaks, found while its section is read. A ValueError: pydantic wants one.
+
+    `at` names the key within the section that was being read, where that says more than the section.
+    """
+
+    def __init__(self, rule: str, fix: str, at: str = "") -> None:
+        super().__init__(rule)
+        self.rule = rule
+        self.fix = fix
+        self.at = at
+
+
 class StackFileError(ClusterError):
     """A stack file that may not be used; `problems` holds every reason, not just the first."""
 

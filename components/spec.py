@@ -1,4 +1,8 @@
-"""ClusterSpec: what a person writes under `trainyard:cluster` in a stack file. Imports no pulumi."""
+"""ClusterSpec: what a person writes under `trainyard:cluster` in a stack file. Imports no pulumi.
+
+Every field that a person may get wrong says its rule (`description`) and shows a good value (`examples`): the messages
+of explain.py are made of them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializeAsAny, field_validator
 
+from components.errors import RuleError
+
+MAX_GROUPS = 7
+"""The network is cut into eight equal blocks: one for the head, one for each node group."""
+
+_WIDEST, _NARROWEST = 12, 24
+"""Prefix lengths of the network: the widest is the largest private range that begins with 172."""
+
 _RESERVED_GROUPS = frozenset({"head", "default", "all"})
+_PRIVATE = tuple(IPv4Network(cidr) for cidr in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))
 
 
 class Model(BaseModel):
@@ -18,38 +31,62 @@ class Model(BaseModel):
 
 def _not_reserved(name: str) -> str:
     if name in _RESERVED_GROUPS:
-        raise ValueError(f"'{name}' is reserved; name the group for its machines, for example 'gpu'")
+        raise RuleError(f"'{name}' is reserved", "name the group for its machines, for example gpu")
     return name
 
 
-Name = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,14}[a-z0-9])?$")]
+Name = Annotated[
+    str,
+    Field(
+        pattern=r"^[a-z]([a-z0-9-]{0,14}[a-z0-9])?$",
+        description="must be 1 to 16 lowercase letters, digits and hyphens, beginning with a letter, not ending in '-'",
+        examples=["gpu"],
+    ),
+]
 """A DNS label of at most 16 characters: host names are built from it."""
 
 GroupName = Annotated[Name, AfterValidator(_not_reserved)]
 """A node group; also the name of its Slurm partition."""
 
-MachineName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{1,62}$")]
-"""A machine type of the platform's catalog, for example 'vm-gpu2'."""
+MachineName = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z][A-Za-z0-9_-]{1,62}$",
+        description="must be the name of a machine type: letters, digits, hyphens and underscores",
+        examples=["vm-gpu2"],
+    ),
+]
+"""A machine type of the platform's catalog."""
 
 
 class PlatformSpec(Model):
     """Where the machines come from. Each platform has its own subclass with `provider: Literal[...]`."""
 
-    provider: str
+    provider: Annotated[str, Field(description="must be a known platform", examples=["local"])]
+    image: Annotated[str, Field(description="must be a known image", examples=["debian-13"])]
 
 
 class NetworkSpec(Model):
     """The private network between the nodes."""
 
-    cidr: IPv4Network = IPv4Network("10.77.0.0/20")
+    cidr: Annotated[
+        IPv4Network,
+        Field(
+            description="must be an IPv4 network in CIDR form that begins at its own first address",
+            examples=["10.77.0.0/20"],
+        ),
+    ] = IPv4Network("10.77.0.0/20")
 
     @field_validator("cidr")
     @classmethod
     def _private_and_roomy(cls, cidr: IPv4Network) -> IPv4Network:
-        if not cidr.is_private:
-            raise ValueError("must be a private range (RFC 1918), for example 10.77.0.0/20")
-        if not 12 <= cidr.prefixlen <= 24:
-            raise ValueError("the prefix length must be between 12 and 24, for example 10.77.0.0/20")
+        if not any(cidr.subnet_of(private) for private in _PRIVATE):
+            raise RuleError(
+                "must lie in a private range: 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16",
+                "choose one there, for example 10.77.0.0/20",
+            )
+        if not _WIDEST <= cidr.prefixlen <= _NARROWEST:
+            raise RuleError(f"the prefix length must be between {_WIDEST} and {_NARROWEST}", "use 10.77.0.0/20")
         return cidr
 
 
@@ -63,31 +100,34 @@ class GroupSpec(Model):
     """A node group: equal machines, one Slurm partition."""
 
     machine: MachineName
-    count: Annotated[int, Field(ge=1, le=2000, strict=True)]
+    count: Annotated[int, Field(ge=1, le=2000, strict=True, description="must be a whole number", examples=[2])]
 
 
 class SharedStorageSpec(Model):
     """/home and /shared of the cluster."""
 
-    kind: Literal["head_nfs"] = "head_nfs"
+    kind: Annotated[Literal["head_nfs"], Field(examples=["head_nfs"])] = "head_nfs"
 
 
 class StorageSpec(Model):
     """Storage that outlives a job."""
 
-    shared: SharedStorageSpec = SharedStorageSpec()
+    shared: Annotated[SharedStorageSpec, Field(examples=[{"kind": "head_nfs"}])] = SharedStorageSpec()
 
 
 class ClusterSpec(Model):
     """One cluster, as a stack file describes it."""
 
-    name: Name
-    platform: SerializeAsAny[PlatformSpec]
-    scheduler: Literal["slurm"] = "slurm"
-    network: NetworkSpec = NetworkSpec()
-    head: HeadSpec
-    nodes: Annotated[dict[GroupName, GroupSpec], Field(min_length=1, max_length=7)]
-    storage: StorageSpec = StorageSpec()
+    name: Annotated[Name, Field(examples=["yard"])]
+    platform: Annotated[SerializeAsAny[PlatformSpec], Field(examples=[{"provider": "local"}])]
+    scheduler: Annotated[Literal["slurm"], Field(examples=["slurm"])] = "slurm"
+    network: Annotated[NetworkSpec, Field(examples=[{"cidr": "10.77.0.0/20"}])] = NetworkSpec()
+    head: Annotated[HeadSpec, Field(examples=[{"machine": "vm-head"}])]
+    nodes: Annotated[
+        dict[GroupName, Annotated[GroupSpec, Field(examples=[{"machine": "vm-gpu2", "count": 2}])]],
+        Field(min_length=1, max_length=MAX_GROUPS, examples=[{"gpu": {"machine": "vm-gpu2", "count": 2}}]),
+    ]
+    storage: Annotated[StorageSpec, Field(examples=[{"shared": {"kind": "head_nfs"}}])] = StorageSpec()
 
     @field_validator("platform", mode="before")
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from components.errors import RuleError
 from components.spec import PlatformSpec
 
 if TYPE_CHECKING:
@@ -17,15 +18,15 @@ PLATFORMS: dict[str, str] = {
 
 
 def platform_spec(value: Any) -> PlatformSpec:
-    """Validate the `platform:` section with the model of its provider. Raises ValueError for an unknown one."""
+    """Validate the `platform:` section with the model of its provider. Raises RuleError for an unknown one."""
     known = ", ".join(sorted(PLATFORMS))
     if isinstance(value, PlatformSpec):
         return value
     if not isinstance(value, dict):
-        raise ValueError(f"must be a section with a provider, one of: {known}")
+        raise RuleError("must be a section with a provider", f"write {{provider: ...}} with one of: {known}")
     provider = value.get("provider")
     if not isinstance(provider, str) or provider not in PLATFORMS:
-        raise ValueError(f"provider must be one of: {known}")
+        raise RuleError("must name a known platform", f"use one of: {known}", at="provider")
     spec: type[PlatformSpec] = import_module(PLATFORMS[provider]).Spec
     return spec.model_validate(value)
 

@@ -1,0 +1,180 @@
+"""User-data of a host as one #cloud-config document: pure functions of a plan and public keys.
+
+What never differs between hosts lies under cloud-init/ as it is; what differs enters as Python data. No secret is in
+it: any process on a node, and the cloud's console, can read user-data.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from components.catalog import fabrics
+from components.errors import CatalogError
+from components.plan import ClusterPlan, HostPlan, Role
+
+ADMIN_USER, ADMIN_UID, ADMIN_HOME = "ops", 1500, "/var/lib/ops"
+"""Who provisions. The home is outside /home, which the head's export covers on workers."""
+JOB_USER, JOB_UID, JOB_HOME = "trainer", 2000, "/home/trainer"
+"""Who runs jobs; the same number everywhere, for NFS and Slurm."""
+
+_FOLDER = Path(__file__).parent.parent / "cloud-init"
+_FILES = _FOLDER / "files"
+
+
+@dataclass(frozen=True)
+class AccessKeys:
+    """Public halves, in OpenSSH form: the admin's, and the head's for handing keys to workers."""
+
+    admin_public: str
+    cluster_public: str
+
+
+def render_user_data(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str:
+    """Return the host's #cloud-config. A worker's depends on the head and on itself, never on other workers.
+
+    Raises CatalogError when two sources say different things about the same key.
+    """
+    own = _dump(
+        {
+            "hostname": host.name,
+            # No domain: a cloud's metadata would otherwise add one, another on every platform.
+            "fqdn": host.name,
+            "users": _users(plan, host, keys),
+        }
+    )
+    env_files = _dump(
+        [
+            _file("/etc/trainyard/node.env", node_env(plan, host)),
+            _file("/etc/trainyard/fabric.env", fabric_env(plan, host)),
+        ]
+    )
+    return f"#cloud-config\n{_shared(host.role)}{own}write_files:\n{env_files}{_shipped_files()}"
+
+
+def node_env(plan: ClusterPlan, host: HostPlan) -> str:
+    """Return /etc/trainyard/node.env: the one file of parameters that every script on the node reads."""
+    machine = host.machine
+    return _env(
+        {
+            "TRAINYARD_CLUSTER": plan.name,
+            "TRAINYARD_NODE": host.name,
+            "TRAINYARD_ROLE": host.role.value,
+            "TRAINYARD_GROUP": host.group or "",
+            "TRAINYARD_PRIVATE_IP": str(host.private_ip),
+            "TRAINYARD_HEAD_NAME": plan.head.name,
+            "TRAINYARD_HEAD_IP": str(plan.head.private_ip),
+            "TRAINYARD_NETWORK": str(plan.network),
+            "TRAINYARD_SCHEDULER": plan.scheduler,
+            "TRAINYARD_GPUS": str(machine.gpus),
+            "TRAINYARD_GPU_TYPE": machine.gpu_type or "",
+            "TRAINYARD_GPU_DEVICE": machine.gpu_device or "",
+            "TRAINYARD_FABRIC": machine.fabric,
+            "TRAINYARD_OS": plan.image.os,
+        }
+    )
+
+
+def fabric_env(plan: ClusterPlan, host: HostPlan) -> str:
+    """Return the part of /etc/trainyard/fabric.env that the fabric decides; the node adds its interface's name."""
+    return _env(fabrics()[host.machine.fabric].env)
+
+
+def merge(first: Mapping[str, Any], second: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Join two cloud-configs: lists are chained, mappings joined. Raises CatalogError where they disagree."""
+    merged = dict(first)
+    for key, value in second.items():
+        known = merged.get(key)
+        path = f"{where}{key}"
+        if key not in merged:
+            merged[key] = value
+        elif isinstance(known, dict) and isinstance(value, dict):
+            merged[key] = merge(known, value, f"{path}.")
+        elif isinstance(known, list) and isinstance(value, list):
+            merged[key] = [*known, *value]
+        elif type(known) is not type(value) or known != value:
+            raise CatalogError(f"cloud-init fragments disagree about {path}; keep it in one of them")
+    return merged
+
+
+def _users(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> list[dict[str, Any]]:
+    # Only the head uses the cluster key, and only to run commands on workers.
+    from_head = f'restrict,from="{plan.head.private_ip}" {keys.cluster_public}'
+    is_worker = host.role is Role.WORKER
+    admin = {
+        "name": ADMIN_USER,
+        "uid": ADMIN_UID,
+        "homedir": ADMIN_HOME,
+        "gecos": "Trainyard administrator",
+        "shell": "/bin/bash",
+        "lock_passwd": True,
+        "sudo": "ALL=(ALL) NOPASSWD:ALL",
+        "ssh_authorized_keys": [keys.admin_public, *([from_head] if is_worker else [])],
+    }
+    job_user: dict[str, Any] = {
+        "name": JOB_USER,
+        "uid": JOB_UID,
+        "homedir": JOB_HOME,
+        "gecos": "Trainyard jobs",
+        "shell": "/bin/bash",
+        "lock_passwd": True,
+    }
+    # A worker's /home is the head's: cloud-init must write nothing below it.
+    home = {"no_create_home": True} if is_worker else {"ssh_authorized_keys": [keys.admin_public]}
+    return [admin, job_user | home]
+
+
+def _file(path: str, content: str, mode: str = "0644") -> dict[str, str]:
+    # The owner is root, as cloud-init has it.
+    return {"path": path, "permissions": mode, "content": content}
+
+
+def _env(values: Mapping[str, str]) -> str:
+    return "".join(f"{name}={shlex.quote(value) if value else ''}\n" for name, value in sorted(values.items()))
+
+
+@cache
+def _shared(role: Role) -> str:
+    """What every host of a role has in common, apart from files, as YAML text."""
+    base, own = (yaml.safe_load((_FOLDER / f"{name}.yaml").read_text()) or {} for name in ("base", role.value))
+    merged = merge(base, own)
+    generated = merged.keys() & {"hostname", "fqdn", "users", "write_files"}
+    if generated:
+        raise CatalogError(
+            f"cloud-init/*.yaml set {', '.join(sorted(generated))}, which are written for each host; remove them"
+        )
+    return _dump(merged)
+
+
+@cache
+def _shipped_files() -> str:
+    """The static files, as YAML text: rendered once, since they are most of a document and the same for all hosts."""
+    paths = sorted(path for path in _FILES.rglob("*") if path.is_file())
+    entries = [
+        _file(f"/{path.relative_to(_FILES)}", path.read_text(), "0755" if path.stat().st_mode & 0o100 else "0644")
+        for path in paths
+    ]
+    return _dump(entries)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as they are, so that a person can read the document."""
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _dump(value: Any) -> str:
+    # Python's own emitter, not libyaml's: the same bytes whether or not the library is there.
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=True, width=4096, allow_unicode=True)
+    return text
