@@ -1,0 +1,66 @@
+"""Fetch cloud-init of the guests' Debian release, for its `schema` command: unpacked into a folder, never installed.
+
+As a package it would bring services that reconfigure this very machine at its next boot.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from components.errors import ClusterError
+from components.platforms.local.image.archive import Archive, machine_archive
+from components.platforms.local.image.recipe import SUITE
+
+_KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+
+def fetch(target: Path, archive: Archive) -> None:
+    """Unpack the `cloudinit` Python package into the folder `target`. Raises CalledProcessError when apt cannot get it."""
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        options = _apt_options(work, archive)
+        subprocess.run(["apt-get", *options, "-q", "update"], check=True)
+        subprocess.run(["apt-get", *options, "-q", "download", "cloud-init"], check=True, cwd=work)
+        package = next(work.glob("cloud-init_*.deb"))
+        subprocess.run(["dpkg-deb", "-x", package, work / "root"], check=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.move(work / "root/usr/lib/python3/dist-packages", target)
+
+
+def _apt_options(work: Path, archive: Archive) -> list[str]:
+    """Return the options that give apt a state of its own under `work`, with the guests' release as its only source."""
+    line = archive.sources(SUITE)[0]
+    if _KEYRING.exists():
+        line = line.replace("deb ", f"deb [signed-by={_KEYRING}] ", 1)
+    (work / "sources.list").write_text(f"{line}\n")
+    for folder in ("state/lists/partial", "cache/archives/partial"):
+        (work / folder).mkdir(parents=True)
+    own = (
+        f"Dir::State={work}/state",
+        "Dir::State::status=/dev/null",
+        f"Dir::Cache={work}/cache",
+        f"Dir::Etc::SourceList={work}/sources.list",
+        "Dir::Etc::SourceParts=/dev/null",
+        "Acquire::Languages=none",
+        "APT::Sandbox::User=root",
+    )
+    return [argument for option in own for argument in ("-o", option)]
+
+
+def main() -> int:
+    """Fetch into the folder named on the command line; return 1 with the reason when that cannot be done."""
+    try:
+        fetch(Path(sys.argv[1]), machine_archive())
+    except (ClusterError, subprocess.CalledProcessError) as error:
+        sys.stderr.write(f"cloud-init's schema checker: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# All set-up on Debian or Ubuntu: system packages, Python environment, Pulumi CLI, this checkout's state folder.
+# Safe to run again and again: what is there already is kept, and then it takes about a second.
+# Usage: tools/setup.sh [--image]    --image: also build the virtual machines' golden image, beside the other steps
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source-path=SCRIPTDIR
+source "$root/tools/setup/common.sh"
+source "$root/tools/setup/system.sh"
+source "$root/tools/setup/python.sh"
+source "$root/tools/setup/pulumi.sh"
+source "$root/tools/setup/plugins.sh"
+source "$root/tools/setup/env.sh"
+
+main() {
+  [[ -r /etc/debian_version ]] || die "this set-up knows Debian and Ubuntu. Elsewhere: install what tools/setup/ names by hand"
+  mkdir -p "$logs"
+  one_at_a_time
+  trap on_exit EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM HUP
+  choose_pulumi
+  install_system
+  start_python
+  start_pulumi
+  await python system
+  start_image "$@"
+  start_cloud_init
+  await pulumi
+  make_state
+  finish_programs
+  await image
+  describe_pulumi
+  describe_command_plugin
+  describe_cloud_init
+  say "ready. To use this checkout in a shell: . .trainyard/env.sh"
+}
+
+one_at_a_time() {
+  exec 9>"$state/setup.lock"
+  flock -n 9 && return
+  say "another set-up of this checkout is running; waiting for it"
+  flock 9
+}
+
+on_exit() {
+  local code=$?
+  stop_steps
+  rm -rf "$state/bin.new"
+  ((code < 128)) || say "interrupted; run it again to go on" >&2
+  exit "$code"
+}
+
+install_system() {
+  local missing
+  mapfile -t missing < <(missing_packages)
+  if ((${#missing[@]})); then
+    require_root_for "${missing[@]}"
+    start system "System packages by apt (${missing[*]})" install_packages "${missing[@]}"
+    # Python and Go may be among them, and the Pulumi installer needs curl.
+    if ! find_python >/dev/null || [[ $pulumi_choice == none ]]; then await system; fi
+  fi
+  if needs_go && ! have go; then
+    require_root_for golang-go
+    start go "Go by apt, to build the Pulumi CLI" install_packages golang-go
+    await go
+  fi
+}
+
+start_python() { python_ready || start python "Python packages" install_python; }
+
+start_pulumi() {
+  [[ $pulumi_choice != none ]] || start pulumi "Pulumi CLI (a build takes some minutes)" install_pulumi
+}
+
+start_image() {
+  [[ ${1:-} == --image ]] || return 0
+  start image "Golden image" build_image
+}
+
+build_image() {
+  cd "$root"
+  "$venv/bin/python" -m components.platforms.local.image build
+}
+
+start_cloud_init() {
+  [[ -d $cloud_init_dir/cloudinit ]] || start cloud-init "cloud-init's schema checker" fetch_cloud_init
+}
+
+# Fills .trainyard/bin and writes env.sh, once the programs themselves are there.
+finish_programs() {
+  choose_pulumi
+  link_pulumi
+  await cloud-init
+  choose_command_plugin >"$logs/setup-plugin.log" 2>&1
+  link_command_plugin
+  write_cloud_init
+  publish_bin
+  write_env
+}
+
+main "$@"

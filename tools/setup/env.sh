@@ -1,0 +1,37 @@
+# shellcheck shell=bash
+# The checkout's own folder: passphrase, Pulumi state, programs, and env.sh to activate it all.
+
+make_state() {
+  mkdir -p "$logs" "$state/state" "$state/stacks" "$state/run" "$state/pulumi-home"
+  if [[ ! -s $state/passphrase ]]; then
+    (umask 077 && head -c 32 /dev/urandom | base64 >"$state/passphrase")
+  fi
+  # `pulumi stack init` writes the salt beside the Pulumi.yaml it runs under; with this one it stays out of stacks/.
+  printf 'name: trainyard\nruntime: python\nstackConfigDir: stacks\n' >"$state/Pulumi.yaml"
+}
+
+write_env() {
+  {
+    echo '# Written by tools/setup.sh. To use this checkout: . .trainyard/env.sh'
+    printf 'export PATH=%q:%q:$PATH\n' "$root/.venv/bin" "$state/bin"
+    echo '# Your own Pulumi backend, home and passphrase stay in force with TRAINYARD_USE_MY_PULUMI=1.'
+    echo 'if [ "${TRAINYARD_USE_MY_PULUMI:-}" != 1 ]; then'
+    printf '  export PULUMI_BACKEND_URL=%q\n' "file://$state/state"
+    printf '  export PULUMI_HOME=%q\n' "$state/pulumi-home"
+    printf '  export PULUMI_CONFIG_PASSPHRASE_FILE=%q\n' "$state/passphrase"
+    echo '  unset PULUMI_CONFIG_PASSPHRASE'
+    echo 'fi'
+    echo 'export PULUMI_SKIP_UPDATE_CHECK=true'
+    if [[ $(cat "$state/command-plugin") == stand-in ]]; then
+      echo '# The stand-in for pulumi-command is found on PATH; the engine must not look for the official one.'
+      echo 'export PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION=true'
+    fi
+  } >"$state/env.sh.new"
+  mv "$state/env.sh.new" "$state/env.sh"
+}
+
+# Puts the freshly made program folder in place of the old one.
+publish_bin() {
+  rm -rf "$state/bin"
+  mv "$state/bin.new" "$state/bin"
+}
