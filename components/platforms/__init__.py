@@ -5,30 +5,46 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from components.errors import RuleError
+from components.errors import Problem, RuleError
 from components.spec import PlatformSpec
 
 if TYPE_CHECKING:
+    from components.plan import ClusterPlan
     from components.platforms.base import Platform
+    from components.spec import ClusterSpec
 
 PLATFORMS: dict[str, str] = {
     "local": "components.platforms.local",
 }
-"""Provider name -> module that offers `Spec` (a PlatformSpec) and `platform_class()` (its Platform)."""
+"""Provider name -> module that offers `Spec` (a PlatformSpec), `problems(spec, plan)` and `platform_class()`."""
+
+
+def platform_model(section: Any) -> type[PlatformSpec] | None:
+    """Return the model of a `platform:` section by its provider, or None where it names none that is registered."""
+    provider = section.get("provider") if isinstance(section, dict) else None
+    if not isinstance(provider, str) or provider not in PLATFORMS:
+        return None
+    model: type[PlatformSpec] = import_module(PLATFORMS[provider]).Spec
+    return model
 
 
 def platform_spec(value: Any) -> PlatformSpec:
     """Validate the `platform:` section with the model of its provider. Raises RuleError for an unknown one."""
-    known = ", ".join(sorted(PLATFORMS))
     if isinstance(value, PlatformSpec):
         return value
+    known = ", ".join(sorted(PLATFORMS))
     if not isinstance(value, dict):
-        raise RuleError("must be a section with a provider", f"write {{provider: ...}} with one of: {known}")
-    provider = value.get("provider")
-    if not isinstance(provider, str) or provider not in PLATFORMS:
+        raise RuleError("must be a section of keys and values", f"write {{provider: ...}} with one of: {known}")
+    model = platform_model(value)
+    if model is None:
         raise RuleError("must name a known platform", f"use one of: {known}", at="provider")
-    spec: type[PlatformSpec] = import_module(PLATFORMS[provider]).Spec
-    return spec.model_validate(value)
+    return model.model_validate(value)
+
+
+def platform_problems(spec: ClusterSpec, plan: ClusterPlan) -> list[Problem]:
+    """Return what the platform itself has against a plan."""
+    found: list[Problem] = import_module(PLATFORMS[plan.provider]).problems(spec, plan)
+    return found
 
 
 def platform_class(provider: str) -> type[Platform]:

@@ -1,0 +1,33 @@
+"""The rules that a stack file must keep beyond its schema. A new one: a function, its line here, its cases in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from components.checks.base import Check, Draft, Finding, Level, Planned
+from components.checks.draft import group_fits, head_gpus_idle, machine_known, network_free
+from components.checks.planned import platform_fits, user_data_fits
+
+__all__ = ["DRAFT_CHECKS", "PLAN_CHECKS", "Check", "Draft", "Finding", "Level", "Planned", "findings"]
+
+DRAFT_CHECKS: tuple[Check[Draft], ...] = (
+    Check(id="machine-known", level=Level.ERROR, run=machine_known),
+    Check(id="group-fits", level=Level.ERROR, run=group_fits),
+    Check(id="network-free", level=Level.ERROR, run=network_free),
+    Check(id="head-gpus-idle", level=Level.WARNING, run=head_gpus_idle),
+)
+
+PLAN_CHECKS: tuple[Check[Planned], ...] = (
+    Check(id="platform-fits", level=Level.ERROR, run=platform_fits),
+    Check(id="user-data-fits", level=Level.ERROR, run=user_data_fits),
+)
+
+_Subject = TypeVar("_Subject")
+
+
+def findings(checks: Iterable[Check[_Subject]], subject: _Subject) -> Iterator[Finding]:
+    """Run every check on the subject."""
+    for check in checks:
+        for problem in check.run(subject):
+            yield Finding(check=check.id, level=check.level, problem=problem)
