@@ -1,0 +1,23 @@
+"""One real cluster for all integration tests: booted once, broken on purpose, removed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.project import Project
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A running cluster of one head and two workers, in a copy of the project."""
+    folder: Path = tmp_path_factory.mktemp("cluster") / "project"
+    project = Project(folder, cluster="it", port_base=23100)
+    project.setup()
+    try:
+        project.stack("up", timeout=900)
+        yield project
+    finally:
+        project.run("python", "-m", "tools.down", timeout=300, check=False)

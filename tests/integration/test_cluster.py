@@ -1,0 +1,191 @@
+"""The whole path on real machines: bring-up, jobs, the faults that must be survived, and a clean end.
+
+The tests share one cluster and run in the order they stand in: each leaves it whole for the next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.project import Project, alive, wait_until
+
+pytestmark = pytest.mark.integration
+
+HEAD, FIRST, SECOND, THIRD = "it-head", "it-gpu-0", "it-gpu-1", "it-gpu-2"
+
+
+def slurm_states(cluster: Project) -> dict[str, str]:
+    """Return Slurm's state of each node."""
+    lines = cluster.on(HEAD, "sinfo -h -N -o '%N %T'").split("\n")
+    return dict(line.split() for line in lines if line.startswith("it-"))
+
+
+def submit(cluster: Project, *arguments: str) -> dict[str, Any]:
+    """Submit a job and return what yard says about it."""
+    answer: dict[str, Any] = cluster.yard_json("submit", *arguments)
+    return answer
+
+
+def follow(cluster: Project, job: str, seconds: float = 400, check: bool = True) -> str:
+    """Follow a job's log to its end and return it."""
+    return cluster.yard("logs", job, "-f", timeout=seconds, check=check).out
+
+
+def job_field(cluster: Project, job: str, field: str) -> str:
+    """Return one field of `scontrol show job`, or of the accounting once the job is forgotten."""
+    said = cluster.on(HEAD, f"scontrol -o show job {job} 2>/dev/null || true")
+    found = re.search(rf"\b{field}=(\S+)", said)
+    return found.group(1) if found else ""
+
+
+def test_the_cluster_is_ready(cluster: Project) -> None:
+    assert slurm_states(cluster) == {FIRST: "idle", SECOND: "idle"}
+    outputs = json.loads(cluster.stack("outputs").out)
+    assert outputs["cluster"]["contract"] == 1
+    assert [node["name"] for node in outputs["cluster"]["nodes"]] == [FIRST, SECOND]
+
+
+def test_no_secret_lies_open(cluster: Project) -> None:
+    state = next((cluster.folder / ".trainyard" / "state").rglob("local.json")).read_text()
+    assert "PRIVATE KEY" not in state
+    key = cluster.on(HEAD, "sudo base64 -w0 /etc/munge/munge.key").strip()
+    assert key and key not in state
+    for node in (HEAD, FIRST):
+        user_data = cluster.on(node, "sudo cat /var/lib/cloud/instance/user-data.txt")
+        assert "PRIVATE KEY" not in user_data
+        assert key not in user_data
+
+
+def test_nothing_changes_on_a_second_up(cluster: Project) -> None:
+    cluster.stack("preview", "--expect-no-changes")
+
+
+def test_hello_runs_on_both_nodes(cluster: Project) -> None:
+    job = submit(cluster, "hello")
+    follow(cluster, str(job["id"]))
+    said = cluster.on(HEAD, f"cat {job['run_dir']}/*.log")
+    assert FIRST in said
+    assert SECOND in said
+
+
+def test_gpus_are_given_and_confined(cluster: Project) -> None:
+    ask = "for i in 0 1; do (exec 3</dev/fakegpu$i) 2>&1 | sed 's/.*: //'; done; echo gpus=${CUDA_VISIBLE_DEVICES:-none}"
+    run = "sudo setpriv --reuid=trainer --regid=trainer --init-groups srun --chdir=/ -N1 --mem=64"
+    one = cluster.on(HEAD, f"{run} --gpus-per-node=1 bash -c {json.dumps(ask)!s}".replace("$", "\\$"))
+    assert "No such device or address" in one
+    assert "Operation not permitted" in one
+
+
+def test_all_reduce_prints_its_table(cluster: Project) -> None:
+    job = submit(cluster, "allreduce")
+    said = follow(cluster, str(job["id"]))
+    assert "busbw" in said
+    assert "# Avg bus bandwidth" in said
+
+
+def test_accounting_knows_the_jobs(cluster: Project) -> None:
+    said = cluster.on(HEAD, "sudo sacct -a -n -X -o jobname,state")
+    assert "COMPLETED" in said
+    assert "FAILED" not in said
+
+
+def final_loss(cluster: Project, job: dict[str, Any]) -> str:
+    """Return the last loss a training job wrote, as it stands in the file."""
+    text = cluster.on(HEAD, f"cat {job['run_dir']}/*.jsonl {job['run_dir']}/*/*.jsonl 2>/dev/null || true")
+    rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    losses = [row["loss"] for row in rows if "loss" in row and "step" in row]
+    assert losses, text
+    return f"{losses[-1]:.5f}"
+
+
+def test_a_killed_worker_costs_only_time(cluster: Project) -> None:
+    unbroken = submit(cluster, "train-tiny", "--name", "unbroken")
+    follow(cluster, str(unbroken["id"]), 600)
+
+    broken = submit(cluster, "train-tiny", "--name", "broken")
+    job = str(broken["id"])
+    wait_until(
+        "a first checkpoint", 300, lambda: "step-" in cluster.on(HEAD, f"find {broken['run_dir']} -name latest -exec cat {{}} +")
+    )
+    victim = cluster.pid(SECOND)
+    os.kill(victim, signal.SIGKILL)
+    wait_until("the VM's end", 20, lambda: not alive(victim), 0.5)
+
+    said = cluster.stack("up", "--refresh", timeout=600).out
+    assert SECOND in said
+    assert cluster.pid(SECOND) != victim
+    follow(cluster, job, 900, check=False)
+    wait_until("the job's end", 600, lambda: job_field(cluster, job, "JobState") in {"COMPLETED", ""})
+    assert int(job_field(cluster, job, "Restarts") or 1) >= 1
+    assert final_loss(cluster, broken) == final_loss(cluster, unbroken)
+    wait_until("both nodes idle", 120, lambda: set(slurm_states(cluster).values()) == {"idle"})
+
+
+def test_a_rebooted_head_keeps_its_queue(cluster: Project) -> None:
+    long = submit(cluster, "hello", "--name", "held", "--set", "NOTHING=1")
+    cluster.on(HEAD, f"sudo scontrol hold {long['id']} || true")
+    head = cluster.pid(HEAD)
+    os.kill(head, signal.SIGKILL)
+    wait_until("the VM's end", 20, lambda: not alive(head), 0.5)
+    cluster.stack("up", "--refresh", timeout=600)
+    wait_until("both nodes idle", 180, lambda: set(slurm_states(cluster).values()) <= {"idle", "mixed", "allocated"})
+    assert job_field(cluster, str(long["id"]), "JobState") in {"PENDING", "COMPLETED", "RUNNING"}
+    cluster.on(HEAD, f"sudo scontrol release {long['id']} || true")
+    wait_until("the held job's end", 180, lambda: job_field(cluster, str(long["id"]), "JobState") in {"COMPLETED", ""})
+    assert "unbroken" in cluster.on(HEAD, "sudo sacct -a -n -X -o jobname%20")
+
+
+def test_a_third_worker_comes_and_goes(cluster: Project) -> None:
+    before = {node: cluster.pid(node) for node in (HEAD, FIRST, SECOND)}
+    cluster.edit(lambda spec: spec["nodes"]["gpu"].update(count=3))
+    cluster.stack("up", timeout=900)
+    assert {node: cluster.pid(node) for node in before} == before
+    assert slurm_states(cluster) == {FIRST: "idle", SECOND: "idle", THIRD: "idle"}
+    third = cluster.pid(THIRD)
+    cluster.edit(lambda spec: spec["nodes"]["gpu"].update(count=2))
+    cluster.stack("up", timeout=600)
+    assert not alive(third)
+    assert {node: cluster.pid(node) for node in before} == before
+    wait_until("Slurm to forget the node", 60, lambda: set(slurm_states(cluster)) == {FIRST, SECOND})
+
+
+def test_doctor_names_the_node_with_a_wrong_key(cluster: Project) -> None:
+    cluster.yard("doctor", timeout=300)
+    cluster.on(SECOND, "sudo cp -a /etc/munge/munge.key /root/right.key; "
+               "head -c 128 /dev/urandom | sudo tee /etc/munge/munge.key >/dev/null; sudo systemctl restart munge")  # fmt: skip
+    said = cluster.yard("doctor", timeout=300, check=False)
+    cluster.on(SECOND, "sudo cp -a /root/right.key /etc/munge/munge.key; sudo systemctl restart munge slurmd")
+    assert said.code == 1
+    blamed = [line for line in said.out.splitlines() if "munge" in line.lower()]
+    assert any(SECOND in line for line in blamed), said.out
+    assert not any(FIRST in line for line in blamed), said.out
+
+
+def _port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_down_leaves_nothing(cluster: Project) -> None:
+    pids = [cluster.pid(node) for node in (HEAD, FIRST, SECOND)]
+    cluster.run("python", "-m", "tools.down", timeout=300)
+    assert not [pid for pid in pids if alive(pid)]
+    assert all(_port_is_free(port) for port in range(23100, 23140))
+    left = [path for path in (cluster.folder / ".trainyard" / "run").rglob("*") if path.is_file() or path.is_socket()]
+    assert left == []
+    assert list((cluster.folder / ".trainyard").rglob("locks/**/*.json")) == []
+    here = str(cluster.folder).encode()
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = process.read_bytes()
+        except OSError:
+            continue
+        assert not (b"qemu" in command or b"vde_switch" in command) or here not in command, command

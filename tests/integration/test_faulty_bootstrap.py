@@ -1,0 +1,60 @@
+"""What `up` says when a node cannot be brought up, and what it survives on the way there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.project import Project, alive, wait_until
+
+pytestmark = pytest.mark.integration
+
+_ONCE = """# Fails the first time it runs on a node, like a mirror that hiccups.
+# runs: once
+[[ -e /var/lib/trainyard/hiccup ]] || { touch /var/lib/trainyard/hiccup; fail 'the mirror hiccuped'; }
+"""
+_ALWAYS = """# Fails on workers, always.
+# runs: once
+is_head || fail 'the flux capacitor is missing'
+"""
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A project whose bundle has a stage that fails once and one that fails always, on one head and one worker."""
+    project = Project(Path(tmp_path_factory.mktemp("faulty")) / "project", cluster="bad", port_base=23300)
+    project.edit(lambda spec: spec["nodes"]["gpu"].update(count=1))
+    stages = project.folder / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
+    (stages / "12-hiccup").write_text(_ONCE)
+    (stages / "65-flux").write_text(_ALWAYS)
+    project.setup()
+    try:
+        yield project
+    finally:
+        project.run("python", "-m", "tools.down", timeout=300, check=False)
+
+
+def test_a_killed_up_is_mended_and_a_stage_that_always_fails_speaks(faulty: Project) -> None:
+    # The engine is killed while the machines boot; nothing of it may stand in the way of the next `up`.
+    first = faulty.start("python", "-m", "tools.stack", "up", "local")
+    run = faulty.folder / ".trainyard" / "run"
+    wait_until("two machines", 120, lambda: len(list(run.rglob("console.log"))) == 2, 0.5)
+    time.sleep(2)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait(30)
+
+    said = faulty.stack("up", timeout=900, check=False)
+    assert said.code != 0
+    assert "bad-gpu-0: stage 65-flux failed: the flux capacitor is missing" in said.out
+    assert "12-hiccup" in faulty.on("bad-head", "cat /var/lib/trainyard/timeline", check=False) or "12-hiccup" in said.out
+
+
+def test_down_after_failure_leaves_nothing(faulty: Project) -> None:
+    pids = [faulty.pid(node) for node in ("bad-head", "bad-gpu-0")]
+    faulty.run("python", "-m", "tools.down", timeout=300)
+    assert not [pid for pid in pids if alive(pid)]
