@@ -19,7 +19,7 @@ _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 def fetch(target: Path, archive: Archive) -> None:
-    """Unpack the `cloudinit` Python package into the folder `target`. Raises CalledProcessError when apt cannot get it."""
+    """Unpack the `cloudinit` package into the folder `target`. Raises CalledProcessError when apt cannot get it."""
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         options = _apt_options(work, archive)

@@ -94,7 +94,6 @@ finish_programs() {
   link_pulumi
   await cloud-init
   choose_command_plugin >"$logs/setup-plugin.log" 2>&1
-  link_command_plugin
   write_cloud_init
   publish_bin
   write_env

@@ -16,14 +16,14 @@ write_env() {
     printf 'export PATH=%q:%q:$PATH\n' "$root/.venv/bin" "$state/bin"
     echo '# Your own Pulumi backend, home and passphrase stay in force with TRAINYARD_USE_MY_PULUMI=1.'
     echo 'if [ "${TRAINYARD_USE_MY_PULUMI:-}" != 1 ]; then'
-    printf '  export PULUMI_BACKEND_URL=%q\n' "file://$state/state"
-    printf '  export PULUMI_HOME=%q\n' "$state/pulumi-home"
-    printf '  export PULUMI_CONFIG_PASSPHRASE_FILE=%q\n' "$state/passphrase"
-    echo '  unset PULUMI_CONFIG_PASSPHRASE'
+    printf 'export PULUMI_BACKEND_URL=%q\n' "file://$state/state"
+    printf 'export PULUMI_HOME=%q\n' "$state/pulumi-home"
+    printf 'export PULUMI_CONFIG_PASSPHRASE_FILE=%q\n' "$state/passphrase"
+    echo 'unset PULUMI_CONFIG_PASSPHRASE'
     echo 'fi'
     echo 'export PULUMI_SKIP_UPDATE_CHECK=true'
     if [[ $(cat "$state/command-plugin") == stand-in ]]; then
-      echo '# The stand-in for pulumi-command is found on PATH; the engine must not look for the official one.'
+      echo '# Where the official pulumi-command could not be installed, no other plugin can: do not wait for a download.'
       echo 'export PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION=true'
     fi
   } >"$state/env.sh.new"

@@ -5,20 +5,20 @@ command_version() { sed -n 's/^pulumi-command==\([0-9.]*\).*/\1/p' "$root/requir
 
 # Decided once and remembered in .trainyard/command-plugin: "official VERSION" or "stand-in".
 choose_command_plugin() {
-  local version
+  local version place
   version=$(command_version)
-  [[ -s $state/command-plugin ]] && return
-  if PULUMI_HOME=$state/pulumi-home PULUMI_SKIP_UPDATE_CHECK=true timeout 60 \
+  place=$state/pulumi-home/plugins/resource-command-v$version
+  [[ -x $place/pulumi-resource-command && -s $state/command-plugin ]] && return
+  rm -rf "$place"
+  if installer_answers && PULUMI_HOME=$state/pulumi-home PULUMI_SKIP_UPDATE_CHECK=true timeout 120 \
     "$state/bin.new/pulumi" plugin install resource command "$version"; then
     echo "official $version" >"$state/command-plugin"
   else
+    # As an installed plugin of this version, the engine takes it without asking the network or warning about PATH.
+    mkdir -p "$place"
+    ln -s "$root/offline/bin/pulumi-resource-command" "$place/"
     echo stand-in >"$state/command-plugin"
   fi
-}
-
-link_command_plugin() {
-  [[ $(cat "$state/command-plugin") == stand-in ]] || return 0
-  ln -s "$root/offline/bin/pulumi-resource-command" "$state/bin.new/"
 }
 
 describe_command_plugin() {
