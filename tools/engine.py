@@ -23,21 +23,29 @@ def run_pulumi(arguments: Sequence[str], environment: Mapping[str, str], folder:
     It gets a session of its own: a terminal's Ctrl-C reaches only this process, which passes it on once. Pulumi then
     finishes what is under way and writes its state; a second Ctrl-C makes it stop at once.
     """
-    process = subprocess.Popen(
-        ["pulumi", *arguments], cwd=folder, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
-    )
+    started: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
+        if not started:
+            raise KeyboardInterrupt
         sys.stderr.write("\ninterrupted: pulumi finishes what is under way (once more to stop at once)\n")
-        process.send_signal(signal.SIGINT)
+        started[0].send_signal(signal.SIGINT)
 
+    # Set before pulumi starts: a signal that this process handles has its default effect in the child, even where
+    # the shell had told this process to ignore it, as for a background job.
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        code = process.wait()
+        started.append(
+            subprocess.Popen(
+                ["pulumi", *arguments], cwd=folder, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        )
+        code = started[0].wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        end_session(process.pid)
+        for process in started:
+            end_session(process.pid)
     return code if code >= 0 else 128 - code
 
 

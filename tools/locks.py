@@ -34,6 +34,7 @@ def clear_stale(backend: Path, stack: str) -> list[int]:
                 f"`kill -INT {pid}` and wait"
             )
         lock.unlink()
+        lock.with_name(f"{lock.name}.attrs").unlink(missing_ok=True)
         cleared.append(pid)
     return cleared
 

@@ -32,6 +32,6 @@ write_env() {
 
 # Puts the freshly made program folder in place of the old one.
 publish_bin() {
-  rm -rf "$state/bin"
+  rm -rf "${state:?}/bin"
   mv "$state/bin.new" "$state/bin"
 }

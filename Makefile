@@ -1,0 +1,39 @@
+.DEFAULT_GOAL := help
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+ENV := source .trainyard/env.sh &&
+
+.PHONY: help setup golden demo down preview check test bench lint fmt
+
+help:  ## list what there is to make
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 16
+
+setup:  ## install what is missing: system packages, Python environment, Pulumi CLI
+	@tools/setup.sh
+
+golden:  ## set up, and build the virtual machines' image when it is not cached
+	@tools/setup.sh --image
+
+demo:  ## boot a head and two workers here, run a two-node all-reduce, print its table
+	@SECONDS=0; tools/setup.sh --image; $(ENV) python -m tools.demo --seconds-before "$$SECONDS"
+
+down: setup  ## delete the local cluster and everything it left
+	@$(ENV) python -m tools.down
+
+preview: setup  ## show what `pulumi up` of the local stack would do
+	@$(ENV) python -m tools.stack preview local
+
+check: setup  ## linters, types and the tests that need no machine
+	@$(ENV) tools/check.sh
+
+test: golden  ## check, and the tests on a real local cluster
+	@$(ENV) tools/check.sh && python -m pytest -m integration
+
+bench: golden  ## measure the local stack against its ceilings
+	@$(ENV) python -m tools.bench
+
+lint: setup  ## ruff and mypy only
+	@$(ENV) ruff check . && ruff format --check . && mypy
+
+fmt: setup  ## format the code and mend what ruff can mend
+	@$(ENV) ruff check --fix . ; ruff format .
