@@ -1,0 +1,62 @@
+"""Submission: everything a job needs in one tar on ssh's stdin, and Slurm's answer from the same connection."""
+
+from __future__ import annotations
+
+import io
+import secrets
+import shlex
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from jobs.errors import RemoteError
+from jobs.remote import Remote
+from jobs.render import SCRIPT
+
+_SUBMIT_SECONDS = 90
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submitted:
+    """A job that Slurm has accepted."""
+
+    job: int
+    run_dir: str
+
+
+def run_dir_name(name: str, now: datetime, token: str) -> str:
+    """Return the name of a job's folder: readable, sortable, never used twice."""
+    return f"{name}-{now:%Y%m%d-%H%M%S}-{token}"
+
+
+def pack(files: Mapping[str, str]) -> bytes:
+    """Return a tar of the files."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, text in sorted(files.items()):
+            content = text.encode()
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def submit_line(jobs_dir: str, name: str) -> str:
+    """Return the shell line that takes the tar on stdin, submits, and prints the job's id."""
+    # A link by id leads to the run folder, so that logs need neither Slurm nor its accounting to be found.
+    return (
+        f"set -eu; umask 022; cd {shlex.quote(jobs_dir)}; mkdir -p .ids {shlex.quote(name)}; cd {shlex.quote(name)}; "
+        f"tar -x; id=$(sbatch --parsable {SCRIPT}) || {{ cd ..; rm -r {shlex.quote(name)}; exit 1; }}; "
+        f'id=${{id%%;*}}; ln -sfn {shlex.quote(f"../{name}")} "../.ids/$id"; echo "$id"'
+    )
+
+
+def submit(remote: Remote, job_name: str, files: Mapping[str, str]) -> Submitted:
+    """Submit a rendered job. Raises RemoteError with Slurm's own words when it is refused."""
+    jobs_dir = f"{remote.stack.cluster.shared_path}/jobs"
+    name = run_dir_name(job_name, datetime.now(UTC), secrets.token_hex(2))
+    said = remote.run(submit_line(jobs_dir, name), stdin=pack(files), seconds=_SUBMIT_SECONDS).split()
+    if not said or not said[-1].isdigit():
+        raise RemoteError(f"sbatch gave no job id but '{' '.join(said)}'; look with `yard ps`")
+    return Submitted(job=int(said[-1]), run_dir=f"{jobs_dir}/{name}")

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# follow.sh JOBS_DIR JOB RANK: prints a rank's log from its start and as it grows, over every restart, until the job has
+# ended; then one last line: the character 0x1e and what Slurm says of the job. Ends early when its own stdin is closed.
+# It runs on the head, in bash, and starts a process only now and then: the head may be an emulated machine.
+set -uo pipefail
+jobs=$1 job=$2 rank=$3
+run=$jobs/.ids/$job
+ended=0 open=0 partial='' asked=-100 looked=0
+
+# The log of the task that holds the rank: one task may hold several.
+log_of() {
+  local file best=-1 number
+  if ((rank > 0)); then
+    for file in "$run"/rank-*.log; do
+      number=${file##*/rank-}
+      number=${number%.log}
+      [[ $number =~ ^[0-9]+$ ]] && ((number <= rank && number > best)) && best=$number
+    done
+  fi
+  if ((best > 0)); then log=$run/rank-$best.log; elif ((rank == 0)); then log=$run/job.log; else log=; fi
+}
+
+more() {
+  local line
+  if ((open == 0)); then
+    log_of
+    [[ -n $log && -r $log ]] || return 0
+    exec 3<"$log"
+    open=1
+  fi
+  while IFS= read -r -u 3 line; do
+    printf '%s\n' "$line"
+    partial=
+  done
+  printf '%s' "$line"
+  [[ -z $line ]] || partial=1
+}
+
+last_event() {
+  local event
+  event=
+  [[ -r $run/events ]] || return 0
+  while read -r _ event _; do :; done <"$run/events"
+  [[ $event == end ]] && ended=1 || ended=0
+}
+
+state() {
+  asked=$SECONDS
+  said=$(scontrol -o show job "$job" 2>/dev/null || true)
+  [[ $said =~ JobState=([A-Z_]+) ]] && now=${BASH_REMATCH[1]} || now=GONE
+}
+
+while :; do
+  more
+  last_event
+  # Slurm is asked when the job says it has ended, and from time to time for one that could not say so.
+  if ((ended || SECONDS - asked >= 10)); then
+    state
+    case $now in
+      PENDING | CONFIGURING | RUNNING | SUSPENDED | REQUEUED | REQUEUE_HOLD | RESIZING | SPECIAL_EXIT) ;;
+      COMPLETING) ((looked += ended)) ;;
+      *) break ;;
+    esac
+    # A node that cannot be reached holds a job in COMPLETING for long; its own word is enough then.
+    ((looked < 60)) || break
+  fi
+  code=0
+  read -r -t 0.7 _ || code=$?
+  ((code > 128 || code == 0)) || exit 0
+done
+more
+[[ -z $partial ]] || printf '\n'
+printf '\036%s\n' "${said:-}"

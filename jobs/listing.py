@@ -1,0 +1,115 @@
+"""The commands that read and show: jobs, logs, nodes; and cancel, which shows what it did."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from jobs.logs import follow, read_job, read_log
+from jobs.nodes import read_nodes
+from jobs.queue import explain, recent_jobs
+from jobs.remote import Remote
+from jobs.show import duration, say, say_json, table
+
+_COLOURS = {
+    "COMPLETED": "green",
+    "RUNNING": "cyan",
+    "FAILED": "red",
+    "NODE_FAIL": "red",
+    "TIMEOUT": "red",
+    "idle": "green",
+    "down": "red",
+    "down*": "red",
+}
+
+
+def list_jobs(remote: Remote, days: int, as_json: bool) -> None:
+    """Print the jobs of the last `days`."""
+    found = recent_jobs(remote, days)
+    if as_json:
+        say_json([job.as_json() for job in found])
+        return
+    if not found:
+        say("no jobs; `yard submit hello` starts one")
+        return
+    rows = [
+        (
+            str(job.id),
+            job.name,
+            job.state,
+            job.node_list or _nodes(job.nodes),
+            duration(job.elapsed_s),
+            "" if job.restarts is None else str(job.restarts),
+            explain(job),
+        )
+        for job in found
+    ]
+    table(("JOB", "NAME", "STATE", "NODES", "ELAPSED", "RESTARTS", "WHY"), rows, _COLOURS)
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node" if count == 1 else f"{count} nodes"
+
+
+def show_log(remote: Remote, job: int, rank: int, as_json: bool) -> None:
+    """Print a rank's log as it is now; for a job that has written nothing, its state."""
+    text = read_log(remote, job, rank)
+    if as_json:
+        say_json({**read_job(remote, job).as_json(), "rank": rank, "lines": text.splitlines()})
+    elif text:
+        say(text)
+    else:
+        found = read_job(remote, job)
+        state = f"the job is {found.state}: {explain(found)}"
+        sys.stderr.write(f"yard: rank {rank} of job {job} has written nothing; {state}\n")
+
+
+def follow_log(remote: Remote, job: int, rank: int, as_json: bool, *, quiet: bool) -> int:
+    """Show a log until the job has ended. Returns the exit code that stands for the job's own end."""
+
+    def show(line: str) -> None:
+        if quiet:
+            return
+        if as_json:
+            say_json({"line": line})
+        else:
+            say(line + "\n")
+
+    ended = follow(remote, job, rank, show)
+    if as_json:
+        say_json(ended.as_json())
+    else:
+        sys.stderr.write(f"yard: job {job} {ended.state}: {explain(ended)}\n")
+    return ended.verdict
+
+
+def cancel_jobs(remote: Remote, jobs: Sequence[int], as_json: bool) -> None:
+    """Cancel the jobs, or with none named every job of the job user that has not ended. Raises JobError."""
+    if jobs:
+        chosen = [read_job(remote, job) for job in jobs]
+    else:
+        user = remote.stack.cluster.head.user
+        chosen = [job for job in recent_jobs(remote, 1) if job.user == user and not job.ended]
+    running = [job for job in chosen if not job.ended]
+    if running:
+        remote.run("scancel " + " ".join(str(job.id) for job in running))
+    if as_json:
+        say_json({"cancelled": [job.id for job in running], "already_ended": [job.id for job in chosen if job.ended]})
+        return
+    for job in chosen:
+        say(f"job {job.id} ({job.name}): " + (f"had ended before, {job.state}" if job.ended else "cancelled"))
+    if not chosen:
+        say("no job is waiting or running")
+
+
+def list_nodes(remote: Remote, as_json: bool) -> None:
+    """Print the hosts and their states."""
+    found = read_nodes(remote)
+    if as_json:
+        say_json([node.as_json() for node in found])
+        return
+    rows = [
+        (node.name, node.group, node.state, f"{node.gpus} {node.gpu_type or ''}".strip(), node.private_ip, node.reason)
+        for node in found
+    ]
+    table(("NODE", "GROUP", "STATE", "GPUS", "PRIVATE IP", "REASON"), rows, _COLOURS)

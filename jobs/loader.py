@@ -1,0 +1,125 @@
+"""From a recipe's name or a job file to a checked JobSpec. Every problem is found at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from components.errors import Problem
+from jobs.errors import JobFileError
+from jobs.problems import describe
+from jobs.spec import JobSpec
+
+RECIPES = Path(__file__).parent / "recipes"
+WORKLOADS = Path(__file__).parent / "workloads"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedJob:
+    """A checked job and where it came from; `workload` is the file that travels with it."""
+
+    file: str
+    spec: JobSpec
+    workload: Path | None
+
+
+def recipe_names() -> list[str]:
+    """Return the names that `yard submit` knows without a file."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def load_job(job: str, overrides: Mapping[str, Any], env: Mapping[str, str], args: Sequence[str]) -> LoadedJob:
+    """Read a recipe or job file and lay `overrides`, `env` and further `args` over it. Raises JobFileError."""
+    path = find(job)
+    raw, problems = _read(path)
+    if problems:
+        raise JobFileError(job, problems)
+    raw.update(overrides)
+    if env and isinstance(raw.get("env", {}), dict):
+        raw["env"] = {**raw.get("env", {}), **env}
+    if args and isinstance(raw.get("args", []), list):
+        raw["args"] = [*raw.get("args", []), *args]
+    workload = _workload_file(raw.get("workload"), path.parent)
+    problems = _cross_rules(raw, workload)
+    try:
+        spec = JobSpec.model_validate(raw)
+    except ValidationError as error:
+        raise JobFileError(job, [*describe(error, JobSpec), *problems]) from None
+    if problems:
+        raise JobFileError(job, problems)
+    return LoadedJob(file=job, spec=spec, workload=workload)
+
+
+def find(job: str) -> Path:
+    """Return the file of a recipe name or path. Raises JobFileError when there is none."""
+    is_path = "/" in job or job.endswith((".yaml", ".yml"))
+    path = Path(job) if is_path else RECIPES / f"{job}.yaml"
+    if path.is_file():
+        return path
+    rule = "there is no such file" if is_path else "there is no recipe of this name"
+    fix = f"give a path to a .yaml file or one of: {', '.join(recipe_names())}"
+    raise JobFileError(job, [Problem(path="(file)", rule=rule, fix=fix)])
+
+
+def _read(path: Path) -> tuple[dict[str, Any], list[Problem]]:
+    try:
+        tree = yaml.compose(path.read_text(), Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}" if mark else "(file)"
+        what = getattr(error, "problem", None) or type(error).__name__
+        return {}, [Problem(path=line, rule=f"is not valid YAML ({what})", fix="correct the line; indent with spaces")]
+    if not isinstance(tree, yaml.MappingNode):
+        return {}, [Problem(path="(file)", rule="must be `key: value` lines", fix="start with `name: ...`")]
+    twice = _duplicates(tree, "")
+    if twice:
+        return {}, twice
+    loaded: dict[str, Any] = yaml.safe_load(path.read_text())
+    return loaded, []
+
+
+def _duplicates(node: yaml.Node, at: str) -> list[Problem]:
+    if not isinstance(node, yaml.MappingNode):
+        return []
+    seen: set[str] = set()
+    problems: list[Problem] = []
+    for key, value in node.value:
+        name = str(key.value)
+        path = f"{at}.{name}" if at else name
+        if name in seen:
+            line = key.start_mark.line + 1
+            problems.append(Problem(path=path, rule=f"is given twice, again in line {line}", fix="remove one of them"))
+        seen.add(name)
+        problems += _duplicates(value, path)
+    return problems
+
+
+def _workload_file(workload: Any, beside: Path) -> Path | None:
+    if not isinstance(workload, str) or not workload:
+        return None
+    shipped = WORKLOADS / workload
+    path = beside / workload if "/" in workload or not shipped.is_file() else shipped
+    return path if path.is_file() else None
+
+
+def _cross_rules(raw: Mapping[str, Any], workload: Path | None) -> list[Problem]:
+    problems: list[Problem] = []
+    has_workload, has_run = raw.get("workload") is not None, raw.get("run") is not None
+    if has_workload and has_run:
+        problems.append(Problem(path="run", rule="a job has `workload` or `run`, not both", fix="remove one of them"))
+    if not has_workload and not has_run:
+        fix = "add `run: echo hello` or `workload: allreduce.py`"
+        problems.append(Problem(path="(file)", rule="a job needs `workload` or `run`", fix=fix))
+    if raw.get("launcher") == "torchrun" and has_run:
+        fix = "name a Python file in `workload`, or use launcher srun"
+        problems.append(Problem(path="launcher", rule="torchrun starts a Python file, not shell lines", fix=fix))
+    if isinstance(raw.get("workload"), str) and raw["workload"] and workload is None:
+        shipped = ", ".join(sorted(path.name for path in WORKLOADS.glob("[a-z]*.py")))
+        fix = f"give a path relative to the job file, or one of: {shipped}"
+        problems.append(Problem(path="workload", rule=f"there is no file '{raw['workload']}'", fix=fix))
+    return problems

@@ -1,0 +1,63 @@
+"""The cluster's hosts: what Slurm says of each beside what the stack's outputs promise."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from components.outputs import ClusterOutputs
+from jobs.remote import Remote
+
+SINFO = "sinfo -h -N -o '%N|%T|%E'"
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeState:
+    """One host. `state` is Slurm's; the head, which runs no jobs, has 'head'."""
+
+    name: str
+    group: str
+    state: str
+    reason: str
+    private_ip: str
+    gpus: int
+    gpu_type: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the node as `--json` prints it."""
+        return asdict(self)
+
+
+def parse_sinfo(text: str) -> dict[str, tuple[str, str]]:
+    """Parse SINFO's output: name -> (state, reason); a mark after the state ('*': does not answer) is kept."""
+    rows = (line.split("|", 2) for line in text.splitlines() if line.count("|") >= 2)  # noqa: PLR2004  (two bars)
+    return {name: (state, "" if reason == "none" else reason) for name, state, reason in rows}
+
+
+def join(cluster: ClusterOutputs, states: dict[str, tuple[str, str]]) -> list[NodeState]:
+    """Return every host of the outputs, head first; a worker that Slurm does not know is 'unknown'."""
+    head = cluster.head
+    first = NodeState(
+        name=head.name, group="", state="head", reason="", private_ip=head.private_ip, gpus=0, gpu_type=None
+    )
+    workers = []
+    for node in cluster.nodes:
+        state, reason = states.get(node.name, (UNKNOWN, "Slurm does not know this node; run `pulumi up`"))
+        workers.append(
+            NodeState(
+                name=node.name,
+                group=node.group,
+                state=state,
+                reason=reason,
+                private_ip=node.private_ip,
+                gpus=node.gpus,
+                gpu_type=node.gpu_type,
+            )
+        )
+    return [first, *workers]
+
+
+def read_nodes(remote: Remote) -> list[NodeState]:
+    """Ask the head's Slurm and join it with the outputs."""
+    return join(remote.stack.cluster, parse_sinfo(remote.run(SINFO)))

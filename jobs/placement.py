@@ -1,0 +1,75 @@
+"""Placement: a checked job laid onto a cluster's facts. Pure; what does not fit is a problem, not Slurm's surprise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from components.errors import Problem
+from components.outputs import ClusterOutputs, NodeOut
+from jobs.errors import JobFileError
+from jobs.loader import LoadedJob
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where and how wide a job runs. `env` is the node group's, as is `busbw_floor` (GB/s; 0: nobody published one);
+    `whole_nodes`: nobody else may share them."""
+
+    group: str
+    nodes: int
+    gpus_per_node: int
+    tasks_per_node: int
+    whole_nodes: bool
+    env: Mapping[str, str]
+    busbw_floor: float
+
+
+def drives_gpus(node: NodeOut) -> bool:
+    """Tell whether a rank can compute on the node's GPUs; fake ones only exist to be scheduled."""
+    return node.gpus > 0 and node.gpu_type != "fake"
+
+
+def place(job: LoadedJob, cluster: ClusterOutputs) -> Placement:
+    """Choose the group and fill in what the job left open. Raises JobFileError when it cannot fit."""
+    spec = job.spec
+    groups: dict[str, list[NodeOut]] = {}
+    for node in cluster.nodes:
+        groups.setdefault(node.group, []).append(node)
+    wanted = [spec.group] if spec.group is not None else list(groups)
+    fitting = [name for name in wanted if name in groups and not _misfits(job, name, groups[name])]
+    if not fitting:
+        raise JobFileError(job.file, _all_misfits(job, wanted, groups, cluster.name))
+    group = fitting[0]
+    node = groups[group][0]
+    gpus = node.gpus if spec.gpus_per_node is None else spec.gpus_per_node
+    default_tasks = gpus if gpus and drives_gpus(node) else 1
+    return Placement(
+        group=group,
+        nodes=spec.nodes,
+        gpus_per_node=gpus,
+        tasks_per_node=spec.tasks_per_node or default_tasks,
+        whole_nodes=gpus == node.gpus and spec.memory_per_node is None,
+        env=cluster.env.get(group, {}),
+        busbw_floor=cluster.thresholds.get(group) or 0.0,
+    )
+
+
+def _misfits(job: LoadedJob, group: str, nodes: list[NodeOut]) -> list[Problem]:
+    spec = job.spec
+    problems: list[Problem] = []
+    if spec.nodes > len(nodes):
+        rule = f"the job wants {spec.nodes} nodes, group '{group}' has {len(nodes)}"
+        problems.append(Problem(path="nodes", rule=rule, fix=f"use --nodes {len(nodes)}, or raise the group's count"))
+    if spec.gpus_per_node is not None and spec.gpus_per_node > nodes[0].gpus:
+        rule = f"the job wants {spec.gpus_per_node} GPUs per node, a node of group '{group}' has {nodes[0].gpus}"
+        problems.append(Problem(path="gpus_per_node", rule=rule, fix=f"use --gpus-per-node {nodes[0].gpus} or fewer"))
+    return problems
+
+
+def _all_misfits(job: LoadedJob, wanted: list[str], groups: Mapping[str, list[NodeOut]], cluster: str) -> list[Problem]:
+    unknown = [name for name in wanted if name not in groups]
+    if unknown:
+        fix = f"use one of: {', '.join(groups)}"
+        return [Problem(path="group", rule=f"cluster '{cluster}' has no node group '{unknown[0]}'", fix=fix)]
+    return [problem for name in wanted for problem in _misfits(job, name, groups[name])]

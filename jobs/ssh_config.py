@@ -1,0 +1,71 @@
+"""The ssh configuration of a cluster, so that yard, plain `ssh -F`, rsync and editors reach its hosts alike. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from components.outputs import ClusterOutputs, HeadOut, NodeOut
+
+ADMIN_SUFFIX = "-admin"
+"""`ssh yard-head-admin` is yard-head as the user with sudo."""
+
+
+def host_names(cluster: ClusterOutputs) -> list[str]:
+    """Return the names that ssh knows, head first, without the admin aliases."""
+    return [cluster.head.name, *(node.name for node in cluster.nodes)]
+
+
+def known_hosts(cluster: ClusterOutputs) -> str:
+    """Return the known_hosts file: each host's key under its name, whatever port or address it is reached at."""
+    keys = {cluster.head.name: cluster.head.host_key, **{node.name: node.host_key for node in cluster.nodes}}
+    return "".join(f"{name} {key}\n" for name, key in keys.items())
+
+
+def control_path(folder: str, secret: str) -> str:
+    """Return where ssh puts its shared connections. A socket's path may have 107 bytes and a checkout can lie deep;
+    the name cannot be guessed without the stack's key, so nobody else can be waiting there."""
+    token = hashlib.sha256(f"{folder}\0{secret}".encode()).hexdigest()[:16]
+    return f"/tmp/yard-{token}-%C"  # noqa: S108  (unguessable, see above)
+
+
+def ssh_config(cluster: ClusterOutputs, folder: str, control: str) -> str:
+    """Return the configuration; `folder` holds id_ed25519 and known_hosts."""
+    common = _block(
+        "*",
+        (
+            f'IdentityFile "{folder}/id_ed25519"',
+            "IdentitiesOnly yes",
+            f'UserKnownHostsFile "{folder}/known_hosts"',
+            "GlobalKnownHostsFile /dev/null",
+            "StrictHostKeyChecking yes",
+            "UpdateHostKeys no",
+            "PreferredAuthentications publickey",
+            "ConnectTimeout 30",
+            "ServerAliveInterval 10",
+            "ServerAliveCountMax 3",
+            "ControlMaster auto",
+            f"ControlPath {control}",
+            "ControlPersist 10m",
+            "LogLevel ERROR",
+        ),
+    )
+    head = cluster.head
+    jump = (f"ProxyJump {head.proxy_jump}",) if head.proxy_jump else ()
+    blocks = [_pair(head, head.address, head.port, cluster, jump)]
+    for node in cluster.nodes:
+        direct = node.address is not None
+        address, port = (node.address or node.private_ip), (node.port if direct else 22)
+        blocks.append(_pair(node, address, port, cluster, () if direct else (f"ProxyJump {head.name}",)))
+    return "# Written by yard from the stack's outputs; it is renewed when they change.\n" + "".join(blocks) + common
+
+
+def _pair(host: HeadOut | NodeOut, address: str, port: int, cluster: ClusterOutputs, jump: Sequence[str]) -> str:
+    reach = (f"HostName {address}", f"Port {port}", f"HostKeyAlias {host.name}", *jump)
+    return _block(host.name, (*reach, f"User {cluster.head.user}")) + _block(
+        host.name + ADMIN_SUFFIX, (*reach, f"User {cluster.head.admin_user}")
+    )
+
+
+def _block(name: str, lines: Sequence[str]) -> str:
+    return f"Host {name}\n" + "".join(f"  {line}\n" for line in lines) + "\n"

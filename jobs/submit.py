@@ -1,0 +1,75 @@
+"""`yard submit`: what the command line wishes, laid over a job file, rendered, and sent or shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from components.errors import Problem
+from components.outputs import ClusterOutputs
+from jobs.bundle import Submitted, submit
+from jobs.errors import JobFileError
+from jobs.loader import LoadedJob, load_job
+from jobs.placement import place
+from jobs.remote import Remote
+from jobs.render import SCRIPT, render_files
+from jobs.show import say, say_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """The command line: `overrides` replace keys of the job, `settings` are KEY=VALUE of its environment."""
+
+    job: str
+    overrides: Mapping[str, Any]
+    settings: tuple[str, ...]
+    args: tuple[str, ...]
+
+    def load(self) -> LoadedJob:
+        """Return the checked job. Raises JobFileError with every problem; asks nobody."""
+        pairs = [setting.partition("=") for setting in self.settings]
+        wrong = [f"{name}{equals}" for name, equals, _ in pairs if not equals or not name]
+        if wrong:
+            fix = "write for example --set OMP_NUM_THREADS=2"
+            raise JobFileError(
+                self.job, [Problem(path="--set", rule=f"'{text}' is not KEY=VALUE", fix=fix) for text in wrong]
+            )
+        env = {name: value for name, _, value in pairs}
+        return load_job(self.job, self.overrides, env, self.args)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A job rendered for a cluster: the files that travel."""
+
+    loaded: LoadedJob
+    files: Mapping[str, str]
+
+
+def prepare(loaded: LoadedJob, cluster: ClusterOutputs) -> Prepared:
+    """Lay the job onto the cluster and render it. Raises JobFileError when it does not fit."""
+    return Prepared(loaded=loaded, files=render_files(loaded, place(loaded, cluster)))
+
+
+def show_files(prepared: Prepared, as_json: bool) -> None:
+    """Print what would be sent: the script, and the shell lines of a job that has some."""
+    if as_json:
+        say_json({"dry_run": True, "name": prepared.loaded.spec.name, "files": dict(prepared.files)})
+        return
+    say(prepared.files[SCRIPT])
+    for name, text in prepared.files.items():
+        if name != SCRIPT:
+            lines = text if prepared.loaded.workload is None else f"({len(text.splitlines())} lines)\n"
+            say(f"# --- {name}, beside it\n{lines}")
+
+
+def send(remote: Remote, prepared: Prepared, as_json: bool) -> Submitted:
+    """Submit, and say which job it became."""
+    name = prepared.loaded.spec.name
+    submitted = submit(remote, name, prepared.files)
+    if as_json:
+        say_json({"job": submitted.job, "name": name, "run_dir": submitted.run_dir})
+    else:
+        say(f"job {submitted.job} ({name}) submitted; its folder is {submitted.run_dir}")
+    return submitted
