@@ -55,7 +55,7 @@ class Connection:
             raise CommandFailed(f"connection.{unsupported[0]} is not supported by the stand-in; use the official plugin")
         self._facts = facts
         name = hashlib.sha256(repr(sorted(facts.items())).encode()).hexdigest()[:12]
-        self._key = self._write(folder / f"{name}.key", facts.get("privateKey"))
+        self._key = folder / f"{name}.key" if facts.get("privateKey") else None
         host_key = facts.get("hostKey")
         self._known_hosts = self._write(folder / f"{name}.hosts", host_key and f"{_ALIAS} {host_key}\n")
         self._socket = folder / name
@@ -65,7 +65,7 @@ class Connection:
         seconds = int(float(self._facts.get("perDialTimeout") or 15))
         options = [
             "BatchMode=yes", "LogLevel=ERROR", f"ConnectTimeout={seconds}", "ServerAliveInterval=15",
-            "ServerAliveCountMax=4", "ControlMaster=auto", f"ControlPath={self._socket}", "ControlPersist=20",
+            "ServerAliveCountMax=4", "ControlMaster=auto", f"ControlPath={self._socket}", "ControlPersist=60",
             "GlobalKnownHostsFile=/dev/null", f"HostKeyAlias={_ALIAS}",
         ]  # fmt: skip
         if self._known_hosts:
@@ -82,6 +82,16 @@ class Connection:
     def dial(self, running: Running) -> None:
         """Connect, again and again up to dialErrorLimit times (-1: without limit). Raises CommandFailed."""
         limit = int(float(self._facts.get("dialErrorLimit") or 10))
+        # The key lies on disk only while it is needed: the connection, once made, serves every command after it.
+        if self._key:
+            self._write(self._key, self._facts["privateKey"])
+        try:
+            self._dial(running, limit)
+        finally:
+            if self._key:
+                self._key.unlink(missing_ok=True)
+
+    def _dial(self, running: Running, limit: int) -> None:
         attempt = 0
         while True:
             attempt += 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import uuid
@@ -22,6 +24,7 @@ TYPE = "command:remote:Command"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
 """How the engine spells a value that is not known yet."""
 
+_PREFIX = "trainyard-command-"
 _STREAMS = {"stdout": ("stdout",), "stderr": ("stderr",), "none": (), "stdoutAndStderr": ("stdout", "stderr")}
 
 
@@ -36,12 +39,21 @@ def _struct(values: dict[str, Any]) -> struct_pb2.Struct:
     return struct
 
 
+def _private_folder() -> Path:
+    """Make this process's folder for sockets and keys, and remove those of processes that were killed."""
+    parent = Path(tempfile.gettempdir())
+    for left in parent.glob(f"{_PREFIX}*"):
+        if left.stat().st_uid == os.getuid() and not Path(f"/proc/{left.name.split('-')[2]}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+
+
 class CommandProvider(provider_pb2_grpc.ResourceProviderServicer):
     """Runs remote commands as the official plugin does: create, update (or create again), delete, triggers replace."""
 
     def __init__(self, engine: engine_pb2_grpc.EngineStub | None) -> None:
         self._engine = engine
-        self._folder = Path(tempfile.mkdtemp(prefix="ty-cmd-"))
+        self._folder = _private_folder()
         self._running = Running()
 
     def close(self) -> None:
@@ -119,7 +131,7 @@ class CommandProvider(provider_pb2_grpc.ResourceProviderServicer):
 
         def log(stream: str, line: str) -> None:
             if stream in shown and line:
-                self._log(request.urn, line)
+                self._log(request.urn, f"{line}\n")
 
         # Most sshd accept no environment from outside, so it travels in front of the command.
         environment = "".join(f"{key}={shlex.quote(value)} " for key, value in (inputs.get("environment") or {}).items())
@@ -146,11 +158,11 @@ def serve(arguments: list[str]) -> int:
     server.start()
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
+    # A terminal sends Ctrl-C to the engine and to us; the engine tells us what to cancel, and ends us itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: server.stop(None))
     try:
         server.wait_for_termination()
-    except KeyboardInterrupt:
-        # The engine gets the same Ctrl-C and tells us what to cancel; it ends us itself.
-        server.wait_for_termination(30)
     finally:
         provider.close()
     return 0
