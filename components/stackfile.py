@@ -144,7 +144,7 @@ def _stray_keys(config: Mapping[Any, Any]) -> list[Problem]:
         Problem(
             path=_place(("config", key)),
             rule="is not a known key",
-            fix=f"write {CLUSTER_KEY} instead" if nearest(key, [CLUSTER_KEY, "cluster"]) else "remove it",
+            fix=f"write {CLUSTER_KEY} instead" if nearest(key.rpartition(":")[2], ["cluster"]) else "remove it",
         )
         for key in ours
         if key != CLUSTER_KEY

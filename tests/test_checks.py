@@ -1,0 +1,85 @@
+"""Every registered check has a case that it passes and one that it finds fault with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from components.catalog import images, machines
+from components.checks import DRAFT_CHECKS, PLAN_CHECKS, Check, Draft, Level, Planned, findings
+from components.plan import plan_cluster
+from components.platforms import platform_class, platform_spec
+from components.spec import ClusterSpec, GroupSpec, HeadSpec, NetworkSpec
+
+
+def draft(head: str = "vm-head", machine: str = "vm-gpu2", count: int = 2, cidr: str = "10.77.0.0/24") -> Draft:
+    return Draft(
+        platform=platform_spec({"provider": "local"}),
+        network=NetworkSpec.model_validate({"cidr": cidr}),
+        head=HeadSpec(machine=head),
+        nodes={"gpu": GroupSpec(machine=machine, count=count)},
+    )
+
+
+def planned(count: int = 2) -> Planned:
+    spec = ClusterSpec.model_validate(
+        {
+            "name": "c",
+            "platform": {"provider": "local"},
+            "head": {"machine": "vm-head"},
+            "nodes": {"gpu": {"machine": "vm-gpu2", "count": count}},
+        }
+    )
+    return Planned(spec=spec, plan=plan_cluster(spec, machines("local"), images()["debian-13"]))
+
+
+DRAFT_CASES: dict[str, tuple[Draft, Draft, str]] = {
+    "machine-known": (draft(), draft(head="vm-heads"), "cluster.head.machine"),
+    "group-fits": (draft(count=30), draft(count=31), "cluster.nodes.gpu.count"),
+    "network-free": (draft(cidr="172.18.0.0/16"), draft(cidr="172.17.200.0/24"), "cluster.network.cidr"),
+    "head-gpus-idle": (draft(), draft(head="vm-gpu2"), "cluster.head.machine"),
+}
+"""Check id -> what it passes, what it refuses, and where."""
+
+PLAN_CASES: dict[str, tuple[Planned, Planned, str]] = {
+    "platform-fits": (planned(), planned(count=33), "cluster.nodes.gpu.count"),
+    "user-data-fits": (planned(), planned(), "cluster.platform"),
+}
+
+
+def test_every_check_has_cases() -> None:
+    assert [check.id for check in DRAFT_CHECKS] == list(DRAFT_CASES)
+    assert [check.id for check in PLAN_CHECKS] == list(PLAN_CASES)
+
+
+@pytest.mark.parametrize("check", DRAFT_CHECKS, ids=lambda check: check.id)
+def test_a_draft_check_passes_and_refuses(check: Check[Draft]) -> None:
+    good, bad, path = DRAFT_CASES[check.id]
+    assert list(check.run(good)) == []
+    assert path in [problem.path for problem in check.run(bad)]
+
+
+@pytest.mark.parametrize("check", DRAFT_CHECKS, ids=lambda check: check.id)
+def test_a_draft_check_says_nothing_about_sections_that_are_not_there(check: Check[Draft]) -> None:
+    assert list(check.run(Draft())) == []
+
+
+@pytest.mark.parametrize("check", PLAN_CHECKS, ids=lambda check: check.id)
+def test_a_plan_check_passes_and_refuses(check: Check[Planned], monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad, path = PLAN_CASES[check.id]
+    assert list(check.run(good)) == []
+    if good == bad:
+        # The same plan, on a platform that takes less.
+        monkeypatch.setattr(platform_class("local"), "user_data_limit", 1000)
+    assert path in [problem.path for problem in check.run(bad)]
+
+
+def test_findings_carry_their_check_and_level() -> None:
+    [finding] = findings(DRAFT_CHECKS, draft(head="vm-gpu2"))
+    assert (finding.check, finding.level) == ("head-gpus-idle", Level.WARNING)
+
+
+def test_a_group_whose_platform_is_malformed_is_still_measured() -> None:
+    found_paths = [finding.problem.path for finding in findings(DRAFT_CHECKS, replace(draft(count=31), platform=None))]
+    assert found_paths == ["cluster.nodes.gpu.count"]

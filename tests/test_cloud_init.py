@@ -1,0 +1,219 @@
+"""User-data: what is in it, what must never be, and that cloud-init itself accepts it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from components import cloud_init
+from components.cloud_init import AccessKeys, fabric_env, merge, node_env, render_user_data
+from components.errors import CatalogError
+from components.plan import ClusterPlan
+
+ROOT = Path(__file__).parent.parent
+FILES = ROOT / "cloud-init" / "files"
+SHIPPED = sorted(path for path in FILES.rglob("*") if path.is_file())
+KEYS = AccessKeys("ssh-ed25519 AAAAadmin admin@yard", "ssh-ed25519 AAAAcluster cluster@yard")
+SMALLEST_LIMIT = 64 * 1024
+"""Bytes that Azure accepts; nobody else that we serve takes less."""
+
+
+def shipped(path: Path) -> str:
+    return path.relative_to(FILES).as_posix()
+
+
+def document(plan: ClusterPlan, index: int = 0) -> dict[str, Any]:
+    parsed: dict[str, Any] = yaml.safe_load(render_user_data(plan, plan.hosts[index], KEYS))
+    return parsed
+
+
+def files(plan: ClusterPlan, index: int = 0) -> dict[str, dict[str, str]]:
+    return {entry["path"]: entry for entry in document(plan, index)["write_files"]}
+
+
+def environment(text: str) -> dict[str, str]:
+    """Return a file's variables as a shell would read them."""
+    pairs = (line.split("=", 1) for line in text.splitlines())
+    return {name: "".join(shlex.split(value)) for name, value in pairs}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=shipped)
+def test_a_shipped_file_arrives_as_it_is(path: Path, local_plan: ClusterPlan) -> None:
+    entry = files(local_plan)[f"/{shipped(path)}"]
+    assert entry["content"] == path.read_text()
+    assert entry["permissions"] == ("0755" if os.access(path, os.X_OK) else "0644")
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=shipped)
+def test_a_shipped_file_stays_readable_in_the_document(path: Path, local_plan: ClusterPlan) -> None:
+    text = path.read_text()
+    assert "\t" not in text
+    assert not re.search(r" $", text, re.MULTILINE)
+    assert text.endswith("\n")
+    assert text.isascii()
+    first = next(line for line in text.splitlines() if line)
+    assert f"\n    {first}\n" in render_user_data(local_plan, local_plan.head, KEYS)
+
+
+def test_a_program_is_executable_and_nothing_else_is() -> None:
+    for path in SHIPPED:
+        assert path.read_text().startswith("#!") == os.access(path, os.X_OK), shipped(path)
+
+
+def test_the_document_names_its_host(local_plan: ClusterPlan) -> None:
+    for index, host in enumerate(local_plan.hosts):
+        made = document(local_plan, index)
+        assert (made["hostname"], made["fqdn"], made["manage_etc_hosts"]) == (host.name, host.name, False)
+
+
+def test_users_of_the_head(local_plan: ClusterPlan) -> None:
+    admin, trainer = document(local_plan, 0)["users"]
+    assert (admin["name"], admin["uid"], admin["homedir"]) == ("ops", 1500, "/var/lib/ops")
+    assert admin["ssh_authorized_keys"] == [KEYS.admin_public]
+    assert (trainer["name"], trainer["uid"], trainer["homedir"]) == ("trainer", 2000, "/home/trainer")
+    assert trainer["ssh_authorized_keys"] == [KEYS.admin_public]
+    assert "sudo" not in trainer
+
+
+def test_users_of_a_worker(local_plan: ClusterPlan) -> None:
+    admin, trainer = document(local_plan, 1)["users"]
+    # Only the head may use the cluster's key, and only to run commands.
+    assert admin["ssh_authorized_keys"] == [KEYS.admin_public, f'restrict,from="10.77.0.4" {KEYS.cluster_public}']
+    # cloud-init must write nothing under /home, which is the head's.
+    assert trainer["no_create_home"] is True
+    assert "ssh_authorized_keys" not in trainer
+
+
+def test_node_env_is_what_a_shell_reads(local_plan: ClusterPlan) -> None:
+    worker = local_plan.workers[1]
+    written = files(local_plan, 2)["/etc/trainyard/node.env"]["content"]
+    assert written == node_env(local_plan, worker)
+    shell = subprocess.run(
+        ["bash", "-euc", 'set -a; source /dev/stdin; env -0 | grep -z "^TRAINYARD_"'],
+        input=written.encode(), capture_output=True, check=True, env={"PATH": os.environ["PATH"]},
+    )  # fmt: skip
+    assert sorted(shell.stdout.decode().rstrip("\0").split("\0")) == [
+        "TRAINYARD_CLUSTER=yard",
+        "TRAINYARD_FABRIC=ethernet",
+        "TRAINYARD_GPUS=2",
+        "TRAINYARD_GPU_DEVICE=/dev/fakegpu",
+        "TRAINYARD_GPU_TYPE=fake",
+        "TRAINYARD_GROUP=gpu",
+        "TRAINYARD_HEAD_IP=10.77.0.4",
+        "TRAINYARD_HEAD_NAME=yard-head",
+        "TRAINYARD_NETWORK=10.77.0.0/20",
+        "TRAINYARD_NODE=yard-gpu-1",
+        "TRAINYARD_OS=debian-13",
+        "TRAINYARD_PRIVATE_IP=10.77.2.2",
+        "TRAINYARD_ROLE=worker",
+        "TRAINYARD_SCHEDULER=slurm",
+    ]
+
+
+def test_the_head_has_the_same_parameters(local_plan: ClusterPlan) -> None:
+    head, worker = (environment(node_env(local_plan, host)) for host in local_plan.hosts[:2])
+    assert head.keys() == worker.keys()
+    assert (head["TRAINYARD_ROLE"], head["TRAINYARD_GROUP"], head["TRAINYARD_GPU_DEVICE"]) == ("head", "", "")
+
+
+def test_a_value_with_shell_characters_stays_one_value(local_plan: ClusterPlan) -> None:
+    odd = replace(local_plan.head, name="a b'; reboot #")
+    assert environment(node_env(local_plan, odd))["TRAINYARD_NODE"] == "a b'; reboot #"
+
+
+def test_fabric_env_is_the_catalogs(local_plan: ClusterPlan) -> None:
+    text = files(local_plan, 1)["/etc/trainyard/fabric.env"]["content"]
+    assert text == fabric_env(local_plan, local_plan.workers[0])
+    assert environment(text)["NCCL_IB_DISABLE"] == "1"
+
+
+def test_a_worker_is_the_same_whoever_else_works(local_plan: ClusterPlan) -> None:
+    alone = replace(local_plan, workers=local_plan.workers[:1])
+    worker = local_plan.workers[0]
+    assert render_user_data(alone, worker, KEYS) == render_user_data(local_plan, worker, KEYS)
+
+
+def test_the_platform_leaves_no_trace(local_plan: ClusterPlan) -> None:
+    other = replace(local_plan, provider="some-cloud")
+    for mine, theirs in zip(local_plan.hosts, other.hosts, strict=True):
+        assert render_user_data(local_plan, mine, KEYS) == render_user_data(other, theirs, KEYS)
+
+
+def test_workers_differ_in_name_and_address_only(local_plan: ClusterPlan) -> None:
+    first, second = (render_user_data(local_plan, host, KEYS) for host in local_plan.workers)
+    assert first.replace("yard-gpu-0", "yard-gpu-1").replace("10.77.2.1", "10.77.2.2") == second
+
+
+def test_no_secret_is_in_it(plan_of_each_image: ClusterPlan) -> None:
+    for host in plan_of_each_image.hosts:
+        text = render_user_data(plan_of_each_image, host, KEYS)
+        assert not re.search(
+            r"PRIVATE KEY|BEGIN |passwd:|password:|chpasswd|v1:[A-Za-z0-9+/]{8}", text.replace("lock_passwd", "")
+        )
+        assert max(len(word) for word in re.findall(r"[A-Za-z0-9+/]+={0,2}", text)) < 120, "an encoded secret?"
+
+
+def test_it_fits_everywhere_with_room_to_grow(wide_plan: ClusterPlan) -> None:
+    for host in wide_plan.hosts:
+        assert len(render_user_data(wide_plan, host, KEYS).encode()) < SMALLEST_LIMIT * 3 // 4
+
+
+def test_merging_chains_lists_and_joins_mappings() -> None:
+    first = {"a": [1], "b": {"x": 1, "y": {"z": [1]}}, "c": 3}
+    second = {"a": [2], "b": {"y": {"z": [2]}, "w": 0}, "c": 3, "d": None}
+    assert merge(first, second) == {"a": [1, 2], "b": {"x": 1, "y": {"z": [1, 2]}, "w": 0}, "c": 3, "d": None}
+    assert first == {"a": [1], "b": {"x": 1, "y": {"z": [1]}}, "c": 3}
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 2), ([1], {"x": 1}), ("a", None), (True, 1)])
+def test_fragments_that_disagree_are_refused(first: object, second: object) -> None:
+    with pytest.raises(CatalogError, match=r"disagree about outer\.key"):
+        merge({"outer": {"key": first}}, {"outer": {"key": second}})
+
+
+def test_a_fragment_must_leave_generated_keys_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_plan: ClusterPlan
+) -> None:
+    (tmp_path / "base.yaml").write_text("#cloud-config\nhostname: mine\n")
+    (tmp_path / "head.yaml").write_text("#cloud-config\n")
+    monkeypatch.setattr(cloud_init, "_FOLDER", tmp_path)
+    with pytest.raises(CatalogError, match="hostname, which are written for each host"):
+        cloud_init._shared.__wrapped__(local_plan.head.role)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "cloud-init").glob("*.yaml")), ids=lambda path: path.name)
+def test_a_fragment_is_cloud_config_by_itself(path: Path) -> None:
+    assert path.read_text().startswith("#cloud-config\n")
+    assert isinstance(yaml.safe_load(path.read_text()), dict)
+
+
+def test_cloud_init_accepts_every_role(tmp_path: Path, local_plan: ClusterPlan) -> None:
+    # A subprocess, since only cloud-init itself knows its schema.
+    program = shutil.which("cloud-init", path=f"{ROOT / '.trainyard' / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    if program is None and not os.environ.get("CI"):
+        pytest.skip("cloud-init's schema checker is not there; tools/setup.sh fetches it")
+    assert program is not None, "cloud-init's schema checker is required where CI is set"
+    for host in local_plan.hosts[:2]:
+        file = tmp_path / f"{host.role}.yaml"
+        file.write_text(render_user_data(local_plan, host, KEYS))
+        checked = subprocess.run([program, "schema", "-c", file], capture_output=True, text=True, check=False)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        assert "alid schema" in checked.stdout
+
+
+def test_the_schema_checker_refuses_what_is_wrong(tmp_path: Path) -> None:
+    program = shutil.which("cloud-init", path=f"{ROOT / '.trainyard' / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    if program is None:
+        pytest.skip("cloud-init's schema checker is not there; tools/setup.sh fetches it")
+    file = tmp_path / "wrong.yaml"
+    file.write_text("#cloud-config\nwrite_files:\n- path: /x\n  permissions: 0644\n")
+    assert subprocess.run([program, "schema", "-c", file], capture_output=True, check=False).returncode != 0

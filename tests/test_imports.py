@@ -1,0 +1,88 @@
+"""The direction of dependencies: left of the platforms nothing knows Pulumi, and no neutral code knows a provider."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from components.platforms import PLATFORMS
+
+ROOT = Path(__file__).parent.parent
+COMPONENTS = sorted((ROOT / "components").rglob("*.py"))
+KNOWS_PULUMI = {"settings.py", "cluster.py", "bringup.py", "keys.py"}
+"""The stages that create things or read configuration; besides them, only platforms."""
+ABOVE_PLATFORMS = {"settings", "cluster", "bringup", "keys", "checks", "stackfile"}
+
+
+def place(file: Path) -> str:
+    return file.relative_to(ROOT / "components").as_posix()
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Yield what a file imports when it is loaded or used, but for type checking only."""
+    tree = ast.parse(file.read_text())
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{place(file)} imports relatively; write the whole name"
+            yield node.module or ""
+
+
+@pytest.mark.parametrize("file", COMPONENTS, ids=place)
+def test_only_creating_stages_import_pulumi(file: Path) -> None:
+    of_platform = place(file).startswith("platforms/") and file.name != "__init__.py"
+    if place(file) in KNOWS_PULUMI or of_platform:
+        return
+    assert [name for name in imports(file) if name.split(".")[0].startswith("pulumi")] == []
+
+
+@pytest.mark.parametrize("file", COMPONENTS, ids=place)
+def test_only_platforms_import_a_cloud(file: Path) -> None:
+    if not place(file).startswith("platforms/"):
+        assert [name for name in imports(file) if name.startswith(("pulumi_azure", "pulumi_gcp"))] == []
+
+
+@pytest.mark.parametrize("file", [file for file in COMPONENTS if place(file).startswith("platforms/")], ids=place)
+def test_a_platform_knows_nothing_above_it(file: Path) -> None:
+    assert [name for name in imports(file) if name.removeprefix("components.").split(".")[0] in ABOVE_PLATFORMS] == []
+
+
+@pytest.mark.parametrize("file", COMPONENTS, ids=place)
+def test_components_need_nothing_from_the_commands(file: Path) -> None:
+    assert [name for name in imports(file) if name.split(".")[0] in {"jobs", "offline", "tools", "tests"}] == []
+
+
+@pytest.mark.parametrize("file", [file for file in COMPONENTS if not place(file).startswith("platforms/")], ids=place)
+def test_neutral_code_never_asks_for_a_provider_by_name(file: Path) -> None:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Compare | ast.MatchValue):
+            constants = {inner.value for inner in ast.walk(node) if isinstance(inner, ast.Constant)}
+            assert not constants & set(PLATFORMS), f"line {node.lineno}: decide by a fact, not by the provider"
+
+
+@pytest.mark.parametrize("file", COMPONENTS, ids=place)
+def test_configuration_and_exports_have_one_place_each(file: Path) -> None:
+    used = {ast.unparse(node) for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Attribute)}
+    assert "pulumi.export" not in used, "only __main__.py exports"
+    assert place(file) == "settings.py" or "pulumi.Config" not in used, "only settings.py reads configuration"
+
+
+def test_reading_and_rendering_load_no_pulumi() -> None:
+    # A process of its own: in this one, other tests have loaded Pulumi already.
+    modules = "components.stackfile, components.slurm, components.cloud_init, components.handover, components.outputs"
+    code = f"import sys, {modules}; sys.exit(any(name.startswith('pulumi') for name in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
