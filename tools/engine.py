@@ -24,12 +24,14 @@ def run_pulumi(arguments: Sequence[str], environment: Mapping[str, str], folder:
     finishes what is under way and writes its state; a second Ctrl-C makes it stop at once.
     """
     started: list[subprocess.Popen[bytes]] = []
+    too_early: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        if not started:
-            raise KeyboardInterrupt
         sys.stderr.write("\ninterrupted: pulumi finishes what is under way (once more to stop at once)\n")
-        started[0].send_signal(signal.SIGINT)
+        if started:
+            started[0].send_signal(signal.SIGINT)
+        else:
+            too_early.append(number)
 
     # Set before pulumi starts: a signal that this process handles has its default effect in the child, even where
     # the shell had told this process to ignore it, as for a background job.
@@ -40,6 +42,8 @@ def run_pulumi(arguments: Sequence[str], environment: Mapping[str, str], folder:
                 ["pulumi", *arguments], cwd=folder, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
             )
         )
+        if too_early:
+            started[0].send_signal(signal.SIGINT)
         code = started[0].wait()
     finally:
         for number, handler in before.items():

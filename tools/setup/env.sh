@@ -30,8 +30,9 @@ write_env() {
   mv "$state/env.sh.new" "$state/env.sh"
 }
 
-# Puts the freshly made program folder in place of the old one.
+# Puts the freshly made program folder in place, unless it is as before: a pulumi may be running from it.
 publish_bin() {
+  if diff -rq --no-dereference "$state/bin.new" "$state/bin" >/dev/null 2>&1; then return; fi
   rm -rf "${state:?}/bin"
   mv "$state/bin.new" "$state/bin"
 }

@@ -1,0 +1,32 @@
+""".ci/run's verdict and closing line, with a `make` that only says what a real one would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+CHECK = "423 passed, 14 deselected in 5.57s"
+CLUSTER = "=============== 12 passed, 1 skipped in 611.20s (0:10:11) ==============="
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "line", "verdict"),
+    [
+        (f"{CHECK}\n{CLUSTER}", 0, "435 passed, 0 failed, 1 skipped", 0),
+        (f"{CHECK}\n== 2 failed, 10 passed, 1 error in 9.1s ==", 2, "433 passed, 3 failed, 0 skipped", 1),
+        ("Found 3 errors.", 1, "0 passed, 1 failed, 0 skipped", 1),
+        (CHECK, 2, "423 passed, 1 failed, 0 skipped", 1),
+        ("nothing", 0, "0 passed, 1 failed, 0 skipped", 1),
+    ],
+)
+def test_closing_line_counts_all_parts(tmp_path: Path, said: str, code: int, line: str, verdict: int) -> None:
+    (tmp_path / "make").write_text(f"#!/bin/sh\necho '{said}'\nexit {code}\n")
+    (tmp_path / "make").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", ROOT / ".ci" / "run"], env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout.splitlines()[-1], done.returncode) == (line, verdict), done.stderr

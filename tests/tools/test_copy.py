@@ -1,0 +1,64 @@
+"""The copy of the stack file that Pulumi is given: current, with its salt, and never the committed file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tools import stackfile
+from tools.environment import ToolError
+
+COMMITTED = "# why two\nconfig:\n  trainyard:cluster: {name: yard}\n"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty checkout with one stack, `local`."""
+    monkeypatch.setattr(stackfile, "ROOT", tmp_path)
+    monkeypatch.setattr(stackfile, "STATE", tmp_path / ".trainyard")
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "stacks" / "Pulumi.local.yaml").write_text(COMMITTED)
+    return tmp_path
+
+
+def put_salt(copy: Path, salt: str) -> None:
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_text(f"encryptionsalt: {salt}\n")
+
+
+def test_copy_keeps_the_salt_and_the_text(checkout: Path) -> None:
+    put_salt(stackfile.copy_of("local"), "v1:abc=:v1:def==")
+    copy = stackfile.refresh_copy("local")
+    assert copy.read_text().startswith(COMMITTED)
+    assert yaml.safe_load(copy.read_text())["encryptionsalt"] == "v1:abc=:v1:def=="
+    assert (checkout / "stacks" / "Pulumi.local.yaml").read_text() == COMMITTED
+
+
+def test_copy_follows_the_committed_file(checkout: Path) -> None:
+    put_salt(stackfile.copy_of("local"), "v1:abc")
+    stackfile.refresh_copy("local")
+    (checkout / "stacks" / "Pulumi.local.yaml").write_text("config:\n  trainyard:cluster: {name: other}\n")
+    document = yaml.safe_load(stackfile.refresh_copy("local").read_text())
+    assert document == {"config": {"trainyard:cluster": {"name": "other"}}, "encryptionsalt": "v1:abc"}
+
+
+def test_salt_of_the_committed_file_wins(checkout: Path) -> None:
+    """Secrets written with plain `pulumi config set --secret` can be read with that file's own salt only."""
+    put_salt(stackfile.copy_of("local"), "v1:old")
+    (checkout / "stacks" / "Pulumi.local.yaml").write_text(COMMITTED + "encryptionsalt: v1:own\n")
+    text = stackfile.refresh_copy("local").read_text()
+    assert yaml.safe_load(text)["encryptionsalt"] == "v1:own"
+    assert text.count("encryptionsalt") == 1
+
+
+def test_broken_yaml_is_left_to_pulumi(checkout: Path) -> None:
+    (checkout / "stacks" / "Pulumi.local.yaml").write_text("config: [")
+    assert stackfile.refresh_copy("local").read_text() == "config: [\n"
+
+
+def test_unknown_stack_names_the_known_ones(checkout: Path) -> None:
+    (checkout / "stacks" / "Pulumi.azure-h100.yaml").write_text("config: {}\n")
+    with pytest.raises(ToolError, match=r"no stack 'loca'.*one of azure-h100, local"):
+        stackfile.refresh_copy("loca")

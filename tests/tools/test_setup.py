@@ -1,0 +1,125 @@
+"""Set-up's decisions, asked of the shell functions themselves; a whole second set-up, in a copy of the checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LOCK = (ROOT / "requirements.lock").read_text()
+PARTS = ("common", "system", "python", "pulumi", "plugins", "env")
+
+
+def shell(
+    script: str, root: Path = ROOT, user: int | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a line with set-up's functions loaded, as tools/setup.sh loads them."""
+    load = "".join(f"source {ROOT}/tools/setup/{part}.sh; " for part in PARTS)
+    return subprocess.run(
+        ["/bin/bash", "-c", f"set -euo pipefail; root='{root}'; {load}{script}"],
+        env={"PATH": os.environ["PATH"], "HOME": str(root), **environment},
+        capture_output=True,
+        text=True,
+        user=user,
+        check=False,
+    )
+
+
+def put_pulumi(folder: Path, version: str) -> Path:
+    """Write a program that answers `pulumi version`."""
+    folder.mkdir(parents=True)
+    program = folder / "pulumi"
+    program.write_text(f"#!/bin/sh\necho v{version}\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("have", "want", "enough"), [("3.250.0", "3.250.0", 0), ("3.99.9", "3.250.0", 1), ("3.1000.0", "3.250.0", 0)]
+)
+def test_versions_compare_by_number(have: str, want: str, enough: int) -> None:
+    assert shell(f"version_at_least {have} {want}").returncode == enough
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become the user without rights that this is about")
+def test_without_root_and_sudo_says_what_to_install() -> None:
+    done = shell("require_root_for qemu-utils vde2", user=65534, PATH="/nonexistent")
+    assert done.returncode == 1
+    assert "apt-get install --no-install-recommends qemu-utils vde2" in done.stderr
+
+
+def test_own_pulumi_is_taken_when_new_enough(tmp_path: Path) -> None:
+    put_pulumi(tmp_path / "old", "3.100.0")
+    put_pulumi(tmp_path / "new", "3.260.1")
+    path = f"{tmp_path}/old:{tmp_path}/new:/usr/bin:/bin"
+    done = shell('choose_pulumi; echo "$pulumi_choice $pulumi_dir"', root=tmp_path, PATH=path)
+    assert done.stdout.strip() == f"path {tmp_path}/new"
+
+
+def test_link_to_our_own_build_is_not_the_users_pulumi(tmp_path: Path) -> None:
+    program = put_pulumi(tmp_path / "cache" / "pulumi" / "x", "3.260.1")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "pulumi").symlink_to(program)
+    done = shell(
+        'choose_pulumi; echo "$pulumi_choice"',
+        root=tmp_path,
+        PATH=f"{tmp_path}/bin:/usr/bin:/bin",
+        TRAINYARD_CACHE=f"{tmp_path}/cache",
+    )
+    # The tools/pulumi folder of this root is absent, so that no build of it can be there either.
+    assert done.stdout.strip() != "path"
+
+
+@pytest.mark.parametrize(("keep", "backend"), [("", "file://{root}/.trainyard/state"), ("1", "s3://mine")])
+def test_env_file_lets_the_users_pulumi_win_only_when_asked(tmp_path: Path, keep: str, backend: str) -> None:
+    root = tmp_path / "with a space"
+    root.mkdir()
+    script = 'make_state; echo stand-in >"$state/command-plugin"; write_env; source "$state/env.sh"; '
+    done = shell(
+        script + 'echo "$PULUMI_BACKEND_URL"; stat -c %a "$state/passphrase"',
+        root=root,
+        PULUMI_BACKEND_URL="s3://mine",
+        TRAINYARD_USE_MY_PULUMI=keep,
+    )
+    assert done.stdout.splitlines() == [backend.format(root=root), "600"], done.stderr
+
+
+def test_lock_is_pinned_by_hash_and_names_no_server() -> None:
+    assert "://" not in LOCK
+    entries = re.split(r"\n(?=\S)", LOCK.strip())
+    assert [entry.splitlines()[0] for entry in entries if "--hash=sha256:" not in entry] == []
+
+
+def test_lock_holds_every_package_of_pyproject() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = project["project"]["dependencies"] + project["dependency-groups"]["dev"]
+    names = {re.split(r"[=<>~ ]", want)[0].lower() for want in wanted if isinstance(want, str)}
+    assert names - set(re.findall(r"(?m)^([a-z0-9-]+)==", LOCK)) == set()
+
+
+@pytest.mark.skipif(not (ROOT / ".trainyard" / "env.sh").exists(), reason="needs a finished set-up (make setup)")
+def test_second_set_up_does_nothing_and_leaves_git_clean(tmp_path: Path) -> None:
+    """A copy of the checkout that shares the caches: nothing to install the first time, nothing to do the second."""
+    copy = tmp_path / "checkout"
+    shutil.copytree(ROOT / "tools", copy / "tools")
+    for name in ("requirements.lock", "pyproject.toml", ".gitignore"):
+        shutil.copy(ROOT / name, copy)
+    (copy / ".venv").symlink_to(ROOT / ".venv")
+    (copy / "offline" / "bin").mkdir(parents=True)
+    shutil.copy(ROOT / "offline" / "bin" / "pulumi-resource-command", copy / "offline" / "bin")
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *command], cwd=copy, check=True)
+    first = subprocess.run(["tools/setup.sh"], cwd=copy, capture_output=True, text=True, check=True, timeout=120)
+    passphrase = (copy / ".trainyard" / "passphrase").read_text()
+    second = subprocess.run(["tools/setup.sh"], cwd=copy, capture_output=True, text=True, check=True, timeout=60)
+    assert ": started" not in second.stdout, first.stdout + second.stdout
+    assert (copy / ".trainyard" / "passphrase").read_text() == passphrase
+    status = subprocess.run(["git", "status", "--porcelain"], cwd=copy, capture_output=True, text=True, check=True)
+    assert status.stdout.strip() in ("", "?? .venv"), "a link named .venv is no folder, so .gitignore's rule misses it"
