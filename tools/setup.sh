@@ -23,6 +23,7 @@ main() {
   choose_pulumi
   install_system
   start_python
+  install_go
   start_pulumi
   await python system
   start_image "$@"
@@ -61,11 +62,14 @@ install_system() {
     # Python and Go may be among them, and the Pulumi installer needs curl.
     if ! find_python >/dev/null || [[ $pulumi_choice == none ]]; then await system; fi
   fi
-  if needs_go && ! have go; then
-    require_root_for golang-go
-    start go "Go by apt, to build the Pulumi CLI" install_packages golang-go
-    await go
-  fi
+}
+
+install_go() {
+  if ! needs_go || have go; then return; fi
+  require_root_for golang-go
+  await system # two apt runs at once would only wait for each other
+  start go "Go by apt, to build the Pulumi CLI" install_packages golang-go
+  await go
 }
 
 start_python() { python_ready || start python "Python packages" install_python; }

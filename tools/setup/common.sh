@@ -57,7 +57,7 @@ say_running() {
   local id
   for id in "${!step_pid[@]}"; do
     if kill -0 "${step_pid[$id]}" 2>/dev/null; then
-      say "${step_title[$id]%% (*}: working. $(tail -n 1 "$logs/setup-$id.log" | tr '\r' '\n' | tail -n 1 | cut -c1-90)"
+      say "${step_title[$id]%% (*}: working. $(tail -c 2000 "$logs/setup-$id.log" | tr '\r' '\n' | grep . | tail -n 1 | cut -c1-90)"
     fi
   done
 }
