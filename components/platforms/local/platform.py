@@ -25,7 +25,7 @@ class LocalPlatform(Platform):
     """The seed is a disk and takes any size; this is for the Pulumi state, which holds it once per machine."""
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("LocalPlatform", name, opts)
+        super().__init__(name, args, opts)
         if not isinstance(args.spec, Spec):
             raise TypeError(f"the local platform cannot take a {type(args.spec).__name__}")
         _announce(args.spec)

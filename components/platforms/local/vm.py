@@ -18,6 +18,7 @@ from components.platforms.local.seed import Macs, meta_data, network_config, wri
 from components.platforms.local.switch import switch_socket
 
 HOST_KEY_MARK = "trainyard-hostkey: "
+_PANIC_MARK = "Kernel panic - not syncing"
 HOST_KEY_SECONDS = 420.0
 """From power-on to the host key: half a minute alone, and four on a host that is busy with three others."""
 _SHUT_DOWN_SECONDS = 40.0
@@ -124,13 +125,14 @@ class Machine:
         deadline = time.monotonic() + seconds
         while True:
             alive = self.pid is not None
-            key = _host_key(self._said(since))
+            said = self._said(since)
+            key = _host_key(said)
             if key is not None:
                 return key
-            if not alive or time.monotonic() > deadline:
-                what = f"printed no host key in {seconds:.0f} s" if alive else "died while it booted"
-                tail = "\n  ".join(self._said(since).splitlines()[-_TAIL_LINES:]) or "(nothing)"
-                raise PlatformError(f"{self.name}: the machine {what}. Its console ({self.console}) ends:\n  {tail}")
+            failure = _boot_failure(said, alive, time.monotonic() > deadline)
+            if failure:
+                tail = "\n  ".join(said.splitlines()[-_TAIL_LINES:]) or "(nothing)"
+                raise PlatformError(f"{self.name}: the machine {failure}. Its console ({self.console}) ends:\n  {tail}")
             time.sleep(_POLL_SECONDS)
 
     def shut_down(self) -> None:
@@ -167,6 +169,14 @@ def _host_key(console: str) -> str | None:
         if mark and line.endswith("\n"):  # a line still being written has no end yet
             return key.strip()
     return None
+
+
+def _boot_failure(console: str, alive: bool, late: bool) -> str | None:
+    if not alive:
+        return "died while it booted"
+    if _PANIC_MARK in console:
+        return "has a kernel panic"
+    return "has printed no host key in time" if late else None
 
 
 def _check_port(name: str, port: int) -> None:
