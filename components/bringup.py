@@ -50,11 +50,9 @@ class BringUp(pulumi.ComponentResource):
             dial_error_limit=_DIAL_ATTEMPTS,
             per_dial_timeout=_DIAL_SECONDS,
         )
-        content = pulumi.Output.secret(
-            pulumi.Output.all(keys.munge_key, keys.cluster_private, *(host.host_key for host in hosts)).apply(
-                lambda values: _handover(plan, values)
-            )
-        )
+        facts = pulumi.Output.all(keys.munge_key, keys.cluster_private, *(host.host_key for host in hosts))
+        packed: pulumi.Output[str] = facts.apply(lambda values: _handover(plan, values))
+        content: pulumi.Output[str] = pulumi.Output.secret(packed)
         # A changed hand-over runs again in place; only a head with an empty disk makes it a new one.
         handover = remote.Command(
             f"{name}-handover",
@@ -75,8 +73,12 @@ class BringUp(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, depends_on=[handover]),
         )
         # The gate speaks of nodes and stages only; nothing of the hand-over is in its words.
-        self.ready = pulumi.Output.unsecret(gate.stdout).apply(lambda text: text.strip().splitlines()[-1] if text else "")
+        self.ready = pulumi.Output.unsecret(gate.stdout).apply(_last_line)
         self.register_outputs({"ready": self.ready})
+
+
+def _last_line(text: str) -> str:
+    return text.strip().splitlines()[-1] if text else ""
 
 
 def _digest(content: str) -> str:

@@ -24,7 +24,9 @@ def known_hosts(plan: ClusterPlan, host_keys: Mapping[str, str]) -> str:
     return "".join(f"{host.name},{host.private_ip} {host_keys[host.name]}\n" for host in plan.hosts)
 
 
-def handover_files(plan: ClusterPlan, host_keys: Mapping[str, str], munge_key: str, cluster_key: str) -> dict[str, bytes]:
+def handover_files(
+    plan: ClusterPlan, host_keys: Mapping[str, str], munge_key: str, cluster_key: str
+) -> dict[str, bytes]:
     """Return the hand-over's files by relative path. `munge_key` is base64, `cluster_key` an OpenSSH private key."""
     nodes = "".join(f"{host.name} {host.private_ip} {host.group} {host.machine.gpus}\n" for host in plan.workers)
     text = {

@@ -19,7 +19,7 @@ MUNGE_KEY_BYTES = 128
 
 
 def ssh_keypair(comment: str) -> tuple[str, str]:
-    """Return a new ed25519 key pair as OpenSSH writes it: (private, public). Raises PlatformError without ssh-keygen."""
+    """Return a new ed25519 key pair, (private, public), as OpenSSH writes it. Raises PlatformError without it."""
     with tempfile.TemporaryDirectory(prefix="trainyard-key-") as folder:
         path = Path(folder) / "key"
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]

@@ -45,7 +45,7 @@ class NodeOut(_Out):
 class ClusterOutputs(_Out):
     """The whole contract. `env` and `thresholds` are per node group; `thresholds` in GB/s of all-reduce busbw."""
 
-    contract: Literal[1] = CONTRACT
+    contract: Literal[1] = 1
     name: str
     provider: str
     scheduler: str

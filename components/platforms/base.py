@@ -48,5 +48,5 @@ class Platform(pulumi.ComponentResource):
     user_data_limit: ClassVar[int]
     """Bytes of user-data that the platform accepts."""
 
-    def __init__(self, token: str, name: str, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(f"trainyard:index:{token}", name, {}, opts)
+    def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__(f"trainyard:index:{type(self).__name__}", name, {}, opts)

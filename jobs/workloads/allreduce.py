@@ -39,36 +39,34 @@ def busbw(size: int, seconds: float, ranks: int) -> float:
     return size / seconds / 1e9 * 2 * (ranks - 1) / ranks if ranks > 1 else size / seconds / 1e9
 
 
+_COLUMNS = "{:>13} {:>13} {:>8} {:>6} {:>6} {:>8} {:>7} {:>7} {:>6} {:>9} {:>7} {:>7} {:>6}"
+
+
 def header() -> str:
     """Return the table's head."""
-    names = "#%12s %13s %8s %6s %6s %8s %7s %7s %6s %9s %7s %7s %6s" % (
-        "size", "count", "type", "redop", "root", "time", "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong",
-    )  # fmt: skip
-    units = "#%12s %13s %8s %6s %6s %8s %7s %7s %6s %9s %7s %7s %6s" % (
-        "(B)", "(elements)", "", "", "", "(us)", "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", "",
-    )  # fmt: skip
-    return f"#{'':52}out-of-place{'':22}in-place\n{names}\n{units}"
+    side = ("time", "algbw", "busbw", "#wrong")
+    units = ("(us)", "(GB/s)", "(GB/s)", "")
+    names = _COLUMNS.format("size", "count", "type", "redop", "root", *side, *side)
+    measures = _COLUMNS.format("(B)", "(elements)", "", "", "", *units, *units)
+    return f"#{'':52}out-of-place{'':22}in-place\n#{names[1:]}\n#{measures[1:]}"
 
 
 def row(result: dict[str, Any]) -> str:
     """Return one line of the table."""
-    return " %12d %13d %8s %6s %6s %8s %7s %7s %6s %9.2f %7.2f %7.2f %6d" % (
-        result["size"], result["count"], _SHORT[result["type"]], "sum", "-1", "-", "-", "-", "-",
-        result["time_us"], result["algbw"], result["busbw"], result["wrong"],
-    )  # fmt: skip
+    rates = (f"{result[key]:.2f}" for key in ("time_us", "algbw", "busbw"))
+    kind = _SHORT[result["type"]]
+    return _COLUMNS.format(result["size"], result["count"], kind, "sum", "-1", *"----", *rates, result["wrong"])
 
 
 def rank_from_environment() -> tuple[int, int, int]:
     """Return (rank, world size, local rank) from torchrun's variables, else from Slurm's. Fills in torch's own."""
-    pairs = (("RANK", "SLURM_PROCID"), ("WORLD_SIZE", "SLURM_NTASKS"), ("LOCAL_RANK", "SLURM_LOCALID"))
-    for ours, slurms in pairs:
-        if ours not in os.environ and slurms in os.environ:
-            os.environ[ours] = os.environ[slurms]
-    return (
-        int(os.environ.get("RANK", "0")),
-        int(os.environ.get("WORLD_SIZE", "1")),
-        int(os.environ.get("LOCAL_RANK", "0")),
-    )
+    found = []
+    for ours, slurms, alone in (
+        ("RANK", "SLURM_PROCID", "0"), ("WORLD_SIZE", "SLURM_NTASKS", "1"), ("LOCAL_RANK", "SLURM_LOCALID", "0"),
+    ):  # fmt: skip
+        os.environ.setdefault(ours, os.environ.get(slurms, alone))
+        found.append(int(os.environ[ours]))
+    return found[0], found[1], found[2]
 
 
 class Bench:
@@ -90,7 +88,8 @@ class Bench:
             torch.cuda.set_device(local)
         self.device = torch.device("cuda", local) if self.cuda else torch.device("cpu")
         dist.init_process_group("nccl" if self.cuda else "gloo", rank=self.rank, world_size=self.ranks)
-        self.say(f"# ranks {self.ranks}, backend {dist.get_backend()}, torch {torch.__version__}, import {imported:.1f} s, "
+        self.say(f"# ranks {self.ranks}, backend {dist.get_backend()}, torch {torch.__version__}")
+        self.say(f"# import torch {imported:.1f} s, "
                  f"init {time.perf_counter() - begin - imported:.1f} s")  # fmt: skip
         self.arguments = arguments
         self.dtype = getattr(torch, arguments.dtype)
@@ -195,7 +194,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--min-busbw", type=_floor, metavar="GB/s", help="exit 1 below this; empty: no floor")
     chosen = parser.parse_args(arguments)
-    if chosen.factor < 2 or chosen.iters < 1:
+    if chosen.factor <= 1 or chosen.iters < 1:
         parser.error("-f must be at least 2 and --iters at least 1")
     return chosen
 
@@ -207,9 +206,8 @@ def main() -> int:
     results = bench.run()
     if results:
         average = sum(result["busbw"] for result in results) / len(results)
-        bench.say(
-            f"# Out of bounds values : {sum(result['wrong'] for result in results)}\n# Avg bus bandwidth    : {average:.4f}"
-        )
+        bench.say(f"# Out of bounds values : {sum(result['wrong'] for result in results)}")
+        bench.say(f"# Avg bus bandwidth    : {average:.4f}")
         if arguments.json and bench.rank == 0:
             report = {
                 "ranks": bench.ranks,

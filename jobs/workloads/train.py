@@ -51,8 +51,10 @@ PRESETS = {
 }
 """13b is what Lambda's scaling post calls so: the 20B shape with a hidden size of 4096."""
 
-PEAK_TFLOPS = {"A100": 312, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "H200": 989, "B200": 2250, "A6000": 154.85}
-"""Dense bf16 per GPU, from the vendors' sheets as torchtitan lists them; the first name found in the device's counts."""
+PEAK_TFLOPS = {
+    "A100": 312, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "H200": 989, "B200": 2250, "A6000": 154.85,
+}  # fmt: skip
+"""Dense bf16 per GPU, from the vendors' sheets as torchtitan lists them; the first name found in the device counts."""
 
 
 def hardware_flops(shape: Shape, batch: int, recompute: bool) -> float:
@@ -99,10 +101,13 @@ def publish(run_dir: Path, step: int, keep: int) -> None:
 
 def rank_from_environment() -> tuple[int, int, int]:
     """Return (rank, world size, local rank) from torch's variables, else from Slurm's."""
-    for ours, slurms in (("RANK", "SLURM_PROCID"), ("WORLD_SIZE", "SLURM_NTASKS"), ("LOCAL_RANK", "SLURM_LOCALID")):
-        if ours not in os.environ and slurms in os.environ:
-            os.environ[ours] = os.environ[slurms]
-    return (int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0")))
+    found = []
+    for ours, slurms, alone in (
+        ("RANK", "SLURM_PROCID", "0"), ("WORLD_SIZE", "SLURM_NTASKS", "1"), ("LOCAL_RANK", "SLURM_LOCALID", "0"),
+    ):  # fmt: skip
+        os.environ.setdefault(ours, os.environ.get(slurms, alone))
+        found.append(int(os.environ[ours]))
+    return found[0], found[1], found[2]
 
 
 def build_model(torch: Any, shape: Shape) -> Any:
@@ -267,9 +272,7 @@ class Trainer:
 
         state = self._state()
         dcp.load(state, checkpoint_id=str(step_dir(self.run_dir, found[0])))
-        set_state_dict(
-            self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
-        )
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         self.step = int(state["step"])
         self.say(f"resumed at step {self.step}")
 
@@ -322,7 +325,8 @@ class Trainer:
             if done > WARM_UP_STEPS:
                 durations.append(seconds)
             (self.run_dir / f"heartbeat-{self.rank}").write_text(f"{self.step} {time.time():.1f}\n")
-            record: dict[str, Any] = {"step": self.step, "loss": loss, "data_wait_ms": waited * 1e3, **self.metrics(seconds)}
+            record: dict[str, Any] = {"step": self.step, "loss": loss, "data_wait_ms": waited * 1e3}
+            record |= self.metrics(seconds)
             if self._agree_to_stop() or self.step % self.options.save_every == 0 or self.step == self.options.steps:
                 record["checkpoint_s"] = self.save()
                 saved_at = self.step
@@ -351,8 +355,12 @@ class Trainer:
         summary: dict[str, Any] = {"summary": True, "steps_done": self.step, "saved_at": saved_at, "ranks": self.ranks}
         if durations:
             ordered = sorted(durations)
-            summary |= {"step_ms_p50": statistics.median(ordered) * 1e3, "step_ms_max": ordered[-1] * 1e3,
-                        "step_ms_p95": ordered[int(len(ordered) * 0.95)] * 1e3, **self.metrics(statistics.median(ordered))}  # fmt: skip
+            summary |= {
+                "step_ms_p50": statistics.median(ordered) * 1e3,
+                "step_ms_p95": ordered[int(len(ordered) * 0.95)] * 1e3,
+                "step_ms_max": ordered[-1] * 1e3,
+                **self.metrics(statistics.median(ordered)),
+            }
         self.say(json.dumps(summary))
 
 
@@ -371,7 +379,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--compile", action="store_true", help="torch.compile of the blocks")
     chosen = parser.parse_args(arguments)
-    if min(chosen.steps, chosen.save_every, chosen.batch) < 1 or chosen.keep < 2:
+    if min(chosen.steps, chosen.save_every, chosen.batch) < 1 or chosen.keep <= 1:
         parser.error("--steps, --save-every and --batch must be at least 1, --keep at least 2")
     return chosen
 

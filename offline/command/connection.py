@@ -50,9 +50,12 @@ class Connection:
     """The `connection` of a remote command. `folder` is private to this provider and lives as long as it does."""
 
     def __init__(self, facts: dict[str, Any], folder: Path) -> None:
-        unsupported = [key for key in ("password", "proxy", "privateKeyPassword", "agentSocketPath") if facts.get(key)]
+        foreign = ("password", "proxy", "privateKeyPassword", "agentSocketPath")
+        unsupported = [key for key in foreign if facts.get(key)]
         if unsupported:
-            raise CommandFailed(f"connection.{unsupported[0]} is not supported by the stand-in; use the official plugin")
+            raise CommandFailed(
+                f"connection.{unsupported[0]} is not supported by the stand-in; use the official plugin"
+            )
         self._facts = facts
         name = hashlib.sha256(repr(sorted(facts.items())).encode()).hexdigest()[:12]
         self._key = folder / f"{name}.key" if facts.get("privateKey") else None

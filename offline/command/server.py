@@ -134,7 +134,8 @@ class CommandProvider(provider_pb2_grpc.ResourceProviderServicer):
                 self._log(request.urn, f"{line}\n")
 
         # Most sshd accept no environment from outside, so it travels in front of the command.
-        environment = "".join(f"{key}={shlex.quote(value)} " for key, value in (inputs.get("environment") or {}).items())
+        given: dict[str, str] = inputs.get("environment") or {}
+        environment = "".join(f"{key}={shlex.quote(value)} " for key, value in given.items())
         try:
             connection = Connection(inputs["connection"], self._folder)
             connection.dial(self._running)
@@ -153,7 +154,7 @@ def serve(arguments: list[str]) -> int:
     engine = engine_pb2_grpc.EngineStub(grpc.insecure_channel(arguments[0])) if arguments else None
     provider = CommandProvider(engine)
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=16))
-    provider_pb2_grpc.add_ResourceProviderServicer_to_server(provider, server)  # type: ignore[no-untyped-call]
+    provider_pb2_grpc.add_ResourceProviderServicer_to_server(provider, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     sys.stdout.write(f"{port}\n")

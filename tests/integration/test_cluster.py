@@ -57,7 +57,8 @@ def test_no_secret_lies_open(cluster: Project) -> None:
     state = next((cluster.folder / ".trainyard" / "state").rglob("local.json")).read_text()
     assert "PRIVATE KEY" not in state
     key = cluster.on(HEAD, "sudo base64 -w0 /etc/munge/munge.key").strip()
-    assert key and key not in state
+    assert key
+    assert key not in state
     for node in (HEAD, FIRST):
         user_data = cluster.on(node, "sudo cat /var/lib/cloud/instance/user-data.txt")
         assert "PRIVATE KEY" not in user_data
@@ -77,7 +78,7 @@ def test_hello_runs_on_both_nodes(cluster: Project) -> None:
 
 
 def test_gpus_are_given_and_confined(cluster: Project) -> None:
-    ask = "for i in 0 1; do (exec 3</dev/fakegpu$i) 2>&1 | sed 's/.*: //'; done; echo gpus=${CUDA_VISIBLE_DEVICES:-none}"
+    ask = "for i in 0 1; do (exec 3</dev/fakegpu$i) 2>&1; done"
     run = "sudo setpriv --reuid=trainer --regid=trainer --init-groups srun --chdir=/ -N1 --mem=64"
     one = cluster.on(HEAD, f"{run} --gpus-per-node=1 bash -c {json.dumps(ask)!s}".replace("$", "\\$"))
     assert "No such device or address" in one
@@ -113,14 +114,14 @@ def test_a_killed_worker_costs_only_time(cluster: Project) -> None:
     broken = submit(cluster, "train-tiny", "--name", "broken")
     job = str(broken["id"])
     wait_until(
-        "a first checkpoint", 300, lambda: "step-" in cluster.on(HEAD, f"find {broken['run_dir']} -name latest -exec cat {{}} +")
+        "a first checkpoint", 300, lambda: "latest" in cluster.on(HEAD, f"find {broken['run_dir']} -name latest")
     )
     victim = cluster.pid(SECOND)
     os.kill(victim, signal.SIGKILL)
     wait_until("the VM's end", 20, lambda: not alive(victim), 0.5)
 
-    said = cluster.stack("up", "--refresh", timeout=600).out
-    assert SECOND in said
+    cluster.stack("refresh", timeout=300)
+    cluster.stack("up", timeout=600)
     assert cluster.pid(SECOND) != victim
     follow(cluster, job, 900, check=False)
     wait_until("the job's end", 600, lambda: job_field(cluster, job, "JobState") in {"COMPLETED", ""})
@@ -135,11 +136,14 @@ def test_a_rebooted_head_keeps_its_queue(cluster: Project) -> None:
     head = cluster.pid(HEAD)
     os.kill(head, signal.SIGKILL)
     wait_until("the VM's end", 20, lambda: not alive(head), 0.5)
-    cluster.stack("up", "--refresh", timeout=600)
-    wait_until("both nodes idle", 180, lambda: set(slurm_states(cluster).values()) <= {"idle", "mixed", "allocated"})
+    cluster.stack("refresh", timeout=300)
+    cluster.stack("up", timeout=600)
+    working = {"idle", "mixed", "allocated"}
+    wait_until("both nodes", 180, lambda: set(slurm_states(cluster).values()) <= working)
     assert job_field(cluster, str(long["id"]), "JobState") in {"PENDING", "COMPLETED", "RUNNING"}
     cluster.on(HEAD, f"sudo scontrol release {long['id']} || true")
-    wait_until("the held job's end", 180, lambda: job_field(cluster, str(long["id"]), "JobState") in {"COMPLETED", ""})
+    ended = {"COMPLETED", ""}
+    wait_until("the held job's end", 180, lambda: job_field(cluster, str(long["id"]), "JobState") in ended)
     assert "unbroken" in cluster.on(HEAD, "sudo sacct -a -n -X -o jobname%20")
 
 
@@ -159,8 +163,8 @@ def test_a_third_worker_comes_and_goes(cluster: Project) -> None:
 
 def test_doctor_names_the_node_with_a_wrong_key(cluster: Project) -> None:
     cluster.yard("doctor", timeout=300)
-    cluster.on(SECOND, "sudo cp -a /etc/munge/munge.key /root/right.key; "
-               "head -c 128 /dev/urandom | sudo tee /etc/munge/munge.key >/dev/null; sudo systemctl restart munge")  # fmt: skip
+    spoil = "head -c 128 /dev/urandom | sudo tee /etc/munge/munge.key >/dev/null"
+    cluster.on(SECOND, f"sudo cp -a /etc/munge/munge.key /root/right.key; {spoil}; sudo systemctl restart munge")
     said = cluster.yard("doctor", timeout=300, check=False)
     cluster.on(SECOND, "sudo cp -a /root/right.key /etc/munge/munge.key; sudo systemctl restart munge slurmd")
     assert said.code == 1
