@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# follow.sh JOBS_DIR JOB RANK: prints a rank's log from its start and as it grows, over every restart, until the job has
-# ended; then one last line: the character 0x1e and what Slurm says of the job. Ends early when its own stdin is closed.
+# follow.sh JOBS_DIR JOB RANK SKIP: prints a rank's log, but for its first SKIP lines, and goes on as it grows, over
+# every restart, until the job has ended; then one last line: the character 0x1e and what Slurm says of the job. Ends early when its own stdin is closed.
 # It runs on the head, in bash, and starts a process only now and then: the head may be an emulated machine.
 set -uo pipefail
-jobs=$1 job=$2 rank=$3
+jobs=$1 job=$2 rank=$3 skip=$4
 run=$jobs/.ids/$job
 ended=0 open=0 partial='' asked=-100 looked=0
 
@@ -29,9 +29,14 @@ more() {
     open=1
   fi
   while IFS= read -r -u 3 line; do
+    if ((skip > 0)); then
+      skip=$((skip - 1))
+      continue
+    fi
     printf '%s\n' "$line"
     partial=
   done
+  ((skip == 0)) || return 0
   printf '%s' "$line"
   [[ -z $line ]] || partial=1
 }

@@ -47,8 +47,6 @@ rank() {
   export USE_LIBUV=0
   export RANK=$((SLURM_PROCID * ranks_per_task)) LOCAL_RANK=$SLURM_LOCALID NODE_RANK=$SLURM_NODEID
   export WORLD_SIZE=$((SLURM_NTASKS * ranks_per_task))
-  # Slurm's warning before the time limit is for work that handles it; other work goes on.
-  trap '' USR2
   # Rank 0 speaks in the job's log, live; every other one in its own.
   ((RANK == 0)) || exec >>"$RUN_DIR/rank-$RANK.log" 2>&1
   work
@@ -56,6 +54,7 @@ rank() {
 
 # What was written over NFS may wait on this node for half a minute; whoever follows the log wants it now.
 keep_log_fresh() {
+  trap '' USR2
   while sleep 2; do sync --data "$RUN_DIR/job.log" || true; done
 }
 
@@ -104,7 +103,7 @@ judge() {
     fi
   elif ((rc != 0 && cancelled == 0)); then
     note "failed $rc"
-    say "a rank failed (exit code $rc); rank 0 is in job.log, the others in rank-N.log"
+    say "failed with exit code $rc; srun names the rank above, which speaks in rank-N.log (rank 0: here)"
     (($(failures) > retries)) || requeue "failure $(failures) of at most $retries"
   fi
 }

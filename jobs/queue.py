@@ -91,8 +91,7 @@ def parse_one(text: str) -> Job | None:
 def explain(job: Job) -> str:
     """Return in words why the job is where it is."""
     if job.state == "PENDING":
-        restarted = " after a restart" if job.restarts else ""
-        return _WAITING.get(job.reason, f"waiting ({job.reason})") + restarted
+        return _WAITING.get(job.reason, f"waiting ({job.reason})")
     if job.state in _STATES:
         return _STATES[job.state].format(code=job.exit_code)
     return job.state.lower().replace("_", " ")
@@ -102,7 +101,7 @@ _WAITING = {
     "None": "just submitted",
     "Resources": "waiting for nodes to become free",
     "Priority": "waiting behind jobs of higher priority",
-    "BeginTime": "requeued; Slurm holds it for some seconds so that its old ranks can end",
+    "BeginTime": "to start again; Slurm holds it for some seconds so that its old ranks can end",
     "Dependency": "waiting for another job",
     "JobHeldUser": "held by its owner; `scontrol release` lets it go",
     "JobHeldAdmin": "held by an administrator",

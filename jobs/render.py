@@ -14,6 +14,7 @@ SCRIPT = "job.sbatch"
 RUN_LINES = "run.sh"
 _BODY = Path(__file__).parent / "job.sh"
 _BODY_START = "# --- from here on"
+_WARNING = "  # Slurm's warning before the time limit is for work that handles it; other work goes on."
 _LONGEST_WARNING = 300
 """Slurm tells a job that its time is running out this many seconds before, or a quarter of a short limit."""
 
@@ -114,11 +115,15 @@ def _command(job: LoadedJob) -> Sequence[str]:
     spec = job.spec
     args = [shell_word(arg) for arg in spec.args]
     if job.workload is None:
-        return [_line([f'exec bash -euo pipefail "$RUN_DIR/{RUN_LINES}"', *args])]
+        # A shell cannot trap what it was started with as ignored, so it must be the one that ignores.
+        start = f'exec bash -euo pipefail -c \'trap "" USR2; source "$0"\' "$RUN_DIR/{RUN_LINES}"'
+        return [_WARNING, _line([start, *args])]
     file = f'"$RUN_DIR/"{shlex.quote(job.workload.name)}'
     if spec.launcher == "srun":
-        return [_line([f"exec python3 -u {file}", *args])]
+        return [_WARNING, "  trap '' USR2", _line([f"exec python3 -u {file}", *args])]
     return [
+        _WARNING,
+        "  trap '' USR2",
         "  exec python3 -u -m torch.distributed.run \\",
         '    --nnodes="$NNODES" --nproc-per-node="$TASKS_PER_NODE" --node-rank="$NODE_RANK" \\',
         '    --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --max-restarts=0 \\',

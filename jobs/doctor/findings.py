@@ -1,0 +1,56 @@
+"""What the doctor says: a node, what is wrong, why, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+from components.outputs import ClusterOutputs
+from jobs.doctor.reports import HostReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that would break a job, or has."""
+
+    probe: str
+    node: str
+    what: str
+    cause: str
+    fix: str
+
+    def as_json(self) -> dict[str, str]:
+        """Return the finding as `--json` prints it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """Everything the checks judge: the outputs and the reports of all hosts, head first."""
+
+    cluster: ClusterOutputs
+    reports: Mapping[str, HostReport]
+
+    @property
+    def answered(self) -> list[HostReport]:
+        """The reports of the hosts that answered to the end."""
+        return [report for report in self.reports.values() if not report.trouble]
+
+    @property
+    def workers(self) -> list[HostReport]:
+        """The workers among them."""
+        return [report for report in self.answered if report.name != self.cluster.head.name]
+
+    @property
+    def head(self) -> HostReport | None:
+        """The head's report, when it answered."""
+        return next((report for report in self.answered if report.name == self.cluster.head.name), None)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Every host's private address by name."""
+        head = self.cluster.head
+        return {head.name: head.private_ip, **{node.name: node.private_ip for node in self.cluster.nodes}}
+
+
+Check = Callable[[Examined], Iterator[Finding]]

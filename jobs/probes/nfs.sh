@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# What one node writes on the shared file system, every other one must read.
+# shellcheck disable=SC2154
+nfs_facts() {
+  local said code=0
+  # shellcheck disable=SC2016
+  said=$(as_job_user timeout 30 bash -c 'umask 022; mkdir -p "$1" && echo "$2" >"$1/$2"' _ "$shared/.doctor-$nonce" "$self" 2>&1) ||
+    code=$?
+  if ((code == 124)); then said='no answer within 30 s'; fi
+  report nfs write "$code" "$said"
+}
+
+nfs_peers() {
+  # shellcheck disable=SC2016
+  as_job_user timeout 30 bash -c '
+    folder=$1
+    shift
+    for name; do
+      line=
+      # Attributes are cached for some seconds.
+      for _ in 1 2 3 4 5; do
+        if read -r line <"$folder/$name"; then break; fi
+        sleep 1
+      done 2>/dev/null
+      printf "nfs\t%s\t%s\n" "$name" "$line"
+    done' _ "$shared/.doctor-$nonce" "${!hosts[@]}"
+}
+
+nfs_leave() {
+  # shellcheck disable=SC2016
+  as_job_user timeout 30 bash -c 'rm -f "$1/$2"; rmdir "$1" 2>/dev/null' _ "$shared/.doctor-$nonce" "$self" || true
+}
