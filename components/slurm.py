@@ -64,9 +64,11 @@ _COMMON = {
     "UnkillableStepTimeout": str(5 * _MESSAGE_SECONDS),
     # From SIGTERM to SIGKILL: the time to write a last checkpoint.
     "KillWait": "60",
-    # A node that fails its prolog is drained; without nohold its requeued job would be held for an operator.
+    # batch_sched_delay: else a job submitted soon after another waits up to 3 s for its turn (measured: 2.8 s, now
+    # 0.9). nohold: a node that fails its prolog is drained, and its requeued job would wait for an operator.
     "SchedulerParameters": (
-        "bf_interval=5,sched_interval=10,bf_continue,nohold_on_prolog_fail,salloc_wait_nodes,sbatch_wait_nodes"
+        "batch_sched_delay=0,bf_interval=5,sched_interval=10,bf_continue,"
+        "nohold_on_prolog_fail,salloc_wait_nodes,sbatch_wait_nodes"
     ),
 }
 
@@ -159,7 +161,7 @@ def _partition_line(group: str, hosts: Sequence[HostPlan], *, default: bool) -> 
     # it would hold a node's whole memory, or train eight GPUs on one core.
     share = f"DefMemPerCPU={machine.schedulable_memory_mib // machine.vcpus}"
     if machine.gpus and machine.vcpus >= machine.gpus:
-        share += f" JobDefaults=DefCpuPerGPU={machine.vcpus // machine.gpus}"
+        share += f" DefCpuPerGPU={machine.vcpus // machine.gpus}"
     first = "YES" if default else "NO"
     return f"PartitionName={group} Nodes={host_list(hosts)} Default={first} MaxTime=INFINITE State=UP {share}"
 

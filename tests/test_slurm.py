@@ -87,10 +87,10 @@ def test_a_job_gets_the_share_of_what_it_asks_for(wide_plan: ClusterPlan) -> Non
         words = dict(word.split("=", 1) for word in line[0].split())
         assert int(words["DefMemPerCPU"]) * machine.vcpus <= machine.schedulable_memory_mib
         if machine.gpus:
-            cpus = int(words["JobDefaults"].removeprefix("DefCpuPerGPU="))
+            cpus = int(words["DefCpuPerGPU"])
             assert cpus * machine.gpus <= machine.vcpus
         else:
-            assert "JobDefaults" not in words
+            assert "DefCpuPerGPU" not in words
 
 
 def test_fewer_cpus_than_gpus_get_no_cpu_default(local_plan: ClusterPlan) -> None:
