@@ -19,6 +19,12 @@ PLANTED = "hunter2"
 """Stands in bad files where a person may have put a secret by mistake; no message may show it."""
 
 
+@pytest.fixture(autouse=True)
+def _some_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fits on this machine must not depend on which machine runs the test."""
+    monkeypatch.setattr("components.platforms.local.fit.available_mib", lambda: 24 * 1024)
+
+
 def expected(text: str) -> list[tuple[str, str]]:
     """Return (path, words) for each announced problem."""
     lines = (line.removeprefix(_MARK) for line in text.splitlines() if line.startswith(_MARK))
