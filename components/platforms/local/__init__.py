@@ -22,7 +22,7 @@ class Spec(PlatformSpec):
     accelerator: Literal["auto", "kvm", "tcg"] = "auto"
     """auto: KVM where a probe proves that it works, software emulation (tcg) elsewhere."""
     ssh_port_base: Annotated[int, Field(ge=1024, le=60000, strict=True)] = 22100
-    """The head's ssh port on 127.0.0.1; the other machines follow, each at its own fixed distance."""
+    """The head's ssh port on 127.0.0.1; the others follow, each at its own fixed distance, at most 224 away."""
     image: Literal["debian-13"] = "debian-13"
 
 

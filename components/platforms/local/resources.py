@@ -14,7 +14,7 @@ from pulumi.dynamic import Resource
 from components.platforms.local.provider import SWITCH_OUTPUTS, VM_OUTPUTS, SwitchProvider, VmProvider
 
 
-class Switch(Resource):
+class Switch(Resource, module="local", name="Switch"):
     """The private network of one stack: its run folder and the switch in it."""
 
     folder: pulumi.Output[str]
@@ -45,7 +45,7 @@ class VmArgs:
     switch_starts: pulumi.Input[int]
 
 
-class Vm(Resource):
+class Vm(Resource, module="local", name="Vm"):
     """A QEMU machine. It outlives the program that started it.
 
     A change of its processors, port or accelerator, or a machine that is off, is mended by a start on the same disk;

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
 import subprocess
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from components.errors import PlatformError
@@ -17,17 +15,10 @@ from components.platforms.local.image.archive import Archive
 from components.platforms.local.image.kernel import vmlinux
 from components.platforms.local.image.privilege import Privilege
 from components.platforms.local.image.progress import BuildProgress
+from components.platforms.local.image.tool import run_tool
 
 _SPACE_GIB = 6
 """Room for the tree, the raw disk and the qcow2 at once (1.6 GiB each, measured), and a little more."""
-_STOP_SECONDS = 30
-_PHASES = {
-    "running apt-get update": "read the package lists",
-    "downloading packages": "download packages",
-    "extracting archives": "unpack the base system",
-    "installing remaining packages": "install packages",
-    "running --customize-hook": "customise",
-}
 
 
 def build(work: Path, archive: Archive, rights: Privilege, progress: BuildProgress) -> None:
@@ -37,17 +28,17 @@ def build(work: Path, archive: Archive, rights: Privilege, progress: BuildProgre
     tree = work / "root"
     (work / "recipe.tar").write_bytes(recipe.recipe_tar())
     work.chmod(0o755)  # a user namespace reads it as somebody else
-    _run(install_command(tree, work / "recipe.tar", archive, rights), work, progress)
+    run_tool(install_command(tree, work / "recipe.tar", archive, rights), progress)
     progress.phase("take the kernel out")
     (work / "vmlinux").write_bytes(vmlinux(_kernel(tree).read_bytes()))
-    versions = _run([*rights.prefix, "chroot", str(tree), "dpkg-query", "-W"], work)
+    versions = run_tool([*rights.prefix, "chroot", str(tree), "dpkg-query", "-W"])
     progress.phase("make the disk")
     raw = work / "gold.raw"
     raw.touch()
     raw.chmod(0o666)
     os.truncate(raw, recipe.DISK_GIB << 30)
-    _run([*rights.prefix, "mke2fs", "-q", "-t", "ext4", "-L", "root", "-d", str(tree), str(raw)], work)
-    _run(["qemu-img", "convert", "-O", "qcow2", str(raw), str(work / "gold.qcow2")], work)
+    run_tool([*rights.prefix, "mke2fs", "-q", "-t", "ext4", "-L", "root", "-d", str(tree), str(raw)])
+    run_tool(["qemu-img", "convert", "-O", "qcow2", str(raw), str(work / "gold.qcow2")])
     manifest = {
         "recipe": recipe.recipe_hash(),
         "suite": recipe.SUITE,
@@ -57,7 +48,7 @@ def build(work: Path, archive: Archive, rights: Privilege, progress: BuildProgre
     }
     (work / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
     progress.phase("tidy up")
-    for leftover in (raw, work / "recipe.tar", work / "build.log"):
+    for leftover in (raw, work / "recipe.tar"):
         leftover.unlink()
     remove_tree(tree, rights)
 
@@ -100,44 +91,3 @@ def _kernel(tree: Path) -> Path:
     if len(kernels) != 1:
         raise PlatformError(f"golden image: expected one kernel in /boot, found {len(kernels)}")
     return kernels[0]
-
-
-def _run(command: Sequence[str], work: Path, progress: BuildProgress | None = None) -> str:
-    """Run with output in build.log, naming mmdebstrap's phases. However this ends, the process is gone then."""
-    with (work / "build.log").open("a+") as log:
-        begin = log.tell()
-        try:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                       start_new_session=True)  # fmt: skip
-        except FileNotFoundError as error:
-            raise PlatformError(
-                f"golden image: {command[0]} is missing. Fix: install mmdebstrap, e2fsprogs, zstd and qemu-utils"
-            ) from error
-        try:
-            for line in process.stdout or ():
-                log.write(line)
-                text = next((shown for said, shown in _PHASES.items() if said in line), None)
-                if progress and text:
-                    progress.phase(text)
-            code = process.wait()
-        finally:
-            _stop(process)
-        log.flush()
-        log.seek(begin)
-        output = log.read()
-    if code:
-        tail = "\n  ".join(output.splitlines()[-15:])
-        raise PlatformError(f"golden image: {command[0]} failed with exit status {code}:\n  {tail}")
-    return output
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    if process.poll() is not None:
-        return
-    # mmdebstrap unmounts what it mounted when it is asked to end.
-    os.killpg(process.pid, signal.SIGTERM)
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()

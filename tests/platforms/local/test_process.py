@@ -1,0 +1,82 @@
+"""Processes by pidfile: ours are found and ended, another's never is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from components.platforms.local.process import end, find, started_under, wait_gone
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a process with these arguments; `stubborn` ones ignore a polite request."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(*arguments: str, stubborn: bool = False) -> subprocess.Popen[bytes]:
+        ignore = "signal.signal(signal.SIGTERM, signal.SIG_IGN);" if stubborn else ""
+        program = f"import signal, time; {ignore} print(1, flush=True); time.sleep(600)"
+        process = subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def test_a_process_is_found_by_the_pidfile_it_was_started_with(tmp_path: Path, start: Start) -> None:
+    pidfile = tmp_path / "qemu.pid"
+    process = start("-pidfile", str(pidfile))
+    assert find(pidfile) is None
+    pidfile.write_text(str(process.pid))
+    assert find(pidfile) == process.pid
+
+
+@pytest.mark.parametrize("content", ["", "no number", "999999999", str(os.getpid())])
+def test_a_stale_pidfile_finds_nobody(tmp_path: Path, content: str) -> None:
+    pidfile = tmp_path / "qemu.pid"
+    pidfile.write_text(content)
+    assert find(pidfile) is None
+
+
+def test_a_process_of_another_folder_is_not_ours(tmp_path: Path, start: Start) -> None:
+    ours, theirs = tmp_path / "a", tmp_path / "ab"
+    process = start("-p", str(ours / "switch.pid"))
+    start("-p", str(theirs / "switch.pid"))
+    assert started_under(ours) == [process.pid]
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_ending_leaves_no_process(tmp_path: Path, start: Start, stubborn: bool) -> None:
+    process = start("-pidfile", str(tmp_path / "qemu.pid"), stubborn=stubborn)
+    end(process.pid, seconds=0.3)
+    assert process.wait(2) != 0
+
+
+def test_a_process_that_is_not_ours_is_not_ended(start: Start) -> None:
+    process = start("-x", "/somewhere")
+    end(process.pid, seconds=0.2)
+    assert process.poll() is None
+
+
+def test_waiting_ends_with_the_process_or_with_the_patience(tmp_path: Path, start: Start) -> None:
+    process = start("-pidfile", str(tmp_path / "qemu.pid"))
+    begin = time.monotonic()
+    assert not wait_gone(process.pid, 0.1)
+    process.kill()
+    assert wait_gone(process.pid, 5)
+    assert time.monotonic() - begin < 4
