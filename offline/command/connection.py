@@ -1,154 +1,191 @@
-"""ssh to one machine with the OpenSSH client: verified host key, one shared connection, nothing secret in argv."""
+"""Where a command runs: the `connection` property as a value, and as an ssh_config."""
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
-import tempfile
-import time
-from collections.abc import Callable
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Lock, Thread
-from typing import Any
 
-_ALIAS = "trainyard-machine"
-"""The name that the host key is looked up under: addresses are reused by other machines, keys are not."""
+from offline.resources import ResourceError
+from offline.values import Value, reveal
 
+PEER = "peer"
+"""The machine's name in the generated ssh_config, so that no address or user stands in a process's arguments."""
+_PROXY = "proxy"
+_CONNECTED_WORD = "connected"
 
-class CommandFailed(Exception):
-    """A command or a connection that failed; the message is what the user sees."""
+# ssh_config has no way to quote a quote, and expands % and $ in some of these places.
+_UNSAFE = re.compile(r"[\"\\$%\s\x00-\x1f\x7f]")
+_HOST_KEY = re.compile(r"[a-z0-9@.-]+ [A-Za-z0-9+/]+=*")
 
-
-@dataclass
-class Running:
-    """The commands under way, so that a cancelled deployment can end them."""
-
-    cancelled: Event = field(default_factory=Event)
-    _processes: set[subprocess.Popen[str]] = field(default_factory=set)
-    _lock: Lock = field(default_factory=Lock)
-
-    def add(self, process: subprocess.Popen[str]) -> None:
-        """Remember a process."""
-        with self._lock:
-            self._processes.add(process)
-
-    def remove(self, process: subprocess.Popen[str]) -> None:
-        """Forget a process that ended."""
-        with self._lock:
-            self._processes.discard(process)
-
-    def cancel(self) -> None:
-        """End every command under way and start no other."""
-        self.cancelled.set()
-        with self._lock:
-            for process in self._processes:
-                process.terminate()
-
-
-class Connection:
-    """The `connection` of a remote command. `folder` is private to this provider and lives as long as it does."""
-
-    def __init__(self, facts: dict[str, Any], folder: Path) -> None:
-        foreign = ("password", "proxy", "privateKeyPassword", "agentSocketPath")
-        unsupported = [key for key in foreign if facts.get(key)]
-        if unsupported:
-            raise CommandFailed(
-                f"connection.{unsupported[0]} is not supported by the stand-in; use the official plugin"
-            )
-        self._facts = facts
-        name = hashlib.sha256(repr(sorted(facts.items())).encode()).hexdigest()[:12]
-        self._key = folder / f"{name}.key" if facts.get("privateKey") else None
-        host_key = facts.get("hostKey")
-        self._known_hosts = self._write(folder / f"{name}.hosts", host_key and f"{_ALIAS} {host_key}\n")
-        self._socket = folder / name
-
-    def command(self, remote: str) -> list[str]:
-        """Return the ssh command line that runs `remote` on the machine."""
-        seconds = int(float(self._facts.get("perDialTimeout") or 15))
-        options = [
-            "BatchMode=yes", "LogLevel=ERROR", f"ConnectTimeout={seconds}", "ServerAliveInterval=15",
-            "ServerAliveCountMax=4", "ControlMaster=auto", f"ControlPath={self._socket}", "ControlPersist=60",
-            "GlobalKnownHostsFile=/dev/null", f"HostKeyAlias={_ALIAS}",
-        ]  # fmt: skip
-        if self._known_hosts:
-            options += ["StrictHostKeyChecking=yes", f"UserKnownHostsFile={self._known_hosts}"]
-        else:
-            # As the official plugin: without a host key there is nothing to verify against.
-            options += ["StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null"]
-        if self._key:
-            options += ["IdentitiesOnly=yes", f"IdentityFile={self._key}"]
-        line = ["ssh", *(word for option in options for word in ("-o", option))]
-        port = int(float(self._facts.get("port") or 22))
-        return [*line, "-p", str(port), "-l", str(self._facts.get("user") or "root"), str(self._facts["host"]), remote]
-
-    def dial(self, running: Running) -> None:
-        """Connect, again and again up to dialErrorLimit times (-1: without limit). Raises CommandFailed."""
-        limit = int(float(self._facts.get("dialErrorLimit") or 10))
-        # The key lies on disk only while it is needed: the connection, once made, serves every command after it.
-        if self._key:
-            self._write(self._key, self._facts["privateKey"])
-        try:
-            self._dial(running, limit)
-        finally:
-            if self._key:
-                self._key.unlink(missing_ok=True)
-
-    def _dial(self, running: Running, limit: int) -> None:
-        attempt = 0
-        while True:
-            attempt += 1
-            done = subprocess.run(self.command("true"), capture_output=True, text=True, check=False)
-            if done.returncode == 0:
-                return
-            said = done.stderr.strip() or f"ssh ended with {done.returncode}"
-            if "Host key verification failed" in said or "Permission denied" in said:
-                raise CommandFailed(f"ssh to {self._facts['host']}: {said}")
-            if running.cancelled.is_set() or 0 <= limit <= attempt:
-                raise CommandFailed(f"ssh to {self._facts['host']}: {said} (after {attempt} attempts)")
-            time.sleep(1)
-
-    @staticmethod
-    def _write(path: Path, text: str | None) -> Path | None:
-        if not text:
-            return None
-        path.touch(mode=0o600)
-        path.write_text(text if text.endswith("\n") else f"{text}\n")
-        return path
+# A machine that stops answering is given up after a minute: an emulated one may well be silent for half of that.
+_ALIVE_SECONDS = 15
+_ALIVE_COUNT = 4
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a command printed."""
+class Endpoint:
+    """One ssh server and how to log in to it. Hashable: equal endpoints share a connection."""
 
-    stdout: str
-    stderr: str
+    host: str
+    user: str
+    port: int
+    private_key: str = field(repr=False)
+    agent: str
+    host_key: str
+    dial_error_limit: int
+    per_dial_seconds: int
 
 
-def run(line: list[str], stdin: str | None, log: Callable[[str, str], None], running: Running) -> Result:
-    """Run a command, giving each line to `log(stream, line)` as it comes. Raises CommandFailed with its last words."""
-    with tempfile.TemporaryFile("w+") as given:
-        given.write(stdin or "")
-        given.seek(0)
-        process = subprocess.Popen(line, stdin=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    running.add(process)
-    lines: dict[str, list[str]] = {"stdout": [], "stderr": []}
+@dataclass(frozen=True)
+class Connection:
+    """An endpoint, reached directly or through another."""
 
-    def drain(name: str) -> None:
-        for text in getattr(process, name):
-            lines[name].append(text)
-            log(name, text.rstrip("\n"))
+    endpoint: Endpoint
+    proxy: Endpoint | None
 
-    readers = [Thread(target=drain, args=(name,)) for name in lines]
-    for reader in readers:
-        reader.start()
-    code = process.wait()
-    for reader in readers:
-        reader.join()
-    running.remove(process)
-    if running.cancelled.is_set():
-        raise CommandFailed("cancelled")
-    if code:
-        tail = "".join((lines["stderr"] or lines["stdout"])[-40:]).rstrip()
-        raise CommandFailed(f"exit status {code}\n{tail}")
-    return Result("".join(lines["stdout"]).rstrip("\n"), "".join(lines["stderr"]).rstrip("\n"))
+    @property
+    def dial_error_limit(self) -> int:
+        """How many attempts may fail; below 0 without limit. One attempt covers both hops, so both limits count."""
+        limits = [hop.dial_error_limit for hop in (self.endpoint, self.proxy) if hop]
+        return -1 if min(limits) < 0 else sum(limits)
+
+
+def connection(value: Value) -> Connection:
+    """Read the checked `connection` property. Raises ResourceError for what no ssh_config can say."""
+    plain = reveal(value)
+    if not isinstance(plain, dict):
+        raise ResourceError("connection: must be an object with at least host")
+    proxy = plain.get("proxy")
+    hop = _endpoint(proxy, "connection.proxy") if isinstance(proxy, dict) else None
+    return Connection(_endpoint(plain, "connection"), hop)
+
+
+def _endpoint(plain: Mapping[str, Value], path: str) -> Endpoint:
+    for name in ("password", "privateKeyPassword"):
+        if plain.get(name):
+            raise ResourceError(f"{path}.{name}: the stand-in logs in with keys only. Fix: give privateKey instead")
+    return Endpoint(
+        host=_safe(plain, "host", path),
+        user=_safe(plain, "user", path, "root"),
+        port=_whole(plain, "port", 22),
+        private_key=_text(plain, "privateKey"),
+        agent=_safe(plain, "agentSocketPath", path),
+        host_key=_host_key(_text(plain, "hostKey"), path),
+        dial_error_limit=_whole(plain, "dialErrorLimit", 10),
+        per_dial_seconds=_whole(plain, "perDialTimeout", 15),
+    )
+
+
+def _text(plain: Mapping[str, Value], name: str) -> str:
+    value = plain.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _whole(plain: Mapping[str, Value], name: str, default: int) -> int:
+    value = plain.get(name)
+    return int(value) if isinstance(value, float | int) else default
+
+
+def _safe(plain: Mapping[str, Value], name: str, path: str, default: str = "") -> str:
+    value = _text(plain, name) or default
+    if _UNSAFE.search(value):
+        raise ResourceError(f"{path}.{name}: may not hold spaces, quotes, backslashes, % or $. Fix: give it without")
+    return value
+
+
+def _host_key(text: str, path: str) -> str:
+    """Return type and key of a public key line, without its comment."""
+    found = _HOST_KEY.match(text.strip())
+    if text and not found:
+        raise ResourceError(f"{path}.hostKey: must be a public key line such as `ssh-ed25519 AAAA...`. Fix: give that")
+    return found.group() if found else ""
+
+
+def write_config(folder: Path, where: Connection, default_agent: str) -> Path:
+    """Write the ssh_config for `ssh PEER` into `folder`, with keys and known hosts beside it.
+
+    The client becomes the master of folder/"mux" and prints one line once it is logged in. Remove the keys then
+    (remove_keys): nothing needs them any longer.
+    """
+    hop = where.proxy
+    seconds = where.endpoint.per_dial_seconds
+    master = [
+        "ControlMaster yes",
+        f'ControlPath "{folder}/mux"',
+        "PermitLocalCommand yes",
+        f"LocalCommand echo {_CONNECTED_WORD}",
+    ]
+    if hop:
+        master.append(f"ProxyJump {_PROXY}")
+        seconds = seconds + hop.per_dial_seconds if seconds and hop.per_dial_seconds else 0
+    lines = [*_block(folder, PEER, where.endpoint, seconds, default_agent), *master]
+    if hop:
+        lines += _block(folder, _PROXY, hop, hop.per_dial_seconds, default_agent)
+    config = folder / "config"
+    _write(config, "\n".join([*lines, *_ALWAYS, ""]))
+    return config
+
+
+def remove_keys(folder: Path) -> None:
+    """Remove the private keys that write_config left."""
+    for key in folder.glob("*.key"):
+        key.unlink(missing_ok=True)
+
+
+_ALWAYS = (
+    "Host *",
+    "BatchMode yes",
+    "PreferredAuthentications publickey",
+    "ConnectionAttempts 1",
+    f"ServerAliveInterval {_ALIVE_SECONDS}",
+    f"ServerAliveCountMax {_ALIVE_COUNT}",
+    "TCPKeepAlive yes",
+    "GlobalKnownHostsFile /dev/null",
+    "CheckHostIP no",
+    "UpdateHostKeys no",
+    "ForwardAgent no",
+    "LogLevel ERROR",
+)
+
+
+def _block(folder: Path, name: str, hop: Endpoint, seconds: int, default_agent: str) -> Iterator[str]:
+    yield f"Host {name}"
+    yield f'HostName "{hop.host}"'
+    yield f'User "{hop.user}"'
+    yield f"Port {hop.port}"
+    yield f"HostKeyAlias {name}"
+    if seconds > 0:
+        yield f"ConnectTimeout {seconds}"
+    yield from _host_check(folder, name, hop)
+    yield from _login(folder, name, hop, default_agent)
+
+
+def _host_check(folder: Path, name: str, hop: Endpoint) -> Iterator[str]:
+    if not hop.host_key:
+        yield "StrictHostKeyChecking no"
+        yield "UserKnownHostsFile /dev/null"
+        return
+    _write(folder / f"{name}.hosts", f"{name} {hop.host_key}\n")
+    yield "StrictHostKeyChecking yes"
+    yield f'UserKnownHostsFile "{folder}/{name}.hosts"'
+
+
+def _login(folder: Path, name: str, hop: Endpoint, default_agent: str) -> Iterator[str]:
+    agent = hop.agent or ("" if hop.private_key else default_agent)
+    yield f'IdentityAgent "{agent}"' if agent else "IdentityAgent none"
+    if not hop.private_key:
+        yield "IdentityFile none"
+        return
+    _write(folder / f"{name}.key", hop.private_key.strip() + "\n")
+    yield f'IdentityFile "{folder}/{name}.key"'
+    if not agent:
+        yield "IdentitiesOnly yes"
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file that only this user may read, from its first byte on."""
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    path.write_text(text)

@@ -1,0 +1,64 @@
+"""What differs between two sets of inputs, by path, in the words of the engine's detailed diff."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from enum import Enum
+
+from offline.values import Properties, Value, signature
+
+_PLAIN_KEY = re.compile(r"[A-Za-z_$][\w$-]*")
+
+
+class Change(Enum):
+    """What became of one value."""
+
+    ADD = "ADD"
+    DELETE = "DELETE"
+    UPDATE = "UPDATE"
+
+
+def changes(old: Mapping[str, Value], new: Mapping[str, Value]) -> dict[str, Change]:
+    """Return every changed path ("triggers[0]", "environment.A") with its change.
+
+    A secret is one value: what changed inside it is not told. Keys that the engine adds for itself are left out.
+    """
+    return dict(_object_changes("", _own(old), _own(new)))
+
+
+def _own(properties: Mapping[str, Value]) -> Properties:
+    return {key: value for key, value in properties.items() if key != "version" and not key.startswith("__")}
+
+
+def _object_changes(path: str, old: Mapping[str, Value], new: Mapping[str, Value]) -> Iterator[tuple[str, Change]]:
+    for key in sorted({*old, *new}):
+        yield from _changes(_joined(path, key), old.get(key), new.get(key))
+
+
+def _changes(path: str, old: Value, new: Value) -> Iterator[tuple[str, Change]]:
+    if old == new:
+        return
+    if old is None or new is None:
+        yield path, Change.ADD if old is None else Change.DELETE
+    elif isinstance(old, list) and isinstance(new, list):
+        for index in range(max(len(old), len(new))):
+            was, now = (items[index] if index < len(items) else None for items in (old, new))
+            yield from _changes(f"{path}[{index}]", was, now)
+    elif isinstance(old, dict) and isinstance(new, dict) and not (signature(old) or signature(new)):
+        yield from _object_changes(path, old, new)
+    elif not _same_content(old, new):
+        yield path, Change.UPDATE
+
+
+def _same_content(old: Value, new: Value) -> bool:
+    """Tell whether two assets hold the same bytes, wherever they lie: the engine hashes them."""
+    if not (isinstance(old, dict) and isinstance(new, dict) and signature(old) == signature(new)):
+        return False
+    return bool(old.get("hash")) and old.get("hash") == new.get("hash")
+
+
+def _joined(path: str, key: str) -> str:
+    if not _PLAIN_KEY.fullmatch(key):
+        return f'{path}["{key}"]'
+    return f"{path}.{key}" if path else key

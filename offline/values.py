@@ -1,0 +1,96 @@
+"""Property values as the engine sends them: JSON, in which a marked object is a secret, an asset or an archive.
+
+Constants: the `signatures` and `unknown` values of Pulumi's property protocol (sdk/go/common/resource/plugin/rpc.go).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from google.protobuf import struct_pb2
+
+Value: TypeAlias = "bool | float | str | list[Value] | dict[str, Value] | None"
+Properties: TypeAlias = dict[str, Value]
+
+MARK = "4dabf18193072939515e22adb298388d"
+SECRET = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - the protocol's word for "secret"
+ASSET = "c44067f5952c0a294b673a41bacd8c17"
+ARCHIVE = "0def7320c3a5731c473e5ecbe6d01bc7"
+UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+_UNKNOWNS = frozenset(
+    {
+        UNKNOWN,
+        "1c4a061d-8072-4f0a-a4cb-0ff528b18fe7",  # bool
+        "3eeb2bf0-c639-47a8-9e75-3b44932eb421",  # number
+        "6a19a0b0-7e62-4c92-b797-7f8e31da9cc2",  # array
+        "030794c1-ac77-496b-92df-f27374a8bd58",  # asset
+        "e48ece36-62e2-4504-bad9-02848725956a",  # archive
+        "dd056dcd-154b-4c76-9bd3-c8f88648b5ff",  # object
+    }
+)
+
+
+def from_struct(struct: struct_pb2.Struct) -> Properties:
+    """Read a message's properties."""
+    return {key: _from_wire(value) for key, value in struct.fields.items()}
+
+
+def _from_wire(value: struct_pb2.Value) -> Value:
+    match value.WhichOneof("kind"):
+        case "struct_value":
+            return from_struct(value.struct_value)
+        case "list_value":
+            return [_from_wire(item) for item in value.list_value.values]
+        case "string_value":
+            return value.string_value
+        case "number_value":
+            return value.number_value
+        case "bool_value":
+            return value.bool_value
+    return None
+
+
+def to_struct(properties: Mapping[str, Value]) -> struct_pb2.Struct:
+    """Write properties as a message."""
+    struct = struct_pb2.Struct()
+    struct.update(properties)
+    return struct
+
+
+def signature(value: Value) -> str:
+    """Tell what a marked object stands for; "" for an ordinary value."""
+    found = value.get(MARK) if isinstance(value, dict) else None
+    return found if isinstance(found, str) else ""
+
+
+def is_unknown(value: Value) -> bool:
+    """Tell whether the value is one that only a later step knows."""
+    return isinstance(value, str) and value in _UNKNOWNS
+
+
+def is_secret(value: Value) -> bool:
+    """Tell whether the value itself (not just something inside it) is marked secret."""
+    return signature(value) == SECRET
+
+
+def secret(value: Value) -> Value:
+    """Mark a value secret, once."""
+    return value if is_secret(value) else {MARK: SECRET, "value": value}
+
+
+def bare(value: Value) -> Value:
+    """Take the secret mark off the value itself; what it contains keeps its marks."""
+    while isinstance(value, dict) and is_secret(value):
+        value = value.get("value")
+    return value
+
+
+def reveal(value: Value) -> Value:
+    """Take every secret mark off, at any depth."""
+    value = bare(value)
+    if isinstance(value, list):
+        return [reveal(item) for item in value]
+    if isinstance(value, dict):
+        return {key: reveal(item) for key, item in value.items()}
+    return value

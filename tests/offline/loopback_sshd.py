@@ -1,0 +1,109 @@
+"""An ssh server of our own on loopback, with keys made for the occasion."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from offline.values import Properties
+
+_SECONDS = 10
+
+
+def sshd_binary() -> str | None:
+    """Find sshd, which is usually not on a user's PATH."""
+    return shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+@dataclass(frozen=True)
+class Sshd:
+    """An ssh server with its files in `folder`."""
+
+    folder: Path
+    port: int
+    private_key: str
+    host_key: str
+
+    @property
+    def log(self) -> Path:
+        """What it says about connections."""
+        return self.folder / "log"
+
+    def connection(self, **more: object) -> Properties:
+        """Return the `connection` property that reaches it, verified."""
+        found: Properties = {
+            "host": "127.0.0.1",
+            "port": float(self.port),
+            "user": getpass.getuser(),
+            "privateKey": self.private_key,
+            "hostKey": self.host_key,
+        }
+        return {**found, **more}  # type: ignore[dict-item]
+
+    @property
+    def logins(self) -> int:
+        """How many times somebody logged in."""
+        return self.log.read_text().count("Accepted publickey")
+
+
+def make_key(path: Path) -> tuple[str, str]:
+    """Return a new private and public key."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", path], check=True)
+    return path.read_text(), path.with_suffix(".pub").read_text().strip()
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def new_server(folder: Path) -> Sshd:
+    """Configure a server that lets the current user in with one key. It does not run yet."""
+    port = free_port()
+    _, host_key = make_key(folder / "host")
+    private, public = make_key(folder / "user")
+    (folder / "authorized").write_text(public + "\n")
+    (folder / "config").write_text(
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\n"
+        "StrictModes no\nUsePAM no\nPidFile none\nSubsystem sftp internal-sftp\n"
+        "SetEnv SHLVL=1\n"  # bash then leaves the start-up file alone, which may be slow
+    )
+    return Sshd(folder, port, private, host_key)
+
+
+@contextmanager
+def running(server: Sshd) -> Iterator[Sshd]:
+    """Run a server in the foreground of its folder, and end it."""
+    binary = sshd_binary()
+    assert binary
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd demands it
+    process = subprocess.Popen([binary, "-D", "-f", server.folder / "config", "-E", server.log])
+    try:
+        _wait_for(server.port)
+        yield server
+    finally:
+        process.terminate()
+        process.wait(_SECONDS)
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + _SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            assert time.monotonic() < deadline, "sshd did not start"
+            time.sleep(0.02)
+        else:
+            return
