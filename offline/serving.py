@@ -18,7 +18,7 @@ _THREADS = 256
 """A command holds a thread while it runs, and Cancel must still find one."""
 _MAX_MESSAGE_BYTES = 400 * 1024 * 1024
 """The engine's own limit."""
-_PARENT_CHECK_SECONDS = 1.0
+_PARENT_CHECK_SECONDS = 0.5
 
 
 def engine_address(arguments: list[str]) -> str | None:

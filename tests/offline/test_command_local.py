@@ -150,10 +150,10 @@ def test_a_signal_is_named(plugin: Plugin) -> None:
 
 def test_a_custom_timeout_ends_the_command(plugin: Plugin, tmp_path: Path) -> None:
     late = tmp_path / "late"
-    command = f"(sleep 1; touch {late}) & sleep 60"
-    message = plugin.failure(lambda: plugin.create(LOCAL, {"create": command}, timeout=0.3))
-    assert "longer than 0.3 s" in message
-    time.sleep(1)
+    command = f"(sleep 0.6; touch {late}) & sleep 60"
+    message = plugin.failure(lambda: plugin.create(LOCAL, {"create": command}, timeout=0.2))
+    assert "longer than 0.2 s" in message
+    time.sleep(0.6)
     assert not late.exists()
 
 
@@ -171,7 +171,8 @@ def test_cancel_ends_the_command_and_refuses_others(plugin: Plugin) -> None:
     assert plugin.failure(lambda: plugin.create(LOCAL, {"create": "true"})) == "cancelled"
 
 
-def test_cancel_ends_a_command_that_ignores_the_polite_end(plugin: Plugin) -> None:
+def test_cancel_ends_a_command_that_ignores_the_polite_end(plugin: Plugin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offline.command.local._GRACE_SECONDS", 0.3)
     failures: list[str] = []
     command: Properties = {"create": "trap '' TERM; echo on; while :; do sleep 0.1; done"}
     runs = threading.Thread(target=lambda: failures.append(plugin.failure(lambda: plugin.create(LOCAL, command))))
