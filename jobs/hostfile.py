@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from components.outputs import ClusterOutputs, NodeOut
+from jobs.facts import Cluster, Node
 
 
 class HostfileFormat(StrEnum):
@@ -15,12 +15,12 @@ class HostfileFormat(StrEnum):
     IPS = "ips"
 
 
-def hostfile(cluster: ClusterOutputs, kind: HostfileFormat) -> str:
+def hostfile(cluster: Cluster, kind: HostfileFormat) -> str:
     """Return the workers, one a line."""
     return "".join(_line(node, kind) + "\n" for node in cluster.nodes)
 
 
-def _line(node: NodeOut, kind: HostfileFormat) -> str:
+def _line(node: Node, kind: HostfileFormat) -> str:
     slots = max(1, node.gpus)
     match kind:
         case HostfileFormat.DEEPSPEED:

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
 
 from components.errors import Problem
 from jobs.errors import JobFileError
-from jobs.problems import describe
-from jobs.spec import JobSpec
+from jobs.spec import JobSpec, read_spec
 
 RECIPES = Path(__file__).parent / "recipes"
 WORKLOADS = Path(__file__).parent / "workloads"
@@ -45,12 +43,9 @@ def load_job(job: str, overrides: Mapping[str, Any], env: Mapping[str, str], arg
     if args and isinstance(raw.get("args", []), list):
         raw["args"] = [*raw.get("args", []), *args]
     workload = _workload_file(raw.get("workload"), path.parent)
-    problems = _cross_rules(raw, workload)
-    try:
-        spec = JobSpec.model_validate(raw)
-    except ValidationError as error:
-        raise JobFileError(job, [*describe(error, JobSpec), *problems]) from None
-    if problems:
+    spec, problems = read_spec(raw)
+    problems += _cross_rules(raw, workload)
+    if spec is None or problems:
         raise JobFileError(job, problems)
     return LoadedJob(file=job, spec=spec, workload=workload)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from components.outputs import ClusterOutputs
+from jobs.facts import Cluster
 from jobs.remote import Remote
 
 SINFO = "sinfo -h -N -o '%N|%T|%E'"
@@ -35,7 +35,7 @@ def parse_sinfo(text: str) -> dict[str, tuple[str, str]]:
     return {name: (state, "" if reason == "none" else reason) for name, state, reason in rows}
 
 
-def join(cluster: ClusterOutputs, states: dict[str, tuple[str, str]]) -> list[NodeState]:
+def join(cluster: Cluster, states: dict[str, tuple[str, str]]) -> list[NodeState]:
     """Return every host of the outputs, head first; a worker that Slurm does not know is 'unknown'."""
     head = cluster.head
     first = NodeState(

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from components.errors import Problem
-from components.outputs import ClusterOutputs, NodeOut
 from jobs.errors import JobFileError
+from jobs.facts import Cluster, Node
 from jobs.loader import LoadedJob
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where and how wide a job runs. `env` is the node group's, as is `busbw_floor` (GB/s; 0: nobody published one);
+    """Where and how wide a job runs. `env` is the node group's, as is `busbw_floor` (GB/s; None: nobody published one);
     `whole_nodes`: nobody else may share them."""
 
     group: str
@@ -22,18 +22,18 @@ class Placement:
     tasks_per_node: int
     whole_nodes: bool
     env: Mapping[str, str]
-    busbw_floor: float
+    busbw_floor: float | None
 
 
-def drives_gpus(node: NodeOut) -> bool:
+def drives_gpus(node: Node) -> bool:
     """Tell whether a rank can compute on the node's GPUs; fake ones only exist to be scheduled."""
     return node.gpus > 0 and node.gpu_type != "fake"
 
 
-def place(job: LoadedJob, cluster: ClusterOutputs) -> Placement:
+def place(job: LoadedJob, cluster: Cluster) -> Placement:
     """Choose the group and fill in what the job left open. Raises JobFileError when it cannot fit."""
     spec = job.spec
-    groups: dict[str, list[NodeOut]] = {}
+    groups: dict[str, list[Node]] = {}
     for node in cluster.nodes:
         groups.setdefault(node.group, []).append(node)
     wanted = [spec.group] if spec.group is not None else list(groups)
@@ -51,11 +51,11 @@ def place(job: LoadedJob, cluster: ClusterOutputs) -> Placement:
         tasks_per_node=spec.tasks_per_node or default_tasks,
         whole_nodes=gpus == node.gpus and spec.memory_per_node is None,
         env=cluster.env.get(group, {}),
-        busbw_floor=cluster.thresholds.get(group) or 0.0,
+        busbw_floor=cluster.thresholds.get(group),
     )
 
 
-def _misfits(job: LoadedJob, group: str, nodes: list[NodeOut]) -> list[Problem]:
+def _misfits(job: LoadedJob, group: str, nodes: list[Node]) -> list[Problem]:
     spec = job.spec
     problems: list[Problem] = []
     if spec.nodes > len(nodes):
@@ -67,7 +67,7 @@ def _misfits(job: LoadedJob, group: str, nodes: list[NodeOut]) -> list[Problem]:
     return problems
 
 
-def _all_misfits(job: LoadedJob, wanted: list[str], groups: Mapping[str, list[NodeOut]], cluster: str) -> list[Problem]:
+def _all_misfits(job: LoadedJob, wanted: list[str], groups: Mapping[str, list[Node]], cluster: str) -> list[Problem]:
     unknown = [name for name in wanted if name not in groups]
     if unknown:
         fix = f"use one of: {', '.join(groups)}"

@@ -77,12 +77,12 @@ class Remote:
             text=True,
             errors="replace",
         )
-        assert process.stdout is not None  # noqa: S101  (PIPE above; tells the type checker)
-        try:
-            yield iter(process.stdout)
-        finally:
-            process.terminate()
-            process.wait()
+        with process:
+            assert process.stdout is not None  # noqa: S101  (PIPE above; tells the type checker)
+            try:
+                yield iter(process.stdout)
+            finally:
+                process.terminate()
 
     def _attempt(self, command: str, stdin: bytes, seconds: float) -> subprocess.CompletedProcess[bytes]:
         argv = self.argv(command, self.host(None))

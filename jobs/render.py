@@ -96,7 +96,8 @@ def _particulars(job: LoadedJob, placement: Placement) -> list[str]:
     spec = job.spec
     torchrun = spec.launcher == "torchrun"
     step = [f"--cpus-per-task={spec.cpus_per_task}"] if spec.cpus_per_task is not None else []
-    exports = {**placement.env, "BUSBW_FLOOR": f"{placement.busbw_floor:g}", **spec.env}
+    floor = "" if placement.busbw_floor is None else f"{placement.busbw_floor:g}"
+    exports = {**placement.env, "BUSBW_FLOOR": floor, **spec.env}
     return [
         f"readonly gpus_per_node={placement.gpus_per_node} tasks_per_node={placement.tasks_per_node}",
         f"readonly ranks_per_task={placement.tasks_per_node if torchrun else 1} retries={spec.retries}",

@@ -34,12 +34,20 @@ class AfterDashes(TyperCommand):
 class YardGroup(TyperGroup):
     """Turns every error that this project explains itself into its message and exit code 1."""
 
+    _JSON = "jobs.json"
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Remember whether --json was asked for: an error must be JSON then, too."""
+        ours = args[: args.index("--")] if "--" in args else args
+        ctx.meta[self._JSON] = "--json" in ours
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Context) -> Any:  # type: ignore[override]
-        """Run the chosen command. With --json the message is JSON, too, so that a program always gets some."""
+        """Run the chosen command."""
         try:
             return super().invoke(ctx)
         except ClusterError as error:
-            if "--json" in _before_dashes(sys.argv):
+            if ctx.meta[self._JSON]:
                 say_json({"error": str(error)})
             else:
                 sys.stderr.write(f"yard: {error}\n")
@@ -48,7 +56,3 @@ class YardGroup(TyperGroup):
             # Somebody like `head` has read enough.
             sys.stderr.close()
             raise Exit(_FAILED) from None
-
-
-def _before_dashes(argv: list[str]) -> list[str]:
-    return argv[: argv.index("--")] if "--" in argv else argv

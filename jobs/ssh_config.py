@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from components.outputs import ClusterOutputs, HeadOut, NodeOut
+from jobs.facts import Cluster, Head, Node
 
 ADMIN_SUFFIX = "-admin"
 """`ssh yard-head-admin` is yard-head as the user with sudo."""
 
 
-def host_names(cluster: ClusterOutputs) -> list[str]:
+def host_names(cluster: Cluster) -> list[str]:
     """Return the names that ssh knows, head first, without the admin aliases."""
-    return [cluster.head.name, *(node.name for node in cluster.nodes)]
+    return list(cluster.addresses)
 
 
-def known_hosts(cluster: ClusterOutputs) -> str:
+def known_hosts(cluster: Cluster) -> str:
     """Return the known_hosts file: each host's key under its name, whatever port or address it is reached at."""
     keys = {cluster.head.name: cluster.head.host_key, **{node.name: node.host_key for node in cluster.nodes}}
     return "".join(f"{name} {key}\n" for name, key in keys.items())
@@ -29,7 +29,7 @@ def control_path(folder: str, secret: str) -> str:
     return f"/tmp/yard-{token}-%C"  # noqa: S108  (unguessable, see above)
 
 
-def ssh_config(cluster: ClusterOutputs, folder: str, control: str) -> str:
+def ssh_config(cluster: Cluster, folder: str, control: str) -> str:
     """Return the configuration; `folder` holds id_ed25519 and known_hosts."""
     common = _block(
         "*",
@@ -60,7 +60,7 @@ def ssh_config(cluster: ClusterOutputs, folder: str, control: str) -> str:
     return "# Written by yard from the stack's outputs; it is renewed when they change.\n" + "".join(blocks) + common
 
 
-def _pair(host: HeadOut | NodeOut, address: str, port: int, cluster: ClusterOutputs, jump: Sequence[str]) -> str:
+def _pair(host: Head | Node, address: str, port: int, cluster: Cluster, jump: Sequence[str]) -> str:
     reach = (f"HostName {address}", f"Port {port}", f"HostKeyAlias {host.name}", *jump)
     return _block(host.name, (*reach, f"User {cluster.head.user}")) + _block(
         host.name + ADMIN_SUFFIX, (*reach, f"User {cluster.head.admin_user}")

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-from components.outputs import ClusterOutputs, read_outputs
+from components.errors import ContractError
 from jobs.errors import StackError
+from jobs.facts import Cluster, cluster_of
 from jobs.ssh_config import control_path, known_hosts, ssh_config
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -24,7 +25,8 @@ _FORMAT = 1
 """Raised when the files' layout changes, so that older ones are made anew."""
 
 _PULUMI_SECONDS = 120
-_STACK_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}(/[A-Za-z0-9_.-]{1,100}){0,2}")
+_PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"
+_STACK_NAME = re.compile(f"{_PART}(/{_PART}){{0,2}}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +34,7 @@ class Stack:
     """A deployed stack: its outputs, and the folder with `config`, `known_hosts` and `id_ed25519`."""
 
     name: str
-    cluster: ClusterOutputs
+    cluster: Cluster
     folder: Path
 
     @property
@@ -52,16 +54,18 @@ def load_stack(name: str, *, refresh: bool = False) -> Stack:
     environment = pulumi_environment()
     source = _source(environment, name)
     if not refresh and (kept := _kept(folder, source)) is not None:
-        return Stack(name=name, cluster=read_outputs(kept), folder=folder)
+        return Stack(name=name, cluster=cluster_of(kept), folder=folder)
+    from components.outputs import read_outputs  # noqa: PLC0415  (pydantic: slow to import, needed here alone)
+
     outputs = _ask_pulumi(name, environment)
     try:
-        cluster = read_outputs(outputs.get("cluster"))
-    except Exception:
+        checked = read_outputs(outputs.get("cluster")).model_dump(mode="json")
+    except ContractError:
         # What is no longer deployed must not be reachable by old files either.
         forget(folder)
         raise
-    _write(folder, source, outputs, cluster)
-    return Stack(name=name, cluster=cluster, folder=folder)
+    _write(folder, source, outputs, checked)
+    return Stack(name=name, cluster=cluster_of(checked), folder=folder)
 
 
 def forget(folder: Path) -> None:
@@ -141,14 +145,15 @@ def _ask_pulumi(name: str, environment: Mapping[str, str]) -> dict[str, Any]:
     return outputs
 
 
-def _write(folder: Path, source: str, outputs: Mapping[str, Any], cluster: ClusterOutputs) -> None:
+def _write(folder: Path, source: str, outputs: Mapping[str, Any], checked: dict[str, Any]) -> None:
     key = outputs.get("ssh_private_key")
     if not isinstance(key, str):
         raise StackError("the stack has no `ssh_private_key` output; run `pulumi up` on it")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
     place = str(folder)
-    kept = {"format": _FORMAT, "source": source, "cluster": cluster.model_dump(mode="json")}
+    cluster = cluster_of(checked)
+    kept = {"format": _FORMAT, "source": source, "cluster": checked}
     _replace(folder / "id_ed25519", key if key.endswith("\n") else key + "\n")
     _replace(folder / "known_hosts", known_hosts(cluster))
     _replace(folder / "config", ssh_config(cluster, place, control_path(place, key)))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from components.errors import Problem
-from components.outputs import ClusterOutputs
 from jobs.bundle import Submitted, submit
 from jobs.errors import JobFileError
+from jobs.facts import Cluster
 from jobs.loader import LoadedJob, load_job
 from jobs.placement import place
 from jobs.remote import Remote
@@ -47,7 +47,7 @@ class Prepared:
     files: Mapping[str, str]
 
 
-def prepare(loaded: LoadedJob, cluster: ClusterOutputs) -> Prepared:
+def prepare(loaded: LoadedJob, cluster: Cluster) -> Prepared:
     """Lay the job onto the cluster and render it. Raises JobFileError when it does not fit."""
     return Prepared(loaded=loaded, files=render_files(loaded, place(loaded, cluster)))
 
@@ -69,7 +69,7 @@ def send(remote: Remote, prepared: Prepared, as_json: bool) -> Submitted:
     name = prepared.loaded.spec.name
     submitted = submit(remote, name, prepared.files)
     if as_json:
-        say_json({"job": submitted.job, "name": name, "run_dir": submitted.run_dir})
+        say_json({"id": submitted.job, "name": name, "run_dir": submitted.run_dir})
     else:
         say(f"job {submitted.job} ({name}) submitted; its folder is {submitted.run_dir}")
     return submitted

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from components.outputs import ClusterOutputs
 from jobs.doctor.reports import HostReport, peer_lines
+from jobs.facts import Cluster
 from jobs.remote import Remote
 
 PROBES = Path(__file__).parent.parent / "probes"
@@ -27,9 +27,9 @@ def probe_names() -> list[str]:
     return sorted(path.stem for path in PROBES.glob("*.sh") if path.stem not in _FRAME)
 
 
-def probe_script(cluster: ClusterOutputs, name: str, nonce: str) -> str:
+def probe_script(cluster: Cluster, name: str, nonce: str) -> str:
     """Return the whole script for one host. Pure but for reading the probes' files."""
-    addresses = {cluster.head.name: cluster.head.private_ip, **{node.name: node.private_ip for node in cluster.nodes}}
+    addresses = cluster.addresses
     pairs = " ".join(f"[{shlex.quote(host)}]={shlex.quote(address)}" for host, address in addresses.items())
     facts = {
         "self": name,
@@ -48,9 +48,8 @@ def probe_script(cluster: ClusterOutputs, name: str, nonce: str) -> str:
 def examine(remote: Remote) -> dict[str, HostReport]:
     """Return every host's report, head first. A host that cannot be reached has its trouble in its report."""
     cluster = remote.stack.cluster
-    names = [cluster.head.name, *(node.name for node in cluster.nodes)]
     nonce = secrets.token_hex(4)
-    sessions = [_Session(remote, name) for name in names]
+    sessions = [_Session(remote, name) for name in cluster.addresses]
     reports = {session.name: session.report for session in sessions}
     with ThreadPoolExecutor(max_workers=min(_CONNECTIONS, len(sessions))) as pool:
 

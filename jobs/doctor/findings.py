@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
-from components.outputs import ClusterOutputs
 from jobs.doctor.reports import HostReport
+from jobs.facts import Cluster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Finding:
 class Examined:
     """Everything the checks judge: the outputs and the reports of all hosts, head first."""
 
-    cluster: ClusterOutputs
+    cluster: Cluster
     reports: Mapping[str, HostReport]
 
     @property
@@ -45,12 +45,6 @@ class Examined:
     def head(self) -> HostReport | None:
         """The head's report, when it answered."""
         return next((report for report in self.answered if report.name == self.cluster.head.name), None)
-
-    @property
-    def addresses(self) -> dict[str, str]:
-        """Every host's private address by name."""
-        head = self.cluster.head
-        return {head.name: head.private_ip, **{node.name: node.private_ip for node in self.cluster.nodes}}
 
 
 Check = Callable[[Examined], Iterator[Finding]]

@@ -163,7 +163,7 @@ def check_queue(examined: Examined) -> Iterator[Finding]:
             probe="queue",
             node=node.name,
             what=f"Slurm says {state}",
-            cause="" if reason == "none" else reason,
+            cause="slurmd there has not registered" if reason == "none" else reason,
             fix=f"mend what else is said of {node.name}, then `yard ssh --admin -- sudo scontrol update "
             f"nodename={node.name} state=resume`",
         )

@@ -28,7 +28,7 @@ def check_names(examined: Examined) -> Iterator[Finding]:
     """Each host's name means its private address, on every host."""
     for report in examined.answered:
         found = {name: address for name, address, *_ in report.of("names")}
-        for name, address in examined.addresses.items():
+        for name, address in examined.cluster.addresses.items():
             if found.get(name) == address:
                 continue
             seen = found.get(name, "nothing")
@@ -44,7 +44,7 @@ def check_names(examined: Examined) -> Iterator[Finding]:
 
 def check_routes(examined: Examined) -> Iterator[Finding]:
     """The way to every host starts at the private address, on the interface that jobs are told to use."""
-    addresses = examined.addresses
+    addresses = examined.cluster.addresses
     for report in examined.answered:
         fabric = report.value("routes", "fabric")
         ways = {row[0]: row[1:] for row in report.of("routes") if row[0] != "fabric"}

@@ -1,0 +1,5 @@
+"""`python -m jobs` is `yard`."""
+
+from jobs.cli import app
+
+app()

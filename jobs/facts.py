@@ -1,0 +1,71 @@
+"""What yard knows of a cluster: the outputs contract as plain dataclasses.
+
+components/outputs.py checks a stack's outputs whenever they are read from pulumi; what was checked and kept is read
+back into these, since a command should not wait for pydantic to be imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """The head node. `user` runs jobs, `admin_user` has sudo."""
+
+    name: str
+    address: str
+    port: int
+    private_ip: str
+    user: str
+    admin_user: str
+    host_key: str
+    proxy_jump: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A worker. `address` None: ssh reaches it through the head."""
+
+    name: str
+    private_ip: str
+    group: str
+    gpus: int
+    gpu_type: str | None
+    fabric: str
+    host_key: str
+    address: str | None
+    port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """A cluster. `env` and `thresholds` (GB/s of all-reduce busbw) are per node group."""
+
+    name: str
+    head: Head
+    nodes: tuple[Node, ...]
+    home_path: str
+    shared_path: str
+    env: Mapping[str, Mapping[str, str]]
+    thresholds: Mapping[str, float | None]
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Every host's private address by name, head first."""
+        return {self.head.name: self.head.private_ip, **{node.name: node.private_ip for node in self.nodes}}
+
+
+def cluster_of(outputs: Mapping[str, Any]) -> Cluster:
+    """Return the cluster of outputs that components.outputs.read_outputs has accepted, dumped as JSON."""
+    return Cluster(
+        head=Head(**_known(Head, outputs["head"])),
+        nodes=tuple(Node(**_known(Node, node)) for node in outputs["nodes"]),
+        **{key: value for key, value in _known(Cluster, outputs).items() if key not in {"head", "nodes"}},
+    )
+
+
+def _known(kind: type[Head | Node | Cluster], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {item.name: values[item.name] for item in fields(kind)}

@@ -1,0 +1,127 @@
+"""follow.sh, run here: it prints what there is and what comes, over restarts, and knows when to stop.
+
+scontrol is a stand-in that reads the state from a file: what is tested is the script, not Slurm.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.conftest import MakeProgram
+
+SCRIPT = Path(__file__).parents[2] / "jobs" / "follow.sh"
+DEADLINE = 20.0
+
+
+class Followed:
+    """A job's folder and a follow.sh that watches it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.jobs = folder
+        self.run = folder / "hello-1"
+        self.run.mkdir(parents=True)
+        (folder / ".ids").mkdir()
+        (folder / ".ids" / "7").symlink_to("../hello-1")
+        self.state("RUNNING")
+        self.process: subprocess.Popen[str] | None = None
+
+    def state(self, state: str) -> None:
+        (self.jobs / "state").write_text(state)
+
+    def write(self, file: str, text: str) -> None:
+        with (self.run / file).open("a") as log:
+            log.write(text)
+
+    def start(self, rank: int = 0, skip: int = 0) -> subprocess.Popen[str]:
+        command = ["bash", str(SCRIPT), str(self.jobs), "7", str(rank), str(skip)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return self.process
+
+    def line(self) -> str:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def rest(self) -> str:
+        """What it still prints before it ends by itself."""
+        assert self.process is not None
+        assert self.process.stdout is not None
+        text = self.process.stdout.read()
+        assert self.process.wait(DEADLINE) == 0
+        return text
+
+
+@pytest.fixture
+def followed(tmp_path: Path, program: MakeProgram) -> Iterator[Followed]:
+    """A running job."""
+    program("scontrol", f'echo "JobId=7 JobState=$(<"{tmp_path}/jobs/state") ExitCode=0:0"')
+    made = Followed(tmp_path / "jobs")
+    yield made
+    if made.process is not None:
+        made.process.kill()
+        made.process.wait()
+        for pipe in (made.process.stdin, made.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+def test_it_prints_what_comes_and_ends_with_slurms_word(followed: Followed) -> None:
+    followed.write("job.log", "one\n")
+    followed.start()
+    assert followed.line() == "one\n"
+    followed.write("job.log", "two\nunfini")
+    assert followed.line() == "two\n"
+    followed.write("job.log", "shed")
+    followed.state("COMPLETED")
+    followed.write("events", "1 start 0\n2 end 0\n")
+    assert followed.rest() == "unfinished\n\x1eJobId=7 JobState=COMPLETED ExitCode=0:0\n"
+
+
+def test_a_restart_is_not_the_end(followed: Followed) -> None:
+    followed.write("events", "1 start 0\n2 end 1\n")
+    followed.state("PENDING")
+    followed.write("job.log", "first\n")
+    followed.start()
+    assert followed.line() == "first\n"
+    time.sleep(1)
+    followed.write("events", "3 start 1\n")
+    followed.state("RUNNING")
+    followed.write("job.log", "second\n")
+    assert followed.line() == "second\n"
+    followed.state("FAILED")
+    followed.write("events", "4 end 1\n")
+    assert followed.rest() == "\x1eJobId=7 JobState=FAILED ExitCode=0:0\n"
+
+
+def test_a_job_cancelled_before_it_began(followed: Followed) -> None:
+    followed.state("CANCELLED")
+    followed.start()
+    assert followed.rest() == "\x1eJobId=7 JobState=CANCELLED ExitCode=0:0\n"
+
+
+@pytest.mark.parametrize(("rank", "log"), [(1, "rank-1.log"), (5, "rank-4.log"), (9, "rank-8.log")])
+def test_a_rank_is_in_the_log_of_its_task(rank: int, log: str, followed: Followed) -> None:
+    followed.state("COMPLETED")
+    for first in (1, 4, 8):
+        followed.write(f"rank-{first}.log", f"rank-{first}.log\n")
+    followed.start(rank)
+    assert followed.line() == f"{log}\n"
+
+
+def test_lines_shown_before_are_left_out(followed: Followed) -> None:
+    followed.write("job.log", "one\ntwo\nthree\n")
+    followed.state("COMPLETED")
+    followed.start(skip=2)
+    assert followed.line() == "three\n"
+
+
+def test_it_ends_when_nobody_listens(followed: Followed) -> None:
+    process = followed.start()
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(DEADLINE) == 0

@@ -1,0 +1,127 @@
+"""Job files: what is accepted, and that whatever is not is told in full before anything is sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from jobs.cli import app
+from jobs.errors import JobFileError
+from jobs.loader import load_job, recipe_names
+from jobs.spec import parse_seconds, read_spec
+from tests.jobs.conftest import FakeStack, MakeProgram
+
+GOOD = "name: fine\nrun: echo hello\n"
+
+BAD = {
+    "unknown-key": (GOOD + "node: 2\n", ["node"]),
+    "unknown-key-like-nothing": (GOOD + "zebra: 2\n", ["zebra"]),
+    "no-name": ("run: echo hello\n", ["name"]),
+    "name-in-capitals": ("name: Fine\nrun: echo\n", ["name"]),
+    "name-with-a-slash": ("name: a/b\nrun: echo\n", ["name"]),
+    "name-that-is-a-number": ("name: 7\nrun: echo\n", ["name"]),
+    "nothing-to-do": ("name: fine\n", ["(file)"]),
+    "two-things-to-do": (GOOD + "workload: allreduce.py\n", ["run"]),
+    "absent-workload": ("name: fine\nworkload: nowhere.py\n", ["workload"]),
+    "torchrun-of-a-shell-line": (GOOD + "launcher: torchrun\n", ["launcher"]),
+    "unknown-launcher": (GOOD + "launcher: mpirun\n", ["launcher"]),
+    "no-nodes": (GOOD + "nodes: 0\n", ["nodes"]),
+    "too-many-nodes": (GOOD + "nodes: 10000\n", ["nodes"]),
+    "nodes-as-text": (GOOD + "nodes: two\n", ["nodes"]),
+    "half-a-node": (GOOD + "nodes: 1.5\n", ["nodes"]),
+    "nodes-by-a-boolean": (GOOD + "nodes: true\n", ["nodes"]),
+    "nodes-without-a-value": (GOOD + "nodes:\n", ["nodes"]),
+    "negative-gpus": (GOOD + "gpus_per_node: -1\n", ["gpus_per_node"]),
+    "memory-without-a-unit": (GOOD + "memory_per_node: '700'\n", ["memory_per_node"]),
+    "time-in-base-sixty": (GOOD + "time: 1:30:00\n", ["time"]),
+    "time-too-short": (GOOD + "time: 5s\n", ["time"]),
+    "time-in-weeks": (GOOD + "time: 2w\n", ["time"]),
+    "negative-retries": (GOOD + "retries: -1\n", ["retries"]),
+    "checkpoints-above": (GOOD + "checkpoint_dir: ../elsewhere\n", ["checkpoint_dir"]),
+    "checkpoints-with-a-blank": (GOOD + "checkpoint_dir: my checkpoints\n", ["checkpoint_dir"]),
+    "args-as-text": (GOOD + "args: --steps 20\n", ["args"]),
+    "args-with-a-list": (GOOD + "args: [[1]]\n", ["args[0]"]),
+    "args-with-a-boolean": (GOOD + "args: [--flag, yes]\n", ["args[1]"]),
+    "args-with-an-unknown-variable": (GOOD + "args: [$HOME/x]\n", ["args[0]"]),
+    "env-as-a-list": (GOOD + "env: [A=1]\n", ["env"]),
+    "env-that-yard-sets": (GOOD + "env: {MASTER_ADDR: here}\n", ["env.MASTER_ADDR"]),
+    "env-of-slurm": (GOOD + "env: {SLURM_PROCID: 0}\n", ["env.SLURM_PROCID"]),
+    "env-with-an-odd-name": (GOOD + "env: {a-b: 1}\n", ["env.a-b"]),
+    "env-with-a-list": (GOOD + "env: {A: [1]}\n", ["env.A"]),
+    "key-twice": (GOOD + "nodes: 1\nnodes: 2\n", ["nodes"]),
+    "env-key-twice": (GOOD + "env:\n  A: 1\n  A: 2\n", ["env.A"]),
+    "not-yaml": ("name: [fine\n", ["line 2"]),
+    "tab": ("name: fine\n\trun: echo\n", ["line 2"]),
+    "a-list": ("- name: fine\n", ["(file)"]),
+    "empty": ("", ["(file)"]),
+    "many-at-once": (
+        "name: Bad Name\nnodes: 0\ntime: soon\nargs: [$WHO, ok, [1]]\nenv: {RANK: 1, x-y: 2}\n"
+        "launcher: torchrun\nrun: a\nnod: 1\n",
+        ["nod", "name", "nodes", "args[0]", "args[2]", "env.RANK", "env.x-y", "time", "launcher"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_job_file_is_told_in_full_and_nothing_is_sent(
+    case: str, tmp_path: Path, stack: FakeStack, program: MakeProgram
+) -> None:
+    text, paths = BAD[case]
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    ssh = program("ssh", "exit 0")
+    result = CliRunner().invoke(app, ["submit", str(file)])
+    assert result.exit_code == 1
+    told = [line.strip() for line in result.stderr.splitlines()[1:]]
+    assert [line.removeprefix(f"{file}:").split(": ")[0] for line in told] == paths
+    assert all(". Fix: " in line and line.endswith(".") for line in told)
+    plural = "problem" if len(paths) == 1 else "problems"
+    assert result.stderr.startswith(f"yard: {len(paths)} {plural} in {file}; nothing was submitted.")
+    assert ssh.calls == []
+    assert stack.pulumi.calls == []
+
+
+def test_a_missing_file_and_a_missing_recipe_are_told_apart(stack: FakeStack, program: MakeProgram) -> None:
+    ssh = program("ssh", "exit 0")
+    for job, words in (("no/such.yaml", "no such file"), ("no-such", "no recipe of this name")):
+        result = CliRunner().invoke(app, ["submit", job])
+        assert result.exit_code == 1
+        assert words in result.stderr
+        assert all(name in result.stderr for name in recipe_names())
+    assert ssh.calls == []
+
+
+def test_the_command_line_is_judged_with_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(GOOD + "args: [one]\nenv: {A: 1, B: 2}\n")
+    job = load_job(str(file), {"nodes": 2, "name": "other"}, {"B": "three"}, ["two", "$RUN_DIR"])
+    assert (job.spec.name, job.spec.nodes) == ("other", 2)
+    assert job.spec.env == {"A": "1", "B": "three"}
+    assert job.spec.args == ("one", "two", "$RUN_DIR")
+    with pytest.raises(JobFileError) as caught:
+        load_job(str(file), {"name": "No"}, {"RANK": "1"}, ["$NOBODY"])
+    assert [problem.path for problem in caught.value.problems] == ["name", "args[1]", "env.RANK"]
+
+
+def test_a_workload_lies_beside_the_job_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("print(1)\n")
+    file = tmp_path / "job.yaml"
+    file.write_text("name: fine\nworkload: mine.py\n")
+    assert load_job(str(file), {}, {}, []).workload == tmp_path / "mine.py"
+
+
+def test_every_default_is_what_an_empty_job_means() -> None:
+    spec, problems = read_spec({"name": "fine"})
+    assert problems == []
+    assert spec is not None
+    assert (spec.nodes, spec.launcher, spec.retries, spec.seconds, spec.args) == (1, "srun", 0, 3600, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("30m", 1800), ("2h", 7200), ("3d", 259200), ("02:30:00", 9000), ("1-00:00:01", 86401), ("5", None)],
+)
+def test_durations(text: str, seconds: int | None) -> None:
+    assert parse_seconds(text) == seconds
