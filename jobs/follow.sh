@@ -42,11 +42,10 @@ more() {
 }
 
 last_event() {
-  local event
-  event=
+  local event last=
   [[ -r $run/events ]] || return 0
-  while read -r _ event _; do :; done <"$run/events"
-  [[ $event == end ]] && ended=1 || ended=0
+  while read -r _ event _; do last=$event; done <"$run/events"
+  [[ $last == end ]] && ended=1 || ended=0
 }
 
 state() {

@@ -16,6 +16,8 @@ from tests.jobs.conftest import MakeProgram
 
 SCRIPT = Path(__file__).parents[2] / "jobs" / "follow.sh"
 DEADLINE = 20.0
+LAG = 6.0
+"""Below the ten seconds after which Slurm is asked in any case."""
 
 
 class Followed:
@@ -51,8 +53,10 @@ class Followed:
         """What it still prints before it ends by itself."""
         assert self.process is not None
         assert self.process.stdout is not None
+        begin = time.monotonic()
         text = self.process.stdout.read()
         assert self.process.wait(DEADLINE) == 0
+        assert time.monotonic() - begin < LAG, "the job's own word of its end was not heard"
         return text
 
 
