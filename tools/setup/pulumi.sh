@@ -80,7 +80,8 @@ build_pulumi() {
   echo "building with $("$go" version)"
   go_build "$go" host "$pulumi_host" github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python "$fresh"
   go_build "$go" cli "$pulumi_oldest" github.com/pulumi/pulumi/pkg/v3/cmd/pulumi "$fresh"
-  shims=$(cd "$root/tools/pulumi/shims" && "$go" mod download -json github.com/pulumi/pulumi/sdk/v3 | sed -n 's/^\s*"Dir": "\(.*\)",\?$/\1/p')
+  # The Python SDK's two launcher scripts come with the sdk module that the CLI was built from.
+  shims=$(cd "$root/tools/pulumi/cli" && "$go" list -m -f '{{.Dir}}' github.com/pulumi/pulumi/sdk/v3)
   install -m 755 "$shims/python/cmd/pulumi-language-python-exec" "$shims/python/dist/pulumi-resource-pulumi-python" "$fresh/"
   rm -rf "$(pulumi_built_dir)"
   mv "$fresh" "$(pulumi_built_dir)"
@@ -90,7 +91,7 @@ build_pulumi() {
 # go_build GO MODULE VERSION PACKAGE TARGET_FOLDER
 go_build() {
   local flags="-s -w -X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=$3"
-  (cd "$root/tools/pulumi/$2" && CGO_ENABLED=0 nice -n 5 "$1" build -trimpath -ldflags "$flags" -o "$5/" "$4")
+  (cd "$root/tools/pulumi/$2" && CGO_ENABLED=0 nice -n 5 "$1" build -v -trimpath -ldflags "$flags" -o "$5/" "$4")
 }
 
 # Prints a Go that can build the CLI. From 1.21 on, Go fetches a newer toolchain by itself; an older one can still
