@@ -15,8 +15,9 @@ find_python() {
 }
 
 python_stamp() {
+  # Of pyproject.toml only what the installed package is made of: a new test marker must not make everything anew.
   # The place belongs to the stamp: the programs in a virtual environment name it, so it cannot be moved.
-  { cat "$root/requirements.lock" "$root/pyproject.toml"; readlink -m "$venv"; } | sha256sum | cut -d' ' -f1
+  { cat "$root/requirements.lock"; sed '/^\[tool\.ruff/,$d' "$root/pyproject.toml"; readlink -m "$venv"; } | sha256sum | cut -d' ' -f1
 }
 
 python_ready() {
@@ -27,9 +28,10 @@ python_ready() {
 install_python() {
   local python pip
   python=$(find_python) || die "no Python 3.11 or newer with venv here. Fix: install python3.11 or newer and its -venv package"
+  [[ ! -L $venv ]] || die "$venv is a link to another checkout's environment, which is out of date. Fix: run set-up there"
   rm -f "$venv/.trainyard-stamp"
   "$python" -m venv --clear "$venv"
-  pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input install --quiet)
+  pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input install --progress-bar off)
   # Without --no-compile pip would spend longer compiling the cloud SDKs, most of which no stack imports.
   "${pip[@]}" --no-deps --no-compile --require-hashes --only-binary :all: -r "$root/requirements.lock"
   # A plain path entry (editable_mode=compat) keeps yard's start free of setuptools' import finder.
