@@ -49,6 +49,8 @@ def peer_lines(name: str, head: str, reports: Mapping[str, HostReport]) -> list[
             continue
         if port := report.value("tcp", "port"):
             lines.append(f"peer tcp {other} {port}")
+        if report.value("nfs", "write") == "0":
+            lines.append(f"peer nfs {other} written")
         credential = report.value("munge", "credential")
         if credential.startswith("MUNGE:") and head in {name, other}:
             lines.append(f"peer munge {other} {credential}")

@@ -10,7 +10,12 @@ nfs_facts() {
   report nfs write "$code" "$said"
 }
 
+# Only those are read that say they have written: an absent host must not use up the time of the others.
 nfs_peers() {
+  local key names=("$self")
+  for key in "${!peers[@]}"; do
+    [[ $key != nfs/* ]] || names+=("${key#nfs/}")
+  done
   # shellcheck disable=SC2016
   as_job_user timeout 30 bash -c '
     folder=$1
@@ -23,7 +28,7 @@ nfs_peers() {
         sleep 1
       done 2>/dev/null
       printf "nfs\t%s\t%s\n" "$name" "$line"
-    done' _ "$shared/.doctor-$nonce" "${!hosts[@]}"
+    done' _ "$shared/.doctor-$nonce" "${names[@]}"
 }
 
 nfs_leave() {

@@ -202,8 +202,10 @@ def test_peers_are_told_what_concerns_them() -> None:
     reports = {name: parse_report(name, lines) for name, lines in healthy().items()}
     assert peer_lines(FIRST, HEAD, reports) == [
         f"peer tcp {HEAD} 40000",
+        f"peer nfs {HEAD} written",
         f"peer munge {HEAD} MUNGE:{HEAD}:",
         f"peer tcp {SECOND} 40002",
+        f"peer nfs {SECOND} written",
     ]
     assert f"peer munge {SECOND} MUNGE:{SECOND}:" in peer_lines(HEAD, HEAD, reports)
 

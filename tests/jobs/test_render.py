@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -121,3 +122,12 @@ def test_the_script_runs_only_what_it_is(stack: FakeStack, local: Cluster, tmp_p
         words = f"{rank} of 2 at {rank}\n"
         assert (said, (tmp_path / "rank-1.log").exists()) == ((words, False) if rank == 0 else ("", True))
     assert (tmp_path / "rank-1.log").read_text() == "1 of 2 at 1\n"
+
+
+@pytest.mark.parametrize("recipe", [name for name in recipe_names() if has_workload(name)])
+def test_a_recipes_arguments_are_those_its_workload_takes(recipe: str) -> None:
+    job = load_job(recipe, {}, {}, [])
+    assert job.workload is not None
+    workload = runpy.run_path(str(job.workload))
+    chosen = workload["parse"](list(job.spec.args))
+    assert chosen is not None
