@@ -91,7 +91,8 @@ build_pulumi() {
 # go_build GO MODULE VERSION PACKAGE TARGET_FOLDER
 go_build() {
   local flags="-s -w -X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=$3"
-  (cd "$root/tools/pulumi/$2" && CGO_ENABLED=0 nice -n 5 "$1" build -v -trimpath -ldflags "$flags" -o "$5/" "$4")
+  # GOGC: less work for the compiler's collector, for memory that the virtual machines need later anyway.
+  (cd "$root/tools/pulumi/$2" && CGO_ENABLED=0 GOGC=400 nice -n 5 "$1" build -v -trimpath -ldflags "$flags" -o "$5/" "$4")
 }
 
 # Prints a Go that can build the CLI. From 1.21 on, Go fetches a newer toolchain by itself; an older one can still
