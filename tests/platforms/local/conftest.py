@@ -53,6 +53,12 @@ _SWITCH = """
 Executable = Callable[[str, str], Path]
 
 
+@pytest.fixture(autouse=True)
+def _tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A provider shortens its process's tracebacks when it fails: here that process is the test run's own."""
+    monkeypatch.setattr(sys, "tracebacklimit", 1000, raising=False)
+
+
 @pytest.fixture
 def executable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Executable:
     """Put a Python program of that name first on PATH."""
