@@ -77,6 +77,7 @@ def test_hello_runs_on_both_nodes(cluster: Project) -> None:
     assert SECOND in said
 
 
+@pytest.mark.faults
 def test_gpus_are_given_and_confined(cluster: Project) -> None:
     ask = "for i in 0 1; do (exec 3</dev/fakegpu$i) 2>&1; done"
     run = "sudo setpriv --reuid=trainer --regid=trainer --init-groups srun --chdir=/ -N1 --mem=64"
@@ -107,6 +108,7 @@ def final_loss(cluster: Project, job: dict[str, Any]) -> str:
     return f"{losses[-1]:.5f}"
 
 
+@pytest.mark.faults
 def test_a_killed_worker_costs_only_time(cluster: Project) -> None:
     unbroken = submit(cluster, "train-tiny", "--name", "unbroken")
     follow(cluster, str(unbroken["id"]), 600)
@@ -130,6 +132,7 @@ def test_a_killed_worker_costs_only_time(cluster: Project) -> None:
     wait_until("both nodes idle", 120, lambda: set(slurm_states(cluster).values()) == {"idle"})
 
 
+@pytest.mark.faults
 def test_a_rebooted_head_keeps_its_queue(cluster: Project) -> None:
     long = submit(cluster, "hello", "--name", "held", "--set", "NOTHING=1")
     cluster.on(HEAD, f"sudo scontrol hold {long['id']} || true")
@@ -147,6 +150,7 @@ def test_a_rebooted_head_keeps_its_queue(cluster: Project) -> None:
     assert "unbroken" in cluster.on(HEAD, "sudo sacct -a -n -X -o jobname%20")
 
 
+@pytest.mark.faults
 def test_a_third_worker_comes_and_goes(cluster: Project) -> None:
     before = {node: cluster.pid(node) for node in (HEAD, FIRST, SECOND)}
     cluster.edit(lambda spec: spec["nodes"]["gpu"].update(count=3))
@@ -161,6 +165,7 @@ def test_a_third_worker_comes_and_goes(cluster: Project) -> None:
     wait_until("Slurm to forget the node", 60, lambda: set(slurm_states(cluster)) == {FIRST, SECOND})
 
 
+@pytest.mark.faults
 def test_doctor_names_the_node_with_a_wrong_key(cluster: Project) -> None:
     cluster.yard("doctor", timeout=300)
     spoil = "head -c 128 /dev/urandom | sudo tee /etc/munge/munge.key >/dev/null"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.project import Project, alive, wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.faults]
 
 _ONCE = """# Fails the first time it runs on a node, like a mirror that hiccups.
 # runs: once
