@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -199,8 +199,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return chosen
 
 
-def main() -> int:
-    """Run the benchmark. Returns 1 when data came out wrong or the floor was missed."""
+def main() -> NoReturn:
+    """Run the benchmark. Exits with 1 when data came out wrong or the floor was missed."""
     arguments = parse()
     bench = Bench(arguments)
     results = bench.run()
@@ -220,10 +220,22 @@ def main() -> int:
     problem = verdict(results, arguments.min_busbw)
     if problem:
         bench.say(f"FAILED: {problem}")
-    bench.dist.barrier()
-    bench.dist.destroy_process_group()
-    return 1 if problem else 0
+    leave(bench.dist, 1 if problem else 0)
+
+
+def leave(dist: Any, code: int) -> NoReturn:
+    """End this rank once all have come so far.
+
+    Gloo's destructor joins its threads while it holds the interpreter's lock, which one of them may be waiting for: a
+    rank then hangs after its work is done (seen with torch 2.6). So a Gloo rank ends without it.
+    """
+    dist.barrier()
+    if dist.get_backend() == "nccl":
+        dist.destroy_process_group()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

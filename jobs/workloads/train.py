@@ -17,7 +17,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 WARM_UP_STEPS = 10
 """Steps left out of the statistics: compilation, allocator and connection set-up."""
@@ -311,7 +311,7 @@ class Trainer:
             "peak_memory_gib": self.torch.cuda.max_memory_allocated() / 2**30 if self.cuda else None,
         }
 
-    def run(self) -> int:
+    def run(self) -> NoReturn:
         """Train to the end, or to a signal: then a checkpoint is written and the exit code is 0 all the same."""
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self.resume()
@@ -334,9 +334,17 @@ class Trainer:
             if self.stopping:
                 break
         self._summary(durations, saved_at)
+        self._leave()
+
+    def _leave(self) -> NoReturn:
+        # Gloo's destructor joins its threads while it holds the interpreter's lock, which one of them may be waiting
+        # for: a rank then hangs after its work is done (seen with torch 2.6). So a Gloo rank ends without it.
         self.dist.barrier()
-        self.dist.destroy_process_group()
-        return 0
+        if self.dist.get_backend() == "nccl":
+            self.dist.destroy_process_group()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
     def _agree_to_stop(self) -> bool:
         flag = self.torch.tensor([int(self.stopping)], device=self.device)
@@ -385,4 +393,4 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(Trainer(parse()).run())
+    Trainer(parse()).run()

@@ -86,7 +86,7 @@ class Project:
 
     def yard_json(self, *arguments: str, timeout: float = 300) -> Any:
         """Run yard with --json and return what it says."""
-        return json.loads(self.yard(*arguments, "--json", timeout=timeout).out)
+        return json.loads(self.yard(arguments[0], "--json", *arguments[1:], timeout=timeout).out)
 
     def on(self, node: str, command: str, timeout: float = 120, check: bool = True) -> str:
         """Run a shell command on a node as its admin, over the generated ssh configuration."""

@@ -79,7 +79,7 @@ def test_hello_runs_on_both_nodes(cluster: Project) -> None:
 
 @pytest.mark.faults
 def test_gpus_are_given_and_confined(cluster: Project) -> None:
-    ask = "for i in 0 1; do (exec 3</dev/fakegpu$i) 2>&1; done"
+    ask = "for i in 0 1; do (exec 3</dev/fakegpu$i) 2>&1 || true; done"
     run = "sudo setpriv --reuid=trainer --regid=trainer --init-groups srun --chdir=/ -N1 --mem=64"
     one = cluster.on(HEAD, f"{run} --gpus-per-node=1 bash -c {json.dumps(ask)!s}".replace("$", "\\$"))
     assert "No such device or address" in one
@@ -110,10 +110,11 @@ def final_loss(cluster: Project, job: dict[str, Any]) -> str:
 
 @pytest.mark.faults
 def test_a_killed_worker_costs_only_time(cluster: Project) -> None:
-    unbroken = submit(cluster, "train-tiny", "--name", "unbroken")
+    long = ("--", "--steps", "60")  # so long that the machine dies in the middle of it
+    unbroken = submit(cluster, "train-tiny", "--name", "unbroken", *long)
     follow(cluster, str(unbroken["id"]), 600)
 
-    broken = submit(cluster, "train-tiny", "--name", "broken")
+    broken = submit(cluster, "train-tiny", "--name", "broken", *long)
     job = str(broken["id"])
     wait_until(
         "a first checkpoint", 300, lambda: "latest" in cluster.on(HEAD, f"find {broken['run_dir']} -name latest")
