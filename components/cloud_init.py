@@ -1,4 +1,4 @@
-"""User-data of a host as one #cloud-config document: pure functions of a plan and public keys.
+"""User-data of a host: a #cloud-config and the install script in one archive. Pure functions of a plan and keys.
 
 What never differs between hosts lies under cloud-init/ as it is; what differs enters as Python data. No secret is in
 it: any process on a node, and the cloud's console, can read user-data.
@@ -17,6 +17,7 @@ import yaml
 
 from components.catalog import fabrics
 from components.errors import CatalogError
+from components.install import NodeFile, render_install, shipped_files
 from components.plan import ClusterPlan, HostPlan, Role
 
 ADMIN_USER, ADMIN_UID, ADMIN_HOME = "ops", 1500, "/var/lib/ops"
@@ -25,7 +26,6 @@ JOB_USER, JOB_UID, JOB_HOME = "trainer", 2000, "/home/trainer"
 """Who runs jobs; the same number everywhere, for NFS and Slurm."""
 
 _FOLDER = Path(__file__).parent.parent / "cloud-init"
-_FILES = _FOLDER / "files"
 
 
 @dataclass(frozen=True)
@@ -37,25 +37,36 @@ class AccessKeys:
 
 
 def render_user_data(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str:
-    """Return the host's #cloud-config. A worker's depends on the head and on itself, never on other workers.
-
-    Raises CatalogError when two sources say different things about the same key.
-    """
-    own = _dump(
-        {
-            "hostname": host.name,
-            # No domain: a cloud's metadata would otherwise add one, another on every platform.
-            "fqdn": host.name,
-            "users": _users(plan, host, keys),
-        }
-    )
-    env_files = _dump(
+    """Return the host's user-data. A worker's depends on the head and on itself, never on other workers."""
+    return "#cloud-config-archive\n" + _dump(
         [
-            _file("/etc/trainyard/node.env", node_env(plan, host)),
-            _file("/etc/trainyard/fabric.env", fabric_env(plan, host)),
+            {"type": "text/cloud-config", "content": cloud_config(plan, host, keys)},
+            {"type": "text/x-shellscript", "filename": "trainyard-install", "content": install_script(plan, host)},
         ]
     )
-    return f"#cloud-config\n{_shared(host.role)}{own}write_files:\n{env_files}{_shipped_files()}"
+
+
+def cloud_config(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str:
+    """Return the part that cloud-init itself carries out: names, users, ssh. It reads it a dozen times, so it is small.
+
+    Raises CatalogError when two fragments say different things about the same key.
+    """
+    own = {
+        "hostname": host.name,
+        # No domain: a cloud's metadata would otherwise add one, another on every platform.
+        "fqdn": host.name,
+        "users": _users(plan, host, keys),
+    }
+    return f"#cloud-config\n{_shared(host.role)}{_dump(own)}"
+
+
+def install_script(plan: ClusterPlan, host: HostPlan) -> str:
+    """Return the script that writes the node's files and starts its bring-up; it runs once, as root."""
+    own = (
+        NodeFile("/etc/trainyard/node.env", node_env(plan, host)),
+        NodeFile("/etc/trainyard/fabric.env", fabric_env(plan, host)),
+    )
+    return render_install([*own, *shipped_files()])
 
 
 def node_env(plan: ClusterPlan, host: HostPlan) -> str:
@@ -130,37 +141,21 @@ def _users(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> list[dict[str
     return [admin, job_user | home]
 
 
-def _file(path: str, content: str, mode: str = "0644") -> dict[str, str]:
-    # The owner is root, as cloud-init has it.
-    return {"path": path, "permissions": mode, "content": content}
-
-
 def _env(values: Mapping[str, str]) -> str:
     return "".join(f"{name}={shlex.quote(value) if value else ''}\n" for name, value in sorted(values.items()))
 
 
 @cache
 def _shared(role: Role) -> str:
-    """What every host of a role has in common, apart from files, as YAML text."""
+    """What every host of a role has in common, as YAML text."""
     base, own = (yaml.safe_load((_FOLDER / f"{name}.yaml").read_text()) or {} for name in ("base", role.value))
     merged = merge(base, own)
-    generated = merged.keys() & {"hostname", "fqdn", "users", "write_files"}
+    generated = merged.keys() & {"hostname", "fqdn", "users"}
     if generated:
         raise CatalogError(
             f"cloud-init/*.yaml set {', '.join(sorted(generated))}, which are written for each host; remove them"
         )
     return _dump(merged)
-
-
-@cache
-def _shipped_files() -> str:
-    """The static files, as YAML text: rendered once, since they are most of a document and the same for all hosts."""
-    paths = sorted(path for path in _FILES.rglob("*") if path.is_file())
-    entries = [
-        _file(f"/{path.relative_to(_FILES)}", path.read_text(), "0755" if path.stat().st_mode & 0o100 else "0644")
-        for path in paths
-    ]
-    return _dump(entries)
 
 
 class _Dumper(yaml.SafeDumper):

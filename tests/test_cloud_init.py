@@ -20,24 +20,27 @@ from components.errors import CatalogError
 from components.plan import ClusterPlan
 
 ROOT = Path(__file__).parent.parent
-FILES = ROOT / "cloud-init" / "files"
-SHIPPED = sorted(path for path in FILES.rglob("*") if path.is_file())
 KEYS = AccessKeys("ssh-ed25519 AAAAadmin admin@yard", "ssh-ed25519 AAAAcluster cluster@yard")
 SMALLEST_LIMIT = 64 * 1024
 """Bytes that Azure accepts; nobody else that we serve takes less."""
 
 
-def shipped(path: Path) -> str:
-    return path.relative_to(FILES).as_posix()
+def parts(plan: ClusterPlan, index: int = 0) -> list[dict[str, str]]:
+    """Return the archive's parts, as cloud-init reads them."""
+    loaded: list[dict[str, str]] = yaml.safe_load(render_user_data(plan, plan.hosts[index], KEYS))
+    return loaded
 
 
 def document(plan: ClusterPlan, index: int = 0) -> dict[str, Any]:
-    parsed: dict[str, Any] = yaml.safe_load(render_user_data(plan, plan.hosts[index], KEYS))
+    """Return what cloud-init itself carries out."""
+    parsed: dict[str, Any] = yaml.safe_load(parts(plan, index)[0]["content"])
     return parsed
 
 
-def files(plan: ClusterPlan, index: int = 0) -> dict[str, dict[str, str]]:
-    return {entry["path"]: entry for entry in document(plan, index)["write_files"]}
+def file(plan: ClusterPlan, index: int, path: str) -> str:
+    """Return a file's text as the install script carries it."""
+    _, _, rest = parts(plan, index)[1]["content"].partition(f"\n=== {path}\n")
+    return re.split(r"^=== /", rest, maxsplit=1, flags=re.MULTILINE)[0]
 
 
 def environment(text: str) -> dict[str, str]:
@@ -46,27 +49,11 @@ def environment(text: str) -> dict[str, str]:
     return {name: "".join(shlex.split(value)) for name, value in pairs}
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=shipped)
-def test_a_shipped_file_arrives_as_it_is(path: Path, local_plan: ClusterPlan) -> None:
-    entry = files(local_plan)[f"/{shipped(path)}"]
-    assert entry["content"] == path.read_text()
-    assert entry["permissions"] == ("0755" if os.access(path, os.X_OK) else "0644")
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=shipped)
-def test_a_shipped_file_stays_readable_in_the_document(path: Path, local_plan: ClusterPlan) -> None:
-    text = path.read_text()
-    assert "\t" not in text
-    assert not re.search(r" $", text, re.MULTILINE)
-    assert text.endswith("\n")
-    assert text.isascii()
-    first = next(line for line in text.splitlines() if line)
-    assert f"\n    {first}\n" in render_user_data(local_plan, local_plan.head, KEYS)
-
-
-def test_a_program_is_executable_and_nothing_else_is() -> None:
-    for path in SHIPPED:
-        assert path.read_text().startswith("#!") == os.access(path, os.X_OK), shipped(path)
+def test_it_is_an_archive_that_cloud_init_knows(local_plan: ClusterPlan) -> None:
+    assert render_user_data(local_plan, local_plan.head, KEYS).startswith("#cloud-config-archive\n")
+    config, script = parts(local_plan)
+    assert (config["type"], config["content"].split("\n")[0]) == ("text/cloud-config", "#cloud-config")
+    assert (script["type"], script["content"].split("\n")[0]) == ("text/x-shellscript", "#!/usr/bin/env bash")
 
 
 def test_the_document_names_its_host(local_plan: ClusterPlan) -> None:
@@ -95,7 +82,7 @@ def test_users_of_a_worker(local_plan: ClusterPlan) -> None:
 
 def test_node_env_is_what_a_shell_reads(local_plan: ClusterPlan) -> None:
     worker = local_plan.workers[1]
-    written = files(local_plan, 2)["/etc/trainyard/node.env"]["content"]
+    written = file(local_plan, 2, "/etc/trainyard/node.env")
     assert written == node_env(local_plan, worker)
     shell = subprocess.run(
         ["bash", "-euc", 'set -a; source /dev/stdin; env -0 | grep -z "^TRAINYARD_"'],
@@ -131,7 +118,7 @@ def test_a_value_with_shell_characters_stays_one_value(local_plan: ClusterPlan) 
 
 
 def test_fabric_env_is_the_catalogs(local_plan: ClusterPlan) -> None:
-    text = files(local_plan, 1)["/etc/trainyard/fabric.env"]["content"]
+    text = file(local_plan, 1, "/etc/trainyard/fabric.env")
     assert text == fabric_env(local_plan, local_plan.workers[0])
     assert environment(text)["NCCL_IB_DISABLE"] == "1"
 
@@ -204,7 +191,11 @@ def test_cloud_init_accepts_every_role(tmp_path: Path, local_plan: ClusterPlan) 
     assert program is not None, "cloud-init's schema checker is required where CI is set"
     for host in local_plan.hosts[:2]:
         file = tmp_path / f"{host.role}.yaml"
-        file.write_text(render_user_data(local_plan, host, KEYS))
+        # As a whole cloud-init says that it is an archive; its schema judges the part by itself.
+        file.write_text(cloud_init.cloud_config(local_plan, host, KEYS))
+        whole = tmp_path / f"{host.role}-archive.yaml"
+        whole.write_text(render_user_data(local_plan, host, KEYS))
+        assert subprocess.run([program, "schema", "-c", whole], capture_output=True, check=False).returncode == 0
         checked = subprocess.run([program, "schema", "-c", file], capture_output=True, text=True, check=False)
         assert checked.returncode == 0, checked.stdout + checked.stderr
         assert "alid schema" in checked.stdout

@@ -31,11 +31,10 @@ def stack_name(file: Path) -> str:
 
 
 def own_part(plan: ClusterPlan, host: HostPlan) -> str:
-    """Return user-data without the shipped files' contents: test_cloud_init.py compares those with the files."""
-    text = render_user_data(plan, host, KEYS)
-    mark = "\n- content: |\n"
-    head, *entries = text.split(mark)
-    return mark.join([head, *entries[:2]]) + "\n"
+    """Return user-data without the shipped files' contents: test_install.py compares those with the files."""
+    mark = "\n    === /"
+    head, *files = render_user_data(plan, host, KEYS).split(mark)
+    return mark.join([head, *files[:2]]) + "\n"
 
 
 @pytest.mark.parametrize("file", STACKS, ids=stack_name)

@@ -110,7 +110,7 @@ def final_loss(cluster: Project, job: dict[str, Any]) -> str:
 
 @pytest.mark.faults
 def test_a_killed_worker_costs_only_time(cluster: Project) -> None:
-    long = ("--", "--steps", "60")  # so long that the machine dies in the middle of it
+    long = ("--", "--batch", "2", "--steps", "30")  # a second a step: the machine dies in the middle of it
     unbroken = submit(cluster, "train-tiny", "--name", "unbroken", *long)
     follow(cluster, str(unbroken["id"]), 600)
 

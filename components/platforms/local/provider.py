@@ -36,7 +36,7 @@ Props = dict[str, Any]
 SWITCH_OUTPUTS = ("starts", "pid", "running")
 VM_OUTPUTS = ("address", "host_key", "machine_id", "boots", "pid", "running", "accelerated_by")
 VM_REPLACED_BY = ("host", "folder", "image", "memory_mib", "private_ip", "user_data")
-VM_RESTARTED_BY = ("vcpus", "ssh_port", "accelerator", "switch_starts")
+VM_RESTARTED_BY = ("vcpus", "ssh_port", "accelerator", "niceness", "switch_starts")
 
 LOOPBACK = "127.0.0.1"
 _LEAST_MEMORY_MIB = 512
@@ -164,6 +164,7 @@ def _started(machine: Machine, image: GoldenImage, props: Props, machine_id: str
         vcpus=int(props["vcpus"]),
         memory_mib=int(props["memory_mib"]),
         ssh_port=int(props["ssh_port"]),
+        niceness=int(props["niceness"]),
     )
     since = machine.console_size()
     machine.start(image, hardware, _cards(props))

@@ -29,7 +29,8 @@ adds a level to every page walk, pku and mpx make every context switch larger. M
 
 @dataclass(frozen=True, kw_only=True)
 class MachineConfig:
-    """Everything that decides a machine's command line. Paths are absolute; `accelerator` is kvm or tcg."""
+    """Everything that decides a machine's command line. Paths are absolute; `accelerator` is kvm or tcg,
+    `niceness` the process's own, as nice(1) counts."""
 
     name: str
     accelerator: str
@@ -45,11 +46,13 @@ class MachineConfig:
     pidfile: Path
     monitor: Path
     switch: Path
+    niceness: int
 
 
 def command(config: MachineConfig) -> list[str]:
     """Return the arguments that start the machine in the background; they return once it runs."""
     return [
+        "nice", "-n", str(config.niceness),
         QEMU, "-name", config.name, *_processor(config), "-m", str(config.memory_mib),
         "-display", "none", "-nodefaults", "-no-user-config", "-rtc", "base=utc",
         "-daemonize", "-pidfile", str(config.pidfile),

@@ -41,6 +41,7 @@ class VmArgs:
     ssh_port: int
     accelerator: str
     """auto, kvm or tcg."""
+    niceness: int
     user_data: pulumi.Input[str]
     switch_starts: pulumi.Input[int]
 

@@ -34,6 +34,7 @@ class Hardware:
     vcpus: int
     memory_mib: int
     ssh_port: int
+    niceness: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +105,7 @@ class Machine:
                 pidfile=self.folder / PIDFILE,
                 monitor=self.monitor,
                 switch=switch_socket(self.run),
+                niceness=hardware.niceness,
             )
         )
         try:

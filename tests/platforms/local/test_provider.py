@@ -41,6 +41,7 @@ def inputs(stack_run: Path) -> Props:
         "private_ip": "10.77.0.4/20",
         "ssh_port": free_port(),
         "accelerator": "tcg",
+        "niceness": 0,
         "user_data": "#cloud-config\n",
         "switch_starts": 1,
     }

@@ -26,6 +26,7 @@ CONFIG = MachineConfig(
     pidfile=Path("/run/yard-head/qemu.pid"),
     monitor=Path("/sockets/yard-head.qmp"),
     switch=Path("/sockets/switch"),
+    niceness=3,
 )
 
 

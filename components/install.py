@@ -1,0 +1,70 @@
+"""The install script: every file of a node in one shell script, the same wherever it runs. Pure.
+
+A script, since cloud-init would parse the same text a dozen times as `write_files`; plain text, since a person reads
+user-data and the difference between two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+from components.errors import CatalogError
+
+_FILES = Path(__file__).parent.parent / "cloud-init" / "files"
+_MARK = "=== /"
+"""Begins the line before each file's content; the rest of the line is its path."""
+_END = "END-OF-FILES"
+
+
+@dataclass(frozen=True)
+class NodeFile:
+    """A text file of a node; its owner is root. The path is absolute, the text empty or ended by a newline."""
+
+    path: str
+    text: str
+    executable: bool = False
+
+
+@cache
+def shipped_files() -> tuple[NodeFile, ...]:
+    """Return the static files of the bundle, by path."""
+    paths = sorted(path for path in _FILES.rglob("*") if path.is_file())
+    return tuple(
+        NodeFile(f"/{path.relative_to(_FILES)}", path.read_text(), bool(path.stat().st_mode & 0o100)) for path in paths
+    )
+
+
+def render_install(files: Iterable[NodeFile]) -> str:
+    """Return the script. Few processes and one pass, since an emulated machine feels every process it starts.
+
+    Raises CatalogError for a file that the script's own marks would tear.
+    """
+    files = list(files)
+    for file in files:
+        _check(file)
+    folders = sorted({str(PurePosixPath(file.path).parent) for file in files})
+    programs = sorted(file.path for file in files if file.executable)
+    body = "".join(f"=== {file.path}\n{file.text}" for file in files)
+    return f"""#!/usr/bin/env bash
+# Writes this node's files and starts its bring-up. Each file's text follows a line with its path.
+set -euo pipefail
+umask 022
+mkdir -p {" ".join(folders)}
+awk '/^=== \\// {{ if (file) close(file); file = $2; printf "" > file; next }} {{ print > file }}' <<'{_END}'
+{body}{_END}
+chmod 0755 {" ".join(programs)}
+systemctl start --no-block trainyard-bootstrap.service
+"""
+
+
+def _check(file: NodeFile) -> None:
+    lines = file.text.splitlines()
+    torn = _END in lines or any(line.startswith(_MARK) for line in lines) or (lines and not file.text.endswith("\n"))
+    if torn or not PurePosixPath(file.path).is_absolute() or any(mark in file.path for mark in " '\"$*?\n"):
+        raise CatalogError(
+            f"the install script cannot carry {file.path}: its path must be absolute and plain, its text must end with "
+            f"a newline and have no line that is {_END} or begins with '{_MARK}'"
+        )
