@@ -3,10 +3,10 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 ENV := source .trainyard/env.sh &&
 
-.PHONY: help setup golden demo down preview check test test-full bench lint fmt
+.PHONY: help setup golden demo down preview check test bench lint fmt
 
 help:  ## list what there is to make
-	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 16
 
 setup:  ## install what is missing: system packages, Python environment, Pulumi CLI
 	@tools/setup.sh
@@ -26,10 +26,7 @@ preview: setup  ## show what `pulumi up` of the local stack would do
 check: setup  ## linters, types and the tests that need no machine
 	@$(ENV) tools/check.sh
 
-test: golden  ## check, and the tests on a real local cluster
-	@$(ENV) tools/check.sh && python -m pytest -v -m "integration and not faults"
-
-test-full: golden  ## test, and the faults: killed machines, broken bootstraps, wrong keys
+test: golden  ## check, and the tests on a real local cluster that is broken on purpose
 	@$(ENV) tools/check.sh && python -m pytest -v -m integration
 
 bench: golden  ## measure the local stack against its ceilings

@@ -1,11 +1,14 @@
-"""`make bench`: what the local stack must reach, measured on this machine. Needs a running stack (`make demo`).
+"""`make bench`: what the local stack must reach, measured on this machine.
 
-Compares within one run, since machines differ and are noisy: a preview with an empty program's preview, a submission
-with an ssh round trip, a job with a bare srun. Prints a table; exit code 1 when a ceiling is passed.
+Runs the whole demo from cold machines, then measures on its cluster. Compares within one run, since machines differ and
+are noisy: a preview with an empty program's preview, a submission with an ssh round trip, a job with a bare srun.
+Prints a table; exit code 1 when a ceiling is passed. The cluster stays.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
 import subprocess
 import sys
@@ -14,9 +17,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from components.platforms.local.paths import PIDFILE
 
 STACK = "local"
 ROOT = Path(__file__).parents[1]
@@ -26,6 +32,22 @@ _EMPTY = {
     "__main__.py": "",
     "Pulumi.local.yaml": "config: {}\n",
 }
+_STAMP = r'date "+began %s.%N"'
+_LAUNCH_JOB = f"name: bench-launch\nnodes: 2\ntime: 5m\nrun: |\n  {_STAMP}\n"
+# Prints the seconds from asking to a rank's first line, for a bare srun and for the job's script, on the head's clock.
+_LAUNCH = r"""
+cd "$1"
+first() { sed -nE 's/.*began ([0-9.]+).*/\1/p' | sort -n | head -1; }
+t0=$(date +%s.%N)
+t1=$(srun --nodes=2 --ntasks-per-node=1 --exclusive --mem=0 --gpus-per-node=2 bash -c 'date "+began %s.%N"' | first)
+: >job.log
+t2=$(date +%s.%N)
+sbatch --quiet job.sbatch
+until grep -q began job.log; do sleep 0.2; done
+t3=$(first <job.log)
+until [[ -z $(squeue -h -n bench-launch) ]]; do sleep 0.5; done
+awk "BEGIN { print $t1 - $t0, $t3 - $t2 }"
+"""
 
 
 @dataclass(frozen=True)
@@ -54,10 +76,27 @@ def median_seconds(action: Callable[[], object], runs: int) -> float:
     return statistics.median(durations)
 
 
-def python(*arguments: str) -> str:
-    """Run one of the project's modules and return what it prints."""
-    done = subprocess.run([sys.executable, "-m", *arguments], check=True, capture_output=True, text=True, cwd=ROOT)
-    return done.stdout
+def output(*command: str) -> str:
+    """Run a command in the checkout and return what it prints. Its own words on stderr reach the terminal."""
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
+
+
+def yard(*arguments: str) -> str:
+    """Run yard on the stack and return what it prints."""
+    return output(sys.executable, "-m", "jobs", *arguments)
+
+
+def yard_json(*arguments: str) -> Any:
+    """Return what yard says with --json."""
+    return json.loads(yard(arguments[0], "--json", *arguments[1:]))
+
+
+def demo_cost() -> Figure:
+    """Seconds of `make demo` from cold machines, with tools and golden image cached."""
+    subprocess.run(["make", "down"], check=True, cwd=ROOT)
+    begin = time.perf_counter()
+    subprocess.run(["make", "demo"], check=True, cwd=ROOT)
+    return Figure("make demo, warm", time.perf_counter() - begin, 120.0, "s")
 
 
 def preview_cost(runs: int) -> Figure:
@@ -65,59 +104,85 @@ def preview_cost(runs: int) -> Figure:
     with tempfile.TemporaryDirectory() as folder:
         for name, text in _EMPTY.items():
             (Path(folder) / name).write_text(text)
-        shell = f". {ROOT}/.trainyard/env.sh && cd {folder} && unset PULUMI_OPTION_CONFIG_FILE && "
-        bash(shell + "PULUMI_BACKEND_URL=file://$PWD pulumi stack init local --non-interactive")
-        empty = median_seconds(
-            lambda: bash(shell + "PULUMI_BACKEND_URL=file://$PWD pulumi preview -s local --non-interactive"), runs
-        )
-    ours = median_seconds(lambda: python("tools.stack", "preview", STACK), runs)
+        shell = f". '{ROOT}/.trainyard/env.sh' && cd {folder} && unset PULUMI_OPTION_CONFIG_FILE && "
+        here = "PULUMI_BACKEND_URL=file://$PWD pulumi --non-interactive"
+        output("bash", "-c", f"{shell}{here} stack init local")
+        empty = median_seconds(lambda: output("bash", "-c", f"{shell}{here} preview -s local"), runs)
+    ours = median_seconds(lambda: output(sys.executable, "-m", "tools.stack", "preview", STACK), runs)
     return Figure(f"preview, over an empty program's {empty:.1f} s", ours - empty, 2.0, "s")
 
 
-def bash(text: str) -> str:
-    """Run a shell line and return what it prints."""
-    return subprocess.run(["bash", "-c", text], check=True, capture_output=True, text=True).stdout
-
-
-def submit_cost(runs: int, head: str) -> Figure:
+def submit_cost(runs: int) -> Figure:
     """Seconds that `yard submit` takes over an ssh round trip on a warm connection."""
-    trip = median_seconds(lambda: python("jobs", "ssh", head, "--stack", STACK, "--", "true"), runs)
-    bare = median_seconds(lambda: bash(f"ssh -F {ROOT}/.trainyard/ssh/{STACK}/config {head} true"), runs)
-    ours = median_seconds(lambda: python("jobs", "submit", "hello", "--json", "--stack", STACK), runs)
-    python("jobs", "cancel", "--all", "--stack", STACK)
-    return Figure(f"yard submit, over an ssh trip of {bare:.2f} s (yard ssh: {trip:.2f} s)", ours - bare, 0.5, "s")
+    head = head_name()
+    config = f"{ROOT}/.trainyard/ssh/{STACK}/config"
+    trip = median_seconds(lambda: output("ssh", "-F", config, head, "true"), runs)
+    ours = median_seconds(lambda: yard("submit", "hello"), runs)
+    yard("cancel", "--all")
+    return Figure(f"yard submit, over an ssh round trip of {trip:.2f} s", ours - trip, 0.5, "s")
+
+
+def launch_cost(runs: int) -> Figure:
+    """Seconds from sbatch to a rank's first line, over the same for a bare srun; both on the cluster's own clocks."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(_LAUNCH_JOB)
+        file.flush()
+        job = yard_json("submit", file.name)
+    yard("wait", str(job["id"]))
+    script = f"bash -c {_quoted(_LAUNCH)} launch {job['run_dir']}"
+    pairs = [[float(word) for word in yard("ssh", head_name(), "--", script).split()] for _ in range(runs)]
+    bare, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return Figure(f"job launch, over a bare srun's {bare:.1f} s", ours - bare, 1.0, "s")
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def head_name() -> str:
+    """Return the head's name."""
+    return str(json.loads(output(sys.executable, "-m", "tools.stack", "outputs", STACK))["cluster"]["head"]["name"])
 
 
 def machines() -> list[int]:
-    """Return the process ids of the stack's VMs."""
-    return [int(path.read_text()) for path in _RUN.rglob("*pid*") if path.is_file() and "switch" not in path.name]
+    """Return the process ids of the stack's machines."""
+    return [int(path.read_text()) for path in _RUN.rglob(PIDFILE)]
 
 
 def memory_gib(pids: list[int]) -> float:
-    """Return the resident memory of the VMs together."""
+    """Return the resident memory of processes together."""
     pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
     return pages * 4096 / 2**30
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """Return the CPU time that the VMs have used so far."""
+    """Return the CPU time that processes have used so far."""
     fields = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split() for pid in pids]
     return sum(int(field[11]) + int(field[12]) for field in fields) / 100
 
 
+def idle_cost(pids: list[int], seconds: float) -> Figure:
+    """Share of a core that the machines use together when nothing runs on them."""
+    begin = cpu_seconds(pids)
+    time.sleep(seconds)
+    return Figure("idle CPU of the machines together", (cpu_seconds(pids) - begin) / seconds * 100, 10.0, "% of a core")
+
+
 def main() -> int:
     """Measure and print. Returns 1 when a ceiling is passed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--no-demo", action="store_true", help="measure on the running cluster only")
+    figures = [] if parser.parse_args().no_demo else [demo_cost()]
     pids = machines()
     if not pids:
         sys.stderr.write("make bench: no running stack; run `make demo` first\n")
         return 1
-    begin = cpu_seconds(pids)
-    time.sleep(30)
-    figures = [
-        Figure("idle CPU of the VMs together", (cpu_seconds(pids) - begin) / 30 * 100, 10.0, "% of a core"),
-        Figure("memory of the VMs together", memory_gib(pids), 5.0, "GiB"),
+    figures += [
         preview_cost(5),
-        submit_cost(5, python("jobs", "hostfile", "--format", "names", "--stack", STACK).split()[0]),
+        submit_cost(5),
+        launch_cost(3),
+        idle_cost(pids, 30.0),
+        Figure("memory of the machines together", memory_gib(pids), 5.0, "GiB"),
     ]
     table = Table("what", "measured", "at most", "")
     for figure in figures:

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 
-from tools.engine import run_pulumi
+from tools.engine import end_session, run_pulumi
 from tools.environment import PROJECT, STATE, ToolError, backend_folder, load
 from tools.locks import clear_stale
 from tools.stackfile import committed, copy_of, refresh_copy
@@ -102,6 +102,8 @@ class Stack:
         if self.backend is None:
             return
         for pid in clear_stale(self.backend, self.name):
+            # A pulumi that run_pulumi started led a session of its own; its plugins may have outlived both.
+            end_session(pid)
             sys.stderr.write(f"stack '{self.name}': cleared the lock of pulumi process {pid}, which is dead\n")
 
 

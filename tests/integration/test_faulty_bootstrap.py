@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.project import Project, alive, wait_until
+from tools.engine import session_members
 
-pytestmark = [pytest.mark.integration, pytest.mark.faults]
+pytestmark = pytest.mark.integration
 
 _ONCE = """# Fails the first time it runs on a node, like a mirror that hiccups.
 # runs: once
@@ -45,8 +46,12 @@ def test_a_killed_up_is_mended_and_a_stage_that_always_fails_speaks(faulty: Proj
     run = faulty.folder / ".trainyard" / "run"
     wait_until("two machines", 120, lambda: len(list(run.rglob("console.log"))) == 2, 0.5)
     time.sleep(2)
-    os.killpg(first.pid, signal.SIGKILL)
+    engine = int(Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()[0])
+    for pid in (first.pid, engine):
+        os.kill(pid, signal.SIGKILL)
     first.wait(30)
+    assert first.stdout is not None
+    first.stdout.close()
 
     said = faulty.stack("up", timeout=900, check=False)
     assert said.code != 0
@@ -54,6 +59,7 @@ def test_a_killed_up_is_mended_and_a_stage_that_always_fails_speaks(faulty: Proj
     # The console tells of the stage that failed once; that the head got past it is why flux could speak.
     console = next(run.rglob("bad-head/console.log")).read_text(errors="replace")
     assert "stage 12-hiccup failed (attempt 1 of 3)" in console
+    assert session_members(engine) == [], "plugins of the killed engine still run"
 
 
 def test_down_after_failure_leaves_nothing(faulty: Project) -> None:
