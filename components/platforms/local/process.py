@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -40,6 +41,15 @@ def wait_gone(pid: int, seconds: float) -> bool:
         return bool(select.select([handle], [], [], seconds)[0])
     finally:
         os.close(handle)
+
+
+def weigh(pid: int, niceness: int) -> None:
+    """Give a session's processes this niceness towards other sessions.
+
+    Where the kernel groups processes by session (sched(7), autogroup), their own niceness counts within one only.
+    """
+    with suppress(OSError):  # no such grouping here, or the process has ended
+        Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
 
 
 def end(pid: int, seconds: float = 3.0) -> None:

@@ -114,6 +114,8 @@ class Machine:
             raise PlatformError(f"{self.name}: {qemu.QEMU} is missing. Fix: install qemu-system-x86") from error
         if done.returncode:
             raise PlatformError(f"{self.name}: QEMU did not start: {done.stderr.strip() or 'it said nothing'}")
+        if self.pid is not None:
+            process.weigh(self.pid, hardware.niceness)
 
     def console_size(self) -> int:
         """Return how much the console has said so far: what comes after belongs to the next start."""

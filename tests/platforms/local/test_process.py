@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from components.platforms.local.process import end, find, started_under, wait_gone
+from components.platforms.local.process import end, find, started_under, wait_gone, weigh
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
@@ -80,3 +80,20 @@ def test_waiting_ends_with_the_process_or_with_the_patience(tmp_path: Path, star
     process.kill()
     assert wait_gone(process.pid, 5)
     assert time.monotonic() - begin < 4
+
+
+def test_a_session_is_weighed_against_others() -> None:
+    grouped = Path("/proc/sys/kernel/sched_autogroup_enabled")
+    if not grouped.exists() or grouped.read_text().strip() != "1":
+        pytest.skip("this kernel does not group processes by session")
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        weigh(other.pid, 3)
+        said = Path(f"/proc/{other.pid}/autogroup").read_text()
+        other.kill()
+    assert said.split()[-2:] == ["nice", "3"]
+
+
+def test_weighing_what_is_gone_is_no_error() -> None:
+    with subprocess.Popen(["true"]) as other:
+        other.wait()
+    weigh(other.pid, 3)
