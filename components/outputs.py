@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -57,6 +58,12 @@ class ClusterOutputs(_Out):
     env: dict[str, dict[str, str]]
     thresholds: dict[str, float | None]
     usd_per_hour: float | None
+
+
+def ssh_command(head: Mapping[str, Any]) -> str:
+    """Return the command that logs in to the head as its admin, with the stack's `ssh_private_key` in an agent."""
+    jump = f"-J {head['proxy_jump']} " if head.get("proxy_jump") else ""
+    return f"ssh {jump}-p {head['port']} {head['admin_user']}@{head['address']}"
 
 
 def read_outputs(raw: Any) -> ClusterOutputs:

@@ -50,6 +50,7 @@ def test_the_cluster_is_ready(cluster: Project) -> None:
     assert slurm_states(cluster) == {FIRST: "idle", SECOND: "idle"}
     outputs = json.loads(cluster.stack("outputs").out)
     assert outputs["cluster"]["contract"] == 1
+    assert outputs["ssh"] == "ssh -p 23100 ops@127.0.0.1"
     assert [node["name"] for node in outputs["cluster"]["nodes"]] == [FIRST, SECOND]
 
 
