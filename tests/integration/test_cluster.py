@@ -109,11 +109,11 @@ def final_loss(cluster: Project, job: dict[str, Any]) -> str:
 
 
 def test_a_killed_worker_costs_only_time(cluster: Project) -> None:
-    long = ("--", "--batch", "2", "--steps", "30")  # a second a step: the machine dies in the middle of it
-    unbroken = submit(cluster, "train-tiny", "--name", "unbroken", *long)
+    small = ("--", "--batch", "2")  # a second or two a step: the machine dies in the middle of twenty
+    unbroken = submit(cluster, "train-tiny", "--name", "unbroken", *small)
     follow(cluster, str(unbroken["id"]), 600)
 
-    broken = submit(cluster, "train-tiny", "--name", "broken", *long)
+    broken = submit(cluster, "train-tiny", "--name", "broken", *small)
     job = str(broken["id"])
     wait_until(
         "a first checkpoint", 300, lambda: "latest" in cluster.on(HEAD, f"find {broken['run_dir']} -name latest")
