@@ -86,3 +86,11 @@ def test_reading_and_rendering_load_no_pulumi() -> None:
     modules = "components.stackfile, components.slurm, components.cloud_init, components.handover, components.outputs"
     code = f"import sys, {modules}; sys.exit(any(name.startswith('pulumi') for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_the_engines_plugin_for_local_machines_loads_no_pydantic() -> None:
+    # It starts on every preview, and people wait for it.
+    code = (
+        "import sys, components.platforms.local.provider; sys.exit('pydantic' in sys.modules or 'rich' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

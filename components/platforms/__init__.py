@@ -6,15 +6,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from components.errors import Problem, RuleError
-from components.spec import PlatformSpec
 
 if TYPE_CHECKING:
     from components.plan import ClusterPlan
     from components.platforms.base import Platform
-    from components.spec import ClusterSpec
+    from components.spec import ClusterSpec, PlatformSpec
 
 PLATFORMS: dict[str, str] = {
-    "local": "components.platforms.local",
+    "local": "components.platforms.local.spec",
 }
 """Provider name -> module that offers `Spec` (a PlatformSpec), `problems(spec, plan)` and `platform_class()`."""
 
@@ -30,6 +29,9 @@ def platform_model(section: Any) -> type[PlatformSpec] | None:
 
 def platform_spec(value: Any) -> PlatformSpec:
     """Validate the `platform:` section with the model of its provider. Raises RuleError for an unknown one."""
+    # Imported here: the local machines' plugin comes through this package and has no use for pydantic.
+    from components.spec import PlatformSpec  # noqa: PLC0415
+
     if isinstance(value, PlatformSpec):
         return value
     known = ", ".join(sorted(PLATFORMS))

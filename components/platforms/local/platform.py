@@ -8,12 +8,12 @@ import pulumi
 
 from components.plan import HostPlan, Role
 from components.platforms.base import Host, Platform, PlatformArgs
-from components.platforms.local import Spec
 from components.platforms.local.fit import ssh_port
 from components.platforms.local.image import ensure_image, image_id
 from components.platforms.local.paths import runs_folder
 from components.platforms.local.probe import choose
 from components.platforms.local.resources import Switch, Vm, VmArgs
+from components.platforms.local.spec import Spec
 
 ADMIN_USER = "ops"
 _WORKER_NICENESS = 3

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 class BuildProgress:
@@ -24,11 +24,7 @@ class BuildProgress:
         self._begin = time.monotonic()
         self._live: Progress | None = None
         if self._stream.isatty():
-            self._live = Progress(
-                SpinnerColumn(), TextColumn(f"{title}: {{task.description}}"), TimeElapsedColumn(),
-                console=Console(file=self._stream), transient=True,
-            )  # fmt: skip
-            self._live.add_task("start", total=None)
+            self._live = _live(title, self._stream)
 
     @property
     def elapsed(self) -> float:
@@ -55,3 +51,14 @@ class BuildProgress:
     def _line(self, text: str) -> None:
         self._stream.write(f"{self._title}: {self.elapsed:4.0f} s  {text}\n")
         self._stream.flush()
+
+
+def _live(title: str, stream: TextIO) -> Progress:
+    # Imported here: every preview imports this module, and only a build on a terminal draws.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+
+    columns = (SpinnerColumn(), TextColumn(f"{title}: {{task.description}}"), TimeElapsedColumn())
+    progress = Progress(*columns, console=Console(file=stream), transient=True)
+    progress.add_task("start", total=None)
+    return progress
