@@ -23,6 +23,8 @@ _SHORT = {"float32": "float", "bfloat16": "bfloat16", "float16": "half"}
 def parse_size(text: str) -> int:
     """Return bytes of a size as nccl-tests writes them: 8, 4K, 16M, 8G. Raises ValueError."""
     digits, unit = (text, "") if text.isdigit() else (text[:-1], text[-1:].upper())
+    if unit not in _UNITS or not digits.isdigit():
+        raise ValueError(f"'{text}' is no size; write for example 8, 4K, 16M or 8G")
     return int(digits) * _UNITS[unit]
 
 
@@ -194,8 +196,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--min-busbw", type=_floor, metavar="GB/s", help="exit 1 below this; empty: no floor")
     chosen = parser.parse_args(arguments)
-    if chosen.factor <= 1 or chosen.iters < 1:
-        parser.error("-f must be at least 2 and --iters at least 1")
+    if chosen.factor <= 1 or chosen.iters < 1 or chosen.warmup < 0:
+        parser.error("-f must be at least 2, --iters at least 1 and --warmup not negative")
+    if chosen.begin > chosen.end:
+        parser.error(f"-b {chosen.begin} is above -e {chosen.end}; begin at or below the end")
     return chosen
 
 

@@ -2,25 +2,32 @@
 
 Each rank runs it with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set (or Slurm's own). The batch of a
 step depends on the seed and the step alone and is sliced by rank, so runs on any number of ranks see the same data and
-a resumed run repeats an unbroken one. Metrics go to metrics.jsonl in the run directory, a JSON object a line.
+a resumed run repeats an unbroken one. Metrics go to metrics.jsonl in the run directory, a JSON object a line; a rank
+that is alive renews heartbeat-RANK there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import signal
 import statistics
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
 WARM_UP_STEPS = 10
 """Steps left out of the statistics: compilation, allocator and connection set-up."""
+TIMEOUT = timedelta(minutes=5)
+"""How long a collective may wait: this is when a frozen peer is noticed, and longer than any step or checkpoint."""
+_HEARTBEAT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -75,28 +82,42 @@ def peak_tflops(device: str) -> float | None:
     return next((peak for name, peak in PEAK_TFLOPS.items() if name in device), None)
 
 
-def latest_step(run_dir: Path) -> int | None:
-    """Return the newest whole checkpoint's step. A half-written one was never named in `latest`."""
-    try:
-        step = int((run_dir / "latest").read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-    return step if step_dir(run_dir, step).is_dir() else None
-
-
 def step_dir(run_dir: Path, step: int) -> Path:
     """Return the folder of a step's checkpoint."""
     return run_dir / f"step-{step:08d}"
 
 
+def is_whole(folder: Path) -> bool:
+    """Say whether all ranks have finished writing: DCP renames .metadata into place after the last of them."""
+    return (folder / ".metadata").is_file()
+
+
+def latest_step(run_dir: Path) -> int | None:
+    """Return the newest whole checkpoint's step: what `latest` names, or None where it names none that is whole."""
+    try:
+        step = int((run_dir / "latest").read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return step if is_whole(step_dir(run_dir, step)) else None
+
+
 def publish(run_dir: Path, step: int, keep: int) -> None:
-    """Name a finished checkpoint in `latest`, atomically, and remove all but the newest `keep`."""
+    """Name a finished checkpoint in `latest`, atomically; of those before it, keep the newest `keep` - 1 whole ones."""
     fresh = run_dir / "latest.new"
-    fresh.write_text(f"{step}\n")
+    with fresh.open("w") as file:
+        file.write(f"{step}\n")
+        file.flush()
+        os.fsync(file.fileno())
     fresh.replace(run_dir / "latest")
-    whole = sorted(path for path in run_dir.glob("step-????????") if int(path.name[5:]) <= step)
-    for old in whole[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+    older = sorted(path for path in run_dir.glob("step-????????") if int(path.name[5:]) <= step)
+    kept = [path for path in older if is_whole(path)][-keep:]
+    for path in set(older) - set(kept):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def percentile(ordered: list[float], share: float) -> float:
+    """Return the smallest of the sorted values that at least `share` of them do not exceed (nearest rank)."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def rank_from_environment() -> tuple[int, int, int]:
@@ -110,7 +131,7 @@ def rank_from_environment() -> tuple[int, int, int]:
     return found[0], found[1], found[2]
 
 
-def build_model(torch: Any, shape: Shape) -> Any:
+def build_model(torch: Any, shape: Shape, recompute: bool) -> Any:
     """Return the GPT. Its classes live in here, so that the arithmetic above can be used without torch."""
     nn, functional = torch.nn, torch.nn.functional
 
@@ -129,22 +150,33 @@ def build_model(torch: Any, shape: Shape) -> Any:
             x = x + self.out(mixed.transpose(1, 2).reshape(batch, seq, h))
             return x + self.down(functional.gelu(self.up(self.norm_2(x)), approximate="tanh"))
 
+    class Head(nn.Module):  # type: ignore[misc, name-defined]
+        """The last norm, the logits and their loss: one module, so that compilation never keeps the logits in fp32."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(shape.hidden)
+            self.logits = nn.Linear(shape.hidden, shape.vocab, bias=False)
+
+        def forward(self, x: Any, y: Any) -> Any:
+            return functional.cross_entropy(self.logits(self.norm(x)).flatten(0, 1).float(), y.flatten())
+
     class Gpt(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.tokens = nn.Embedding(shape.vocab, shape.hidden)
             self.positions = nn.Embedding(shape.seq, shape.hidden)
             self.blocks = nn.ModuleList(Block() for _ in range(shape.layers))
-            self.norm = nn.LayerNorm(shape.hidden)
-            self.head = nn.Linear(shape.hidden, shape.vocab, bias=False)
+            self.head = Head()
 
         def forward(self, x: Any, y: Any) -> Any:
-            place = torch.arange(x.shape[1], device=x.device)
-            hidden = self.tokens(x) + self.positions(place)
+            hidden = self.tokens(x) + self.positions(torch.arange(x.shape[1], device=x.device))
             for block in self.blocks:
-                hidden = block(hidden)
-            logits = self.head(self.norm(hidden))
-            return functional.cross_entropy(logits.view(-1, shape.vocab).float(), y.reshape(-1))
+                if recompute:
+                    hidden = torch.utils.checkpoint.checkpoint(block, hidden, use_reentrant=False)
+                else:
+                    hidden = block(hidden)
+            return self.head(hidden, y)
 
         def init_weights(self, seed: int) -> None:
             generator = torch.Generator(device=self.tokens.weight.device).manual_seed(seed)
@@ -158,16 +190,24 @@ def build_model(torch: Any, shape: Shape) -> Any:
 
 
 class Data:
-    """Batches by step: synthetic tokens, or windows of a memory-mapped file of unsigned 16-bit token ids."""
+    """Batches by step: synthetic tokens, or windows of a memory-mapped file of unsigned token ids."""
 
-    def __init__(self, torch: Any, source: str, shape: Shape, seed: int) -> None:
-        self.torch, self.shape, self.seed = torch, shape, seed
-        self.tokens = None
-        if source != "synthetic":
-            count = os.path.getsize(source) // 2
-            if count <= shape.seq + 1:
-                raise SystemExit(f"train: {source} holds {count} tokens, a window needs {shape.seq + 1}")
-            self.tokens = torch.from_file(source, shared=False, size=count, dtype=torch.int16)
+    def __init__(self, torch: Any, options: argparse.Namespace, shape: Shape) -> None:
+        self.torch, self.shape, self.seed, self.source = torch, shape, options.seed, options.data
+        self.tokens, self.mask = None, (1 << 8 * options.token_bytes) - 1
+        if self.source == "synthetic":
+            return
+        if not os.path.isfile(self.source):
+            raise SystemExit(f"train: --data {self.source} is no file. Fix: name a file of token ids, or 'synthetic'")
+        count, rest = divmod(os.path.getsize(self.source), options.token_bytes)
+        if rest or count < shape.seq + 1:
+            raise SystemExit(
+                f"train: {self.source} holds {count} tokens of {options.token_bytes} bytes and {rest} bytes more; "
+                f"a window needs {shape.seq + 1} tokens. Fix: prepare more data, or correct --token-bytes"
+            )
+        self.tokens = torch.from_file(
+            self.source, shared=False, size=count, dtype={2: torch.int16, 4: torch.int32}[options.token_bytes]
+        )
 
     def batch(self, step: int, batch: int, first: int, last: int) -> Any:
         """Return rows first..last of the step's global batch, seq + 1 tokens each."""
@@ -177,9 +217,14 @@ class Data:
             # A sequence that counts on from a random start: there is something to learn, so the loss must fall.
             start = self.torch.randint(0, self.shape.vocab, (batch, 1), generator=generator)
             return ((start + self.torch.arange(width)) % self.shape.vocab)[first:last]
-        starts = self.torch.randint(0, len(self.tokens) - width, (batch,), generator=generator)[first:last]
-        windows = self.torch.stack([self.tokens[start : start + width] for start in starts.tolist()])
-        return windows.long() & 0xFFFF
+        starts = self.torch.randint(0, len(self.tokens) - width + 1, (batch,), generator=generator)[first:last]
+        windows = self.torch.stack([self.tokens[start : start + width] for start in starts.tolist()]).long() & self.mask
+        if (largest := int(windows.max())) >= self.shape.vocab:
+            raise SystemExit(
+                f"train: {self.source} holds token {largest}, and the preset's vocabulary has {self.shape.vocab}. "
+                "Fix: tokenise with that vocabulary, choose another preset, or correct --token-bytes"
+            )
+        return windows
 
 
 class Trainer:
@@ -190,36 +235,43 @@ class Trainer:
         self.shape = PRESETS[options.preset]
         self.run_dir = Path(options.run_dir)
         self.rank, self.ranks, local = rank_from_environment()
+        if options.batch % self.ranks:
+            raise SystemExit(f"train: --batch {options.batch} must be a multiple of the world size {self.ranks}")
         import torch  # noqa: PLC0415  (takes seconds; --help and the arithmetic need not wait)
         import torch.distributed as dist  # noqa: PLC0415
+        import torch.utils.checkpoint  # noqa: PLC0415
 
         self.torch, self.dist = torch, dist
+        if options.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True)
         self.cuda = torch.cuda.is_available()
         if self.cuda:
             torch.cuda.set_device(local)
         self.device = torch.device("cuda", local) if self.cuda else torch.device("cpu")
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29500")
-        dist.init_process_group("nccl" if self.cuda else "gloo", rank=self.rank, world_size=self.ranks)
-        if options.batch % self.ranks:
-            raise SystemExit(f"train: --batch {options.batch} must be a multiple of the world size {self.ranks}")
         self.rows = options.batch // self.ranks
-        self.data = Data(torch, options.data, self.shape, options.seed)
-        self.model = self._parallel(build_model(torch, self.shape).to(self.device))
+        self.data = Data(torch, options, self.shape)
+        backend = "nccl" if self.cuda else "gloo"
+        dist.init_process_group(backend, rank=self.rank, world_size=self.ranks, timeout=TIMEOUT)
+        self.model = self._parallel(build_model(torch, self.shape, options.recompute).to(self.device))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr, fused=self.cuda)
         self.step = 0
-        self.stopping = False
+        self.asked_to_stop = False
+        self.heard = 0.0
         for number in (signal.SIGTERM, signal.SIGUSR2):
             signal.signal(number, self._stop)
 
     def _stop(self, *_: object) -> None:
-        self.stopping = True
+        self.asked_to_stop = True
 
     def _parallel(self, model: Any) -> Any:
         model.init_weights(self.options.seed)
+        if self.options.compile:
+            for part in (*model.blocks, model.head):
+                part.compile()
         if self.options.parallel == "ddp":
-            if self.options.compile:
-                model.compile()
             wrap = self.torch.nn.parallel.DistributedDataParallel
             return wrap(model, device_ids=[self.device.index] if self.cuda else None)
         from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
@@ -228,10 +280,8 @@ class Trainer:
         mesh = init_device_mesh(self.device.type, (self.ranks,))
         kind = self.torch.bfloat16 if self.cuda else None
         policy = MixedPrecisionPolicy(param_dtype=kind, reduce_dtype=self.torch.float32)
-        for block in model.blocks:
-            if self.options.compile:
-                block.compile()
-            fully_shard(block, mesh=mesh, mp_policy=policy)
+        for part in (*model.blocks, model.head):
+            fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=not self.options.keep_unsharded)
         return fully_shard(model, mesh=mesh, mp_policy=policy)
 
     def say(self, text: str) -> None:
@@ -246,6 +296,9 @@ class Trainer:
         model, optimizer = get_state_dict(self.model, self.optimizer)
         return {"model": model, "optimizer": optimizer, "step": self.torch.tensor(self.step)}
 
+    def _meet(self) -> None:
+        self.dist.barrier(device_ids=[self.device.index] if self.cuda else None)
+
     def save(self) -> float:
         """Write a checkpoint and name it. Returns the seconds it took."""
         import torch.distributed.checkpoint as dcp  # noqa: PLC0415
@@ -254,9 +307,9 @@ class Trainer:
         folder = step_dir(self.run_dir, self.step)
         if self.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
-        self.dist.barrier()
+        self._meet()
         dcp.save(self._state(), checkpoint_id=str(folder))
-        self.dist.barrier()
+        self._meet()
         if self.rank == 0:
             publish(self.run_dir, self.step, self.options.keep)
         return time.perf_counter() - begin
@@ -276,23 +329,20 @@ class Trainer:
         self.step = int(state["step"])
         self.say(f"resumed at step {self.step}")
 
-    def advance(self) -> tuple[float, float]:
-        """Do one step. Returns (global loss, seconds waited for data)."""
+    def advance(self) -> tuple[Any, float]:
+        """Do one step. Returns (this rank's loss, still on the device; seconds waited for data)."""
         begin = time.perf_counter()
         first = self.rank * self.rows
         tokens = self.data.batch(self.step, self.options.batch, first, first + self.rows).to(self.device)
         waited = time.perf_counter() - begin
-        kind = self.torch.bfloat16
         mixed = self.cuda and self.options.parallel == "ddp"
-        with self.torch.autocast(self.device.type, dtype=kind, enabled=mixed):
+        with self.torch.autocast(self.device.type, dtype=self.torch.bfloat16, enabled=mixed):
             loss = self.model(tokens[:, :-1], tokens[:, 1:])
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        total = loss.detach().float()
-        self.dist.all_reduce(total)
         self.step += 1
-        return float(total) / self.ranks, waited
+        return loss.detach().float(), waited
 
     def metrics(self, seconds: float) -> dict[str, float | None]:
         """Return rates for a step that took `seconds`."""
@@ -300,13 +350,14 @@ class Trainer:
         tokens = options.batch * self.shape.seq
         model = model_flops(self.shape, options.batch) / seconds / self.ranks / 1e12
         peak = peak_tflops(self.torch.cuda.get_device_name()) if self.cuda else None
+        hardware = hardware_flops(self.shape, options.batch, options.recompute) / seconds / self.ranks / 1e12
         return {
             "step_ms": seconds * 1e3,
             "samples_per_s": options.batch / seconds,
             "tokens_per_s": tokens / seconds,
             "tokens_per_s_per_rank": tokens / seconds / self.ranks,
             "model_tflops": model,
-            "hardware_tflops": hardware_flops(self.shape, options.batch, False) / seconds / self.ranks / 1e12,
+            "hardware_tflops": hardware,
             "mfu": model / peak if peak else None,
             "peak_memory_gib": self.torch.cuda.max_memory_allocated() / 2**30 if self.cuda else None,
         }
@@ -316,41 +367,49 @@ class Trainer:
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self.resume()
         durations: list[float] = []
-        saved_at, done = self.step, self.step
-        while self.step < self.options.steps:
-            begin = time.perf_counter()
+        done, saved_at, since, waits = 0, self.step, time.perf_counter(), 0.0
+        counted, stopping = self.step, False
+        while self.step < self.options.steps and not stopping:
             loss, waited = self.advance()
-            seconds = time.perf_counter() - begin
-            done += 1
-            if done > WARM_UP_STEPS:
+            done, waits = done + 1, waits + waited
+            self._beat()
+            last, saves = self.step == self.options.steps, self.options.save_every
+            due = bool(saves) and self.step % saves == 0
+            if not (last or due or self.step % self.options.log_every == 0):
+                continue
+            # The device is asked for its results, and the ranks for one another's, only here: both cost a pause.
+            shared = self.torch.stack([loss, self.torch.tensor(float(self.asked_to_stop), device=self.device)])
+            self.dist.all_reduce(shared)
+            mean, stopping = float(shared[0]) / self.ranks, bool(shared[1])
+            seconds = (time.perf_counter() - since) / (self.step - counted)
+            # An interval counts when all of it came after the warm-up.
+            if done - (self.step - counted) >= WARM_UP_STEPS:
                 durations.append(seconds)
-            (self.run_dir / f"heartbeat-{self.rank}").write_text(f"{self.step} {time.time():.1f}\n")
-            record: dict[str, Any] = {"step": self.step, "loss": loss, "data_wait_ms": waited * 1e3}
-            record |= self.metrics(seconds)
-            if self._agree_to_stop() or self.step % self.options.save_every == 0 or self.step == self.options.steps:
+            data_ms = waits / (self.step - counted) * 1e3
+            record = {"step": self.step, "loss": mean, "data_ms": data_ms, **self.metrics(seconds)}
+            if saves and (last or due or stopping):
                 record["checkpoint_s"] = self.save()
                 saved_at = self.step
             self._record(record)
-            if self.stopping:
-                break
+            since, counted, waits = time.perf_counter(), self.step, 0.0
         self._summary(durations, saved_at)
         self._leave()
+
+    def _beat(self) -> None:
+        if time.monotonic() - self.heard > _HEARTBEAT_SECONDS:
+            self.heard = time.monotonic()
+            with suppress(OSError):  # a full disk must not end a run that can go on
+                (self.run_dir / f"heartbeat-{self.rank}").write_text(f"{self.step} {time.time():.1f}\n")
 
     def _leave(self) -> NoReturn:
         # Gloo's destructor joins its threads while it holds the interpreter's lock, which one of them may be waiting
         # for: a rank then hangs after its work is done (seen with torch 2.6). So a Gloo rank ends without it.
-        self.dist.barrier()
+        self._meet()
         if self.dist.get_backend() == "nccl":
             self.dist.destroy_process_group()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
-
-    def _agree_to_stop(self) -> bool:
-        flag = self.torch.tensor([int(self.stopping)], device=self.device)
-        self.dist.all_reduce(flag, op=self.dist.ReduceOp.MAX)
-        self.stopping = bool(int(flag))
-        return self.stopping
 
     def _record(self, record: dict[str, Any]) -> None:
         if self.rank == 0:
@@ -365,7 +424,7 @@ class Trainer:
             ordered = sorted(durations)
             summary |= {
                 "step_ms_p50": statistics.median(ordered) * 1e3,
-                "step_ms_p95": ordered[int(len(ordered) * 0.95)] * 1e3,
+                "step_ms_p95": percentile(ordered, 0.95) * 1e3,
                 "step_ms_max": ordered[-1] * 1e3,
                 **self.metrics(statistics.median(ordered)),
             }
@@ -377,18 +436,23 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="train a GPT with DDP or FSDP2")
     parser.add_argument("--preset", choices=sorted(PRESETS), default="tiny")
     parser.add_argument("--parallel", choices=["ddp", "fsdp2"], default="ddp")
-    parser.add_argument("--data", default="synthetic", help="synthetic, or a file of unsigned 16-bit token ids")
+    parser.add_argument("--data", default="synthetic", help="synthetic, or a file of unsigned token ids")
+    parser.add_argument("--token-bytes", type=int, choices=[2, 4], default=2, help="size of an id in that file")
     parser.add_argument("--batch", type=int, default=8, help="sequences in a step, over all ranks")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--save-every", type=int, default=50)
+    parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints; 0: none at all")
+    parser.add_argument("--log-every", type=int, default=1, help="steps between two records; each costs a pause")
     parser.add_argument("--keep", type=int, default=2, help="checkpoints to keep")
     parser.add_argument("--run-dir", default="run")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--lr", type=float, default=3e-4)
-    parser.add_argument("--compile", action="store_true", help="torch.compile of the blocks")
+    parser.add_argument("--deterministic", action="store_true", help="the same losses in every run, more slowly")
+    parser.add_argument("--compile", action="store_true", help="torch.compile of the blocks and the loss")
+    parser.add_argument("--recompute", action="store_true", help="keep no activations: less memory, more work")
+    parser.add_argument("--keep-unsharded", action="store_true", help="FSDP2: hold gathered weights till the backward")
     chosen = parser.parse_args(arguments)
-    if min(chosen.steps, chosen.save_every, chosen.batch) < 1 or chosen.keep <= 1:
-        parser.error("--steps, --save-every and --batch must be at least 1, --keep at least 2")
+    if min(chosen.steps, chosen.log_every, chosen.batch) < 1 or chosen.save_every < 0 or chosen.keep <= 1:
+        parser.error("--steps, --log-every and --batch must be at least 1, --keep at least 2")
     return chosen
 
 
