@@ -30,13 +30,13 @@ def run_dir_name(name: str, now: datetime, token: str) -> str:
     return f"{name}-{now:%Y%m%d-%H%M%S}-{token}"
 
 
-def pack(files: Mapping[str, str]) -> bytes:
-    """Return a tar of the files."""
+def pack(folder: str, files: Mapping[str, str]) -> bytes:
+    """Return a tar of the files, in a folder of that name."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name, text in sorted(files.items()):
             content = text.encode()
-            entry = tarfile.TarInfo(name)
+            entry = tarfile.TarInfo(f"{folder}/{name}")
             entry.size, entry.mode = len(content), 0o644
             archive.addfile(entry, io.BytesIO(content))
     return buffer.getvalue()
@@ -46,8 +46,9 @@ def submit_line(jobs_dir: str, name: str) -> str:
     """Return the shell line that takes the tar on stdin, submits, and prints the job's id."""
     # A link by id leads to the run folder, so that logs need neither Slurm nor its accounting to be found.
     return (
-        f"set -eu; umask 022; cd {shlex.quote(jobs_dir)}; mkdir -p .ids {shlex.quote(name)}; cd {shlex.quote(name)}; "
-        f"tar -x; id=$(sbatch --parsable {SCRIPT}) || {{ cd ..; rm -r {shlex.quote(name)}; exit 1; }}; "
+        # Few processes: every one is felt where the head is emulated, and somebody waits.
+        f"set -eu; umask 022; cd {shlex.quote(jobs_dir)}; [ -d .ids ] || mkdir -p .ids; tar -x; cd {shlex.quote(name)}; "
+        f"id=$(sbatch --parsable {SCRIPT}) || {{ cd ..; rm -r {shlex.quote(name)}; exit 1; }}; "
         f'id=${{id%%;*}}; ln -sfn {shlex.quote(f"../{name}")} "../.ids/$id"; echo "$id"'
     )
 
@@ -56,7 +57,7 @@ def submit(remote: Remote, job_name: str, files: Mapping[str, str]) -> Submitted
     """Submit a rendered job. Raises RemoteError with Slurm's own words when it is refused."""
     jobs_dir = f"{remote.stack.cluster.shared_path}/jobs"
     name = run_dir_name(job_name, datetime.now(UTC), secrets.token_hex(2))
-    said = remote.run(submit_line(jobs_dir, name), stdin=pack(files), seconds=_SUBMIT_SECONDS).split()
+    said = remote.run(submit_line(jobs_dir, name), stdin=pack(name, files), seconds=_SUBMIT_SECONDS).split()
     if not said or not said[-1].isdigit():
         raise RemoteError(f"sbatch gave no job id but '{' '.join(said)}'; look with `yard ps`")
     return Submitted(job=int(said[-1]), run_dir=f"{jobs_dir}/{name}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -94,9 +95,16 @@ def yard_json(*arguments: str) -> Any:
 def demo_cost() -> Figure:
     """Seconds of `make demo` from cold machines, with tools and golden image cached."""
     subprocess.run(["make", "down"], check=True, cwd=ROOT)
-    begin = time.perf_counter()
-    subprocess.run(["make", "demo"], check=True, cwd=ROOT)
-    return Figure("make demo, warm", time.perf_counter() - begin, 120.0, "s")
+    with subprocess.Popen(["make", "demo"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as demo:
+        assert demo.stdout is not None
+        said = []
+        for line in demo.stdout:
+            sys.stdout.write(line)
+            said.append(line)
+    found = re.search(r"to the job's result\W+([0-9.]+)", "".join(said))
+    if demo.returncode or found is None:
+        raise SystemExit("make bench: make demo failed; what it said is above")
+    return Figure("make demo to the job's result, warm", float(found.group(1)), 120.0, "s")
 
 
 def preview_cost(runs: int) -> Figure:

@@ -20,16 +20,18 @@ def test_the_folder_name_sorts_by_time() -> None:
 
 
 def test_the_tar_holds_the_files() -> None:
-    with tarfile.open(fileobj=io.BytesIO(pack({"b": "two\n", "a": "one\n"}))) as archive:
-        assert archive.getnames() == ["a", "b"]
-        member = archive.extractfile("b")
+    with tarfile.open(fileobj=io.BytesIO(pack("run", {"b": "two\n", "a": "one\n"}))) as archive:
+        assert archive.getnames() == ["run/a", "run/b"]
+        member = archive.extractfile("run/b")
         assert member is not None
         assert member.read() == b"two\n"
 
 
 def run(jobs_dir: Path, name: str) -> subprocess.CompletedProcess[bytes]:
     line = submit_line(str(jobs_dir), name)
-    return subprocess.run(["bash", "-c", line], input=pack({"job.sbatch": "#\n"}), capture_output=True, check=False)
+    return subprocess.run(
+        ["bash", "-c", line], input=pack(name, {"job.sbatch": "#\n"}), capture_output=True, check=False
+    )
 
 
 @pytest.mark.parametrize("answer", ["41", "41;yard"])
