@@ -47,8 +47,8 @@ def submit_line(jobs_dir: str, name: str) -> str:
     # A link by id leads to the run folder, so that logs need neither Slurm nor its accounting to be found.
     return (
         # Few processes: every one is felt where the head is emulated, and somebody waits.
-        f"set -eu; umask 022; cd {shlex.quote(jobs_dir)}; [ -d .ids ] || mkdir -p .ids; tar -x; cd {shlex.quote(name)}; "
-        f"id=$(sbatch --parsable {SCRIPT}) || {{ cd ..; rm -r {shlex.quote(name)}; exit 1; }}; "
+        f"set -eu; umask 022; cd {shlex.quote(jobs_dir)}; [ -d .ids ] || mkdir -p .ids; tar -x; "
+        f"cd {shlex.quote(name)}; id=$(sbatch --parsable {SCRIPT}) || {{ cd ..; rm -r {shlex.quote(name)}; exit 1; }}; "
         f'id=${{id%%;*}}; ln -sfn {shlex.quote(f"../{name}")} "../.ids/$id"; echo "$id"'
     )
 
