@@ -26,7 +26,9 @@ from typing import Any, NoReturn
 WARM_UP_STEPS = 10
 """Steps left out of the statistics: compilation, allocator and connection set-up."""
 TIMEOUT = timedelta(minutes=5)
-"""How long a collective may wait: this is when a frozen peer is noticed, and longer than any step or checkpoint."""
+"""How long a collective may wait: this is when a frozen peer is noticed, and longer than any step."""
+SAVE_TIMEOUT = timedelta(hours=1)
+"""How long ranks wait for one another around a checkpoint: the 20b preset's is 240 GB, to whatever storage there is."""
 _HEARTBEAT_SECONDS = 5.0
 
 
@@ -255,7 +257,10 @@ class Trainer:
         self.data = Data(torch, options, self.shape)
         backend = "nccl" if self.cuda else "gloo"
         dist.init_process_group(backend, rank=self.rank, world_size=self.ranks, timeout=TIMEOUT)
-        self.model = self._parallel(build_model(torch, self.shape, options.recompute).to(self.device))
+        self.savers = dist.new_group(timeout=SAVE_TIMEOUT)
+        with self.device:  # built where it will live: ranks that share a host would not all fit into its memory
+            model = build_model(torch, self.shape, options.recompute)
+        self.model = self._parallel(model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr, fused=self.cuda)
         self.step = 0
         self.asked_to_stop = False
@@ -297,10 +302,10 @@ class Trainer:
         return {"model": model, "optimizer": optimizer, "step": self.torch.tensor(self.step)}
 
     def _meet(self) -> None:
-        self.dist.barrier(device_ids=[self.device.index] if self.cuda else None)
+        self.dist.barrier(group=self.savers, device_ids=[self.device.index] if self.cuda else None)
 
     def save(self) -> float:
-        """Write a checkpoint and name it. Returns the seconds it took."""
+        """Write a checkpoint and name it. Returns the seconds it took. Ends all ranks when it cannot be written."""
         import torch.distributed.checkpoint as dcp  # noqa: PLC0415
 
         begin = time.perf_counter()
@@ -308,7 +313,17 @@ class Trainer:
         if self.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
         self._meet()
-        dcp.save(self._state(), checkpoint_id=str(folder))
+        try:
+            dcp.save(self._state(), checkpoint_id=str(folder), process_group=self.savers)
+        except dcp.CheckpointException as error:
+            # Every rank comes here once all have reported, so nobody writes any more.
+            if self.rank == 0:
+                shutil.rmtree(folder, ignore_errors=True)
+            reasons = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in sorted(error.failures.items()))
+            raise SystemExit(
+                f"train: the checkpoint {folder} could not be written ({reasons}). "
+                "Fix: make room there, or correct its permissions; the next start continues from the one before"
+            ) from error
         self._meet()
         if self.rank == 0:
             publish(self.run_dir, self.step, self.options.keep)
@@ -324,7 +339,7 @@ class Trainer:
         from torch.distributed.checkpoint.state_dict import set_state_dict  # noqa: PLC0415
 
         state = self._state()
-        dcp.load(state, checkpoint_id=str(step_dir(self.run_dir, found[0])))
+        dcp.load(state, checkpoint_id=str(step_dir(self.run_dir, found[0])), process_group=self.savers)
         set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         self.step = int(state["step"])
         self.say(f"resumed at step {self.step}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -28,7 +29,7 @@ SAME = 2e-4
 class Ranks:
     """A training run with a process a rank, on loopback."""
 
-    def __init__(self, ranks: int, *arguments: str) -> None:
+    def __init__(self, ranks: int, *arguments: str, most_bytes: int = resource.RLIM_INFINITY) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -39,6 +40,7 @@ class Ranks:
                 env={**os.environ, **where, "RANK": str(rank), "LOCAL_RANK": str(rank),
                      "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes)),  # noqa: PLW1509
             )
             for rank in range(ranks)
         ]  # fmt: skip
@@ -107,21 +109,18 @@ def test_a_chain_of_layouts_and_world_sizes_repeats_the_unbroken_run(
 
 
 def test_a_killed_run_continues_from_its_checkpoint(unbroken: dict[int, float], tmp_path: Path) -> None:
-    arguments = ("--run-dir", str(tmp_path), "--save-every", "4", "--steps")
+    arguments = ("--run-dir", str(tmp_path), "--save-every", "4", "--keep", "1000", "--steps")
     broken = Ranks(2, *arguments, "1000000")
     wait_for_step(tmp_path, 4)
     broken.processes[1].kill()
     codes, said = broken.end()
     assert codes[1] == -signal.SIGKILL
-    assert codes[0] > 0, "the surviving rank must fail, not wait"
-    assert said
-    # As if the kill had come while a checkpoint was being written, just after step 4.
-    published = train.step_dir(tmp_path, 4)
+    assert codes[0] > 0, f"the surviving rank must fail, not go on: {said}"
+    # As if the kill had come while the checkpoint of step 8 was being written.
+    (tmp_path / "latest").write_text("4\n")
     half = train.step_dir(tmp_path, 8)
     shutil.rmtree(half, ignore_errors=True)
-    assert published.is_dir() or train.latest_step(tmp_path) != 4
-    (tmp_path / "latest").write_text("4\n") if published.is_dir() else pytest.skip("two checkpoints came too soon")
-    shutil.copytree(published, half, ignore=shutil.ignore_patterns(".metadata"))
+    shutil.copytree(train.step_dir(tmp_path, 4), half, ignore=shutil.ignore_patterns(".metadata"))
     before = len(records(tmp_path))
     train_to_the_end(2, *arguments, str(STEPS))
     again = records(tmp_path)[before:]
@@ -142,6 +141,23 @@ def test_a_signal_to_one_rank_ends_all_with_a_checkpoint(number: signal.Signals,
         run.kill()
     assert codes == [0, 0], said
     assert train.latest_step(tmp_path) == records(tmp_path)[-1]["step"]
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
+    arguments = ("--run-dir", str(tmp_path), "--save-every", "2", "--steps")
+    train_to_the_end(2, *arguments, "2")
+    # A limit on the size of files stands for a full disk: the write fails half-way, on every rank.
+    codes, said = Ranks(2, *arguments, "4", most_bytes=1 << 19).end()
+    assert codes == [1, 1], said
+    assert f"the checkpoint {train.step_dir(tmp_path, 4)} could not be written (rank 0: " in said
+    assert [path.name for path in tmp_path.glob("step-*")] == ["step-00000002"]
+    assert train.latest_step(tmp_path) == 2
+
+
+@pytest.mark.parametrize("flag", ["--recompute", "--deterministic"])
+def test_ways_to_compute_change_no_loss(flag: str, unbroken: dict[int, float], tmp_path: Path) -> None:
+    train_to_the_end(1, flag, "--run-dir", str(tmp_path), "--steps", "4", "--save-every", "0")
+    assert losses(tmp_path) == pytest.approx({step: unbroken[step] for step in range(1, 5)}, rel=SAME)
 
 
 def test_token_ids_of_two_and_four_bytes_train_alike(tmp_path: Path) -> None:
