@@ -1,0 +1,160 @@
+"""Holds a resource's inputs against the SDK's description of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from offline.cloud.kinds import Anything, File, Kind, ListOf, MapOf, Named, OneOf, Scalar
+from offline.cloud.sdk import Property, Sdk, Shape
+from offline.resources import Failure
+from offline.values import ARCHIVE, ASSET, Value, bare, is_unknown, signature
+
+_MOST_NAMES = 12
+_OUTDATED_ENUMS = frozenset({"VirtualMachineSizeTypes"})
+"""Lists that the SDK itself calls not up to date: what they lack may still exist."""
+_IN_WORDS = {"string": "a string", "boolean": "true or false", "integer": "a whole number", "number": "a number"}
+
+
+class Checker:
+    """Checks values of one resource type, whose nested classes lie in `folder`."""
+
+    def __init__(self, sdk: Sdk, folder: Path) -> None:
+        self._sdk = sdk
+        self._folder = folder
+
+    def object(self, shape: Shape, given: dict[str, Value], path: str = "") -> Iterator[Failure]:
+        """Yield every broken rule of an object's properties."""
+        for name, value in given.items():
+            if name.startswith("__") or (not path and name == "version"):
+                continue
+            at = f"{path}.{name}" if path else name
+            if name not in shape:
+                yield Failure(at, f"no such property. Fix: {_nearest_property(name, shape)}")
+            elif bare(value) is not None:
+                yield from self._property(shape[name], value, at)
+        for name, described in shape.items():
+            if described.required and bare(given.get(name)) is None:
+                at = f"{path}.{name}" if path else name
+                yield Failure(at, f"must be given. Fix: set {described.python}")
+
+    def _property(self, described: Property, value: Value, path: str) -> Iterator[Failure]:
+        found = list(self._value(described.kind, value, path))
+        yield from found
+        if described.choices and not found:
+            yield from _outside(described.choices, bare(value), path)
+
+    def _value(self, kind: Kind, value: Value, path: str) -> Iterator[Failure]:
+        value = bare(value)
+        if value is None or is_unknown(value) or isinstance(kind, Anything):
+            return
+        match kind:
+            case Scalar():
+                if not _fits(kind.name, value):
+                    yield Failure(path, f"must be {_IN_WORDS[kind.name]}, and is {_described(value)}")
+            case File():
+                if signature(value) not in (ASSET, ARCHIVE):
+                    yield Failure(path, f"must be an asset or archive, and is {_described(value)}")
+            case ListOf():
+                yield from self._list(kind, value, path)
+            case MapOf():
+                yield from self._map(kind, value, path)
+            case OneOf():
+                yield from self._one_of(kind.kinds, value, path)
+            case Named():
+                yield from self._named(kind, value, path)
+
+    def _list(self, kind: ListOf, value: Value, path: str) -> Iterator[Failure]:
+        if not isinstance(value, list):
+            yield Failure(path, f"must be a list, and is {_described(value)}")
+            return
+        for index, item in enumerate(value):
+            yield from self._value(kind.item, item, f"{path}[{index}]")
+
+    def _map(self, kind: MapOf, value: Value, path: str) -> Iterator[Failure]:
+        if not isinstance(value, dict) or signature(value):
+            yield Failure(path, f"must be a map, and is {_described(value)}")
+            return
+        for key, item in value.items():
+            yield from self._value(kind.item, item, f'{path}["{key}"]')
+
+    def _one_of(self, kinds: Sequence[Kind], value: Value, path: str) -> Iterator[Failure]:
+        enums = [values for kind in kinds if isinstance(kind, Named) and (values := self._enum(kind))]
+        if enums and isinstance(value, str):
+            yield from _outside([choice for values in enums for choice in values], value, path, any_case=True)
+            return
+        tried = [list(self._value(kind, value, path)) for kind in kinds]
+        yield from min(tried, key=_how_far_off) if all(tried) else ()
+
+    def _named(self, kind: Named, value: Value, path: str) -> Iterator[Failure]:
+        shape = self._sdk.input_shape(self._folder, kind)
+        if shape is not None:
+            if isinstance(value, dict) and not signature(value):
+                yield from self.object(shape, value, path)
+            else:
+                yield Failure(path, f"must be an object ({kind.name}), and is {_described(value)}")
+            return
+        choices = self._enum(kind)
+        if choices:
+            yield from _outside(choices, value, path)
+
+    def _enum(self, kind: Named) -> tuple[str, ...] | None:
+        return None if kind.name in _OUTDATED_ENUMS else self._sdk.enum(self._folder, kind)
+
+
+def _how_far_off(failures: list[Failure]) -> tuple[int, int]:
+    """Prefer the alternative with the deepest, then the fewest problems: it is the one that was meant."""
+    return -max(failure.property.count(".") for failure in failures), len(failures)
+
+
+def _fits(name: str, value: Value) -> bool:
+    if name == "string":
+        return isinstance(value, str)
+    if name == "boolean":
+        return isinstance(value, bool)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return name == "number" or value == int(value)
+
+
+def _described(value: Value) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return f"the number {value:g}"
+        case str():
+            return f'the text "{value[:40]}"'
+        case list():
+            return "a list"
+    return "a file" if signature(value) else "an object"
+
+
+def _outside(choices: Iterable[str], value: Value, path: str, *, any_case: bool = False) -> Iterator[Failure]:
+    """Yield a failure for text that is none of the choices; items of a list are looked at one by one."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _outside(choices, bare(item), f"{path}[{index}]", any_case=any_case)
+        return
+    if value is None or is_unknown(value):
+        return
+    folded = {choice.lower(): choice for choice in choices}
+    text = str(value)
+    if folded.get(text.lower()) == text or (any_case and text.lower() in folded):
+        return
+    near = get_close_matches(text.lower(), folded, 1)
+    known = ", ".join(folded.values())
+    fix = f'write "{folded[near[0]]}"' if near else "use one of them"
+    yield Failure(path, f'"{text}" is not one of {known}. Fix: {fix}')
+
+
+def _nearest_property(name: str, shape: Shape) -> str:
+    spelled = {spelling.lower(): found for found in shape.values() for spelling in (found.python, found.name)}
+    near = get_close_matches(name.lower(), spelled, 1, cutoff=0.6)
+    if near:
+        found = spelled[near[0]]
+        return f"write {found.name}" + (f" ({found.python} in Python)" if found.python != found.name else "")
+    names = sorted(shape)
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"remove it, or use one of {', '.join(names[:_MOST_NAMES])}{more}"

@@ -1,0 +1,119 @@
+"""Faults that a person asks for: a file `faults.yaml` in the stack's folder, read at every operation.
+
+docs/offline.md lists what may be written there. How often each was met is counted on disk, so that "the third machine"
+and "twice, then well" hold across processes and runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
+from typing import Any
+
+import yaml
+
+from offline.cloud.world import World, write_atomically
+from offline.resources import ResourceError
+
+FILE = "faults.yaml"
+_COUNTS = "faults-met.json"
+_AT = {
+    "quota": "create",
+    "stockout": "create",
+    "throttled": "create",
+    "timed-out": "create",
+    "slow": "create",
+    "evicted": "read",
+    "deleted": "read",
+    "drifted": "read",
+}
+_ONCE = frozenset({"evicted", "deleted", "drifted"})
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One entry of the file."""
+
+    fault: str
+    """A key of _AT."""
+    of: str = "*"
+    """Pattern of resource types ("*:VirtualMachine")."""
+    name: str = "*"
+    """Pattern of Pulumi names ("opt-gpu-*")."""
+    at: str = ""
+    """create, read, update or delete; by default what fits the fault."""
+    skip: int = 0
+    """How many matching operations pass before it strikes."""
+    times: int = 0
+    """How often it strikes; 0 for always."""
+    seconds: float = 1.0
+    """How long `slow` takes."""
+    set: Mapping[str, Any] = field(default_factory=dict)
+    """What `drifted` writes, by property path."""
+
+    @property
+    def key(self) -> str:
+        """What its count is kept under: an edited fault starts anew."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
+
+
+def strikes(world: World, operation: str, token: str, name: str) -> list[Fault]:
+    """Return the faults that this operation meets, and count it. Raises ResourceError for a file with mistakes."""
+    met = [fault for fault in _read(world) if _matches(fault, operation, token, name)]
+    if not met:
+        return []
+    with world.locked():
+        counts = _counts(world)
+        for fault in met:
+            counts[fault.key] = counts.get(fault.key, 0) + 1
+        write_atomically(world.folder / _COUNTS, counts)
+    return [fault for fault in met if _now(fault, counts[fault.key])]
+
+
+def _now(fault: Fault, met: int) -> bool:
+    times = fault.times or (1 if fault.fault in _ONCE else 0)
+    return met > fault.skip and (times == 0 or met <= fault.skip + times)
+
+
+def _matches(fault: Fault, operation: str, token: str, name: str) -> bool:
+    at = fault.at or _AT[fault.fault]
+    return at == operation and fnmatchcase(token, fault.of) and fnmatchcase(name, fault.name)
+
+
+def _counts(world: World) -> dict[str, int]:
+    try:
+        counts: dict[str, int] = json.loads((world.folder / _COUNTS).read_text())
+    except FileNotFoundError:
+        return {}
+    return counts
+
+
+def _read(world: World) -> list[Fault]:
+    file = world.folder / FILE
+    try:
+        content = yaml.safe_load(file.read_text())
+    except FileNotFoundError:
+        return []
+    except yaml.YAMLError as error:
+        raise ResourceError(f"{file}: not YAML ({error}). Fix: see docs/offline.md") from error
+    problems = list(_problems(content))
+    if problems:
+        raise ResourceError(f"{file}: {'; '.join(problems)}. Fix: see docs/offline.md")
+    return [Fault(**entry) for entry in content or ()]
+
+
+def _problems(content: object) -> Iterator[str]:
+    if content is None:
+        return
+    if not isinstance(content, list):
+        yield "must be a list of faults"
+        return
+    known = {item.name for item in fields(Fault)}
+    for number, entry in enumerate(content, 1):
+        if not isinstance(entry, dict) or entry.get("fault") not in _AT:
+            yield f"entry {number}: `fault` must be one of {', '.join(_AT)}"
+        elif set(entry) - known:
+            yield f"entry {number}: unknown {', '.join(map(str, sorted(set(entry) - known)))}"

@@ -1,0 +1,201 @@
+"""Making, reading, changing and deleting resources of a simulated cloud, with the rules that a real one enforces."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from offline.cloud.cloud import Cloud
+from offline.cloud.drift import drifted, evicted
+from offline.cloud.faults import Fault, strikes
+from offline.cloud.outputs import Filler
+from offline.cloud.sdk import Described
+from offline.cloud.words import THROTTLED, refusal
+from offline.cloud.world import Record, World, with_secrets, without_secrets
+from offline.resources import Operation, ResourceError
+from offline.values import Properties, Value, reveal
+
+_BACKOFF_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6)
+"""Waits after a 429. The real plugins begin at a second; the number of attempts is alike."""
+_NOBODY = -1
+"""In `made_by`: whoever was making it gave up."""
+_NEVER_IN_THE_WAY = (":authorization:", "/iAM")
+"""Grants name what they are about, and do not keep it from being deleted."""
+
+
+class Maker:
+    """One operation on one resource."""
+
+    def __init__(self, cloud: Cloud, world: World, described: Described, operation: Operation) -> None:
+        self._cloud = cloud
+        self._world = world
+        self._described = described
+        self._operation = operation
+        self._rule = cloud.rules.of(described.token)
+
+    def create(self, inputs: Properties, *, may_adopt: bool) -> tuple[str, Properties]:
+        """Make it and return its id and outputs. `may_adopt`: take over what a killed run may have left."""
+        plain = _plain(inputs)
+        identity = self._cloud.identity(self._described, plain)
+        record = Record(identity, self._described.token, self._operation.urn, inputs, {}, os.getpid())
+        late = self._meet_faults("create", plain)
+        with self._world.locked():
+            self._refuse_existing(record, may_adopt)
+            self._refuse_missing(plain)
+            self._world.put(record)
+        self._take_time(late)
+        if any(fault.fault == "timed-out" for fault in late):
+            self._world.put(Record(identity, record.token, record.urn, inputs, {}, _NOBODY))
+            raise ResourceError(refusal(self._cloud.package, "timed-out", self._operation.name, plain))
+        return identity, self._finish(identity, inputs)
+
+    def read(self, identity: str, inputs: Properties, outputs: Properties) -> tuple[Properties, Properties] | None:
+        """Return what the cloud says of it now, None when it is gone. `inputs` and `outputs` are the engine's."""
+        for fault in strikes(self._world, "read", self._described.token, self._operation.name):
+            self._befall(fault, identity)
+        record = self._world.find(identity)
+        if record is None:
+            return None
+        return with_secrets(record.inputs, inputs), with_secrets(record.outputs, outputs)
+
+    def update(self, identity: str, inputs: Properties, changed: Sequence[str]) -> Properties:
+        """Change it and return its outputs. Raises ResourceError for a change that the cloud does not allow."""
+        plain = _plain(inputs)
+        refused = next((path for path in changed if self._rule.refuses(path)), None)
+        if refused is not None:
+            raise ResourceError(self._cloud.refused(refused))
+        stopped = next((path for path in changed if self._rule.stops(path)), None)
+        if stopped is not None and not plain.get("allowStoppingForUpdate"):
+            raise ResourceError(
+                f"Changing the {stopped} on a started instance requires stopping it. Fix: set "
+                "allow_stopping_for_update=True, or have the resource replaced"
+            )
+        late = self._meet_faults("update", plain)
+        with self._world.locked():
+            if self._world.find(identity) is None:
+                raise ResourceError(f"404 NotFound: {identity} is gone. Fix: run `pulumi refresh`, then `pulumi up`")
+            self._refuse_missing(plain)
+        self._take_time(late)
+        return self._finish(identity, inputs)
+
+    def delete(self, identity: str) -> None:
+        """Delete it; what is gone already is no problem. Raises ResourceError while something else uses it."""
+        record = self._world.find(identity)
+        if record is None:
+            return
+        self._take_time(self._meet_faults("delete", _plain(record.inputs)))
+        with self._world.locked():
+            inside = [found for found in self._world.records() if found.id.lower().startswith(f"{identity.lower()}/")]
+            user = None if self._rule.holds_all else self._user_of(identity, inside)
+            if user:
+                raise ResourceError(f"409 InUse: {identity} is used by {user.id}. Fix: delete that first")
+            for found in inside:
+                self._world.remove(found.id)
+            self._world.remove(identity)
+
+    def _finish(self, identity: str, inputs: Properties) -> Properties:
+        filler = Filler(self._cloud.sdk, self._described.folder, preview=False)
+        given = self._cloud.given(self._described, _plain(inputs))
+        own = self._cloud.computed(self._described, identity, {**given, **inputs}, self._world)
+        outputs = filler.fill(self._described.outputs, own, identity)
+        self._world.put(Record(identity, self._described.token, self._operation.urn, inputs, outputs))
+        return outputs
+
+    def _meet_faults(self, operation: str, plain: Properties) -> list[Fault]:
+        """Meet the faults that stand before an operation, and return those that come in its course."""
+        for wait in (*_BACKOFF_SECONDS, None):
+            met = strikes(self._world, operation, self._described.token, self._operation.name)
+            refusing = next((fault for fault in met if fault.fault in ("quota", "stockout")), None)
+            if refusing:
+                raise ResourceError(refusal(self._cloud.package, refusing.fault, self._operation.name, plain))
+            if not any(fault.fault == "throttled" for fault in met):
+                return met
+            if wait is not None:
+                self._operation.status(f"{THROTTLED[self._cloud.package]}: trying again in {wait:g} s")
+                self._operation.stop.wait(wait)
+        raise ResourceError(f"{THROTTLED[self._cloud.package]}, still after {len(_BACKOFF_SECONDS)} retries")
+
+    def _take_time(self, met: Sequence[Fault]) -> None:
+        for fault in met:
+            if fault.fault == "slow":
+                self._operation.stop.wait(fault.seconds)
+
+    def _refuse_existing(self, record: Record, may_adopt: bool) -> None:
+        found = self._world.find(record.id)
+        if found is None:
+            return
+        half_made = found.made_by != 0 and not _alive(found.made_by)
+        unnoted = found.made_by == 0 and without_secrets(record.inputs) == found.inputs
+        if may_adopt and found.urn == record.urn and (half_made or unnoted):
+            self._operation.warning(
+                f"{record.id} was left by a run that was cut off, and is taken over. A real cloud may answer "
+                "'already exists' here: then `pulumi refresh --import-pending-creates`, and `pulumi up` again"
+            )
+            return
+        raise ResourceError(f"409 AlreadyExists: {record.id} exists. Fix: give another name, import it, or delete it")
+
+    def _refuse_missing(self, plain: Properties) -> None:
+        for text in _texts(plain):
+            needed = self._cloud.refers(text)
+            if needed and not self._exists(needed):
+                raise ResourceError(
+                    f"404 NotFound: {needed} does not exist. Fix: create it first, or mend the reference"
+                )
+
+    def _exists(self, identity: str) -> bool:
+        """Tell whether it, or what it is a part of (a subnet written inside its network), exists."""
+        parents = [identity, identity.rpartition("/")[0].rpartition("/")[0]]
+        return any(self._world.find(one) is not None for one in parents)
+
+    def _user_of(self, identity: str, inside: Sequence[Record]) -> Record | None:
+        own = {identity.lower(), *(found.id.lower() for found in inside)}
+        for record in self._world.records():
+            if record.id.lower() in own or any(part in record.token for part in _NEVER_IN_THE_WAY):
+                continue
+            if any(self._cloud.refers(text).lower() in own for text in _texts(record.inputs)):
+                return record
+        return None
+
+    def _befall(self, fault: Fault, identity: str) -> None:
+        record = self._world.find(identity)
+        if record is None:
+            return
+        changed = {"deleted": None, "evicted": evicted(record)}.get(fault.fault, drifted(record, fault.set))
+        if changed is None:
+            self._world.remove(identity)
+        else:
+            self._world.put(changed)
+
+
+def preview_outputs(cloud: Cloud, described: Described, inputs: Properties) -> Properties:
+    """Return what a create or update would give, unknown where only the cloud tells."""
+    given = cloud.given(described, _plain(inputs))
+    return Filler(cloud.sdk, described.folder, preview=True).fill(described.outputs, {**given, **inputs}, "")
+
+
+def _plain(properties: Properties) -> Properties:
+    return {name: reveal(value) for name, value in properties.items() if not name.startswith("__")}
+
+
+def _texts(value: Value) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case list():
+            for item in value:
+                yield from _texts(item)
+        case dict():
+            for item in value.values():
+                yield from _texts(item)
+
+
+def _alive(process: int) -> bool:
+    if process == _NOBODY:
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,150 @@
+"""The engine's side of a simulated cloud."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+from google.protobuf import empty_pb2
+from pulumi.runtime.proto import provider_pb2
+
+from offline.changes import changes
+from offline.cloud.checking import Checker
+from offline.cloud.cloud import Cloud
+from offline.cloud.making import Maker, preview_outputs
+from offline.cloud.sdk import Described, UnknownToken
+from offline.cloud.world import World
+from offline.engine import EngineLog
+from offline.protocol import Plugin, diff_response, refuse, token_of
+from offline.resources import Failure
+from offline.stopping import Stop
+from offline.values import Properties, from_struct, is_unknown, reveal, to_struct
+
+_SUFFIX_DIGITS = 7
+
+
+class CloudProvider(Plugin):
+    """Answers the engine for one simulated cloud."""
+
+    def __init__(self, cloud: Cloud, log: EngineLog, stop: Stop) -> None:
+        super().__init__(cloud.sdk.version, log, stop)
+        self._cloud = cloud
+        self._stack = "unknown"
+        self._replacing: set[str] = set()
+
+    def Configure(self, request: provider_pb2.ConfigureRequest, context: Any) -> provider_pb2.ConfigureResponse:
+        self._take_stack(request.urn)
+        config = {name: reveal(value) for name, value in from_struct(request.args).items()}
+        self._cloud.configure({name: value for name, value in config.items() if not is_unknown(value)})
+        said = f"offline: {self._cloud.package} is simulated in {self._world.folder}; nothing real is touched"
+        self._log.warning(request.urn, next(self._streams), said)
+        return super().Configure(request, context)
+
+    def Check(self, request: provider_pb2.CheckRequest, context: Any) -> provider_pb2.CheckResponse:
+        described = self._described(request.urn, context)
+        inputs, old = from_struct(request.news), from_struct(request.olds)
+        checker = Checker(self._cloud.sdk, described.folder)
+        failures = list(checker.object(described.inputs, inputs))
+        named = self._named(described, request, inputs, old)
+        return provider_pb2.CheckResponse(inputs=to_struct(named), failures=[_failure(found) for found in failures])
+
+    def Diff(self, request: provider_pb2.DiffRequest, context: Any) -> provider_pb2.DiffResponse:
+        self._take_stack(request.urn)
+        rule = self._cloud.rules.of(token_of(request.urn))
+        found = changes(from_struct(request.old_inputs), from_struct(request.news))
+        self._replacing.add(request.urn)
+        return diff_response(found, rule.replaces)
+
+    def Create(self, request: provider_pb2.CreateRequest, context: Any) -> provider_pb2.CreateResponse:
+        described, inputs = self._described(request.urn, context), from_struct(request.properties)
+        if request.preview:
+            outputs = preview_outputs(self._cloud, described, inputs)
+            return provider_pb2.CreateResponse(properties=to_struct(outputs))
+        maker = self._maker(request.urn, request.timeout, described)
+        fresh = request.urn not in self._replacing
+        identity, outputs = self._answer(context, lambda: maker.create(inputs, may_adopt=fresh))
+        return provider_pb2.CreateResponse(id=identity, properties=to_struct(outputs))
+
+    def Read(self, request: provider_pb2.ReadRequest, context: Any) -> provider_pb2.ReadResponse:
+        maker = self._maker(request.urn, 0, self._described(request.urn, context))
+        inputs, outputs = from_struct(request.inputs), from_struct(request.properties)
+        found = self._answer(context, lambda: maker.read(request.id, inputs, outputs))
+        if found is None:
+            return provider_pb2.ReadResponse()
+        return provider_pb2.ReadResponse(id=request.id, inputs=to_struct(found[0]), properties=to_struct(found[1]))
+
+    def Update(self, request: provider_pb2.UpdateRequest, context: Any) -> provider_pb2.UpdateResponse:
+        described, inputs = self._described(request.urn, context), from_struct(request.news)
+        if request.preview:
+            outputs = preview_outputs(self._cloud, described, inputs)
+            return provider_pb2.UpdateResponse(properties=to_struct(outputs))
+        maker = self._maker(request.urn, request.timeout, described)
+        changed = changes(from_struct(request.old_inputs), inputs)
+        outputs = self._answer(context, lambda: maker.update(request.id, inputs, list(changed)))
+        return provider_pb2.UpdateResponse(properties=to_struct(outputs))
+
+    def Delete(self, request: provider_pb2.DeleteRequest, context: Any) -> empty_pb2.Empty:
+        maker = self._maker(request.urn, request.timeout, self._described(request.urn, context))
+        self._answer(context, lambda: maker.delete(request.id))
+        return empty_pb2.Empty()
+
+    def Invoke(self, request: provider_pb2.InvokeRequest, context: Any) -> provider_pb2.InvokeResponse:
+        function = self._cloud.functions.get(request.tok)
+        if function is None:
+            refuse(context, self._unknown_function(request.tok))
+        given = from_struct(request.args)
+        plain: Properties = {name: reveal(value) for name, value in given.items()}
+        result = self._answer(context, _bound(function, self._world, plain))
+        response = provider_pb2.InvokeResponse()
+        getattr(response, "return").CopyFrom(to_struct(result))  # the field's name is a word of Python
+        return response
+
+    @property
+    def _world(self) -> World:
+        return World(self._stack)
+
+    def _take_stack(self, urn: str) -> None:
+        """Learn the stack from any URN ("urn:pulumi:STACK::project::..."): invokes come without one."""
+        if urn:
+            self._stack = urn.split("::", maxsplit=1)[0].rpartition(":")[2]
+
+    def _described(self, urn: str, context: Any) -> Described:
+        self._take_stack(urn)
+        token = token_of(urn)
+        try:
+            return self._cloud.sdk.describe(token)
+        except UnknownToken:
+            near = get_close_matches(token, self._cloud.sdk.tokens, 1)
+            fix = f"use {near[0]}" if near else "look for it in the SDK"
+            refuse(context, f"{token}: {self._cloud.package} {self._version} has no such type. Fix: {fix}")
+
+    def _named(
+        self, described: Described, request: provider_pb2.CheckRequest, inputs: Properties, old: Properties
+    ) -> Properties:
+        name = self._cloud.name_property(described)
+        if not name or inputs.get(name) is not None:
+            return inputs
+        if old.get(name) is not None:
+            return {**inputs, name: old[name]}
+        seed = request.randomSeed.hex() or secrets.token_hex(_SUFFIX_DIGITS)
+        logical = request.urn.rpartition("::")[2]
+        return {**inputs, name: self._cloud.automatic_name(described, logical, seed[:_SUFFIX_DIGITS])}
+
+    def _maker(self, urn: str, seconds: float, described: Described) -> Maker:
+        return Maker(self._cloud, self._world, described, self._operation(urn, seconds))
+
+    def _unknown_function(self, token: str) -> str:
+        known = ", ".join(sorted(self._cloud.functions))
+        return f"{token}: the offline {self._cloud.package} has no answer to it. Fix: use one of {known}, or run online"
+
+
+def _bound(
+    function: Callable[[World, Properties], Properties], world: World, given: Properties
+) -> Callable[[], Properties]:
+    return lambda: function(world, given)
+
+
+def _failure(found: Failure) -> provider_pb2.CheckFailure:
+    return provider_pb2.CheckFailure(property=found.property, reason=found.reason)

@@ -1,0 +1,83 @@
+"""What a cloud does beyond what the SDK's classes say: resource paths, and what a change of a property means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_FOLDER = Path(__file__).with_name("rules")
+_INDEX = re.compile(r"\[[^\]]*\]")
+_HOLE = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One type's behaviour. Property paths are without list indices; a rule covers all that lies below its path."""
+
+    path: str = ""
+    """How ids of the type look; "" where nothing is known."""
+    replace: frozenset[str] = frozenset()
+    """A change makes a new resource."""
+    refuse: frozenset[str] = frozenset()
+    """The plugin plans an update, and the cloud refuses it."""
+    stop: frozenset[str] = frozenset()
+    """A change needs the machine stopped."""
+    plain_name: bool = False
+    """Names are letters and digits only."""
+    holds_all: bool = False
+    """Deleting it deletes everything inside it."""
+
+    @property
+    def names(self) -> list[str]:
+        """The properties that make up the id."""
+        return _HOLE.findall(self.path)
+
+    def replaces(self, path: str) -> bool:
+        """Tell whether a change at this path needs a new resource."""
+        return _covered(path, self.replace)
+
+    def refuses(self, path: str) -> bool:
+        """Tell whether the cloud refuses an update at this path."""
+        return _covered(path, self.refuse)
+
+    def stops(self, path: str) -> bool:
+        """Tell whether an update at this path needs the machine stopped."""
+        return _covered(path, self.stop)
+
+
+class Rules:
+    """All rules of one package."""
+
+    def __init__(self, package: str) -> None:
+        content: dict[str, Any] = yaml.safe_load((_FOLDER / f"{package}.yaml").read_text())
+        self._always: Sequence[str] = content["replace"]
+        self._types: Mapping[str, Mapping[str, Any]] = content["types"]
+
+    def of(self, token: str) -> Rule:
+        """Return a type's rule; the defaults for a type that has none."""
+        found = self._types.get(token, {})
+        path = str(found.get("path", ""))
+        own_name = _HOLE.findall(path)[-1:]
+        return Rule(
+            path=path,
+            replace=frozenset([*self._always, *own_name, *found.get("replace", ())]),
+            refuse=frozenset(found.get("refuse", ())),
+            stop=frozenset(found.get("stop", ())),
+            plain_name=bool(found.get("plain_name")),
+            holds_all=bool(found.get("holds_all")),
+        )
+
+
+def fill_path(path: str, values: Mapping[str, str]) -> str:
+    """Return an id with its holes filled; what is not given reads "offline"."""
+    return _HOLE.sub(lambda hole: values.get(hole.group(1), "offline"), path)
+
+
+def _covered(path: str, rules: frozenset[str]) -> bool:
+    plain = _INDEX.sub("", path)
+    return any(plain == rule or plain.startswith(f"{rule}.") or rule.startswith(f"{plain}.") for rule in rules)

@@ -1,0 +1,128 @@
+"""The simulated cloud's own memory: one small file per resource, in a folder per stack.
+
+Every write is atomic, so a process killed at any moment leaves either the old or the new. No secret is written: in its
+place stands a mark, and only the engine's state can put the value back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from offline.values import Properties, Value, is_secret
+
+ENVIRONMENT = "TRAINYARD_OFFLINE"
+"""Environment variable: the folder that holds a folder per stack."""
+_DEFAULT = Path(__file__).resolve().parents[2] / ".trainyard" / "offline"
+_HIDDEN = "offline: secret, kept by Pulumi only"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One resource as the simulated cloud remembers it."""
+
+    id: str
+    token: str
+    urn: str
+    inputs: Properties
+    outputs: Properties
+    made_by: int = 0
+    """Process id of the plugin that is still making it; 0 when it is finished."""
+
+
+def base_folder() -> Path:
+    """Return the folder of all stacks' simulated clouds."""
+    return Path(os.environ.get(ENVIRONMENT) or _DEFAULT)
+
+
+class World:
+    """One stack's simulated clouds, all providers together."""
+
+    def __init__(self, stack: str, base: Path | None = None) -> None:
+        self.folder = (base or base_folder()) / stack
+        self._resources = self.folder / "resources"
+
+    def find(self, identity: str) -> Record | None:
+        """Return the resource with this id. Ids are compared without case, as Azure does."""
+        return _read(self._file(identity))
+
+    def records(self) -> Iterator[Record]:
+        """Yield every resource, in a stable order."""
+        for file in sorted(self._resources.glob("*.json")):
+            found = _read(file)
+            if found:
+                yield found
+
+    def put(self, record: Record) -> None:
+        """Write a resource, new or changed, without the secrets in it."""
+        self._resources.mkdir(parents=True, exist_ok=True)
+        inputs, outputs = without_secrets(record.inputs), without_secrets(record.outputs)
+        write_atomically(self._file(record.id), asdict(replace(record, inputs=inputs, outputs=outputs)))
+
+    def remove(self, identity: str) -> None:
+        """Forget a resource; nothing happens when there is none."""
+        self._file(identity).unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other plugins, in this process or another, out of what must not interleave."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _file(self, identity: str) -> Path:
+        return self._resources / f"{hashlib.sha256(identity.lower().encode()).hexdigest()[:24]}.json"
+
+
+def write_atomically(file: Path, content: object) -> None:
+    """Write JSON so that a reader, or the next run after a crash, finds it whole or not at all."""
+    fresh = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
+    with fresh.open("w") as target:
+        json.dump(content, target, indent=1)
+        target.flush()
+        os.fsync(target.fileno())
+    fresh.replace(file)
+
+
+def without_secrets(properties: Properties) -> Properties:
+    """Return the properties with a mark in place of every secret."""
+    return {name: _hidden(value) for name, value in properties.items()}
+
+
+def with_secrets(seen: Properties, known: Properties) -> Properties:
+    """Put the secrets of `known`, the engine's state, back where `seen` has marks."""
+    return {name: _shown(value, known.get(name)) for name, value in seen.items()}
+
+
+def _hidden(value: Value) -> Value:
+    if is_secret(value):
+        return _HIDDEN
+    if isinstance(value, dict):
+        return without_secrets(value)
+    return [_hidden(item) for item in value] if isinstance(value, list) else value
+
+
+def _shown(value: Value, known: Value) -> Value:
+    if value == _HIDDEN:
+        return known
+    if isinstance(value, dict):
+        return with_secrets(value, known if isinstance(known, dict) else {})
+    if isinstance(value, list):
+        items = known if isinstance(known, list) else []
+        return [_shown(item, items[index] if index < len(items) else None) for index, item in enumerate(value)]
+    return value
+
+
+def _read(file: Path) -> Record | None:
+    try:
+        return Record(**json.loads(file.read_text()))
+    except FileNotFoundError:
+        return None
