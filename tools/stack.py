@@ -2,6 +2,7 @@
 
 Verbs: init, up, preview, refresh, destroy, rm, outputs. The environment is set-up's, the stack is made when missing,
 a dead process's lock is cleared, and the committed stack file stays as it is. The exit code is Pulumi's.
+With --offline the clouds are simulated (docs/offline.md): no network, no account, and a state of its own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 
+from tools import offline
 from tools.engine import end_session, run_pulumi
 from tools.environment import PROJECT, STATE, ToolError, backend_folder, load
 from tools.locks import clear_stale
@@ -24,11 +26,13 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 class Stack:
     """One stack of this checkout and the environment to run Pulumi in."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, simulated: bool = False) -> None:
         if not _NAME.fullmatch(name):
             raise ToolError(f"'{name}' is no stack name. Fix: use letters, digits, '-', '_' and '.'")
         self.name = name
-        self.environment = load()
+        self.simulated = simulated
+        self.home = offline.HOME if simulated else STATE
+        self.environment = offline.environment(load()) if simulated else load()
         self.backend = backend_folder(self.environment)
 
     def exists(self) -> bool:
@@ -45,18 +49,20 @@ class Stack:
         elif self.exists():
             code = 0
         else:
-            copy_of(self.name).unlink(missing_ok=True)  # its salt belonged to a stack that is gone
+            copy_of(self.name, self.home).unlink(missing_ok=True)  # its salt belonged to a stack that is gone
             code = self._create("init", "--no-select", *extra)
         if code == 0:
-            refresh_copy(self.name)
+            refresh_copy(self.name, self.home)
         return code
 
     def _create(self, *arguments: str) -> int:
         # Under .trainyard, so that the salt lands in the copy: `pulumi stack` knows no --config-file.
-        return run_pulumi(["stack", *arguments, *_PLAIN, "--stack", self.name], self.environment, STATE)
+        return run_pulumi(["stack", *arguments, *_PLAIN, "--stack", self.name], self.environment, self.home)
 
     def up(self, extra: Sequence[str] = ()) -> int:
         """Make the stack's resources what its file says."""
+        if self.simulated:
+            offline.refuse_real_machines(self.name)
         return self._operate("up", (*_NO_QUESTIONS, *extra))
 
     def preview(self, extra: Sequence[str] = ()) -> int:
@@ -82,7 +88,7 @@ class Stack:
         # Without --preserve-config Pulumi would delete the committed stack file.
         code = run_pulumi(["stack", "rm", self.name, "--yes", "--preserve-config", *_PLAIN, *extra], self.environment)
         if code == 0:
-            copy_of(self.name).unlink(missing_ok=True)
+            copy_of(self.name, self.home).unlink(missing_ok=True)
         return code
 
     def outputs(self, extra: Sequence[str] = ()) -> int:
@@ -95,7 +101,7 @@ class Stack:
         code = self.init()
         if code:
             return code
-        file = str(copy_of(self.name))
+        file = str(copy_of(self.name, self.home))
         return run_pulumi([verb, "-s", self.name, "--config-file", file, *arguments], self.environment)
 
     def _clear_lock(self) -> None:
@@ -121,9 +127,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.stack", description=__doc__)
     parser.add_argument("verb", choices=verbs)
     parser.add_argument("stack", help="a stack file stacks/Pulumi.STACK.yaml")
+    parser.add_argument("--offline", action="store_true", help="simulate the clouds: no network, no account")
     chosen, extra = parser.parse_known_args()
     try:
-        return verbs[chosen.verb](Stack(chosen.stack), extra)
+        return verbs[chosen.verb](Stack(chosen.stack, simulated=chosen.offline), extra)
     except ToolError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

@@ -26,14 +26,14 @@ def committed(stack: str) -> Path:
     raise ToolError(f"no stack '{stack}': {file.relative_to(ROOT)} is not there. Fix: use one of {', '.join(known)}")
 
 
-def copy_of(stack: str) -> Path:
-    """Return where the copy with the salt lies."""
-    return STATE / "stacks" / f"Pulumi.{stack}.yaml"
+def copy_of(stack: str, home: Path | None = None) -> Path:
+    """Return where the copy with the salt lies. `home`: the folder of another backend's copies."""
+    return (home or STATE) / "stacks" / f"Pulumi.{stack}.yaml"
 
 
-def refresh_copy(stack: str) -> Path:
+def refresh_copy(stack: str, home: Path | None = None) -> Path:
     """Bring the copy up to date with the committed file, keeping the salt that Pulumi put into it."""
-    source, copy = committed(stack).read_text(), copy_of(stack)
+    source, copy = committed(stack).read_text(), copy_of(stack, home)
     kept = _secrets_of(copy.read_text()) if copy.exists() else {}
     missing = {key: value for key, value in kept.items() if key not in _secrets_of(source)}
     text = source.rstrip("\n") + "\n" + (yaml.safe_dump(missing) if missing else "")

@@ -20,7 +20,7 @@ from offline.values import Properties, Value, is_secret
 
 ENVIRONMENT = "TRAINYARD_OFFLINE"
 """Environment variable: the folder that holds a folder per stack."""
-_DEFAULT = Path(__file__).resolve().parents[2] / ".trainyard" / "offline"
+_DEFAULT = Path(__file__).resolve().parents[2] / ".trainyard" / "offline" / "clouds"
 _HIDDEN = "offline: secret, kept by Pulumi only"
 
 

@@ -26,6 +26,8 @@ class Run:
     environment: Mapping[str, str] = field(repr=False)
     stdin: str = field(repr=False)
     properties: Properties = field(repr=False)
+    hidden: bool = False
+    """Whether the text itself is a secret."""
 
 
 class Runner(Protocol):
@@ -87,7 +89,8 @@ def run_command(
     plain = {name: reveal(value) for name, value in properties.items()}
     text = str(reveal(command))
     capture = Capture(plain.get("logging"), operation.status)
-    run = Run(text, _environment(operation, plain, previous), str(plain.get("stdin") or ""), plain)
+    environment, stdin = _environment(operation, plain, previous), str(plain.get("stdin") or "")
+    run = Run(text, environment, stdin, plain, is_secret(command))
     ended = runner.run(operation, run, capture)
     if ended:
         raise ResourceError(_failure(ended, "a secret command" if is_secret(command) else _shown(text), capture.tail))

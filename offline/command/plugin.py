@@ -8,6 +8,8 @@ from offline.command.copy import CopyToRemote
 from offline.command.inputs import LOCAL_COMMAND, REMOTE_COMMAND
 from offline.command.link import Links
 from offline.command.local import LocalRun, LocalRunner
+from offline.command.recording import RecordedCopy, Recorder
+from offline.command.recording import wanted as recording_wanted
 from offline.command.remote import RemoteRunner
 from offline.engine import EngineLog
 from offline.provider import Package, Provider
@@ -22,10 +24,11 @@ _END_SECONDS = 3.0
 def provider(log: EngineLog, stop: Stop, links: Links) -> Provider:
     """Return the provider with every resource and function that the stand-in knows."""
     local = LocalRunner()
+    recording = recording_wanted()
     resources: dict[str, Resource] = {
-        "command:remote:Command": Command(REMOTE_COMMAND, RemoteRunner(links)),
-        "command:remote:CopyToRemote": CopyToRemote(links),
-        "command:local:Command": Command(LOCAL_COMMAND, local),
+        "command:remote:Command": Command(REMOTE_COMMAND, Recorder() if recording else RemoteRunner(links)),
+        "command:remote:CopyToRemote": RecordedCopy() if recording else CopyToRemote(links),
+        "command:local:Command": Command(LOCAL_COMMAND, Recorder() if recording else local),
     }
     return Provider(Package("command", VERSION, resources, {"command:local:run": LocalRun(local)}), log, stop)
 
