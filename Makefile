@@ -27,7 +27,7 @@ check: setup  ## linters, types and the tests that need no machine
 	@$(ENV) tools/check.sh
 
 test: golden  ## check, and the tests on a real local cluster that is broken on purpose
-	@$(ENV) tools/check.sh && python -m pytest -v -m integration
+	@$(ENV) tools/check.sh && python -m pytest -v -m "integration or engine"
 
 bench: golden  ## measure the local stack against its ceilings
 	@$(ENV) python -m tools.bench

@@ -20,4 +20,4 @@ step ruff format --check .
 step shellcheck --severity=warning --external-sources --check-sourced "${scripts[@]}"
 step shellcheck --severity=warning --shell=bash --exclude=SC2154 "${stages[@]}"
 step mypy
-step python -m pytest -q -m "not integration"
+step python -m pytest -q -m "not integration and not engine"

@@ -1,0 +1,120 @@
+"""A small Pulumi program in a folder of its own, run by the real engine against the simulated clouds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from offline.cloud.faults import FILE
+from offline.cloud.world import Record, World
+from tools.offline import environment
+
+ROOT = Path(__file__).parents[3]
+SECONDS = 120.0
+_HEAD = "import json, pulumi\n"
+_RAW = """
+def made(token, name, opts=None, **inputs):
+    kind = type("Raw", (pulumi.CustomResource,), {})
+    return kind(token, name, {**inputs, **outputs}, opts)
+
+outputs = {"selfLink": None}
+"""
+"""Makes resources by token, without the seconds that importing an SDK takes."""
+
+
+class Run:
+    """How one `pulumi` command ended."""
+
+    def __init__(self, code: int, text: str) -> None:
+        self.code = code
+        self.text = text
+
+    def __repr__(self) -> str:
+        return f"exit code {self.code}:\n{self.text}"
+
+
+class TestStack:
+    """One project with one stack, `test`."""
+
+    __test__ = False
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "program"
+        self.folder.mkdir(parents=True)
+        python = Path(sys.executable).parent
+        search = f"{python}:{ROOT / '.trainyard' / 'bin'}:{os.environ['PATH']}"
+        self.environment = environment({**os.environ, "PATH": search}, folder)
+        self.world = World("test", folder / "clouds")
+        (self.folder / "Pulumi.yaml").write_text("name: small\nruntime: python\n")
+        assert self("stack", "init", "test").code == 0
+
+    def write(self, text: str, *, raw: bool = False) -> None:
+        """Set the program."""
+        (self.folder / "__main__.py").write_text(f"{_HEAD}{_RAW if raw else ''}{text}")
+
+    def faults(self, *entries: Mapping[str, Any]) -> None:
+        """Set the faults that the clouds have."""
+        self.world.folder.mkdir(parents=True, exist_ok=True)
+        (self.world.folder / FILE).write_text(yaml.safe_dump(list(map(dict, entries))))
+
+    def __call__(self, *arguments: str) -> Run:
+        """Run pulumi to its end."""
+        process = self.start(*arguments)
+        text, _ = process.communicate(timeout=SECONDS)
+        return Run(process.returncode, text)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start pulumi in a session of its own, its words in one stream."""
+        return subprocess.Popen(
+            ["pulumi", *arguments, "--non-interactive"],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def preview(self, *options: str) -> Run:
+        return self("preview", "-s", "test", *options)
+
+    def up(self, *options: str) -> Run:
+        return self("up", "-s", "test", "--yes", "--skip-preview", *options)
+
+    def refresh(self, *options: str) -> Run:
+        return self("refresh", "-s", "test", "--yes", "--skip-preview", *options)
+
+    def destroy(self) -> Run:
+        return self("destroy", "-s", "test", "--yes", "--skip-preview")
+
+    def outputs(self) -> dict[str, Any]:
+        """Return the stack's outputs, secrets shown."""
+        found: dict[str, Any] = json.loads(self("stack", "output", "--json", "--show-secrets", "-s", "test").text)
+        return found
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """The types of what the clouds hold, sorted."""
+        return sorted(record.token.rpartition(":")[2] for record in self.world.records())
+
+    def record(self, name: str) -> Record:
+        """Return what the clouds hold of the resource with this Pulumi name."""
+        (found,) = (record for record in self.world.records() if record.urn.endswith(f"::{name}"))
+        return found
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for something that must come soon."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

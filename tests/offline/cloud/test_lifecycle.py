@@ -1,0 +1,114 @@
+"""Whole lives of small stacks, written with the real SDKs and run by the real engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from offline.cloud.azure import SUBSCRIPTION
+from tests.offline.cloud.stack import TestStack
+
+pytestmark = pytest.mark.engine
+
+AZURE = """
+from pulumi_azure_native import authorization, compute, network, resources
+
+group = resources.ResourceGroup("group", location="southcentralus")
+common = {"resource_group_name": group.name, "location": group.location}
+net = network.VirtualNetwork("net", address_space={"address_prefixes": ["10.0.0.0/16"]}, **common)
+rules = network.NetworkSecurityGroup("rules", **common)
+subnet = network.Subnet("subnet", resource_group_name=group.name, virtual_network_name=net.name,
+    address_prefix="10.0.1.0/24", network_security_group={"id": rules.id})
+address = network.PublicIPAddress("address", public_ip_allocation_method="Static", sku={"name": "Standard"}, **common)
+nic = network.NetworkInterface("nic", ip_configurations=[{
+    "name": "main", "subnet": {"id": subnet.id}, "private_ip_allocation_method": "Static",
+    "private_ip_address": "10.0.1.4", "public_ip_address": {"id": address.id}}], **common)
+vm = compute.VirtualMachine("vm", vm_name="head-0", network_profile={"network_interfaces": [{"id": nic.id}]},
+    hardware_profile={"vm_size": "Standard_ND96amsr_A100_v4"},
+    os_profile={"computer_name": "head-0", "admin_username": "admin", "custom_data": pulumi.Output.secret("c2VjcmV0")},
+    storage_profile={"image_reference": {"publisher": "microsoft-dsvm", "offer": "ubuntu-hpc", "sku": "2204",
+        "version": "22.04.1"}, "os_disk": {"create_option": "FromImage"}}, **common)
+key = compute.VirtualMachineRunCommandByVirtualMachine("key", vm_name=vm.name, run_command_name="key",
+    source={"script": "cat /etc/ssh/ssh_host_ed25519_key.pub"}, **common)
+pulumi.export("vm", vm.id)
+pulumi.export("private", nic.ip_configurations[0].private_ip_address)
+pulumi.export("public", address.ip_address)
+pulumi.export("key", key.instance_view.output)
+pulumi.export("subscription", authorization.get_client_config_output().subscription_id)
+pulumi.export("data", vm.os_profile.custom_data)
+"""
+
+GCP = """
+from pulumi_gcp import compute
+
+net = compute.Network("net", auto_create_subnetworks=False, mtu=8896)
+subnet = compute.Subnetwork("subnet", network=net.id, region="us-central1", ip_cidr_range="10.0.1.0/24")
+rule = compute.Firewall("rule", network=net.self_link, source_ranges=["10.0.1.0/24"], allows=[{"protocol": "all"}])
+address = compute.Address("address", region="us-central1")
+image = compute.get_image(family="debian-12", project="debian-cloud")
+vm = compute.Instance("vm", name="head-0", machine_type="a2-highgpu-8g", zone="us-central1-c",
+    boot_disk={"initialize_params": {"image": image.self_link, "size": 100}},
+    metadata={"user-data": pulumi.Output.secret("#cloud-config secret")},
+    network_interfaces=[{"subnetwork": subnet.id, "network_ip": "10.0.1.4", "nic_type": "GVNIC",
+        "access_configs": [{"nat_ip": address.address}]}])
+keys = compute.get_instance_guest_attributes_output(name=vm.name, zone=vm.zone, query_path="hostkeys/")
+pulumi.export("vm", vm.id)
+pulumi.export("link", vm.self_link)
+pulumi.export("private", vm.network_interfaces[0].network_ip)
+pulumi.export("public", vm.network_interfaces[0].access_configs[0].nat_ip)
+pulumi.export("key", keys.query_values[0].value)
+pulumi.export("zones", compute.get_zones(region="us-central1").names)
+pulumi.export("metadata", vm.metadata)
+"""
+
+
+def _live(stack: TestStack, resources: int) -> None:
+    """Take a stack from nothing to everything, and see that nothing changes after that."""
+    preview = stack.preview()
+    assert preview.code == 0, preview
+    assert f"+ {resources + 1} to create" in preview.text
+    assert "offline: " in preview.text
+    assert stack.kinds == []
+    up = stack.up()
+    assert up.code == 0, up
+    assert len(stack.kinds) == resources
+    for again in (stack.refresh("--expect-no-changes"), stack.up("--expect-no-changes")):
+        assert again.code == 0, again
+
+
+def _end(stack: TestStack, secret: str) -> None:
+    """See that no file of the cloud holds the secret, and that destroying leaves nothing."""
+    files = [file for file in stack.world.folder.rglob("*") if file.is_file()]
+    assert not [file for file in files if secret in file.read_text()]
+    destroy = stack.destroy()
+    assert destroy.code == 0, destroy
+    assert stack.kinds == []
+
+
+def test_azure(stack: TestStack) -> None:
+    stack.write(AZURE)
+    _live(stack, 8)
+    found = stack.outputs()
+    assert found["subscription"] == SUBSCRIPTION
+    assert found["vm"].startswith(f"/subscriptions/{SUBSCRIPTION}/resourceGroups/group")
+    assert found["vm"].endswith("/providers/Microsoft.Compute/virtualMachines/head-0")
+    assert found["private"] == "10.0.1.4"
+    assert found["public"].startswith("203.0.113.")
+    assert found["key"].startswith("ssh-ed25519 AAAA")
+    assert found["data"] == "c2VjcmV0"
+    assert "c2VjcmV0" not in stack("stack", "output", "-s", "test").text
+    _end(stack, "c2VjcmV0")
+
+
+def test_gcp(stack: TestStack) -> None:
+    stack.write(GCP)
+    _live(stack, 5)
+    found = stack.outputs()
+    assert found["vm"] == "projects/offline/zones/us-central1-c/instances/head-0"
+    assert found["link"] == f"https://www.googleapis.com/compute/v1/{found['vm']}"
+    assert found["private"] == "10.0.1.4"
+    assert found["public"].startswith("203.0.113.")
+    assert found["key"].startswith("AAAA")
+    assert found["zones"] == ["us-central1-a", "us-central1-b", "us-central1-c"]
+    assert found["metadata"] == {"user-data": "#cloud-config secret"}
+    assert "#cloud-config" not in stack("stack", "output", "-s", "test").text
+    _end(stack, "#cloud-config")
