@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,15 +16,17 @@ import yaml
 
 from offline.cloud.faults import FILE
 from offline.cloud.world import Record, World
+from tools.engine import end_session
 from tools.offline import environment
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 120.0
+_SOON = 30.0
 _HEAD = "import json, pulumi\n"
 _RAW = """
-def made(token, name, opts=None, **inputs):
+def made(token, called, opts=None, /, **inputs):
     kind = type("Raw", (pulumi.CustomResource,), {})
-    return kind(token, name, {**inputs, **outputs}, opts)
+    return kind(token, called, {**inputs, **outputs}, opts)
 
 outputs = {"selfLink": None}
 """
@@ -84,6 +87,18 @@ class TestStack:
             start_new_session=True,
         )
 
+    def kill(self, process: subprocess.Popen[str]) -> None:
+        """Kill an engine with SIGKILL, end the plugins that it leaves, and clear its lock."""
+        assert process.stdout
+        with process.stdout:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+            end_session(process.pid)
+        # What `python -m tools.stack` does before every operation.
+        locks = self.world.folder.parents[1] / "state" / ".pulumi" / "locks" / "organization" / "small" / "test"
+        for lock in locks.glob("*"):
+            lock.unlink()
+
     def preview(self, *options: str) -> Run:
         return self("preview", "-s", "test", *options)
 
@@ -114,7 +129,7 @@ class TestStack:
 
 def wait_until(condition: Callable[[], bool]) -> None:
     """Wait for something that must come soon."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + _SOON
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
