@@ -39,9 +39,9 @@ class Azure:
 
     def name_property(self, described: Described) -> str:
         """See Cloud. The type's path tells; else the optional "...Name" that is most like the type's own name."""
-        names = self.rules.of(described.token).names
-        if names:
-            return names[-1]
+        known = self.rules.of(described.token).own_name
+        if known:
+            return known
         own = snake(described.token.rpartition(":")[2])
         texts = [found for found in described.inputs.values() if found.kind == Scalar("string") and not found.required]
         named = [found for found in texts if found.python.endswith("_name")]

@@ -42,9 +42,7 @@ class Gcp:
 
     def name_property(self, described: Described) -> str:
         """See Cloud."""
-        names = self.rules.of(described.token).names
-        own = names[-1] if names else "name"
-        found = described.inputs.get("name") or described.inputs.get(own)
+        found = described.inputs.get(self.rules.of(described.token).own_name or "name")
         return found.name if found and not found.required else ""
 
     def automatic_name(self, described: Described, logical: str, suffix: str) -> str:

@@ -17,6 +17,8 @@ _PUBLIC = IPv4Network("203.0.113.0/24")
 _PRIVATE = IPv4Network("198.51.100.0/24")
 """Ranges set aside for documentation (RFC 5737): no such address can be reached by mistake."""
 _DEEPEST = 4
+_KEY_BEGINS = 26
+"""Characters of a public key's base64 that are the same in all of its kind."""
 _NUMBERS = frozenset({"instanceId", "networkId", "numericId", "subnetworkId", "diskId", "proxyId", "uniqueId"})
 _UUIDS = ("Guid", "vmId", "principalId", "clientId", "tenantId", "uniqueId", "resourceGuid", "objectId")
 _EPOCH = "1970-01-01T00:00:00Z"
@@ -44,11 +46,12 @@ def stable_uuid(seed: str) -> str:
 
 
 def host_key(seed: str) -> str:
-    """Return an ssh public key in OpenSSH's spelling. Nobody has, or ever had, its private half."""
+    """Return an ssh public key in OpenSSH's spelling, with "offline" to be read in it. Nobody has its private half."""
     kind = b"ssh-ed25519"
     key = hashlib.sha256(f"offline host key {seed}".encode()).digest()
     blob = b"".join(len(part).to_bytes(4, "big") + part for part in (kind, key))
-    return f"ssh-ed25519 {base64.b64encode(blob).decode()}"
+    text = base64.b64encode(blob).decode()
+    return f"ssh-ed25519 {text[:_KEY_BEGINS]}offline{text[_KEY_BEGINS + len('offline') :]}"
 
 
 def _number(seed: str) -> int:

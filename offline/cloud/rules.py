@@ -13,6 +13,7 @@ import yaml
 _FOLDER = Path(__file__).with_name("rules")
 _INDEX = re.compile(r"\[[^\]]*\]")
 _HOLE = re.compile(r"\{(\w+)\}")
+_PLACES = frozenset({"project", "region", "zone", "location"})
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,9 @@ class Rule:
     """Deleting it deletes everything inside it."""
 
     @property
-    def names(self) -> list[str]:
-        """The properties that make up the id."""
-        return _HOLE.findall(self.path)
+    def own_name(self) -> str:
+        """The property that names the resource among its siblings; "" where nothing is known."""
+        return next((name for name in reversed(_HOLE.findall(self.path)) if name not in _PLACES), "")
 
     def replaces(self, path: str) -> bool:
         """Tell whether a change at this path needs a new resource."""
@@ -62,10 +63,10 @@ class Rules:
         """Return a type's rule; the defaults for a type that has none."""
         found = self._types.get(token, {})
         path = str(found.get("path", ""))
-        own_name = _HOLE.findall(path)[-1:]
+        own_name = Rule(path).own_name
         return Rule(
             path=path,
-            replace=frozenset([*self._always, *own_name, *found.get("replace", ())]),
+            replace=frozenset([*self._always, *([own_name] if own_name else []), *found.get("replace", ())]),
             refuse=frozenset(found.get("refuse", ())),
             stop=frozenset(found.get("stop", ())),
             plain_name=bool(found.get("plain_name")),
