@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from offline.cloud.cloud import Cloud
 from offline.cloud.drift import drifted, evicted
@@ -37,15 +38,15 @@ class Maker:
         """Make it and return its id and outputs. `may_adopt`: take over what a killed run may have left."""
         plain = _plain(inputs)
         identity = self._cloud.identity(self._described, plain)
-        record = Record(identity, self._described.token, self._operation.urn, inputs, {}, os.getpid())
+        record = replace(self._record(identity, inputs), made_by=os.getpid())
         late = self._meet_faults("create", plain)
         with self._world.locked():
             self._refuse_existing(record, may_adopt)
-            self._refuse_missing(plain)
+            self._refuse_missing(record)
             self._world.put(record)
         self._take_time(late)
         if any(fault.fault == "timed-out" for fault in late):
-            self._world.put(Record(identity, record.token, record.urn, inputs, {}, _NOBODY))
+            self._world.put(replace(record, made_by=_NOBODY))
             raise ResourceError(refusal(self._cloud.package, "timed-out", self._operation.name, plain))
         return identity, self._finish(identity, inputs)
 
@@ -74,7 +75,7 @@ class Maker:
         with self._world.locked():
             if self._world.find(identity) is None:
                 raise ResourceError(f"404 NotFound: {identity} is gone. Fix: run `pulumi refresh`, then `pulumi up`")
-            self._refuse_missing(plain)
+            self._refuse_missing(self._record(identity, inputs))
         self._take_time(late)
         return self._finish(identity, inputs)
 
@@ -98,8 +99,13 @@ class Maker:
         given = self._cloud.given(self._described, _plain(inputs))
         own = self._cloud.computed(self._described, identity, {**given, **inputs}, self._world)
         outputs = filler.fill(self._described.outputs, own, identity)
-        self._world.put(Record(identity, self._described.token, self._operation.urn, inputs, outputs))
+        self._world.put(replace(self._record(identity, inputs), outputs=outputs))
         return outputs
+
+    def _record(self, identity: str, inputs: Properties) -> Record:
+        """Return the record of this resource, finished and with no outputs yet."""
+        uses = [needed for text in _texts(_plain(inputs)) if (needed := self._cloud.refers(text))]
+        return Record(identity, self._described.token, self._operation.urn, inputs, {}, uses=tuple(uses))
 
     def _meet_faults(self, operation: str, plain: Properties) -> list[Fault]:
         """Meet the faults that stand before an operation, and return those that come in its course."""
@@ -134,13 +140,10 @@ class Maker:
             return
         raise ResourceError(f"409 AlreadyExists: {record.id} exists. Fix: give another name, import it, or delete it")
 
-    def _refuse_missing(self, plain: Properties) -> None:
-        for text in _texts(plain):
-            needed = self._cloud.refers(text)
-            if needed and not self._exists(needed):
-                raise ResourceError(
-                    f"404 NotFound: {needed} does not exist. Fix: create it first, or mend the reference"
-                )
+    def _refuse_missing(self, record: Record) -> None:
+        missing = next((needed for needed in record.uses if not self._exists(needed)), None)
+        if missing is not None:
+            raise ResourceError(f"404 NotFound: {missing} does not exist. Fix: create it first, or mend the reference")
 
     def _exists(self, identity: str) -> bool:
         """Tell whether it, or what it is a part of (a subnet written inside its network), exists."""
@@ -152,7 +155,7 @@ class Maker:
         for record in self._world.records():
             if record.id.lower() in own or any(part in record.token for part in _NEVER_IN_THE_WAY):
                 continue
-            if any(self._cloud.refers(text).lower() in own for text in _texts(record.inputs)):
+            if any(used.lower() in own for used in record.uses):
                 return record
         return None
 

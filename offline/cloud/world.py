@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,6 +35,12 @@ class Record:
     outputs: Properties
     made_by: int = 0
     """Process id of the plugin that is still making it; 0 when it is finished."""
+    uses: Sequence[str] = ()
+    """Ids of the resources that its inputs refer to."""
+
+
+_read_before: dict[Path, tuple[tuple[int, int], Record]] = {}
+"""Records by file, with time and inode of what each was read from: deleting a large stack asks for all, often."""
 
 
 def base_folder() -> Path:
@@ -87,8 +93,6 @@ def write_atomically(file: Path, content: object) -> None:
     fresh = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
     with fresh.open("w") as target:
         json.dump(content, target, indent=1)
-        target.flush()
-        os.fsync(target.fileno())
     fresh.replace(file)
 
 
@@ -123,6 +127,13 @@ def _shown(value: Value, known: Value) -> Value:
 
 def _read(file: Path) -> Record | None:
     try:
-        return Record(**json.loads(file.read_text()))
+        found = file.stat()
+        version = (found.st_mtime_ns, found.st_ino)  # every write makes a new file
+        before = _read_before.get(file)
+        if before and before[0] == version:
+            return before[1]
+        record = Record(**json.loads(file.read_text()))
     except FileNotFoundError:
         return None
+    _read_before[file] = (version, record)
+    return record
