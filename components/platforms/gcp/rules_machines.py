@@ -1,0 +1,159 @@
+"""What Compute Engine refuses about machines, their disks and how they are bought."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from components.checks.base import Planned
+from components.errors import Problem
+from components.platforms.gcp import Spec
+from components.platforms.gcp.families import Family, family_of
+
+
+def boot_disk_fits(planned: Planned) -> Iterator[Problem]:
+    """A named type of boot disk is one that every machine family of the stack boots from."""
+    spec = gcp_spec(planned)
+    for name, family in _families(planned).items():
+        if spec.boot_disk_type is not None and spec.boot_disk_type not in family.boot_disks:
+            known = ", ".join(family.boot_disks)
+            yield Problem(
+                path="cluster.platform.boot_disk_type",
+                rule=f"{name} machines do not boot from {spec.boot_disk_type}, only from {known}",
+                fix="leave it out, and each family gets its own",
+            )
+
+
+def image_has_fabric(planned: Planned) -> Iterator[Problem]:
+    """A family whose fabric needs a kernel of its own runs an image that has it."""
+    if gcp_spec(planned).custom_image is not None:
+        return
+    for group, family in _groups(planned):
+        if not family.stock_image:
+            yield Problem(
+                path=f"cluster.nodes.{group}.machine",
+                rule=f"GPUDirect-TCPX on {family.name} needs a kernel that only Google's private archive has, "
+                "and the pinned image lacks it",
+                fix="build an image with it and name it in cluster.platform.custom_image, "
+                "or use a3-megagpu-8g, which runs the pinned one",
+            )
+
+
+def zone_offers(planned: Planned) -> Iterator[Problem]:
+    """The zone is one where the machine type was seen on offer; RoCE networks exist in no other."""
+    zone = gcp_spec(planned).zone
+    for group, family in _groups(planned):
+        if family.zones and zone not in family.zones:
+            near = [known for known in family.zones if known.rpartition("-")[0] == gcp_spec(planned).region]
+            roce = " and no RoCE network profile is known for it" if family.nics.rdma else ""
+            yield Problem(
+                path="cluster.platform.zone",
+                rule=f"{family.name} (group {group}) was not on offer in {zone} when that was read{roce}",
+                fix=f"use one of {', '.join(near or family.zones)}, or ask Google whether it is there now",
+            )
+
+
+def placement_known(planned: Planned) -> Iterator[Problem]:
+    """GCP has compact placement, for some families, and nothing like Azure's containers of one fabric."""
+    for group, family in _groups(planned):
+        path = f"cluster.nodes.{group}.placement"
+        placement = planned.spec.nodes[group].placement
+        if placement == "same_fabric":
+            yield Problem(
+                path=path,
+                rule="same_fabric is not a placement of GCP: all machines of a zone share its network",
+                fix="use compact to have them close together, or none",
+            )
+        if placement == "compact" and not family.compact:
+            yield Problem(
+                path=path, rule=f"{family.name} machines cannot be placed compactly", fix="use none, or another machine"
+            )
+
+
+def flex_start_fits(planned: Planned) -> Iterator[Problem]:
+    """Flex-start is a way to buy of its own, and most families cannot be placed with it."""
+    families = dict(_groups(planned))
+    for name in gcp_spec(planned).flex_start:
+        path = f"cluster.platform.flex_start.{name}"
+        if name not in families:
+            yield Problem(path=path, rule="no node group has that name", fix=f"use one of {', '.join(families)}")
+            continue
+        group, family = planned.spec.nodes[name], families[name]
+        if group.capacity.kind != "on_demand":
+            yield Problem(
+                path=path,
+                rule=f"Flex-start machines cannot be {group.capacity.kind} ones as well",
+                fix=f"remove it, or cluster.nodes.{name}.capacity",
+            )
+        if group.placement == "compact" and not family.flex_start:
+            yield Problem(
+                path=path,
+                rule=f"Flex-start places {family.name} machines where it finds them, so they cannot be compact",
+                fix=f"set cluster.nodes.{name}.placement to none, or use a machine of the a3-ultragpu or a4-highgpu "
+                "family",
+            )
+
+
+def dense_reservation_places(planned: Planned) -> Iterator[Problem]:
+    """Machines of a dense reservation are together already, and refuse a policy of their own."""
+    for name, family in _groups(planned):
+        group = planned.spec.nodes[name]
+        if group.capacity.kind == "reservation" and group.placement == "compact" and family.dense_reservations:
+            yield Problem(
+                path=f"cluster.nodes.{name}.placement",
+                rule=f"a reservation of {family.name} machines is dense: they stand together already, and a placement "
+                "policy of our own is refused",
+                fix="use none",
+            )
+
+
+def reservation_places(planned: Planned) -> Iterator[Problem]:
+    """A reservation made with a policy takes machines with that same policy only."""
+    for name, family in _groups(planned):
+        group = planned.spec.nodes[name]
+        if group.capacity.kind == "reservation" and group.placement == "compact" and not family.dense_reservations:
+            yield Problem(
+                path=f"cluster.nodes.{name}.placement",
+                rule="a reservation takes machines with a placement policy only if it was made with the same one, "
+                "and this one is new",
+                fix="use none, and place the reservation itself when you make it",
+            )
+
+
+def compact_is_scarce(planned: Planned) -> Iterator[Problem]:
+    """A compact group is harder to get: the whole of it must be free in one place."""
+    for name, _ in _groups(planned):
+        group = planned.spec.nodes[name]
+        if group.placement == "compact" and group.capacity.kind != "reservation":
+            yield Problem(
+                path=f"cluster.nodes.{name}.placement",
+                rule="compact machines come only if they are free near one another; a team that trained on A100s took "
+                "the policy off again, because it got none",
+                fix="use none if machines matter more than microseconds, or a reservation",
+            )
+
+
+def on_demand_seen(planned: Planned) -> Iterator[Problem]:
+    """Some families are sold in other ways, as far as is known."""
+    for name, family in _groups(planned):
+        on_demand = planned.spec.nodes[name].capacity.kind == "on_demand" and name not in gcp_spec(planned).flex_start
+        if on_demand and not family.on_demand_seen:
+            yield Problem(
+                path=f"cluster.nodes.{name}.capacity",
+                rule=f"{family.name} machines were seen as Spot, Flex-start and reserved ones, never on demand",
+                fix=f"use {{kind: reservation, reservation: <name>}}, {{kind: spot}} or platform.flex_start.{name}",
+            )
+
+
+def gcp_spec(planned: Planned) -> Spec:
+    """Return the stack's `platform:` section. Raises TypeError for another platform's."""
+    if not isinstance(planned.spec.platform, Spec):
+        raise TypeError(f"the rules of GCP cannot judge a {type(planned.spec.platform).__name__}")
+    return planned.spec.platform
+
+
+def _groups(planned: Planned) -> list[tuple[str, Family]]:
+    return [(name, family_of(group.machine)) for name, group in planned.spec.nodes.items()]
+
+
+def _families(planned: Planned) -> dict[str, Family]:
+    return {family.name: family for family in (family_of(host.machine.name) for host in planned.plan.hosts)}

@@ -1,0 +1,95 @@
+"""Shared storage that outlives the machines: Filestore, or a disk of the head's own. Both are protected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+
+import pulumi
+from pulumi_gcp import filestore
+
+from components.plan import GROUP_BLOCKS
+from components.platforms.gcp.sdk import narrow_import
+
+with narrow_import():
+    from pulumi_gcp.compute.disk import Disk
+
+SHARE = "shared"
+"""Name of the Filestore's one share; workers mount <address>:/<this>."""
+
+_REGIONAL = frozenset({"REGIONAL", "ENTERPRISE"})
+_NFS_3_ONLY = frozenset({"BASIC_HDD", "BASIC_SSD"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilestoreArgs:
+    """A Filestore to be. All plain but the network."""
+
+    name: str
+    tier: str
+    zone: str
+    region: str
+    size_gib: int
+    network: pulumi.Input[str]
+    head: IPv4Address
+    cidr: IPv4Network
+    """The cluster's network: nobody else may mount it."""
+    labels: dict[str, str]
+
+
+def protocol_of(tier: str) -> str:
+    """Return the newest NFS that a tier speaks, in the API's words."""
+    return "NFS_V3" if tier in _NFS_3_ONLY else "NFS_V4_1"
+
+
+def filestore_instance(args: FilestoreArgs, parent: pulumi.Resource) -> filestore.Instance:
+    """Declare the Filestore beside the nodes: in a zone, or in the region for tiers of a region's reach."""
+    share = filestore.InstanceFileSharesArgs(
+        name=SHARE, capacity_gb=args.size_gib, nfs_export_options=_exports(args.head, args.cidr)
+    )
+    network = filestore.InstanceNetworkArgs(network=args.network, modes=["MODE_IPV4"], connect_mode="DIRECT_PEERING")
+    return filestore.Instance(
+        args.name,
+        name=args.name,
+        tier=args.tier,
+        location=args.region if args.tier in _REGIONAL else args.zone,
+        protocol=protocol_of(args.tier),
+        file_shares=share,
+        networks=[network],
+        # The basic tiers have no such switch; Pulumi's own protection holds for all.
+        deletion_protection_enabled=None if args.tier in _NFS_3_ONLY else True,
+        labels=args.labels,
+        opts=pulumi.ResourceOptions(
+            parent=parent, protect=True, custom_timeouts=pulumi.CustomTimeouts(create="90m", update="90m", delete="30m")
+        ),
+    )
+
+
+def data_disk(name: str, zone: str, size_gib: int, labels: dict[str, str], parent: pulumi.Resource) -> Disk:
+    """Declare the disk that the head serves /home and /shared from: a new head finds the old files."""
+    return Disk(
+        name,
+        name=name,
+        zone=zone,
+        size=size_gib,
+        type="pd-ssd",
+        labels=labels,
+        opts=pulumi.ResourceOptions(parent=parent, protect=True),
+    )
+
+
+def _exports(head: IPv4Address, cidr: IPv4Network) -> Sequence[filestore.InstanceFileSharesNfsExportOptionArgs]:
+    """The head may act as root, to make folders for others; ranges of two options must not overlap."""
+    blocks = list(cidr.subnets(prefixlen_diff=GROUP_BLOCKS.bit_length() - 1))
+    option = filestore.InstanceFileSharesNfsExportOptionArgs
+    return [
+        option(ip_ranges=[f"{head}/32"], access_mode="READ_WRITE", squash_mode="NO_ROOT_SQUASH"),
+        option(
+            ip_ranges=[str(block) for block in blocks[1:]],
+            access_mode="READ_WRITE",
+            squash_mode="ROOT_SQUASH",
+            anon_uid=65534,
+            anon_gid=65534,
+        ),
+    ]
