@@ -20,8 +20,9 @@ from components.spec import ClusterSpec
 JOB_USER = "trainer"
 
 
-def _outputs(plan: ClusterPlan, admin_user: str, values: Sequence[Any]) -> dict[str, Any]:
+def _outputs(plan: ClusterPlan, hosts: Sequence[Host], values: Sequence[Any]) -> dict[str, Any]:
     rows = [values[index : index + 3] for index in range(0, len(values), 3)]
+    direct = {host.plan.name for host in hosts if not host.through_head}
     reached = {host.name: row for host, row in zip(plan.hosts, rows, strict=True)}
     address, port, host_key = reached[plan.head.name]
     head = HeadOut(
@@ -30,7 +31,7 @@ def _outputs(plan: ClusterPlan, admin_user: str, values: Sequence[Any]) -> dict[
         port=int(port),
         private_ip=str(plan.head.private_ip),
         user=JOB_USER,
-        admin_user=admin_user,
+        admin_user=hosts[0].user,
         host_key=host_key,
     )
     nodes = tuple(
@@ -41,7 +42,7 @@ def _outputs(plan: ClusterPlan, admin_user: str, values: Sequence[Any]) -> dict[
             gpus=host.machine.gpus,
             gpu_type=host.machine.gpu_type,
             fabric=host.machine.fabric,
-            address=reached[host.name][0],
+            address=reached[host.name][0] if host.name in direct else None,
             port=int(reached[host.name][1]),
             host_key=reached[host.name][2],
         )
@@ -82,12 +83,14 @@ class Cluster(pulumi.ComponentResource):
             )
 
         platform = platform_class(plan.provider)(
-            f"{name}-{plan.provider}", PlatformArgs(spec=spec.platform, plan=plan, user_data=user_data), child
+            f"{name}-{plan.provider}",
+            PlatformArgs(spec=spec.platform, cluster=spec, plan=plan, user_data=user_data),
+            child,
         )
         hosts: Sequence[Host] = platform.hosts
         bringup = BringUp(f"{name}-bringup", plan, hosts, keys, child)
         facts = [fact for host in hosts for fact in (host.address, host.port, host.host_key)]
-        described = pulumi.Output.all(*facts).apply(lambda values: _outputs(plan, hosts[0].user, values))
+        described = pulumi.Output.all(*facts).apply(lambda values: _outputs(plan, hosts, values))
         # The contract describes a cluster that works, so it waits for the gate.
         self.outputs = pulumi.Output.all(described, bringup.ready).apply(lambda both: both[0])
         self.ssh_private_key = pulumi.Output.secret(keys.admin_private)

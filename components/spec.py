@@ -7,9 +7,9 @@ of explain.py are made of them.
 from __future__ import annotations
 
 from ipaddress import IPv4Network
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializeAsAny, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
 from components.errors import RuleError
 
@@ -96,17 +96,80 @@ class HeadSpec(Model):
     machine: MachineName
 
 
+class CapacitySpec(Model):
+    """How a group's machines are bought."""
+
+    kind: Annotated[Literal["on_demand", "spot", "reservation"], Field(examples=["on_demand"])] = "on_demand"
+    reservation: Annotated[
+        str | None,
+        Field(min_length=1, max_length=512, description="must be a reservation's name or id", examples=["my-a100s"]),
+    ] = None
+
+    @model_validator(mode="after")
+    def _reservation_of_its_kind(self) -> Self:
+        if (self.kind == "reservation") != (self.reservation is not None):
+            raise RuleError(
+                "kind: reservation and the reservation's name belong together",
+                "write {kind: reservation, reservation: my-a100s}",
+            )
+        return self
+
+
 class GroupSpec(Model):
     """A node group: equal machines, one Slurm partition."""
 
     machine: MachineName
     count: Annotated[int, Field(ge=1, le=2000, strict=True, description="must be a whole number", examples=[2])]
+    placement: Annotated[Literal["none", "compact", "same_fabric"], Field(examples=["none"])] = "none"
+    capacity: Annotated[CapacitySpec, Field(examples=[{"kind": "on_demand"}])] = CapacitySpec()
+
+
+class AccessSpec(Model):
+    """Who reaches the head over ssh, and by which way."""
+
+    allow_ssh_from: Annotated[
+        tuple[
+            Annotated[
+                IPv4Network,
+                Field(
+                    description="must be an IPv4 network in CIDR form that begins at its own first address",
+                    examples=["203.0.113.0/24"],
+                ),
+            ],
+            ...,
+        ],
+        Field(examples=[["203.0.113.0/24"]]),
+    ] = ()
+    via: Annotated[Literal["public", "bastion", "private"], Field(examples=["public"])] = "public"
 
 
 class SharedStorageSpec(Model):
     """/home and /shared of the cluster."""
 
-    kind: Annotated[Literal["head_nfs"], Field(examples=["head_nfs"])] = "head_nfs"
+    kind: Annotated[
+        Literal["head_nfs", "azure_files", "azure_netapp", "filestore", "external"], Field(examples=["head_nfs"])
+    ] = "head_nfs"
+    size_gib: Annotated[
+        int, Field(ge=100, le=102400, strict=True, description="must be a whole number of GiB", examples=[1024])
+    ] = 1024
+    address: Annotated[
+        str | None,
+        Field(pattern=r"^[A-Za-z0-9.-]{1,253}$", description="must be a host name or address", examples=["10.0.0.9"]),
+    ] = None
+    path: Annotated[
+        str | None,
+        Field(pattern=r"^/[A-Za-z0-9._/-]{0,200}$", description="must be an absolute path", examples=["/export"]),
+    ] = None
+
+    @model_validator(mode="after")
+    def _address_of_external(self) -> Self:
+        given = {self.address is not None, self.path is not None}
+        if given != {self.kind == "external"}:
+            raise RuleError(
+                "address and path belong to kind: external, and to it alone",
+                "write {kind: external, address: 10.0.0.9, path: /export}",
+            )
+        return self
 
 
 class StorageSpec(Model):
@@ -128,6 +191,7 @@ class ClusterSpec(Model):
         Field(min_length=1, max_length=MAX_GROUPS, examples=[{"gpu": {"machine": "vm-gpu2", "count": 2}}]),
     ]
     storage: Annotated[StorageSpec, Field(examples=[{"shared": {"kind": "head_nfs"}}])] = StorageSpec()
+    access: Annotated[AccessSpec, Field(examples=[{"allow_ssh_from": ["203.0.113.0/24"]}])] = AccessSpec()
 
     @field_validator("platform", mode="before")
     @classmethod

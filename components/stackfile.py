@@ -17,7 +17,7 @@ from components.checks import DRAFT_CHECKS, PLAN_CHECKS, Draft, Finding, Level, 
 from components.errors import Problem, StackFileError
 from components.explain import dotted, explain, nearest
 from components.plan import ClusterPlan, plan_cluster
-from components.platforms import platform_model, platform_spec
+from components.platforms import platform_checks, platform_model, platform_spec
 from components.spec import ClusterSpec, GroupSpec, HeadSpec, NetworkSpec
 from components.strict_yaml import YamlError, load_strict
 
@@ -111,7 +111,8 @@ def _parse_cluster(section: dict[Any, Any], file: str, problems: list[Problem]) 
         raise StackFileError(file, problems)
     image = images()[spec.platform.image]
     plan = plan_cluster(spec, machines(spec.platform.provider), image)
-    found += findings(PLAN_CHECKS, Planned(spec=spec, plan=plan))
+    checks = (*PLAN_CHECKS, *platform_checks(plan.provider))
+    found += findings(checks, Planned(spec=spec, plan=plan))
     if errors := _errors(found):
         raise StackFileError(file, errors)
     return Stack(file=file, spec=spec, plan=plan, remarks=tuple(found))

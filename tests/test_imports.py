@@ -58,7 +58,9 @@ def test_only_platforms_import_a_cloud(file: Path) -> None:
 
 @pytest.mark.parametrize("file", [file for file in COMPONENTS if place(file).startswith("platforms/")], ids=place)
 def test_a_platform_knows_nothing_above_it(file: Path) -> None:
-    assert [name for name in imports(file) if name.removeprefix("components.").split(".")[0] in ABOVE_PLATFORMS] == []
+    # What a check is may be known everywhere; the checks themselves may not.
+    known = [name.removeprefix("components.") for name in imports(file) if name != "components.checks.base"]
+    assert [name for name in known if name.split(".")[0] in ABOVE_PLATFORMS] == []
 
 
 @pytest.mark.parametrize("file", COMPONENTS, ids=place)

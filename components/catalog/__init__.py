@@ -60,12 +60,14 @@ class Image(Fact):
 
     os: str
     slurm_version: tuple[int, int]
+    reference: str | None = None
+    """What the cloud calls it, with its version; None where the platform makes it."""
 
 
-def _rows(file: str, kind: type[_Row]) -> dict[str, _Row]:
+def _rows(file: str, kind: type[_Row], **common: str) -> dict[str, _Row]:
     raw: dict[str, dict[str, Any]] = yaml.safe_load((_FOLDER / file).read_text())
     try:
-        return {name: kind(name=name, **row) for name, row in raw.items()}
+        return {name: kind(name=name, **common, **row) for name, row in raw.items()}
     except (ValidationError, TypeError) as error:
         raise CatalogError(f"components/catalog/{file}: {error}") from error
 
@@ -73,7 +75,7 @@ def _rows(file: str, kind: type[_Row]) -> dict[str, _Row]:
 @cache
 def machines(provider: str) -> dict[str, Machine]:
     """Return the provider's machine types by name."""
-    return {name: row for name, row in _rows("machines.yaml", Machine).items() if row.provider == provider}
+    return _rows(f"machines/{provider}.yaml", Machine, provider=provider)
 
 
 @cache

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 from components.errors import Problem, RuleError
 
 if TYPE_CHECKING:
+    from components.checks.base import Check, Planned
     from components.plan import ClusterPlan
     from components.platforms.base import Platform
     from components.spec import ClusterSpec, PlatformSpec
 
 PLATFORMS: dict[str, str] = {
+    "gcp": "components.platforms.gcp",
     "local": "components.platforms.local.spec",
 }
-"""Provider name -> module that offers `Spec` (a PlatformSpec), `problems(spec, plan)` and `platform_class()`."""
+"""Provider name -> module with `Spec` (a PlatformSpec), `problems(spec, plan)`, `checks()` and `platform_class()`."""
 
 
 def platform_model(section: Any) -> type[PlatformSpec] | None:
@@ -46,6 +48,12 @@ def platform_spec(value: Any) -> PlatformSpec:
 def platform_problems(spec: ClusterSpec, plan: ClusterPlan) -> list[Problem]:
     """Return what the platform itself has against a plan."""
     found: list[Problem] = import_module(PLATFORMS[plan.provider]).problems(spec, plan)
+    return found
+
+
+def platform_checks(provider: str) -> tuple[Check[Planned], ...]:
+    """Return the checks that only stacks of that provider are put to."""
+    found: tuple[Check[Planned], ...] = import_module(PLATFORMS[provider]).checks()
     return found
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import pulumi
 
 from components.plan import ClusterPlan, HostPlan
-from components.spec import PlatformSpec
+from components.spec import ClusterSpec, PlatformSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,8 @@ class Host:
     """Changes if and only if the machine is a new one with an empty disk."""
     boots: pulumi.Output[int]
     """How often it was started by the platform; a restart must be waited for again."""
+    through_head: bool = False
+    """Whether ssh reaches `address` from the head only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +37,7 @@ class PlatformArgs:
     """What every platform gets. `user_data` renders one host's cloud-config (an Output: it holds public keys)."""
 
     spec: PlatformSpec
+    cluster: ClusterSpec
     plan: ClusterPlan
     user_data: Callable[[HostPlan], pulumi.Output[str]]
 

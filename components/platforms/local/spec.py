@@ -10,9 +10,10 @@ from components.platforms.local.fit import problems
 from components.spec import PlatformSpec
 
 if TYPE_CHECKING:
+    from components.checks.base import Check, Planned
     from components.platforms.base import Platform
 
-__all__ = ["Spec", "platform_class", "problems"]
+__all__ = ["Spec", "checks", "platform_class", "problems"]
 
 
 class Spec(PlatformSpec):
@@ -24,6 +25,11 @@ class Spec(PlatformSpec):
     ssh_port_base: Annotated[int, Field(ge=1024, le=60000, strict=True)] = 22100
     """The head's ssh port on 127.0.0.1; the others follow, each at its own fixed distance, at most 224 away."""
     image: Literal["debian-13"] = "debian-13"
+
+
+def checks() -> tuple[Check[Planned], ...]:
+    """Return no more checks: what this machine cannot hold is in `problems`."""
+    return ()
 
 
 def platform_class() -> type[Platform]:
