@@ -11,9 +11,13 @@ from components.errors import RuleError
 from components.spec import GroupName, Model, PlatformSpec
 
 if TYPE_CHECKING:
+    from components.checks.base import Check, Planned
+    from components.errors import Problem
+    from components.plan import ClusterPlan
     from components.platforms.base import Platform
+    from components.spec import ClusterSpec
 
-__all__ = ["FilestoreSpec", "Spec", "platform_class"]
+__all__ = ["FilestoreSpec", "Spec", "checks", "platform_class", "problems"]
 
 FilestoreTier = Literal["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL", "ENTERPRISE"]
 
@@ -93,6 +97,18 @@ class Spec(PlatformSpec):
 def region_of(zone: str) -> str:
     """Return the region of a zone ("us-central1-a" is in "us-central1")."""
     return zone.rpartition("-")[0]
+
+
+def problems(spec: ClusterSpec, plan: ClusterPlan) -> list[Problem]:
+    """Return nothing: every rule of GCP is a check of its own."""
+    return []
+
+
+def checks() -> tuple[Check[Planned], ...]:
+    """Return the rules of GCP. They know this module's Spec, so they are imported when asked for."""
+    from components.platforms.gcp.checks import CHECKS  # noqa: PLC0415
+
+    return CHECKS
 
 
 def platform_class() -> type[Platform]:

@@ -58,7 +58,6 @@ class MachineArgs:
     user_data: pulumi.Input[str]
     service_account: pulumi.Input[str]
     """Email of the account that the machine acts as."""
-    labels: Mapping[str, str]
     public_ip: pulumi.Input[str] | None = None
     placement_policy: pulumi.Input[str] | None = None
     """Self link of the group's compact policy."""
@@ -108,7 +107,6 @@ def machine(args: MachineArgs, opts: pulumi.ResourceOptions) -> Instance:
             enable_secure_boot=False, enable_vtpm=True, enable_integrity_monitoring=True
         ),
         metadata=_metadata(args.user_data),
-        labels=args.labels,
         tags=[HEAD_TAG] if args.is_head else None,
         # A stopped Spot machine is started again by the next `pulumi up`.
         desired_status="RUNNING",

@@ -45,8 +45,8 @@ class Networks(pulumi.ComponentResource):
 
     subnets: dict[str, pulumi.Output[str]]
     """Self link of each subnet by its name."""
-    networks: dict[str, pulumi.Output[str]]
-    """Self link of each network by its name."""
+    primary: pulumi.Output[str]
+    """Self link of the network that every host is in."""
     exit: RouterNat
     """Hosts need it from their first minute: packages come through it."""
 
@@ -54,10 +54,12 @@ class Networks(pulumi.ComponentResource):
         super().__init__("trainyard:gcp:Networks", name, {}, opts)
         self._args = args
         self._child = pulumi.ResourceOptions(parent=self)
-        self.subnets, self.networks = {}, {}
+        self.subnets = {}
+        self._links: dict[str, pulumi.Output[str]] = {}
         for wanted in args.layout.networks:
             self._network(wanted)
         primary = args.layout.networks[PRIMARY]
+        self.primary = self._links[primary.name]
         self._ssh(primary)
         self.exit = self._way_out(primary)
         self.register_outputs({})
@@ -71,7 +73,7 @@ class Networks(pulumi.ComponentResource):
             network_profile=wanted.profile and f"projects/{self._args.project}/global/networkProfiles/{wanted.profile}",
             opts=self._child,
         )
-        self.networks[wanted.name] = network.self_link
+        self._links[wanted.name] = network.self_link
         for subnet in wanted.subnets:
             made = Subnetwork(
                 subnet.name,
@@ -91,7 +93,7 @@ class Networks(pulumi.ComponentResource):
         Firewall(
             f"{wanted.name}-inside",
             name=f"{wanted.name}-inside",
-            network=self.networks[wanted.name],
+            network=self._links[wanted.name],
             direction="INGRESS",
             source_ranges=[str(subnet.cidr) for subnet in wanted.subnets],
             allows=[FirewallAllowArgs(protocol="all")],
@@ -104,7 +106,7 @@ class Networks(pulumi.ComponentResource):
         Firewall(
             f"{primary.name}-ssh",
             name=f"{primary.name}-ssh",
-            network=self.networks[primary.name],
+            network=self._links[primary.name],
             direction="INGRESS",
             source_ranges=[str(source) for source in self._args.ssh_from],
             target_tags=[HEAD_TAG],
@@ -116,7 +118,7 @@ class Networks(pulumi.ComponentResource):
         router = Router(
             f"{primary.name}-router",
             name=f"{primary.name}-router",
-            network=self.networks[primary.name],
+            network=self._links[primary.name],
             region=self._args.region,
             opts=self._child,
         )

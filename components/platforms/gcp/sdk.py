@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 _PACKAGE = "pulumi_gcp.compute"
@@ -33,8 +34,9 @@ def narrow_import() -> Iterator[None]:
 
 def _make_bare() -> None:
     """Put a package in place that knows its modules and runs its `__init__` only when a class of it is asked for."""
-    spec = importlib.util.find_spec("pulumi_gcp") if _PACKAGE not in sys.modules else None
-    if spec is None or spec.origin is None:
+    # The SDK itself puts a stand-in there, of another type, which becomes the whole package when it is touched.
+    spec = importlib.util.find_spec("pulumi_gcp")
+    if type(sys.modules.get(_PACKAGE)) is ModuleType or spec is None or spec.origin is None:
         return
     folder = Path(spec.origin).parent / "compute"
     whole = importlib.util.spec_from_file_location(
@@ -56,3 +58,5 @@ def _make_bare() -> None:
     loaded: set[str] = set()
     bare.__dict__["__getattr__"] = ask
     sys.modules[_PACKAGE] = bare
+    if parent := sys.modules.get("pulumi_gcp"):
+        vars(parent)["compute"] = bare

@@ -10,6 +10,7 @@ import pulumi
 from pulumi_gcp import filestore
 
 from components.plan import GROUP_BLOCKS
+from components.platforms.gcp import region_of
 from components.platforms.gcp.sdk import narrow_import
 
 with narrow_import():
@@ -29,13 +30,11 @@ class FilestoreArgs:
     name: str
     tier: str
     zone: str
-    region: str
     size_gib: int
     network: pulumi.Input[str]
     head: IPv4Address
     cidr: IPv4Network
     """The cluster's network: nobody else may mount it."""
-    labels: dict[str, str]
 
 
 def protocol_of(tier: str) -> str:
@@ -53,20 +52,19 @@ def filestore_instance(args: FilestoreArgs, parent: pulumi.Resource) -> filestor
         args.name,
         name=args.name,
         tier=args.tier,
-        location=args.region if args.tier in _REGIONAL else args.zone,
+        location=region_of(args.zone) if args.tier in _REGIONAL else args.zone,
         protocol=protocol_of(args.tier),
         file_shares=share,
         networks=[network],
         # The basic tiers have no such switch; Pulumi's own protection holds for all.
         deletion_protection_enabled=None if args.tier in _NFS_3_ONLY else True,
-        labels=args.labels,
         opts=pulumi.ResourceOptions(
             parent=parent, protect=True, custom_timeouts=pulumi.CustomTimeouts(create="90m", update="90m", delete="30m")
         ),
     )
 
 
-def data_disk(name: str, zone: str, size_gib: int, labels: dict[str, str], parent: pulumi.Resource) -> Disk:
+def data_disk(name: str, zone: str, size_gib: int, parent: pulumi.Resource) -> Disk:
     """Declare the disk that the head serves /home and /shared from: a new head finds the old files."""
     return Disk(
         name,
@@ -74,7 +72,6 @@ def data_disk(name: str, zone: str, size_gib: int, labels: dict[str, str], paren
         zone=zone,
         size=size_gib,
         type="pd-ssd",
-        labels=labels,
         opts=pulumi.ResourceOptions(parent=parent, protect=True),
     )
 
