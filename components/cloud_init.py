@@ -36,11 +36,26 @@ class AccessKeys:
     cluster_public: str
 
 
-def render_user_data(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str:
+@dataclass(frozen=True, kw_only=True)
+class SharedFiles:
+    """Where /home and /shared are. By default on the head's own root disk, and the head serves them."""
+
+    source: str = ""
+    """An NFS export that every host mounts ("10.0.0.2:/shared"); empty: the head serves its own."""
+    nfs: str = "4.2"
+    """The version of NFS that whoever serves them speaks."""
+    disk: str = ""
+    """The head's block device that holds them and outlives the head; empty: its root disk."""
+
+
+_ON_HEAD = SharedFiles()
+
+
+def render_user_data(plan: ClusterPlan, host: HostPlan, keys: AccessKeys, shared: SharedFiles = _ON_HEAD) -> str:
     """Return the host's user-data. A worker's depends on the head and on itself, never on other workers."""
     return (
         f"#cloud-config-archive\n- content: |\n{_block(cloud_config(plan, host, keys))}  type: text/cloud-config\n"
-        f"- content: |\n{_block(install_script(plan, host))}  filename: trainyard-install\n"
+        f"- content: |\n{_block(install_script(plan, host, shared))}  filename: trainyard-install\n"
         "  type: text/x-shellscript\n"
     )
 
@@ -59,16 +74,16 @@ def cloud_config(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str:
     return f"#cloud-config\n{_shared(host.role)}{_dump(own)}"
 
 
-def install_script(plan: ClusterPlan, host: HostPlan) -> str:
+def install_script(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_HEAD) -> str:
     """Return the script that writes the node's files and starts its bring-up; it runs once, as root."""
     own = (
-        NodeFile("/etc/trainyard/node.env", node_env(plan, host)),
+        NodeFile("/etc/trainyard/node.env", node_env(plan, host, shared)),
         NodeFile("/etc/trainyard/fabric.env", fabric_env(plan, host)),
     )
     return render_install([*own, *shipped_files()])
 
 
-def node_env(plan: ClusterPlan, host: HostPlan) -> str:
+def node_env(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_HEAD) -> str:
     """Return /etc/trainyard/node.env: the one file of parameters that every script on the node reads."""
     machine = host.machine
     return _env(
@@ -87,6 +102,9 @@ def node_env(plan: ClusterPlan, host: HostPlan) -> str:
             "TRAINYARD_GPU_DEVICE": machine.gpu_device or "",
             "TRAINYARD_FABRIC": machine.fabric,
             "TRAINYARD_OS": plan.image.os,
+            "TRAINYARD_SHARED_SOURCE": shared.source,
+            "TRAINYARD_SHARED_NFS": shared.nfs,
+            "TRAINYARD_SHARED_DISK": shared.disk if host.role is Role.HEAD else "",
         }
     )
 

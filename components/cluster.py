@@ -9,7 +9,7 @@ import pulumi
 
 from components.bringup import BringUp
 from components.catalog import fabrics
-from components.cloud_init import AccessKeys, render_user_data
+from components.cloud_init import AccessKeys, SharedFiles, render_user_data
 from components.keys import ClusterKeys
 from components.outputs import ClusterOutputs, HeadOut, NodeOut
 from components.plan import ClusterPlan, HostPlan
@@ -77,9 +77,9 @@ class Cluster(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self)
         keys = ClusterKeys(f"{name}-keys", cluster=plan.name, opts=child)
 
-        def user_data(host: HostPlan) -> pulumi.Output[str]:
-            return pulumi.Output.all(keys.admin_public, keys.cluster_public).apply(
-                lambda public: render_user_data(plan, host, AccessKeys(public[0], public[1]))
+        def user_data(host: HostPlan, shared: pulumi.Input[SharedFiles]) -> pulumi.Output[str]:
+            return pulumi.Output.all(keys.admin_public, keys.cluster_public, shared).apply(
+                lambda facts: render_user_data(plan, host, AccessKeys(facts[0], facts[1]), facts[2])
             )
 
         platform = platform_class(plan.provider)(

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pulumi
 
+from components.cloud_init import SharedFiles
 from components.plan import ClusterPlan, HostPlan
 from components.spec import ClusterSpec, PlatformSpec
 
@@ -34,12 +35,15 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True)
 class PlatformArgs:
-    """What every platform gets. `user_data` renders one host's cloud-config (an Output: it holds public keys)."""
+    """What every platform gets. `user_data` renders one host's cloud-config (an Output: it holds public keys).
+
+    Its second argument says where the shared files are, which a platform may learn only when it has made them.
+    """
 
     spec: PlatformSpec
     cluster: ClusterSpec
     plan: ClusterPlan
-    user_data: Callable[[HostPlan], pulumi.Output[str]]
+    user_data: Callable[[HostPlan, pulumi.Input[SharedFiles]], pulumi.Output[str]]
 
 
 class Platform(pulumi.ComponentResource):

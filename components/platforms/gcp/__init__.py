@@ -106,9 +106,9 @@ def problems(spec: ClusterSpec, plan: ClusterPlan) -> list[Problem]:
 
 def checks() -> tuple[Check[Planned], ...]:
     """Return the rules of GCP. They know this module's Spec, so they are imported when asked for."""
-    from components.platforms.gcp.checks import CHECKS  # noqa: PLC0415
+    from components.platforms.gcp.rules import RULES  # noqa: PLC0415
 
-    return CHECKS
+    return RULES
 
 
 def platform_class() -> type[Platform]:

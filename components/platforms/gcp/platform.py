@@ -8,18 +8,18 @@ import pulumi
 import pulumi_gcp
 from pulumi_gcp import serviceaccount
 
-from components.cloud_init import ADMIN_USER
+from components.cloud_init import ADMIN_USER, SharedFiles
 from components.plan import HostPlan, Role
 from components.platforms.base import Host, Platform, PlatformArgs
 from components.platforms.gcp import Spec
 from components.platforms.gcp.families import family_of
 from components.platforms.gcp.hostkeys import host_key
-from components.platforms.gcp.instance import DiskArgs, MachineArgs, machine
+from components.platforms.gcp.instance import DATA_DISK, DiskArgs, MachineArgs, machine
 from components.platforms.gcp.layout import layout
 from components.platforms.gcp.network import IAP_RANGE, Networks, NetworksArgs
 from components.platforms.gcp.procurement import Wish, procurement
 from components.platforms.gcp.sdk import narrow_import
-from components.platforms.gcp.storage import FilestoreArgs, data_disk, filestore_instance
+from components.platforms.gcp.storage import SHARE, FilestoreArgs, data_disk, filestore_instance, nfs_of
 
 with narrow_import():
     from pulumi_gcp.compute._inputs import ResourcePolicyGroupPlacementPolicyArgs
@@ -53,7 +53,8 @@ class GcpPlatform(Platform):
         self._account = self._make_account()
         self._policies = self._make_policies()
         self._public = self._make_public_address()
-        self._data_disk = self._make_shared_storage()
+        self._data_disk: pulumi.Output[str] | None = None
+        self._shared = self._make_shared_storage()
         self.hosts = [self._host(host, self._machine(host)) for host in args.plan.hosts]
         self.register_outputs({})
 
@@ -103,24 +104,27 @@ class GcpPlatform(Platform):
         )
         return address.address
 
-    def _make_shared_storage(self) -> pulumi.Output[str] | None:
-        """Declare what the stack shares; return the disk that the head serves from, if it does."""
+    def _make_shared_storage(self) -> pulumi.Input[SharedFiles]:
+        """Declare what the stack shares, and say where hosts find it."""
         shared = self._args.cluster.storage.shared
         name = f"{self._plan.name}-shared"
+        if shared.kind == "external":
+            return SharedFiles(source=f"{shared.address}:{shared.path}", nfs="4.1")
         if shared.kind == "head_nfs":
-            return data_disk(name, self._spec.zone, shared.size_gib, self).self_link
-        if shared.kind == "filestore":
-            wanted = FilestoreArgs(
-                name=name,
-                tier=self._spec.filestore.tier,
-                zone=self._spec.filestore.zone or self._spec.zone,
-                size_gib=shared.size_gib,
-                network=self._networks.primary,
-                head=self._plan.head.private_ip,
-                cidr=self._plan.network,
-            )
-            filestore_instance(wanted, self)
-        return None
+            self._data_disk = data_disk(name, self._spec.zone, shared.size_gib, self).self_link
+            return SharedFiles(disk=f"/dev/disk/by-id/google-{DATA_DISK}")
+        tier = self._spec.filestore.tier
+        wanted = FilestoreArgs(
+            name=name,
+            tier=tier,
+            zone=self._spec.filestore.zone or self._spec.zone,
+            size_gib=shared.size_gib,
+            network=self._networks.primary,
+            head=self._plan.head.private_ip,
+            cidr=self._plan.network,
+        )
+        addresses = filestore_instance(wanted, self).networks[0].ip_addresses
+        return addresses.apply(lambda known: SharedFiles(source=f"{known[0]}:/{SHARE}", nfs=nfs_of(tier)))
 
     def _machine(self, host: HostPlan) -> Instance:
         is_head = host.role is Role.HEAD
@@ -141,7 +145,7 @@ class GcpPlatform(Platform):
             subnets=self._networks.subnets,
             procurement=procurement(family, host.machine.gpus, self._wish(host)),
             tier_1=self._spec.tier_1 and starts_at is not None and host.machine.vcpus >= starts_at,
-            user_data=self._args.user_data(host),
+            user_data=self._args.user_data(host, self._shared),
             service_account=self._account,
             public_ip=self._public if is_head else None,
             placement_policy=self._policies.get(host.group or ""),

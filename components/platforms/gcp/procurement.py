@@ -34,7 +34,7 @@ class Procurement:
 
 
 def procurement(family: Family, gpus: int, wish: Wish) -> Procurement:
-    """Return how machines of a family are bought. The wish is one that checks.py let through."""
+    """Return how machines of a family are bought. The wish is one that the rules let through."""
     # A GPU's memory cannot move to another host, nor can a machine that must stay beside its neighbours.
     stays = gpus > 0 or wish.compact
     maintenance = "TERMINATE" if stays else "MIGRATE"

@@ -37,9 +37,9 @@ class FilestoreArgs:
     """The cluster's network: nobody else may mount it."""
 
 
-def protocol_of(tier: str) -> str:
-    """Return the newest NFS that a tier speaks, in the API's words."""
-    return "NFS_V3" if tier in _NFS_3_ONLY else "NFS_V4_1"
+def nfs_of(tier: str) -> str:
+    """Return the newest version of NFS that a tier speaks."""
+    return "3" if tier in _NFS_3_ONLY else "4.1"
 
 
 def filestore_instance(args: FilestoreArgs, parent: pulumi.Resource) -> filestore.Instance:
@@ -53,7 +53,7 @@ def filestore_instance(args: FilestoreArgs, parent: pulumi.Resource) -> filestor
         name=args.name,
         tier=args.tier,
         location=region_of(args.zone) if args.tier in _REGIONAL else args.zone,
-        protocol=protocol_of(args.tier),
+        protocol="NFS_V3" if args.tier in _NFS_3_ONLY else "NFS_V4_1",
         file_shares=share,
         networks=[network],
         # The basic tiers have no such switch; Pulumi's own protection holds for all.

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pulumi
 
+from components.cloud_init import SharedFiles
 from components.plan import HostPlan, Role
 from components.platforms.base import Host, Platform, PlatformArgs
 from components.platforms.local.fit import ssh_port
@@ -47,7 +48,7 @@ class LocalPlatform(Platform):
                 ssh_port=ssh_port(args.spec.ssh_port_base, args.plan, host),
                 accelerator=args.spec.accelerator,
                 niceness=0 if host.role is Role.HEAD else _WORKER_NICENESS,
-                user_data=args.user_data(host),
+                user_data=args.user_data(host, SharedFiles()),
                 switch_starts=switch.starts,
             )
             self.hosts.append(_host(host, Vm(f"{name}-{host.name}", machine, pulumi.ResourceOptions(parent=self))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pulumi
 import pytest
 import yaml
 
-from components.cloud_init import AccessKeys, render_user_data
+from components.cloud_init import AccessKeys, SharedFiles, render_user_data
 from components.plan import ClusterPlan, HostPlan
 from components.platforms.base import Host, PlatformArgs
 from components.platforms.gcp.platform import GcpPlatform
@@ -34,12 +34,15 @@ class Recorder(pulumi.runtime.Mocks):
 
     def new_resource(self, args: pulumi.runtime.MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
         self.made.append((args.typ, args.name, dict(args.inputs)))
-        extra = {"selfLink": f"link:{args.name}", "email": f"{args.name}@mail", "address": "192.0.2.7"}
+        extra: dict[str, Any] = {"selfLink": f"link:{args.name}", "email": f"{args.name}@mail", "address": "192.0.2.7"}
+        if args.typ == "gcp:filestore/instance:Instance":
+            extra["networks"] = [{**net, "ipAddresses": ["10.9.8.2"]} for net in args.inputs["networks"]]
+            return args.name, {**args.inputs, **extra}
         return f"id-{args.name}", {**extra, **args.inputs, "instanceId": f"number-of-{args.name}"}
 
-    def call(self, args: pulumi.runtime.MockCallArgs) -> dict[str, Any]:
+    def call(self, args: pulumi.runtime.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
         self.asked.append(dict(args.args))
-        return {"variableValue": f"AAAA{args.args['name']}"}
+        return {"variableValue": f"AAAA{args.args['name']}"}, []
 
 
 @dataclass
@@ -77,15 +80,33 @@ def stack_text(stack: str, **edits: Any) -> str:
 
 
 @pytest.fixture
-def build() -> Build:
+def loops(monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop for one program; the SDK makes more, one for each of its threads, and leaves all of them open."""
+    made: list[asyncio.AbstractEventLoop] = []
+    new = asyncio.new_event_loop
+
+    def recorded() -> asyncio.AbstractEventLoop:
+        made.append(new())
+        return made[-1]
+
+    monkeypatch.setattr(asyncio, "new_event_loop", recorded)
+    asyncio.set_event_loop(recorded())
+    yield made[0]
+    made[0].run_until_complete(made[0].shutdown_default_executor())
+    asyncio.set_event_loop(None)
+    for loop in made:
+        loop.close()
+
+
+@pytest.fixture
+def build(loops: asyncio.AbstractEventLoop) -> Build:
     """Run the platform on an edited stack with a recorder in the engine's place."""
 
     def run(stack: str, **edits: Any) -> Built:
         parsed = parse_stack(stack_text(stack, **edits), "test")
         recorder = Recorder()
-        asyncio.set_event_loop(asyncio.new_event_loop())
-        pulumi.runtime.set_mocks(recorder, preview=False)
         told: list[dict[str, Any]] = []
+        pulumi.runtime.set_mocks(recorder, preview=False)
         _run(parsed.spec, parsed.plan, told)
         return Built(plan=parsed.plan, resources=recorder.made, hosts=told, asked=recorder.asked)
 
@@ -93,15 +114,14 @@ def build() -> Build:
 
 
 def _run(spec: ClusterSpec, plan: ClusterPlan, told: list[dict[str, Any]]) -> None:
-    def user_data(host: HostPlan) -> pulumi.Output[str]:
-        return pulumi.Output.from_input(render_user_data(plan, host, KEYS))
+    def user_data(host: HostPlan, shared: pulumi.Input[SharedFiles]) -> pulumi.Output[str]:
+        return pulumi.Output.from_input(shared).apply(lambda known: render_user_data(plan, host, KEYS, known))
 
-    @pulumi.runtime.test
     def program() -> pulumi.Output[Any]:
         platform = GcpPlatform("c-gcp", PlatformArgs(spec=spec.platform, cluster=spec, plan=plan, user_data=user_data))
         return pulumi.Output.all(*map(_told, platform.hosts)).apply(told.extend)
 
-    program()
+    pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
 
 
 def _told(host: Host) -> pulumi.Output[dict[str, Any]]:

@@ -7,7 +7,7 @@ from components.platforms.gcp import rules_machines as machines
 from components.platforms.gcp import rules_network as network
 from components.platforms.gcp import rules_storage as storage
 
-CHECKS: tuple[Check[Planned], ...] = (
+RULES: tuple[Check[Planned], ...] = (
     Check(id="gcp-boot-disk", level=Level.ERROR, run=machines.boot_disk_fits),
     Check(id="gcp-image-fabric", level=Level.ERROR, run=machines.image_has_fabric),
     Check(id="gcp-placement", level=Level.ERROR, run=machines.placement_known),
