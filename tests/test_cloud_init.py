@@ -103,6 +103,9 @@ def test_node_env_is_what_a_shell_reads(local_plan: ClusterPlan) -> None:
         "TRAINYARD_PRIVATE_IP=10.77.2.2",
         "TRAINYARD_ROLE=worker",
         "TRAINYARD_SCHEDULER=slurm",
+        "TRAINYARD_SHARED_DISK=",
+        "TRAINYARD_SHARED_NFS=4.2",
+        "TRAINYARD_SHARED_SOURCE=",
     ]
 
 

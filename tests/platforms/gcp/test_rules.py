@@ -1,0 +1,195 @@
+"""Every rule of GCP has a stack that it passes and one that it finds fault with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from components.catalog import images, machines
+from components.checks.base import Check, Planned
+from components.plan import plan_cluster
+from components.platforms.gcp.rules import RULES
+from components.spec import ClusterSpec
+from tests.platforms.gcp.conftest import stack_text
+
+Edits = dict[str, Any]
+
+CASES: dict[str, tuple[Edits, Edits, str]] = {
+    "gcp-boot-disk": (
+        {"platform__boot_disk_type": "pd-balanced"},
+        {"platform__boot_disk_type": "pd-ssd", "nodes__gpu__machine": "a4-highgpu-8g"},
+        "cluster.platform.boot_disk_type",
+    ),
+    "gcp-image-fabric": (
+        {"nodes__gpu__machine": "a3-highgpu-8g", "platform__custom_image": "projects/p-1/global/images/tcpx"},
+        {"nodes__gpu__machine": "a3-highgpu-8g"},
+        "cluster.nodes.gpu.machine",
+    ),
+    "gcp-placement": (
+        {"nodes__gpu__placement": "compact"},
+        {"nodes__gpu__placement": "same_fabric"},
+        "cluster.nodes.gpu.placement",
+    ),
+    "gcp-flex-start": (
+        {
+            "nodes__gpu__machine": "a4-highgpu-8g",
+            "nodes__gpu__placement": "compact",
+            "platform__flex_start": {"gpu": 9},
+        },
+        {"nodes__gpu__placement": "compact", "platform__flex_start": {"gpu": 9}},
+        "cluster.platform.flex_start.gpu",
+    ),
+    "gcp-dense-reservation": (
+        {"nodes__gpu__machine": "a4-highgpu-8g", "nodes__gpu__capacity": {"kind": "reservation", "reservation": "r"}},
+        {
+            "nodes__gpu__machine": "a4-highgpu-8g",
+            "nodes__gpu__capacity": {"kind": "reservation", "reservation": "r"},
+            "nodes__gpu__placement": "compact",
+        },
+        "cluster.nodes.gpu.placement",
+    ),
+    "gcp-fabric-network": (
+        {"nodes__gpu__machine": "a3-megagpu-8g"},
+        {"nodes__gpu__machine": "a3-megagpu-8g", "platform__fabric_cidr": "10.77.0.0/16"},
+        "cluster.platform.fabric_cidr",
+    ),
+    "gcp-address-kept": (
+        {
+            "network__cidr": "10.77.0.0/24",
+            **{f"nodes__g{n}": {"machine": "a2-highgpu-8g", "count": 1} for n in range(6)},
+        },
+        {
+            "network__cidr": "10.77.0.0/24",
+            **{f"nodes__g{n}": {"machine": "a2-highgpu-8g", "count": 30} for n in range(6)},
+        },
+        "cluster.nodes.g5.count",
+    ),
+    "gcp-ssh-way": ({"access": {"via": "bastion"}}, {"access": {"via": "public"}}, "cluster.access.allow_ssh_from"),
+    "gcp-storage-kind": ({}, {"storage__shared": {"kind": "azure_netapp"}}, "cluster.storage.shared.kind"),
+    "gcp-filestore-size": (
+        {},
+        {"storage__shared__size_gib": 500},
+        "cluster.storage.shared.size_gib",
+    ),
+    "gcp-filestore-region": (
+        {"platform__filestore": {"zone": "us-central1-f"}},
+        {"platform__filestore": {"zone": "asia-southeast1-b"}},
+        "cluster.platform.filestore.zone",
+    ),
+    "gcp-filestore-zone": (
+        {"platform__filestore": {"zone": "us-central1-f"}},
+        {"platform__filestore": {"zone": "us-central1-a"}},
+        "cluster.platform.filestore.zone",
+    ),
+    "gcp-zone": ({}, {"platform__zone": "africa-south1-a"}, "cluster.platform.zone"),
+    "gcp-reservation-policy": (
+        {"nodes__gpu__capacity": {"kind": "reservation", "reservation": "r"}},
+        {"nodes__gpu__capacity": {"kind": "reservation", "reservation": "r"}, "nodes__gpu__placement": "compact"},
+        "cluster.nodes.gpu.placement",
+    ),
+    "gcp-on-demand": (
+        {"nodes__gpu__machine": "a4-highgpu-8g", "nodes__gpu__capacity": {"kind": "spot"}},
+        {"nodes__gpu__machine": "a4-highgpu-8g"},
+        "cluster.nodes.gpu.capacity",
+    ),
+    "gcp-compact-scarce": ({}, {"nodes__gpu__placement": "compact"}, "cluster.nodes.gpu.placement"),
+}
+"""Rule id -> what it passes, what it refuses, and where; each is an edit of the stack gcp-a2."""
+
+
+def planned(edits: Edits) -> Planned:
+    document = yaml.safe_load(stack_text("gcp-a2", **edits))
+    spec = ClusterSpec.model_validate(document["config"]["trainyard:cluster"])
+    return Planned(spec=spec, plan=plan_cluster(spec, machines("gcp"), images()[spec.platform.image]))
+
+
+def paths(check: Check[Planned], edits: Edits) -> list[str]:
+    return [problem.path for problem in check.run(planned(edits))]
+
+
+def test_every_rule_has_cases() -> None:
+    assert [rule.id for rule in RULES] == list(CASES)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_a_rule_passes_and_refuses(rule: Check[Planned]) -> None:
+    good, bad, path = CASES[rule.id]
+    assert paths(rule, good) == []
+    assert paths(rule, bad) == [path]
+
+
+def rule(name: str) -> Check[Planned]:
+    return next(rule for rule in RULES if rule.id == name)
+
+
+def said(name: str, edits: Edits) -> str:
+    [problem] = rule(name).run(planned(edits))
+    return problem.line("f")
+
+
+def test_a_wrong_region_is_told_with_the_story_and_the_way_out() -> None:
+    line = said("gcp-filestore-region", {"platform__filestore": {"zone": "asia-southeast1-b"}})
+    assert "us-central1" in line
+    assert "slowly" in line
+    assert line.endswith("it then stands in us-central1-f.")
+
+
+@pytest.mark.parametrize(
+    ("tier", "size", "fits"),
+    [
+        ("ZONAL", 1023, "1024"),
+        ("ZONAL", 1024, None),
+        ("ZONAL", 1025, "1280"),
+        ("ZONAL", 10240, None),
+        ("ZONAL", 10496, "12800"),
+        ("ZONAL", 12800, None),
+        ("BASIC_SSD", 1024, "2560"),
+        ("BASIC_HDD", 1025, None),
+        ("BASIC_HDD", 70000, "65433"),
+        ("ENTERPRISE", 10496, "10240"),
+    ],
+)
+def test_sizes_of_filestore_tiers(tier: str, size: int, fits: str | None) -> None:
+    edits = {"platform__filestore": {"tier": tier}, "storage__shared__size_gib": size}
+    problems = list(rule("gcp-filestore-size").run(planned(edits)))
+    assert [problem.fix for problem in problems] == ([] if fits is None else [f"use {fits}"])
+
+
+@pytest.mark.parametrize(
+    ("capacity", "machine", "placement", "refused"),
+    [
+        ({"kind": "on_demand"}, "a3-ultragpu-8g", "compact", False),
+        ({"kind": "on_demand"}, "a3-highgpu-8g", "none", False),
+        ({"kind": "on_demand"}, "a3-highgpu-8g", "compact", True),
+        ({"kind": "on_demand"}, "g2-standard-48", "compact", True),
+        ({"kind": "spot"}, "a4-highgpu-8g", "none", True),
+        ({"kind": "reservation", "reservation": "r"}, "a4-highgpu-8g", "none", True),
+    ],
+)
+def test_flex_start_where_it_works(capacity: Edits, machine: str, placement: str, refused: bool) -> None:
+    edits = {
+        "nodes__gpu": {"machine": machine, "count": 2, "placement": placement, "capacity": capacity},
+        "platform__flex_start": {"gpu": 24},
+    }
+    assert bool(paths(rule("gcp-flex-start"), edits)) == refused
+
+
+def test_flex_start_of_a_group_that_is_not_there() -> None:
+    assert paths(rule("gcp-flex-start"), {"platform__flex_start": {"cpu": 24}}) == ["cluster.platform.flex_start.cpu"]
+
+
+def test_a_fabric_range_without_room_says_how_much_is_needed() -> None:
+    edits = {"nodes__gpu__machine": "a3-megagpu-8g", "platform__fabric_cidr": "10.200.0.0/18"}
+    assert "room for 4 networks of /20, and the GPUs' cards need 8" in said("gcp-fabric-network", edits)
+    assert paths(rule("gcp-fabric-network"), edits | {"nodes__gpu__machine": "a2-highgpu-8g"}) == []
+
+
+def test_filestore_rules_say_nothing_of_other_storage() -> None:
+    edits = {
+        "storage__shared": {"kind": "head_nfs", "size_gib": 500},
+        "platform__filestore": {"zone": "asia-southeast1-b"},
+    }
+    for name in ("gcp-filestore-size", "gcp-filestore-region", "gcp-filestore-zone"):
+        assert paths(rule(name), edits) == []
