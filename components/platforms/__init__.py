@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from components.spec import ClusterSpec, PlatformSpec
 
 PLATFORMS: dict[str, str] = {
-    "gcp": "components.platforms.gcp",
+    "gcp": "components.platforms.gcp.spec",
     "local": "components.platforms.local.spec",
 }
 """Provider name -> module with `Spec` (a PlatformSpec), `problems(spec, plan)`, `checks()` and `platform_class()`."""

@@ -11,7 +11,6 @@ from pulumi_gcp import serviceaccount
 from components.cloud_init import ADMIN_USER, SharedFiles
 from components.plan import HostPlan, Role
 from components.platforms.base import Host, Platform, PlatformArgs
-from components.platforms.gcp import Spec
 from components.platforms.gcp.families import family_of
 from components.platforms.gcp.hostkeys import host_key
 from components.platforms.gcp.instance import DATA_DISK, DiskArgs, MachineArgs, machine
@@ -19,6 +18,7 @@ from components.platforms.gcp.layout import layout
 from components.platforms.gcp.network import IAP_RANGE, Networks, NetworksArgs
 from components.platforms.gcp.procurement import Wish, procurement
 from components.platforms.gcp.sdk import narrow_import
+from components.platforms.gcp.spec import Spec
 from components.platforms.gcp.storage import SHARE, FilestoreArgs, data_disk, filestore_instance, nfs_of
 
 with narrow_import():

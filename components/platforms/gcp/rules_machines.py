@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from components.checks.base import Planned
 from components.errors import Problem
-from components.platforms.gcp import Spec
 from components.platforms.gcp.families import Family, family_of
+from components.platforms.gcp.spec import Spec
 
 
 def boot_disk_fits(planned: Planned) -> Iterator[Problem]:

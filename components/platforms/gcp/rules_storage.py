@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from components.checks.base import Planned
 from components.errors import Problem
-from components.platforms.gcp import region_of
 from components.platforms.gcp.rules_machines import gcp_spec
+from components.platforms.gcp.spec import region_of
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import pulumi
 from pulumi_gcp import filestore
 
 from components.plan import GROUP_BLOCKS
-from components.platforms.gcp import region_of
 from components.platforms.gcp.sdk import narrow_import
+from components.platforms.gcp.spec import region_of
 
 with narrow_import():
     from pulumi_gcp.compute.disk import Disk
