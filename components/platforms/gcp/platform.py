@@ -19,7 +19,7 @@ from components.platforms.gcp.network import IAP_RANGE, Networks, NetworksArgs
 from components.platforms.gcp.procurement import Wish, procurement
 from components.platforms.gcp.sdk import narrow_import
 from components.platforms.gcp.spec import Spec
-from components.platforms.gcp.storage import SHARE, FilestoreArgs, data_disk, filestore_instance, nfs_of
+from components.platforms.gcp.storage import SHARE, DataDiskArgs, FilestoreArgs, data_disk, filestore_instance, nfs_of
 
 with narrow_import():
     from pulumi_gcp.compute._inputs import ResourcePolicyGroupPlacementPolicyArgs
@@ -111,7 +111,10 @@ class GcpPlatform(Platform):
         if shared.kind == "external":
             return SharedFiles(source=f"{shared.address}:{shared.path}", nfs="4.1")
         if shared.kind == "head_nfs":
-            self._data_disk = data_disk(name, self._spec.zone, shared.size_gib, self).self_link
+            disk = DataDiskArgs(
+                name=name, zone=self._spec.zone, size_gib=shared.size_gib, protect=self._spec.protect_storage
+            )
+            self._data_disk = data_disk(disk, self).self_link
             return SharedFiles(disk=f"/dev/disk/by-id/google-{DATA_DISK}")
         tier = self._spec.filestore.tier
         wanted = FilestoreArgs(
@@ -122,9 +125,13 @@ class GcpPlatform(Platform):
             network=self._networks.primary,
             head=self._plan.head.private_ip,
             cidr=self._plan.network,
+            protect=self._spec.protect_storage,
         )
-        addresses = filestore_instance(wanted, self).networks[0].ip_addresses
-        return addresses.apply(lambda known: SharedFiles(source=f"{known[0]}:/{SHARE}", nfs=nfs_of(tier)))
+        made = filestore_instance(wanted, self)
+        # A preview knows the networks as they were asked for, without an address: only the id says that all is known.
+        addresses = made.networks.apply(lambda networks: networks[0].ip_addresses)
+        known = pulumi.Output.all(made.id, addresses)
+        return known.apply(lambda both: SharedFiles(source=f"{both[1][0]}:/{SHARE}", nfs=nfs_of(tier)))
 
     def _machine(self, host: HostPlan) -> Instance:
         is_head = host.role is Role.HEAD

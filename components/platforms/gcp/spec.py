@@ -78,6 +78,8 @@ class Spec(PlatformSpec):
     flex_start: Annotated[dict[GroupName, FlexHours], Field(default_factory=dict, examples=[{"gpu": 72}])]
     """Groups bought by Flex-start, and for how many hours: their machines are deleted after that."""
     filestore: Annotated[FilestoreSpec, Field(examples=[{"tier": "ZONAL"}])] = FilestoreSpec()
+    protect_storage: bool = True
+    """Whether Filestore or the head's data disk survives `destroy`. To lose them on purpose: false, `up`, `destroy`."""
     iap_port: Annotated[int, Field(ge=1024, le=65535, strict=True)] = 22200
     """The local end of the tunnel to the head, with `access.via: bastion`."""
 

@@ -35,6 +35,17 @@ class FilestoreArgs:
     head: IPv4Address
     cidr: IPv4Network
     """The cluster's network: nobody else may mount it."""
+    protect: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataDiskArgs:
+    """A disk to be."""
+
+    name: str
+    zone: str
+    size_gib: int
+    protect: bool
 
 
 def nfs_of(tier: str) -> str:
@@ -57,22 +68,24 @@ def filestore_instance(args: FilestoreArgs, parent: pulumi.Resource) -> filestor
         file_shares=share,
         networks=[network],
         # The basic tiers have no such switch; Pulumi's own protection holds for all.
-        deletion_protection_enabled=None if args.tier in _NFS_3_ONLY else True,
+        deletion_protection_enabled=None if args.tier in _NFS_3_ONLY else args.protect,
         opts=pulumi.ResourceOptions(
-            parent=parent, protect=True, custom_timeouts=pulumi.CustomTimeouts(create="90m", update="90m", delete="30m")
+            parent=parent,
+            protect=args.protect,
+            custom_timeouts=pulumi.CustomTimeouts(create="90m", update="90m", delete="30m"),
         ),
     )
 
 
-def data_disk(name: str, zone: str, size_gib: int, parent: pulumi.Resource) -> Disk:
+def data_disk(args: DataDiskArgs, parent: pulumi.Resource) -> Disk:
     """Declare the disk that the head serves /home and /shared from: a new head finds the old files."""
     return Disk(
-        name,
-        name=name,
-        zone=zone,
-        size=size_gib,
+        args.name,
+        name=args.name,
+        zone=args.zone,
+        size=args.size_gib,
         type="pd-ssd",
-        opts=pulumi.ResourceOptions(parent=parent, protect=True),
+        opts=pulumi.ResourceOptions(parent=parent, protect=args.protect),
     )
 
 
