@@ -10,6 +10,7 @@ import pulumi
 from components.bringup import BringUp
 from components.catalog import fabrics
 from components.cloud_init import AccessKeys, SharedFiles, render_user_data
+from components.demand import hourly_price
 from components.keys import ClusterKeys
 from components.outputs import ClusterOutputs, HeadOut, NodeOut
 from components.plan import ClusterPlan, HostPlan
@@ -49,7 +50,6 @@ def _outputs(plan: ClusterPlan, hosts: Sequence[Host], values: Sequence[Any]) ->
         for host in plan.workers
     )
     first = {group: plan.group(group)[0].machine for group in plan.groups}
-    prices = [host.machine.usd_per_hour for host in plan.hosts]
     outputs = ClusterOutputs(
         name=plan.name,
         provider=plan.provider,
@@ -58,7 +58,7 @@ def _outputs(plan: ClusterPlan, hosts: Sequence[Host], values: Sequence[Any]) ->
         nodes=nodes,
         env={group: fabrics()[machine.fabric].env for group, machine in first.items()},
         thresholds={group: machine.busbw_floor for group, machine in first.items()},
-        usd_per_hour=None if None in prices else sum(price for price in prices if price is not None),
+        usd_per_hour=hourly_price(plan).total,
     )
     return outputs.model_dump(mode="json")
 

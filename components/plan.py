@@ -35,6 +35,8 @@ class HostPlan:
     slot: int
     private_ip: IPv4Address
     machine: Machine
+    spot: bool = False
+    """Whether it is bought as Spot: cheaper, out of another quota, and taken back at any time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,8 @@ class ClusterPlan:
     provider: str
     scheduler: str
     network: IPv4Network
+    place: str
+    """Where the provider counts quotas; empty where it counts none."""
     image: Image
     head: HostPlan
     workers: tuple[HostPlan, ...]
@@ -82,6 +86,7 @@ def plan_cluster(spec: ClusterSpec, machines: dict[str, Machine], image: Image) 
             slot=block * position + 1 + index,
             private_ip=network[block * position + 1 + index],
             machine=machines[wish.machine],
+            spot=wish.capacity.kind == "spot",
         )
         for position, (group, wish) in enumerate(spec.nodes.items(), start=1)
         for index in range(wish.count)
@@ -100,6 +105,7 @@ def plan_cluster(spec: ClusterSpec, machines: dict[str, Machine], image: Image) 
         provider=spec.platform.provider,
         scheduler=spec.scheduler,
         network=network,
+        place=spec.platform.quota_place(),
         image=image,
         head=head,
         workers=workers,

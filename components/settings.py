@@ -27,7 +27,8 @@ def load_settings() -> Stack:
         raise pulumi.RunError(str(error)) from error
     for remark in stack.remarks:
         tell = pulumi.log.warn if remark.level is Level.WARNING else pulumi.log.info
-        tell(remark.problem.line(file))
+        # With the check's id: that is what `silence` takes.
+        tell(f"{remark.problem.line(file)} [{remark.check}]")
     return stack
 
 

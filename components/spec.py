@@ -65,6 +65,10 @@ class PlatformSpec(Model):
     provider: Annotated[str, Field(description="must be a known platform", examples=["local"])]
     image: Annotated[str, Field(description="must be a known image", examples=["debian-13"])]
 
+    def quota_place(self) -> str:
+        """Return where the provider counts quotas, in its own words ("eastus"); empty where it counts none."""
+        return ""
+
 
 class NetworkSpec(Model):
     """The private network between the nodes."""
@@ -172,6 +176,15 @@ class SharedStorageSpec(Model):
         return self
 
 
+class LimitsSpec(Model):
+    """What the cluster must never exceed."""
+
+    max_usd_per_hour: Annotated[
+        float | None, Field(gt=0, le=1_000_000, allow_inf_nan=False, description="must be a number", examples=[80])
+    ] = None
+    """By list prices of machines; storage and traffic come on top."""
+
+
 class StorageSpec(Model):
     """Storage that outlives a job."""
 
@@ -192,6 +205,22 @@ class ClusterSpec(Model):
     ]
     storage: Annotated[StorageSpec, Field(examples=[{"shared": {"kind": "head_nfs"}}])] = StorageSpec()
     access: Annotated[AccessSpec, Field(examples=[{"allow_ssh_from": ["203.0.113.0/24"]}])] = AccessSpec()
+    limits: Annotated[LimitsSpec, Field(examples=[{"max_usd_per_hour": 80}])] = LimitsSpec()
+    silence: Annotated[
+        tuple[
+            Annotated[
+                str,
+                Field(
+                    pattern=r"^[a-z][a-z0-9-]{1,60}$",
+                    description="must be the id of a check, as its warning shows it",
+                    examples=["head-gpus-idle"],
+                ),
+            ],
+            ...,
+        ],
+        Field(examples=[["head-gpus-idle"]]),
+    ] = ()
+    """Warnings and notes, by the ids of their checks, that this stack does not want to hear again."""
 
     @field_validator("platform", mode="before")
     @classmethod

@@ -13,7 +13,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from components.catalog import images, machines
-from components.checks import DRAFT_CHECKS, PLAN_CHECKS, Draft, Finding, Level, Planned, findings
+from components.checks import (
+    DRAFT_CHECKS,
+    PLAN_CHECKS,
+    Draft,
+    Finding,
+    Level,
+    Planned,
+    findings,
+    silence_problems,
+    unless_silenced,
+)
 from components.errors import Problem, StackFileError
 from components.explain import dotted, explain, nearest
 from components.plan import ClusterPlan, plan_cluster
@@ -113,9 +123,10 @@ def _parse_cluster(section: dict[Any, Any], file: str, problems: list[Problem]) 
     plan = plan_cluster(spec, machines(spec.platform.provider), image)
     checks = (*PLAN_CHECKS, *platform_checks(plan.provider))
     found += findings(checks, Planned(spec=spec, plan=plan))
-    if errors := _errors(found):
+    levels = {check.id: check.level for check in DRAFT_CHECKS} | {check.id: check.level for check in checks}
+    if errors := [*_errors(found), *silence_problems(spec.silence, levels)]:
         raise StackFileError(file, errors)
-    return Stack(file=file, spec=spec, plan=plan, remarks=tuple(found))
+    return Stack(file=file, spec=spec, plan=plan, remarks=tuple(unless_silenced(found, spec.silence)))
 
 
 def _draft(section: dict[Any, Any], malformed: set[tuple[str | int, ...]]) -> Draft:

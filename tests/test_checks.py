@@ -34,6 +34,20 @@ def planned(count: int = 2) -> Planned:
     return Planned(spec=spec, plan=plan_cluster(spec, machines("local"), images()["debian-13"]))
 
 
+def priced(limit: float | None = None, gpu: str = "a2-highgpu-8g", head: str = "a2-highgpu-1g") -> Planned:
+    """A plan of two machines and a head whose types a provider's price list has, or not."""
+    spec = ClusterSpec.model_validate(
+        {
+            "name": "c",
+            "platform": {"provider": "gcp", "project": "my-project-123456", "zone": "us-central1-f"},
+            "head": {"machine": head},
+            "nodes": {"gpu": {"machine": gpu, "count": 2}},
+            "limits": {"max_usd_per_hour": limit},
+        }
+    )
+    return Planned(spec=spec, plan=plan_cluster(spec, machines("gcp"), images()["gcp-ubuntu-24.04-nvidia-580"]))
+
+
 DRAFT_CASES: dict[str, tuple[Draft, Draft, str]] = {
     "machine-known": (draft(), draft(head="vm-heads"), "cluster.head.machine"),
     "group-fits": (draft(count=30), draft(count=31), "cluster.nodes.gpu.count"),
@@ -45,6 +59,10 @@ DRAFT_CASES: dict[str, tuple[Draft, Draft, str]] = {
 PLAN_CASES: dict[str, tuple[Planned, Planned, str]] = {
     "platform-fits": (planned(), planned(count=33), "cluster.nodes.gpu.count"),
     "user-data-fits": (planned(), planned(), "cluster.platform"),
+    "within-budget": (priced(limit=62.45), priced(limit=62.44), "cluster.limits.max_usd_per_hour"),
+    "limit-can-be-kept": (priced(limit=70), priced(limit=70, head="n2-standard-8"), "cluster.limits.max_usd_per_hour"),
+    "price": (planned(), priced(), "cluster"),
+    "quota": (planned(), priced(), "cluster.nodes"),
 }
 
 
@@ -83,3 +101,18 @@ def test_findings_carry_their_check_and_level() -> None:
 def test_a_group_whose_platform_is_malformed_is_still_measured() -> None:
     found_paths = [finding.problem.path for finding in findings(DRAFT_CHECKS, replace(draft(count=31), platform=None))]
     assert found_paths == ["cluster.nodes.gpu.count"]
+
+
+@pytest.mark.parametrize(("check", "words"), [("price", "62.45 dollars an hour"), ("quota", "16 of NVIDIA_A100_GPUS")])
+def test_what_a_stack_costs_and_needs_is_told_in_figures(check: str, words: str) -> None:
+    [found] = [found for found in PLAN_CHECKS if found.id == check]
+    gpu_less_head = priced(head="n2-standard-8" if check == "quota" else "a2-highgpu-1g")
+    [problem] = found.run(gpu_less_head)
+    assert words in problem.rule
+
+
+def test_an_unknown_price_is_named_and_the_rest_counted() -> None:
+    [price] = [found for found in PLAN_CHECKS if found.id == "price"]
+    [problem] = price.run(priced(head="n2-standard-8"))
+    assert "58.78 dollars" in problem.rule
+    assert "n2-standard-8" in problem.rule

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from components.checks import Level
 from components.platforms import PLATFORMS
 from components.stackfile import read_stack
 
@@ -14,9 +15,9 @@ STACKS = sorted((ROOT / "stacks").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("file", STACKS, ids=lambda file: file.stem)
-def test_a_stack_parses_without_remarks(file: Path) -> None:
+def test_a_stack_parses_without_warnings(file: Path) -> None:
     assert file.name.startswith("Pulumi."), "Pulumi finds only stacks/Pulumi.<stack>.yaml"
-    assert read_stack(file).remarks == ()
+    assert [remark for remark in read_stack(file).remarks if remark.level is not Level.INFO] == []
 
 
 @pytest.mark.parametrize("file", STACKS, ids=lambda file: file.stem)

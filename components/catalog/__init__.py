@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -26,6 +26,16 @@ class Fact(BaseModel):
 
 _Row = TypeVar("_Row", bound=Fact)
 
+Count = Literal["vcpus", "gpus"] | Annotated[int, Field(ge=1)]
+"""What a quota counts of a machine: its vCPUs, its GPUs, or a number."""
+
+
+class Price(Fact):
+    """List price of one machine for one hour in one region; None where nobody's list had it."""
+
+    usd_per_hour: float | None = Field(gt=0)
+    region: str
+
 
 class Machine(Fact):
     """A machine type of one provider. Memory in MiB; `busbw_floor` in GB/s, None where nobody published one."""
@@ -39,7 +49,15 @@ class Machine(Fact):
     """Prefix of the GPUs' device files; '/dev/nvidia' on real ones."""
     fabric: str
     busbw_floor: float | None = None
+    rdma: int = Field(default=0, ge=0)
+    """How many RDMA devices a node must show before collectives may use its fabric."""
+    quotas: dict[str, Count] = {}
+    """What one machine takes of which quota; `spot_quotas` if it is bought as Spot."""
+    spot_quotas: dict[str, Count] = {}
+    unverified: tuple[str, ...] = ()
+    """Fields that no published page or code confirmed."""
     usd_per_hour: float | None = None
+    """Of prices.yaml; None where that has none."""
 
     @property
     def schedulable_memory_mib(self) -> int:
@@ -64,8 +82,12 @@ class Image(Fact):
     """What the cloud calls it, with its version; None where the platform makes it."""
 
 
-def _rows(file: str, kind: type[_Row], **common: str) -> dict[str, _Row]:
-    raw: dict[str, dict[str, Any]] = yaml.safe_load((_FOLDER / file).read_text())
+def _read(file: str) -> dict[str, dict[str, Any]]:
+    read: dict[str, dict[str, Any]] = yaml.safe_load((_FOLDER / file).read_text())
+    return read
+
+
+def _rows(file: str, raw: dict[str, dict[str, Any]], kind: type[_Row], **common: str) -> dict[str, _Row]:
     try:
         return {name: kind(name=name, **common, **row) for name, row in raw.items()}
     except (ValidationError, TypeError) as error:
@@ -74,17 +96,26 @@ def _rows(file: str, kind: type[_Row], **common: str) -> dict[str, _Row]:
 
 @cache
 def machines(provider: str) -> dict[str, Machine]:
-    """Return the provider's machine types by name."""
-    return _rows(f"machines/{provider}.yaml", Machine, provider=provider)
+    """Return the provider's machine types by name, priced."""
+    file = f"machines/{provider}.yaml"
+    rows, known = _read(file), prices(provider)
+    priced = {name: row | {"usd_per_hour": known[name].usd_per_hour} for name, row in rows.items() if name in known}
+    return _rows(file, rows | priced, Machine, provider=provider)
+
+
+@cache
+def prices(provider: str) -> dict[str, Price]:
+    """Return the provider's list prices by machine type."""
+    return _rows("prices.yaml", _read("prices.yaml").get(provider, {}), Price)
 
 
 @cache
 def fabrics() -> dict[str, Fabric]:
     """Return the known fabrics by name."""
-    return _rows("fabrics.yaml", Fabric)
+    return _rows("fabrics.yaml", _read("fabrics.yaml"), Fabric)
 
 
 @cache
 def images() -> dict[str, Image]:
     """Return the known images by name."""
-    return _rows("images.yaml", Image)
+    return _rows("images.yaml", _read("images.yaml"), Image)

@@ -7,9 +7,28 @@ from typing import TypeVar
 
 from components.checks.base import Check, Draft, Finding, Level, Planned
 from components.checks.draft import group_fits, head_gpus_idle, machine_known, network_free
-from components.checks.planned import platform_fits, user_data_fits
+from components.checks.planned import (
+    limit_can_be_kept,
+    platform_fits,
+    price_told,
+    quota_told,
+    user_data_fits,
+    within_budget,
+)
+from components.checks.silence import silence_problems, unless_silenced
 
-__all__ = ["DRAFT_CHECKS", "PLAN_CHECKS", "Check", "Draft", "Finding", "Level", "Planned", "findings"]
+__all__ = [
+    "DRAFT_CHECKS",
+    "PLAN_CHECKS",
+    "Check",
+    "Draft",
+    "Finding",
+    "Level",
+    "Planned",
+    "findings",
+    "silence_problems",
+    "unless_silenced",
+]
 
 DRAFT_CHECKS: tuple[Check[Draft], ...] = (
     Check(id="machine-known", level=Level.ERROR, run=machine_known),
@@ -21,6 +40,10 @@ DRAFT_CHECKS: tuple[Check[Draft], ...] = (
 PLAN_CHECKS: tuple[Check[Planned], ...] = (
     Check(id="platform-fits", level=Level.ERROR, run=platform_fits),
     Check(id="user-data-fits", level=Level.ERROR, run=user_data_fits),
+    Check(id="within-budget", level=Level.ERROR, run=within_budget),
+    Check(id="limit-can-be-kept", level=Level.WARNING, run=limit_can_be_kept),
+    Check(id="price", level=Level.INFO, run=price_told),
+    Check(id="quota", level=Level.INFO, run=quota_told),
 )
 
 _Subject = TypeVar("_Subject")

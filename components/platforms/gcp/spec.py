@@ -95,6 +95,10 @@ class Spec(PlatformSpec):
         """The zone's region."""
         return region_of(self.zone)
 
+    def quota_place(self) -> str:
+        """Return the region."""
+        return self.region
+
 
 def region_of(zone: str) -> str:
     """Return the region of a zone ("us-central1-a" is in "us-central1")."""

@@ -9,7 +9,7 @@ from components.errors import Problem
 from components.plan import ClusterPlan, HostPlan
 from components.platforms.local.paths import PIDFILE, runs_folder
 from components.platforms.local.process import find
-from components.spec import ClusterSpec
+from components.spec import AccessSpec, ClusterSpec, SharedStorageSpec
 
 EXTERNAL_NETWORK = IPv4Network("10.0.2.0/24")
 """What QEMU's user-mode network uses inside every machine."""
@@ -28,7 +28,8 @@ def ssh_port(base: int, plan: ClusterPlan, host: HostPlan) -> int:
 
 def problems(spec: ClusterSpec, plan: ClusterPlan) -> list[Problem]:
     """Return every reason why this plan cannot run on this machine."""
-    return [*_network(plan), *_group_sizes(spec), *_memory(plan, available_mib() + held_mib(plan))]
+    memory = _memory(plan, available_mib() + held_mib(plan))
+    return [*_network(plan), *_group_sizes(spec), *_clouds_only(spec), *memory]
 
 
 def available_mib() -> int:
@@ -74,6 +75,26 @@ def _group_sizes(spec: ClusterSpec) -> list[Problem]:
         )
         for name, group in spec.nodes.items()
         if group.count > GROUP_PORTS
+    ]
+
+
+def _clouds_only(spec: ClusterSpec) -> list[Problem]:
+    """What a stack file may ask of a cloud and this platform does not have."""
+    asked = {
+        **{f"nodes.{name}.placement": group.placement != "none" for name, group in spec.nodes.items()},
+        **{f"nodes.{name}.capacity": group.capacity.kind != "on_demand" for name, group in spec.nodes.items()},
+        "storage.shared": spec.storage.shared != SharedStorageSpec(),
+        "access": spec.access != AccessSpec(),
+    }
+    return [
+        Problem(
+            path=f"cluster.{place}",
+            rule="the local platform has only its default: machines side by side on this host, files on the head's own "
+            "disk, ssh on 127.0.0.1",
+            fix="leave it out",
+        )
+        for place, is_asked in asked.items()
+        if is_asked
     ]
 
 
