@@ -69,6 +69,8 @@ def _locate(
         if get_origin(annotation) is dict:
             key_type, value_type = get_args(annotation)
             field = FieldInfo.from_annotation(key_type if loc[depth + 1 :] == (_KEY_MARK,) else value_type)
+        elif get_origin(annotation) is tuple:
+            field = FieldInfo.from_annotation(get_args(annotation)[0])
         elif key != _KEY_MARK:
             if isinstance(annotation, type) and issubclass(annotation, BaseModel):
                 owner = annotation
@@ -113,6 +115,10 @@ def _section(detail: ErrorDetails, field: FieldInfo) -> tuple[str, str]:
     return "must be a section of keys and values", f"write something like {_example(field)}"
 
 
+def _list(detail: ErrorDetails, field: FieldInfo) -> tuple[str, str]:
+    return "must be a list", f"write something like {_example(field)}"
+
+
 def _too_few(detail: ErrorDetails, field: FieldInfo) -> tuple[str, str]:
     return "needs at least one entry", f"add one, for example {_example(field)}"
 
@@ -139,7 +145,7 @@ def _example(field: FieldInfo) -> str:
     else:
         choices = get_args(field.annotation)
         value = choices[0] if choices else "what the README's stack file reference shows"
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping | list):
         text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=4096)
         return text.strip()
     return str(value)
@@ -159,4 +165,5 @@ _WORDS: dict[str, Callable[[ErrorDetails, FieldInfo], tuple[str, str]]] = {
     "string_type": _text,
     "too_long": _too_many,
     "too_short": _too_few,
+    "tuple_type": _list,
 }

@@ -39,5 +39,5 @@ def test_errors_and_unknown_ids_cannot_be_silenced(check: str, words: str) -> No
     with pytest.raises(StackFileError) as caught:
         parse_stack(f"{_STACK}    silence: [{check}]\n", "f")
     [problem] = caught.value.problems
-    assert problem.path == "cluster.silence[0]"
+    assert problem.path == "cluster.silence.0"
     assert words in problem.line("f")

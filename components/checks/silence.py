@@ -12,7 +12,7 @@ from components.explain import nearest
 def silence_problems(silence: Iterable[str], levels: Mapping[str, Level]) -> Iterator[Problem]:
     """Yield what is wrong with the ids to be silenced; `levels` are those of every check that the stack is put to."""
     for place, check in enumerate(silence):
-        path = f"cluster.silence[{place}]"
+        path = f"cluster.silence.{place}"
         if check not in levels:
             quiet = [known for known, level in levels.items() if level is not Level.ERROR]
             meant = nearest(check, quiet)
