@@ -101,6 +101,12 @@ def subnets_needed(plan: ClusterPlan) -> int:
     return max(nic.gvnic for nic in nics) - 1 + max(nic.rdma for nic in nics)
 
 
+def networks_needed(plan: ClusterPlan) -> int:
+    """Return how many networks the plan makes: one for each gVNIC card, and one for all RDMA cards together."""
+    nics = [family_of(host.machine.name).nics for host in plan.hosts]
+    return max(nic.gvnic for nic in nics) + any(nic.rdma for nic in nics)
+
+
 def _mtu(used: Iterable[Family], index: int) -> int:
     """The smallest that a family with a card in the network asks for: a larger packet would not arrive."""
     return min(family.mtu for family in used if family.nics.gvnic > index)

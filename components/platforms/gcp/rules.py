@@ -23,5 +23,7 @@ RULES: tuple[Check[Planned], ...] = (
     Check(id="gcp-zone", level=Level.WARNING, run=machines.zone_offers),
     Check(id="gcp-reservation-policy", level=Level.WARNING, run=machines.reservation_places),
     Check(id="gcp-on-demand", level=Level.WARNING, run=machines.on_demand_seen),
+    Check(id="gcp-networks-quota", level=Level.INFO, run=network.networks_told),
+    Check(id="gcp-tunnel", level=Level.INFO, run=network.tunnel_told),
     Check(id="gcp-compact-scarce", level=Level.INFO, run=machines.compact_is_scarce),
 )

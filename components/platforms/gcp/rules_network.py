@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from components.checks.base import Planned
 from components.errors import Problem
-from components.platforms.gcp.layout import subnets_needed
+from components.platforms.gcp.layout import networks_needed, subnets_needed
 from components.platforms.gcp.rules_machines import gcp_spec
 
 
@@ -43,6 +43,17 @@ def address_free(planned: Planned) -> Iterator[Problem]:
             )
 
 
+def networks_told(planned: Planned) -> Iterator[Problem]:
+    """Several networks are more than many projects may have: the quota counts those that are there already too."""
+    needed = networks_needed(planned.plan)
+    if needed > 1:
+        yield Problem(
+            path="cluster.nodes",
+            rule=f"the GPUs' cards need {needed} networks, and the project's quota NETWORKS may allow fewer",
+            fix="compare it with `gcloud compute project-info describe` before `pulumi up`",
+        )
+
+
 def ssh_has_a_way(planned: Planned) -> Iterator[Problem]:
     """Without a source, the firewall lets nobody reach the head, and the bring-up waits in vain."""
     access = planned.spec.access
@@ -51,4 +62,16 @@ def ssh_has_a_way(planned: Planned) -> Iterator[Problem]:
             path="cluster.access.allow_ssh_from",
             rule="nobody may reach the head over ssh, so it could never be brought up",
             fix="name the networks that you work from, for example [203.0.113.0/24], or use via: bastion",
+        )
+
+
+def tunnel_told(planned: Planned) -> Iterator[Problem]:
+    """Nobody else keeps the tunnel open: without it the bring-up waits at a port where nothing listens."""
+    spec = gcp_spec(planned)
+    if planned.spec.access.via == "bastion":
+        yield Problem(
+            path="cluster.access.via",
+            rule=f"the head is reached at 127.0.0.1:{spec.iap_port}, through a tunnel that you keep open",
+            fix=f"in a second terminal, once the head exists: gcloud compute start-iap-tunnel {planned.plan.head.name} 22 "
+            f"--local-host-port=127.0.0.1:{spec.iap_port} --zone={spec.zone} --project={spec.project}",
         )

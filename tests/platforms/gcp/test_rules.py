@@ -94,6 +94,8 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
         {"nodes__gpu__machine": "a4-highgpu-8g"},
         "cluster.nodes.gpu.capacity",
     ),
+    "gcp-networks-quota": ({}, {"nodes__gpu__machine": "a4-highgpu-8g"}, "cluster.nodes"),
+    "gcp-tunnel": ({}, {"access": {"via": "bastion"}}, "cluster.access.via"),
     "gcp-compact-scarce": ({}, {"nodes__gpu__placement": "compact"}, "cluster.nodes.gpu.placement"),
 }
 """Rule id -> what it passes, what it refuses, and where; each is an edit of the stack gcp-a2."""
@@ -184,6 +186,11 @@ def test_a_fabric_range_without_room_says_how_much_is_needed() -> None:
     edits = {"nodes__gpu__machine": "a3-megagpu-8g", "platform__fabric_cidr": "10.200.0.0/18"}
     assert "room for 4 networks of /20, and the GPUs' cards need 8" in said("gcp-fabric-network", edits)
     assert paths(rule("gcp-fabric-network"), edits | {"nodes__gpu__machine": "a2-highgpu-8g"}) == []
+
+
+@pytest.mark.parametrize(("machine", "networks"), [("a3-megagpu-8g", 9), ("a4-highgpu-8g", 3)])
+def test_networks_are_counted_as_they_are_made(machine: str, networks: int) -> None:
+    assert f"need {networks} networks" in said("gcp-networks-quota", {"nodes__gpu__machine": machine})
 
 
 def test_filestore_rules_say_nothing_of_other_storage() -> None:
