@@ -72,6 +72,6 @@ def tunnel_told(planned: Planned) -> Iterator[Problem]:
         yield Problem(
             path="cluster.access.via",
             rule=f"the head is reached at 127.0.0.1:{spec.iap_port}, through a tunnel that you keep open",
-            fix=f"in a second terminal, once the head exists: gcloud compute start-iap-tunnel {planned.plan.head.name} 22 "
-            f"--local-host-port=127.0.0.1:{spec.iap_port} --zone={spec.zone} --project={spec.project}",
+            fix="run this in a second terminal once the head exists: gcloud compute start-iap-tunnel "
+            f"{planned.plan.head.name} 22 --local-host-port=127.0.0.1:{spec.iap_port} --zone={spec.zone} --project={spec.project}",
         )
