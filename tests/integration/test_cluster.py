@@ -78,6 +78,20 @@ def test_hello_runs_on_both_nodes(cluster: Project) -> None:
     assert SECOND in said
 
 
+def test_yard_lists_cancels_and_names_hosts(cluster: Project, tmp_path: Path) -> None:
+    sleeper = tmp_path / "sleeper.yaml"
+    sleeper.write_text("name: sleeper\nnodes: 2\ntime: 5m\nrun: sleep 200\n")
+    job = int(submit(cluster, str(sleeper))["id"])
+    listed = {row["id"]: row for row in cluster.yard_json("ps")}
+    assert (listed[job]["name"], listed[job]["state"]) in {("sleeper", "RUNNING"), ("sleeper", "PENDING")}
+    cluster.yard("cancel", str(job))
+    assert cluster.yard("wait", str(job), timeout=120, check=False).code != 0
+    assert {row["id"]: row["state"] for row in cluster.yard_json("ps", "--all")}[job].startswith("CANCELLED")
+    assert cluster.yard("hostfile", "--format", "deepspeed").out == f"{FIRST} slots=2\n{SECOND} slots=2\n"
+    assert cluster.yard("hostfile", "--format", "ips").out == "10.77.2.1\n10.77.2.2\n"
+    wait_until("both nodes idle", 60, lambda: set(slurm_states(cluster).values()) == {"idle"})
+
+
 def test_gpus_are_given_and_confined(cluster: Project) -> None:
     ask = "for i in 0 1; do (exec 3</dev/fakegpu$i) 2>&1 || true; done"
     run = "sudo setpriv --reuid=trainer --regid=trainer --init-groups srun --chdir=/ -N1 --mem=64"
