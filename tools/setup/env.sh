@@ -22,6 +22,8 @@ write_env() {
     echo 'unset PULUMI_CONFIG_PASSPHRASE'
     echo 'fi'
     echo 'export PULUMI_SKIP_UPDATE_CHECK=true'
+    echo '# Without bytecode, every command would compile the Pulumi SDK anew: a second of each preview.'
+    echo 'unset PYTHONDONTWRITEBYTECODE'
     if [[ $(cat "$state/command-plugin") == stand-in ]]; then
       echo '# Where the official pulumi-command could not be installed, no other plugin can: do not wait for a download.'
       echo 'export PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION=true'
