@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 
+from offline.cloud.addressing import Wish, azure_ranges, azure_wishes
 from offline.cloud.cloud import Function
 from offline.cloud.kinds import Scalar
 from offline.cloud.outputs import host_key, private_address, public_address, stable_uuid
@@ -17,6 +18,7 @@ SUBSCRIPTION = "00000000-0000-0000-0000-00000offline"
 """No real subscription can have this id: its last letters are not hexadecimal."""
 _GROUPS = f"/subscriptions/{SUBSCRIPTION}/resourceGroups"
 _GUID_NAMES = frozenset({"roleAssignmentName", "roleDefinitionId"})
+_INTERFACE = "azure-native:network:NetworkInterface"
 _RUN_COMMAND = "azure-native:compute:VirtualMachineRunCommandByVirtualMachine"
 
 
@@ -24,6 +26,7 @@ class Azure:
     """See Cloud."""
 
     package = "azure-native"
+    reserved_addresses = (4, 1)
 
     def __init__(self) -> None:
         self.sdk = Sdk("pulumi_azure_native")
@@ -96,6 +99,14 @@ class Azure:
     def refers(self, text: str) -> str:
         """See Cloud."""
         return text if text.lower().startswith(f"/subscriptions/{SUBSCRIPTION}/".lower()) else ""
+
+    def wishes(self, token: str, inputs: Properties) -> Sequence[Wish]:
+        """See Cloud."""
+        return tuple(azure_wishes(inputs)) if token == _INTERFACE else ()
+
+    def ranges(self, inputs: Properties) -> Sequence[str]:
+        """See Cloud."""
+        return azure_ranges(inputs)
 
     def refused(self, path: str) -> str:
         """See Cloud."""

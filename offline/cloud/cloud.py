@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
+from offline.cloud.addressing import Wish
 from offline.cloud.rules import Rules
 from offline.cloud.sdk import Described, Sdk
 from offline.cloud.world import World
@@ -22,6 +23,8 @@ class Cloud(Protocol):
     sdk: Sdk
     rules: Rules
     functions: Mapping[str, Function]
+    reserved_addresses: tuple[int, int]
+    """How many addresses at each end of a subnet nobody can have."""
 
     def configure(self, config: Properties) -> None:
         """Take the provider's configuration (project, region, location...)."""
@@ -46,3 +49,9 @@ class Cloud(Protocol):
 
     def refused(self, path: str) -> str:
         """Return the cloud's words for a change that it does not allow."""
+
+    def wishes(self, token: str, inputs: Properties) -> Sequence[Wish]:
+        """Return the fixed private addresses that a resource asks for."""
+
+    def ranges(self, inputs: Properties) -> Sequence[str]:
+        """Return a subnet's address ranges, none where the resource is no subnet."""

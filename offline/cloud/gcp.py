@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from offline.cloud.addressing import Wish, gcp_ranges, gcp_wishes
 from offline.cloud.cloud import Function
 from offline.cloud.outputs import fingerprint, host_key, private_address, public_address
 from offline.cloud.rules import Rules, fill_path
@@ -23,6 +24,7 @@ class Gcp:
     """See Cloud."""
 
     package = "gcp"
+    reserved_addresses = (2, 2)
 
     def __init__(self) -> None:
         self.sdk = Sdk("pulumi_gcp")
@@ -92,6 +94,14 @@ class Gcp:
         found = _LINK.match(text)
         mine = f"projects/{self._setting('project', {})}/"
         return found.group(1) if found and found.group(1).startswith(mine) else ""
+
+    def wishes(self, token: str, inputs: Properties) -> Sequence[Wish]:
+        """See Cloud."""
+        return tuple(gcp_wishes(inputs)) if token == _INSTANCE else ()
+
+    def ranges(self, inputs: Properties) -> Sequence[str]:
+        """See Cloud."""
+        return gcp_ranges(inputs)
 
     def refused(self, path: str) -> str:
         """See Cloud."""

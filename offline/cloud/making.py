@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from offline.cloud.addressing import problem
 from offline.cloud.cloud import Cloud
 from offline.cloud.drift import drifted, evicted
 from offline.cloud.faults import Fault, strikes
@@ -43,6 +44,7 @@ class Maker:
         with self._world.locked():
             self._refuse_existing(record, may_adopt)
             self._refuse_missing(record)
+            self._refuse_addresses(record)
             self._world.put(record)
         self._take_time(late)
         if any(fault.fault == "timed-out" for fault in late):
@@ -75,7 +77,9 @@ class Maker:
         with self._world.locked():
             if self._world.find(identity) is None:
                 raise ResourceError(f"404 NotFound: {identity} is gone. Fix: run `pulumi refresh`, then `pulumi up`")
-            self._refuse_missing(self._record(identity, inputs))
+            changed_record = self._record(identity, inputs)
+            self._refuse_missing(changed_record)
+            self._refuse_addresses(changed_record)
         self._take_time(late)
         return self._finish(identity, inputs)
 
@@ -144,6 +148,21 @@ class Maker:
         missing = next((needed for needed in record.uses if not self._exists(needed)), None)
         if missing is not None:
             raise ResourceError(f"404 NotFound: {missing} does not exist. Fix: create it first, or mend the reference")
+
+    def _refuse_addresses(self, record: Record) -> None:
+        for wish in self._cloud.wishes(record.token, _plain(record.inputs)):
+            subnet = self._world.find(self._cloud.refers(wish.subnet))
+            others = (found for found in self._world.records() if found.id != record.id)
+            taken = {
+                theirs.address
+                for found in others
+                for theirs in self._cloud.wishes(found.token, found.inputs)
+                if self._cloud.refers(theirs.subnet).lower() == self._cloud.refers(wish.subnet).lower()
+            }
+            ranges = self._cloud.ranges(subnet.inputs) if subnet else ()
+            refused = problem(wish, ranges, self._cloud.reserved_addresses, taken)
+            if refused:
+                raise ResourceError(f"400 InvalidAddress: {record.id}: {refused}")
 
     def _exists(self, identity: str) -> bool:
         """Tell whether it, or what it is a part of (a subnet written inside its network), exists."""

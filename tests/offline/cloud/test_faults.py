@@ -61,6 +61,8 @@ def test_refused_quota_throttling_and_time_outs(stack: TestStack) -> None:
 
 def test_a_429_that_does_not_end_fails(stack: TestStack) -> None:
     stack.write('made("gcp:compute/network:Network", "net", name="net")', raw=True)
+    stack.faults({"fault": "throtled"})
+    assert "entry 1: `fault` must be one of quota, stockout, throttled" in stack.up().text
     stack.faults({"fault": "throttled"})
     run = stack.up()
     assert run.code != 0
