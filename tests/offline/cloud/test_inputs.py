@@ -99,9 +99,9 @@ def test_a_name_that_is_like_no_other_gets_a_list() -> None:
 
 
 @pytest.mark.parametrize("package", CLOUDS)
-def test_every_tenth_type_can_be_read(package: str) -> None:
+def test_types_all_over_the_sdk_can_be_read(package: str) -> None:
     sdk = CLOUDS[package].sdk
-    for token in sdk.tokens[::10]:
+    for token in sdk.tokens[::30]:
         described = sdk.describe(token)
         assert described.inputs, token
         assert described.outputs, token
