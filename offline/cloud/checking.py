@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -12,17 +12,16 @@ from offline.resources import Failure
 from offline.values import ARCHIVE, ASSET, Value, bare, is_unknown, signature
 
 _MOST_NAMES = 12
-_OUTDATED_ENUMS = frozenset({"VirtualMachineSizeTypes"})
-"""Lists that the SDK itself calls not up to date: what they lack may still exist."""
 _IN_WORDS = {"string": "a string", "boolean": "true or false", "integer": "a whole number", "number": "a number"}
 
 
 class Checker:
-    """Checks values of one resource type, whose nested classes lie in `folder`."""
+    """Checks values of one resource type, whose nested classes lie in `folder`. `values`: see Rules."""
 
-    def __init__(self, sdk: Sdk, folder: Path) -> None:
+    def __init__(self, sdk: Sdk, folder: Path, values: Mapping[str, Sequence[str]]) -> None:
         self._sdk = sdk
         self._folder = folder
+        self._values = values
 
     def object(self, shape: Shape, given: dict[str, Value], path: str = "") -> Iterator[Failure]:
         """Yield every broken rule of an object's properties."""
@@ -100,7 +99,10 @@ class Checker:
             yield from _outside(choices, value, path)
 
     def _enum(self, kind: Named) -> tuple[str, ...] | None:
-        return None if kind.name in _OUTDATED_ENUMS else self._sdk.enum(self._folder, kind)
+        listed, more = self._sdk.enum(self._folder, kind), self._values.get(kind.name)
+        if listed is None or more is None:
+            return listed
+        return (*listed, *more) if more else None
 
 
 def _how_far_off(failures: list[Failure]) -> tuple[int, int]:

@@ -45,7 +45,7 @@ class CloudProvider(Plugin):
     def Check(self, request: provider_pb2.CheckRequest, context: Any) -> provider_pb2.CheckResponse:
         described = self._described(request.urn, context)
         inputs, old = from_struct(request.news), from_struct(request.olds)
-        checker = Checker(self._cloud.sdk, described.folder)
+        checker = Checker(self._cloud.sdk, described.folder, self._cloud.rules.values)
         failures = list(checker.object(described.inputs, inputs))
         named = self._named(described, request, inputs, old)
         return provider_pb2.CheckResponse(inputs=to_struct(named), failures=[_failure(found) for found in failures])

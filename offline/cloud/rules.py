@@ -58,6 +58,8 @@ class Rules:
         content: dict[str, Any] = yaml.safe_load((_FOLDER / f"{package}.yaml").read_text())
         self._always: Sequence[str] = content["replace"]
         self._types: Mapping[str, Mapping[str, Any]] = content["types"]
+        self.values: Mapping[str, Sequence[str]] = content["values"]
+        """Values that the SDK's lists lack, by the name of the list; none for a list that is not to be used."""
 
     def of(self, token: str) -> Rule:
         """Return a type's rule; the defaults for a type that has none."""

@@ -65,6 +65,7 @@ MISTAKEN: list[tuple[str, Any, str, str]] = [
 ]
 RIGHT: list[tuple[str, Any]] = [
     (VM, {**GROUP, "priority": "spot", "hardwareProfile": {"vmSize": "Standard_ND96isr_H100_v5"}}),
+    (VM, {**GROUP, "securityProfile": {"securityType": "Standard"}}),
     (VM, {**GROUP, "osProfile": UNKNOWN, "zones": [UNKNOWN], "priority": UNKNOWN, "tags": None}),
     (VM, {**GROUP, "osProfile": {MARK: SECRET, "value": {"customData": {MARK: SECRET, "value": "x"}}}}),
     (INSTANCE, {**MACHINE, "__defaults": [], "version": "10.2.0", "metadata": {"anything": "x"}}),
@@ -75,9 +76,10 @@ RIGHT: list[tuple[str, Any]] = [
 
 def failures(token: str, inputs: Properties) -> dict[str, str]:
     """Return the reasons by path."""
-    sdk = CLOUDS[token.partition(":")[0]].sdk
-    described = sdk.describe(token)
-    return {found.property: found.reason for found in Checker(sdk, described.folder).object(described.inputs, inputs)}
+    cloud = CLOUDS[token.partition(":")[0]]
+    described = cloud.sdk.describe(token)
+    checker = Checker(cloud.sdk, described.folder, cloud.rules.values)
+    return {found.property: found.reason for found in checker.object(described.inputs, inputs)}
 
 
 @pytest.mark.parametrize(("token", "inputs", "path", "reason"), MISTAKEN)
