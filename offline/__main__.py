@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _list(world: World, *, as_json: bool) -> None:
     rows = [
         {"id": found.id, "type": found.token, "state": "unfinished" if found.made_by else "ready"}
-        for found in world.records()
+        for found in sorted(world.records(), key=lambda found: found.id)
     ]
     if as_json:
         sys.stdout.write(f"{json.dumps(rows, indent=2)}\n")
