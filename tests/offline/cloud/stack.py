@@ -20,8 +20,8 @@ from tools.engine import end_session
 from tools.offline import environment
 
 ROOT = Path(__file__).parents[3]
-SECONDS = 120.0
-_SOON = 30.0
+SECONDS = 300.0
+_SOON = 120.0
 _HEAD = "import json, pulumi\n"
 _RAW = """
 def made(token, called, opts=None, /, **inputs):

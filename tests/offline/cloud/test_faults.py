@@ -72,7 +72,7 @@ def test_a_429_that_does_not_end_fails(stack: TestStack) -> None:
 
 def test_a_second_up_is_refused_and_a_killed_one_is_mended(stack: TestStack) -> None:
     stack.write(MACHINES, raw=True)
-    stack.faults({"fault": "slow", "name": "node-1", "seconds": 60, "times": 1})
+    stack.faults({"fault": "slow", "name": "node-1", "seconds": 600, "times": 1})
     first = stack.start("up", "-s", "test", "--yes", "--skip-preview")
     wait_until(lambda: stack.kinds == WHOLE)
     second = stack.up()
@@ -109,7 +109,7 @@ def test_drift_deletion_and_eviction_are_restored(stack: TestStack) -> None:
 def test_an_interrupted_destroy_can_be_resumed(stack: TestStack) -> None:
     stack.write(MACHINES, raw=True)
     assert stack.up().code == 0
-    stack.faults({"fault": "slow", "at": "delete", "name": "node-1", "seconds": 60, "times": 1})
+    stack.faults({"fault": "slow", "at": "delete", "name": "node-1", "seconds": 600, "times": 1})
     first = stack.start("destroy", "-s", "test", "--yes", "--skip-preview")
     wait_until(lambda: stack.kinds == ["Instance", "Network"])
     stack.kill(first)
