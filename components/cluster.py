@@ -84,7 +84,7 @@ class Cluster(pulumi.ComponentResource):
 
         platform = platform_class(plan.provider)(
             f"{name}-{plan.provider}",
-            PlatformArgs(spec=spec.platform, cluster=spec, plan=plan, user_data=user_data),
+            PlatformArgs(spec=spec.platform, cluster=spec, plan=plan, user_data=user_data, admin_key=keys.admin_public),
             child,
         )
         hosts: Sequence[Host] = platform.hosts

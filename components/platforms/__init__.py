@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from components.spec import ClusterSpec, PlatformSpec
 
 PLATFORMS: dict[str, str] = {
+    "azure": "components.platforms.azure.spec",
     "gcp": "components.platforms.gcp.spec",
     "local": "components.platforms.local.spec",
 }

@@ -44,6 +44,8 @@ class PlatformArgs:
     cluster: ClusterSpec
     plan: ClusterPlan
     user_data: Callable[[HostPlan, pulumi.Input[SharedFiles]], pulumi.Output[str]]
+    admin_key: pulumi.Output[str]
+    """Public half of the admin's ssh key, for clouds that make no machine without one. User-data has it anyway."""
 
 
 class Platform(pulumi.ComponentResource):

@@ -118,7 +118,9 @@ def _run(spec: ClusterSpec, plan: ClusterPlan, told: list[dict[str, Any]]) -> No
         return pulumi.Output.from_input(shared).apply(lambda known: render_user_data(plan, host, KEYS, known))
 
     def program() -> pulumi.Output[Any]:
-        platform = GcpPlatform("c-gcp", PlatformArgs(spec=spec.platform, cluster=spec, plan=plan, user_data=user_data))
+        key = pulumi.Output.from_input(KEYS.admin_public)
+        args = PlatformArgs(spec=spec.platform, cluster=spec, plan=plan, user_data=user_data, admin_key=key)
+        platform = GcpPlatform("c-gcp", args)
         return pulumi.Output.all(*map(_told, platform.hosts)).apply(told.extend)
 
     pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]

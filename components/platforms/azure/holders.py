@@ -1,0 +1,84 @@
+"""The containers of node groups as resources of Azure."""
+
+from __future__ import annotations
+
+import pulumi
+
+from components.platforms.azure.containers import Kind
+from components.platforms.azure.site import Site
+from components.platforms.narrow import narrow_import
+
+with narrow_import("pulumi_azure_native.compute"):
+    from pulumi_azure_native.compute._inputs import SkuArgs
+    from pulumi_azure_native.compute.availability_set import AvailabilitySet
+    from pulumi_azure_native.compute.proximity_placement_group import ProximityPlacementGroup
+    from pulumi_azure_native.compute.virtual_machine_scale_set import VirtualMachineScaleSet
+
+_FAULT_DOMAINS, _UPDATE_DOMAINS = 2, 5
+"""Two is what every region has; five is Azure's own default."""
+
+
+def holder(kind: Kind, group: str, site: Site, opts: pulumi.ResourceOptions) -> pulumi.Output[str] | None:
+    """Declare what holds a group's machines together and return its id; None where nothing does."""
+    name = f"{site.cluster}-{group}"
+    match kind:
+        case Kind.AVAILABILITY_SET:
+            return _availability_set(name, site, opts)
+        case Kind.SCALE_SET:
+            return _scale_set(name, site, opts)
+        case Kind.PROXIMITY:
+            return _proximity(name, site, opts)
+        case Kind.NOTHING:
+            return None
+
+
+def _availability_set(name: str, site: Site, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
+    return AvailabilitySet(
+        name,
+        availability_set_name=name,
+        resource_group_name=site.group,
+        location=site.region,
+        sku=SkuArgs(name="Aligned"),
+        platform_fault_domain_count=_FAULT_DOMAINS,
+        platform_update_domain_count=_UPDATE_DOMAINS,
+        tags=site.tags,
+        opts=_anew(opts),
+    ).id
+
+
+def _scale_set(name: str, site: Site, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
+    """A set without a model of its own: machines join it one by one, each with its own name and address."""
+    return VirtualMachineScaleSet(
+        name,
+        vm_scale_set_name=name,
+        resource_group_name=site.group,
+        location=site.region,
+        orchestration_mode="Flexible",
+        platform_fault_domain_count=1,
+        # InfiniBand needs it, and it can be given up later but never asked for.
+        single_placement_group=True,
+        zones=site.zones,
+        tags=site.tags,
+        opts=_anew(opts),
+    ).id
+
+
+def _proximity(name: str, site: Site, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
+    return ProximityPlacementGroup(
+        name,
+        proximity_placement_group_name=name,
+        resource_group_name=site.group,
+        location=site.region,
+        proximity_placement_group_type="Standard",
+        zones=site.zones,
+        tags=site.tags,
+        opts=opts,
+    ).id
+
+
+def _anew(opts: pulumi.ResourceOptions) -> pulumi.ResourceOptions:
+    """Azure changes none of this on a container that exists; its name is taken until it has gone."""
+    fixed = ["platformFaultDomainCount", "platformUpdateDomainCount", "singlePlacementGroup", "orchestrationMode"]
+    return pulumi.ResourceOptions.merge(
+        opts, pulumi.ResourceOptions(replace_on_changes=fixed, delete_before_replace=True)
+    )

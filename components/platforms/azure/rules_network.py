@@ -1,0 +1,73 @@
+"""What Azure refuses about networks, and how people and the head get in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from components.checks.base import Planned
+from components.errors import Problem
+from components.platforms.azure.layout import INFINIBAND_NETWORK, needs_services
+from components.platforms.azure.rules_machines import azure_spec, groups
+
+
+def infiniband_has_its_network(planned: Planned) -> Iterator[Problem]:
+    """Azure's RDMA network has addresses of its own, which the virtual network must leave alone."""
+    if all(size.largest_fabric is None for _, _, size in groups(planned)):
+        return
+    places = {"cluster.network.cidr": planned.plan.network}
+    if needs_services(planned.spec):
+        places["cluster.platform.services_cidr"] = azure_spec(planned).services_cidr
+    for path, cidr in places.items():
+        if cidr.overlaps(INFINIBAND_NETWORK):
+            yield Problem(
+                path=path,
+                rule=f"{cidr} overlaps {INFINIBAND_NETWORK}, which Azure's InfiniBand uses inside every machine",
+                fix="choose another private range, for example one in 10.0.0.0/8",
+            )
+
+
+def services_stand_beside(planned: Planned) -> Iterator[Problem]:
+    """What stands in subnets of its own has addresses beside the cluster's."""
+    services = azure_spec(planned).services_cidr
+    if needs_services(planned.spec) and services.overlaps(planned.plan.network):
+        yield Problem(
+            path="cluster.platform.services_cidr",
+            rule=f"{services} overlaps the cluster's own {planned.plan.network}, and Bastion and NetApp Files need "
+            "subnets to themselves",
+            fix="choose a private range beside it, for example 10.78.0.0/24",
+        )
+
+
+def ssh_has_a_way(planned: Planned) -> Iterator[Problem]:
+    """Without a source, the rules let nobody reach the head, and the bring-up waits in vain."""
+    access = planned.spec.access
+    if access.via != "bastion" and not access.allow_ssh_from:
+        yield Problem(
+            path="cluster.access.allow_ssh_from",
+            rule="nobody may reach the head over ssh, so it could never be brought up",
+            fix="name the networks that you work from, for example [203.0.113.0/24], or use via: bastion",
+        )
+
+
+def tunnel_told(planned: Planned) -> Iterator[Problem]:
+    """Bastion leads in through a tunnel that somebody must open, where Pulumi runs and while it runs."""
+    if planned.spec.access.via != "bastion":
+        return
+    name, port = planned.plan.name, azure_spec(planned).bastion_port
+    yield Problem(
+        path="cluster.access.via",
+        rule=f"the head is reached at 127.0.0.1:{port}, through a tunnel that you open as soon as it exists",
+        fix=f"run: az network bastion tunnel --name {name}-bastion --resource-group {name}-trainyard "
+        f"--target-resource-id $(az vm show -g {name}-trainyard -n {planned.plan.head.name} --query id -o tsv) "
+        f"--resource-port 22 --port {port}",
+    )
+
+
+def rights_told(planned: Planned) -> Iterator[Problem]:
+    """Whoever gives a role away must own the right to do so."""
+    if azure_spec(planned).head_may_power_nodes:
+        yield Problem(
+            path="cluster.platform.head_may_power_nodes",
+            rule="the head's role is made and given by whoever runs `pulumi up`, and Contributor may not do that",
+            fix="run it as Owner, or as Contributor and User Access Administrator, of the subscription",
+        )

@@ -1,0 +1,110 @@
+"""What a stack file may say about the Azure platform, and the way to its rules and its Platform. Imports no SDK."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from components.errors import RuleError
+from components.spec import Model, PlatformSpec
+
+if TYPE_CHECKING:
+    from components.checks.base import Check, Planned
+    from components.errors import Problem
+    from components.plan import ClusterPlan
+    from components.platforms.base import Platform
+    from components.spec import ClusterSpec
+
+__all__ = ["NetappSpec", "Spec", "checks", "platform_class", "problems"]
+
+ServiceLevel = Literal["Standard", "Premium", "Ultra"]
+
+
+_SERVICES_PREFIX = 25
+"""Room for two subnets of the size that Bastion wants."""
+
+
+class NetappSpec(Model):
+    """How the shared storage `azure_netapp` is made; its size is in `storage.shared`."""
+
+    service_level: ServiceLevel = "Premium"
+
+
+class Spec(PlatformSpec):
+    """`platform:` of an Azure stack."""
+
+    provider: Literal["azure"]
+    region: Annotated[
+        str,
+        Field(
+            pattern=r"^[a-z]{3,30}[0-9]?$",
+            description="must be a region's short name: lowercase letters, without spaces",
+            examples=["southcentralus"],
+        ),
+    ]
+    zone: Annotated[Literal["1", "2", "3"] | None, Field(examples=["1"])] = None
+    """All machines and disks stand in it; None: Azure chooses, and availability sets may be used."""
+    subscription: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$",
+            description="must be a subscription's id, in lowercase",
+            examples=["00000000-0000-0000-0000-000000000000"],
+        ),
+    ] = None
+    """Where everything is made; None: wherever the environment (ARM_SUBSCRIPTION_ID or `az login`) points."""
+    image: Literal["azure-ubuntu-24.04-hpc"] = "azure-ubuntu-24.04-hpc"
+    custom_image: Annotated[
+        str | None,
+        Field(
+            pattern=r"^/subscriptions/[^/]+/resourceGroups/[^/]+/providers/Microsoft\.Compute/"
+            r"(images/[^/]+|galleries/[^/]+/images/[^/]+/versions/[^/]+)$",
+            description="must be the id of an image, or of one version of a gallery's image",
+            examples=[
+                "/subscriptions/ID/resourceGroups/images/providers/Microsoft.Compute/galleries/own/images/hpc/versions/1.0.0"
+            ],
+        ),
+    ] = None
+    """An image of your own, made from `image`: what runs on it is configured as on that one."""
+    boot_disk_gib: Annotated[int, Field(ge=64, le=4095, strict=True, examples=[256])] = 256
+    services_cidr: Annotated[IPv4Network, Field(examples=["10.78.0.0/24"])] = IPv4Network("10.78.0.0/24")
+    """Addresses beside the cluster's own for what needs a subnet to itself: Bastion, NetApp Files."""
+    netapp: Annotated[NetappSpec, Field(examples=[{"service_level": "Premium"}])] = NetappSpec()
+    protect_storage: bool = True
+    """Whether shared files survive `destroy`. To lose them on purpose: false, `up`, `destroy`."""
+    head_may_power_nodes: bool = False
+    """Whether the head gets an identity that may start and deallocate the cluster's machines, and nothing else."""
+    bastion_port: Annotated[int, Field(ge=1024, le=65535, strict=True)] = 22200
+    """The local end of the tunnel to the head, with `access.via: bastion`."""
+
+    @field_validator("services_cidr")
+    @classmethod
+    def _private(cls, cidr: IPv4Network) -> IPv4Network:
+        if not cidr.is_private or cidr.prefixlen > _SERVICES_PREFIX:
+            raise RuleError("must lie in a private range and be a /25 or wider", "use 10.78.0.0/24")
+        return cidr
+
+    def quota_place(self) -> str:
+        """Return the region."""
+        return self.region
+
+
+def problems(spec: ClusterSpec, plan: ClusterPlan) -> list[Problem]:
+    """Return nothing: every rule of Azure is a check of its own."""
+    return []
+
+
+def checks() -> tuple[Check[Planned], ...]:
+    """Return the rules of Azure. They know the Spec here, so they are imported when asked for."""
+    from components.platforms.azure.rules import RULES  # noqa: PLC0415
+
+    return RULES
+
+
+def platform_class() -> type[Platform]:
+    """Return the Platform; only this imports pulumi and its Azure SDK."""
+    from components.platforms.azure.platform import AzurePlatform  # noqa: PLC0415
+
+    return AzurePlatform
