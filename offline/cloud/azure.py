@@ -92,6 +92,8 @@ class Azure:
             return {**outputs, "instanceView": _ran(identity, outputs)}
         if kind == "RoleAssignment":
             return {**outputs, "principalType": outputs.get("principalType") or "ServicePrincipal"}
+        if kind == "CapacityPoolVolume":
+            return {**outputs, "mountTargets": [_mount_target(identity)]}
         if kind == "VirtualNetwork":
             return {**outputs, "subnets": _identified(f"{identity}/subnets", outputs.get("subnets"))}
         return outputs
@@ -154,6 +156,14 @@ def _addressed(identity: str, configurations: Value) -> Value:
         else item
         for index, item in enumerate(configurations if isinstance(configurations, list) else [])
     ]
+
+
+def _mount_target(identity: str) -> Properties:
+    return {
+        "fileSystemId": stable_uuid(identity),
+        "ipAddress": private_address(identity),
+        "mountTargetId": stable_uuid(f"{identity}/mount"),
+    }
 
 
 def _identified(parent: str, items: Value) -> Value:

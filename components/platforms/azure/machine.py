@@ -31,7 +31,6 @@ with narrow_import("pulumi_azure_native.compute", "pulumi_azure_native.network")
         NetworkProfileArgs,
         OSDiskArgs,
         OSProfileArgs,
-        SecurityProfileArgs,
         SshConfigurationArgs,
         SshPublicKeyArgs,
         StorageProfileArgs,
@@ -51,7 +50,6 @@ _MAKES_ANEW = [
     "storageProfile.imageReference",
     "storageProfile.osDisk",
     "hardwareProfile",
-    "securityProfile",
     "priority",
     "evictionPolicy",
     "capacityReservation",
@@ -59,7 +57,7 @@ _MAKES_ANEW = [
     "virtualMachineScaleSet",
     "proximityPlacementGroup",
 ]
-"""What Azure changes on no machine, or not on a running one. Its plugin would plan an update that Azure then refuses."""
+"""What Azure changes on no machine, or on no running one: the plugin plans an update, and Azure refuses it."""
 
 _LUN = 0
 DATA_DISK = f"/dev/disk/azure/scsi1/lun{_LUN}"
@@ -122,8 +120,6 @@ def machine(args: MachineArgs, site: Site, opts: pulumi.ResourceOptions) -> Virt
             network_interfaces=[NetworkInterfaceReferenceArgs(id=card.id, primary=True, delete_option="Detach")]
         ),
         storage_profile=_disks(args),
-        # Trusted launch refuses the HPC image's kernel modules, and newer API versions choose it unasked.
-        security_profile=SecurityProfileArgs(security_type="Standard"),
         # The console's text is what is left of a machine that never answers.
         diagnostics_profile=DiagnosticsProfileArgs(boot_diagnostics=BootDiagnosticsArgs(enabled=True)),
         identity=_identity(args.identity),

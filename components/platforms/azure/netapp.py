@@ -69,7 +69,7 @@ def netapp_files(args: StorageArgs, site: Site, parent: pulumi.Resource) -> Shar
     )
     # A preview knows no mount target: only the id says that all is known.
     known = pulumi.Output.all(volume.id, volume.mount_targets)
-    source = known.apply(lambda facts: f"{facts[1][0]['ip_address']}:/{site.cluster}-{SHARE}")
+    source = known.apply(lambda facts: f"{facts[1][0].ip_address}:/{site.cluster}-{SHARE}")
     return Shared(files=source.apply(lambda where: SharedFiles(source=where, nfs="4.1")))
 
 

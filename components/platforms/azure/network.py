@@ -194,31 +194,38 @@ def public_address(name: str, site: Site, opts: pulumi.ResourceOptions) -> Publi
 def security_rules(args: NetworkArgs) -> list[SecurityRuleArgs]:
     """Return who may enter: ssh at the head, everything between nodes, and nobody else of any network."""
     inside = str(args.cidr)
-    rules = [
-        _rule("inside", 200, "Allow", [inside], inside, ["*"]),
-        _rule("nobody-else", 4096, "Deny", ["*"], "*", ["*"]),
-    ]
-    if args.ssh_from:
-        sources = [str(source) for source in args.ssh_from]
-        rules.insert(0, _rule("ssh", 100, "Allow", sources, f"{args.head}/32", ["22"]))
-    return rules
-
-
-def _rule(
-    name: str, priority: int, access: str, sources: list[str], destination: str, ports: list[str]
-) -> SecurityRuleArgs:
-    # One "*" is a word of the API's singular arguments; its plural ones take lists of networks.
-    anywhere, every_port = sources == ["*"], ports == ["*"]
-    return SecurityRuleArgs(
-        name=name,
-        priority=priority,
+    ssh = SecurityRuleArgs(
+        name="ssh",
+        priority=100,
+        access="Allow",
+        protocol="Tcp",
+        source_address_prefixes=[str(source) for source in args.ssh_from],
+        destination_address_prefix=f"{args.head}/32",
+        destination_port_range="22",
         direction="Inbound",
-        access=access,
-        protocol="Tcp" if not every_port else "*",
-        source_address_prefix="*" if anywhere else None,
-        source_address_prefixes=None if anywhere else sources,
         source_port_range="*",
-        destination_address_prefix=destination,
-        destination_port_range="*" if every_port else None,
-        destination_port_ranges=None if every_port else ports,
     )
+    between = SecurityRuleArgs(
+        name="inside",
+        priority=200,
+        access="Allow",
+        protocol="*",
+        source_address_prefix=inside,
+        destination_address_prefix=inside,
+        destination_port_range="*",
+        direction="Inbound",
+        source_port_range="*",
+    )
+    # Azure's own last rules let in whatever is joined to the network by a peering.
+    nobody_else = SecurityRuleArgs(
+        name="nobody-else",
+        priority=4096,
+        access="Deny",
+        protocol="*",
+        source_address_prefix="*",
+        destination_address_prefix="*",
+        destination_port_range="*",
+        direction="Inbound",
+        source_port_range="*",
+    )
+    return [*([ssh] if args.ssh_from else []), between, nobody_else]
