@@ -67,9 +67,8 @@ def netapp_files(args: StorageArgs, site: Site, parent: pulumi.Resource) -> Shar
         tags=site.tags,
         opts=kept,
     )
-    # A preview knows no mount target: only the id says that all is known.
-    known = pulumi.Output.all(volume.id, volume.mount_targets)
-    source = known.apply(lambda facts: f"{facts[1][0].ip_address}:/{site.cluster}-{SHARE}")
+    address = volume.mount_targets.apply(lambda targets: targets[0].ip_address)
+    source = address.apply(lambda ip: f"{ip}:/{site.cluster}-{SHARE}")
     return Shared(files=source.apply(lambda where: SharedFiles(source=where, nfs="4.1")))
 
 
