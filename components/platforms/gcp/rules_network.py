@@ -73,6 +73,6 @@ def tunnel_told(planned: Planned) -> Iterator[Problem]:
             path="cluster.access.via",
             rule=f"the head is reached at 127.0.0.1:{spec.iap_port}, through a tunnel that you keep open",
             fix="run this in a second terminal once the head exists: gcloud compute start-iap-tunnel "
-            f"{planned.plan.head.name} 22 --local-host-port=127.0.0.1:{spec.iap_port} --zone={spec.zone} "
-            f"--project={spec.project}",
+            f"{planned.plan.head.name} 22 --local-host-port=127.0.0.1:{spec.iap_port} "
+            f"--zone={spec.zone} --project={spec.project}",
         )
