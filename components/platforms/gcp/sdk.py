@@ -1,6 +1,6 @@
 """Import the few modules of `pulumi_gcp.compute` that are used, not all 460 of them.
 
-With SDK 10.2.0 all of them take 3.4 s of processor time, those used here 1.6 s.
+With SDK 10.2.0 all of them take 1.1 s of processor time and 110 MB, those used here 0.6 s and 84 MB (from bytecode).
 """
 
 from __future__ import annotations
