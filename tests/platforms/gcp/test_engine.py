@@ -29,7 +29,10 @@ def user_data(host, shared):
 
 
 stack = read_stack(Path("stack.yaml"))
-args = PlatformArgs(spec=stack.spec.platform, cluster=stack.spec, plan=stack.plan, user_data=user_data)
+key = pulumi.Output.from_input("ssh-ed25519 AAAAadmin admin@cluster")
+args = PlatformArgs(
+    spec=stack.spec.platform, cluster=stack.spec, plan=stack.plan, user_data=user_data, admin_key=key
+)
 platform = GcpPlatform("c", args)
 pulumi.export("keys", pulumi.Output.all(*(host.host_key for host in platform.hosts)))
 """
