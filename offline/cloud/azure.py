@@ -83,20 +83,20 @@ class Azure:
 
     def computed(self, described: Described, identity: str, outputs: Properties, world: World) -> Properties:
         """See Cloud."""
-        kind = described.token.rpartition(":")[2]
-        if kind == "PublicIPAddress":
-            return {**outputs, "ipAddress": public_address(identity)}
-        if kind == "NetworkInterface":
-            return {**outputs, "ipConfigurations": _addressed(identity, outputs.get("ipConfigurations"))}
-        if described.token == _RUN_COMMAND:
-            return {**outputs, "instanceView": _ran(identity, outputs)}
-        if kind == "RoleAssignment":
-            return {**outputs, "principalType": outputs.get("principalType") or "ServicePrincipal"}
-        if kind == "CapacityPoolVolume":
-            return {**outputs, "mountTargets": [_mount_target(identity)]}
-        if kind == "VirtualNetwork":
-            return {**outputs, "subnets": _identified(f"{identity}/subnets", outputs.get("subnets"))}
-        return outputs
+        match described.token.rpartition(":")[2]:
+            case "PublicIPAddress":
+                own: Properties = {"ipAddress": public_address(identity)}
+            case "NetworkInterface":
+                own = {"ipConfigurations": _addressed(identity, outputs.get("ipConfigurations"))}
+            case "RoleAssignment":
+                own = {"principalType": outputs.get("principalType") or "ServicePrincipal"}
+            case "CapacityPoolVolume":
+                own = {"mountTargets": [_mount_target(identity)]}
+            case "VirtualNetwork":
+                own = {"subnets": _identified(f"{identity}/subnets", outputs.get("subnets"))}
+            case _:
+                own = {"instanceView": _ran(identity, outputs)} if described.token == _RUN_COMMAND else {}
+        return {**outputs, **own}
 
     def refers(self, text: str) -> str:
         """See Cloud."""
