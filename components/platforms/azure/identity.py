@@ -27,13 +27,10 @@ def head_identity(site: Site, parent: pulumi.Resource) -> pulumi.Output[str]:
     name = f"{site.cluster}-head"
     identity = managedidentity.UserAssignedIdentity(
         f"{name}-identity",
-        # Its own name is only to be had in this form: as an argument, Pulumi's name stands in its place.
-        managedidentity.UserAssignedIdentityArgs(
-            resource_name=f"{name}-identity",
-            resource_group_name=site.group,
-            location=site.region,
-            tags=site.tags,
-        ),
+        # Pulumi makes up the end of its name: the SDK's argument for it is hidden behind Pulumi's own.
+        resource_group_name=site.group,
+        location=site.region,
+        tags=site.tags,
         opts=child,
     )
     role = authorization.RoleDefinition(

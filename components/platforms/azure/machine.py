@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pulumi
 
-from components.cloud_init import ADMIN_HOME, ADMIN_USER
+from components.cloud_init import ADMIN_USER
 from components.plan import HostPlan
 from components.platforms.azure.containers import Kind
 from components.platforms.azure.site import Site
@@ -152,7 +152,8 @@ def _card(args: MachineArgs, site: Site, opts: pulumi.ResourceOptions) -> Networ
 
 
 def _system(args: MachineArgs) -> OSProfileArgs:
-    key = SshPublicKeyArgs(key_data=args.admin_key, path=f"{ADMIN_HOME}/.ssh/authorized_keys")
+    # Azure accepts no other path; cloud-init puts the key where user-data says.
+    key = SshPublicKeyArgs(key_data=args.admin_key, path=f"/home/{ADMIN_USER}/.ssh/authorized_keys")
     return OSProfileArgs(
         computer_name=args.host.name,
         # Azure makes no machine without a user; cloud-init makes all of them from user-data, this one included.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.offline.cloud.stack import ROOT, TestStack
-from tests.platforms.gcp.conftest import stack_text
+from tests.platforms.recording import stack_text
 
 pytestmark = pytest.mark.engine
 

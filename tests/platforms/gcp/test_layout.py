@@ -7,7 +7,7 @@ from ipaddress import IPv4Network
 from components.platforms.gcp.layout import Layout, layout
 from components.platforms.gcp.spec import Spec
 from components.stackfile import parse_stack
-from tests.platforms.gcp.conftest import stack_text
+from tests.platforms.recording import stack_text
 
 FABRIC = IPv4Network("10.192.0.0/10")
 

@@ -12,7 +12,7 @@ from components.checks.base import Check, Planned
 from components.plan import plan_cluster
 from components.platforms.gcp.rules import RULES
 from components.spec import ClusterSpec
-from tests.platforms.gcp.conftest import stack_text
+from tests.platforms.recording import stack_text
 
 Edits = dict[str, Any]
 

@@ -1,0 +1,61 @@
+"""Answers shaped like Azure's for the recorder."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pulumi
+import pytest
+
+from tests.platforms.recording import Build, Built, record
+
+__all__ = ["Build", "Built"]
+
+_BUILT: dict[str, Built] = {}
+"""What was built before: half a second each, and no test changes it."""
+
+GROUP = "/subscriptions/s/resourceGroups"
+
+
+@pytest.fixture
+def build(loops: asyncio.AbstractEventLoop) -> Build:
+    """Run the platform on an edited stack with a recorder in the engine's place, each stack once."""
+
+    def run(stack: str, **edits: Any) -> Built:
+        asked = repr((stack, edits))
+        if asked not in _BUILT:
+            _BUILT[asked] = record(stack, edits, _answer, _tell)
+        return _BUILT[asked]
+
+    return run
+
+
+def _answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
+    name = next((args.inputs[key] for key in ("accountName", "resourceGroupName") if key in args.inputs), args.name)
+    outputs = {**args.inputs, "name": args.name}
+    match args.typ.rpartition(":")[2]:
+        case "ResourceGroup":
+            return f"{GROUP}/{name}", {**outputs, "name": name}
+        case "VirtualMachine":
+            outputs["vmId"] = f"number-of-{args.name}"
+            # A list goes in and a mapping comes out.
+            outputs.pop("identity", None)
+        case "PublicIPAddress":
+            outputs["ipAddress"] = "192.0.2.7"
+        case "StorageAccount":
+            outputs["name"] = args.inputs["accountName"]
+        case "CapacityPool":
+            # Azure's own name of a pool has the account's before it.
+            outputs["name"] = f"{args.inputs['accountName']}/{args.inputs['poolName']}"
+        case "CapacityPoolVolume":
+            outputs["mountTargets"] = [{"ipAddress": "10.78.0.68", "fileSystemId": "f", "mountTargetId": "m"}]
+        case "UserAssignedIdentity":
+            outputs["principalId"] = "principal"
+    return f"id-{args.name}", outputs
+
+
+def _tell(args: pulumi.runtime.MockCallArgs) -> dict[str, Any]:
+    """Answer as Azure does: what a command wrote is only in the expanded view."""
+    written = f"Enable succeeded:\nssh-ed25519 AAAA{args.args['vmName']}\n"
+    return {"instanceView": {"output": written} if args.args.get("expand") == "instanceView" else None}
