@@ -80,6 +80,9 @@ class Filler:
     def _inside(self, kind: Kind, value: Value, path: str, depth: int) -> Value:
         if isinstance(kind, ListOf) and isinstance(value, list):
             return [self._inside(kind.item, item, f"{path}/{index}", depth) for index, item in enumerate(value)]
+        if isinstance(kind, MapOf) and isinstance(value, list):
+            # Given as a list of ids, told as a map from them (a machine's identities).
+            return UNKNOWN if self._preview else {str(one): self._made(kind.item, "", path, depth) for one in value}
         if not isinstance(value, dict) or signature(value) or "id" in value or not isinstance(kind, Named):
             return value  # an object with an id is a reference to another resource
         shape = self._sdk.output_shape(self._folder, kind)

@@ -40,7 +40,8 @@ def _answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]
         case "VirtualMachine":
             outputs["vmId"] = f"number-of-{args.name}"
             # A list goes in and a mapping comes out.
-            outputs.pop("identity", None)
+            given = args.inputs.get("identity", {}).get("userAssignedIdentities", [])
+            outputs["identity"] = {"type": "UserAssigned", "userAssignedIdentities": {one: {} for one in given}}
         case "PublicIPAddress":
             outputs["ipAddress"] = "192.0.2.7"
         case "StorageAccount":

@@ -86,16 +86,25 @@ def test_a_life_with_a_fabric_and_a_disk(cloud: AzureStack) -> None:
     assert cloud.kinds == []
 
 
-def test_every_other_way_to_build_one(cloud: AzureStack) -> None:
-    cloud.put("azure-h100")
+FILES: dict[str, Any] = {
+    "storage__shared": {"kind": "azure_files", "size_gib": 1024},
+    "nodes__gpu": {"machine": "Standard_NC96ads_A100_v4", "count": 1, "placement": "compact"},
+}
+
+
+@pytest.mark.parametrize(
+    ("stack", "edits", "kinds"),
+    [
+        ("azure-h100", {}, {"BastionHost", "CapacityPoolVolume", "VirtualMachineScaleSet"}),
+        ("azure-a100", FILES, {"StorageAccount", "FileShare", "ProximityPlacementGroup"}),
+    ],
+)
+def test_other_ways_to_build_one(cloud: AzureStack, stack: str, edits: dict[str, Any], kinds: set[str]) -> None:
+    cloud.put(stack, **edits)
     up = cloud.up()
     assert up.code == 0, up
-    assert {"BastionHost", "CapacityPoolVolume", "VirtualMachineScaleSet"} <= set(cloud.kinds)
-    files: dict[str, Any] = {"storage__shared": {"kind": "azure_files", "size_gib": 1024}}
-    nodes: dict[str, Any] = {
-        "nodes__gpu": {"machine": "Standard_NC96ads_A100_v4", "count": 1, "placement": "compact"},
-    }
-    cloud.put("azure-h100", **files, **nodes)
-    planned = cloud.preview()
-    assert planned.code == 0, planned
-    assert "storage:FileShare" in planned.text
+    assert kinds <= set(cloud.kinds)
+    again = cloud.preview()
+    assert "unchanged" in again.text
+    assert "to update" not in again.text, again
+    assert "to replace" not in again.text, again

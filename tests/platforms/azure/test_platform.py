@@ -38,7 +38,7 @@ def test_every_card_has_its_hosts_fixed_address(build: Build) -> None:
         [card] = built.one(NIC, f"{host.name}-nic")["ipConfigurations"]
         assert card["privateIPAllocationMethod"] == "Static"
         assert card["privateIPAddress"] == str(host.private_ip)
-        assert card["subnet"] == {"id": "id-opt-net-nodes"}
+        assert card["subnet"]["id"] == "id-opt-net-nodes"
         assert built.one(NIC, f"{host.name}-nic")["enableAcceleratedNetworking"] is True
 
 
