@@ -80,7 +80,7 @@ def install_script(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_
         NodeFile("/etc/trainyard/node.env", node_env(plan, host, shared)),
         NodeFile("/etc/trainyard/fabric.env", fabric_env(plan, host)),
     )
-    return render_install([*own, *shipped_files()])
+    return render_install([*own, *(file for file in shipped_files() if file.suits(host.machine.fabric))])
 
 
 def node_env(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_HEAD) -> str:
@@ -101,6 +101,7 @@ def node_env(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_HEAD) 
             "TRAINYARD_GPU_TYPE": machine.gpu_type or "",
             "TRAINYARD_GPU_DEVICE": machine.gpu_device or "",
             "TRAINYARD_FABRIC": machine.fabric,
+            "TRAINYARD_RDMA": str(machine.rdma),
             "TRAINYARD_OS": plan.image.os,
             "TRAINYARD_SHARED_SOURCE": shared.source,
             "TRAINYARD_SHARED_NFS": shared.nfs,

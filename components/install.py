@@ -6,6 +6,7 @@ user-data and the difference between two of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +18,7 @@ _FILES = Path(__file__).parent.parent / "cloud-init" / "files"
 _MARK = "=== /"
 """Begins the line before each file's content; the rest of the line is its path."""
 _END = "END-OF-FILES"
+_FABRICS = re.compile(r"^# fabrics: (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,11 @@ class NodeFile:
     path: str
     text: str
     executable: bool = False
+
+    def suits(self, fabric: str) -> bool:
+        """Return whether a node of that fabric needs it: a line "# fabrics: NAME..." leaves it to nodes of those."""
+        named = _FABRICS.search(self.text)
+        return named is None or fabric in named[1].split()
 
 
 @cache

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STAGES = Path(__file__).parent.parent / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
-_ROOTS = "/(etc|var|srv|home|shared|usr/share|sys/bus|dev/aperture_devices|dev/disk|run)"
+_ROOTS = "/(etc|var|srv|home|shared|usr/(?:share|lib/systemd)|sys|proc/driver|opt|dev/aperture_devices|dev/disk|run)"
 _WORDS = """
 set -euo pipefail
 set -o errtrace
@@ -18,7 +18,13 @@ changed=0
 say() { printf 'say %s\\n' "$*"; }
 fail() { printf 'fail %s\\n' "$*"; exit 1; }
 is_head() { [[ $TRAINYARD_ROLE == head ]]; }
-put_file() { mkdir -p "$(dirname "$1")" && cat >"$1"; changed=$((changed + 1)); }
+put_file() {
+  local new
+  new=$(cat; echo .)
+  mkdir -p "$(dirname "$1")"
+  printf %s "${new%.}" >"$1"
+  changed=$((changed + 1))
+}
 wait_for() { shift 2; "$@" || fail "would wait for: $*"; }
 listens() { true; }
 as_trainer() { "$@"; }

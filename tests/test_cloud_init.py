@@ -101,6 +101,7 @@ def test_node_env_is_what_a_shell_reads(local_plan: ClusterPlan) -> None:
         "TRAINYARD_NODE=yard-gpu-1",
         "TRAINYARD_OS=debian-13",
         "TRAINYARD_PRIVATE_IP=10.77.2.2",
+        "TRAINYARD_RDMA=0",
         "TRAINYARD_ROLE=worker",
         "TRAINYARD_SCHEDULER=slurm",
         "TRAINYARD_SHARED_DISK=",

@@ -93,3 +93,12 @@ def test_an_empty_file_and_dollars_and_backslashes_survive(tmp_path: Path) -> No
 def test_what_would_tear_the_script_is_refused(path: str, text: str) -> None:
     with pytest.raises(CatalogError, match="cannot carry"):
         render_install([NodeFile(path, text)])
+
+
+def test_a_file_for_some_fabrics_goes_to_their_nodes_only() -> None:
+    some = NodeFile("/a", "# fabrics: gvnic gpudirect-gib\n")
+    assert some.suits("gpudirect-gib")
+    assert not some.suits("gpudirect")
+    assert NodeFile("/a", "echo '# fabrics: x'\n").suits("ethernet")
+    kept = [file.path for file in shipped_files() if not file.suits("ethernet")]
+    assert kept == ["/usr/local/lib/trainyard/stages/45-transport"]

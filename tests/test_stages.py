@@ -136,6 +136,72 @@ def test_gpudirect_that_cannot_be_had_keeps_the_node_from_work(tmp_path: Path) -
     assert ran.code != 0
 
 
+FABRIC = ("modprobe", "systemctl", "nv-fabricmanager", "dpkg-query", "apt-mark", "timeout")
+TOPOLOGY = "/opt/microsoft/ndv5-topo.xml"
+
+
+def fabric(tmp_path: Path, ports: dict[str, str], answers: dict[str, str] | None = None) -> Sandbox:
+    """A node of one NVSwitch with a driver, whose image has a topology, and RDMA devices in these states."""
+    files = {
+        "etc/trainyard/fabric.env": f"NCCL_IB_HCA=mlx5_ib\nNCCL_TOPO_FILE={tmp_path}{TOPOLOGY}\n",
+        "opt/microsoft/ndv5-topo.xml": "<system/>\n",
+        "sys/module/nvidia/version": "580.173.02\n",
+        "usr/lib/systemd/system/sku-customizations.service": "",
+        **{f"sys/class/infiniband/{name}/ports/1/state": f"{state}\n" for name, state in ports.items()},
+    }
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    (tmp_path / "proc" / "driver" / "nvidia-nvswitch").mkdir(parents=True)
+    same = {"nv-fabricmanager --version": "0 Fabric Manager version is : 580.173.02"}
+    return Sandbox(tmp_path, FABRIC, same | (answers or {}))
+
+
+UP = {f"mlx5_ib{index}": "4: ACTIVE" for index in range(8)}
+
+
+def test_a_node_whose_fabric_is_up_goes_on_with_its_kernel_and_driver_held(tmp_path: Path) -> None:
+    packages = {"dpkg-query": "0 ii linux-image-6.8\nrc nvidia-old\nii nvidia-fabricmanager\n"}
+    ran = fabric(tmp_path, UP | {"mlx5_an0": "4: ACTIVE"}, packages).run("35-fabric", RDMA="8")
+    assert ran.code == 0, ran.errors
+    assert "timeout 600 systemctl start sku-customizations.service" in ran.commands
+    assert "systemctl start nvidia-fabricmanager.service" in ran.commands
+    assert "apt-mark hold linux-image-6.8 nvidia-fabricmanager" in ran.commands
+    assert "say 8 RDMA ports are up" in ran.said
+    assert TOPOLOGY in (tmp_path / "etc" / "trainyard" / "fabric.env").read_text()
+
+
+@pytest.mark.parametrize("down", ["1: DOWN", "2: INIT"])
+def test_a_port_that_is_down_keeps_the_node_from_work(tmp_path: Path, down: str) -> None:
+    ran = fabric(tmp_path, UP | {"mlx5_ib3": down, "mlx5_an0": "4: ACTIVE"}).run("35-fabric", RDMA="8")
+    assert ran.code == 1
+    assert "ports_up" in ran.said[-1]
+
+
+def test_a_fabric_manager_of_another_version_is_refused_before_it_fails_in_its_own_words(tmp_path: Path) -> None:
+    other = {"nv-fabricmanager --version": "0 Fabric Manager version is : 580.126.16"}
+    ran = fabric(tmp_path, UP, other).run("35-fabric", RDMA="8")
+    assert ran.code == 1
+    assert ran.said[-1].startswith("fail fabric manager 580.126.16 and driver 580.173.02 differ")
+
+
+def test_a_topology_that_the_image_lacks_is_not_named_to_nccl(tmp_path: Path) -> None:
+    sandbox = fabric(tmp_path, UP)
+    (tmp_path / "opt" / "microsoft" / "ndv5-topo.xml").unlink()
+    ran = sandbox.run("35-fabric", RDMA="8")
+    assert ran.code == 0, ran.errors
+    assert (tmp_path / "etc" / "trainyard" / "fabric.env").read_text() == "NCCL_IB_HCA=mlx5_ib\n"
+
+
+def test_a_machine_without_any_of_it_is_left_as_it_is(tmp_path: Path) -> None:
+    env = tmp_path / "etc" / "trainyard" / "fabric.env"
+    env.parent.mkdir(parents=True)
+    env.write_text("NCCL_IB_DISABLE=1\n")
+    ran = Sandbox(tmp_path, FABRIC, {}).run("35-fabric", RDMA="0")
+    assert (ran.code, ran.commands) == (0, [])
+    assert ran.said == ["say no RDMA device on this machine type"]
+
+
 class Metadata(BaseHTTPRequestHandler):
     """A metadata server that takes guest attributes."""
 
