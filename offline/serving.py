@@ -9,7 +9,6 @@ import stat
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
 
 import grpc
 from pulumi.runtime.proto import provider_pb2_grpc
@@ -32,9 +31,10 @@ def serve(provider: provider_pb2_grpc.ResourceProviderServicer, close: Callable[
     `close` ends what the provider runs and removes what it left.
     """
     parent = os.getppid()
-    ending = Event()
+    # A pipe, since a handler runs between any two steps of the main thread: an Event's lock might be that thread's own.
+    asked, ask = os.pipe()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: ending.set())
+        signal.signal(number, lambda *_: os.write(ask, b"."))
     limits = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.max_send_message_length", -1)]
     server = grpc.server(ThreadPoolExecutor(_THREADS), options=limits)
     provider_pb2_grpc.add_ResourceProviderServicer_to_server(provider, server)
@@ -42,7 +42,7 @@ def serve(provider: provider_pb2_grpc.ResourceProviderServicer, close: Callable[
     server.start()
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
-    while not ending.wait(_PARENT_CHECK_SECONDS) and os.getppid() == parent and not _hung_up():
+    while not select.select([asked], [], [], _PARENT_CHECK_SECONDS)[0] and os.getppid() == parent and not _hung_up():
         pass
     close()
     server.stop(None)
