@@ -100,6 +100,7 @@ def node_env(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_HEAD) 
             "TRAINYARD_GPUS": str(machine.gpus),
             "TRAINYARD_GPU_TYPE": machine.gpu_type or "",
             "TRAINYARD_GPU_DEVICE": machine.gpu_device or "",
+            "TRAINYARD_DRIVER": plan.image.versions.get("driver", ""),
             "TRAINYARD_FABRIC": machine.fabric,
             "TRAINYARD_RDMA": str(machine.rdma),
             "TRAINYARD_OS": plan.image.os,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from components import catalog
-from components.catalog import Machine, fabrics, images, machines
+from components.catalog import Machine, fabrics, images, machines, prices
 from components.errors import CatalogError
 from components.platforms import PLATFORMS
 from components.slurm import SLURM_VERSIONS
@@ -37,6 +37,17 @@ def test_no_row_is_of_an_unknown_platform() -> None:
 @pytest.mark.parametrize("name", sorted(images()))
 def test_slurm_can_be_configured_on_every_image(name: str) -> None:
     assert images()[name].slurm_version in SLURM_VERSIONS
+
+
+@pytest.mark.parametrize("name", sorted(images()))
+def test_a_pinned_fabric_manager_is_of_the_drivers_version(name: str) -> None:
+    versions = images()[name].versions
+    assert versions.get("fabric_manager", versions.get("driver")) == versions.get("driver")
+
+
+@pytest.mark.parametrize("provider", sorted(PLATFORMS))
+def test_every_price_is_of_a_machine_type(provider: str) -> None:
+    assert set(prices(provider)) <= set(machines(provider))
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,28 @@ def test_a_machine_without_any_of_it_is_left_as_it_is(tmp_path: Path) -> None:
     assert ran.said == ["say no RDMA device on this machine type"]
 
 
+@pytest.mark.parametrize(
+    ("driver", "gpus", "code", "words"),
+    [
+        ("580.173.02", 8, 0, ""),
+        ("580.999.01", 8, 0, "say WARNING: driver 580.999.01, and the pinned image has 580.173.02"),
+        ("580.173.02", 7, 1, "fail nvidia-smi shows 7 GPUs, the machine type has 8"),
+    ],
+)
+def test_gpus_are_counted_and_the_driver_compared(
+    tmp_path: Path, driver: str, gpus: int, code: int, words: str
+) -> None:
+    version = tmp_path / "sys" / "module" / "nvidia" / "version"
+    version.parent.mkdir(parents=True)
+    version.write_text(f"{driver}\n")
+    listed = "0 " + "".join(f"GPU {index}: NVIDIA A100\n" for index in range(gpus))
+    sandbox = Sandbox(tmp_path, ("nvidia-smi", "modprobe"), {"nvidia-smi -L": listed})
+    ran = sandbox.run("30-driver", GPUS="8", GPU_TYPE="a100", GPU_DEVICE="/dev/nvidia", DRIVER="580.173.02")
+    assert ran.code == code, ran.errors
+    assert words in "".join(ran.said)
+    assert bool(ran.said) is bool(words)
+
+
 class Metadata(BaseHTTPRequestHandler):
     """A metadata server that takes guest attributes."""
 

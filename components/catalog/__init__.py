@@ -80,6 +80,8 @@ class Image(Fact):
     slurm_version: tuple[int, int]
     reference: str | None = None
     """What the cloud calls it, with its version; None where the platform makes it."""
+    versions: dict[str, str] = {}
+    """What is pinned with it, by name; driver and fabric_manager must be one version, or GPUs behind NVSwitch fail."""
 
 
 def _read(file: str) -> dict[str, dict[str, Any]]:
