@@ -12,6 +12,7 @@ import pytest
 import yaml
 from pulumi.runtime.config import set_all_config
 from pulumi.runtime.mocks import MockCallArgs, MockResourceArgs, Mocks, set_mocks
+from pulumi.runtime.settings import ROOT
 
 from components.errors import StackFileError
 from components.settings import load_settings
@@ -35,8 +36,11 @@ class NoResources(Mocks):
 
 @pytest.fixture(autouse=True)
 def _stack() -> Iterator[None]:
+    # With a root there already, none is made, whose tasks nobody would wait for: settings make no resource.
+    ROOT.set(object())  # type: ignore[arg-type]
     set_mocks(NoResources(), project="trainyard", stack="test")
     yield
+    ROOT.set(None)
     set_all_config({}, [])
 
 
