@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from components.checks.base import Check, Level, Planned
+from components.platforms.access import ssh_has_a_way
 from components.platforms.azure import rules_machines as machines
 from components.platforms.azure import rules_network as network
 from components.platforms.azure import rules_storage as storage
@@ -18,7 +19,7 @@ RULES: tuple[Check[Planned], ...] = (
     Check(id="azure-reservation-placement", level=Level.ERROR, run=machines.reservation_stands_alone),
     Check(id="azure-infiniband-network", level=Level.ERROR, run=network.infiniband_has_its_network),
     Check(id="azure-services-network", level=Level.ERROR, run=network.services_stand_beside),
-    Check(id="azure-ssh-way", level=Level.ERROR, run=network.ssh_has_a_way),
+    Check(id="azure-ssh-way", level=Level.ERROR, run=ssh_has_a_way),
     Check(id="azure-storage-kind", level=Level.ERROR, run=storage.kind_known),
     Check(id="azure-fabric-idle", level=Level.WARNING, run=machines.fabric_is_used),
     Check(id="azure-fabric-letter", level=Level.WARNING, run=machines.fabric_letter),

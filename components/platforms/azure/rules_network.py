@@ -38,17 +38,6 @@ def services_stand_beside(planned: Planned) -> Iterator[Problem]:
         )
 
 
-def ssh_has_a_way(planned: Planned) -> Iterator[Problem]:
-    """Without a source, the rules let nobody reach the head, and the bring-up waits in vain."""
-    access = planned.spec.access
-    if access.via != "bastion" and not access.allow_ssh_from:
-        yield Problem(
-            path="cluster.access.allow_ssh_from",
-            rule="nobody may reach the head over ssh, so it could never be brought up",
-            fix="name the networks that you work from, for example [203.0.113.0/24], or use via: bastion",
-        )
-
-
 def tunnel_told(planned: Planned) -> Iterator[Problem]:
     """Bastion leads in through a tunnel that somebody must open, where Pulumi runs and while it runs."""
     if planned.spec.access.via != "bastion":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from components.checks.base import Check, Level, Planned
+from components.platforms.access import ssh_has_a_way
 from components.platforms.gcp import rules_machines as machines
 from components.platforms.gcp import rules_network as network
 from components.platforms.gcp import rules_storage as storage
@@ -15,7 +16,7 @@ RULES: tuple[Check[Planned], ...] = (
     Check(id="gcp-dense-reservation", level=Level.ERROR, run=machines.dense_reservation_places),
     Check(id="gcp-fabric-network", level=Level.ERROR, run=network.fabric_network_fits),
     Check(id="gcp-address-kept", level=Level.ERROR, run=network.address_free),
-    Check(id="gcp-ssh-way", level=Level.ERROR, run=network.ssh_has_a_way),
+    Check(id="gcp-ssh-way", level=Level.ERROR, run=ssh_has_a_way),
     Check(id="gcp-storage-kind", level=Level.ERROR, run=storage.kind_known),
     Check(id="gcp-filestore-size", level=Level.ERROR, run=storage.size_fits),
     Check(id="gcp-filestore-region", level=Level.ERROR, run=storage.stands_near),

@@ -2,62 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.offline.cloud.stack import ROOT, TestStack
-from tests.platforms.recording import stack_text
+from tests.platforms.living import PlatformStack, platform_stack
 
 pytestmark = pytest.mark.engine
 
-PROGRAM = """
-import sys
-from pathlib import Path
-
-sys.path.insert(0, {root!r})
-
-from components.platforms.azure.platform import AzurePlatform
-from components.platforms.base import PlatformArgs
-from components.stackfile import read_stack
-
-
-def user_data(host, shared):
-    return pulumi.Output.from_input(shared).apply(lambda known: f"{word} {{host.name}} {{known.source}} {{known.disk}}")
-
-
-stack = read_stack(Path("stack.yaml"))
-key = pulumi.Output.from_input("ssh-ed25519 AAAAadmin admin@cluster")
-args = PlatformArgs(
-    spec=stack.spec.platform, cluster=stack.spec, plan=stack.plan, user_data=user_data, admin_key=key
-)
-platform = AzurePlatform("c", args)
-pulumi.export("keys", pulumi.Output.all(*(host.host_key for host in platform.hosts)))
-"""
-
-
-class AzureStack(TestStack):
-    """A stack that makes the machines of one of the project's stack files, edited."""
-
-    __test__ = False
-
-    def put(self, stack: str, word: str = "first", **edits: Any) -> None:
-        """Set what the stack file says, and the word that every machine's user-data begins with."""
-        (self.folder / "stack.yaml").write_text(stack_text(stack, **edits))
-        self.write(PROGRAM.format(root=str(ROOT), word=word))
-
 
 @pytest.fixture
-def cloud(tmp_path: Path) -> AzureStack:
+def cloud(tmp_path: Path) -> PlatformStack:
     """An empty stack. Skips where there is no Pulumi CLI."""
-    if not (shutil.which("pulumi") or (ROOT / ".trainyard" / "bin" / "pulumi").exists()):
-        pytest.skip("there is no pulumi here (make setup)")
-    return AzureStack(tmp_path)
+    return platform_stack(tmp_path, "components.platforms.azure.platform", "AzurePlatform")
 
 
-def test_a_life_with_a_fabric_and_a_disk(cloud: AzureStack) -> None:
+def test_a_life_with_a_fabric_and_a_disk(cloud: PlatformStack) -> None:
     cloud.put("azure-a100", platform__head_may_power_nodes=True)
     up = cloud.up()
     assert up.code == 0, up
@@ -99,7 +60,7 @@ FILES: dict[str, Any] = {
         ("azure-a100", FILES, {"StorageAccount", "FileShare", "ProximityPlacementGroup"}),
     ],
 )
-def test_other_ways_to_build_one(cloud: AzureStack, stack: str, edits: dict[str, Any], kinds: set[str]) -> None:
+def test_other_ways_to_build_one(cloud: PlatformStack, stack: str, edits: dict[str, Any], kinds: set[str]) -> None:
     cloud.put(stack, **edits)
     up = cloud.up()
     assert up.code == 0, up
