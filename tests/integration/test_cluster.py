@@ -158,6 +158,8 @@ def test_a_rebooted_head_keeps_its_queue(cluster: Project) -> None:
     ready = '"state":"ready"'
     wait_until("the head", 240, lambda: ready in cluster.on(HEAD, "cat /var/lib/trainyard/status.json", check=False))
     assert job_field(cluster, waiting, "JobState") == "PENDING"
+    # The controller knows a node's state again when the node has registered; until then it refuses to change it.
+    wait_until("both nodes' registration", 60, lambda: set(slurm_states(cluster).values()) == {"drained"})
     cluster.on(HEAD, f"sudo scontrol update {both} state=resume")
     follow(cluster, waiting)
     said = cluster.on(HEAD, "sudo sacct -a -n -X -P -o jobname,state")
