@@ -19,7 +19,9 @@ from tools.locks import clear_stale
 from tools.stackfile import committed, copy_of, refresh_copy
 
 _PLAIN = ("--non-interactive",)
-_NO_QUESTIONS = ("--non-interactive", "--yes", "--skip-preview")
+# Outputs are for programs: printed, they would push what a person must read off the screen, the larger the further.
+_SHOW = ("--non-interactive", "--suppress-outputs")
+_NO_QUESTIONS = (*_SHOW, "--yes", "--skip-preview")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
 
@@ -67,7 +69,7 @@ class Stack:
 
     def preview(self, extra: Sequence[str] = ()) -> int:
         """Show what `up` would do."""
-        return self._operate("preview", (*_PLAIN, *extra))
+        return self._operate("preview", (*_SHOW, *extra))
 
     def refresh(self, extra: Sequence[str] = ()) -> int:
         """Bring the state up to date with what is really there."""
