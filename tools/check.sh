@@ -20,4 +20,5 @@ step ruff format --check .
 step shellcheck --severity=warning --external-sources --check-sourced "${scripts[@]}"
 step shellcheck --severity=warning --shell=bash --exclude=SC2154 "${stages[@]}"
 step mypy
-step python -m pytest -q -m "not integration and not engine"
+# Each test is alone with its folder, so all cores share them; tests on machines and engines run one after the other.
+step python -m pytest -q -n auto -m "not integration and not engine"

@@ -46,7 +46,7 @@ def test_a_process_is_found_by_the_pidfile_it_was_started_with(tmp_path: Path, s
     assert find(pidfile) == process.pid
 
 
-@pytest.mark.parametrize("content", ["", "no number", "999999999", str(os.getpid())])
+@pytest.mark.parametrize("content", ["", "no number", "999999999", pytest.param(str(os.getpid()), id="another's")])
 def test_a_stale_pidfile_finds_nobody(tmp_path: Path, content: str) -> None:
     pidfile = tmp_path / "qemu.pid"
     pidfile.write_text(content)
