@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from tools import offline
 from tools.engine import end_session, run_pulumi
-from tools.environment import PROJECT, STATE, ToolError, backend_folder, load
+from tools.environment import PROJECT, ROOT, STATE, ToolError, backend_folder, load
 from tools.locks import clear_stale
 from tools.stackfile import committed, copy_of, refresh_copy
 
@@ -24,17 +25,26 @@ _SHOW = ("--non-interactive", "--suppress-outputs")
 _NO_QUESTIONS = (*_SHOW, "--yes", "--skip-preview")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 
+RunPulumi = Callable[[Sequence[str], Mapping[str, str], Path], int]
+"""Runs pulumi with arguments, an environment and a working folder; returns its exit code."""
+
 
 class Stack:
-    """One stack of this checkout and the environment to run Pulumi in."""
+    """One stack of this checkout and the environment to run Pulumi in.
 
-    def __init__(self, name: str, *, simulated: bool = False) -> None:
+    `home` is where a simulated one keeps everything; `run` runs pulumi, for whoever wants its words.
+    """
+
+    def __init__(
+        self, name: str, *, simulated: bool = False, home: Path = offline.HOME, run: RunPulumi = run_pulumi
+    ) -> None:
         if not _NAME.fullmatch(name):
             raise ToolError(f"'{name}' is no stack name. Fix: use letters, digits, '-', '_' and '.'")
         self.name = name
         self.simulated = simulated
-        self.home = offline.HOME if simulated else STATE
-        self.environment = offline.environment(load()) if simulated else load()
+        self.home = home if simulated else STATE
+        self.environment = offline.environment(load(), home) if simulated else load()
+        self._run = run
         self.backend = backend_folder(self.environment)
 
     def exists(self) -> bool:
@@ -59,7 +69,7 @@ class Stack:
 
     def _create(self, *arguments: str) -> int:
         # Under .trainyard, so that the salt lands in the copy: `pulumi stack` knows no --config-file.
-        return run_pulumi(["stack", *arguments, *_PLAIN, "--stack", self.name], self.environment, self.home)
+        return self._run(["stack", *arguments, *_PLAIN, "--stack", self.name], self.environment, self.home)
 
     def up(self, extra: Sequence[str] = ()) -> int:
         """Make the stack's resources what its file says."""
@@ -88,14 +98,15 @@ class Stack:
             return 0
         self._clear_lock()
         # Without --preserve-config Pulumi would delete the committed stack file.
-        code = run_pulumi(["stack", "rm", self.name, "--yes", "--preserve-config", *_PLAIN, *extra], self.environment)
+        command = ["stack", "rm", self.name, "--yes", "--preserve-config", *_PLAIN, *extra]
+        code = self._run(command, self.environment, ROOT)
         if code == 0:
             copy_of(self.name, self.home).unlink(missing_ok=True)
         return code
 
     def outputs(self, extra: Sequence[str] = ()) -> int:
         """Print the outputs contract as JSON, secrets hidden."""
-        return run_pulumi(["stack", "output", "--json", "-s", self.name, *_PLAIN, *extra], self.environment)
+        return self._run(["stack", "output", "--json", "-s", self.name, *_PLAIN, *extra], self.environment, ROOT)
 
     def _operate(self, verb: str, arguments: Sequence[str]) -> int:
         """Run an operation that locks the stack and reads its file."""
@@ -104,7 +115,7 @@ class Stack:
         if code:
             return code
         file = str(copy_of(self.name, self.home))
-        return run_pulumi([verb, "-s", self.name, "--config-file", file, *arguments], self.environment)
+        return self._run([verb, "-s", self.name, "--config-file", file, *arguments], self.environment, ROOT)
 
     def _clear_lock(self) -> None:
         if self.backend is None:
