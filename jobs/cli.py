@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from jobs.commands import hosts, work
+from jobs.commands import hosts, preview, work
 from jobs.shell import YardGroup
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 TOPICS = (
     work,
     hosts,
+    preview,
 )
 
 for _topic in TOPICS:

@@ -1,0 +1,128 @@
+"""The words of a preview, the same on a terminal and in a pull request's comment. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from jobs.preview.compare import Difference
+from jobs.preview.report import Preview, Report, host_ranges
+from jobs.preview.shape import HostShape, PlanShape, PriceShape, ProblemShape
+
+HOST_COLUMNS = ("hosts", "addresses", "machine", "GPUs", "fabric", "placement", "capacity")
+QUOTA_COLUMNS = ("quota", "place", "needed", "used", "limit", "verdict")
+
+
+def how(preview: Preview) -> str:
+    """Say whom the engine asked, and what is compared."""
+    words = "offline: every cloud is simulated" if preview.offline else "live: your backend and your accounts"
+    if preview.base_problem:
+        return f"{words}; not compared: {preview.base_problem}"
+    return f"{words}; compared with {preview.base[:12]}" if preview.base else words
+
+
+def state(report: Report) -> str:
+    """Say in a word what came out."""
+    if report.description["problems"]:
+        return "refused"
+    if report.resources is None or report.resources.errors:
+        return "fails"
+    return "fine"
+
+
+def headline(report: Report) -> str:
+    """Say a stack in one line: size, money, resources."""
+    plan, price = report.description["plan"], report.description["price"]
+    if plan is None or price is None:
+        count = len(report.description["problems"])
+        return f"{count} problem{'s' if count > 1 else ''}"
+    gpus = sum(host["gpus"] for host in plan["hosts"])
+    parts = [f"{len(plan['hosts'])} hosts", f"{gpus} GPUs", money(price)]
+    if report.resources and report.resources.steps:
+        parts.append(operations(report))
+    if report.difference:
+        parts.append(change(report.difference))
+    return ", ".join(parts)
+
+
+def money(price: PriceShape) -> str:
+    """Say the hourly price in a few words: what is unknown is never counted as nothing."""
+    if price["total"] is not None:
+        return f"${price['total']:.2f}/h"
+    return f"${price['usd']:.2f}/h and unknown prices" if price["usd"] else "price unknown"
+
+
+def price_source(price: PriceShape) -> str:
+    """Say whose prices they are, how old, and what they leave out."""
+    read = f"by list prices read {price['dated']}" if price["dated"] else ""
+    unknown = f"no price is recorded for {', '.join(price['unpriced'])}" if price["unpriced"] else ""
+    return "; ".join(filter(None, [read, unknown]))
+
+
+def change(difference: Difference) -> str:
+    """Say in a few words how a stack differs from the base."""
+    if difference["new"]:
+        return "new stack"
+    parts = []
+    if difference["usd_per_hour"]:
+        parts.append(f"{difference['usd_per_hour']:+.2f} $/h")
+    elif difference["usd_per_hour"] is None and difference["known_usd_per_hour"]:
+        parts.append(f"{difference['known_usd_per_hour']:+.2f} $/h of known prices")
+    if difference["hosts_added"]:
+        parts.append("adds " + ", ".join(host_ranges(difference["hosts_added"])))
+    if difference["hosts_removed"]:
+        parts.append("removes " + ", ".join(host_ranges(difference["hosts_removed"])))
+    if difference["files"]:
+        parts.append("other files on the nodes")
+    return ", ".join(parts) or "as the base"
+
+
+def operations(report: Report) -> str:
+    """Say what the engine would do: '21 to create'."""
+    counts = report.resources.by_operation if report.resources else {}
+    return ", ".join(f"{count} unchanged" if op == "same" else f"{count} to {op}" for op, count in counts.items())
+
+
+def host_rows(plan: PlanShape) -> Iterator[tuple[str, ...]]:
+    """Yield one row for the head and one for each group, by HOST_COLUMNS."""
+    for _, members in groupby(plan["hosts"], key=lambda host: (host["role"], host["group"])):
+        yield _host_row(list(members))
+
+
+def quota_rows(report: Report) -> Iterator[tuple[str, ...]]:
+    """Yield one row for each quota, by QUOTA_COLUMNS. Without an account's answer there is no verdict."""
+    verdicts = report.account.verdicts if report.account else ()
+    known = {(verdict.quota, verdict.place): verdict for verdict in verdicts}
+    for need in report.description["quota"]:
+        verdict = known.get((need["quota"], need["place"]))
+        words = ("", "", "")
+        if verdict and verdict.short_by is not None:
+            limit = "none" if verdict.limit is None else f"{verdict.limit:g}"
+            words = (f"{verdict.used:g}", limit, f"short by {verdict.short_by:g}" if verdict.short_by else "enough")
+        elif verdict:
+            words = ("unknown", "unknown", "not in the account's answer: look at the cloud's quota page")
+        yield need["quota"], need["place"], str(need["amount"]), *words
+
+
+def checks(report: Report) -> list[ProblemShape]:
+    """Return problems first, then warnings, then notes. Price and quota notes are told elsewhere."""
+    found = [*report.description["problems"], *report.description["remarks"]]
+    order = ("error", "warning", "info")
+    return sorted(
+        (problem for problem in found if problem["check"] not in {"price", "quota"}),
+        key=lambda problem: order.index(problem["level"]),
+    )
+
+
+def check_line(problem: ProblemShape) -> str:
+    """Say one finding: place, rule, fix and the id that `silence` takes."""
+    own = f" [{problem['check']}]" if problem["check"] else ""
+    return f"{problem['path']}: {problem['rule'].rstrip('.')}. Fix: {problem['fix'].rstrip('.')}.{own}"
+
+
+def _host_row(hosts: list[HostShape]) -> tuple[str, ...]:
+    first, last = hosts[0], hosts[-1]
+    ips = first["ip"] if first is last else f"{first['ip']} to {last['ip']}"
+    gpus = f"{first['gpus']} x {first['gpu_type']}" if first["gpus"] else "none"
+    names = ", ".join(host_ranges([host["name"] for host in hosts]))
+    return names, ips, first["machine"], gpus, first["fabric"], first["placement"], first["capacity"]

@@ -1,0 +1,77 @@
+"""Another revision's stacks, described by that revision's own code: a repository of the test's own holds two."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from components.errors import ClusterError
+from jobs.preview import base
+from jobs.preview.base import UnknownRevision, commit_of, describe_at
+
+ROOT = Path(__file__).parents[3]
+PARTS = ("components", "cloud-init", "jobs", "stacks")
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false")
+    done = subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with this checkout's code, whose stack `local` had three nodes."""
+    for part in PARTS:
+        shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__", "local.yaml"))
+    shutil.copy(ROOT / "components/catalog/machines/local.yaml", tmp_path / "components/catalog/machines/local.yaml")
+    for file in (tmp_path / "stacks").glob("*"):
+        file.unlink()
+    stack = (ROOT / "stacks" / "Pulumi.local.yaml").read_text()
+    (tmp_path / "stacks" / "Pulumi.local.yaml").write_text(stack.replace("count: 2", "count: 3"))
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "-m", "one")
+    monkeypatch.setattr(base, "CHECKOUT", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.engine
+def test_a_revision_is_described_as_it_was(repository: Path) -> None:
+    (repository / "stacks" / "Pulumi.local.yaml").write_text("broken")
+    described = describe_at(commit_of("HEAD"))
+    plan = described["local"]["plan"]
+    assert plan is not None
+    assert [host["name"] for host in plan["hosts"]][-1] == "yard-gpu-2"
+    assert list(described) == ["local"]
+    assert git(repository, "worktree", "list").count("\n") == 0
+
+
+@pytest.mark.engine
+def test_a_revision_whose_code_fails_says_so(repository: Path) -> None:
+    (repository / "components" / "plan.py").write_text("raise RuntimeError('half done')\n")
+    git(repository, "commit", "--quiet", "-am", "two")
+    with pytest.raises(ClusterError, match="cannot describe its stacks: RuntimeError: half done"):
+        describe_at(commit_of("HEAD"))
+
+
+@pytest.mark.engine
+def test_a_revision_from_before_and_one_of_another_contract(repository: Path) -> None:
+    shape = repository / "jobs" / "preview" / "shape.py"
+    shape.write_text(shape.read_text().replace("CONTRACT = 1", "CONTRACT = 0"))
+    git(repository, "commit", "--quiet", "-am", "two")
+    with pytest.raises(ClusterError, match="describes stacks by contract 0, this revision by 1"):
+        describe_at(commit_of("HEAD"))
+    git(repository, "rm", "--quiet", "-r", "jobs/preview")
+    git(repository, "commit", "--quiet", "-m", "three")
+    with pytest.raises(ClusterError, match="is older than `yard preview`"):
+        describe_at(commit_of("HEAD"))
+
+
+@pytest.mark.parametrize("ref", ["no-such", "--help", "HEAD~99", ""])
+def test_an_unknown_revision_is_refused(repository: Path, ref: str) -> None:
+    with pytest.raises(UnknownRevision, match="git knows no such revision here"):
+        commit_of(ref)

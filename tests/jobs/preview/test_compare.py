@@ -1,0 +1,54 @@
+"""Differences between two revisions of a stack, in money, machines, quotas and rendered files."""
+
+from __future__ import annotations
+
+from jobs.preview.compare import compare
+from jobs.preview.describe import describe
+from tests.jobs.preview.conftest import DescribeEdited
+
+
+def test_nothing_differs_from_itself() -> None:
+    difference = compare(describe("azure-a100"), describe("azure-a100"))
+    assert difference["usd_per_hour"] == 0
+    assert not any(difference[key] for key in ("new", "hosts_added", "hosts_removed", "quota", "files"))
+
+
+def test_two_more_nodes(edited: DescribeEdited) -> None:
+    difference = compare(edited("azure-a100"), edited("azure-a100", nodes__gpu__count=4, limits={}))
+    assert difference["usd_per_hour"] == 65.54
+    assert difference["hosts_added"] == ["opt-gpu-2", "opt-gpu-3"]
+    assert {need["quota"]: need["amount"] for need in difference["quota"]} == {
+        "cores": 192,
+        "standard NDAMSv4_A100Family": 192,
+    }
+    [slurm] = [file for file in difference["files"] if file["file"] == "slurm.conf"]
+    assert "\n-NodeName=opt-gpu-[0-1] " in slurm["diff"]
+    assert "\n+NodeName=opt-gpu-[0-3] " in slurm["diff"]
+
+
+def test_an_unknown_price_makes_the_difference_unknown(edited: DescribeEdited) -> None:
+    difference = compare(edited("gcp-a2"), edited("gcp-a2", nodes__gpu__count=1))
+    assert (difference["usd_per_hour"], difference["known_usd_per_hour"]) == (None, -29.39)
+    assert difference["hosts_removed"] == ["neox-gpu-1"]
+
+
+def test_a_new_stack_has_no_text_to_compare(edited: DescribeEdited) -> None:
+    difference = compare(None, edited("local"))
+    assert difference["new"]
+    assert difference["files"] == []
+    assert difference["hosts_added"] == ["yard-head", "yard-gpu-0", "yard-gpu-1"]
+
+
+def test_a_script_that_every_role_ships_is_shown_once() -> None:
+    before, after = describe("local"), describe("local")
+    for role in ("head", "gpu"):
+        after["files"][f"user-data of {role}"] += "echo more\n"
+    [file] = compare(before, after)["files"]
+    assert (file["file"], file["same_in"]) == ("user-data of head", ["user-data of gpu"])
+    assert file["diff"].endswith("+echo more\n")
+
+
+def test_a_stack_that_was_refused_can_be_compared(edited: DescribeEdited) -> None:
+    refused = edited("local", nodes__gpu__count=0)
+    assert compare(refused, edited("local"))["hosts_added"] == ["yard-head", "yard-gpu-0", "yard-gpu-1"]
+    assert compare(edited("local"), refused)["hosts_removed"] == ["yard-head", "yard-gpu-0", "yard-gpu-1"]

@@ -1,0 +1,136 @@
+"""The three forms of a preview: what each must say, and what none may do."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from jobs.preview import markdown, terminal
+from jobs.preview.compare import compare
+from jobs.preview.report import Preview, Report, as_json, host_ranges
+from jobs.preview.resources import Resources, Step
+from jobs.preview.shape import Description
+from jobs.quota.verdict import AccountAnswer, QuotaVerdict
+from tests.jobs.preview.conftest import DescribeEdited
+
+VM = "gcp:compute/instance:Instance"
+STEPS = (Step(op="create", type=VM, name="neox-head"), Step(op="replace", type=VM, name="neox-gpu-0"))
+
+
+def seen(*reports: Report, offline: bool = True) -> Preview:
+    return Preview(offline=offline, base="0123456789abcdef", base_problem=None, reports=reports)
+
+
+def report(description: Description, before: Description | None = None) -> Report:
+    return Report(
+        description=description,
+        resources=None if description["problems"] else Resources(steps=STEPS, warnings=("a plugin is old",)),
+        difference=compare(before, description),
+    )
+
+
+def on_terminal(preview: Preview) -> str:
+    written = io.StringIO()
+    terminal.show(preview, Console(file=written, width=200))
+    return written.getvalue()
+
+
+@pytest.fixture
+def grown(edited: DescribeEdited) -> Report:
+    """A stack that becomes larger."""
+    return report(edited("gcp-a2", nodes__gpu__count=4), edited("gcp-a2"))
+
+
+@pytest.fixture
+def refused(edited: DescribeEdited) -> Report:
+    """A stack with two problems."""
+    return report(edited("azure-a100", "bad", nodes__gpu__count=0, head__machine="x<b>|`y`"))
+
+
+@pytest.mark.parametrize("render", [on_terminal, markdown.render])
+def test_what_people_must_read(render: object, grown: Report, refused: Report) -> None:
+    assert callable(render)
+    text = render(seen(grown, refused)).replace("\\", "")
+    for words in (
+        "offline: every cloud is simulated",
+        "compared with 0123456789ab",
+        "$117.56/h and unknown prices",
+        "no price is recorded for n2-standard-8",
+        "+58.78 $/h of known prices",
+        "adds neox-gpu-[2-3]",
+        "10.77.2.1 to 10.77.2.4",
+        "8 x a100",
+        "NVIDIA_A100_GPUS",
+        "1 to create, 1 to replace",
+        "a plugin is old",
+        "+NodeName=neox-gpu-[0-3]",
+        "refused",
+        "cluster.nodes.gpu.count: must be a whole number from 1 to 2000. Fix: ",
+        "cluster.head.machine",
+    ):
+        assert words in text
+
+
+def test_a_preview_with_a_bad_stack_is_not_fine(grown: Report, refused: Report) -> None:
+    assert seen(grown).fine
+    assert not seen(grown, refused).fine
+    assert not replace(grown, resources=Resources(steps=(), errors=("no",))).fine
+
+
+def test_json_has_the_documented_keys(grown: Report, refused: Report) -> None:
+    document = json.loads(json.dumps(as_json(seen(grown, refused))))
+    assert sorted(document) == ["base", "base_problem", "fine", "format", "offline", "stacks"]
+    good, bad = document["stacks"]
+    assert sorted(good) == sorted(bad)
+    expected = "account difference file fine plan price problems quota remarks resources stack user_data_bytes"
+    assert " ".join(sorted(good)) == expected
+    assert good["resources"]["changes"][1] == {"op": "replace", "type": VM, "name": "neox-gpu-0"}
+    assert bad["resources"] is None
+
+
+def test_a_comment_fits_whatever_is_in_it(grown: Report, refused: Report) -> None:
+    assert grown.difference
+    for file in grown.difference["files"]:
+        file["diff"] = "+x\n" * 100_000
+    whole = markdown.render(seen(*[grown] * 3, refused))
+    assert len(whole) < 65_536
+    assert "cut here" in whole
+    many = markdown.render(seen(*[grown] * 40, refused))
+    assert len(many) < 65_536
+    assert "Too long for one comment" in many
+    assert many.count("| gcp-a2 | fine |") == 40
+    assert "<details open><summary><b>bad</b>" in many
+
+
+def test_a_stack_file_cannot_write_into_the_comment(edited: DescribeEdited) -> None:
+    described = edited("local")
+    described["problems"] = [
+        {"check": "", "level": "error", "path": "cluster.</details>", "rule": "[x](http://y) @team | `z`", "fix": "no"}
+    ]
+    text = markdown.render(seen(report(described)))
+    assert text.count("</details>") == 1
+    for forbidden in ("[x](", " @team", " `z`"):
+        assert forbidden not in text
+
+
+def test_a_diff_cannot_end_its_own_fence(grown: Report) -> None:
+    assert grown.difference
+    grown.difference["files"][0]["diff"] = "+```\n+<b>\n"
+    assert "\n````diff\n+```\n" in markdown.render(seen(grown))
+
+
+def test_what_the_account_has_stands_beside_what_is_needed(grown: Report) -> None:
+    short = QuotaVerdict(quota="NVIDIA_A100_GPUS", place="us-central1", needed=32, used=8, limit=16)
+    known = replace(grown, account=AccountAnswer(verdicts=(short,)))
+    missing = replace(grown, account=AccountAnswer(problem="gcloud is not on PATH"))
+    for render in (on_terminal, markdown.render):
+        assert "short by 24" in render(seen(known, offline=False))
+        assert "gcloud is not on PATH" in render(seen(missing, offline=False))
+
+
+def test_ranges_of_hosts() -> None:
+    assert host_ranges(["c-head", "c-a-0", "c-a-1", "c-a-3", "c-b-4"]) == ["c-head", "c-a-[0-1]", "c-a-3", "c-b-4"]
