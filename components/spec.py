@@ -104,6 +104,7 @@ class CapacitySpec(Model):
     """How a group's machines are bought."""
 
     kind: Annotated[Literal["on_demand", "spot", "reservation"], Field(examples=["on_demand"])] = "on_demand"
+    """Spot machines cost less and may be taken back at any time."""
     reservation: Annotated[
         str | None,
         Field(min_length=1, max_length=512, description="must be a reservation's name or id", examples=["my-a100s"]),
@@ -125,6 +126,7 @@ class GroupSpec(Model):
     machine: MachineName
     count: Annotated[int, Field(ge=1, le=2000, strict=True, description="must be a whole number", examples=[2])]
     placement: Annotated[Literal["none", "compact", "same_fabric"], Field(examples=["none"])] = "none"
+    """How near its machines stand: anywhere, close together, or in one InfiniBand fabric."""
     capacity: Annotated[CapacitySpec, Field(examples=[{"kind": "on_demand"}])] = CapacitySpec()
 
 
@@ -144,7 +146,9 @@ class AccessSpec(Model):
         ],
         Field(examples=[["203.0.113.0/24"]]),
     ] = ()
+    """Networks from which the head's public address takes ssh."""
     via: Annotated[Literal["public", "bastion", "private"], Field(examples=["public"])] = "public"
+    """The head's public address, the cloud's own gateway, or a network of yours that reaches private addresses."""
 
 
 class SharedStorageSpec(Model):
@@ -153,6 +157,7 @@ class SharedStorageSpec(Model):
     kind: Annotated[
         Literal["head_nfs", "azure_files", "azure_netapp", "filestore", "external"], Field(examples=["head_nfs"])
     ] = "head_nfs"
+    """Who serves the files; each cloud has its own, and the head can do it everywhere."""
     size_gib: Annotated[
         int, Field(ge=100, le=102400, strict=True, description="must be a whole number of GiB", examples=[1024])
     ] = 1024
@@ -203,6 +208,7 @@ class ClusterSpec(Model):
         dict[GroupName, Annotated[GroupSpec, Field(examples=[{"machine": "vm-gpu2", "count": 2}])]],
         Field(min_length=1, max_length=MAX_GROUPS, examples=[{"gpu": {"machine": "vm-gpu2", "count": 2}}]),
     ]
+    """Node groups by name; each is a Slurm partition."""
     storage: Annotated[StorageSpec, Field(examples=[{"shared": {"kind": "head_nfs"}}])] = StorageSpec()
     access: Annotated[AccessSpec, Field(examples=[{"allow_ssh_from": ["203.0.113.0/24"]}])] = AccessSpec()
     limits: Annotated[LimitsSpec, Field(examples=[{"max_usd_per_hour": 80}])] = LimitsSpec()

@@ -30,6 +30,7 @@ class NetappSpec(Model):
     """How the shared storage `azure_netapp` is made; its size is in `storage.shared`."""
 
     service_level: ServiceLevel = "Premium"
+    """How many MiB/s each TiB brings: 16, 64 or 128."""
 
 
 class Spec(PlatformSpec):
@@ -69,6 +70,7 @@ class Spec(PlatformSpec):
     ] = None
     """An image of your own, made from `image`: what runs on it is configured as on that one."""
     boot_disk_gib: Annotated[int, Field(ge=64, le=4095, strict=True, examples=[256])] = 256
+    """Of every machine."""
     services_cidr: Annotated[IPv4Network, Field(examples=["10.78.0.0/24"])] = IPv4Network("10.78.0.0/24")
     """Addresses beside the cluster's own for what needs a subnet to itself: Bastion, NetApp Files."""
     netapp: Annotated[NetappSpec, Field(examples=[{"service_level": "Premium"}])] = NetappSpec()

@@ -40,6 +40,7 @@ class FilestoreSpec(Model):
     """How the shared storage `filestore` is made; its size is in `storage.shared`."""
 
     tier: FilestoreTier = "ZONAL"
+    """Its speed, its price, and whether a zone or the region must fail to lose it."""
     zone: Annotated[Zone | None, Field(examples=["us-central1-a"])] = None
     """Where it stands, if not in the nodes' own zone. Tiers with a region's reach stand in the zone's region."""
 
@@ -69,6 +70,7 @@ class Spec(PlatformSpec):
     ] = None
     """An image of your own, made from `image`: what runs on it is configured as on that one."""
     boot_disk_gib: Annotated[int, Field(ge=50, le=65536, strict=True, examples=[200])] = 200
+    """Of every machine."""
     boot_disk_type: Literal["pd-balanced", "pd-ssd", "hyperdisk-balanced"] | None = None
     """For every machine; if not given, each family's own first choice."""
     tier_1: bool = True
