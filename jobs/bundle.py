@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 
 from jobs.errors import RemoteError
 from jobs.remote import Remote
-from jobs.render import SCRIPT
 
 _SUBMIT_SECONDS = 90
 
@@ -48,7 +47,8 @@ def submit_line(jobs_dir: str, name: str) -> str:
     return (
         # Few processes: every one is felt where the head is emulated, and somebody waits.
         f"set -eu; umask 022; cd {shlex.quote(jobs_dir)}; [ -d .ids ] || mkdir -p .ids; tar -x; "
-        f"cd {shlex.quote(name)}; id=$(sbatch --parsable {SCRIPT}) || {{ cd ..; rm -r {shlex.quote(name)}; exit 1; }}; "
+        f"cd {shlex.quote(name)}; "
+        f"id=$(sbatch --parsable job.sbatch) || {{ cd ..; rm -r {shlex.quote(name)}; exit 1; }}; "
         f'id=${{id%%;*}}; ln -sfn {shlex.quote(f"../{name}")} "../.ids/$id"; echo "$id"'
     )
 

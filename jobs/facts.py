@@ -45,6 +45,7 @@ class Cluster:
     """A cluster. `env` and `thresholds` (GB/s of all-reduce busbw) are per node group."""
 
     name: str
+    scheduler: str
     head: Head
     nodes: tuple[Node, ...]
     home_path: str

@@ -10,11 +10,11 @@ from typing import Any
 import yaml
 
 from components.errors import Problem
+from jobs.combinations import WORKLOADS, combination_problems
 from jobs.errors import JobFileError
-from jobs.spec import JobSpec, read_spec
+from jobs.spec import RULES, JobSpec, read_spec, unknown_key
 
 RECIPES = Path(__file__).parent / "recipes"
-WORKLOADS = Path(__file__).parent / "workloads"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +31,21 @@ def recipe_names() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 
-def load_job(job: str, overrides: Mapping[str, Any], env: Mapping[str, str], args: Sequence[str]) -> LoadedJob:
-    """Read a recipe or job file and lay `overrides`, `env` and further `args` over it. Raises JobFileError."""
+def load_job(
+    job: str, overrides: Mapping[str, Any], env: Mapping[str, str], args: Sequence[str], *, smoke: bool = False
+) -> LoadedJob:
+    """Read a recipe or job file and lay `overrides`, `env` and further `args` over it. Raises JobFileError.
+
+    `smoke`: its smallest size instead, which the file's section `smoke` makes of it by replacing keys.
+    """
     path = find(job)
     raw, problems = _read(path)
+    small = raw.pop("smoke", None)
+    problems += _smoke_problems(small, wanted=smoke)
     if problems:
         raise JobFileError(job, problems)
+    if smoke:
+        raw = {key: value for key, value in {**raw, **small}.items() if value is not None or key not in small}
     raw.update(overrides)
     if env and isinstance(raw.get("env", {}), dict):
         raw["env"] = {**raw.get("env", {}), **env}
@@ -44,7 +53,7 @@ def load_job(job: str, overrides: Mapping[str, Any], env: Mapping[str, str], arg
         raw["args"] = [*raw.get("args", []), *args]
     workload = _workload_file(raw.get("workload"), path.parent)
     spec, problems = read_spec(raw)
-    problems += _cross_rules(raw, workload)
+    problems += combination_problems(raw, workload)
     if spec is None or problems:
         raise JobFileError(job, problems)
     return LoadedJob(file=job, spec=spec, workload=workload)
@@ -59,6 +68,15 @@ def find(job: str) -> Path:
     rule = "there is no such file" if is_path else "there is no recipe of this name"
     fix = f"give a path to a .yaml file or one of: {', '.join(recipe_names())}"
     raise JobFileError(job, [Problem(path="(file)", rule=rule, fix=fix)])
+
+
+def _smoke_problems(small: Any, *, wanted: bool) -> list[Problem]:
+    if small is None:
+        fix = "leave --smoke out, or give the file a section `smoke`"
+        return [Problem(path="smoke", rule="this job has no smaller size", fix=fix)] if wanted else []
+    if not isinstance(small, dict):
+        return [Problem(path="smoke", rule="must be a section of keys of a job", fix="for example `smoke: {nodes: 1}`")]
+    return [unknown_key(str(key), "smoke.") for key in small if key not in RULES]
 
 
 def _read(path: Path) -> tuple[dict[str, Any], list[Problem]]:
@@ -100,21 +118,3 @@ def _workload_file(workload: Any, beside: Path) -> Path | None:
     shipped = WORKLOADS / workload
     path = beside / workload if "/" in workload or not shipped.is_file() else shipped
     return path if path.is_file() else None
-
-
-def _cross_rules(raw: Mapping[str, Any], workload: Path | None) -> list[Problem]:
-    problems: list[Problem] = []
-    has_workload, has_run = raw.get("workload") is not None, raw.get("run") is not None
-    if has_workload and has_run:
-        problems.append(Problem(path="run", rule="a job has `workload` or `run`, not both", fix="remove one of them"))
-    if not has_workload and not has_run:
-        fix = "add `run: echo hello` or `workload: allreduce.py`"
-        problems.append(Problem(path="(file)", rule="a job needs `workload` or `run`", fix=fix))
-    if raw.get("launcher") == "torchrun" and has_run:
-        fix = "name a Python file in `workload`, or use launcher srun"
-        problems.append(Problem(path="launcher", rule="torchrun starts a Python file, not shell lines", fix=fix))
-    if isinstance(raw.get("workload"), str) and raw["workload"] and workload is None:
-        shipped = ", ".join(sorted(path.name for path in WORKLOADS.glob("[a-z]*.py")))
-        fix = f"give a path relative to the job file, or one of: {shipped}"
-        problems.append(Problem(path="workload", rule=f"there is no file '{raw['workload']}'", fix=fix))
-    return problems

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from components.errors import Problem
 from jobs.errors import JobFileError
 from jobs.facts import Cluster, Node
+from jobs.fit import memory_problem, scheduler_problems
 from jobs.loader import LoadedJob
 
 
@@ -16,11 +17,18 @@ class Placement:
     """Where and how wide a job runs. `env` is the node group's, as is `busbw_floor` (GB/s; None: nobody published one);
     `whole_nodes`: nobody else may share them."""
 
+    scheduler: str
+    shared_path: str
     group: str
     nodes: int
+    hosts: tuple[Node, ...]
+    """The group's nodes: whoever places the job takes `nodes` of them."""
     gpus_per_node: int
     tasks_per_node: int
     whole_nodes: bool
+    real_gpus: bool
+    visible_gpus: str | None
+    """Without a scheduler: the GPUs of a job that takes a part of its nodes'. None: all, or somebody else says."""
     env: Mapping[str, str]
     busbw_floor: float | None
 
@@ -40,13 +48,23 @@ def place(job: LoadedJob, cluster: Cluster) -> Placement:
     fitting = [name for name in wanted if name in groups and not _misfits(job, name, groups[name])]
     if not fitting:
         raise JobFileError(job.file, _all_misfits(job, wanted, groups, cluster.name))
+    if problems := list(scheduler_problems(spec, cluster.scheduler)):
+        raise JobFileError(job.file, problems)
     group = fitting[0]
     node = groups[group][0]
     gpus = node.gpus if spec.gpus_per_node is None else spec.gpus_per_node
     default_tasks = gpus if gpus and drives_gpus(node) else 1
+    if trouble := memory_problem(spec, gpus, node.gpu_type):
+        raise JobFileError(job.file, [trouble])
+    partly = cluster.scheduler == "none" and drives_gpus(node) and gpus < node.gpus
     return Placement(
+        scheduler=cluster.scheduler,
+        shared_path=cluster.shared_path,
         group=group,
         nodes=spec.nodes,
+        hosts=tuple(groups[group]),
+        real_gpus=gpus > 0 and drives_gpus(node),
+        visible_gpus=",".join(map(str, range(gpus))) if partly else None,
         gpus_per_node=gpus,
         tasks_per_node=spec.tasks_per_node or default_tasks,
         whole_nodes=gpus == node.gpus and spec.memory_per_node is None,

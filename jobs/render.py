@@ -1,22 +1,29 @@
-"""The sbatch script of a job: Slurm's header, what is particular to this job, and job.sh. Pure."""
+"""The script of a job, for Slurm or without a scheduler: what is particular to it, then what never changes. Pure."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
+from jobs.container import SSH_PORT
+from jobs.launcher import Launcher, Program, Source, Tasks, launcher
 from jobs.loader import LoadedJob
 from jobs.placement import Placement
-from jobs.spec import variables
+from jobs.rules import variables
+from jobs.sbatch import header
+from jobs.wrap import enter_lines, pyxis_options
 
-SCRIPT = "job.sbatch"
 RUN_LINES = "run.sh"
-_BODY = Path(__file__).parent / "job.sh"
-_BODY_START = "# --- from here on"
-_WARNING = "  # Slurm's warning before the time limit is for work that handles it; other work goes on."
-_LONGEST_WARNING = 300
-"""Slurm tells a job that its time is running out this many seconds before, or a quarter of a short limit."""
+SETUP_LINES = "setup.sh"
+_HERE = Path(__file__).parent
+_WARNING = "# The warning before the time limit is for work that handles it; other work goes on."
+_BY_SSH = ("deepspeed-pdsh", "neox")
+"""Launchers whose ranks come by ssh and so are not in the sight of Slurm, nor in the container of the launcher."""
+
+
+def script_name(placement: Placement) -> str:
+    """Return the file name of the job's script."""
+    return "job.sbatch" if placement.scheduler == "slurm" else "job.sh"
 
 
 def shell_word(text: str) -> str:
@@ -32,105 +39,114 @@ def shell_word(text: str) -> str:
 
 
 def render_files(job: LoadedJob, placement: Placement) -> dict[str, str]:
-    """Return what travels to the cluster, by file name: the script and the workload or shell lines."""
-    files = {SCRIPT: render_script(job, placement)}
+    """Return what travels to the cluster, by file name: the script, and the files of the job."""
+    spec = job.spec
+    files = {script_name(placement): render_script(job, placement), **spec.files}
     if job.workload is not None:
         files[job.workload.name] = job.workload.read_text()
-    if job.spec.run is not None:
-        files[RUN_LINES] = job.spec.run.rstrip("\n") + "\n"
+    for name, lines in ((RUN_LINES, spec.run), (SETUP_LINES, spec.setup)):
+        if lines is not None:
+            files[name] = lines.rstrip("\n") + "\n"
     return files
 
 
 def render_script(job: LoadedJob, placement: Placement) -> str:
-    """Return the whole sbatch script."""
+    """Return the whole script."""
+    chosen = launcher(job.spec.launcher)
+    particulars = _particulars(job, placement, chosen)
+    slurm = placement.scheduler == "slurm"
+    parts = ["task.sh", "slurm.sh" if slurm else "direct.sh"]
+    if any("names_for_ranks" in line or "write_deepspeed_env" in line for line in particulars):
+        parts.insert(0, "forward.sh")
+    return "\n".join((*_opening(job, placement, chosen), "", *particulars, "", *map(_body, parts))).rstrip("\n") + "\n"
+
+
+def _body(name: str) -> str:
+    text = (_HERE / name).read_text()
+    return text[text.index("\n# --- ") + 1 :]
+
+
+def _opening(job: LoadedJob, placement: Placement, chosen: Launcher) -> list[str]:
     ranks = placement.nodes * placement.tasks_per_node
-    body = _BODY.read_text()
     size = f"{_count(placement.nodes, 'node')}, {_count(ranks, 'rank')}"
-    return "\n".join(
-        (
-            "#!/usr/bin/env bash",
-            f"# Job {job.spec.name}: {size}, started by {job.spec.launcher}.",
-            "# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.",
-            *(f"#SBATCH --{option}" for option in _header(job, placement)),
-            "set -euo pipefail",
-            "",
-            *_particulars(job, placement),
-            "",
-            body[body.index(_BODY_START) :],
-        )
-    )
+    lines = ["#!/usr/bin/env bash", f"# Job {job.spec.name}: {size}, started by {chosen.title}."]
+    told = (("Needs", job.spec.software), ("Unproved", job.spec.unproved))
+    lines += [f"# {word}: {line}" for word, text in told for line in (text or "").splitlines()]
+    if placement.scheduler == "slurm":
+        lines.append("# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.")
+        lines += [f"#SBATCH --{option}" for option in header(job.spec, placement, chosen)]
+    else:
+        lines.append("# Written by yard. It runs in its own folder; without a scheduler, runner/ starts its tasks.")
+    return [*lines, "set -euo pipefail"]
 
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _header(job: LoadedJob, placement: Placement) -> list[str]:
+def _particulars(job: LoadedJob, placement: Placement, chosen: Launcher) -> list[str]:
     spec = job.spec
-    options = [
-        f"job-name={spec.name}",
-        f"partition={placement.group}",
-        f"nodes={placement.nodes}",
-        f"ntasks-per-node={1 if spec.launcher == 'torchrun' else placement.tasks_per_node}",
-    ]
-    if spec.cpus_per_task is not None:
-        options.append(f"cpus-per-task={spec.cpus_per_task}")
-    if placement.gpus_per_node:
-        options.append(f"gpus-per-node={placement.gpus_per_node}")
-    if placement.whole_nodes:
-        options.append("exclusive")
-    options.append(f"mem={spec.memory_per_node or 0}")
-    days, rest = divmod(spec.seconds, 86400)
-    clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
-    return [
-        *options,
-        f"time={days}-{clock}" if days else f"time={clock}",
-        "requeue",
-        "open-mode=append",
-        f"signal=B:USR2@{min(_LONGEST_WARNING, spec.seconds // 4)}",
-        "output=job.log",
-    ]
-
-
-def _particulars(job: LoadedJob, placement: Placement) -> list[str]:
-    spec = job.spec
-    torchrun = spec.launcher == "torchrun"
-    step = [f"--cpus-per-task={spec.cpus_per_task}"] if spec.cpus_per_task is not None else []
     floor = "" if placement.busbw_floor is None else f"{placement.busbw_floor:g}"
     exports = {**placement.env, "BUSBW_FLOOR": floor, **spec.env}
+    inner_ssh = spec.container is not None and spec.launcher in _BY_SSH
+    lines = [f"readonly workdir={shlex.quote(spec.workdir or '')}"]
+    if placement.scheduler == "slurm":
+        lines += _slurm_particulars(job, placement, chosen)
+    elif placement.visible_gpus is not None:
+        lines.append(f"export CUDA_VISIBLE_DEVICES={placement.visible_gpus}")
+    work = chosen.lines(_program(job, inner_ssh=inner_ssh))
     return [
-        f"readonly gpus_per_node={placement.gpus_per_node} tasks_per_node={placement.tasks_per_node}",
-        f"readonly ranks_per_task={placement.tasks_per_node if torchrun else 1} retries={spec.retries}",
-        f"readonly checkpoint_dir={shlex.quote(spec.checkpoint_dir or '')}",
-        # srun does not inherit cpus-per-task from sbatch.
-        f"readonly step_options=({' '.join(step)})",
+        *lines,
+        f"readonly own_env=({' '.join(sorted(exports))})",
+        "",
+        *enter_lines(
+            spec.container,
+            placement.shared_path,
+            script_name(placement),
+            gpus=placement.real_gpus,
+            inner_ssh=inner_ssh,
+        ),
         "",
         "work() {",
         *(f"  export {name}={shell_word(value)}" for name, value in exports.items()),
-        *_command(job),
+        *(f"  {line}" for line in (_WARNING, "trap '' USR2", *work)),
         "}",
     ]
 
 
-def _command(job: LoadedJob) -> Sequence[str]:
+def _slurm_particulars(job: LoadedJob, placement: Placement, chosen: Launcher) -> list[str]:
     spec = job.spec
-    args = [shell_word(arg) for arg in spec.args]
-    if job.workload is None:
-        # A shell cannot trap what it was started with as ignored, so it must be the one that ignores.
-        start = f'exec bash -euo pipefail -c \'trap "" USR2; source "$0"\' "$RUN_DIR/{RUN_LINES}"'
-        return [_WARNING, _line([start, *args])]
-    file = f'"$RUN_DIR/"{shlex.quote(job.workload.name)}'
-    if spec.launcher == "srun":
-        return [_WARNING, "  trap '' USR2", _line([f"exec python3 -u {file}", *args])]
+    ranks_per_task = 1 if chosen.tasks is Tasks.RANK else placement.tasks_per_node
+    leads, strays = int(chosen.tasks is Tasks.FIRST), int(spec.launcher in _BY_SSH)
+    # A job that can go on with fewer nodes must not be ended for one.
+    step = ["--no-kill", "--kill-on-bad-exit=0"] if chosen.elastic else ["--kill-on-bad-exit=1"]
+    if spec.cpus_per_task is not None:
+        # srun does not inherit it from sbatch.
+        step.append(f"--cpus-per-task={spec.cpus_per_task}")
+    if spec.mpi is not None:
+        step.append(f"--mpi={spec.mpi}")
+    if spec.container is not None and spec.container.runtime == "pyxis":
+        step += pyxis_options(spec.container, placement.shared_path)
     return [
-        _WARNING,
-        "  trap '' USR2",
-        "  exec python3 -u -m torch.distributed.run \\",
-        '    --nnodes="$NNODES" --nproc-per-node="$TASKS_PER_NODE" --node-rank="$NODE_RANK" \\',
-        '    --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --max-restarts=0 \\',
-        f"  {_line([file, *args])}",
+        f"readonly gpus_per_node={placement.gpus_per_node} tasks_per_node={placement.tasks_per_node}",
+        f"readonly ranks_per_task={ranks_per_task} leads={leads} strays={strays}",
+        f"readonly retries={spec.retries} chain={spec.chain} checkpoint_dir={shlex.quote(spec.checkpoint_dir or '')}",
+        f"readonly step_options=({' '.join(step)})",
     ]
 
 
-def _line(words: Sequence[str]) -> str:
-    return "  " + " ".join(words)
+def _program(job: LoadedJob, *, inner_ssh: bool) -> Program:
+    spec = job.spec
+    if spec.source is Source.RUN:
+        # A shell cannot trap what it was started with as ignored, so it must be the one that ignores.
+        start = f'bash -euo pipefail -c \'trap "" USR2; source "$0"\' "$RUN_DIR/{RUN_LINES}"'
+    elif job.workload is not None:
+        start = f'"$RUN_DIR/"{shlex.quote(job.workload.name)}'
+    else:
+        start = shlex.quote(spec.script or "")
+    return Program(
+        python=spec.source is not Source.RUN,
+        words=(start, *map(shell_word, spec.args)),
+        min_nodes=spec.min_nodes or 1,
+        ssh_port=SSH_PORT if inner_ssh else None,
+    )

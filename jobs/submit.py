@@ -13,7 +13,7 @@ from jobs.facts import Cluster
 from jobs.loader import LoadedJob, load_job
 from jobs.placement import place
 from jobs.remote import Remote
-from jobs.render import SCRIPT, render_files
+from jobs.render import render_files, script_name
 from jobs.show import say, say_json
 
 
@@ -44,12 +44,14 @@ class Prepared:
     """A job rendered for a cluster: the files that travel."""
 
     loaded: LoadedJob
+    script: str
     files: Mapping[str, str]
 
 
 def prepare(loaded: LoadedJob, cluster: Cluster) -> Prepared:
     """Lay the job onto the cluster and render it. Raises JobFileError when it does not fit."""
-    return Prepared(loaded=loaded, files=render_files(loaded, place(loaded, cluster)))
+    placement = place(loaded, cluster)
+    return Prepared(loaded=loaded, script=script_name(placement), files=render_files(loaded, placement))
 
 
 def show_files(prepared: Prepared, as_json: bool) -> None:
@@ -57,10 +59,11 @@ def show_files(prepared: Prepared, as_json: bool) -> None:
     if as_json:
         say_json({"dry_run": True, "name": prepared.loaded.spec.name, "files": dict(prepared.files)})
         return
-    say(prepared.files[SCRIPT])
+    workload = prepared.loaded.workload
+    say(prepared.files[prepared.script])
     for name, text in prepared.files.items():
-        if name != SCRIPT:
-            lines = text if prepared.loaded.workload is None else f"({len(text.splitlines())} lines)\n"
+        if name != prepared.script:
+            lines = f"({len(text.splitlines())} lines)\n" if workload and name == workload.name else text
             say(f"# --- {name}, beside it\n{lines}")
 
 

@@ -13,8 +13,7 @@ from jobs.errors import JobFileError
 from jobs.facts import Cluster
 from jobs.loader import LoadedJob, load_job, recipe_names
 from jobs.placement import place
-from jobs.render import SCRIPT, render_files, render_script, shell_word
-from jobs.spec import LAUNCHERS
+from jobs.render import render_files, render_script, shell_word
 from tests.conftest import CheckGolden
 from tests.jobs.conftest import FakeStack
 
@@ -33,18 +32,6 @@ def test_recipes_fit_the_local_stack(recipe: str, local: Cluster, golden: CheckG
     # One CPU a machine: a second task on it would wait for ever.
     assert placement.tasks_per_node == 1
     golden(f"jobs/local/{recipe}.sbatch", render_script(job, placement))
-
-
-@pytest.mark.parametrize("launcher", LAUNCHERS)
-@pytest.mark.parametrize("recipe", [name for name in recipe_names() if has_workload(name)])
-def test_launchers_on_real_gpus(recipe: str, launcher: str, wide: Cluster, golden: CheckGolden) -> None:
-    job = load_job(recipe, {"launcher": launcher, "nodes": 4, "cpus_per_task": 12}, {"OMP_NUM_THREADS": "6"}, ["--x y"])
-    placement = place(job, wide)
-    assert placement.tasks_per_node == 8
-    script = render_script(job, placement)
-    tasks = 1 if launcher == "torchrun" else 8
-    assert f"#SBATCH --ntasks-per-node={tasks}\n" in script
-    golden(f"jobs/wide-{launcher}/{recipe}.sbatch", script)
 
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "jobs"
@@ -79,7 +66,7 @@ def job_of(tmp_path: Path, text: str) -> LoadedJob:
 def test_shell_lines_travel_beside_the_script(tmp_path: Path, local: Cluster) -> None:
     job = job_of(tmp_path, "name: fine\nrun: |\n  echo one\n  echo two\n")
     files = render_files(job, place(job, local))
-    assert sorted(files) == [SCRIPT, "run.sh"]
+    assert sorted(files) == ["job.sbatch", "run.sh"]
     assert files["run.sh"] == "echo one\necho two\n"
 
 
@@ -111,10 +98,11 @@ def test_the_script_runs_only_what_it_is(stack: FakeStack, local: Cluster, tmp_p
     for name, text in files.items():
         (tmp_path / name).write_text(text.replace("/etc/trainyard/fabric.env", str(fabric)))
     for rank in (0, 1):
-        slurm = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": "0", "SLURM_NODEID": str(rank), "SLURM_NTASKS": "2"}
+        slurm = {"SLURM_PROCID": str(rank), "SLURM_LOCALID": "0", "SLURM_NODEID": str(rank)}
+        given = {"RUN_DIR": str(tmp_path), "NODE_IPS": "10.0.0.1,10.0.0.2", "WORLD_SIZE": "2", "JOB_NAME": "fine"}
         said = subprocess.run(
-            ["bash", str(tmp_path / SCRIPT), "rank"],
-            env={"PATH": "/usr/bin:/bin", "RUN_DIR": str(tmp_path), **slurm},
+            ["bash", str(tmp_path / "job.sbatch"), "task"],
+            env={"PATH": "/usr/bin:/bin", **given, **slurm},
             capture_output=True,
             text=True,
             check=True,

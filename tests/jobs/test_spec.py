@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from jobs.cli import app
 from jobs.errors import JobFileError
 from jobs.loader import load_job, recipe_names
-from jobs.spec import parse_seconds, read_spec
+from jobs.rules import parse_seconds
+from jobs.spec import read_spec
 from tests.jobs.conftest import FakeStack, MakeProgram
 
 GOOD = "name: fine\nrun: echo hello\n"
@@ -26,7 +27,7 @@ BAD = {
     "two-things-to-do": (GOOD + "workload: allreduce.py\n", ["run"]),
     "absent-workload": ("name: fine\nworkload: nowhere.py\n", ["workload"]),
     "torchrun-of-a-shell-line": (GOOD + "launcher: torchrun\n", ["launcher"]),
-    "unknown-launcher": (GOOD + "launcher: mpirun\n", ["launcher"]),
+    "unknown-launcher": (GOOD + "launcher: mpiexec\n", ["launcher"]),
     "no-nodes": (GOOD + "nodes: 0\n", ["nodes"]),
     "too-many-nodes": (GOOD + "nodes: 10000\n", ["nodes"]),
     "nodes-as-text": (GOOD + "nodes: two\n", ["nodes"]),

@@ -1,42 +1,7 @@
 #!/usr/bin/env bash
-# Job allreduce: 4 nodes, 32 ranks, started by srun.
-# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
-#SBATCH --job-name=allreduce
-#SBATCH --partition=gpu
-#SBATCH --nodes=4
-#SBATCH --ntasks-per-node=8
-#SBATCH --cpus-per-task=12
-#SBATCH --gpus-per-node=8
-#SBATCH --exclusive
-#SBATCH --mem=0
-#SBATCH --time=00:30:00
-#SBATCH --requeue
-#SBATCH --open-mode=append
-#SBATCH --signal=B:USR2@300
-#SBATCH --output=job.log
-set -euo pipefail
-
-readonly gpus_per_node=8 tasks_per_node=8
-readonly ranks_per_task=1 retries=0
-readonly checkpoint_dir=''
-readonly step_options=(--cpus-per-task=12)
-
-work() {
-  export NCCL_IB_DISABLE=1
-  export NCCL_IBEXT_DISABLE=1
-  export BUSBW_FLOOR=300
-  export OMP_NUM_THREADS=6
-  # Slurm's warning before the time limit is for work that handles it; other work goes on.
-  trap '' USR2
-  exec python3 -u "$RUN_DIR/"allreduce.py -b 8 -e 4M -f 8 --warmup 1 --iters 5 --json "$RUN_DIR"/allreduce.json '--x y'
-}
-
-# --- from here on the same for every job ------------------------------------------------------------------------------
-
-say() { printf 'yard: %s\n' "$*"; }
-
-# What happened to this job, a line each, for `yard logs` and for counting failures across restarts.
-note() { printf '%(%s)T %s\n' -1 "$*" >>"$RUN_DIR/events"; }
+# The end of the script of a job under Slurm: what the batch shell does, and how a task finds its place.
+# shellcheck disable=SC2154,SC2317,SC2329
+# --- under Slurm ------------------------------------------------------------------------------------------------------
 
 # The environment that every rank gets under every launcher.
 provide() {
@@ -54,6 +19,7 @@ provide() {
   # Below the ephemeral ports, and another one after a restart: the old one may still be held by a dying rank.
   export MASTER_ADDR=${addresses[0]} MASTER_PORT=$((20000 + (SLURM_JOB_ID * 10 + RESTART_COUNT) % 12000))
   local IFS=,
+  export WORLD_SIZE=$((NNODES * tasks_per_node))
   export NODE_IPS="${addresses[*]}" HOSTFILE=$RUN_DIR/hostfile MPI_HOSTFILE=$RUN_DIR/hostfile
   local host
   for host in "${hosts[@]}"; do printf '%s slots=%d\n' "$host" "$tasks_per_node"; done >"$HOSTFILE"
@@ -65,20 +31,9 @@ provide() {
   fi
 }
 
-# One task of the step: all that a rank needs, then the work.
-rank() {
-  set -a
-  # Written on the node, which knows the interface that carries its private address.
-  # shellcheck source=/dev/null
-  source /etc/trainyard/fabric.env
-  set +a
-  # torch's store without libuv is in every build of torch; the one with it is not.
-  export USE_LIBUV=0
+# The launcher's own batch shell has a place, too: the first.
+find_place() {
   export RANK=$((SLURM_PROCID * ranks_per_task)) LOCAL_RANK=$SLURM_LOCALID NODE_RANK=$SLURM_NODEID
-  export WORLD_SIZE=$((SLURM_NTASKS * ranks_per_task))
-  # Rank 0 speaks in the job's log, live; every other one in its own.
-  ((RANK == 0)) || exec >>"$RUN_DIR/rank-$RANK.log" 2>&1
-  work
 }
 
 # What was written over NFS may wait on this node for half a minute; whoever follows the log wants it now.
@@ -87,18 +42,73 @@ keep_log_fresh() {
   while sleep 2; do sync --data "$RUN_DIR/job.log" || true; done
 }
 
+# Ends what this job has running on this node out of Slurm's sight, as ranks that ssh started are: all that has its
+# RUN_DIR in the environment it was started with.
+sweep() {
+  local file pid
+  for file in /proc/[0-9]*/environ; do
+    pid=${file#/proc/}
+    if grep -qszFx "RUN_DIR=$1" "$file" 2>/dev/null; then kill -KILL "${pid%/environ}" 2>/dev/null || true; fi
+  done
+}
+
+# The ranks that ssh started end with this, also where Slurm no longer grants a step.
+sweep_nodes() {
+  ((strays)) || return 0
+  local host sweeps=()
+  while read -r host _; do
+    ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$host" bash "$RUN_DIR/job.sbatch" sweep "$RUN_DIR" &
+    sweeps+=($!)
+  done <"$HOSTFILE"
+  wait "${sweeps[@]}" || true
+}
+
+start_step() {
+  if ((leads)); then exec bash "$RUN_DIR/job.sbatch" task; fi
+  exec srun "${step_options[@]}" bash "$RUN_DIR/job.sbatch" task
+}
+
 # A trap runs only while the shell waits, so the step is a background job.
 run_step() {
   local step again
-  srun --kill-on-bad-exit=1 "${step_options[@]}" bash "$RUN_DIR/job.sbatch" rank &
+  start_step &
   step=$!
   wait "$step" || rc=$?
   while ((woken)); do
     woken=0 again=0
+    # A launcher in this shell is none of Slurm's steps, and hears of nothing otherwise.
+    ((leads == 0)) || kill -"$((cancelled ? 15 : 12))" "$step" 2>/dev/null || true
     wait "$step" || again=$?
     # 127: it had ended before the signal came, and its code is known.
     ((again == 127)) || rc=$again
   done
+}
+
+# The node whose rank failed first, as srun says on the log since the step began; nothing when it does not say.
+first_to_fail() {
+  local line
+  while read -r line; do
+    [[ $line =~ ^srun:\ error:\ ([A-Za-z0-9.-]+):\ task ]] || continue
+    printf '%s' "${BASH_REMATCH[1]}"
+    return 0
+  done < <(tail -c "+$((log_size + 1))" "$RUN_DIR/job.log")
+}
+
+# After two failures that began on one node, the job is kept off it, as long as its group has enough others. Slurm
+# takes that of a job that waits, which it is from the moment that requeue has answered.
+avoid_nodes() {
+  local bad others
+  bad=$(awk '$2 == "failed" && NF > 3 { if (++count[$4] == 2) print $4 }' "$RUN_DIR/events" | paste -sd,)
+  [[ -n $bad ]] || return 0
+  others=$(sinfo -h -N -p "$SLURM_JOB_PARTITION" -t idle,alloc,mix,comp -o %N | sort -u | grep -cvxFf <(tr , '\n' <<<"$bad"))
+  if ((others < NNODES)); then
+    say "$bad failed twice, but the group has no other node for this job"
+    return 0
+  fi
+  if scontrol update JobId="$SLURM_JOB_ID" ExcNodeList="$bad"; then
+    note "avoid $bad"
+    say "$bad failed twice: this job goes elsewhere"
+  fi
 }
 
 # requeue WHY: start this job again, under the same id. Returns only when that is not to be.
@@ -109,6 +119,7 @@ requeue() {
   note "requeue $1"
   say "$1: the job is started again"
   scontrol requeue "$SLURM_JOB_ID" || return 0
+  avoid_nodes
   # Slurm ends this script now; whatever it would still do belongs to the next start.
   sleep 120
   exit "$rc"
@@ -125,13 +136,18 @@ failures() {
 
 judge() {
   if ((out_of_time)) && [[ -n $checkpoint_dir ]]; then
-    if [[ -n $(find "$CHECKPOINT_DIR" -newer "$RUN_DIR/.started" -print -quit) ]]; then
+    if ((chain > 1)); then
+      say 'time limit: the next job of the chain goes on'
+    elif [[ -n $(find "$CHECKPOINT_DIR" -newer "$RUN_DIR/.started" -print -quit) ]]; then
       requeue 'time limit, checkpoint written'
     else
       say 'no checkpoint since the last start: not started again at the time limit'
     fi
-  elif ((rc != 0 && cancelled == 0)); then
-    note "failed $rc"
+  elif ((rc == 0 && cancelled == 0)); then
+    # The rest of a chain has nothing left to do.
+    touch "$RUN_DIR/finished"
+  elif ((cancelled == 0)); then
+    note "failed $rc $(first_to_fail)"
     say "failed with exit code $rc; srun names the rank above, which speaks in rank-N.log (rank 0: here)"
     (($(failures) > retries)) || requeue "failure $(failures) of at most $retries"
   fi
@@ -140,6 +156,12 @@ judge() {
 main() {
   rc=0 woken=0 out_of_time=0 cancelled=0
   provide
+  if ((chain > 1)) && [[ -e $RUN_DIR/finished ]]; then
+    say 'the work was finished by an earlier job of the chain'
+    exit 0
+  fi
+  log_size=$(stat -c %s "$RUN_DIR/job.log")
+  sweep_nodes
   touch "$RUN_DIR/.started"
   note "start $RESTART_COUNT $SLURM_JOB_NODELIST"
   say "job $SLURM_JOB_ID, start $RESTART_COUNT, on $SLURM_JOB_NODELIST"
@@ -147,6 +169,7 @@ main() {
   trap 'woken=1 out_of_time=1; scancel --signal=USR2 "$SLURM_JOB_ID" || true' USR2
   keep_log_fresh &
   run_step
+  sweep_nodes
   judge
   kill %keep_log_fresh 2>/dev/null || true
   # First the words, then the word that there will be no more.
@@ -155,8 +178,7 @@ main() {
   exit "$rc"
 }
 
-if [[ ${1:-} == rank ]]; then
-  rank
-else
-  main
-fi
+case ${1:-main} in
+  main | task | begin) "${1:-main}" ;;
+  sweep) sweep "$2" ;;
+esac

@@ -1,0 +1,55 @@
+"""Whether a checked job can run on a cluster's kind: its scheduler, and the memory of its GPUs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from components.errors import Problem
+from jobs.launcher import launcher
+from jobs.spec import JobSpec
+
+GPU_GB = {"v100": 32, "a100": 80, "h100": 80, "h200": 141, "b200": 180, "l4": 24, "a6000": 48, "a10": 24}
+"""GB (1e9) of a GPU's memory, the largest of its name, from the vendors' data sheets."""
+
+
+def scheduler_problems(spec: JobSpec, scheduler: str) -> Iterator[Problem]:
+    """Yield what the job asks of a scheduler that the cluster does not have."""
+    chosen = launcher(spec.launcher)
+    if scheduler not in chosen.schedulers:
+        rule = f"{spec.launcher} needs a scheduler of the kind {' or '.join(chosen.schedulers)}; this cluster has none"
+        yield Problem(path="launcher", rule=rule, fix="use launcher deepspeed-pdsh or deepspeed-no-ssh")
+    runtime = spec.container.runtime if spec.container is not None else None
+    if scheduler == "none":
+        if runtime == "pyxis":
+            rule = "pyxis is a part of Slurm, which this cluster does not run"
+            yield Problem(path="container.runtime", rule=rule, fix="use docker or enroot")
+        # Nobody holds a job to these where there is no scheduler.
+        for key in ("cpus_per_task", "memory_per_node", "mpi"):
+            if getattr(spec, key) is not None:
+                yield Problem(path=key, rule="only a scheduler can see to it; this cluster has none", fix="remove it")
+        if spec.chain > 1:
+            rule = "without a scheduler a job is started again at its time limit anyway"
+            yield Problem(path="chain", rule=rule, fix="remove it")
+    elif runtime == "docker":
+        rule = "docker's containers are out of the scheduler's sight: it would neither limit nor end them"
+        yield Problem(path="container.runtime", rule=rule, fix="use enroot or pyxis")
+
+
+def memory_problem(spec: JobSpec, gpus_per_node: int, gpu_type: str | None) -> Problem | None:
+    """Return why the model's states cannot fit, as a sum; None when they can, or nobody knows."""
+    if spec.states_gb is None:
+        return None
+    gpus = spec.nodes * gpus_per_node
+    size = GPU_GB.get(gpu_type or "")
+    if gpus == 0 or gpu_type == "fake":
+        rule = f"its model, gradients and optimizer are {spec.states_gb} GB, and the job's nodes have no real GPU"
+        return Problem(path="states_gb", rule=rule, fix="use a stack with GPUs, or --smoke")
+    if size is None or spec.states_gb / gpus <= size:
+        return None
+    need = -(-spec.states_gb // size)
+    rule = (
+        f"its model, gradients and optimizer are {spec.states_gb} GB: {spec.states_gb / gpus:.0f} GB on each of "
+        f"{gpus} GPUs, and an {gpu_type} has {size} GB"
+    )
+    fix = f"use {need} GPUs or more ({-(-need // gpus_per_node)} nodes), and leave room for activations"
+    return Problem(path="states_gb", rule=rule, fix=fix)

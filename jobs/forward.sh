@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# For launchers that start ranks on other nodes by themselves: what those ranks must find in their environment.
+# shellcheck disable=SC2154,SC2317,SC2329
+# --- what ranks on other nodes are told -------------------------------------------------------------------------------
+
+names_for_ranks() {
+  local name
+  for name in PATH LD_LIBRARY_PATH JOB_NAME RUN_DIR CHECKPOINT_DIR RESTART_COUNT NNODES NODE_IPS GPUS_PER_NODE \
+    TASKS_PER_NODE MASTER_ADDR MASTER_PORT HOSTFILE MPI_HOSTFILE WORLD_SIZE USE_LIBUV "${!NCCL_@}" "${!GLOO_@}" \
+    "${own_env[@]}"; do
+    [[ -z ${!name+set} ]] || printf '%s\n' "$name"
+  done | sort -u
+}
+
+# The file that DeepSpeed reads: KEY=VALUE, no comment and no empty line, or its parser gives up. DeepSpeed puts each
+# value between double quotes on pdsh's command line, so some characters cannot be handed on.
+write_deepspeed_env() {
+  export DS_ENV_FILE=$RUN_DIR/deepspeed.env
+  local name
+  for name in $(names_for_ranks); do
+    case ${!name} in
+      *[\"\$\`\\%]* | *$'\n'*)
+        say "DeepSpeed cannot hand on $name, whose value holds a quote, \$, \`, \\, % or a line break; change it"
+        exit 2
+        ;;
+    esac
+    printf '%s=%s\n' "$name" "${!name}"
+  done >"$DS_ENV_FILE"
+}

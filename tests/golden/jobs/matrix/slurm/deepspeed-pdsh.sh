@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Job deepspeed-pdsh: 4 nodes, 32 ranks, started by deepspeed over pdsh.
+# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
+#SBATCH --job-name=deepspeed-pdsh
+#SBATCH --partition=gpu
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-node=8
+#SBATCH --exclusive
+#SBATCH --mem=0
+#SBATCH --time=01:00:00
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR2@300
+#SBATCH --output=job.log
+set -euo pipefail
+
+readonly workdir=/shared/code
+readonly gpus_per_node=8 tasks_per_node=8
+readonly ranks_per_task=8 leads=1 strays=1
+readonly retries=0 chain=1 checkpoint_dir=''
+readonly step_options=(--kill-on-bad-exit=1)
+readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE OMP_NUM_THREADS)
+
+enter() { begin; }
+
+work() {
+  export NCCL_IB_DISABLE=1
+  export NCCL_IBEXT_DISABLE=1
+  export BUSBW_FLOOR=300
+  export OMP_NUM_THREADS=6
+  # The warning before the time limit is for work that handles it; other work goes on.
+  trap '' USR2
+  write_deepspeed_env
+  exec deepspeed --hostfile "$HOSTFILE" --launcher pdsh \
+    --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" \
+    "$RUN_DIR/"train.py '--x y'
+}
+

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Job torchrun-elastic: 4 nodes, 32 ranks, started by elastic torchrun.
+# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
+#SBATCH --job-name=torchrun-elastic
+#SBATCH --partition=gpu
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --exclusive
+#SBATCH --mem=0
+#SBATCH --time=01:00:00
+#SBATCH --requeue
+#SBATCH --no-kill
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR2@300
+#SBATCH --output=job.log
+set -euo pipefail
+
+readonly workdir=/shared/code
+readonly gpus_per_node=8 tasks_per_node=8
+readonly ranks_per_task=8 leads=0 strays=0
+readonly retries=0 chain=1 checkpoint_dir=''
+readonly step_options=(--no-kill --kill-on-bad-exit=0)
+readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE OMP_NUM_THREADS)
+
+enter() { begin; }
+
+work() {
+  export NCCL_IB_DISABLE=1
+  export NCCL_IBEXT_DISABLE=1
+  export BUSBW_FLOOR=300
+  export OMP_NUM_THREADS=6
+  # The warning before the time limit is for work that handles it; other work goes on.
+  trap '' USR2
+  exec python3 -u -m torch.distributed.run \
+    --nnodes=1:"$NNODES" --nproc-per-node="$TASKS_PER_NODE" --max-restarts=3 \
+    --rdzv-backend=c10d --rdzv-id="$JOB_NAME-$RESTART_COUNT" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
+    --rdzv-conf="is_host=$((NODE_RANK == 0))" --local-addr="$NODE_IP" \
+    "$RUN_DIR/"train.py '--x y'
+}
+
