@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from jobs.container import SSH_PORT
@@ -56,9 +57,13 @@ def render_script(job: LoadedJob, placement: Placement) -> str:
     particulars = _particulars(job, placement, chosen)
     slurm = placement.scheduler == "slurm"
     parts = ["task.sh", "slurm.sh" if slurm else "direct.sh"]
-    if any("names_for_ranks" in line or "write_deepspeed_env" in line for line in particulars):
+    if _hands_on(particulars):
         parts.insert(0, "forward.sh")
     return "\n".join((*_opening(job, placement, chosen), "", *particulars, "", *map(_body, parts))).rstrip("\n") + "\n"
+
+
+def _hands_on(lines: Sequence[str]) -> bool:
+    return any("names_for_ranks" in line or "write_deepspeed_env" in line for line in lines)
 
 
 def _body(name: str) -> str:
@@ -95,9 +100,10 @@ def _particulars(job: LoadedJob, placement: Placement, chosen: Launcher) -> list
     elif placement.visible_gpus is not None:
         lines.append(f"export CUDA_VISIBLE_DEVICES={placement.visible_gpus}")
     work = chosen.lines(_program(job, inner_ssh=inner_ssh))
+    if _hands_on(work):
+        lines.append(f"readonly own_env=({' '.join(sorted(exports))})")
     return [
         *lines,
-        f"readonly own_env=({' '.join(sorted(exports))})",
         "",
         *enter_lines(
             spec.container,

@@ -30,11 +30,10 @@ begin() {
   set +a
   # torch's store without libuv is in every build of torch; the one with it is not.
   export USE_LIBUV=0
-  cd "$RUN_DIR"
-  cd "${workdir:-.}" || {
-    say "rank $RANK: there is no folder $workdir here; is it on a shared path?"
+  if ! cd "$RUN_DIR" || ! cd "${workdir:-.}"; then
+    say "rank $RANK finds no folder ${workdir:-$RUN_DIR}; is it on a shared path?"
     exit 1
-  }
+  fi
   if [[ -r $RUN_DIR/setup.sh ]]; then
     # One task at a time on each node: what one installs, the next one finds.
     exec 9>"/tmp/yard-setup-$UID-$JOB_NAME"

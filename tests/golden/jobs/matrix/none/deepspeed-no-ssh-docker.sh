@@ -4,7 +4,6 @@
 set -euo pipefail
 
 readonly workdir=/shared/code
-readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE OMP_NUM_THREADS)
 
 container_name() { printf "yard-%s-%d-%d" "${RUN_DIR##*/}" "$NODE_RANK" "$LOCAL_RANK"; }
 leave() { docker rm --force "$(container_name)" >/dev/null 2>&1 || true; }

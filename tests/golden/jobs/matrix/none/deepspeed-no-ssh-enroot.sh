@@ -4,7 +4,6 @@
 set -euo pipefail
 
 readonly workdir=/shared/code
-readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE OMP_NUM_THREADS)
 
 enter() {
   local image=/var/tmp/yard-nvcr.io-nvidia-pytorch-26.01-py3.sqsh

@@ -32,7 +32,8 @@ listen() {
   local place
   place=$(mktemp -d)
   ssh-keygen -q -t ed25519 -N "" -f "$place/host"
-  exec /usr/sbin/sshd -D -e -f /dev/null -p 2222 -h "$place/host" -o PidFile=none -o StrictModes=no \
+  exec /usr/sbin/sshd -D -e -f /dev/null -p 2222 -o ListenAddress="$NODE_IP" \
+    -h "$place/host" -o PidFile=none -o StrictModes=no \
     -o UsePAM=no -o PasswordAuthentication=no -o AuthorizedKeysFile="$HOME/.ssh/authorized_keys"
 }
 lead() {
