@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs.container import SSH_PORT
+from jobs.direct import runner_files
 from jobs.launcher import Launcher, Program, Source, Tasks, launcher
 from jobs.loader import LoadedJob
 from jobs.placement import Placement
@@ -42,7 +43,10 @@ def shell_word(text: str) -> str:
 def render_files(job: LoadedJob, placement: Placement) -> dict[str, str]:
     """Return what travels to the cluster, by file name: the script, and the files of the job."""
     spec = job.spec
-    files = {script_name(placement): render_script(job, placement), **spec.files}
+    script = render_script(job, placement)
+    files = {script_name(placement): script, **spec.files}
+    if placement.scheduler == "none":
+        files |= runner_files(job, placement, script)
     if job.workload is not None:
         files[job.workload.name] = job.workload.read_text()
     for name, lines in ((RUN_LINES, spec.run), (SETUP_LINES, spec.setup)):
@@ -115,7 +119,10 @@ def _particulars(job: LoadedJob, placement: Placement, chosen: Launcher) -> list
         "",
         "work() {",
         *(f"  export {name}={shell_word(value)}" for name, value in exports.items()),
-        *(f"  {line}" for line in (_WARNING, "trap '' USR2", *work)),
+        f"  {_WARNING}",
+        # Shell lines see to it by themselves: a shell cannot trap what it was started with as ignored.
+        *(["  trap '' USR2"] if spec.source is not Source.RUN else []),
+        *(f"  {line}" for line in work),
         "}",
     ]
 
@@ -144,7 +151,6 @@ def _slurm_particulars(job: LoadedJob, placement: Placement, chosen: Launcher) -
 def _program(job: LoadedJob, *, inner_ssh: bool) -> Program:
     spec = job.spec
     if spec.source is Source.RUN:
-        # A shell cannot trap what it was started with as ignored, so it must be the one that ignores.
         start = f'bash -euo pipefail -c \'trap "" USR2; source "$0"\' "$RUN_DIR/{RUN_LINES}"'
     elif job.workload is not None:
         start = f'"$RUN_DIR/"{shlex.quote(job.workload.name)}'

@@ -1,0 +1,258 @@
+"""The runner for clusters without a scheduler, for real: agents over ssh on loopback, and ranks that are killed.
+
+Three "hosts" are three names of this machine. What is measured here is what docs/jobs.md says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.facts import Cluster
+from jobs.loader import load_job
+from jobs.placement import place
+from jobs.render import render_files
+from jobs.runner.processes import marked
+from tests.offline.loopback_sshd import Sshd, new_server, running
+
+pytestmark = pytest.mark.engine
+
+PATIENCE = 40.0
+BEATING = """\
+touch $RUN_DIR/heartbeat-$RANK $RUN_DIR/up-$RESTART_COUNT-$RANK
+echo "rank $RANK of $WORLD_SIZE start $RESTART_COUNT on $NODE_RANK"
+while [[ ! -e $RUN_DIR/enough ]]; do sleep 0.2; touch $RUN_DIR/heartbeat-$RANK; done
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    with running(new_server(tmp_path_factory.mktemp("sshd"))) as made:
+        (made.folder / "user").chmod(0o600)
+        (made.folder / "ssh_config").write_text(
+            f"Host *\n Hostname 127.0.0.1\n Port {made.port}\n IdentityFile {made.folder}/user\n"
+            f" UserKnownHostsFile {made.folder}/known\n StrictHostKeyChecking accept-new\n LogLevel ERROR\n"
+        )
+        yield made
+
+
+@dataclass
+class Job:
+    """A job's run folder, as it is on the head."""
+
+    run_dir: Path
+    id: int = 0
+
+    def submit(self) -> Job:
+        line = [sys.executable, "-m", "runner", "submit", str(self.run_dir)]
+        self.id = int(subprocess.run(line, cwd=self.run_dir, capture_output=True, text=True, check=True).stdout)
+        return self
+
+    @property
+    def state(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.run_dir / "state.json").read_text())
+        return found
+
+    @property
+    def log(self) -> str:
+        return (self.run_dir / "job.log").read_text() if (self.run_dir / "job.log").exists() else ""
+
+    def pids(self) -> list[int]:
+        return sorted(marked([f"RUN_DIR={self.run_dir}"]))
+
+    def until(self, what: Callable[[], object], seconds: float = PATIENCE) -> float:
+        """Wait until something is so; return how long that took."""
+        begin = time.monotonic()
+        while not what():
+            assert time.monotonic() - begin < seconds, f"{self.state}\n{self.log}\n{self.runner_log}"
+            time.sleep(0.05)
+        return time.monotonic() - begin
+
+    @property
+    def runner_log(self) -> str:
+        return (self.run_dir / "runner.log").read_text()
+
+    def up(self, start: int, ranks: int) -> None:
+        self.until(lambda: all((self.run_dir / f"up-{start}-{rank}").exists() for rank in range(ranks)))
+
+    def ended(self) -> str:
+        self.until(lambda: self.state["state"] not in {"PENDING", "RUNNING"})
+        assert self.pids() == []
+        return str(self.state["state"])
+
+    def rank_pid(self, rank: int) -> int:
+        """The process that works as that rank: the innermost shell."""
+        mark = f"RANK={rank}".encode()
+        return max(pid for pid in self.pids() if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+
+
+MakeJob = Callable[..., Job]
+
+
+@pytest.fixture
+def make(tmp_path: Path, server: Sshd, wide: Cluster) -> Iterator[MakeJob]:
+    made: list[Job] = []
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "fabric.env").write_text("GLOO_SOCKET_IFNAME=lo\n")
+
+    def build(text: str, **order: object) -> Job:
+        file = tmp_path / "job.yaml"
+        file.write_text(text)
+        job = load_job(str(file), {}, {}, [])
+        cluster = replace(wide, scheduler="none")
+        files = render_files(job, place(job, cluster))
+        run_dir = tmp_path / "jobs" / f"{job.spec.name}-{len(made)}"
+        for name, content in files.items():
+            target = run_dir / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(content.replace("/etc/trainyard/fabric.env", str(tmp_path / "fabric.env")))
+        wish = json.loads((run_dir / "job.json").read_text())
+        wish["ssh"] = ["ssh", "-F", f"{server.folder}/ssh_config", *wish["ssh"][1:]]
+        (run_dir / "job.json").write_text(json.dumps({**wish, **order}))
+        made.append(Job(run_dir))
+        return made[-1]
+
+    yield build
+    for job in made:
+        if (job.run_dir / "state.json").exists() and (runner := job.state["runner"]):
+            (job.run_dir / "enough").touch()
+            if job.state["state"] in {"PENDING", "RUNNING"} and Path(f"/proc/{runner['pid']}").exists():
+                os.kill(runner["pid"], signal.SIGTERM)
+        for pid in marked([f"RUN_DIR={job.run_dir}"]):
+            os.kill(pid, signal.SIGKILL)
+
+
+def job_file(name: str, run: str, more: str = "") -> str:
+    lines = "".join(f"  {line}\n" for line in run.splitlines())
+    return f"name: {name}\nnodes: 2\ngpus_per_node: 2\n{more}run: |\n{lines}"
+
+
+def test_every_rank_runs_once_and_knows_its_place(make: MakeJob) -> None:
+    job = make(
+        job_file("place", 'echo "$RANK/$WORLD_SIZE $LOCAL_RANK $NODE_RANK/$NNODES $MASTER_ADDR $NODE_IP"')
+    ).submit()
+    assert job.ended() == "COMPLETED"
+    assert "0/4 0 0/2 10.77.2.1 10.77.2.1\n" in job.log
+    said = [(job.run_dir / f"rank-{rank}.log").read_text() for rank in (1, 2, 3)]
+    assert said == [
+        "1/4 1 0/2 10.77.2.1 10.77.2.1\n",
+        "2/4 0 1/2 10.77.2.1 10.77.2.2\n",
+        "3/4 1 1/2 10.77.2.1 10.77.2.2\n",
+    ]
+    assert (job.run_dir.parent / ".ids" / str(job.id)).resolve() == job.run_dir.resolve()
+    assert (job.state["exit_code"], job.state["restarts"]) == (0, 0)
+
+
+def test_a_killed_rank_ends_all_and_the_job_starts_again(make: MakeJob) -> None:
+    job = make(job_file("kill", BEATING, "retries: 1\n")).submit()
+    job.up(0, 4)
+    os.kill(job.rank_pid(3), signal.SIGKILL)
+    seconds = job.until(lambda: (job.run_dir / "up-1-0").exists())
+    assert seconds < 10, "measured: 1 s to notice and end all, 2 s in all"
+    job.up(1, 4)
+    assert "rank 3 on yard-gpu-1 ended with exit code 137" in job.log
+    (job.run_dir / "enough").touch()
+    assert job.ended() == "COMPLETED"
+    assert job.state["restarts"] == 1
+
+
+def test_retries_run_out_and_the_code_is_the_ranks(make: MakeJob) -> None:
+    job = make(job_file("fail", "[[ $RANK != 2 ]] || exit 7; sleep 60", "retries: 1\n")).submit()
+    assert job.ended() == "FAILED"
+    assert (job.state["exit_code"], job.state["restarts"]) == (7, 1)
+
+
+def test_a_frozen_rank_is_found_by_its_heartbeat(make: MakeJob) -> None:
+    job = make(job_file("freeze", BEATING, "heartbeat: 10s\n"), heartbeat_seconds=2).submit()
+    job.up(0, 4)
+    for pid in [pid for pid in job.pids() if b"RANK=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")]:
+        os.kill(pid, signal.SIGSTOP)
+    assert job.ended() == "FAILED"
+    assert "rank 1 on yard-gpu-0 has not moved" in job.log
+
+
+def test_ranks_end_when_the_runner_is_killed(make: MakeJob) -> None:
+    job = make(job_file("orphan", BEATING)).submit()
+    job.up(0, 4)
+    os.kill(job.state["runner"]["pid"], signal.SIGKILL)
+    assert job.until(lambda: job.pids() == []) < 10
+
+
+def test_a_killed_agent_leaves_nothing_behind(make: MakeJob) -> None:
+    job = make(job_file("agent", BEATING)).submit()
+    job.up(0, 4)
+    agent = next(pid for pid in marked([f"YARD_AGENT={job.run_dir}"]) if pid not in job.pids())
+    os.kill(agent, signal.SIGKILL)
+    assert job.ended() == "FAILED"
+
+
+def test_a_frozen_agent_is_a_lost_node(make: MakeJob) -> None:
+    job = make(job_file("stuck", BEATING)).submit()
+    job.up(0, 4)
+    agents = [pid for pid in marked([f"YARD_AGENT={job.run_dir}"]) if pid not in job.pids()]
+    os.kill(agents[0], signal.SIGSTOP)
+    assert job.ended() == "FAILED"
+    assert "has said nothing for 15 s" in job.log
+
+
+def test_cancelling_ends_all(make: MakeJob) -> None:
+    job = make(job_file("cancel", BEATING)).submit()
+    job.up(0, 4)
+    os.kill(job.state["runner"]["pid"], signal.SIGTERM)
+    assert job.ended() == "CANCELLED"
+
+
+def test_jobs_take_turns_on_their_nodes(make: MakeJob) -> None:
+    first = make(job_file("first", BEATING.replace("enough", "go"))).submit()
+    second = make(job_file("second", "echo done"), hosts=[{"name": f"yard-gpu-{i}", "ip": "127.0.0.1"} for i in (0, 1)])
+    first.up(0, 4)
+    second.submit()
+    time.sleep(1.5)
+    assert (second.state["state"], second.state["reason"]) == ("PENDING", "Resources")
+    (first.run_dir / "go").touch()
+    assert first.ended() == "COMPLETED"
+    assert second.ended() == "COMPLETED"
+
+
+def test_the_time_limit_warns_then_starts_again_after_a_checkpoint(make: MakeJob) -> None:
+    run = (
+        "mkdir -p $CHECKPOINT_DIR; [[ $RESTART_COUNT == 0 ]] || exit 0\n"
+        "trap 'touch $CHECKPOINT_DIR/saved-$RANK; exit 0' USR2\n"
+        "for _ in {1..200}; do sleep 0.1; done; exit 3\n"
+    )
+    job = make(job_file("limit", run, "checkpoint_dir: checkpoints\n"), seconds=6, warn_seconds=4).submit()
+    assert job.ended() == "COMPLETED"
+    assert job.state["restarts"] == 1
+    assert "time limit, checkpoint written" in job.log
+
+
+def test_a_job_over_its_limit_without_a_checkpoint_ends(make: MakeJob) -> None:
+    job = make(job_file("over", BEATING), seconds=3, warn_seconds=1).submit()
+    assert job.ended() == "TIMEOUT"
+
+
+def test_a_node_where_two_failures_began_is_left_out(make: MakeJob) -> None:
+    run = 'echo "$HOSTNAME"; [[ $NODE_IP != 10.77.2.2 ]] || exit 1; sleep 1'
+    job = make(job_file("bad", run, "retries: 3\n")).submit()
+    assert job.ended() == "COMPLETED"
+    assert (job.state["restarts"], job.state["node_list"]) == (2, "yard-gpu-0,yard-gpu-2")
+
+
+def test_an_elastic_job_goes_on_without_a_node(make: MakeJob) -> None:
+    job = make(job_file("elastic", BEATING.replace("enough", "go")), min_nodes=1, tasks="node").submit()
+    job.until(lambda: all((job.run_dir / f"up-0-{rank}").exists() for rank in (0, 2)))
+    os.kill(job.rank_pid(2), signal.SIGKILL)
+    job.until(lambda: "goes on without this node" in job.log)
+    (job.run_dir / "go").touch()
+    assert job.ended() == "COMPLETED"
+    assert job.state["restarts"] == 0
