@@ -1,10 +1,9 @@
-"""Submission: everything a job needs in one tar on ssh's stdin, and Slurm's answer from the same connection."""
+"""Submission: everything a job needs in one tar on ssh's stdin, and the answer from the same connection."""
 
 from __future__ import annotations
 
 import io
 import secrets
-import shlex
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,13 +11,14 @@ from datetime import UTC, datetime
 
 from jobs.errors import RemoteError
 from jobs.remote import Remote
+from jobs.schedulers import scheduler_of
 
 _SUBMIT_SECONDS = 90
 
 
 @dataclass(frozen=True, kw_only=True)
 class Submitted:
-    """A job that Slurm has accepted."""
+    """A job that was accepted."""
 
     job: int
     run_dir: str
@@ -41,23 +41,12 @@ def pack(folder: str, files: Mapping[str, str]) -> bytes:
     return buffer.getvalue()
 
 
-def submit_line(jobs_dir: str, name: str) -> str:
-    """Return the shell line that takes the tar on stdin, submits, and prints the job's id."""
-    # A link by id leads to the run folder, so that logs need neither Slurm nor its accounting to be found.
-    return (
-        # Few processes: every one is felt where the head is emulated, and somebody waits.
-        f"set -eu; umask 022; cd {shlex.quote(jobs_dir)}; [ -d .ids ] || mkdir -p .ids; tar -x; "
-        f"cd {shlex.quote(name)}; "
-        f"id=$(sbatch --parsable job.sbatch) || {{ cd ..; rm -r {shlex.quote(name)}; exit 1; }}; "
-        f'id=${{id%%;*}}; ln -sfn {shlex.quote(f"../{name}")} "../.ids/$id"; echo "$id"'
-    )
-
-
-def submit(remote: Remote, job_name: str, files: Mapping[str, str]) -> Submitted:
-    """Submit a rendered job. Raises RemoteError with Slurm's own words when it is refused."""
+def submit(remote: Remote, job_name: str, files: Mapping[str, str], chain: int) -> Submitted:
+    """Submit a rendered job. Raises RemoteError with the scheduler's own words when it is refused."""
     jobs_dir = f"{remote.stack.cluster.shared_path}/jobs"
     name = run_dir_name(job_name, datetime.now(UTC), secrets.token_hex(2))
-    said = remote.run(submit_line(jobs_dir, name), stdin=pack(name, files), seconds=_SUBMIT_SECONDS).split()
+    line = scheduler_of(remote.stack.cluster).submit_line(jobs_dir, name, chain)
+    said = remote.run(line, stdin=pack(name, files), seconds=_SUBMIT_SECONDS).split()
     if not said or not said[-1].isdigit():
-        raise RemoteError(f"sbatch gave no job id but '{' '.join(said)}'; look with `yard ps`")
+        raise RemoteError(f"the head gave no job id but '{' '.join(said)}'; look with `yard ps`")
     return Submitted(job=int(said[-1]), run_dir=f"{jobs_dir}/{name}")

@@ -48,8 +48,21 @@ last_event() {
   [[ $last == end ]] && ended=1 || ended=0
 }
 
+# Without Slurm the job's runner writes where it is, as long as it lives.
+runner_state() {
+  said=$(<"$run/state.json") now=GONE
+  [[ $said =~ \"state\":\ \"([A-Z_]+)\" ]] && now=${BASH_REMATCH[1]}
+  if [[ $said =~ \"pid\":\ ([0-9]+).*\"boot\":\ \"([0-9a-f-]+)\" ]]; then
+    [[ -d /proc/${BASH_REMATCH[1]} && ${BASH_REMATCH[2]} == "$(</proc/sys/kernel/random/boot_id)" ]] || now=GONE
+  fi
+}
+
 state() {
   asked=$SECONDS
+  if [[ -r $run/state.json ]]; then
+    runner_state
+    return
+  fi
   said=$(scontrol -o show job "$job" 2>/dev/null || true)
   [[ $said =~ JobState=([A-Z_]+) ]] && now=${BASH_REMATCH[1]} || now=GONE
 }

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jobs.errors import JobError, RemoteError
-from jobs.queue import Job, parse_one, query_line
+from jobs.queue import Job, parse_one
 from jobs.remote import Remote
+from jobs.schedulers import scheduler_of
 
 _FOLLOW = Path(__file__).parent / "follow.sh"
 _TRAILER = "\x1e"
@@ -23,10 +24,10 @@ def jobs_dir(remote: Remote) -> str:
 
 
 def read_job(remote: Remote, job: int) -> Job:
-    """Return what Slurm says of one job. Raises JobError when it knows none of this number."""
-    found = parse_one(remote.run(query_line(job)))
+    """Return where a job is. Raises JobError when there is none of this number."""
+    found = scheduler_of(remote.stack.cluster).find(remote, job)
     if found is None:
-        raise JobError(f"Slurm knows no job {job}; `yard ps` lists them")
+        raise JobError(f"there is no job {job}; `yard ps --all` lists them")
     return found
 
 
@@ -47,7 +48,7 @@ def follow(remote: Remote, job: int, rank: int, show: Callable[[str], None]) -> 
         with remote.lines(_follow_line(remote, job, rank, shown)) as lines:
             for line in lines:
                 if line.startswith(_TRAILER):
-                    # An old job is known to the accounting alone.
+                    # An old job is known to the accounting alone, and one without a scheduler to its runner.
                     return parse_one(line[1:]) or read_job(remote, job)
                 show(line.rstrip("\n"))
                 shown += 1

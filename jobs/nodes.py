@@ -7,8 +7,8 @@ from typing import Any
 
 from jobs.facts import Cluster
 from jobs.remote import Remote
+from jobs.schedulers import scheduler_of
 
-SINFO = "sinfo -h -N -o '%N|%T|%E'"
 UNKNOWN = "unknown"
 
 
@@ -27,12 +27,6 @@ class NodeState:
     def as_json(self) -> dict[str, Any]:
         """Return the node as `--json` prints it."""
         return asdict(self)
-
-
-def parse_sinfo(text: str) -> dict[str, tuple[str, str]]:
-    """Parse SINFO's output: name -> (state, reason); a mark after the state ('*': does not answer) is kept."""
-    rows = (line.split("|", 2) for line in text.splitlines() if line.count("|") >= 2)  # noqa: PLR2004  (two bars)
-    return {name: (state, "" if reason == "none" else reason) for name, state, reason in rows}
 
 
 def join(cluster: Cluster, states: dict[str, tuple[str, str]]) -> list[NodeState]:
@@ -59,5 +53,5 @@ def join(cluster: Cluster, states: dict[str, tuple[str, str]]) -> list[NodeState
 
 
 def read_nodes(remote: Remote) -> list[NodeState]:
-    """Ask the head's Slurm and join it with the outputs."""
-    return join(remote.stack.cluster, parse_sinfo(remote.run(SINFO)))
+    """Ask the scheduler and join it with the outputs."""
+    return join(remote.stack.cluster, scheduler_of(remote.stack.cluster).nodes(remote))

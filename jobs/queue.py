@@ -93,7 +93,7 @@ def explain(job: Job) -> str:
     if job.state == "PENDING":
         return _WAITING.get(job.reason, f"waiting ({job.reason})")
     if job.state in _STATES:
-        return _STATES[job.state].format(code=job.exit_code)
+        return _STATES[job.state].format(code=job.exit_code, id=job.id)
     return job.state.lower().replace("_", " ")
 
 
@@ -121,6 +121,7 @@ _STATES = {
     "TIMEOUT": "reached its time limit",
     "NODE_FAIL": "lost a node",
     "OUT_OF_MEMORY": "used more memory than it had",
+    "LOST": "its runner is gone, as when the head restarts; `yard resume {id}` goes on from the last checkpoint",
     "PREEMPTED": "gave way to a job of higher priority",
 }
 

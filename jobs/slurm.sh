@@ -129,7 +129,10 @@ requeue() {
 failures() {
   local count=0 event
   while read -r _ event _; do
-    [[ $event != failed ]] || count=$((count + 1))
+    case $event in
+      failed) count=$((count + 1)) ;;
+      resume) count=0 ;;
+    esac
   done <"$RUN_DIR/events"
   printf '%d' "$count"
 }
@@ -138,7 +141,7 @@ judge() {
   if ((out_of_time)) && [[ -n $checkpoint_dir ]]; then
     if ((chain > 1)); then
       say 'time limit: the next job of the chain goes on'
-    elif [[ -n $(find "$CHECKPOINT_DIR" -newer "$RUN_DIR/.started" -print -quit) ]]; then
+    elif [[ -n $(find "$CHECKPOINT_DIR" -type f -newer "$RUN_DIR/.started" ! -name 'heartbeat-*' ! -name 'metrics*' -print -quit) ]]; then
       requeue 'time limit, checkpoint written'
     else
       say 'no checkpoint since the last start: not started again at the time limit'

@@ -25,6 +25,7 @@ class Wish:
     overrides: Mapping[str, Any]
     settings: tuple[str, ...]
     args: tuple[str, ...]
+    smoke: bool
 
     def load(self) -> LoadedJob:
         """Return the checked job. Raises JobFileError with every problem; asks nobody."""
@@ -36,7 +37,7 @@ class Wish:
                 self.job, [Problem(path="--set", rule=f"'{text}' is not KEY=VALUE", fix=fix) for text in wrong]
             )
         env = {name: value for name, _, value in pairs}
-        return load_job(self.job, self.overrides, env, self.args)
+        return load_job(self.job, self.overrides, env, self.args, smoke=self.smoke)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ def show_files(prepared: Prepared, as_json: bool) -> None:
 def send(remote: Remote, prepared: Prepared, as_json: bool) -> Submitted:
     """Submit, and say which job it became."""
     name = prepared.loaded.spec.name
-    submitted = submit(remote, name, prepared.files)
+    submitted = submit(remote, name, prepared.files, prepared.loaded.spec.chain)
     if as_json:
         say_json({"id": submitted.job, "name": name, "run_dir": submitted.run_dir})
     else:

@@ -1,4 +1,4 @@
-"""Commands about jobs: submit, ps, logs, wait, cancel."""
+"""Commands about jobs: submit, ps, logs, wait, cancel, resume, recipes."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def register(app: typer.Typer) -> None:
     app.command()(logs)
     app.command()(wait)
     app.command()(cancel)
+    app.command()(resume)
 
 
 def submit(  # noqa: PLR0913, PLR0917  (one parameter per option is how typer declares them)
@@ -33,6 +34,8 @@ def submit(  # noqa: PLR0913, PLR0917  (one parameter per option is how typer de
     name: Annotated[str | None, typer.Option("--name", help="Name of the job.")] = None,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Environment.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Show the log; exit with the job's code.")] = False,
+    attached: Annotated[bool, typer.Option("--attached", help="Follow, and cancel the job when interrupted.")] = False,
+    smoke: Annotated[bool, typer.Option("--smoke", help="The job's smallest size, which its file describes.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the script; send nothing.")] = False,
     as_json: JsonOption = False,
     stack: StackOption = "local",
@@ -46,6 +49,7 @@ def submit(  # noqa: PLR0913, PLR0917  (one parameter per option is how typer de
         overrides={key: value for key, value in overrides.items() if value is not None},
         settings=tuple(settings or ()),
         args=tuple(context.meta.get(AfterDashes.META, ())),
+        smoke=smoke,
     )
     loaded = wish.load()
     remote = remote_of(stack)
@@ -53,6 +57,10 @@ def submit(  # noqa: PLR0913, PLR0917  (one parameter per option is how typer de
     if dry_run:
         show_files(prepared, as_json)
         return
+    if attached:
+        from jobs.listing import submit_attached  # noqa: PLC0415
+
+        raise typer.Exit(submit_attached(remote, lambda: send(remote, prepared, as_json).job, as_json))
     submitted = send(remote, prepared, as_json)
     if follow:
         _follow(remote, submitted.job, 0, as_json)
@@ -102,6 +110,13 @@ def cancel(
     from jobs.listing import cancel_jobs  # noqa: PLC0415
 
     cancel_jobs(remote_of(stack), jobs or [], as_json)
+
+
+def resume(job: JobArgument, as_json: JsonOption = False, stack: StackOption = "local") -> None:
+    """Start a job that failed or was lost again in its folder, from its last checkpoint."""
+    from jobs.listing import resume_job  # noqa: PLC0415
+
+    resume_job(remote_of(stack), job, as_json)
 
 
 def _follow(remote: Remote, job: int, rank: int, as_json: bool, *, quiet: bool = False) -> None:

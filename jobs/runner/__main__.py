@@ -36,6 +36,16 @@ def submit(run_dir: Path) -> int:
     return number
 
 
+def resume(run_dir: Path) -> None:
+    """Start an ended job again, with all its retries, so that it goes on from its last checkpoint."""
+    state = State.read(run_dir)
+    state.state, state.runner, state.restarts = "PENDING", None, state.restarts + 1
+    state.submitted, state.ended, state.exit_code = time.time(), 0.0, 0
+    state.write()
+    Diary(run_dir).note("resume")
+    launch(run_dir)
+
+
 def launch(run_dir: Path) -> None:
     """Start the runner of a job, apart from this process."""
     with (run_dir / "runner.log").open("ab") as log:
@@ -124,7 +134,7 @@ class Run:
         if outcome.how == "lost" and silent(self.order.ssh, [self.host(outcome.node)], PROBE_SECONDS):
             return f"lost {outcome.node}"
         self.diary.note(f"failed {outcome.code} {outcome.node}".rstrip())
-        count = sum(1 for _ in self.diary.failures())
+        count = len(self.diary.failures())
         if count > self.order.retries:
             return self.end("FAILED", outcome.code)
         return f"failure {count} of at most {self.order.retries}"
@@ -152,6 +162,8 @@ def main() -> None:
     match sys.argv[1:]:
         case ["submit", folder]:
             print(submit(Path(folder)))  # noqa: T201  (the answer to yard)
+        case ["resume", folder]:
+            resume(Path(folder))
         case ["run", folder]:
             Run(Path(folder)).run()
         case ["agent"]:
@@ -159,7 +171,7 @@ def main() -> None:
         case ["sweep", folder]:
             sweep([f"{RANK_MARK}{folder}", f"{AGENT_MARK}{folder}"])
         case _:
-            sys.exit("python3 -m runner agent, or submit|run|sweep FOLDER, in a job's run folder")
+            sys.exit("python3 -m runner agent, or submit|resume|run|sweep FOLDER, in a job's run folder")
 
 
 main()

@@ -6,7 +6,6 @@ import getpass
 import json
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -149,9 +148,13 @@ class Diary:
         with self._events.open("a") as file:
             file.write(f"{time.time():.0f} {text}\n")
 
-    def failures(self) -> Iterator[str]:
-        """Yield the node of each failure so far, '' where none is to blame."""
+    def failures(self) -> list[str]:
+        """Return the node of each failure since somebody last resumed the job, '' where none is to blame."""
+        found: list[str] = []
         for line in self._events.read_text().splitlines() if self._events.exists() else ():
             words = line.split()
+            if words[1:2] == ["resume"]:
+                found = []
             if words[1:2] == ["failed"]:
-                yield words[3] if len(words) > 3 else ""  # noqa: PLR2004  (time, word, code, node)
+                found.append(words[3] if len(words) > 3 else "")  # noqa: PLR2004  (time, word, code, node)
+        return found

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.bundle import pack, run_dir_name, submit_line
+from jobs.bundle import pack, run_dir_name
+from jobs.schedulers.slurm import Slurm
 from tests.jobs.conftest import MakeProgram
 
 
@@ -28,7 +29,7 @@ def test_the_tar_holds_the_files() -> None:
 
 
 def run(jobs_dir: Path, name: str) -> subprocess.CompletedProcess[bytes]:
-    line = submit_line(str(jobs_dir), name)
+    line = Slurm().submit_line(str(jobs_dir), name, 1)
     return subprocess.run(
         ["bash", "-c", line], input=pack(name, {"job.sbatch": "#\n"}), capture_output=True, check=False
     )
