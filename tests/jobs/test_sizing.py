@@ -1,0 +1,153 @@
+"""Sizes against every published or measured number there is, and refusals that name the sum."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.sizing.advice import layouts, least, least_nodes, refusal, size
+from jobs.sizing.memory import Batch, Machines, Memory, estimate, parse_layout
+from jobs.sizing.models import GPU_GB, MODELS, SizeError, gpu_gb, largest_gb, model_named
+
+ALONE = Batch()
+
+
+def memory(model: str, layout: str, nodes: int, gpus_per_node: int, batch: Batch = ALONE) -> Memory:
+    machines = Machines(nodes=nodes, gpus_per_node=gpus_per_node)
+    return estimate(model_named(model), parse_layout(layout), machines, batch)
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "gpus", "gigabytes"),
+    [
+        ("20b", "tp4-pp6", (3, 8), 13.7),
+        ("20b", "tp2-pp4-zero1", (3, 8), 20.6),
+        ("neox-2.7b", "zero1", (1, 8), 15.3),
+        ("opt-6.7b", "zero3", (1, 8), 13.3),
+        ("opt-175b", "fsdp", (8, 8), 43.8),
+        ("opt-175b", "fsdp", (2, 8), 175),
+    ],
+)
+def test_states_are_the_worked_numbers(model: str, layout: str, gpus: tuple[int, int], gigabytes: float) -> None:
+    assert memory(model, layout, *gpus).states / 1e9 == pytest.approx(gigabytes, rel=0.005)
+
+
+def test_the_20b_model_takes_what_lambda_saw() -> None:
+    # 27 GB a GPU on 3 x 8 A100-40: 4 sequences a GPU, recomputed, with the 1.26e9 element buckets of 20B.yml.
+    batch = Batch(sequences=4, recompute=True, zero_bucket=1_260_000_000)
+    assert memory("20b", "tp4-pp6", 3, 8, batch).total / 1e9 == pytest.approx(27, rel=0.03)
+
+
+def test_the_13b_preset_takes_what_was_measured() -> None:
+    # docs/benchmarks.md: 95 GiB on 4 H200s with 6 sequences each; compiled, so that some activations are not kept.
+    seen = 95 * 2**30
+    batch = Batch(sequences=6, gradient_bytes=4)
+    assert seen < memory("13b", "fsdp", 1, 4, batch).total < 1.25 * seen
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"), [("gpt2-xl", 1.558), ("opt-175b", 174.6), ("neox-2.7b", 2.78), ("20b", 20.55)]
+)
+def test_models_have_their_published_size(name: str, billions: float) -> None:
+    assert model_named(name).parameters / 1e9 == pytest.approx(billions, rel=0.002)
+
+
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_more_sharding_never_takes_more_states(model: str) -> None:
+    states = [memory(model, f"zero{stage}", 2, 4).states for stage in range(4)]
+    assert states == sorted(states, reverse=True)
+    assert states[0] == 16 * model_named(model).parameters
+    assert states[3] == pytest.approx(states[0] / 8, rel=1e-6)
+    assert memory(model, "hsdp", 2, 4).states == pytest.approx(states[0] / 4, rel=1e-6)
+
+
+def test_activations_follow_the_paper() -> None:
+    shape = model_named("opt-6.7b").shape
+    row = shape.seq * shape.hidden * shape.layers
+    assert memory("opt-6.7b", "ddp", 1, 8).activations == 34 * row
+    assert memory("opt-6.7b", "tp4", 1, 8).activations == 16 * row
+    # A pipeline's first stage holds as many batches as there are stages.
+    assert memory("opt-6.7b", "pp8", 1, 8).activations == 34 * row
+    assert memory("opt-6.7b", "ddp", 1, 8, Batch(recompute=True)).activations == 2 * row + 34 * row // shape.layers
+
+
+def test_the_least_layout_is_the_one_that_talks_least() -> None:
+    one = Machines(nodes=1, gpus_per_node=8)
+
+    def chosen(model: str, gb: int, machines: Machines = one) -> tuple[str, bool] | None:
+        found = least(model_named(model), machines, Batch(), gb)
+        return (found.layout.name, found.batch.recompute) if found else None
+
+    assert chosen("gpt2-124m", 16) == ("ddp", False)
+    assert chosen("neox-2.7b", 80) == ("ddp", False)
+    assert chosen("neox-2.7b", 40) == ("zero1", False)
+    assert chosen("opt-6.7b", 80) == ("zero1", False)
+    assert chosen("opt-6.7b", 24) == ("tp8-zero1", False)
+    assert chosen("opt-175b", 80) is None
+    assert chosen("20b", 80, Machines(nodes=2, gpus_per_node=8)) == ("hsdp", False)
+
+
+def test_slices_divide_heads_layers_and_gpus() -> None:
+    model, machines = model_named("20b"), Machines(nodes=3, gpus_per_node=8)
+    found = [layout for layout in layouts(model, machines) if layout.tensor * layout.pipeline > 1]
+    assert {(4, 6), (8, 3), (2, 4)} <= {(layout.tensor, layout.pipeline) for layout in found}
+    for layout in found:
+        assert model.shape.heads % layout.tensor == 0
+        assert machines.gpus % (layout.tensor * layout.pipeline) == 0
+        assert layout.tensor <= machines.gpus_per_node
+
+
+def test_the_least_number_of_nodes_is_the_least() -> None:
+    model = model_named("opt-175b")
+    found = least_nodes(model, 8, Batch(), 80)
+    assert found is not None
+    nodes, sized = found
+    assert sized.fits
+    assert least(model, Machines(nodes=nodes - 1, gpus_per_node=8), Batch(), 80) is None
+
+
+def test_opt_175b_is_refused_on_two_nodes_with_the_sum() -> None:
+    said = refusal("opt-175b", "a100", Machines(nodes=2, gpus_per_node=8))
+    assert said is not None
+    assert "takes 198.2 GB a GPU (21.8 weights + 21.8 gradients + 131.0 optimizer" in said
+    assert "a a100 has" not in said
+    assert "of 80 GB" in said
+    assert said.endswith("7 such nodes would do")
+    assert refusal("opt-175b", "a100", Machines(nodes=7, gpus_per_node=8)) is None
+    assert refusal("opt-175b", "a100", Machines(nodes=6, gpus_per_node=8)) is not None
+
+
+@pytest.mark.parametrize("gpu_type", [None, "fake", "tpu"])
+def test_unknown_gpus_are_not_judged(gpu_type: str | None) -> None:
+    assert refusal("opt-175b", gpu_type, Machines(nodes=1, gpus_per_node=1)) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "tp0", "dpp", "tp2-pp0", "zero4", "tp2-pp4-zero1-zero2", "ddp-tp2", "TP2", "tp-1"]
+)
+def test_nonsense_is_no_layout(text: str) -> None:
+    with pytest.raises(SizeError, match="write ddp, zero1"):
+        parse_layout(text)
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ("tp5", "tp 5 does not divide the 32 heads"),
+        ("tp2-pp3", "does not divide 8"),
+        ("pp64", "has 32 layers for pp 64"),
+    ],
+)
+def test_a_layout_must_suit_model_and_gpus(layout: str, said: str) -> None:
+    with pytest.raises(SizeError, match=said):
+        size(model_named("opt-6.7b"), parse_layout(layout), Machines(nodes=1, gpus_per_node=8), Batch(), 80)
+
+
+def test_gpus_and_models_are_known_by_name() -> None:
+    with pytest.raises(SizeError, match=r"a100: is sold in several sizes\. Fix: write a100-40 or a100-80"):
+        gpu_gb("a100")
+    with pytest.raises(SizeError, match=r"h900: is not known\. Fix: write t4"):
+        gpu_gb("h900")
+    with pytest.raises(SizeError, match=r"gpt9: is not known\. Fix: write tiny"):
+        model_named("gpt9")
+    assert [largest_gb(name) for name in ("a100", "h200", "v100", "fake", None)] == [80, 141, 32, None, None]
+    assert all(largest_gb(name) for name in GPU_GB)
