@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from jobs.commands import hosts, preview, stackfiles, work
+from jobs.commands import hosts, preview, size, stackfiles, work
 from jobs.shell import YardGroup
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ TOPICS = (
     hosts,
     preview,
     stackfiles,
+    size,
 )
 
 for _topic in TOPICS:

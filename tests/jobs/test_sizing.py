@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
+import pytest
+from typer.testing import CliRunner
+
+from jobs.cli import app
 from jobs.sizing.advice import layouts, least, least_nodes, refusal, size
 from jobs.sizing.memory import Batch, Machines, Memory, estimate, parse_layout
 from jobs.sizing.models import GPU_GB, MODELS, SizeError, gpu_gb, largest_gb, model_named
@@ -151,3 +155,39 @@ def test_gpus_and_models_are_known_by_name() -> None:
         model_named("gpt9")
     assert [largest_gb(name) for name in ("a100", "h200", "v100", "fake", None)] == [80, 141, 32, None, None]
     assert all(largest_gb(name) for name in GPU_GB)
+
+
+def yard(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["size", *words])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_command_advises() -> None:
+    code, out, _ = yard("20b", "--gpu", "h100", "--nodes", "2", "--json")
+    answer = json.loads(out)
+    assert (code, answer["fits"], answer["advice"]) == (0, True, "Take hsdp: 67.0 of 80 GB.")
+    assert [row["layout"] for row in answer["layouts"] if row["fits"]][:2] == ["hsdp", "fsdp"]
+    assert all(sum(row["bytes"].values()) == 2 * row["bytes"]["total"] for row in answer["layouts"])
+    code, out, _ = yard("20b", "--gpu", "h100", "--nodes", "2")
+    assert code == 0
+    assert "20.55 billion parameters on 16 h100 of 80 GB" in out
+    assert "Take hsdp" in out
+
+
+def test_the_command_refuses_with_the_sum_and_says_what_would_do() -> None:
+    code, out, err = yard("opt-175b", "--gpu", "a100-80", "--nodes", "2")
+    assert code == 1
+    assert "Ask for 6 nodes and take tp8-pp6-zero1 with recomputation: 68.4 of 80 GB." in out
+    assert "opt-175b does not fit: tp8-pp2-zero1 takes 211.1 GB a GPU (21.8 weights + " in err
+
+
+def test_what_fits_with_recomputation_only_is_advised_unless_a_layout_was_asked_for() -> None:
+    words = ("opt-175b", "--gpu", "h100", "--nodes", "8")
+    assert yard(*words)[0] == 0
+    assert yard(*words, "--layout", "fsdp")[0] == 1
+    assert yard(*words, "--layout", "fsdp", "--recompute")[0] == 0
+
+
+def test_unknown_words_are_explained() -> None:
+    code, _, err = yard("20b", "--gpu", "a100")
+    assert (code, err) == (1, "yard: GPU:a100: is sold in several sizes. Fix: write a100-40 or a100-80.\n")
