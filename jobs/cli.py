@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from jobs.commands import hosts, preview, size, stackfiles, work
+from jobs.commands import hosts, preview, prices, size, stackfiles, work
 from jobs.shell import YardGroup
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ TOPICS = (
     work,
     hosts,
     preview,
+    prices,
     stackfiles,
     size,
 )
