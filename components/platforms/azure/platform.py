@@ -10,6 +10,7 @@ from pulumi_azure_native import resources
 
 from components.cloud_init import ADMIN_USER, SharedFiles
 from components.plan import HostPlan, Role
+from components.platforms.azure.aliases import without_former_types
 from components.platforms.azure.containers import Kind, container_of
 from components.platforms.azure.holders import holder
 from components.platforms.azure.hostkeys import host_key
@@ -43,7 +44,8 @@ class AzurePlatform(Platform):
             location=args.spec.region,
             opts=pulumi.ResourceOptions(parent=opts.parent if opts else None),
         )
-        super().__init__(name, args, pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(providers=[provider])))
+        own = pulumi.ResourceOptions(providers=[provider], transformations=[without_former_types])
+        super().__init__(name, args, pulumi.ResourceOptions.merge(opts, own))
         self._site = self._make_site()
         self._network = self._make_network()
         self._holders = self._make_holders()
