@@ -22,10 +22,11 @@ def platform_fits(planned: Planned) -> Iterator[Problem]:
 
 def user_data_fits(planned: Planned) -> Iterator[Problem]:
     """The platform accepts user-data as long as ours. One host of each role and group stands for the others."""
-    limit = platform_class(planned.plan.provider).user_data_limit
+    platform = platform_class(planned.plan.provider)
+    limit = platform.user_data_limit
     plan = planned.plan
     for host in (plan.head, *(plan.group(name)[0] for name in plan.groups)):
-        size = len(render_user_data(plan, host, AccessKeys(_KEY, _KEY)).encode())
+        size = len(platform.wire_user_data(render_user_data(plan, host, AccessKeys(_KEY, _KEY))))
         if size > limit:
             yield Problem(
                 path="cluster.platform",

@@ -55,7 +55,12 @@ class Platform(pulumi.ComponentResource):
     """One per planned host, in the plan's order."""
 
     user_data_limit: ClassVar[int]
-    """Bytes of user-data that the platform accepts."""
+    """Bytes of user-data that the platform accepts, counted as `wire_user_data` gives it."""
+
+    @staticmethod
+    def wire_user_data(text: str) -> bytes:
+        """Return what a machine is given of rendered user-data: the text, unless the platform's limit is narrow."""
+        return text.encode()
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(f"trainyard:index:{type(self).__name__}", name, {}, opts)

@@ -9,6 +9,7 @@ import pulumi_azure_native
 from pulumi_azure_native import resources
 
 from components.cloud_init import ADMIN_USER, SharedFiles
+from components.packing import pack
 from components.plan import HostPlan, Role
 from components.platforms.azure.aliases import without_former_types
 from components.platforms.azure.containers import Kind, container_of
@@ -22,10 +23,18 @@ from components.platforms.azure.site import Site
 from components.platforms.azure.spec import Spec
 from components.platforms.azure.storage import Shared, StorageArgs, head_disk
 from components.platforms.base import Host, Platform, PlatformArgs
+from components.platforms.lean import keeping
 from components.platforms.narrow import narrow_import
 
 with narrow_import("pulumi_azure_native.compute"):
     from pulumi_azure_native.compute.virtual_machine import VirtualMachine
+
+_READ = {
+    "azure-native:compute:VirtualMachine": ("name", "vm_id"),
+    "azure-native:compute:VirtualMachineRunCommandByVirtualMachine": ("instance_view",),
+    "azure-native:network:NetworkInterface": (),
+}
+"""What is read of the resources that every node has."""
 
 
 class AzurePlatform(Platform):
@@ -33,6 +42,11 @@ class AzurePlatform(Platform):
 
     user_data_limit: ClassVar[int] = 65535
     """Bytes of custom data before it becomes base64; the SDK's words on osProfile.customData."""
+
+    @staticmethod
+    def wire_user_data(text: str) -> bytes:
+        """Return it as gzip, which cloud-init knows by its first bytes: plain, it would be two thirds of the limit."""
+        return pack(text)
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         if not isinstance(args.spec, Spec):
@@ -44,7 +58,7 @@ class AzurePlatform(Platform):
             location=args.spec.region,
             opts=pulumi.ResourceOptions(parent=opts.parent if opts else None),
         )
-        own = pulumi.ResourceOptions(providers=[provider], transformations=[without_former_types])
+        own = pulumi.ResourceOptions(providers=[provider], transformations=[without_former_types, keeping(_READ)])
         super().__init__(name, args, pulumi.ResourceOptions.merge(opts, own))
         self._site = self._make_site()
         self._network = self._make_network()
@@ -133,7 +147,7 @@ class AzurePlatform(Platform):
             image=self._spec.custom_image or str(self._plan.image.reference),
             boot_disk_gib=self._spec.boot_disk_gib,
             subnet=self._network.nodes,
-            user_data=self._args.user_data(host, self._shared.files),
+            custom_data=self._args.user_data(host, self._shared.files).apply(self.wire_user_data),
             admin_key=self._args.admin_key,
             container=self._holders.get(host.group or ""),
             reservation=self._args.cluster.nodes[host.group].capacity.reservation if host.group else None,

@@ -20,12 +20,16 @@ from components.platforms.gcp.procurement import Wish, procurement
 from components.platforms.gcp.sdk import narrow_import
 from components.platforms.gcp.spec import Spec
 from components.platforms.gcp.storage import SHARE, DataDiskArgs, FilestoreArgs, data_disk, filestore_instance, nfs_of
+from components.platforms.lean import keeping
 
 with narrow_import():
     from pulumi_gcp.compute._inputs import ResourcePolicyGroupPlacementPolicyArgs
     from pulumi_gcp.compute.address import Address
     from pulumi_gcp.compute.instance import Instance
     from pulumi_gcp.compute.resource_policy import ResourcePolicy
+
+_READ = {"gcp:compute/instance:Instance": ("name", "zone", "instance_id")}
+"""What is read of the resources that every node has."""
 
 
 class GcpPlatform(Platform):
@@ -47,7 +51,8 @@ class GcpPlatform(Platform):
             default_labels={"trainyard-cluster": args.plan.name},
             opts=pulumi.ResourceOptions(parent=opts.parent if opts else None),
         )
-        super().__init__(name, args, pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(providers=[provider])))
+        own = pulumi.ResourceOptions(providers=[provider], transformations=[keeping(_READ)])
+        super().__init__(name, args, pulumi.ResourceOptions.merge(opts, own))
         self._layout = layout(args.plan, args.spec.fabric_cidr, args.spec.zone)
         self._networks = self._make_networks()
         self._account = self._make_account()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ ADDRESS = "network:PublicIPAddress"
 
 
 def user_data(built: Built, name: str) -> str:
-    return base64.b64decode(built.one(VM, name)["osProfile"]["customData"]).decode()
+    return gzip.decompress(base64.b64decode(built.one(VM, name)["osProfile"]["customData"])).decode()
 
 
 def rules(built: Built) -> dict[str, dict[str, Any]]:
