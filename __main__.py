@@ -1,16 +1,31 @@
 """A stack file in, a training cluster out."""
 
+import gc
+
 import pulumi
 
 from components.cluster import Cluster
 from components.outputs import ssh_command
 from components.settings import load_settings
 
-settings = load_settings()
-cluster = Cluster(settings.spec.name, settings.spec, settings.plan)
 
-pulumi.export("cluster", cluster.outputs)
-pulumi.export("head_address", cluster.outputs["head"]["address"])
-pulumi.export("ssh", cluster.outputs["head"].apply(ssh_command))
-pulumi.export("usd_per_hour", cluster.outputs["usd_per_hour"])
-pulumi.export("ssh_private_key", cluster.ssh_private_key)
+async def program() -> pulumi.Inputs:
+    """Declare the stack, and wait for it.
+
+    The SDK would wait by itself, but it looks through all that is open whenever one thing is done.
+    """
+    settings = load_settings()
+    cluster = Cluster(settings.spec.name, settings.spec, settings.plan)
+    await cluster.outputs.is_known()
+    return {
+        "cluster": cluster.outputs,
+        "head_address": cluster.outputs["head"]["address"],
+        "ssh": cluster.outputs["head"].apply(ssh_command),
+        "usd_per_hour": cluster.outputs["usd_per_hour"],
+        "ssh_private_key": cluster.ssh_private_key,
+    }
+
+
+# Of a stack with hundreds of nodes nearly all objects live to the end: looking through them time and again finds none.
+gc.set_threshold(100_000, 50, 1000)
+pulumi.run(program)
