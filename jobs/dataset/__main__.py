@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from .errors import DatasetError
@@ -93,7 +94,8 @@ def work(options: argparse.Namespace) -> dict[str, Any]:
 def main() -> int:
     """Run. Returns the exit code: 1 for what is wrong with files, 130 when interrupted."""
     options = parse()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     if options.leash:
         threading.Thread(target=_watch, daemon=True).start()
     try:
@@ -107,6 +109,13 @@ def main() -> int:
     said = json.dumps(facts) if options.json else _words(options.name, facts)
     sys.stdout.write(f"{said}\n")
     return 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    # Once: Ctrl-C often comes with a hang-up, and a second one would break into the words about the first.
+    for also in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(also, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _words(name: Path, facts: dict[str, Any]) -> str:
