@@ -10,8 +10,8 @@ provide() {
   local hosts addresses
   mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
   # /etc/hosts holds the private addresses: collectives must meet there, not on whatever a host calls itself.
-  mapfile -t addresses < <(getent hosts "${hosts[@]}")
-  addresses=("${addresses[@]%%[[:space:]]*}")
+  # A line of the system's own that puts a name on loopback (127.0.1.1) would send every other node to itself.
+  mapfile -t addresses < <(getent hosts "${hosts[@]}" | awk '$1 !~ /^127\./ { print $1 }')
   if ((${#addresses[@]} != NNODES)); then
     say "only ${#addresses[@]} of the names ${hosts[*]} resolve on ${SLURMD_NODENAME:-this node}; run \`yard doctor\`"
     exit 1
