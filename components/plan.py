@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
@@ -37,6 +38,8 @@ class HostPlan:
     machine: Machine
     spot: bool = False
     """Whether it is bought as Spot: cheaper, out of another quota, and taken back at any time."""
+    works: bool = True
+    """Whether jobs run on it: on every worker, and on a head that a group lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,20 +55,27 @@ class ClusterPlan:
     image: Image
     head: HostPlan
     workers: tuple[HostPlan, ...]
+    borrowed: bool = False
+    """Whether the machines existed before the cluster and go back to their owner."""
 
     @property
     def hosts(self) -> tuple[HostPlan, ...]:
         """Every host, head first."""
         return (self.head, *self.workers)
 
+    @property
+    def nodes(self) -> tuple[HostPlan, ...]:
+        """Every host that jobs run on: a head that works comes first."""
+        return tuple(host for host in self.hosts if host.works)
+
     def group(self, name: str) -> tuple[HostPlan, ...]:
-        """Return the hosts of one node group, by index."""
-        return tuple(host for host in self.workers if host.group == name)
+        """Return the hosts of one node group, by index; the head first where it works in it."""
+        return tuple(host for host in self.nodes if host.group == name)
 
     @property
     def groups(self) -> tuple[str, ...]:
         """Names of the node groups, in the stack file's order."""
-        return tuple(dict.fromkeys(host.group for host in self.workers if host.group is not None))
+        return tuple(dict.fromkeys(host.group for host in self.nodes if host.group is not None))
 
 
 def group_capacity(network: IPv4Network) -> int:
@@ -73,8 +83,25 @@ def group_capacity(network: IPv4Network) -> int:
     return network.num_addresses // GROUP_BLOCKS - 2
 
 
-def plan_cluster(spec: ClusterSpec, machines: dict[str, Machine], image: Image) -> ClusterPlan:
-    """Join a checked spec to the catalog's facts. Raises KeyError for a machine that the checks should have refused."""
+def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Image) -> ClusterPlan:
+    """Join a checked spec to the catalog's facts. Raises KeyError for what the checks should have refused."""
+    existing = spec.platform.existing()
+    head, workers = _made(spec, machines) if existing is None else _borrowed(spec, machines, existing)
+    return ClusterPlan(
+        name=spec.name,
+        provider=spec.platform.provider,
+        scheduler=spec.scheduler,
+        network=spec.network.cidr,
+        place=spec.platform.quota_place(),
+        image=image,
+        head=head,
+        workers=workers,
+        borrowed=existing is not None,
+    )
+
+
+def _made(spec: ClusterSpec, machines: Mapping[str, Machine]) -> tuple[HostPlan, tuple[HostPlan, ...]]:
+    """Machines that the platform makes: names and addresses follow from the stack file's order."""
     network = spec.network.cidr
     block = network.num_addresses // GROUP_BLOCKS
     workers = tuple(
@@ -99,14 +126,32 @@ def plan_cluster(spec: ClusterSpec, machines: dict[str, Machine], image: Image) 
         slot=HEAD_OFFSET,
         private_ip=network[HEAD_OFFSET],
         machine=machines[spec.head.machine],
+        works=False,
     )
-    return ClusterPlan(
-        name=spec.name,
-        provider=spec.platform.provider,
-        scheduler=spec.scheduler,
-        network=network,
-        place=spec.platform.quota_place(),
-        image=image,
-        head=head,
-        workers=workers,
+    return head, workers
+
+
+def _borrowed(
+    spec: ClusterSpec, machines: Mapping[str, Machine], existing: Mapping[str, IPv4Address]
+) -> tuple[HostPlan, tuple[HostPlan, ...]]:
+    """Machines that exist: they keep their addresses, and in the cluster the names that the stack file gives them."""
+    chosen = spec.head.host or next(iter(existing))
+    at_work = {name: (group, index) for group, wish in spec.nodes.items() for index, name in enumerate(wish.hosts)}
+
+    def host(name: str, role: Role, machine: str) -> HostPlan:
+        group, index = at_work.get(name, (None, 0))
+        return HostPlan(
+            name=name,
+            role=role,
+            group=group,
+            index=index,
+            slot=list(existing).index(name),
+            private_ip=existing[name],
+            machine=machines[machine],
+            works=name in at_work,
+        )
+
+    workers = tuple(
+        host(name, Role.WORKER, spec.nodes[group].machine) for name, (group, _) in at_work.items() if name != chosen
     )
+    return host(chosen, Role.HEAD, spec.head.machine), workers

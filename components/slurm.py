@@ -13,8 +13,21 @@ from components.catalog import Machine
 from components.errors import CatalogError
 from components.plan import ClusterPlan, HostPlan
 
-SLURM_VERSIONS = ((22, 5), (23, 11), (24, 11))
-"""What the renderers are made for: Debian 12, Ubuntu 24.04 and Debian 13. All keys below are known to each of them."""
+SLURM_VERSIONS = ((21, 8), (22, 5), (23, 11), (24, 11))
+"""What the renderers are made for: Ubuntu 22.04, Debian 12, Ubuntu 24.04 and Debian 13. All keys below are known to
+each of them."""
+
+_CONFINES_SINCE = (22, 5)
+"""The first version that speaks cgroup v2, the only one that today's distributions mount."""
+
+_UNCONFINED = {
+    # By parentage instead of cgroups: a process that detaches itself twice outlives its job.
+    "ProctrackType": "proctrack/linuxproc",
+    "TaskPlugin": "task/affinity",
+    "JobAcctGatherType": "jobacct_gather/linux",
+    # Contain needs proctrack/cgroup.
+    "PrologFlags": "Alloc",
+}
 
 _HEADER = "# Written by trainyard from the stack file; changes made here are lost.\n"
 
@@ -84,6 +97,8 @@ def render_slurm_conf(plan: ClusterPlan) -> str:
         "AccountingStorageHost": head.name,
         **_COMMON,
     }
+    if not confines(plan):
+        values |= _UNCONFINED
     if any(host.machine.gpus for host in plan.workers):
         values["GresTypes"] = "gpu"
     settings = "".join(f"{key}={value}\n" for key, value in sorted(values.items()))
@@ -106,8 +121,10 @@ def render_gres_conf(plan: ClusterPlan) -> str:
 
 
 def render_cgroup_conf(plan: ClusterPlan) -> str:
-    """Return cgroup.conf: a job is held to its cores, its memory and its GPUs."""
+    """Return cgroup.conf: a job is held to its cores, its memory and its GPUs, where this Slurm can hold it."""
     _known_version(plan)
+    if not confines(plan):
+        return f"{_HEADER}# This Slurm knows no cgroup v2: jobs are not confined, and nothing reads this file.\n"
     return (
         f"{_HEADER}CgroupPlugin=cgroup/v2\nConstrainCores=yes\nConstrainDevices=yes\n"
         "ConstrainRAMSpace=yes\nConstrainSwapSpace=no\n"
@@ -124,9 +141,16 @@ def render_slurmdbd_conf(plan: ClusterPlan) -> str:
     )
 
 
+def confines(plan: ClusterPlan) -> bool:
+    """Return whether this Slurm can hold a job to the cores, memory and GPUs that it asked for."""
+    return plan.image.slurm_version >= _CONFINES_SINCE
+
+
 def host_list(hosts: Sequence[HostPlan]) -> str:
-    """Return the hosts of one group, consecutive in index, as Slurm writes them: `yard-gpu-[0-1]`."""
+    """Return the hosts of one group as Slurm writes them: `yard-gpu-[0-1]` where they are numbered, else `a,b`."""
     stem = hosts[0].name.removesuffix(str(hosts[0].index))
+    if any(host.name != f"{stem}{host.index}" for host in hosts):
+        return ",".join(host.name for host in hosts)
     return f"{stem}{_range(hosts[0].index, hosts[-1].index)}"
 
 
@@ -141,10 +165,13 @@ def _known_version(plan: ClusterPlan) -> None:
 
 
 def _node_lines(hosts: Sequence[HostPlan]) -> Iterator[str]:
-    """One line for each /24 that the group reaches into: Slurm expands a range only in an address's last number."""
+    """One line for each row of addresses in a /24: Slurm expands a range only in an address's last number."""
     facts = _node_facts(hosts[0].machine)
-    for _, same_prefix in groupby(hosts, key=lambda host: int(host.private_ip) >> 8):
-        part = list(same_prefix)
+    rows = groupby(
+        enumerate(hosts), key=lambda place: (int(place[1].private_ip) >> 8, int(place[1].private_ip) - place[0])
+    )
+    for _, row in rows:
+        part = [host for _, host in row]
         prefix, first = str(part[0].private_ip).rsplit(".", 1)
         address = f"{prefix}.{_range(int(first), int(first) + len(part) - 1)}"
         yield f"NodeName={host_list(part)} NodeAddr={address} {facts} State=UNKNOWN"

@@ -6,11 +6,13 @@ of explain.py are made of them.
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv4Network
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
+from components.catalog import Machine, machines
 from components.errors import RuleError
 
 MAX_GROUPS = 7
@@ -59,6 +61,17 @@ MachineName = Annotated[
 """A machine type of the platform's catalog."""
 
 
+HostName = Annotated[
+    str,
+    Field(
+        pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$",
+        description="must be lowercase letters, digits and hyphens, beginning with a letter, not ending in '-'",
+        examples=["node1"],
+    ),
+]
+"""A machine that exists already, by its name in the stack file; also its name in the cluster."""
+
+
 class PlatformSpec(Model):
     """Where the machines come from. Each platform has its own subclass with `provider: Literal[...]`."""
 
@@ -68,6 +81,14 @@ class PlatformSpec(Model):
     def quota_place(self) -> str:
         """Return where the provider counts quotas, in its own words ("eastus"); empty where it counts none."""
         return ""
+
+    def known_machines(self) -> Mapping[str, Machine]:
+        """Return the machine types that may be named, by name: the catalog's, and any of the platform section."""
+        return machines(self.provider)
+
+    def existing(self) -> Mapping[str, IPv4Address] | None:
+        """Return the private address of each machine that exists already; None where the platform makes them all."""
+        return None
 
 
 class NetworkSpec(Model):
@@ -98,6 +119,8 @@ class HeadSpec(Model):
     """The head node: Slurm controller, accounting, NFS server, login."""
 
     machine: MachineName
+    host: Annotated[HostName | None, Field(examples=["node1"])] = None
+    """Which of the machines that exist; without it the platform's first. It also works if a group lists it."""
 
 
 class CapacitySpec(Model):
@@ -125,9 +148,25 @@ class GroupSpec(Model):
 
     machine: MachineName
     count: Annotated[int, Field(ge=1, le=2000, strict=True, description="must be a whole number", examples=[2])]
+    hosts: Annotated[tuple[HostName, ...], Field(examples=[["node1", "node2"]])] = ()
+    """Which of the machines that exist; `count` follows from it."""
     placement: Annotated[Literal["none", "compact", "same_fabric"], Field(examples=["none"])] = "none"
     """How near its machines stand: anywhere, close together, or in one InfiniBand fabric."""
     capacity: Annotated[CapacitySpec, Field(examples=[{"kind": "on_demand"}])] = CapacitySpec()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_the_hosts(cls, section: Any) -> Any:
+        hosts = section.get("hosts") if isinstance(section, dict) else None
+        if isinstance(hosts, list) and hosts and "count" not in section:
+            return section | {"count": len(hosts)}
+        return section
+
+    @model_validator(mode="after")
+    def _count_of_the_hosts(self) -> Self:
+        if self.hosts and self.count != len(self.hosts):
+            raise RuleError(f"is not the number of the listed hosts, {len(self.hosts)}", "remove it", at="count")
+        return self
 
 
 class AccessSpec(Model):
@@ -201,7 +240,7 @@ class ClusterSpec(Model):
 
     name: Annotated[Name, Field(examples=["yard"])]
     platform: Annotated[SerializeAsAny[PlatformSpec], Field(examples=[{"provider": "local"}])]
-    scheduler: Annotated[Literal["slurm"], Field(examples=["slurm"])] = "slurm"
+    scheduler: Annotated[Literal["slurm", "none"], Field(examples=["slurm"])] = "slurm"
     network: Annotated[NetworkSpec, Field(examples=[{"cidr": "10.77.0.0/20"}])] = NetworkSpec()
     head: Annotated[HeadSpec, Field(examples=[{"machine": "vm-head"}])]
     nodes: Annotated[

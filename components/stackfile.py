@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from components.catalog import images, machines
+from components.catalog import images
 from components.checks import (
     DRAFT_CHECKS,
     PLAN_CHECKS,
@@ -120,7 +120,7 @@ def _parse_cluster(section: dict[Any, Any], file: str, problems: list[Problem]) 
     if spec is None or problems:
         raise StackFileError(file, problems)
     image = images()[spec.platform.image]
-    plan = plan_cluster(spec, machines(spec.platform.provider), image)
+    plan = plan_cluster(spec, spec.platform.known_machines(), image)
     checks = (*PLAN_CHECKS, *platform_checks(plan.provider))
     found += findings(checks, Planned(spec=spec, plan=plan))
     levels = {check.id: check.level for check in DRAFT_CHECKS} | {check.id: check.level for check in checks}

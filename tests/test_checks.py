@@ -48,8 +48,19 @@ def priced(limit: float | None = None, gpu: str = "a2-highgpu-8g", head: str = "
     return Planned(spec=spec, plan=plan_cluster(spec, machines("gcp"), images()["gcp-ubuntu-24.04-nvidia-580"]))
 
 
+def listed(*hosts: str) -> Draft:
+    """A group of hosts that exist; the platform's list has one, which is also the head."""
+    facts = {"address": "203.0.113.10", "private_ip": "10.77.0.10", "name": "node1"}
+    return Draft(
+        platform=platform_spec({"provider": "hosts", "image": "debian-13", "hosts": [facts]}),
+        head=HeadSpec(machine="dgx-h100"),
+        nodes={"gpu": GroupSpec(machine="dgx-h100", hosts=hosts, count=len(hosts))},
+    )
+
+
 DRAFT_CASES: dict[str, tuple[Draft, Draft, str]] = {
     "machine-known": (draft(), draft(head="vm-heads"), "cluster.head.machine"),
+    "hosts-known": (listed("node1"), listed("node1", "node2"), "cluster.nodes.gpu.hosts.1"),
     "group-fits": (draft(count=30), draft(count=31), "cluster.nodes.gpu.count"),
     "network-free": (draft(cidr="172.18.0.0/16"), draft(cidr="172.17.200.0/24"), "cluster.network.cidr"),
     "head-gpus-idle": (draft(), draft(head="vm-gpu2"), "cluster.head.machine"),
@@ -91,6 +102,29 @@ def test_a_plan_check_passes_and_refuses(check: Check[Planned], monkeypatch: pyt
         # The same plan, on a platform that takes less.
         monkeypatch.setattr(platform_class("local"), "user_data_limit", 1000)
     assert path in [problem.path for problem in check.run(bad)]
+
+
+ONLY_COUNTED = {"gpu": GroupSpec(machine="m1", count=1)}
+
+
+@pytest.mark.parametrize(
+    ("bad", "path", "words"),
+    [
+        (listed("node1", "node1"), "cluster.nodes.gpu.hosts.1", "listed in cluster.nodes.gpu.hosts.0 already"),
+        (replace(listed("node1"), head=HeadSpec(machine="m1", host="nod1")), "cluster.head.host", "must be one of"),
+        (replace(listed("node1"), nodes=ONLY_COUNTED), "cluster.nodes.gpu.hosts", "missing"),
+        (replace(draft(), head=HeadSpec(machine="vm-head", host="a")), "cluster.head.host", "makes its machines"),
+    ],
+)
+def test_hosts_are_listed_once_and_only_where_they_exist(bad: Draft, path: str, words: str) -> None:
+    [check] = [check for check in DRAFT_CHECKS if check.id == "hosts-known"]
+    [problem] = check.run(bad)
+    assert problem.path == path
+    assert words in problem.rule
+
+
+def test_gpus_of_a_head_that_works_are_not_idle() -> None:
+    assert [found.check for found in findings(DRAFT_CHECKS, listed("node1"))] == []
 
 
 def test_findings_carry_their_check_and_level() -> None:

@@ -122,7 +122,7 @@ def test_all_versions_are_rendered() -> None:
 
 
 @pytest.mark.parametrize("render", RENDERERS)
-@pytest.mark.parametrize("version", [(21, 8), (25, 11)])
+@pytest.mark.parametrize("version", [(20, 11), (25, 11)])
 def test_an_unknown_version_is_refused(
     render: Callable[[ClusterPlan], str], version: tuple[int, int], local_plan: ClusterPlan
 ) -> None:

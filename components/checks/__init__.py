@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from components.checks.base import Check, Draft, Finding, Level, Planned
-from components.checks.draft import group_fits, head_gpus_idle, machine_known, network_free
+from components.checks.draft import group_fits, head_gpus_idle, hosts_known, machine_known, network_free
 from components.checks.planned import (
     limit_can_be_kept,
     platform_fits,
@@ -32,6 +32,7 @@ __all__ = [
 
 DRAFT_CHECKS: tuple[Check[Draft], ...] = (
     Check(id="machine-known", level=Level.ERROR, run=machine_known),
+    Check(id="hosts-known", level=Level.ERROR, run=hosts_known),
     Check(id="group-fits", level=Level.ERROR, run=group_fits),
     Check(id="network-free", level=Level.ERROR, run=network_free),
     Check(id="head-gpus-idle", level=Level.WARNING, run=head_gpus_idle),
