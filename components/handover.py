@@ -19,6 +19,11 @@ def hosts_block(plan: ClusterPlan) -> str:
     return "".join(f"{host.private_ip} {host.name}\n" for host in plan.hosts)
 
 
+def hostfile(plan: ClusterPlan) -> str:
+    """Return the nodes that jobs run on in DeepSpeed's form; one without a GPU has one slot."""
+    return "".join(f"{host.name} slots={host.machine.gpus or 1}\n" for host in plan.nodes)
+
+
 def known_hosts(plan: ClusterPlan, host_keys: Mapping[str, str]) -> str:
     """Return ssh known_hosts lines: each host under its name and its private address."""
     return "".join(f"{host.name},{host.private_ip} {host_keys[host.name]}\n" for host in plan.hosts)
@@ -31,6 +36,7 @@ def handover_files(
     nodes = "".join(f"{host.name} {host.private_ip} {host.group} {host.machine.gpus}\n" for host in plan.workers)
     text = {
         "cluster_key": cluster_key,
+        "hostfile": hostfile(plan),
         "hosts": hosts_block(plan),
         "known_hosts": known_hosts(plan, host_keys),
         "nodes": nodes,

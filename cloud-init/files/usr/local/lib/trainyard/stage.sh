@@ -21,6 +21,13 @@ fail() {
 }
 
 is_head() { [[ $TRAINYARD_ROLE == head ]]; }
+has_slurm() { [[ $TRAINYARD_SCHEDULER == slurm ]]; }
+
+# A machine that existed before the cluster keeps a ledger of what it was like, and goes back to its owner so.
+readonly ledger=/var/lib/trainyard/borrowed
+is_borrowed() { [[ -d $ledger ]]; }
+# remember PATH...: before the first change to it. Nothing to do on a machine that the platform made.
+remember() { ! is_borrowed || "$ledger/remember" "$@"; }
 
 # put_file PATH MODE OWNER:GROUP <content: writes only what differs; `changed` then counts it.
 # One process when it writes and none when it does not: on an emulated machine every process is felt.
@@ -29,6 +36,7 @@ put_file() {
   local path=$1 mode=$2 owner=$3 new
   IFS= read -r -d '' new || true
   [[ ! -e $path || $(<"$path") != "${new%$'\n'}" ]] || return 0
+  remember "$path"
   printf '%s' "$new" | install -D -m "$mode" -o "${owner%:*}" -g "${owner#*:}" /dev/stdin "$path"
   changed=$((changed + 1))
 }
@@ -37,7 +45,33 @@ put_file() {
 put_secret() {
   local path=$1 owner=$2 from=$3
   ! cmp -s "$from" "$path" || return 0
+  remember "$path"
   install -D -m 0400 -o "${owner%:*}" -g "${owner#*:}" "$from" "$path"
+  changed=$((changed + 1))
+}
+
+# own_name: the line of /etc/hosts for a machine that the cluster calls by another name than it calls itself.
+own_name() {
+  [[ ${HOSTNAME%%.*} == "$TRAINYARD_NODE" ]] || echo "$TRAINYARD_PRIVATE_IP $HOSTNAME ${HOSTNAME%%.*}"
+}
+
+# put_block PATH <content: this cluster's lines in a file that others write too. The rest of it stays, and nobody ever
+# reads it half-written.
+put_block() {
+  local path=$1 new=$1.trainyard-new
+  ! is_borrowed || "$ledger/remember" --block "$path"
+  {
+    [[ ! -e $path ]] || sed -e '/^# trainyard$/,/^# end of trainyard$/d' -e '$a\' "$path"
+    echo '# trainyard'
+    cat
+    echo '# end of trainyard'
+  } >"$new"
+  if cmp -s "$new" "$path"; then
+    rm "$new"
+    return 0
+  fi
+  chmod 0644 "$new"
+  mv "$new" "$path"
   changed=$((changed + 1))
 }
 
