@@ -47,6 +47,7 @@ class BringUp(pulumi.ComponentResource):
             user=head.user,
             private_key=keys.admin_private,
             host_key=head.host_key,
+            proxy=head.proxy,
             dial_error_limit=_DIAL_ATTEMPTS,
             per_dial_timeout=_DIAL_SECONDS,
         )

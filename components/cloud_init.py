@@ -17,7 +17,7 @@ import yaml
 
 from components.catalog import fabrics
 from components.errors import CatalogError
-from components.install import NodeFile, render_install, shipped_files
+from components.install import START, NodeFile, render_install, shipped_files
 from components.plan import ClusterPlan, HostPlan, Role
 
 ADMIN_USER, ADMIN_UID, ADMIN_HOME = "ops", 1500, "/var/lib/ops"
@@ -69,18 +69,18 @@ def cloud_config(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str:
         "hostname": host.name,
         # No domain: a cloud's metadata would otherwise add one, another on every platform.
         "fqdn": host.name,
-        "users": _users(plan, host, keys),
+        "users": people(plan, host, keys),
     }
     return f"#cloud-config\n{_shared(host.role)}{_dump(own)}"
 
 
-def install_script(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_HEAD) -> str:
-    """Return the script that writes the node's files and starts its bring-up; it runs once, as root."""
+def install_script(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_HEAD, begin: str = START) -> str:
+    """Return the script that writes the node's files and begins its bring-up by the command `begin`, as root."""
     own = (
         NodeFile("/etc/trainyard/node.env", node_env(plan, host, shared)),
         NodeFile("/etc/trainyard/fabric.env", fabric_env(plan, host)),
     )
-    return render_install([*own, *(file for file in shipped_files() if file.suits(host.machine.fabric))])
+    return render_install([*own, *(file for file in shipped_files() if file.suits(host.machine.fabric))], begin)
 
 
 def node_env(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_HEAD) -> str:
@@ -133,7 +133,8 @@ def merge(first: Mapping[str, Any], second: Mapping[str, Any], where: str = "") 
     return merged
 
 
-def _users(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> list[dict[str, Any]]:
+def people(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> list[dict[str, Any]]:
+    """Return the users of a host as cloud-config describes them: the admin, then who runs jobs."""
     # Only the head uses the cluster key, and only to run commands on workers.
     from_head = f'restrict,from="{plan.head.private_ip}" {keys.cluster_public}'
     is_worker = host.role is Role.WORKER

@@ -34,6 +34,7 @@ def _outputs(plan: ClusterPlan, hosts: Sequence[Host], values: Sequence[Any]) ->
         user=JOB_USER,
         admin_user=hosts[0].user,
         host_key=host_key,
+        proxy_jump=hosts[0].proxy_jump,
     )
     nodes = tuple(
         NodeOut(
@@ -47,7 +48,7 @@ def _outputs(plan: ClusterPlan, hosts: Sequence[Host], values: Sequence[Any]) ->
             port=int(reached[host.name][1]),
             host_key=reached[host.name][2],
         )
-        for host in plan.workers
+        for host in plan.nodes
     )
     first = {group: plan.group(group)[0].machine for group in plan.groups}
     outputs = ClusterOutputs(
@@ -84,7 +85,14 @@ class Cluster(pulumi.ComponentResource):
 
         platform = platform_class(plan.provider)(
             f"{name}-{plan.provider}",
-            PlatformArgs(spec=spec.platform, cluster=spec, plan=plan, user_data=user_data, admin_key=keys.admin_public),
+            PlatformArgs(
+                spec=spec.platform,
+                cluster=spec,
+                plan=plan,
+                user_data=user_data,
+                admin_key=keys.admin_public,
+                cluster_key=keys.cluster_public,
+            ),
             child,
         )
         hosts: Sequence[Host] = platform.hosts

@@ -15,6 +15,9 @@ from pathlib import Path, PurePosixPath
 from components.errors import CatalogError
 
 _FILES = Path(__file__).parent.parent / "cloud-init" / "files"
+START = "systemctl start --no-block trainyard-bootstrap.service"
+"""Begins the bring-up of a node that has just booted."""
+
 _MARK = "=== /"
 """Begins the line before each file's content; the rest of the line is its path."""
 _END = "END-OF-FILES"
@@ -44,8 +47,10 @@ def shipped_files() -> tuple[NodeFile, ...]:
     )
 
 
-def render_install(files: Iterable[NodeFile]) -> str:
-    """Return the script. Few processes and one pass, since an emulated machine feels every process it starts.
+def render_install(files: Iterable[NodeFile], begin: str = START) -> str:
+    """Return the script; `begin` is its last command.
+
+    Few processes and one pass, since an emulated machine feels every process it starts.
 
     Raises CatalogError for a file that the script's own marks would tear.
     """
@@ -63,7 +68,7 @@ mkdir -p {" ".join(folders)}
 awk '/^=== \\// {{ if (file) close(file); file = $2; printf "" > file; next }} {{ print > file }}' <<'{_END}'
 {body}{_END}
 chmod 0755 {" ".join(programs)}
-systemctl start --no-block trainyard-bootstrap.service
+{begin}
 """
 
 

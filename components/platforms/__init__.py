@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 PLATFORMS: dict[str, str] = {
     "azure": "components.platforms.azure.spec",
     "gcp": "components.platforms.gcp.spec",
+    "hosts": "components.platforms.hosts.spec",
     "local": "components.platforms.local.spec",
 }
 """Provider name -> module with `Spec` (a PlatformSpec), `problems(spec, plan)`, `checks()` and `platform_class()`."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pulumi
 
 from components.cloud_init import SharedFiles
 from components.plan import ClusterPlan, HostPlan
 from components.spec import ClusterSpec, PlatformSpec
+
+if TYPE_CHECKING:
+    from pulumi_command.remote import ProxyConnectionArgs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,10 @@ class Host:
     """How often it was started by the platform; a restart must be waited for again."""
     through_head: bool = False
     """Whether ssh reaches `address` from the head only."""
+    proxy: ProxyConnectionArgs | None = None
+    """The machine between here and `address`; None: there is none."""
+    proxy_jump: str | None = None
+    """The same as ssh takes it: "user@address:port"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +53,8 @@ class PlatformArgs:
     user_data: Callable[[HostPlan, pulumi.Input[SharedFiles]], pulumi.Output[str]]
     admin_key: pulumi.Output[str]
     """Public half of the admin's ssh key, for clouds that make no machine without one. User-data has it anyway."""
+    cluster_key: pulumi.Output[str]
+    """Public half of the head's key for workers, for machines that no user-data reaches."""
 
 
 class Platform(pulumi.ComponentResource):

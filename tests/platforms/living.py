@@ -29,7 +29,7 @@ def user_data(host, shared):
 stack = read_stack(Path("stack.yaml"))
 key = pulumi.Output.from_input("ssh-ed25519 AAAAadmin admin@cluster")
 args = PlatformArgs(
-    spec=stack.spec.platform, cluster=stack.spec, plan=stack.plan, user_data=user_data, admin_key=key
+    spec=stack.spec.platform, cluster=stack.spec, plan=stack.plan, user_data=user_data, admin_key=key, cluster_key=key
 )
 platform = {kind}("c", args)
 pulumi.export("keys", pulumi.Output.all(*(host.host_key for host in platform.hosts)))

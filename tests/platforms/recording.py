@@ -93,7 +93,9 @@ def _run(spec: ClusterSpec, plan: ClusterPlan, told: list[dict[str, Any]]) -> No
 
     def program() -> pulumi.Output[Any]:
         key = pulumi.Output.from_input(KEYS.admin_public)
-        args = PlatformArgs(spec=spec.platform, cluster=spec, plan=plan, user_data=user_data, admin_key=key)
+        args = PlatformArgs(
+            spec=spec.platform, cluster=spec, plan=plan, user_data=user_data, admin_key=key, cluster_key=key
+        )
         platform = platform_class(plan.provider)("c", args)
         return pulumi.Output.all(*map(_told, platform.hosts)).apply(told.extend)
 

@@ -1,0 +1,110 @@
+"""The scripts that are run on a host as root: what is under node/, with one host's parameters before it. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from components.cloud_init import AccessKeys, install_script, people
+from components.install import shipped_files
+from components.plan import ClusterPlan, HostPlan
+
+AS_ROOT = 'if [ "$(id -u)" = 0 ]; then exec bash -s; else exec sudo -n bash -s; fi'
+"""The command that runs a script from its standard input: nothing of it stands in a list of processes."""
+
+GIVE_BACK = (
+    'f=/var/lib/trainyard/borrowed/give-back; s=sudo; [ "$(id -u)" != 0 ] || s=; '
+    'if $s test -e "$f"; then exec $s "$f"; else echo \'given back before\'; fi'
+)
+
+_FOLDER = Path(__file__).parent / "node"
+# systemd may know units from before they were changed; a bootstrap under way finds what is new by itself.
+_BEGIN = """rm -f /var/lib/trainyard/status.json
+systemctl daemon-reload
+if [[ $(systemctl show -p ActiveState --value trainyard-bootstrap.service) == active ]]; then
+  systemctl restart --no-block trainyard-bootstrap.service
+else
+  systemctl start --no-block trainyard-bootstrap.service
+fi
+cat /var/lib/trainyard/borrowed/number"""
+
+_OTHER_PATHS = (
+    "/etc/systemd/system/multi-user.target.wants/trainyard-bootstrap.service",
+    "/etc/sudoers.d/90-trainyard",
+    "/etc/trainyard/node.env",
+    "/etc/trainyard/fabric.env",
+    "/var/lib/ops",
+    "/var/lib/mysql",
+    "/var/spool/slurmd",
+    "/var/log/slurm/slurmctld.log",
+    "/var/log/slurm/slurmd.log",
+    "/var/log/slurm/slurmdbd.log",
+)
+"""What the install script, its service and the daemons write beside the shipped files."""
+
+
+def survey_script(plan: ClusterPlan, host: HostPlan, interface: str | None) -> str:
+    """Return what compares a host with its plan. It changes nothing."""
+    machine = host.machine
+    facts = {
+        "CLUSTER": plan.name,
+        "NODE": host.name,
+        "ROLE": host.role.value,
+        "SCHEDULER": plan.scheduler,
+        "OS": plan.image.os,
+        "MACHINE": machine.name,
+        "CPUS": str(machine.vcpus),
+        "MEMORY_MIB": str(machine.schedulable_memory_mib),
+        "GPUS": str(machine.gpus),
+        "GPU_TYPE": machine.gpu_type or "",
+        "FABRIC": machine.fabric,
+        "RDMA": str(machine.rdma),
+        "PRIVATE_IP": str(host.private_ip),
+        "INTERFACE": interface or "",
+    }
+    return _whole(_parameters(facts) + _text("survey"))
+
+
+def lease_script(plan: ClusterPlan, host: HostPlan, keys: AccessKeys, *, keep_files: bool) -> str:
+    """Return what begins the ledger and makes the users. Run again, it brings keys and programs up to date."""
+    admin, job_user = people(plan, host, keys)
+    paths = sorted({*(file.path for file in shipped_files()), *_OTHER_PATHS})
+    facts = {
+        "CLUSTER": plan.name,
+        "ROLE": host.role.value,
+        "KEEP_FILES": "yes" if keep_files else "no",
+        "ADMIN_KEYS": "\n".join(admin["ssh_authorized_keys"]),
+        "JOB_KEYS": "\n".join(job_user.get("ssh_authorized_keys", ())),
+        "PATHS": "\n".join(paths),
+    }
+    programs = "".join(
+        f"  {name}) cat <<'END-OF-PROGRAM' ;;\n{_text(name)}END-OF-PROGRAM\n" for name in ("remember", "give-back")
+    )
+    return _whole(f"{_parameters(facts)}program() {{ case $1 in\n{programs}esac; }}\n{_text('lease')}")
+
+
+def bring_up_script(plan: ClusterPlan, host: HostPlan) -> str:
+    """Return the install script, the same as in user-data but for how the bootstrap begins, or begins again."""
+    return _whole(install_script(plan, host, begin=_BEGIN))
+
+
+def digest(script: str) -> str:
+    """Return a short name of a script's content."""
+    return hashlib.sha256(script.encode()).hexdigest()[:16]
+
+
+def _whole(script: str) -> str:
+    """Make a shell read all of a script before it runs any: it may come in half, and what it runs may read too."""
+    return f"{{\n{script}exit\n}} </dev/null\n"
+
+
+def _parameters(facts: Mapping[str, str]) -> str:
+    return "".join(f"BORROW_{name}={shlex.quote(value)}\n" for name, value in facts.items())
+
+
+@cache
+def _text(name: str) -> str:
+    return (_FOLDER / name).read_text()
