@@ -31,17 +31,24 @@ class Done:
 class Project:
     """A copied checkout and its stack `local`. Nothing of the developer's own stack is touched."""
 
+    name = "local"
+    """The stack that every command is about."""
+
     def __init__(self, folder: Path, cluster: str, port_base: int) -> None:
+        self.copy(folder)
+        self.edit(lambda spec: spec.update(name=cluster))
+        self.edit(lambda spec: spec["platform"].update(ssh_port_base=port_base))
+
+    def copy(self, folder: Path) -> None:
+        """Copy the checkout."""
         self.folder = folder
         shutil.copytree(ROOT, folder, ignore=_LEFT_OUT, symlinks=True)
         (folder / ".venv").symlink_to(ROOT / ".venv")
-        self.edit(lambda spec: spec.update(name=cluster))
-        self.edit(lambda spec: spec["platform"].update(ssh_port_base=port_base))
 
     @property
     def stack_file(self) -> Path:
         """The stack file that a person would edit."""
-        return self.folder / "stacks" / "Pulumi.local.yaml"
+        return self.folder / "stacks" / f"Pulumi.{self.name}.yaml"
 
     def edit(self, change: Callable[[dict[str, Any]], object]) -> None:
         """Change the cluster section of the stack file."""
@@ -55,7 +62,8 @@ class Project:
 
     def start(self, *command: str) -> subprocess.Popen[str]:
         """Start a command in the copy, in a process group of its own."""
-        environment = {**os.environ, "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"}
+        path = f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "TRAINYARD_STACK": self.name}
         return subprocess.Popen(
             command, cwd=self.folder, env=environment, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
@@ -78,7 +86,7 @@ class Project:
 
     def stack(self, verb: str, *more: str, timeout: float = 600, check: bool = True) -> Done:
         """Run a Pulumi verb on the stack, as `make` does."""
-        return self.run(sys.executable, "-m", "tools.stack", verb, "local", *more, timeout=timeout, check=check)
+        return self.run(sys.executable, "-m", "tools.stack", verb, self.name, *more, timeout=timeout, check=check)
 
     def yard(self, *arguments: str, timeout: float = 300, check: bool = True) -> Done:
         """Run yard on the stack."""

@@ -1,0 +1,158 @@
+"""Bare machines that have nothing but sshd, as somebody's own hosts would be, and a stack that names them."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Interface
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from components.keys import ssh_keypair
+from components.platforms.local.image import ensure_image
+from components.platforms.local.probe import choose
+from components.platforms.local.seed import macs
+from components.platforms.local.sweep import sweep_run
+from components.platforms.local.switch import start_switch
+from components.platforms.local.vm import HOST_KEY_MARK, Hardware, Machine
+from tests.integration.project import Project, wait_until
+
+OWNER = "owner"
+_USER_DATA = """#cloud-config
+users:
+- name: {owner}
+  shell: /bin/bash
+  lock_passwd: true
+  sudo: "ALL=(ALL) NOPASSWD:ALL"
+  ssh_authorized_keys: ["{key}"]
+runcmd:
+- 'read -r kind key _ </etc/ssh/ssh_host_ed25519_key.pub; echo "{mark}$kind $key" >/dev/console'
+"""
+
+STATE = """
+cd /
+find etc usr/local opt srv root home -xdev -type f ! -name '*-' ! -path 'etc/.pwd.lock' ! -path 'home/*/.ssh/*' \
+  -exec sha256sum {} + | sort -k2
+find etc usr/local opt srv -xdev -type l -printf '%p -> %l\\n' | sort
+find . -xdev -maxdepth 1 -printf 'top %p %m\\n' | sort
+find etc usr/local opt srv home var/lib var/log var/spool -xdev -maxdepth 2 -type d -printf 'folder %p %m %u\\n' | sort
+dpkg-query -W -f 'package ${Package} ${Version} ${Status}\\n'
+systemctl list-unit-files --no-legend --state=enabled,masked | awk '{ print "unit", $1, $2 }' | sort
+systemctl list-units --no-legend --plain --type=service,mount,automount --state=active | awk '{ print "active", $1 }' | sort
+sysctl net.core.rmem_max net.ipv4.tcp_wmem vm.zone_reclaim_mode
+"""
+"""Everything that a cluster may leave behind, as lines that can be compared."""
+
+
+@dataclass(frozen=True)
+class BareHost:
+    """A machine that runs. `entry` is what a stack file says of it."""
+
+    machine: Machine
+    port: int
+    private_ip: str
+    host_key: str
+    key: Path
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """Its place in cluster.platform.hosts."""
+        return {
+            "name": self.machine.name,
+            "address": "127.0.0.1",
+            "port": self.port,
+            "private_ip": self.private_ip,
+            "host_key": self.host_key,
+        }
+
+    def ssh(self, command: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        """Run a command as root, by its owner's key."""
+        known = self.key.parent / f"{self.machine.name}.known"
+        known.write_text(f"bare {self.host_key}\n")
+        options = {
+            "BatchMode": "yes",
+            "HostKeyAlias": "bare",
+            "UserKnownHostsFile": str(known),
+            "IdentitiesOnly": "yes",
+            "ConnectTimeout": "30",
+            "LogLevel": "ERROR",
+        }
+        flags = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        argv = ["ssh", *flags, "-i", str(self.key), "-p", str(self.port), f"{OWNER}@127.0.0.1", "sudo -n bash -s"]
+        return subprocess.run(argv, input=command, capture_output=True, text=True, check=False, timeout=timeout)
+
+    def state(self) -> list[str]:
+        """Return what the machine is like."""
+        done = self.ssh(STATE, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+
+def boot(run: Path, names: Sequence[str], port_base: int) -> list[BareHost]:
+    """Boot machines with one user, whom a key lets in, and wait until each lets him in."""
+    image = ensure_image()
+    sweep_run(run)
+    start_switch(run)
+    private, public = ssh_keypair("owner")
+    key = run / "owner.key"
+    key.touch(mode=0o600)
+    key.write_text(private)
+    accelerator = choose("auto", image.kernel).accelerator
+    machines = [Machine(run=run, name=name) for name in names]
+    for index, machine in enumerate(machines):
+        cards, address = macs(run.name, machine.name), IPv4Interface(f"10.77.0.{10 + index}/20")
+        text = _USER_DATA.format(owner=OWNER, key=public, mark=HOST_KEY_MARK)
+        machine.make_disk(image, uuid.uuid4().hex, cards, address, text)
+        hardware = Hardware(
+            accelerator=accelerator, vcpus=1, memory_mib=1024, ssh_port=port_base + index, niceness=3 if index else 0
+        )
+        machine.start(image, hardware, cards)
+    hosts = [
+        BareHost(machine, port_base + index, f"10.77.0.{10 + index}", machine.wait_host_key(0), key)
+        for index, machine in enumerate(machines)
+    ]
+    for host in hosts:
+        wait_until(f"{host.machine.name} to boot", 300, lambda host=host: _booted(host), 1)  # type: ignore[misc]
+    return hosts
+
+
+def _booted(host: BareHost) -> bool:
+    return host.ssh("systemctl is-system-running --wait >/dev/null; test -e /run/cloud-init/result.json").returncode == 0
+
+
+class HostsProject(Project):
+    """A copied checkout and its stack `bare`, of hosts that exist."""
+
+    name = "bare"
+
+    def __init__(self, folder: Path, hosts: Sequence[BareHost], **cluster: Any) -> None:
+        self.copy(folder)
+        machine = {"vcpus": 1, "memory_gib": 1, "gpus": 2, "gpu_type": "fake"}
+        section = {
+            "name": "bare",
+            "platform": {
+                "provider": "hosts",
+                "image": "debian-13",
+                "user": OWNER,
+                "key": str(hosts[0].key),
+                "keep_files": False,
+                "hosts": [host.entry for host in hosts],
+                "machines": {"vm": machine},
+            },
+            "network": {"cidr": "10.77.0.0/20"},
+            "head": {"machine": "vm"},
+            **cluster,
+        }
+        self.stack_file.write_text(yaml.safe_dump({"config": {"trainyard:cluster": section}}, sort_keys=False))
+
+
+def timed(what: Callable[[], object]) -> float:
+    """Return how many seconds something took."""
+    begin = time.monotonic()
+    what()
+    return time.monotonic() - begin

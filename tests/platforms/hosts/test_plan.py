@@ -1,0 +1,82 @@
+"""The plan of hosts that exist: their own addresses, and names that stay when others come and go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from components.errors import StackFileError
+from components.handover import hostfile
+from components.plan import ClusterPlan, Role
+from components.slurm import render_gres_conf, render_slurm_conf
+from components.stackfile import parse_stack
+from tests.platforms.recording import stack_text
+
+KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5{'A' * 48}"
+
+
+def listed(*ips: str) -> list[dict[str, Any]]:
+    """Hosts a, b, c... of these private addresses."""
+    return [
+        {"name": chr(ord("a") + index), "address": f"203.0.113.{index}", "private_ip": ip, "host_key": KEY}
+        for index, ip in enumerate(ips)
+    ]
+
+
+def plan(hosts: list[dict[str, Any]], group: list[str], head: str | None = None) -> ClusterPlan:
+    text = stack_text(
+        "baremetal-h100",
+        platform__hosts=hosts,
+        platform__image="debian-13",
+        silence=[],
+        head={"machine": "small-server", "host": head},
+        nodes={"gpu": {"machine": "dgx-h100", "hosts": group}},
+    )
+    return parse_stack(text, "test").plan
+
+
+def test_the_head_is_the_first_unless_it_is_named() -> None:
+    hosts = listed("10.40.0.4", "10.40.0.7", "10.40.0.9")
+    assert plan(hosts, ["b", "c"]).head.name == "a"
+    named = plan(hosts, ["a", "c"], head="b")
+    assert (named.head.name, named.head.role, named.head.works) == ("b", Role.HEAD, False)
+    assert [host.name for host in named.workers] == ["a", "c"]
+
+
+def test_a_host_that_leaves_changes_no_other() -> None:
+    hosts = listed("10.40.0.4", "10.40.0.7", "10.40.0.9")
+    before = plan(hosts, ["b", "c"])
+    after = plan([hosts[0], hosts[2]], ["c"])
+    assert (before.workers[1].name, before.workers[1].private_ip) == (after.workers[0].name, after.workers[0].private_ip)
+
+
+def test_a_host_without_a_name_is_called_by_its_address() -> None:
+    hosts = listed("10.40.0.4", "10.40.0.7")
+    del hosts[1]["name"]
+    assert plan(hosts, ["host-203-0-113-1"]).workers[0].name == "host-203-0-113-1"
+
+
+def test_two_hosts_of_one_name_are_refused() -> None:
+    hosts = listed("10.40.0.4", "10.40.0.7")
+    hosts[1]["name"] = "a"
+    with pytest.raises(StackFileError, match=r"platform\.hosts: a stands twice"):
+        plan(hosts, ["a"])
+
+
+def test_slurm_gets_names_and_addresses_that_are_in_no_row() -> None:
+    made = plan(listed("10.40.0.4", "10.40.0.7", "10.40.0.9", "10.40.0.10"), ["b", "c", "d"])
+    nodes = [line for line in render_slurm_conf(made).splitlines() if line.startswith("NodeName")]
+    assert [line.split()[:2] for line in nodes] == [
+        ["NodeName=b", "NodeAddr=10.40.0.7"],
+        ["NodeName=c,d", "NodeAddr=10.40.0.[9-10]"],
+    ]
+    assert "Nodes=b,c,d " in render_slurm_conf(made)
+    assert "NodeName=b,c,d Name=gpu Type=h100" in render_gres_conf(made)
+
+
+def test_a_head_that_works_is_in_the_hostfile_and_a_node() -> None:
+    made = parse_stack(stack_text("lambda-a6000"), "test").plan
+    assert hostfile(made) == "lambda-1 slots=4\nlambda-2 slots=4\n"
+    assert [host.name for host in made.nodes] == ["lambda-1", "lambda-2"]
+    assert [host.name for host in made.workers] == ["lambda-2"]

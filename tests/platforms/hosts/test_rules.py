@@ -1,0 +1,125 @@
+"""Every rule of hosts that exist has a stack that it passes and one that it finds fault with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from components.catalog import images
+from components.checks.base import Check, Planned
+from components.plan import plan_cluster
+from components.platforms.hosts.rules import RULES
+from components.spec import ClusterSpec
+from tests.platforms.recording import stack_text
+
+KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5{'A' * 48}"
+
+
+def section(hosts: dict[int, dict[str, Any]] | None = None, **edits: Any) -> dict[str, Any]:
+    """The cluster of the stack lambda-a6000 with changes: of single hosts by their place, of other keys by path."""
+    document = yaml.safe_load(stack_text("lambda-a6000", **edits))
+    cluster: dict[str, Any] = document["config"]["trainyard:cluster"]
+    for place, change in (hosts or {}).items():
+        cluster["platform"]["hosts"][place] |= change
+    return cluster
+
+
+def on(place: int, **change: Any) -> dict[str, Any]:
+    """A change of one host."""
+    return section({place: change})
+
+
+def machine(**facts: Any) -> dict[str, Any]:
+    """The stack with a machine type of its own."""
+    return section(platform__machines={"own": {"vcpus": 8, "memory_gib": 64, **facts}})
+
+
+def unused() -> dict[str, Any]:
+    return section(nodes__gpu__hosts=["lambda-1"])
+
+
+FIRST = "cluster.platform.hosts.0"
+SECOND = "cluster.platform.hosts.1"
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "hosts-address": (on(1, address="203.0.113.10", port=2222), on(1, address="203.0.113.10"), f"{SECOND}.address"),
+    "hosts-private-ip": (section(), on(1, private_ip="10.19.60.10"), f"{SECOND}.private_ip"),
+    "hosts-network": (on(0, private_ip="10.19.60.254"), on(0, private_ip="10.19.61.1"), f"{FIRST}.private_ip"),
+    "hosts-host-key": (section(), on(0, host_key=None), f"{FIRST}.host_key"),
+    "hosts-proxy": (on(1, proxy_jump="lambda-1"), on(1, proxy_jump="ubuntu@:x"), f"{SECOND}.proxy_jump"),
+    "hosts-key-private": (section(), section(), "cluster.platform.key"),
+    "hosts-key-missing": (section(), section(platform__key="/nowhere/key"), "cluster.platform.key"),
+    "hosts-unused": (section(), unused(), f"{SECOND}"),
+    "hosts-head-works": (section(), section(scheduler="slurm"), "cluster.nodes.gpu.hosts"),
+    "hosts-machine": (
+        machine(gpus=8, gpu_type="h100", fabric="infiniband", rdma=8),
+        machine(gpus=8),
+        "cluster.platform.machines.own.gpu_type",
+    ),
+    "hosts-storage": (section(), section(storage__shared={"kind": "filestore"}), "cluster.storage.shared.kind"),
+    "hosts-unconfined": (section(), section(scheduler="slurm"), "cluster.platform.image"),
+}
+"""Rule id -> what it passes, what it refuses, and where."""
+
+
+def planned(cluster: dict[str, Any]) -> Planned:
+    spec = ClusterSpec.model_validate(cluster)
+    return Planned(spec=spec, plan=plan_cluster(spec, spec.platform.known_machines(), images()[spec.platform.image]))
+
+
+def paths(rule: Check[Planned], cluster: dict[str, Any]) -> list[str]:
+    return [problem.path for problem in rule.run(planned(cluster))]
+
+
+def test_every_rule_has_cases() -> None:
+    assert [rule.id for rule in RULES] == list(CASES)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_a_rule_passes_and_refuses(rule: Check[Planned], tmp_path: Path) -> None:
+    good, bad, path = CASES[rule.id]
+    if rule.id == "hosts-key-private":
+        good, bad = (key_file(tmp_path / str(mode), mode) for mode in (0o600, 0o640))
+    assert paths(rule, good) == []
+    assert paths(rule, bad) == [path]
+
+
+def key_file(file: Path, mode: int) -> dict[str, Any]:
+    file.touch()
+    file.chmod(mode)
+    return section(platform__key=str(file))
+
+
+def rule(name: str) -> Check[Planned]:
+    return next(rule for rule in RULES if rule.id == name)
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"proxy_jump": "lambda-2"}, f"{SECOND}.proxy_jump"),  # itself
+        ({"proxy_jump": "u@h:70000", "proxy_host_key": KEY}, f"{SECOND}.proxy_jump"),
+        ({"proxy_jump": "u@h:22"}, f"{SECOND}.proxy_host_key"),
+        ({"proxy_jump": "u@h:22", "proxy_host_key": "what"}, f"{SECOND}.proxy_host_key"),
+        ({"proxy_jump": "u@h:22", "proxy_host_key": KEY}, None),
+    ],
+)
+def test_a_proxy_must_be_known_by_its_key_too(change: dict[str, Any], path: str | None) -> None:
+    assert paths(rule("hosts-proxy"), on(1, **change)) == ([path] if path else [])
+
+
+def test_a_host_key_that_is_none_is_refused_with_the_way_to_get_one() -> None:
+    [problem] = rule("hosts-host-key").run(planned(on(1, host_key="SHA256:abc")))
+    assert "yard hosts scan 203.0.113.11:22" in problem.fix
+
+
+def test_a_head_that_works_is_of_its_groups_machine_type() -> None:
+    cluster = section(head__machine="small-server")
+    assert paths(rule("hosts-head-works"), cluster) == ["cluster.head.machine"]
+
+
+def test_ports_that_must_be_up_belong_to_infiniband() -> None:
+    assert paths(rule("hosts-machine"), machine(rdma=2)) == ["cluster.platform.machines.own.rdma"]
+    assert paths(rule("hosts-machine"), machine(fabric="infiniband")) == ["cluster.platform.machines.own.rdma"]
