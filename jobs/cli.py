@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from jobs.commands import hosts, preview, prices, size, stackfiles, work
+from jobs.commands import existing, hosts, preview, prices, size, stackfiles, work
 from jobs.shell import YardGroup
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ TOPICS = (
     prices,
     stackfiles,
     size,
+    existing,
 )
 
 for _topic in TOPICS:

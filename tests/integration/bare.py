@@ -122,7 +122,9 @@ def boot(run: Path, names: Sequence[str], port_base: int) -> list[BareHost]:
 
 
 def _booted(host: BareHost) -> bool:
-    return host.ssh("systemctl is-system-running --wait >/dev/null; test -e /run/cloud-init/result.json").returncode == 0
+    return (
+        host.ssh("systemctl is-system-running --wait >/dev/null; test -e /run/cloud-init/result.json").returncode == 0
+    )
 
 
 class HostsProject(Project):

@@ -48,7 +48,7 @@ def private_ips_differ(planned: Planned) -> Iterator[Problem]:
     for path, host in _each(planned):
         address = str(host.private_ip)
         if address in seen:
-            rule, fix = f"{address} is {seen[address]}'s already", "correct one; `yard hosts scan` prints them"
+            rule, fix = f"{address} is {seen[address]}'s already", "correct one; `ip -4 address` on the host shows it"
             yield Problem(path=f"{path}.private_ip", rule=rule, fix=fix)
         seen.setdefault(address, host.called)
 

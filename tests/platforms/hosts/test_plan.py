@@ -48,7 +48,10 @@ def test_a_host_that_leaves_changes_no_other() -> None:
     hosts = listed("10.40.0.4", "10.40.0.7", "10.40.0.9")
     before = plan(hosts, ["b", "c"])
     after = plan([hosts[0], hosts[2]], ["c"])
-    assert (before.workers[1].name, before.workers[1].private_ip) == (after.workers[0].name, after.workers[0].private_ip)
+    assert (before.workers[1].name, before.workers[1].private_ip) == (
+        after.workers[0].name,
+        after.workers[0].private_ip,
+    )
 
 
 def test_a_host_without_a_name_is_called_by_its_address() -> None:

@@ -1,0 +1,206 @@
+"""The ledger of a borrowed machine, on a folder in its place: what `remember` notes, `give-back` restores."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.platforms.recording import ROOT
+
+NODE = ROOT / "components" / "platforms" / "hosts" / "node"
+HOSTS = "127.0.0.1 localhost\n127.0.1.1 mine\n\n192.0.2.1 theirs\n"
+
+
+def load() -> Any:
+    """Return the program `give-back` as a module."""
+    loader = SourceFileLoader("give_back", str(NODE / "give-back"))
+    spec = spec_from_loader("give_back", loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+GIVE_BACK = load()
+
+
+class Machine:
+    """A machine that is a folder, with a ledger of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.ledger = folder / "root", folder / "ledger"
+        self.root.mkdir()
+        self.ledger.mkdir()
+        (self.ledger / "keep-files").write_text("no\n")
+        (self.ledger / "notes").touch()
+        shutil.copy(NODE / "remember", self.ledger)
+
+    def write(self, path: str, text: str, mode: int = 0o644) -> Path:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(mode)
+        return file
+
+    def remember(self, *arguments: str) -> None:
+        """Note paths of the machine; options pass as they are."""
+        words = [word if word.startswith("--") else f"{self.root}/{word}" for word in arguments]
+        subprocess.run([self.ledger / "remember", *words], check=True)
+
+    def give_back(self) -> list[str]:
+        """Restore the files. Returns what stays."""
+        ledger = GIVE_BACK.Ledger(self.ledger)
+        kept = [path.relative_to(self.root).as_posix() for path in GIVE_BACK.restore_files(ledger)]
+        for path, _ in ledger.paths("folder"):
+            GIVE_BACK.remove_empty(path)
+        return kept
+
+    def files(self) -> dict[str, tuple[str, int]]:
+        """Everything that is there, folders included."""
+        return {
+            path.relative_to(self.root).as_posix(): (
+                path.read_text() if path.is_file() else "",
+                path.stat().st_mode & 0o7777,
+            )
+            for path in self.root.rglob("*")
+        }
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    made = Machine(tmp_path)
+    made.write("etc/hosts", HOSTS)
+    made.write("etc/munge/munge.key", "theirs", 0o400)
+    made.write("etc/default/slurmd", "SLURMD_OPTIONS=''\n", 0o600)
+    return made
+
+
+def test_everything_is_as_it_was(machine: Machine) -> None:
+    before = machine.files()
+    machine.remember("etc/default/slurmd", "etc/munge/munge.key", "etc/nfs.conf.d/deep/trainyard.conf")
+    machine.remember("--block", "etc/hosts", "etc/ssh/ssh_known_hosts")
+    machine.remember("--data", "shared")
+    machine.remember("--mount", "home/trainer")
+    machine.write("etc/default/slurmd", "ours\n")
+    (machine.root / "etc/munge/munge.key").chmod(0o600)
+    machine.write("etc/munge/munge.key", "ours")
+    machine.write("etc/nfs.conf.d/deep/trainyard.conf", "ours\n")
+    aside = HOSTS.replace("127.0.1.1", "# trainyard: 127.0.1.1")
+    machine.write("etc/hosts", f"{aside}# trainyard\n10.0.0.4 a\n# end of trainyard\n")
+    machine.write("etc/ssh/ssh_known_hosts", "# trainyard\na key\n# end of trainyard\n")
+    machine.write("shared/jobs/1/log", "words\n")
+    (machine.root / "home/trainer").mkdir(parents=True)
+    assert machine.give_back() == []
+    assert machine.files() == before
+
+
+def test_the_first_answer_stays(machine: Machine) -> None:
+    machine.remember("etc/default/slurmd", "etc/new")
+    machine.write("etc/default/slurmd", "ours\n")
+    machine.write("etc/new", "ours\n")
+    machine.remember("etc/default/slurmd", "etc/new")
+    machine.give_back()
+    assert (machine.root / "etc/default/slurmd").read_text() == "SLURMD_OPTIONS=''\n"
+    assert not (machine.root / "etc/new").exists()
+
+
+def test_what_others_wrote_meanwhile_stays(machine: Machine) -> None:
+    machine.remember("--block", "etc/hosts")
+    machine.remember("etc/own.d/ours.conf")
+    machine.write("etc/hosts", f"{HOSTS}# trainyard\n10.0.0.4 a\n# end of trainyard\n192.0.2.9 later\n")
+    machine.write("etc/own.d/ours.conf", "ours\n")
+    machine.write("etc/own.d/theirs.conf", "theirs\n")
+    machine.give_back()
+    assert (machine.root / "etc/hosts").read_text() == f"{HOSTS}192.0.2.9 later\n"
+    assert [path.name for path in (machine.root / "etc/own.d").iterdir()] == ["theirs.conf"]
+
+
+def test_peoples_files_stay_where_the_stack_file_keeps_them(machine: Machine) -> None:
+    (machine.ledger / "keep-files").write_text("yes\n")
+    machine.remember("--data", "shared", "home/trainer")
+    machine.write("shared/checkpoint", "weights")
+    assert machine.give_back() == ["shared"]
+    assert (machine.root / "shared/checkpoint").read_text() == "weights"
+
+
+def test_a_folder_that_was_there_is_neither_data_nor_ours(machine: Machine) -> None:
+    machine.write("shared/old", "old")
+    machine.remember("--data", "shared")
+    machine.give_back()
+    assert (machine.root / "shared/old").exists()
+
+
+def test_nothing_is_removed_under_a_mount(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.remember("etc/mounted")
+    file = machine.write("etc/mounted/theirs", "of another machine")
+    monkeypatch.setattr(GIVE_BACK, "mounted", lambda path: path == file.parent)
+    with pytest.raises(GIVE_BACK.StillInUse, match="something is mounted under"):
+        machine.give_back()
+    assert file.exists()
+
+
+def test_a_mount_that_still_holds_files_is_never_emptied(machine: Machine) -> None:
+    machine.remember("--mount", "shared")
+    file = machine.write("shared/of-the-head", "text")
+    machine.give_back()
+    assert file.exists()
+
+
+class Apt:
+    """Stands where give-back runs commands: packages that are there, and what a purge would take."""
+
+    def __init__(self, there: set[str], takes: set[str]) -> None:
+        self.there, self.takes = there, takes
+        self.ran: list[tuple[str, ...]] = []
+
+    def __call__(self, *command: str, timeout: float = 0) -> subprocess.CompletedProcess[str]:
+        self.ran.append(command)
+        said = ""
+        if command[0] == "dpkg-query":
+            said = "installed" if command[-1] in self.there else ""
+        elif command[:2] == ("apt-get", "-s"):
+            said = "".join(f"Purg {name} [1.0]\n" for name in sorted(self.takes))
+        return subprocess.CompletedProcess(command, 0, said, "")
+
+    def changes(self) -> list[str]:
+        """The commands that change packages."""
+        return [" ".join(command[3:]) for command in self.ran if command[:2] == ("apt-get", "-q")]
+
+
+def packages(machine: Machine, monkeypatch: pytest.MonkeyPatch, takes: set[str]) -> tuple[list[str], list[str]]:
+    """Give packages back: pdsh and munge came, ntp was driven out. Returns what stays, and what was changed."""
+    notes = "package:pdsh\tabsent\npackage:munge\tabsent\npackage:ntp\tremoved\npackage:gone\tabsent\n"
+    (machine.ledger / "notes").write_text(notes)
+    apt = Apt({"pdsh", "munge", "vim"}, takes)
+    monkeypatch.setattr(GIVE_BACK, "run", apt)
+    return GIVE_BACK.restore_packages(GIVE_BACK.Ledger(machine.ledger)), apt.changes()
+
+
+def test_packages_that_came_go_and_those_driven_out_return(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    stay, changes = packages(machine, monkeypatch, {"pdsh", "munge"})
+    assert stay == []
+    assert changes == ["purge munge pdsh", "--no-install-recommends install ntp"]
+
+
+def test_packages_that_others_need_now_stay(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    stay, changes = packages(machine, monkeypatch, {"pdsh", "munge", "their-slurm"})
+    assert stay == ["munge", "pdsh"]
+    assert changes == []
+
+
+def test_remember_notes_what_an_installation_brings(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = machine.root / "dpkg-query"
+    fake.write_text("#!/bin/sh\nprintf 'ii package:a\\n'\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{machine.root}:/usr/bin:/bin")
+    machine.remember("--before-packages")
+    fake.write_text("#!/bin/sh\nprintf 'ii package:b\\nrc package:c\\n'\n")
+    machine.remember("--before-packages")  # again, after an installation that was cut short: the first stays
+    machine.remember("--after-packages")
+    assert (machine.ledger / "notes").read_text() == "package:b\tabsent\npackage:a\tremoved\n"
