@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from jobs.commands import existing, hosts, preview, prices, size, stackfiles, work
+from jobs.commands import existing, hosts, preview, prices, recipes, size, stackfiles, work
 from jobs.shell import YardGroup
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
 
 TOPICS = (
     work,
+    recipes,
     hosts,
     preview,
     prices,

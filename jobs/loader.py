@@ -31,6 +31,14 @@ def recipe_names() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 
+def has_smoke(recipe: str) -> bool:
+    """Tell whether a recipe has a smaller size. Raises JobFileError when its file cannot be read."""
+    raw, problems = _read(find(recipe))
+    if problems:
+        raise JobFileError(recipe, problems)
+    return raw.get("smoke") is not None
+
+
 def load_job(
     job: str, overrides: Mapping[str, Any], env: Mapping[str, str], args: Sequence[str], *, smoke: bool = False
 ) -> LoadedJob:

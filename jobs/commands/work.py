@@ -1,4 +1,4 @@
-"""Commands about jobs: submit, ps, logs, wait, cancel, resume, recipes."""
+"""Commands about jobs: submit, ps, logs, wait, cancel, resume."""
 
 from __future__ import annotations
 

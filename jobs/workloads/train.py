@@ -57,6 +57,7 @@ PRESETS = {
     "opt-6.7b": Shape(32, 4096, 32, 50272, 2048),
     "13b": Shape(44, 4096, 64, 50432, 2048),
     "20b": Shape(44, 6144, 64, 50432, 2048),
+    "opt-175b": Shape(96, 12288, 96, 50272, 2048),
 }
 """13b is what Lambda's scaling post calls so: the 20B shape with a hidden size of 4096."""
 

@@ -16,7 +16,7 @@ from jobs.cli import TOPICS, app
 from tests.jobs.conftest import FakeStack, MakeProgram
 
 COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
-WITHOUT_A_CLUSTER = {"checks", "preview", "prices", "schema", "size"}
+WITHOUT_A_CLUSTER = {"checks", "preview", "prices", "recipes", "schema", "size"}
 """Commands that read stack files or the catalog, and no cluster's outputs."""
 
 

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Job hello: 2 nodes, 16 ranks, started by srun.
+# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
+#SBATCH --job-name=hello
+#SBATCH --partition=gpu
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-node=8
+#SBATCH --exclusive
+#SBATCH --mem=0
+#SBATCH --time=00:05:00
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR2@75
+#SBATCH --output=job.log
+set -euo pipefail
+
+readonly workdir=''
+readonly gpus_per_node=8 tasks_per_node=8
+readonly ranks_per_task=1 leads=0 strays=0
+readonly retries=0 chain=1 checkpoint_dir=''
+readonly step_options=(--kill-on-bad-exit=1)
+
+enter() { begin; }
+
+work() {
+  export NCCL_IB_DISABLE=1
+  export NCCL_IBEXT_DISABLE=1
+  export BUSBW_FLOOR=300
+  # The warning before the time limit is for work that handles it; other work goes on.
+  exec bash -euo pipefail -c 'trap "" USR2; source "$0"' "$RUN_DIR/run.sh"
+}
+

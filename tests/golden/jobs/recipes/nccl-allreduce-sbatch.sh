@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Job nccl-allreduce-sbatch: 2 nodes, 16 ranks, started by srun.
+# Needs: Slurm with PMIx, and nccl-tests built with MPI at /opt/nccl-tests (NDv4 and NDv5 images have it)
+# Unproved: has never run with nccl-tests, which needs real GPUs; the smoke size is our own all-reduce by the same launcher
+# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
+#SBATCH --job-name=nccl-allreduce-sbatch
+#SBATCH --partition=gpu
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-node=8
+#SBATCH --exclusive
+#SBATCH --mem=0
+#SBATCH --time=00:30:00
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR2@300
+#SBATCH --output=job.log
+set -euo pipefail
+
+readonly workdir=''
+readonly gpus_per_node=8 tasks_per_node=8
+readonly ranks_per_task=1 leads=0 strays=0
+readonly retries=0 chain=1 checkpoint_dir=''
+readonly step_options=(--kill-on-bad-exit=1 --mpi=pmix)
+
+enter() { begin; }
+
+work() {
+  export NCCL_IB_DISABLE=1
+  export NCCL_IBEXT_DISABLE=1
+  export BUSBW_FLOOR=300
+  export NCCL_DEBUG=WARN
+  # The warning before the time limit is for work that handles it; other work goes on.
+  exec bash -euo pipefail -c 'trap "" USR2; source "$0"' "$RUN_DIR/run.sh"
+}
+

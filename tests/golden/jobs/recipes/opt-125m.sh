@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Job opt-125m: 1 node, 8 ranks, started by torchrun.
+# Needs: torch 2.6 or newer
+# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
+#SBATCH --job-name=opt-125m
+#SBATCH --partition=gpu
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=8
+#SBATCH --exclusive
+#SBATCH --mem=0
+#SBATCH --time=01:00:00
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR2@300
+#SBATCH --output=job.log
+set -euo pipefail
+
+readonly workdir=''
+readonly gpus_per_node=8 tasks_per_node=8
+readonly ranks_per_task=8 leads=0 strays=0
+readonly retries=2 chain=1 checkpoint_dir=checkpoints
+readonly step_options=(--kill-on-bad-exit=1)
+
+enter() { begin; }
+
+work() {
+  export NCCL_IB_DISABLE=1
+  export NCCL_IBEXT_DISABLE=1
+  export BUSBW_FLOOR=300
+  # The warning before the time limit is for work that handles it; other work goes on.
+  trap '' USR2
+  exec python3 -u -m torch.distributed.run \
+    --nnodes="$NNODES" --nproc-per-node="$TASKS_PER_NODE" --node-rank="$NODE_RANK" \
+    --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --max-restarts=0 \
+    "$RUN_DIR/"train.py --preset opt-125m --parallel fsdp2 --batch 256 --steps 50 --save-every 50 --run-dir "$CHECKPOINT_DIR"
+}
+

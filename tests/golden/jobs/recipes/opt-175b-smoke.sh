@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Job opt-175b: 2 nodes, 2 ranks, started by torchrun.
+# Needs: torch 2.6 or newer
+# Unproved: has never run; it needs 64 GPUs of 80 GB or more
+# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
+#SBATCH --job-name=opt-175b
+#SBATCH --partition=gpu
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=2
+#SBATCH --exclusive
+#SBATCH --mem=0
+#SBATCH --time=1-00:00:00
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR2@300
+#SBATCH --output=job.log
+set -euo pipefail
+
+readonly workdir=''
+readonly gpus_per_node=2 tasks_per_node=1
+readonly ranks_per_task=1 leads=0 strays=0
+readonly retries=10 chain=1 checkpoint_dir=checkpoints
+readonly step_options=(--kill-on-bad-exit=1)
+
+enter() { begin; }
+
+work() {
+  export NCCL_IB_DISABLE=1
+  export NCCL_IBEXT_DISABLE=1
+  export BUSBW_FLOOR=''
+  # The warning before the time limit is for work that handles it; other work goes on.
+  trap '' USR2
+  exec python3 -u -m torch.distributed.run \
+    --nnodes="$NNODES" --nproc-per-node="$TASKS_PER_NODE" --node-rank="$NODE_RANK" \
+    --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --max-restarts=0 \
+    "$RUN_DIR/"train.py --preset tiny --parallel ddp --batch 4 --steps 4 --save-every 2 --run-dir "$CHECKPOINT_DIR"
+}
+
