@@ -12,18 +12,16 @@ names_for_ranks() {
   done | sort -u
 }
 
-# The file that DeepSpeed reads: KEY=VALUE, no comment and no empty line, or its parser gives up. DeepSpeed puts each
-# value between double quotes on pdsh's command line, so some characters cannot be handed on.
+# The file that DeepSpeed reads: KEY=VALUE, no comment and no empty line, or its parser gives up. DeepSpeed puts the
+# values on pdsh's command line as they are (0.19) or between double quotes (0.16): so only plain ones can be handed on.
 write_deepspeed_env() {
   export DS_ENV_FILE=$RUN_DIR/deepspeed.env
   local name
   for name in $(names_for_ranks); do
-    case ${!name} in
-      *[\"\$\`\\%]* | *$'\n'*)
-        say "DeepSpeed cannot hand on $name, whose value holds a quote, \$, \`, \\, % or a line break; change it"
-        exit 2
-        ;;
-    esac
+    if [[ ! ${!name} =~ ^[A-Za-z0-9_./:,@+=^-]*$ ]]; then
+      say "DeepSpeed cannot hand on $name='${!name}'; use letters, digits and _./:,@+=^- in it, or deepspeed-no-ssh"
+      exit 2
+    fi
     printf '%s=%s\n' "$name" "${!name}"
   done >"$DS_ENV_FILE"
 }

@@ -33,8 +33,8 @@ def choose_backend(wanted: str, dist: Any, *, cuda: bool) -> str:
     }
     if not there[wanted]:
         fixes = {
-            "ucc": "torch from PyPI never has it, and PyPI's package `ucc` is another thing; use an image whose torch was "
-            "built with USE_C10D_UCC, or --backend auto",
+            "ucc": "torch from PyPI never has it, and PyPI's package `ucc` is another thing; use an image whose torch "
+            "was built with USE_C10D_UCC, or --backend auto",
             "nccl": "it needs a GPU and torch built for CUDA; use --backend auto",
         }
         raise SystemExit(f"this torch has no backend {wanted}: {fixes[wanted]}")

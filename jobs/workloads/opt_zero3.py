@@ -1,9 +1,9 @@
 """Fine-tune an OPT with DeepSpeed's ZeRO-3: weights, gradients and optimizer are split over all ranks.
 
 The weights of a checkpoint are split while they are read, so that no host needs the whole model; bf16 throughout.
-Needs deepspeed, transformers and accelerate. Data is made up unless --data names a file of JSON lines with a `text` each. Without
---model the shape is made from numbers, with fresh weights, and nothing is downloaded. DeepSpeed's launchers, torchrun
-and a scheduler can all start it.
+Needs deepspeed, transformers and accelerate. Data is made up unless --data names a file of JSON lines with a `text`
+each. Without --model the shape is made from numbers, with fresh weights, and nothing is downloaded. DeepSpeed's
+launchers, torchrun and a scheduler can all start it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 
 def deepspeed_config(options: argparse.Namespace) -> dict[str, Any]:
@@ -70,7 +71,7 @@ def batches(torch: Any, transformers: Any, options: argparse.Namespace, rank: in
             ]
 
 
-def train(options: argparse.Namespace) -> None:
+def train(options: argparse.Namespace) -> NoReturn:
     """Run the steps; go on from the newest checkpoint of the folder, and leave one."""
     import deepspeed  # noqa: PLC0415  (seconds, which --help should not take)
     import torch  # noqa: PLC0415
@@ -95,11 +96,15 @@ def train(options: argparse.Namespace) -> None:
         if rank == 0:
             seconds = time.perf_counter() - begin
             rate = options.batch * options.accumulate * options.seq * ranks / seconds
-            print(f"step {engine.global_steps} loss {float(loss):.4f} {rate:.0f} tokens/s", flush=True)
+            print(f"step {engine.global_steps} loss {float(loss.detach()):.4f} {rate:.0f} tokens/s", flush=True)
         if folder and (engine.global_steps % options.save_every == 0 or engine.global_steps == options.steps):
             engine.save_checkpoint(folder)
     if rank == 0:
         print(json.dumps({"steps": engine.global_steps, "ranks": ranks}), flush=True)
+    torch.distributed.barrier()
+    # Gloo's threads may hold a rank back for ever once its work is done.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
