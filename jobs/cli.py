@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from jobs.commands import existing, hosts, preview, prices, recipes, size, stackfiles, work
+from jobs.commands import data, existing, hosts, preview, prices, recipes, size, stackfiles, work
 from jobs.shell import YardGroup
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ TOPICS = (
     stackfiles,
     size,
     existing,
+    data,
 )
 
 for _topic in TOPICS:

@@ -91,9 +91,9 @@ def work(options: argparse.Namespace) -> dict[str, Any]:
     return prepare(Wish(source=options.input, **{name: getattr(options, name) for name in names}), Meter())
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run. Returns the exit code: 1 for what is wrong with files, 130 when interrupted."""
-    options = parse()
+    options = parse(arguments)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     if options.leash:

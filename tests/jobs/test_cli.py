@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -16,7 +18,7 @@ from jobs.cli import TOPICS, app
 from tests.jobs.conftest import FakeStack, MakeProgram
 
 COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
-WITHOUT_A_CLUSTER = {"checks", "preview", "prices", "recipes", "schema", "size"}
+WITHOUT_A_CLUSTER = {"checks", "commands", "preview", "prices", "recipes", "schema", "size"}
 """Commands that read stack files or the catalog, and no cluster's outputs."""
 
 
@@ -31,9 +33,9 @@ def test_no_topic_is_forgotten() -> None:
     assert {topic.__name__.rpartition(".")[2] for topic in TOPICS} == with_commands
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_json_and_a_stack(command: str) -> None:
-    code, out, _ = yard(command, "--help")
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_json_and_a_stack(command: tuple[str, ...]) -> None:
+    code, out, _ = yard(*command, "--help")
     assert code == 0
     expected = ["--json"] if command in WITHOUT_A_CLUSTER else ["--json", "--stack", "TRAINYARD_STACK", "local"]
     assert [option for option in expected if option not in out] == []
