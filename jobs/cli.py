@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from jobs.commands import data, existing, hosts, preview, prices, recipes, size, stackfiles, work
+from jobs.commands import data, existing, hosts, preview, prices, recipes, size, stackfiles, sync, work
 from jobs.shell import YardGroup
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ TOPICS = (
     size,
     existing,
     data,
+    sync,
 )
 
 for _topic in TOPICS:

@@ -4,7 +4,8 @@ ClusterError
 ├── JobFileError    the job file breaks rules; carries every problem found
 ├── JobError        a job that is not there, or not in the state that the command needs
 ├── StackError      the stack's outputs cannot be read
-└── RemoteError     a command on the cluster failed, or the cluster cannot be reached
+├── RemoteError     a command on the cluster failed, or the cluster cannot be reached
+└── SyncError       a directory that cannot be sent
 """
 
 from __future__ import annotations
@@ -35,3 +36,7 @@ class StackError(ClusterError):
 
 class RemoteError(ClusterError):
     """A command on the cluster failed, or no host answered."""
+
+
+class SyncError(ClusterError):
+    """A directory that cannot be sent to the cluster."""
