@@ -84,7 +84,9 @@ def _spec_of(provider: str) -> type[PlatformSpec]:
 def _machines_of(provider: str) -> dict[str, Any]:
     """With that provider, only its machine types: an editor offers them by name."""
     machine = {"properties": {"machine": {"enum": sorted(machines(provider))}}}
-    chosen = {"properties": {"provider": {"const": provider}}, "required": ["provider"]}
+    # Where a stack file brings machine types of its own, no list of names could be whole.
+    own = {"required": ["machines"]}
+    chosen = {"properties": {"provider": {"const": provider}}, "required": ["provider"], "not": own}
     return {
         "if": {"properties": {"platform": chosen}, "required": ["platform"]},
         "then": {"properties": {"head": machine, "nodes": {"additionalProperties": machine}}},

@@ -143,8 +143,15 @@ class CapacitySpec(Model):
         return self
 
 
+def _count_or_hosts(schema: dict[str, Any]) -> None:
+    schema["required"].remove("count")
+    schema["anyOf"] = [{"required": ["count"]}, {"required": ["hosts"]}]
+
+
 class GroupSpec(Model):
     """A node group: equal machines, one Slurm partition."""
+
+    model_config = ConfigDict(json_schema_extra=_count_or_hosts)
 
     machine: MachineName
     count: Annotated[int, Field(ge=1, le=2000, strict=True, description="must be a whole number", examples=[2])]
@@ -241,6 +248,7 @@ class ClusterSpec(Model):
     name: Annotated[Name, Field(examples=["yard"])]
     platform: Annotated[SerializeAsAny[PlatformSpec], Field(examples=[{"provider": "local"}])]
     scheduler: Annotated[Literal["slurm", "none"], Field(examples=["slurm"])] = "slurm"
+    """Who hands out nodes; without one, `yard` itself starts jobs over ssh."""
     network: Annotated[NetworkSpec, Field(examples=[{"cidr": "10.77.0.0/20"}])] = NetworkSpec()
     head: Annotated[HeadSpec, Field(examples=[{"machine": "vm-head"}])]
     nodes: Annotated[

@@ -31,7 +31,7 @@ def test_every_check_says_its_rule_and_its_fix() -> None:
 
 def test_words_come_from_the_checks() -> None:
     found = {check.id: check for check in list_checks()}
-    assert found["machine-known"].fixes == ("write {meant}", "use one of {known}")
+    assert found["machine-known"].fixes == ("write {meant}", "use one of {some}")
     assert found["azure-fabric"].platform == "azure"
     assert found["price"].level == "info"
 

@@ -22,7 +22,8 @@ def machine_known(draft: Draft) -> Iterator[Problem]:
     for path, name in _machines_asked_for(draft):
         if name not in known:
             meant = nearest(name, known)
-            fix = f"write {meant}" if meant else f"use one of {', '.join(known) or 'your own, under platform.machines'}"
+            some = ", ".join(known) or "your own, under platform.machines"
+            fix = f"write {meant}" if meant else f"use one of {some}"
             yield Problem(path=path, rule=f"must be a machine type of the platform {draft.platform.provider}", fix=fix)
 
 

@@ -43,17 +43,21 @@ def _listed(check: Check[Any], platform: str) -> Listed:
 
 def _fixes(check: Check[Any]) -> Iterator[str]:
     tree = ast.parse(dedent(inspect.getsource(check.run)))
-    assigned = {
-        target.id: node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+    assigned = dict(pair for node in ast.walk(tree) if isinstance(node, ast.Assign) for pair in _named(node))
     for node in ast.walk(tree):
         if isinstance(node, ast.keyword) and node.arg == "fix":
             value = assigned.get(node.value.id, node.value) if isinstance(node.value, ast.Name) else node.value
             yield from _texts(value)
+
+
+def _named(node: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
+    """Yield what each name is assigned, also side by side as in `rule, fix = ...`."""
+    for target in node.targets:
+        if isinstance(target, ast.Name):
+            yield target.id, node.value
+        elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            names = (name.id if isinstance(name, ast.Name) else "" for name in target.elts)
+            yield from zip(names, node.value.elts, strict=True)
 
 
 def _texts(value: ast.expr) -> Iterator[str]:

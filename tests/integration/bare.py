@@ -43,7 +43,8 @@ find . -xdev -maxdepth 1 -printf 'top %p %m\\n' | sort
 find etc usr/local opt srv home var/lib var/log var/spool -xdev -maxdepth 2 -type d -printf 'folder %p %m %u\\n' | sort
 dpkg-query -W -f 'package ${Package} ${Version} ${Status}\\n'
 systemctl list-unit-files --no-legend --state=enabled,masked | awk '{ print "unit", $1, $2 }' | sort
-systemctl list-units --no-legend --plain --type=service,mount,automount --state=active | awk '{ print "active", $1 }' | sort
+systemctl list-units --no-legend --plain --type=service,mount,automount --state=active |
+  awk '{ print "active", $1 }' | sort
 sysctl net.core.rmem_max net.ipv4.tcp_wmem vm.zone_reclaim_mode
 """
 """Everything that a cluster may leave behind, as lines that can be compared."""

@@ -17,8 +17,24 @@ import jobs.commands
 from jobs.cli import TOPICS, app
 from tests.jobs.conftest import FakeStack, MakeProgram
 
-COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
-WITHOUT_A_CLUSTER = {"checks", "commands", "preview", "prices", "recipes", "schema", "size"}
+
+def commands(group: Any, *before: str) -> Iterator[tuple[str, ...]]:
+    """Yield the words of every command, those of a group within a group, too."""
+    for name, command in group.commands.items():
+        words = (*before, name)
+        yield from commands(command, *words) if hasattr(command, "commands") else [words]
+
+
+COMMANDS = sorted(commands(get_command(app)))
+WITHOUT_A_CLUSTER = {
+    ("checks",),
+    ("hosts", "scan"),
+    ("preview",),
+    ("prices", "update"),
+    ("recipes",),
+    ("schema",),
+    ("size",),
+}
 """Commands that read stack files or the catalog, and no cluster's outputs."""
 
 

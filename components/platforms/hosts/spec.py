@@ -37,7 +37,9 @@ Login = Annotated[
     str,
     Field(pattern=r"^[a-z_][a-z0-9_-]{0,31}$", description="must be the name of a user", examples=["ubuntu"]),
 ]
-Port = Annotated[int, Field(ge=1, le=65535, strict=True, examples=[22])]
+Port = Annotated[
+    int, Field(ge=1, le=65535, strict=True, description="must be a whole number from 1 to 65535", examples=[22])
+]
 KeyFile = Annotated[
     str,
     Field(
@@ -55,6 +57,7 @@ class Host(Model):
     """Where ssh reaches it from here, or from the proxy."""
     port: Annotated[Port, Field(examples=[22])] = 22
     user: Annotated[Login | None, Field(examples=["ubuntu"])] = None
+    """Who logs in there: root, or one who becomes root without a password."""
     key: Annotated[KeyFile | None, Field(examples=["~/.ssh/id_ed25519"])] = None
     """File of the private key; without one, the ssh agent is asked."""
     host_key: Annotated[str | None, Field(examples=["ssh-ed25519 AAAA..."])] = None
@@ -92,6 +95,7 @@ class MachineFacts(Model):
         ),
     ] = None
     fabric: Annotated[Literal["ethernet", "infiniband"], Field(examples=["ethernet"])] = "ethernet"
+    """What collectives use; the bring-up looks whether it is there."""
     rdma: Annotated[int, Field(ge=0, le=64, strict=True, description="must be a whole number", examples=[8])] = 0
     """How many InfiniBand ports must be up."""
 
@@ -125,9 +129,11 @@ class Spec(PlatformSpec):
         tuple[Host, ...],
         Field(min_length=1, examples=[[{"address": "203.0.113.10", "private_ip": "10.0.0.10"}]]),
     ]
+    """Every machine there is: the head by its name, or the first; groups take the others in this order."""
     user: Annotated[Login, Field(examples=["ubuntu"])] = "root"
     """Who logs in where a host names nobody: root, or one who becomes root without a password."""
     key: Annotated[KeyFile | None, Field(examples=["~/.ssh/id_ed25519"])] = None
+    """File of the private key where a host names none; without one, the ssh agent is asked."""
     machines: Annotated[
         dict[MachineName, MachineFacts],
         Field(
