@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from jobs.commands import data, existing, hosts, preview, prices, recipes, size, stackfiles, sync, work
+from jobs.commands import bench, data, existing, hosts, preview, prices, recipes, size, stackfiles, sync, work
 from jobs.shell import YardGroup
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ TOPICS = (
     existing,
     data,
     sync,
+    bench,
 )
 
 for _topic in TOPICS:

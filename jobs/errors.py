@@ -5,7 +5,8 @@ ClusterError
 ├── JobError        a job that is not there, or not in the state that the command needs
 ├── StackError      the stack's outputs cannot be read
 ├── RemoteError     a command on the cluster failed, or the cluster cannot be reached
-└── SyncError       a directory that cannot be sent
+├── SyncError       a directory that cannot be sent
+└── BenchError      a benchmark that gave no figures, or a record that cannot be read
 """
 
 from __future__ import annotations
@@ -40,3 +41,7 @@ class RemoteError(ClusterError):
 
 class SyncError(ClusterError):
     """A directory that cannot be sent to the cluster."""
+
+
+class BenchError(ClusterError):
+    """A benchmark that gave no figures, or a record that cannot be read."""
