@@ -17,7 +17,11 @@ from tests.jobs.conftest import FakeStack, MakeProgram, Program, outputs
 SSH = r"""
 line="${!#}"
 case $line in
-  *sbatch*) d={root}/sent/$(ls {root}/sent | wc -l); mkdir "$d"; tar -xC "$d" --strip-components=1; ls {root}/sent | wc -l ;;
+  *sbatch*)
+    d={root}/sent/$(ls {root}/sent | wc -l)
+    mkdir "$d"
+    tar -xC "$d" --strip-components=1
+    ls {root}/sent | wc -l ;;
   *"exec bash -c"*) cat {root}/job.log; printf '\x1eJobId=1 JobName=x JobState={state} ExitCode=0:0 Restarts=0\n' ;;
   *scontrol*) echo 'JobId=1 JobName=x JobState=COMPLETED ExitCode=0:0 Restarts=0' ;;
   cat*) cat {root}/output ;;

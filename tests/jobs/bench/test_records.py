@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ def test_a_picture_is_drawn(made: Record, tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_the_rest_is_still_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     save(scaling(), tmp_path / "r.json")
     code, out, err = yard("scaling", "--from", str(tmp_path / "r.json"), "--out", str(tmp_path / "plots"))
     assert code == 0
