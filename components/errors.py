@@ -1,7 +1,8 @@
 """What can go wrong, as types.
 
 ClusterError
-├── StackFileError   the stack file breaks rules; carries every problem found
+├── FileError        a file breaks rules; carries every problem found
+│   └── StackFileError   a stack file
 ├── CatalogError     a fact file of the project itself is wrong
 ├── PlatformError    a machine could not be made, started or reached
 └── ContractError    stack outputs that this version cannot read
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 class ClusterError(Exception):
@@ -48,15 +50,24 @@ class RuleError(ValueError):
         self.at = at
 
 
-class StackFileError(ClusterError):
-    """A stack file that may not be used; `problems` holds every reason, not just the first."""
+class FileError(ClusterError):
+    """A file that may not be used; `problems` holds every reason, not just the first."""
+
+    spared: ClassVar[str]
+    """What was not done, for the file is not right."""
 
     def __init__(self, file: str, problems: Sequence[Problem]) -> None:
         self.file = file
         self.problems = tuple(problems)
         lines = "\n".join(f"  {problem.line(file)}" for problem in self.problems)
         plural = "problem" if len(self.problems) == 1 else "problems"
-        super().__init__(f"{len(self.problems)} {plural} in {file}; nothing was changed.\n{lines}")
+        super().__init__(f"{len(self.problems)} {plural} in {file}; nothing was {self.spared}.\n{lines}")
+
+
+class StackFileError(FileError):
+    """A stack file that may not be used."""
+
+    spared = "changed"
 
 
 class CatalogError(ClusterError):

@@ -1,7 +1,7 @@
 """What can go wrong on the way of a job, as types.
 
 ClusterError
-├── JobFileError    the job file breaks rules; carries every problem found
+├── JobFileError    the job file breaks rules; a FileError, it carries every problem found
 ├── JobError        a job that is not there, or not in the state that the command needs
 ├── StackError      the stack's outputs cannot be read
 ├── RemoteError     a command on the cluster failed, or the cluster cannot be reached
@@ -11,20 +11,13 @@ ClusterError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from components.errors import ClusterError, Problem
+from components.errors import ClusterError, FileError
 
 
-class JobFileError(ClusterError):
-    """A job file that may not be used; `problems` holds every reason, not just the first."""
+class JobFileError(FileError):
+    """A job file that may not be used."""
 
-    def __init__(self, file: str, problems: Sequence[Problem]) -> None:
-        self.file = file
-        self.problems = tuple(problems)
-        lines = "\n".join(f"  {problem.line(file)}" for problem in self.problems)
-        plural = "problem" if len(self.problems) == 1 else "problems"
-        super().__init__(f"{len(self.problems)} {plural} in {file}; nothing was submitted.\n{lines}")
+    spared = "submitted"
 
 
 class JobError(ClusterError):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from jobs.doctor.findings import Check, Examined, Finding
+from jobs.doctor.gpu_checks import check_driver, check_faults, check_gpus, check_infiniband, check_topology
 from jobs.doctor.node_checks import (
     check_clock,
-    check_gpus,
     check_memlock,
     check_mounts,
     check_queue,
@@ -15,19 +15,27 @@ from jobs.doctor.node_checks import (
     check_status,
 )
 from jobs.doctor.peer_checks import check_munge, check_names, check_nfs, check_reach, check_routes, check_tcp
+from jobs.doctor.system_checks import check_disk, check_interfaces, check_settings
 
 CHECKS: dict[str, Check] = {
     "reach": check_reach,
     "munge": check_munge,
     "clock": check_clock,
     "names": check_names,
+    "interfaces": check_interfaces,
     "routes": check_routes,
     "tcp": check_tcp,
     "mounts": check_mounts,
+    "disk": check_disk,
     "nfs": check_nfs,
     "services": check_services,
     "status": check_status,
+    "driver": check_driver,
     "gpus": check_gpus,
+    "faults": check_faults,
+    "topology": check_topology,
+    "infiniband": check_infiniband,
+    "settings": check_settings,
     "software": check_software,
     "shm": check_shm,
     "memlock": check_memlock,
@@ -36,6 +44,11 @@ CHECKS: dict[str, Check] = {
 """In the order of cause before effect: a wrong key is said before the daemon that it keeps down."""
 
 
+SLURMS = frozenset({"munge", "queue"})
+"""Checks of what only Slurm needs."""
+
+
 def judge(examined: Examined) -> dict[str, list[Finding]]:
     """Return the findings of every check by name; an empty list is a pass."""
-    return {name: list(check(examined)) for name, check in CHECKS.items()}
+    fitting = {name: check for name, check in CHECKS.items() if examined.has_slurm or name not in SLURMS}
+    return {name: list(check(examined)) for name, check in fitting.items()}

@@ -38,6 +38,7 @@ def probe_script(cluster: Cluster, name: str, nonce: str) -> str:
         "nonce": nonce,
         "shared": f"{cluster.shared_path}/jobs",
         "job_user": cluster.head.user,
+        "scheduler": cluster.scheduler,
         "probes": " ".join(probe_names()),
     }
     assignments = "".join(f"{key}={shlex.quote(value)}\n" for key, value in facts.items())

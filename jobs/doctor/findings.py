@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
@@ -32,6 +33,11 @@ class Examined:
     reports: Mapping[str, HostReport]
 
     @property
+    def has_slurm(self) -> bool:
+        """Whether Slurm runs the jobs."""
+        return self.cluster.scheduler == "slurm"
+
+    @property
     def answered(self) -> list[HostReport]:
         """The reports of the hosts that answered to the end."""
         return [report for report in self.reports.values() if not report.trouble]
@@ -48,3 +54,11 @@ class Examined:
 
 
 Check = Callable[[Examined], Iterator[Finding]]
+
+
+def odd_ones(values: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, its value, the usual value) of those that differ from most; of a draw, the first is usual."""
+    usual = Counter(values.values()).most_common(1)
+    for name, value in values.items():
+        if value != usual[0][0]:
+            yield name, value, usual[0][0]

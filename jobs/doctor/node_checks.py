@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator
 
-from jobs.doctor.findings import Examined, Finding
+from jobs.doctor.findings import Examined, Finding, odd_ones
 
 _REBOOT = "`yard ssh {node} --admin -- sudo systemctl restart trainyard-bootstrap` runs its stages again"
 _CLOCK_OFFSET_SECONDS = 0.5
@@ -116,37 +115,19 @@ def check_shm(examined: Examined) -> Iterator[Finding]:
             )
 
 
-def check_gpus(examined: Examined) -> Iterator[Finding]:
-    """As many GPUs answer as the outputs promise."""
-    expected = {node.name: node.gpus for node in examined.cluster.nodes}
-    for report in examined.workers:
-        found = int(next(iter(report.of("gpus")), ("0",))[0] or 0)
-        if found != expected[report.name]:
-            yield Finding(
-                probe="gpus",
-                node=report.name,
-                what=f"{found} GPUs answer, {expected[report.name]} are expected",
-                cause="a GPU has fallen off the bus, or the driver is not loaded",
-                fix=f"look for Xid in `dmesg` on {report.name}; reboot it, and replace it when that does not help",
-            )
-
-
 def check_software(examined: Examined) -> Iterator[Finding]:
-    """python and torch agree on the workers, Slurm on all hosts. The majority is taken to be right."""
-    for what, reports in (("python", examined.workers), ("torch", examined.workers), ("slurm", examined.answered)):
+    """python, torch and NCCL agree on the workers, Slurm on all hosts. The majority is taken to be right."""
+    slurm = [("slurm", examined.answered)] if examined.has_slurm else []
+    for what, reports in (*((what, examined.workers) for what in ("python", "torch", "nccl")), *slurm):
         versions = {report.name: report.value("software", what) or "absent" for report in reports}
-        if not versions:
-            continue
-        usual = Counter(versions.values()).most_common(1)[0][0]
-        for name, version in versions.items():
-            if version != usual:
-                yield Finding(
-                    probe="software",
-                    node=name,
-                    what=f"{what} is {version}, elsewhere {usual}",
-                    cause="it was made from another image, or packages were changed by hand",
-                    fix=f"replace the node by one from the same image as the others, or install {what} {usual}",
-                )
+        for name, version, usual in odd_ones(versions):
+            yield Finding(
+                probe="software",
+                node=name,
+                what=f"{what} is {version}, elsewhere {usual}",
+                cause="it was made from another image, or packages were changed by hand",
+                fix=f"replace the node by one from the same image as the others, or install {what} {usual}",
+            )
 
 
 def check_queue(examined: Examined) -> Iterator[Finding]:
@@ -170,14 +151,14 @@ def check_queue(examined: Examined) -> Iterator[Finding]:
 
 
 def check_memlock(examined: Examined) -> Iterator[Finding]:
-    """A task that Slurm starts may lock all memory: RDMA registers its buffers."""
-    head = examined.head
-    for name, limit in head.of("memlock") if head else ():
-        if limit != "unlimited":
-            yield Finding(
-                probe="memlock",
-                node=name,
-                what=f"a task may lock {limit} KiB of memory only",
-                cause="slurmd runs without LimitMEMLOCK=infinity, or PropagateResourceLimits passes on a login's limit",
-                fix=_REBOOT.format(node=name) + ", and restart slurmd there",
-            )
+    """A rank may lock all memory: RDMA registers its buffers. Under ssh's limits only RDMA is worth a finding."""
+    fabric = {node.name: node.fabric for node in examined.cluster.nodes}
+    for name, limit in (row for report in examined.answered for row in report.of("memlock")):
+        if limit == "unlimited" or not (examined.has_slurm or fabric[name].startswith("infiniband")):
+            continue
+        cause = "slurmd runs without LimitMEMLOCK=infinity, or PropagateResourceLimits passes on a login's limit"
+        fix = _REBOOT.format(node=name) + ", and restart slurmd there"
+        if not examined.has_slurm:
+            cause, fix = "nothing raises ssh's limit", f"`* - memlock unlimited` in /etc/security/limits.d on {name}"
+        what = f"a task may lock {limit} KiB of memory only"
+        yield Finding(probe="memlock", node=name, what=what, cause=cause, fix=fix)

@@ -2,7 +2,7 @@
 # Words that every probe uses. All files here are joined, lib.sh first and run.sh last, behind a few assignments made by
 # jobs/doctor/collect.py, and run as root on one node: `self` and `self_ip` are that node, `head` is the head's name,
 # `hosts` is an associative array from every host's name to its private address, `nonce` names this examination,
-# `shared` is the folder on the shared file system, `job_user` owns it.
+# `shared` is the folder on the shared file system, `job_user` owns it, `scheduler` is the cluster's (slurm or none).
 # A probe is a file NAME.sh with NAME_facts (what this node can tell by itself) and, where nodes must be compared or must
 # meet, NAME_peers (run when every node has told its facts) and NAME_leave (tidies up).
 # shellcheck disable=SC2154,SC2034

@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
-# On the head: how much memory a task started by Slurm may lock. An ssh login tells nothing of it: slurmd is a service,
-# and limits.conf does not reach services. Only idle nodes are asked; nobody's job shall wait for this.
+# How much memory a rank may lock. Under Slurm the head asks by a task: an ssh login tells nothing of it, since slurmd is
+# a service and limits.conf does not reach services. Only idle nodes are asked; nobody's job shall wait for this.
+# Without a scheduler ranks come by ssh, and a login is what counts.
 # shellcheck disable=SC2154
 memlock_facts() {
+  if [[ $scheduler != slurm ]]; then
+    [[ $self == "$head" ]] || report memlock "$self" "$(timeout 20 runuser -l "$job_user" -c 'ulimit -l' 2>/dev/null)"
+    return 0
+  fi
   [[ $self == "$head" ]] || return 0
   local name partition
   local -A idle=()

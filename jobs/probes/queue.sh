@@ -2,7 +2,7 @@
 # On the head: which nodes Slurm would give work to, and why not the others.
 # shellcheck disable=SC2154
 queue_facts() {
-  [[ $self == "$head" ]] || return 0
+  [[ $self == "$head" && $scheduler == slurm ]] || return 0
   local name state reason
   while IFS='|' read -r name state reason; do
     report queue "$name" "$state" "$reason"

@@ -2,10 +2,12 @@
 # The daemons of this role.
 # shellcheck disable=SC2154
 services_facts() {
-  local units=(munge chrony ssh) states index
+  local units=(chrony ssh) states index
+  [[ $scheduler != slurm ]] || units+=(munge)
   if [[ $self == "$head" ]]; then
-    units+=(nfs-server mariadb slurmdbd slurmctld)
-  else
+    units+=(nfs-server)
+    [[ $scheduler != slurm ]] || units+=(mariadb slurmdbd slurmctld)
+  elif [[ $scheduler == slurm ]]; then
     units+=(slurmd)
   fi
   mapfile -t states < <(systemctl is-active "${units[@]}" 2>/dev/null)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -14,134 +14,17 @@ from jobs.doctor.command import report
 from jobs.doctor.findings import Examined, Finding
 from jobs.doctor.reports import HostReport, parse_report, peer_lines
 from jobs.facts import Cluster
-
-HEAD, FIRST, SECOND = "yard-head", "yard-gpu-0", "yard-gpu-1"
-BOOT = "8b169027-b633-4019-9fb9-af6189d6cf7d"
-READY = json.dumps({"node": "x", "boot_id": BOOT, "state": "ready", "stage": ""})
-RUNNING = json.dumps({"node": "x", "boot_id": BOOT, "state": "running", "stage": "70-slurm"})
-NFS = "rw,noatime,vers=4.2,rsize=131072,wsize=131072,namlen=255,hard,proto=tcp,nconnect=4,timeo=600,retrans=2"
-CHRONY = "clock\tchrony\t0.000012\tNormal"
-
-Lines = dict[str, list[str]]
+from tests.jobs.doctor_words import FIRST, HEAD, ROW, SECOND, SICK, healthy
 
 
-def healthy() -> Lines:
-    """What the probes of three healthy hosts print; taken from real hosts, but for systemd's and NFS's words."""
-    addresses = {HEAD: "10.77.0.4", FIRST: "10.77.2.1", SECOND: "10.77.2.2"}
-    lines: Lines = {}
-    for number, (host, address) in enumerate(addresses.items()):
-        others = {name: ip for name, ip in addresses.items() if name != host}
-        units = ("nfs-server", "mariadb", "slurmdbd", "slurmctld") if host == HEAD else ("slurmd",)
-        lines[host] = [
-            f"status\tboot_id\t{BOOT}",
-            f"status\tjson\t{READY}",
-            *(f"services\t{unit}\tactive" for unit in ("munge", "chrony", "ssh", *units)),
-            *(f"names\t{name}\t{ip}" for name, ip in addresses.items()),
-            "routes\tfabric\teth0",
-            *(f"routes\t{ip}\teth0\t{address}" for ip in others.values()),
-            f"tcp\tport\t4000{number}",
-            *(f"tcp\t{name}\t0\ttrainyard" for name in others),
-            f"munge\tcredential\tMUNGE:{host}:",
-            "munge\tself\tSuccess (0)",
-            *(f"munge\t{name}\tSuccess (0)" for name in others if HEAD in {host, name}),
-            "nfs\twrite\t0\t",
-            *(f"nfs\t{name}\t{name}" for name in addresses),
-            CHRONY,
-            f"clock\tnow\t1795246299.70{number}",
-            "shm\t495000\t990000",
-            f"gpus\t{0 if host == HEAD else 2}",
-            "software\tpython\t3.13.5",
-            f"software\ttorch\t{'absent' if host == HEAD else '2.6.0'}",
-            "software\tslurm\tslurm-wlm 24.11.5",
-        ]
-        if host == HEAD:
-            lines[host] += [f"queue\t{name}\tidle\tnone" for name in others]
-            lines[host] += [f"memlock\t{name}\tunlimited" for name in others]
-        else:
-            lines[host] += [f"mounts\t{path}\tnfs4\t{NFS}" for path in ("/home", "/shared")]
-    return lines
+@pytest.fixture
+def local(local: Cluster) -> Cluster:
+    """The two workers, joined by InfiniBand."""
+    return replace(local, nodes=tuple(replace(node, fabric="infiniband-ndr") for node in local.nodes))
 
 
 def examined(cluster: Cluster, lines: Mapping[str, Sequence[str]]) -> Examined:
     return Examined(cluster=cluster, reports={name: parse_report(name, said) for name, said in lines.items()})
-
-
-Sickness = tuple[str, str, str, str, str]
-SICK: dict[str, list[Sickness]] = {
-    # probe: (host whose words differ, line of a healthy host, what it says instead, host to be named, words expected)
-    "status": [
-        (FIRST, f"status\tjson\t{READY}", f"status\tjson\t{RUNNING}", FIRST, "says running 70-slurm"),
-        (FIRST, f"status\tboot_id\t{BOOT}", f"status\tboot_id\t{BOOT[::-1]}", FIRST, "nothing of this boot"),
-        (HEAD, f"status\tjson\t{READY}", "", HEAD, "nothing of this boot"),
-    ],
-    "services": [
-        (FIRST, "services\tslurmd\tactive", "services\tslurmd\tfailed", FIRST, "slurmd is failed"),
-        (HEAD, "services\tslurmctld\tactive", "services\tslurmctld\tactivating", HEAD, "slurmctld is activating"),
-    ],
-    "names": [
-        (SECOND, f"names\t{SECOND}\t10.77.2.2", f"names\t{SECOND}\t127.0.1.1", SECOND, "resolves to 127.0.1.1"),
-        (HEAD, f"names\t{FIRST}\t10.77.2.1", "", HEAD, f"{FIRST} resolves to nothing"),
-    ],
-    "routes": [
-        (FIRST, "routes\t10.77.2.2\teth0\t10.77.2.1", "routes\t10.77.2.2\tdocker0\t172.17.0.1", FIRST, "by docker0"),
-        (FIRST, "routes\t10.77.0.4\teth0\t10.77.2.1", "", FIRST, "has no route"),
-        (FIRST, "routes\tfabric\teth0", "routes\tfabric\teth1", FIRST, "not by eth1"),
-    ],
-    "tcp": [
-        (FIRST, f"tcp\t{SECOND}\t0\ttrainyard", f"tcp\t{SECOND}\t124\tno answer within 8 s", FIRST, f"of {SECOND}: no"),
-        (SECOND, f"tcp\t{HEAD}\t0\ttrainyard", "", SECOND, "it offered no port"),
-    ],
-    "munge": [
-        (HEAD, f"munge\t{FIRST}\tSuccess (0)", f"munge\t{FIRST}\tunmunge: Error: Invalid credential", FIRST, "Invalid"),
-        (SECOND, f"munge\t{HEAD}\tSuccess (0)", f"munge\t{HEAD}\tExpired credential (15)", SECOND, "Expired"),
-        (
-            FIRST,
-            "munge\tself\tSuccess (0)",
-            "munge\tself\tmunge: Error: Failed to access",
-            FIRST,
-            "does not work on it",
-        ),
-    ],
-    "nfs": [
-        (
-            SECOND,
-            "nfs\twrite\t0\t",
-            "nfs\twrite\t1\tbash: line 1: /shared/x: Permission denied",
-            SECOND,
-            "cannot write",
-        ),
-        (FIRST, f"nfs\t{SECOND}\t{SECOND}", f"nfs\t{SECOND}\t", FIRST, f"cannot read what {SECOND} wrote"),
-    ],
-    "mounts": [
-        (FIRST, f"mounts\t/shared\tnfs4\t{NFS}", "", FIRST, "/shared is not mounted"),
-        (SECOND, f"mounts\t/home\tnfs4\t{NFS}", "mounts\t/home\tnfs4\trw,soft,vers=3", SECOND, "rw,soft,vers=3"),
-        (SECOND, f"mounts\t/home\tnfs4\t{NFS}", "mounts\t/home\text4\trw", SECOND, "/home is not mounted"),
-    ],
-    "clock": [
-        (FIRST, CHRONY, "clock\tchrony\t\t", FIRST, "not steered"),
-        (FIRST, CHRONY, "clock\tchrony\t0.0\tNot synchronised", FIRST, "not steered"),
-        (FIRST, CHRONY, "clock\tchrony\t-3.25\tNormal", FIRST, "off by -3.2 s"),
-        (SECOND, "clock\tnow\t1795246299.702", "clock\tnow\t1795246699.702", SECOND, "head's by +400 s"),
-    ],
-    "shm": [(FIRST, "shm\t495000\t990000", "shm\t65536\t990000", FIRST, "64 MiB of 966 MiB")],
-    "gpus": [(SECOND, "gpus\t2", "gpus\t1", SECOND, "1 GPUs answer, 2 are expected")],
-    "software": [
-        (
-            HEAD,
-            "software\tslurm\tslurm-wlm 24.11.5",
-            "software\tslurm\tslurm-wlm 22.05.8",
-            HEAD,
-            "is slurm-wlm 22.05.8",
-        ),
-        (SECOND, "software\ttorch\t2.6.0", "software\ttorch\tabsent", SECOND, "torch is absent, elsewhere 2.6.0"),
-    ],
-    "memlock": [(HEAD, f"memlock\t{FIRST}\tunlimited", f"memlock\t{FIRST}\t8192", FIRST, "8192 KiB")],
-    "queue": [
-        (HEAD, f"queue\t{FIRST}\tidle\tnone", f"queue\t{FIRST}\tdown*\tNot responding", FIRST, "says down*"),
-        (HEAD, f"queue\t{SECOND}\tidle\tnone", f"queue\t{SECOND}\tdrained\tKill task failed", SECOND, "says drained"),
-        (HEAD, f"queue\t{SECOND}\tidle\tnone", "", SECOND, "unknown to Slurm"),
-    ],
-}
 
 
 def test_every_probe_has_its_check_and_its_cases() -> None:
@@ -230,3 +113,34 @@ def test_the_report_names_what_where_why_and_how() -> None:
         "ok    tcp",
         "3 hosts, 2 checks, 2 s: 1 finding",
     ]
+
+
+def test_without_a_scheduler_nobody_asks_for_slurm(local: Cluster) -> None:
+    plain = replace(local, scheduler="none")
+    words = ("munge", "slurm", "mariadb", "queue", "memlock")
+    lines = {
+        host: [line for line in said if not any(word in line for word in words)] for host, said in healthy().items()
+    }
+    for host in (FIRST, SECOND):
+        lines[host].append(f"memlock\t{host}\tunlimited")
+    findings = judge(examined(plain, lines))
+    assert not any(findings.values())
+    assert not {"munge", "queue"} & set(findings)
+    assert {name for name, found in judge(examined(local, lines)).items() if found} == {"munge", "queue"}
+    script = probe_script(plain, FIRST, "abcd")
+    assert "\nscheduler=none\n" in script
+
+
+def test_a_logins_limit_counts_where_ranks_come_by_ssh(local: Cluster) -> None:
+    lines = {FIRST: [f"memlock\t{FIRST}\t8192"]}
+    [found] = CHECKS["memlock"](examined(replace(local, scheduler="none"), lines))
+    assert (found.node, "limits.d" in found.fix) == (FIRST, True)
+    slow = replace(local, scheduler="none", nodes=tuple(replace(node, fabric="ethernet") for node in local.nodes))
+    assert not list(CHECKS["memlock"](examined(slow, lines)))
+
+
+def test_each_group_has_its_own_topology(local: Cluster) -> None:
+    lines = {FIRST: [ROW], SECOND: ["topology\tGPU0\tX SYS"]}
+    assert len(list(CHECKS["topology"](examined(local, lines)))) == 1
+    other = replace(local, nodes=(local.nodes[0], replace(local.nodes[1], group="other")))
+    assert not list(CHECKS["topology"](examined(other, lines)))

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Which interfaces there are, and which of them jobs are told to use: NCCL would take a container's bridge or a veth.
+interfaces_facts() {
+  local device address key
+  for key in NCCL_SOCKET_IFNAME GLOO_SOCKET_IFNAME; do
+    report interfaces "$key" "$(sed -n "s/^$key=//p" /etc/trainyard/fabric.env 2>/dev/null)"
+  done
+  while read -r _ device _ address _; do
+    [[ $device == lo ]] || report interfaces device "$device" "${address%/*}"
+  done < <(ip -4 -o addr show up 2>/dev/null)
+}

@@ -1,0 +1,41 @@
+"""The doctor's probes, run here on what tools print on machines with GPUs."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from jobs.doctor.collect import PROBES
+
+
+def run_probe(name: str, *lines: str) -> list[str]:
+    """Return what a probe's facts say on this machine, after `lines` of bash that set it up."""
+    files = "".join((PROBES / f"{file}.sh").read_text() for file in ("lib", name))
+    script = "\n".join((files, *lines, f"{name}_facts"))
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_probes_read_what_tools_print(tmp_path: Path) -> None:
+    smi = r"""
+    nvidia-smi() {
+      if [[ $1 == topo ]]; then
+        printf '\t\033[4mGPU0\tGPU1\tNIC0\tCPU Affinity\033[0m\n'
+        printf 'GPU0\t X \tNV18\tPIX\t0-47\nGPU1\tNV18\t X \tSYS\t0-47\n\nLegend:\n'
+      else
+        printf '0, 0, No\n1, 3, Yes\n'
+      fi
+    }
+    timeout() { shift; "$@"; }
+    dmesg() { echo '[   12.3] NVRM: Xid (PCI:0000:17:00): 79, pid=1'; }
+    """
+    assert run_probe("topology", smi) == ["topology\tGPU0\tX NV18 PIX", "topology\tGPU1\tNV18 X SYS"]
+    faults = ["faults\tgpu\t0\t0\tNo", "faults\tgpu\t1\t3\tYes", "faults\txid\tNVRM: Xid (PCI:0000:17:00): 79, pid=1"]
+    assert run_probe("faults", smi) == faults
+    disks = run_probe("disk", f"shared={tmp_path}/jobs")
+    assert [line.split("\t")[1] for line in disks][-1] == str(tmp_path)
+    assert all(len(line.split("\t")) == 6 for line in disks)
+    (tmp_path / ".nccl.conf").write_text("# words\nNCCL_DEBUG=INFO\nNCCL_IB_HCA=mlx5\n")
+    found = run_probe("settings", f"getent() {{ echo x:x:0:0::{tmp_path}:/bin/bash; }}; job_user=x")
+    assert f"settings\tfile\t{tmp_path}/.nccl.conf\tNCCL_IB_HCA\tmlx5" in found
