@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 from components.errors import Problem
 from jobs.launcher import launcher
+from jobs.sizing.gpus import largest_gb
 from jobs.spec import JobSpec
-
-GPU_GB = {"v100": 32, "a100": 80, "h100": 80, "h200": 141, "b200": 180, "l4": 24, "a6000": 48, "a10": 24}
-"""GB (1e9) of a GPU's memory, the largest of its name, from the vendors' data sheets."""
 
 
 def scheduler_problems(spec: JobSpec, scheduler: str) -> Iterator[Problem]:
@@ -40,7 +38,7 @@ def memory_problem(spec: JobSpec, gpus_per_node: int, gpu_type: str | None) -> P
     if spec.states_gb is None:
         return None
     gpus = spec.nodes * gpus_per_node
-    size = GPU_GB.get(gpu_type or "")
+    size = largest_gb(gpu_type)
     if gpus == 0 or gpu_type == "fake":
         rule = f"its model, gradients and optimizer are {spec.states_gb} GB, and the job's nodes have no real GPU"
         return Problem(path="states_gb", rule=rule, fix="use a stack with GPUs, or --smoke")

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from jobs.sizing.gpus import SizeError, largest_gb
 from jobs.sizing.memory import Batch, Layout, Machines, Memory, estimate, parse_layout
-from jobs.sizing.models import Model, SizeError, largest_gb, model_named
+from jobs.sizing.models import Model, model_named
 
 _GB = 1e9
 _MOST_NODES = 256

@@ -9,8 +9,9 @@ from typing import Any
 
 from jobs.show import say, say_json, table
 from jobs.sizing.advice import Sized, layouts, least, least_nodes, size, summed
+from jobs.sizing.gpus import gpu_gb
 from jobs.sizing.memory import Batch, Layout, Machines, Memory, parse_layout
-from jobs.sizing.models import Model, gpu_gb, model_named
+from jobs.sizing.models import Model, model_named
 
 _REFUSED = 1
 _GB = 1e9

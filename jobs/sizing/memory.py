@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields
 
-from jobs.sizing.models import Model, SizeError
+from jobs.sizing.gpus import SizeError
+from jobs.sizing.models import Model
 
 OVERHEAD = 3_000_000_000
 """Bytes that CUDA's context, NCCL's buffers and the framework take: 2 to 5 GB are seen."""

@@ -1,15 +1,11 @@
-"""What is sized: models by name, and the memory of GPUs."""
+"""What is sized: models by name."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from components.errors import ClusterError, Problem
+from jobs.sizing.gpus import SizeError, unknown
 from jobs.workloads.train import PRESETS, Shape
-
-
-class SizeError(ClusterError):
-    """A model, GPU or layout that cannot be sized: it is unknown, or contradicts itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +29,8 @@ class Model:
         return self.shape.layers * self.block + rows * self.shape.hidden
 
 
-_MORE = {
-    "gpt2-xl": Shape(48, 1600, 25, 50304, 1024),
-    "opt-175b": Shape(96, 12288, 96, 50272, 2048),
-}
-"""Too large for the trainer's own presets: what the GPT-2 and OPT papers print."""
+_MORE = {"gpt2-xl": Shape(48, 1600, 25, 50304, 1024)}
+"""What the GPT-2 paper prints, and the trainer has no preset for."""
 
 _ROTARY_UNTIED = ("neox-2.7b", "13b", "20b")
 """GPT-NeoX turns positions into rotations and has separate output weights."""
@@ -47,37 +40,9 @@ MODELS = {
     for name, shape in {**PRESETS, **_MORE}.items()
 }
 
-GPU_GB = {
-    "t4": 16, "v100-16": 16, "v100-32": 32, "l4": 24, "l40s": 48, "a6000": 48, "a100-40": 40, "a100-80": 80,
-    "h100": 80, "h100-nvl": 94, "h200": 141, "b200": 180, "gb200": 186, "b300": 270, "mi300x": 192,
-}  # fmt: skip
-"""GB (1e9 bytes) of a GPU, from the vendors' sheets. Drivers report a little more; that is left as a reserve."""
-
 
 def model_named(name: str) -> Model:
     """Return the model. Raises SizeError naming those there are."""
     if name not in MODELS:
-        raise SizeError(_unknown("model", name, ", ".join(MODELS)))
+        raise SizeError(unknown("model", name, ", ".join(MODELS)))
     return MODELS[name]
-
-
-def gpu_gb(name: str) -> int:
-    """Return the GPU's memory in GB. Raises SizeError for an unknown one, and for one sold in several sizes."""
-    if name in GPU_GB:
-        return GPU_GB[name]
-    sizes = [known for known in GPU_GB if known.startswith(f"{name}-")]
-    if sizes:
-        raise SizeError(_unknown("GPU", name, " or ".join(sizes), "is sold in several sizes"))
-    raise SizeError(_unknown("GPU", name, ", ".join(GPU_GB)))
-
-
-def largest_gb(gpu_type: str | None) -> int | None:
-    """Return the memory in GB of the largest GPU that a node group's `gpu_type` can mean. None: it is not known."""
-    if gpu_type is None:
-        return None
-    sizes = [gb for known, gb in GPU_GB.items() if known == gpu_type or known.startswith(f"{gpu_type}-")]
-    return max(sizes, default=None)
-
-
-def _unknown(what: str, name: str, known: str, rule: str = "is not known") -> str:
-    return Problem(path=name, rule=rule, fix=f"write {known}").line(what)

@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from jobs.cli import app
 from jobs.sizing.advice import layouts, least, least_nodes, refusal, size
+from jobs.sizing.gpus import GPU_GB, SizeError, gpu_gb, largest_gb
 from jobs.sizing.memory import Batch, Machines, Memory, estimate, parse_layout
-from jobs.sizing.models import GPU_GB, MODELS, SizeError, gpu_gb, largest_gb, model_named
+from jobs.sizing.models import MODELS, model_named
 
 ALONE = Batch()
 
