@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import array
-import ast
 import fcntl
-import json
-import shutil
-import signal
 import struct
-import subprocess
 import sys
-import time
-from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import jobs.dataset
 from jobs.dataset.__main__ import parse, work
 from jobs.dataset.errors import DatasetError
 from jobs.dataset.lines import chunks, lines_of, text_of
-from jobs.dataset.prepare import Wish, prepare
+from jobs.dataset.prepare import prepare
 from jobs.dataset.tokenizers import tokenizer_named
 from jobs.dataset.verify import verify
 from jobs.workloads import train
-
-TEXTS = ["first", "zwölf Boxkämpfer \U0001f94a", "", "a\nb", "x" * 300, "last"]
-FOLDER = Path(jobs.dataset.__file__).parent
-
-
-def lines(texts: list[str]) -> bytes:
-    return b"".join(json.dumps({"text": text, "id": 1}).encode() + b"\n" for text in texts)
+from tests.jobs.dataset_samples import TEXTS, expected, lines, quiet, tokens_of, wish
 
 
 @pytest.fixture
@@ -41,25 +25,6 @@ def source(tmp_path: Path) -> Path:
     path = tmp_path / "in.jsonl"
     path.write_bytes(lines(TEXTS * 5))
     return path
-
-
-def wish(source: Path, name: Path, **more: Any) -> Wish:
-    usual: dict[str, Any] = {
-        "tokenizer": "bytes", "key": "text", "bad_lines": 0, "chunk": 100, "processes": 1, "force": False,
-    }  # fmt: skip
-    return Wish(source=source, name=name, **{**usual, **more})
-
-
-def quiet(done: int, total: int) -> None:
-    pass
-
-
-def tokens_of(name: Path, kind: str = "H") -> list[int]:
-    return array.array(kind, Path(f"{name}.bin").read_bytes()).tolist()
-
-
-def expected(texts: list[str]) -> list[int]:
-    return [token for text in texts if text for token in (*text.encode(), 256)]
 
 
 @pytest.mark.parametrize("cut", [1, 7, 33, 100, 10_000])
@@ -212,66 +177,6 @@ def test_two_runs_do_not_share_their_parts(source: Path, tmp_path: Path) -> None
             prepare(wish(source, tmp_path / "out"), quiet)
 
 
-@pytest.fixture
-def large(tmp_path: Path) -> Path:
-    path = tmp_path / "in.jsonl"
-    path.write_bytes(lines(["some words and more of them"] * 20_000))
-    return path
-
-
-Run = Callable[..., subprocess.Popen[str]]
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    """Starts the package as it runs on a host: alone in a folder."""
-    shutil.copytree(FOLDER, tmp_path / "travelled" / "dataset", ignore=shutil.ignore_patterns("__pycache__"))
-
-    def start(*words: str, limit: str = "unlimited") -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            ["bash", "-c", f'ulimit -f {limit}; exec "$@"', "-", sys.executable, "-m", "dataset", *words],
-            cwd=tmp_path / "travelled",
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    return start
-
-
-@pytest.mark.parametrize("how", ["hang up", "interrupt"])
-def test_an_interrupted_run_leaves_no_process_and_goes_on(how: str, large: Path, run: Run, tmp_path: Path) -> None:
-    words = ("--leash", "prepare", str(large), str(tmp_path / "out"), "--chunk", "10K", "--processes", "2")
-    process = run(*words)
-    while not list(tmp_path.glob("out.parts/[0-9]*.json")):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-    if how == "interrupt":
-        process.send_signal(signal.SIGINT)
-    # Hangs up, and sees the end of its words only when no child holds them open any more.
-    _, said = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert "interrupted; what is finished was kept" in said
-    assert not list(tmp_path.glob("out.[bi]*"))
-    kept = len(list(tmp_path.glob("out.parts/[0-9]*.json")))
-    assert kept > 0
-    told: list[int] = []
-    plan = json.loads((tmp_path / "out.parts" / "plan.json").read_bytes())
-    prepare(wish(large, tmp_path / "out", chunk=plan["chunk"]), lambda done, _: told.append(done))
-    assert told[0] >= (kept - 1) * 10_000
-    assert tokens_of(tmp_path / "out") == expected(["some words and more of them"] * 20_000)
-
-
-def test_a_full_disk_is_said_and_nothing_half_made_stays(large: Path, run: Run, tmp_path: Path) -> None:
-    process = run("prepare", str(large), str(tmp_path / "out"), limit="100")
-    _, said = process.communicate(timeout=20)
-    assert process.returncode == 1
-    assert "make room, and start again" in said
-    assert not list(tmp_path.glob("**/*.tmp"))
-    assert not list(tmp_path.glob("out.[bi]*"))
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -307,92 +212,3 @@ def test_an_input_that_is_no_json_lines_is_said(content: bytes | None, said: str
 
 def test_deep_nesting_is_a_bad_line_and_no_crash() -> None:
     assert text_of(b"[" * 200_000, "text")[1].startswith("is not JSON")
-
-
-def test_the_same_seed_makes_the_same_bytes(tmp_path: Path) -> None:
-    for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
-        work(parse(["synth", str(tmp_path / name), "--tokens", "20K", "--seed", seed]))
-    first, again, other = (tokens_of(tmp_path / name) for name in "abc")
-    assert first == again != other
-    assert len(first) == 20_000
-    follows = sum(after == (before + 1) % 511 for before, after in pairwise(first))
-    assert follows > 0.99 * len(first)
-    assert verify(tmp_path / "a", full=True)["vocab"] == 512
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("template")
-    (folder / "in.jsonl").write_bytes(lines(TEXTS * 5))
-    prepare(wish(folder / "in.jsonl", folder / "out"), quiet)
-    return folder
-
-
-@pytest.fixture
-def made(template: Path, tmp_path: Path) -> Path:
-    shutil.copytree(template, tmp_path / "made")
-    return tmp_path / "made" / "out"
-
-
-Harm = Callable[[bytearray], object]
-SIZES, POINTERS, DOCUMENTS = 34, 34 + 4 * 25, 34 + 12 * 25
-
-
-@pytest.mark.parametrize(
-    ("suffix", "harm", "said"),
-    [
-        (".bin", lambda raw: raw.pop(), "bytes; its index promises"),
-        (".bin", lambda raw: raw.__setitem__(slice(0, 2), b"\x2c\x01"), "holds token 300; its vocabulary has 257"),
-        (".idx", lambda raw: raw.pop(), "its header promises"),
-        (".idx", lambda raw: raw.__setitem__(0, 0), "is no index of this format"),
-        (".idx", lambda raw: raw.__delitem__(slice(20, None)), "is no index of this format"),
-        (".idx", lambda raw: raw.__setitem__(9, 2), "has version 2"),
-        (".idx", lambda raw: raw.__setitem__(17, 7), "type 7"),
-        (".idx", lambda raw: raw.__setitem__(POINTERS + 16, 1), "document 2 does not begin"),
-        (".idx", lambda raw: raw.__setitem__(SIZES, 0), "lists an empty document"),
-        (".idx", lambda raw: raw.__setitem__(DOCUMENTS, 9), "does not run from 0 to 25"),
-        (".json", lambda raw: raw.pop(0), "cannot be understood"),
-    ],
-)
-def test_damage_is_found(suffix: str, harm: Harm, said: str, made: Path) -> None:
-    path = Path(f"{made}{suffix}")
-    raw = bytearray(path.read_bytes())
-    harm(raw)
-    path.write_bytes(raw)
-    with pytest.raises(DatasetError, match=said):
-        verify(made, full=False)
-
-
-@pytest.mark.parametrize("suffix", [".bin", ".idx"])
-def test_a_missing_file_is_said(suffix: str, made: Path) -> None:
-    Path(f"{made}{suffix}").unlink()
-    with pytest.raises(DatasetError, match="cannot be read"):
-        verify(made, full=False)
-
-
-def test_a_dataset_of_others_is_checked_without_its_vocabulary(made: Path) -> None:
-    Path(f"{made}.json").unlink()
-    assert verify(made, full=False)["vocab"] is None
-
-
-def test_a_quick_look_sees_both_ends_of_a_large_file(tmp_path: Path) -> None:
-    name = tmp_path / "large"
-    work(parse(["synth", str(name), "--tokens", "3M"]))
-    quick, full = verify(name, full=False), verify(name, full=True)
-    assert quick["looked_at"] < full["looked_at"] == 3_000_000
-    with (tmp_path / "large.bin").open("r+b") as file:
-        file.seek(-2, 2)
-        file.write(b"\xff\xff")
-    with pytest.raises(DatasetError, match="holds token 65535"):
-        verify(name, full=False)
-
-
-@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.py")), ids=lambda file: file.name)
-def test_the_package_can_travel(file: Path) -> None:
-    """It runs on hosts with Python 3.10 and nothing of this project."""
-    tree = ast.parse(file.read_text(), feature_version=(3, 10))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            assert all(alias.name.split(".")[0] in sys.stdlib_module_names for alias in node.names)
-        if isinstance(node, ast.ImportFrom) and not node.level:
-            assert (node.module or "").split(".")[0] in sys.stdlib_module_names
