@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from components.errors import Problem
+from jobs.container import RUNTIMES
 from jobs.launcher import LAUNCHERS, Launcher, Source, launcher
 
 WORKLOADS = Path(__file__).parent / "workloads"
@@ -62,7 +63,7 @@ def _launcher_problems(raw: Mapping[str, Any], name: str, chosen: Launcher) -> I
 
 def _container_problems(container: Any, name: str, chosen: Launcher) -> Iterator[Problem]:
     runtime = container.get("runtime") if isinstance(container, dict) else None
-    if runtime is None or runtime in chosen.runtimes:
+    if runtime not in RUNTIMES or runtime in chosen.runtimes:
         return
     if chosen.runtimes:
         rule, fix = f"{name} cannot start its ranks in {runtime}", f"use {' or '.join(sorted(chosen.runtimes))}"

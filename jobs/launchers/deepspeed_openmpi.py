@@ -17,6 +17,8 @@ def _lines(program: Program) -> list[str]:
         "    exit 2",
         "    ;;",
         "esac",
+        # DeepSpeed asks MPI (through mpi4py) for a rank's place only where the environment does not give one.
+        "unset RANK LOCAL_RANK NODE_RANK",
         'exec deepspeed --hostfile "$HOSTFILE" --launcher openmpi \\',
         # It names eth0 by itself otherwise.
         '  --launcher_args "--mca btl_tcp_if_include $GLOO_SOCKET_IFNAME" \\',

@@ -11,6 +11,8 @@ from jobs.launcher import Launcher, Program, Source, Tasks
 def _lines(program: Program) -> list[str]:
     return [
         "write_deepspeed_env",
+        # Ranks that come by srun would inherit them, and take this one's place.
+        "unset RANK LOCAL_RANK NODE_RANK",
         'export DLTS_HOSTFILE="$HOSTFILE"',
         '[[ -s $HOSTFILE ]] || { say "there is no host file $HOSTFILE"; exit 2; }',
         f"exec python3 -u ./deepy.py {program.file}",

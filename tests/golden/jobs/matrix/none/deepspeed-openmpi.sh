@@ -20,6 +20,7 @@ work() {
       exit 2
       ;;
   esac
+  unset RANK LOCAL_RANK NODE_RANK
   exec deepspeed --hostfile "$HOSTFILE" --launcher openmpi \
     --launcher_args "--mca btl_tcp_if_include $GLOO_SOCKET_IFNAME" \
     --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" \

@@ -30,6 +30,7 @@ work() {
   export OMP_NUM_THREADS=6
   # The warning before the time limit is for work that handles it; other work goes on.
   trap '' USR2
+  unset RANK LOCAL_RANK NODE_RANK
   exec deepspeed --hostfile "$HOSTFILE" --launcher slurm \
     --master_addr "$MASTER_ADDR" --master_port "$MASTER_PORT" \
     "$RUN_DIR/"train.py '--x y'

@@ -32,6 +32,7 @@ work() {
   # The warning before the time limit is for work that handles it; other work goes on.
   trap '' USR2
   write_deepspeed_env
+  unset RANK LOCAL_RANK NODE_RANK
   export DLTS_HOSTFILE="$HOSTFILE"
   [[ -s $HOSTFILE ]] || { say "there is no host file $HOSTFILE"; exit 2; }
   exec python3 -u ./deepy.py train.py '--x y'

@@ -1,0 +1,167 @@
+"""A job's whole script as Slurm would run it, with stand-ins for Slurm's commands: what follows each kind of end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs.facts import Cluster
+from jobs.loader import load_job
+from jobs.placement import place
+from jobs.render import render_files
+from tests.jobs.conftest import MakeProgram
+
+SRUN = """
+trap 'kill $(jobs -p) 2>/dev/null; exit 143' TERM
+for rank in 0 1; do
+  SLURM_PROCID=$rank SLURM_LOCALID=0 SLURM_NODEID=$rank bash "$RUN_DIR/job.sbatch" task &
+  pids[rank]=$!
+done
+code=0
+for rank in 0 1; do
+  wait "${pids[rank]}" || { code=$?; echo "srun: error: yard-gpu-$rank: task $rank: Exited with exit code $code" >&2; }
+done
+exit $code
+"""
+
+
+class Job:
+    """A job's folder, and what Slurm's stand-ins were asked."""
+
+    def __init__(self, folder: Path, program: MakeProgram, cluster: Cluster, text: str) -> None:
+        self.folder = folder / "run"
+        self.folder.mkdir()
+        (folder / "job.yaml").write_text(text)
+        (folder / "fabric.env").write_text("GLOO_SOCKET_IFNAME=lo\n")
+        job = load_job(str(folder / "job.yaml"), {}, {}, [])
+        for name, content in render_files(job, place(job, cluster)).items():
+            (self.folder / name).write_text(content.replace("/etc/trainyard/fabric.env", f"{folder}/fabric.env"))
+        program("srun", SRUN)
+        program("getent", "echo 10.0.0.1 a; echo 10.0.0.2 b")
+        program("squeue", "echo RUNNING")
+        program("sinfo", "printf 'yard-gpu-%d\\n' 0 1 2")
+        self.ssh = program("ssh", 'exec bash -c "${*: -4}"')
+        program("scancel", "exit 0")
+        hosts = "printf 'yard-gpu-%d\\n' 0 1"
+        # After a requeue Slurm ends the script, which would wait for that.
+        after = f'kill -KILL "$(cat {self.folder}/pid)"'
+        self.scontrol = program(
+            "scontrol", f"case $1 in show) {hosts} ;; requeue) (sleep 0.7; {after}) >/dev/null 2>&1 & ;; esac"
+        )
+
+    def start(self, restarts: int = 0) -> subprocess.Popen[bytes]:
+        """Start the script as a batch job."""
+        slurm = {"SUBMIT_DIR": str(self.folder), "JOB_NAME": "fine", "JOB_ID": "7", "JOB_NODELIST": "yard-gpu-[0-1]"}
+        slurm |= {"JOB_NUM_NODES": "2", "JOB_PARTITION": "gpu", "RESTART_COUNT": str(restarts)}
+        slurm |= {"PROCID": "0", "LOCALID": "0", "NODEID": "0"}
+        env = {**os.environ, **{f"SLURM_{name}": value for name, value in slurm.items()}}
+        with (self.folder / "job.log").open("ab") as log:
+            process = subprocess.Popen(["bash", self.folder / "job.sbatch"], env=env, stdout=log, stderr=log)
+        (self.folder / "pid").write_text(str(process.pid))
+        return process
+
+    def run(self, restarts: int = 0) -> int:
+        """Run it to its end; a negative code is that of a script that asked to be started again."""
+        return self.start(restarts).wait(20)
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "job.log").read_text()
+
+    def asked(self, word: str) -> list[str]:
+        return [call for call in self.scontrol.calls if call.startswith(word)]
+
+
+MakeJob = Callable[[str], Job]
+
+
+@pytest.fixture
+def make(tmp_path: Path, program: MakeProgram, local: Cluster) -> MakeJob:
+    return lambda text: Job(tmp_path, program, local, "name: fine\nnodes: 2\n" + text)
+
+
+def test_a_job_that_ends_well(make: MakeJob) -> None:
+    job = make("run: echo $RANK of $WORLD_SIZE on $NODE_IP at $MASTER_ADDR\n")
+    assert job.run() == 0
+    assert "0 of 2 on 10.0.0.1 at 10.0.0.1\n" in job.log
+    assert (job.folder / "rank-1.log").read_text() == "1 of 2 on 10.0.0.2 at 10.0.0.1\n"
+    assert (job.folder / "hostfile").read_text() == "yard-gpu-0 slots=1\nyard-gpu-1 slots=1\n"
+    assert (job.folder / "finished").exists()
+    assert job.asked("requeue") == []
+
+
+def test_failures_are_retried_and_a_bad_node_is_left(make: MakeJob) -> None:
+    job = make("run: exit $((RANK * 3))\nretries: 2\n")
+    assert job.run() < 0
+    assert job.asked("requeue") == ["requeue 7"]
+    assert job.asked("update") == []
+    assert job.run(1) < 0
+    # Two nodes are needed and three are there: the second failure on yard-gpu-1 sends the job elsewhere.
+    assert job.asked("update") == ["update JobId=7 ExcNodeList=yard-gpu-1"]
+    assert job.run(2) == 3
+    assert len(job.asked("requeue")) == 2
+    events = [line.split()[1:] for line in (job.folder / "events").read_text().splitlines()]
+    assert [event for event in events if event[0] == "failed"] == [["failed", "3", "yard-gpu-1"]] * 3
+    assert ["avoid", "yard-gpu-1"] in events
+
+
+def test_a_bad_node_is_kept_where_there_is_no_other(make: MakeJob, program: MakeProgram) -> None:
+    job = make("run: exit $((RANK * 3))\nretries: 2\n")
+    program("sinfo", "printf 'yard-gpu-%d\\n' 0 1")
+    job.run()
+    job.run(1)
+    assert job.asked("update") == []
+    assert "has no other node" in job.log
+
+
+def test_the_warning_leads_to_a_checkpoint_and_a_new_start(make: MakeJob, program: MakeProgram) -> None:
+    lines = "  echo up\n  trap 'touch $CHECKPOINT_DIR/step-1; exit 0' USR2\n  for _ in {1..100}; do sleep 0.1; done\n"
+    job = make(f"checkpoint_dir: checkpoints\nrun: |\n{lines}")
+    process = job.start()
+    # Slurm signals the tasks of a step, and srun is none.
+    ours = f"grep -lszFx 'RUN_DIR={job.folder}' /proc/[0-9]*/environ"
+    ranks = f"for file in $(grep -lszE '^RANK=' $({ours})); do"
+    program("scancel", f'{ranks} file=${{file#/proc/}}; kill -USR2 "${{file%/environ}}"; done')
+    deadline = time.monotonic() + 10
+    while "up" not in job.log or not (job.folder / "rank-1.log").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGUSR2)
+    assert process.wait(20) < 0
+    assert "time limit, checkpoint written" in job.log
+
+
+def test_the_rest_of_a_chain_has_nothing_to_do(make: MakeJob) -> None:
+    job = make("chain: 3\ncheckpoint_dir: c\nrun: echo work\n")
+    assert job.run() == 0
+    assert job.run() == 0
+    assert job.log.count("work\n") == 1
+    assert "finished by an earlier job of the chain" in job.log
+
+
+def test_a_launcher_that_leads_runs_in_the_batch_shell(make: MakeJob, program: MakeProgram) -> None:
+    job = make("launcher: mpirun\nrun: echo here\nenv: {SOME: thing}\n")
+    mpirun = program("mpirun", "exit 0")
+    assert job.run() == 0
+    (call,) = mpirun.calls
+    assert "-np 2 --hostfile" in call
+    assert "-x SOME " in call
+    assert "--mca btl_tcp_if_include lo " in call
+
+
+def test_ranks_that_came_by_ssh_are_swept(make: MakeJob, program: MakeProgram) -> None:
+    job = make("launcher: deepspeed-pdsh\nworkload: train.py\n")
+    program("deepspeed", "nohup sleep 300 >/dev/null 2>&1 & echo $! >left; exit 4")
+    assert job.run() == 4
+    left = int((job.folder / "left").read_text())
+    status = Path(f"/proc/{left}/status")
+    assert not status.exists() or "State:\tZ" in status.read_text()
+    assert "GLOO_SOCKET_IFNAME=lo" in (job.folder / "deepspeed.env").read_text().splitlines()
+    assert sorted(call.split()[-5] for call in job.ssh.calls) == ["yard-gpu-0"] * 2 + ["yard-gpu-1"] * 2
