@@ -37,7 +37,7 @@ def list_recipes(as_json: bool) -> None:
             str(row["nodes"]),
             row["launcher"] + (f" in {row['container']}" if row["container"] else ""),
             "yes" if row["smoke"] else "",
-            row["proved"] or "never",
+            "smoke size" if row["proved"] and row["unproved"] else "yes" if row["proved"] else "never",
             row["about"] or "",
         )
         for row in found

@@ -144,7 +144,7 @@ def _slurm_particulars(job: LoadedJob, placement: Placement, chosen: Launcher) -
         f"readonly gpus_per_node={placement.gpus_per_node} tasks_per_node={placement.tasks_per_node}",
         f"readonly ranks_per_task={ranks_per_task} leads={leads} strays={strays}",
         f"readonly retries={spec.retries} chain={spec.chain} checkpoint_dir={shlex.quote(spec.checkpoint_dir or '')}",
-        f"readonly step_options=({' '.join(step)})",
+        f"readonly heartbeat={spec.heartbeat_seconds or 0} step_options=({' '.join(step)})",
     ]
 
 

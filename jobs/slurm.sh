@@ -68,11 +68,29 @@ start_step() {
   exec srun "${step_options[@]}" bash "$RUN_DIR/job.sbatch" task
 }
 
+# watch_heartbeats STEP: ends the step when a rank that has begun to beat in this start does so no more. What another
+# node writes is seen here up to a minute late.
+watch_heartbeats() {
+  trap '' USR2
+  local file age
+  while sleep 5; do
+    for file in "${CHECKPOINT_DIR:-$RUN_DIR}"/heartbeat-*; do
+      [[ $file -nt $RUN_DIR/.started ]] || continue
+      age=$(($(date +%s) - $(stat -c %Y "$file")))
+      ((age > heartbeat + 60)) || continue
+      say "rank ${file##*-} has not moved for $age s"
+      kill "$1"
+      return
+    done
+  done
+}
+
 # A trap runs only while the shell waits, so the step is a background job.
 run_step() {
   local step again
   start_step &
   step=$!
+  if ((heartbeat)); then watch_heartbeats "$step" & fi
   wait "$step" || rc=$?
   while ((woken)); do
     woken=0 again=0
@@ -100,7 +118,7 @@ avoid_nodes() {
   local bad others
   bad=$(awk '$2 == "failed" && NF > 3 { if (++count[$4] == 2) print $4 }' "$RUN_DIR/events" | paste -sd,)
   [[ -n $bad ]] || return 0
-  others=$(sinfo -h -N -p "$SLURM_JOB_PARTITION" -t idle,alloc,mix,comp -o %N | sort -u | grep -cvxFf <(tr , '\n' <<<"$bad"))
+  others=$(sinfo -h -N -p "$SLURM_JOB_PARTITION" -t idle,alloc,mix,comp -o %N | sort -u | grep -cvxFf <(tr , '\n' <<<"$bad") || true)
   if ((others < NNODES)); then
     say "$bad failed twice, but the group has no other node for this job"
     return 0
@@ -174,7 +192,7 @@ main() {
   run_step
   sweep_nodes
   judge
-  kill %keep_log_fresh 2>/dev/null || true
+  kill %keep_log_fresh %watch_heartbeats 2>/dev/null || true
   # First the words, then the word that there will be no more.
   sync --data "$RUN_DIR/job.log"
   note "end $rc"

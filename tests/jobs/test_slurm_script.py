@@ -138,6 +138,15 @@ def test_the_warning_leads_to_a_checkpoint_and_a_new_start(make: MakeJob, progra
     assert "time limit, checkpoint written" in job.log
 
 
+def test_a_rank_that_stops_beating_is_a_failure(make: MakeJob) -> None:
+    job = make("heartbeat: 10s\nrun: touch $RUN_DIR/heartbeat-$RANK; sleep 60\n")
+    script = (job.folder / "job.sbatch").read_text()
+    assert "heartbeat=10 " in script
+    (job.folder / "job.sbatch").write_text(script.replace("heartbeat + 60", "1").replace("sleep 5;", "sleep 0.2;"))
+    assert job.run() == 143
+    assert "has not moved for 2 s" in job.log
+
+
 def test_the_rest_of_a_chain_has_nothing_to_do(make: MakeJob) -> None:
     job = make("chain: 3\ncheckpoint_dir: c\nrun: echo work\n")
     assert job.run() == 0

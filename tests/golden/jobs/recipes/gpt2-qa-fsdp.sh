@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Job gpt2-qa-fsdp: 1 node, 8 ranks, started by torchrun.
 # Needs: torch 2.6 or newer
+# Unproved: has not run on a GPU, nor with the older torch of the virtual machines
 # Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
 #SBATCH --job-name=gpt2-qa-fsdp
 #SBATCH --partition=gpu
@@ -20,7 +21,7 @@ readonly workdir=''
 readonly gpus_per_node=8 tasks_per_node=8
 readonly ranks_per_task=8 leads=0 strays=0
 readonly retries=0 chain=1 checkpoint_dir=''
-readonly step_options=(--kill-on-bad-exit=1)
+readonly heartbeat=0 step_options=(--kill-on-bad-exit=1)
 
 enter() { begin; }
 

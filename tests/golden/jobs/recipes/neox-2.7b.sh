@@ -21,7 +21,7 @@ readonly workdir=/shared/gpt-neox
 readonly gpus_per_node=8 tasks_per_node=8
 readonly ranks_per_task=8 leads=1 strays=1
 readonly retries=3 chain=1 checkpoint_dir=checkpoints
-readonly step_options=(--kill-on-bad-exit=1)
+readonly heartbeat=0 step_options=(--kill-on-bad-exit=1)
 readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE)
 
 enter() { begin; }
@@ -33,6 +33,7 @@ work() {
   # The warning before the time limit is for work that handles it; other work goes on.
   trap '' USR2
   write_deepspeed_env
+  unset RANK LOCAL_RANK NODE_RANK
   export DLTS_HOSTFILE="$HOSTFILE"
   [[ -s $HOSTFILE ]] || { say "there is no host file $HOSTFILE"; exit 2; }
   exec python3 -u ./deepy.py train.py configs/2-7B.yml "$RUN_DIR"/local.yml

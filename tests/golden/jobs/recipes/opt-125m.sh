@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Job opt-125m: 1 node, 8 ranks, started by torchrun.
 # Needs: torch 2.6 or newer
+# Unproved: has not run at full size in this form
 # Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
 #SBATCH --job-name=opt-125m
 #SBATCH --partition=gpu
@@ -20,7 +21,7 @@ readonly workdir=''
 readonly gpus_per_node=8 tasks_per_node=8
 readonly ranks_per_task=8 leads=0 strays=0
 readonly retries=2 chain=1 checkpoint_dir=checkpoints
-readonly step_options=(--kill-on-bad-exit=1)
+readonly heartbeat=600 step_options=(--kill-on-bad-exit=1)
 
 enter() { begin; }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Job opt-6.7b-zero3: 2 nodes, 2 ranks, started by deepspeed --no_ssh.
 # Needs: torch, deepspeed 0.16 or newer, transformers and accelerate on every node, the same versions
-# Unproved: has never run at this size; the smoke size has not run on the virtual machines, which have no DeepSpeed
+# Unproved: has never run at this size; nor has the smoke size on the virtual machines, which have no DeepSpeed
 # Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
 #SBATCH --job-name=opt-6.7b-zero3
 #SBATCH --partition=gpu
@@ -21,7 +21,7 @@ readonly workdir=''
 readonly gpus_per_node=2 tasks_per_node=1
 readonly ranks_per_task=1 leads=0 strays=0
 readonly retries=3 chain=1 checkpoint_dir=checkpoints
-readonly step_options=(--kill-on-bad-exit=1)
+readonly heartbeat=0 step_options=(--kill-on-bad-exit=1)
 
 enter() { begin; }
 
