@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from components.errors import Problem
 from jobs.launcher import launcher
-from jobs.sizing.gpus import largest_gb
 from jobs.spec import JobSpec
 
 
@@ -34,20 +33,19 @@ def scheduler_problems(spec: JobSpec, scheduler: str) -> Iterator[Problem]:
 
 
 def memory_problem(spec: JobSpec, gpus_per_node: int, gpu_type: str | None) -> Problem | None:
-    """Return why the model's states cannot fit, as a sum; None when they can, or nobody knows."""
-    if spec.states_gb is None:
+    """Return why the job's model cannot fit, as a sum; None when it can, or nobody knows."""
+    if spec.model is None:
         return None
-    gpus = spec.nodes * gpus_per_node
-    size = largest_gb(gpu_type)
-    if gpus == 0 or gpu_type == "fake":
-        rule = f"its model, gradients and optimizer are {spec.states_gb} GB, and the job's nodes have no real GPU"
-        return Problem(path="states_gb", rule=rule, fix="use a stack with GPUs, or --smoke")
-    if size is None or spec.states_gb / gpus <= size:
-        return None
-    need = -(-spec.states_gb // size)
-    rule = (
-        f"its model, gradients and optimizer are {spec.states_gb} GB: {spec.states_gb / gpus:.0f} GB on each of "
-        f"{gpus} GPUs, and an {gpu_type} has {size} GB"
-    )
-    fix = f"use {need} GPUs or more ({-(-need // gpus_per_node)} nodes), and leave room for activations"
-    return Problem(path="states_gb", rule=rule, fix=fix)
+    if gpus_per_node == 0 or gpu_type == "fake":
+        rule = f"{spec.model} wants real GPUs, and the job's nodes have none"
+        return Problem(path="model", rule=rule, fix="use a stack with GPUs, or the job's smoke size with --smoke")
+    from jobs.sizing.advice import refusal  # noqa: PLC0415  (sums that few jobs need)
+    from jobs.sizing.memory import Machines  # noqa: PLC0415
+    from jobs.sizing.models import SizeError  # noqa: PLC0415
+
+    try:
+        machines = Machines(nodes=spec.nodes, gpus_per_node=gpus_per_node)
+        why = refusal(spec.model, gpu_type, machines, spec.layout)
+    except SizeError as error:
+        return Problem(path="layout", rule=f"cannot be sized: {error}", fix="`yard size` shows layouts that can")
+    return None if why is None else Problem(path="model", rule=why, fix="use more nodes; `yard size` shows how")

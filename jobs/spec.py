@@ -64,8 +64,10 @@ class JobSpec:
     """A rank whose file heartbeat-RANK (in CHECKPOINT_DIR, else RUN_DIR) has not moved for so long is frozen."""
     checkpoint_dir: str | None = None
     """Where the workload keeps checkpoints, relative to the run folder. Set: the time limit is no failure."""
-    states_gb: int | None = None
-    """GB (1e9) of model, gradients and optimizer over all GPUs, for a refusal before anything starts."""
+    model: str | None = None
+    """A model that `yard size` knows: the job is refused where the GPUs cannot hold it."""
+    layout: str = "fsdp"
+    """How the job spreads it, as `yard size` writes layouts."""
     about: str | None = None
     software: str | None = None
     """What the nodes must have, in words."""
@@ -128,7 +130,8 @@ RULES: dict[str, Rule] = {
     "chain": whole(1, 100),
     "heartbeat": duration(10, "shorter pauses are ordinary"),
     "checkpoint_dir": _FOLDER_RULE,
-    "states_gb": whole(1, 10_000_000),
+    "model": text_like(r"[\w.-]+", "must be a model that `yard size` knows", "for example 'opt-6.7b'"),
+    "layout": text_like(r"[a-z0-9-]+", "must be a layout", "for example 'fsdp' or 'tp4-pp6-zero1'"),
     "about": _WORDS,
     "software": _WORDS,
     "proved": _WORDS,

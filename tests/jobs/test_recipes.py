@@ -82,10 +82,16 @@ def test_a_model_that_cannot_fit_is_refused_with_the_sum(wide: Cluster, local: C
     with pytest.raises(JobFileError) as caught:
         place(job, home(job, wide))
     (problem,) = caught.value.problems
-    assert "2800 GB: 175 GB on each of 16 GPUs, and an h100 has 80 GB" in problem.rule
-    assert "35 GPUs or more (5 nodes)" in problem.fix
-    with pytest.raises(JobFileError, match="no real GPU"):
+    assert problem.path == "model"
+    assert "opt-175b with fsdp on 16 h100 of 94 GB takes 198.2 GB a GPU" in problem.rule
+    assert "optimizer" in problem.rule
+    with pytest.raises(JobFileError, match="wants real GPUs"):
         place(job, local)
+
+
+def test_a_layout_that_divides_nothing_is_told(wide: Cluster) -> None:
+    with pytest.raises(JobFileError, match="layout: cannot be sized"):
+        place(load_job("neox-20b", {"nodes": 2}, {}, []), home(load_job("neox-20b", {}, {}, []), wide))
 
 
 def test_recipes_are_listed_with_what_they_need(stack: FakeStack) -> None:

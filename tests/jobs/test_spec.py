@@ -105,7 +105,7 @@ BAD = {
     "chain-without-checkpoints": (GOOD + "chain: 3\n", ["chain"]),
     "chain-of-none": (GOOD + "chain: 0\ncheckpoint_dir: c\n", ["chain"]),
     "unknown-pmi": (GOOD + "mpi: pmi1\n", ["mpi"]),
-    "states-as-text": (GOOD + "states_gb: much\n", ["states_gb"]),
+    "model-that-is-a-number": (GOOD + "model: 7\n", ["model"]),
     "smoke-as-text": (GOOD + "smoke: small\n", ["smoke"]),
     "smoke-with-a-typo": (GOOD + "smoke: {node: 1}\n", ["smoke.node"]),
     "many-at-once": (
