@@ -157,8 +157,8 @@ def test_a_killed_rank_ends_all_and_the_job_starts_again(make: MakeJob) -> None:
     job = make(job_file("kill", BEATING, "retries: 1\n")).submit()
     job.up(0, 4)
     os.kill(job.rank_pid(3), signal.SIGKILL)
-    seconds = job.until((job.run_dir / "up-1-0").exists)
-    assert seconds < 10, "measured: 1 s to notice and end all, 2 s in all"
+    first = set(job.pids())
+    assert job.until(lambda: not first.intersection(job.pids())) < 8
     job.up(1, 4)
     assert "rank 3 on yard-gpu-1 ended with exit code 137" in job.log
     (job.run_dir / "enough").touch()
