@@ -17,6 +17,8 @@ from .processes import AGENT_MARK, RANK_MARK, sweep
 
 _TIMES_TO_AVOID = 2
 """A node where this many failures began is left out, where there are enough others."""
+_LAST_WORD_SECONDS = 3600.0
+"""How long a runner tries to write down how its job ended, when the disk is full."""
 _NO_CHECKPOINT = ("heartbeat-", "metrics")
 
 
@@ -76,7 +78,11 @@ class Run:
         self.state.state, self.state.reason = state, reason
         for name, value in more.items():
             setattr(self.state, name, value)
-        self.state.write()
+        try:
+            self.state.write()
+        except OSError as error:
+            # A full disk must not end ranks that can go on; the next change is written again.
+            sys.stderr.write(f"state not written: {error}\n")
 
     def run(self) -> None:
         """Start the job until it is done, cancelled, or out of retries."""
@@ -153,6 +159,10 @@ class Run:
     def end(self, state: str, code: int) -> str:
         """Write down the end; nothing starts again."""
         self.update(state, exit_code=code, ended=time.time())
+        deadline = time.monotonic() + _LAST_WORD_SECONDS
+        while State.read(self.run_dir).state != state and time.monotonic() < deadline:
+            time.sleep(5)
+            self.update(state)
         self.diary.note(f"end {code}")
         return ""
 

@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,11 @@ class State:
         """Put the state in place at once: whoever reads finds the old one or the new one."""
         place = Path(self.run_dir) / "state.json"
         fresh = place.with_name(f".state.{os.getpid()}")
-        fresh.write_text(json.dumps(asdict(self)) + "\n")
+        with fresh.open("w") as file:
+            file.write(json.dumps(asdict(self)) + "\n")
+            file.flush()
+            # A head that loses power must not come back to an empty file.
+            os.fsync(file.fileno())
         fresh.replace(place)
 
 
@@ -140,12 +145,13 @@ class Diary:
 
     def say(self, text: str) -> None:
         """Add a line to the log, among what rank 0 says."""
-        with self._log.open("a") as file:
+        # Words may be lost on a full disk; the job goes on.
+        with suppress(OSError), self._log.open("a") as file:
             file.write(f"yard: {text}\n")
 
     def note(self, text: str) -> None:
         """Add an event: a time, a word, and what belongs to it."""
-        with self._events.open("a") as file:
+        with suppress(OSError), self._events.open("a") as file:
             file.write(f"{time.time():.0f} {text}\n")
 
     def failures(self) -> list[str]:

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,13 @@ def read(run_dir: Path) -> dict[str, Any] | None:
         return None
     if state["state"] in {"PENDING", "RUNNING"} and not is_alive(state["runner"], state["submitted"]):
         state.update(state="LOST", exit_code=1, ended=time.time())
+        write_down(run_dir, state)
+    return state
+
+
+def write_down(run_dir: Path, state: dict[str, Any]) -> None:
+    """Keep it that a job is lost, for whoever asks next. On a full disk the next one finds out anew."""
+    with suppress(OSError):
         fresh = run_dir / f".state.{os.getpid()}"
         fresh.write_text(json.dumps(state) + "\n")
         fresh.replace(run_dir / "state.json")
@@ -49,7 +57,6 @@ def read(run_dir: Path) -> dict[str, Any] | None:
             log.write("yard: the runner of this job is gone, as when the head restarts; its ranks end by themselves\n")
         with (run_dir / "events").open("a") as events:
             events.write(f"{time.time():.0f} end 1\n")
-    return state
 
 
 def row(state: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ scontrol is a stand-in that reads the state from a file: what is tested is the s
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -122,6 +123,16 @@ def test_lines_shown_before_are_left_out(followed: Followed) -> None:
     followed.state("COMPLETED")
     followed.start(skip=2)
     assert followed.line() == "three\n"
+
+
+@pytest.mark.parametrize(("state", "pid"), [("COMPLETED", 1), ("RUNNING", 2**22 + 1)])
+def test_without_slurm_the_runner_says_it_or_is_gone(state: str, pid: int, followed: Followed) -> None:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    followed.write("state.json", json.dumps({"state": state, "runner": {"pid": pid, "ticks": "1", "boot": boot}}))
+    followed.write("job.log", "all of it\n")
+    followed.start()
+    text = followed.rest()
+    assert text.startswith('all of it\n\x1e{"state"')
 
 
 def test_it_ends_when_nobody_listens(followed: Followed) -> None:

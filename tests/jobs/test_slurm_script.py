@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from jobs.placement import place
 from jobs.render import render_files
 from tests.jobs.conftest import MakeProgram
 
+PATIENCE = 40.0
 SRUN = """
 trap 'kill $(jobs -p) 2>/dev/null; exit 143' TERM
 for rank in 0 1; do
@@ -37,6 +39,7 @@ class Job:
     def __init__(self, folder: Path, program: MakeProgram, cluster: Cluster, text: str) -> None:
         self.folder = folder / "run"
         self.folder.mkdir()
+        self.groups: list[int] = []
         (folder / "job.yaml").write_text(text)
         (folder / "fabric.env").write_text("GLOO_SOCKET_IFNAME=lo\n")
         job = load_job(str(folder / "job.yaml"), {}, {}, [])
@@ -62,13 +65,21 @@ class Job:
         slurm |= {"PROCID": "0", "LOCALID": "0", "NODEID": "0"}
         env = {**os.environ, **{f"SLURM_{name}": value for name, value in slurm.items()}}
         with (self.folder / "job.log").open("ab") as log:
-            process = subprocess.Popen(["bash", self.folder / "job.sbatch"], env=env, stdout=log, stderr=log)
+            line = ["bash", self.folder / "job.sbatch"]
+            process = subprocess.Popen(line, env=env, stdout=log, stderr=log, start_new_session=True)
+        self.groups.append(process.pid)
         (self.folder / "pid").write_text(str(process.pid))
         return process
 
     def run(self, restarts: int = 0) -> int:
         """Run it to its end; a negative code is that of a script that asked to be started again."""
-        return self.start(restarts).wait(20)
+        return self.start(restarts).wait(PATIENCE)
+
+    def end(self) -> None:
+        """End what is left of all starts, as Slurm does with a job's control group."""
+        for group in self.groups:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
 
     @property
     def log(self) -> str:
@@ -82,8 +93,16 @@ MakeJob = Callable[[str], Job]
 
 
 @pytest.fixture
-def make(tmp_path: Path, program: MakeProgram, local: Cluster) -> MakeJob:
-    return lambda text: Job(tmp_path, program, local, "name: fine\nnodes: 2\n" + text)
+def make(tmp_path: Path, program: MakeProgram, local: Cluster) -> Iterator[MakeJob]:
+    made: list[Job] = []
+
+    def build(text: str) -> Job:
+        made.append(Job(tmp_path, program, local, "name: fine\nnodes: 2\n" + text))
+        return made[-1]
+
+    yield build
+    for job in made:
+        job.end()
 
 
 def test_a_job_that_ends_well(make: MakeJob) -> None:
@@ -134,7 +153,7 @@ def test_the_warning_leads_to_a_checkpoint_and_a_new_start(make: MakeJob, progra
         time.sleep(0.05)
     time.sleep(0.3)
     process.send_signal(signal.SIGUSR2)
-    assert process.wait(20) < 0
+    assert process.wait(PATIENCE) < 0
     assert "time limit, checkpoint written" in job.log
 
 
