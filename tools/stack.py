@@ -17,6 +17,7 @@ from tools import offline
 from tools.engine import end_session, run_pulumi
 from tools.environment import PROJECT, ROOT, STATE, ToolError, backend_folder, load
 from tools.locks import clear_stale
+from tools.protection import EXCLUDE, refuse_protected
 from tools.stackfile import committed, copy_of, refresh_copy
 
 _PLAIN = ("--non-interactive",)
@@ -86,10 +87,12 @@ class Stack:
         return self._operate("refresh", (*_NO_QUESTIONS, *extra))
 
     def destroy(self, extra: Sequence[str] = ()) -> int:
-        """Delete the stack's resources. A stack that does not exist has none."""
+        """Delete the stack's resources. A stack that does not exist has none. Raises ToolError for protected ones."""
         if not self.exists():
             sys.stderr.write(f"stack '{self.name}' does not exist: nothing to destroy\n")
             return 0
+        if EXCLUDE not in extra:
+            refuse_protected(self.name, self.environment)
         return self._operate("destroy", (*_NO_QUESTIONS, *extra))
 
     def rm(self, extra: Sequence[str] = ()) -> int:
