@@ -65,7 +65,7 @@ class BringUp(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
         # Waits again whenever a machine is new or was started again, or what it was told has changed.
-        machines = [pulumi.Output.concat(host.machine_id, ":", host.boots.apply(str)) for host in hosts]
+        machines = [_started(host) for host in hosts]
         gate = remote.Command(
             f"{name}-gate",
             connection=connection,
@@ -76,6 +76,13 @@ class BringUp(pulumi.ComponentResource):
         # The gate speaks of nodes and stages only; nothing of the hand-over is in its words.
         self.ready = pulumi.Output.unsecret(gate.stdout).apply(_last_line)
         self.register_outputs({"ready": self.ready})
+
+
+def _started(host: Host) -> pulumi.Output[str]:
+    """Return what changes when the machine is a new one, and where somebody counts them with each of its starts."""
+    if host.boots is None:
+        return host.machine_id
+    return pulumi.Output.concat(host.machine_id, ":", host.boots.apply(str))
 
 
 def _last_line(text: str) -> str:

@@ -30,8 +30,9 @@ class Host:
     """Its ssh host key ("ssh-ed25519 AAAA..."), learned over a channel other than ssh."""
     machine_id: pulumi.Output[str]
     """Changes if and only if the machine is a new one with an empty disk."""
-    boots: pulumi.Output[int]
-    """How often it was started by the platform; a restart must be waited for again."""
+    boots: pulumi.Output[int] | None = None
+    """How often the platform itself has started it: another start is waited for again. None where nobody counts, as on
+    clouds: a machine that was stopped and started there returns to service by itself, and no `up` waits for it."""
     through_head: bool = False
     """Whether ssh reaches `address` from the head only."""
     proxy: ProxyConnectionArgs | None = None

@@ -19,7 +19,8 @@ from offline.cloud.world import World, write_atomically
 from offline.resources import ResourceError
 
 FILE = "faults.yaml"
-_COUNTS = "faults-met.json"
+COUNTS = "faults-met.json"
+"""In the stack's folder: the file of what faults.yaml asks for, and how often each entry was met."""
 _AT = {
     "quota": "create",
     "stockout": "create",
@@ -69,7 +70,7 @@ def strikes(world: World, operation: str, token: str, name: str) -> list[Fault]:
         counts = _counts(world)
         for fault in met:
             counts[fault.key] = counts.get(fault.key, 0) + 1
-        write_atomically(world.folder / _COUNTS, counts)
+        write_atomically(world.folder / COUNTS, counts)
     return [fault for fault in met if _now(fault, counts[fault.key])]
 
 
@@ -85,7 +86,7 @@ def _matches(fault: Fault, operation: str, token: str, name: str) -> bool:
 
 def _counts(world: World) -> dict[str, int]:
     try:
-        counts: dict[str, int] = json.loads((world.folder / _COUNTS).read_text())
+        counts: dict[str, int] = json.loads((world.folder / COUNTS).read_text())
     except FileNotFoundError:
         return {}
     return counts

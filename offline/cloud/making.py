@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from offline.cloud.addressing import problem
+from offline.cloud.addressing import Wish, problem
 from offline.cloud.cloud import Cloud
 from offline.cloud.drift import drifted, evicted
 from offline.cloud.faults import Fault, strikes
@@ -90,7 +90,8 @@ class Maker:
             return
         self._take_time(self._meet_faults("delete", _plain(record.inputs)))
         with self._world.locked():
-            inside = [found for found in self._world.records() if found.id.lower().startswith(f"{identity.lower()}/")]
+            start = f"{identity.lower()}/"
+            inside = [found for found in self._world.linked(identity) if found.id.lower().startswith(start)]
             user = None if self._rule.holds_all else self._user_of(identity, inside)
             if user:
                 raise ResourceError(f"409 InUse: {identity} is used by {user.id}. Fix: delete that first")
@@ -109,7 +110,12 @@ class Maker:
     def _record(self, identity: str, inputs: Properties) -> Record:
         """Return the record of this resource, finished and with no outputs yet."""
         uses = [needed for text in _texts(_plain(inputs)) if (needed := self._cloud.refers(text))]
-        return Record(identity, self._described.token, self._operation.urn, inputs, {}, uses=tuple(uses))
+        claims = [self._claim(wish) for wish in self._cloud.wishes(self._described.token, _plain(inputs))]
+        token, urn = self._described.token, self._operation.urn
+        return Record(identity, token, urn, inputs, {}, uses=tuple(uses), claims=tuple(claims))
+
+    def _claim(self, wish: Wish) -> str:
+        return f"{self._cloud.refers(wish.subnet)}#{wish.address}"
 
     def _meet_faults(self, operation: str, plain: Properties) -> list[Fault]:
         """Meet the faults that stand before an operation, and return those that come in its course."""
@@ -152,13 +158,8 @@ class Maker:
     def _refuse_addresses(self, record: Record) -> None:
         for wish in self._cloud.wishes(record.token, _plain(record.inputs)):
             subnet = self._world.find(self._cloud.refers(wish.subnet))
-            others = (found for found in self._world.records() if found.id != record.id)
-            taken = {
-                theirs.address
-                for found in others
-                for theirs in self._cloud.wishes(found.token, found.inputs)
-                if self._cloud.refers(theirs.subnet).lower() == self._cloud.refers(wish.subnet).lower()
-            }
+            others = (found for found in self._world.linked(self._claim(wish)) if found.id != record.id)
+            taken = {wish.address for _ in others}
             ranges = self._cloud.ranges(subnet.inputs) if subnet else ()
             refused = problem(wish, ranges, self._cloud.reserved_addresses, taken)
             if refused:
@@ -171,7 +172,7 @@ class Maker:
 
     def _user_of(self, identity: str, inside: Sequence[Record]) -> Record | None:
         own = {identity.lower(), *(found.id.lower() for found in inside)}
-        for record in self._world.records():
+        for record in (found for one in sorted(own) for found in self._world.linked(one)):
             if record.id.lower() in own or any(part in record.token for part in _NEVER_IN_THE_WAY):
                 continue
             if any(used.lower() in own for used in record.uses):

@@ -37,6 +37,8 @@ class Record:
     """Process id of the plugin that is still making it; 0 when it is finished."""
     uses: Sequence[str] = ()
     """Ids of the resources that its inputs refer to."""
+    claims: Sequence[str] = ()
+    """What nobody else may have: fixed addresses, each with its subnet."""
 
 
 _read_before: dict[Path, tuple[tuple[int, int], Record]] = {}
@@ -54,6 +56,7 @@ class World:
     def __init__(self, stack: str, base: Path | None = None) -> None:
         self.folder = (base or base_folder()) / stack
         self._resources = self.folder / "resources"
+        self._links = self.folder / "links"
 
     def find(self, identity: str) -> Record | None:
         """Return the resource with this id. Ids are compared without case, as Azure does."""
@@ -66,15 +69,30 @@ class World:
             if found:
                 yield found
 
+    def linked(self, key: str) -> Iterator[Record]:
+        """Yield what uses or claims `key`, or lies inside the resource with that id: of thousands, not all are read."""
+        for name in sorted(os.listdir(folder)) if (folder := self._links / _name(key)).is_dir() else ():
+            found = _read(self._resources / f"{name}.json")
+            # A link is made before its resource and outlives it in a killed run: the resource itself has the last word.
+            if found and key.lower() in map(str.lower, self._keys(found)):
+                yield found
+
     def put(self, record: Record) -> None:
         """Write a resource, new or changed, without the secrets in it."""
         self._resources.mkdir(parents=True, exist_ok=True)
+        for key in self._keys(record):
+            folder = self._links / _name(key)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / _name(record.id)).touch()
         inputs, outputs = without_secrets(record.inputs), without_secrets(record.outputs)
         write_atomically(self._file(record.id), asdict(replace(record, inputs=inputs, outputs=outputs)))
 
     def remove(self, identity: str) -> None:
         """Forget a resource; nothing happens when there is none."""
+        record = self.find(identity)
         self._file(identity).unlink(missing_ok=True)
+        for key in self._keys(record) if record else ():
+            (self._links / _name(key) / _name(identity)).unlink(missing_ok=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -85,7 +103,17 @@ class World:
             yield
 
     def _file(self, identity: str) -> Path:
-        return self._resources / f"{hashlib.sha256(identity.lower().encode()).hexdigest()[:24]}.json"
+        return self._resources / f"{_name(identity)}.json"
+
+    def _keys(self, record: Record) -> set[str]:
+        """Return what the resource is found under, besides its own id: what it uses and claims, and what it is in."""
+        parts = record.id.split("/")
+        around = ("/".join(parts[:end]) for end in range(2, len(parts)))
+        return {*record.uses, *record.claims, *(one for one in around if self._file(one).exists())}
+
+
+def _name(key: str) -> str:
+    return hashlib.sha256(key.lower().encode()).hexdigest()[:24]
 
 
 def write_atomically(file: Path, content: object) -> None:

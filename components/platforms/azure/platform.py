@@ -166,8 +166,6 @@ class AzurePlatform(Platform):
             user=ADMIN_USER,
             host_key=host_key(made, host.name, self._site),
             machine_id=made.vm_id,
-            # Azure counts no starts; a node that was started again returns itself to service.
-            boots=pulumi.Output.from_input(1),
             through_head=host.role is not Role.HEAD,
         )
 

@@ -189,8 +189,6 @@ class GcpPlatform(Platform):
             user=ADMIN_USER,
             host_key=host_key(made, self._spec.project),
             machine_id=made.instance_id,
-            # Compute Engine counts no starts; a node that was started again returns itself to service.
-            boots=pulumi.Output.from_input(1),
             through_head=host.role is not Role.HEAD,
         )
 

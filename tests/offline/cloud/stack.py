@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from offline.cloud.faults import FILE
+from offline.cloud.faults import COUNTS, FILE
 from offline.cloud.world import Record, World
 from tools.engine import end_session
 from tools.offline import environment
@@ -67,6 +67,11 @@ class TestStack:
         """Set the faults that the clouds have."""
         self.world.folder.mkdir(parents=True, exist_ok=True)
         (self.world.folder / FILE).write_text(yaml.safe_dump(list(map(dict, entries))))
+
+    @property
+    def met_a_fault(self) -> bool:
+        """Whether anything has met one of them."""
+        return (self.world.folder / COUNTS).exists()
 
     def __call__(self, *arguments: str) -> Run:
         """Run pulumi to its end."""

@@ -55,6 +55,23 @@ def test_a_write_that_was_cut_off_is_not_seen(tmp_path: Path) -> None:
     assert [record.id for record in world.records()] == [ID]
 
 
+def test_what_hangs_together_is_found_without_reading_everything(tmp_path: Path) -> None:
+    world = World("s", tmp_path)
+    group, card, disk = "/groups/g", "/groups/g/cards/card", "/groups/g/disks/disk"
+    world.put(Record(group, "t", "u", {}, {}))
+    world.put(Record(card, "t", "u", {}, {}, uses=["/nets/n"], claims=["/nets/n#10.0.0.4"]))
+    world.put(Record(disk, "t", "u", {}, {}))
+    assert [found.id for found in world.linked("/NETS/n")] == [card]
+    assert [found.id for found in world.linked("/nets/n#10.0.0.4")] == [card]
+    assert {found.id for found in world.linked(group)} == {card, disk}
+    # Changed: what it no longer uses has it no longer.
+    world.put(Record(card, "t", "u", {}, {}, uses=["/nets/other"]))
+    assert list(world.linked("/nets/n")) == list(world.linked("/nets/n#10.0.0.4")) == []
+    assert [found.id for found in world.linked("/nets/other")] == [card]
+    world.remove(card)
+    assert list(world.linked("/nets/other")) == []
+
+
 def test_the_listing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--folder", str(tmp_path), "list", "s"]) == 1
     assert "no offline run of stack 's'" in capsys.readouterr().err
