@@ -25,13 +25,13 @@ def build(loops: asyncio.AbstractEventLoop) -> Build:
     def run(stack: str, **edits: Any) -> Built:
         asked = repr((stack, edits))
         if asked not in _BUILT:
-            _BUILT[asked] = record(stack, edits, _answer, _tell)
+            _BUILT[asked] = record(stack, edits, answer, tell)
         return _BUILT[asked]
 
     return run
 
 
-def _answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
+def answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
     name = next((args.inputs[key] for key in ("accountName", "resourceGroupName") if key in args.inputs), args.name)
     outputs = {**args.inputs, "name": args.name}
     match args.typ.rpartition(":")[2]:
@@ -56,7 +56,7 @@ def _answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]
     return f"id-{args.name}", outputs
 
 
-def _tell(args: pulumi.runtime.MockCallArgs) -> dict[str, Any]:
+def tell(args: pulumi.runtime.MockCallArgs) -> dict[str, Any]:
     """Answer as Azure does: what a command wrote is only in the expanded view."""
     written = f"Enable succeeded:\nssh-ed25519 AAAA{args.args['vmName']}\n"
     return {"instanceView": {"output": written} if args.args.get("expand") == "instanceView" else None}

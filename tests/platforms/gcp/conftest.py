@@ -16,10 +16,10 @@ __all__ = ["Build", "Built"]
 @pytest.fixture
 def build(loops: asyncio.AbstractEventLoop) -> Build:
     """Run the platform on an edited stack with a recorder in the engine's place."""
-    return lambda stack, **edits: record(stack, edits, _answer, _tell)
+    return lambda stack, **edits: record(stack, edits, answer, tell)
 
 
-def _answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
+def answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
     extra: dict[str, Any] = {"selfLink": f"link:{args.name}", "email": f"{args.name}@mail", "address": "192.0.2.7"}
     if args.typ == "gcp:filestore/instance:Instance":
         extra["networks"] = [{**net, "ipAddresses": ["10.9.8.2"]} for net in args.inputs["networks"]]
@@ -27,5 +27,5 @@ def _answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]
     return f"id-{args.name}", {**extra, **args.inputs, "instanceId": f"number-of-{args.name}"}
 
 
-def _tell(args: pulumi.runtime.MockCallArgs) -> dict[str, Any]:
+def tell(args: pulumi.runtime.MockCallArgs) -> dict[str, Any]:
     return {"variableValue": f"AAAA{args.args['name']}"}

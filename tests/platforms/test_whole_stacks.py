@@ -1,0 +1,94 @@
+"""Stacks of the project as people run them, with their own program, on simulated clouds: faults, a replaced node, and
+a careless destroy.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from components.outputs import read_outputs
+from tests.offline.cloud.stack import ROOT, Run, TestStack
+from tests.platforms.recording import stack_text
+from tools.protection import EXCLUDE
+
+pytestmark = pytest.mark.engine
+
+PROGRAM = f"import runpy, sys\nsys.path.insert(0, {str(ROOT)!r})\nrunpy.run_path({str(ROOT / '__main__.py')!r})\n"
+
+
+class WholeStack(TestStack):
+    """One stack file of the project with its program, under the name `test`."""
+
+    __test__ = False
+
+    def put(self, stack: str) -> None:
+        """Set the stack file, and keep the salt that Pulumi wrote."""
+        file = self.folder / "Pulumi.test.yaml"
+        salt = [line for line in file.read_text().splitlines() if line.startswith("encryptionsalt:")]
+        file.write_text("\n".join([*salt, stack_text(stack)]))
+        (self.folder / "__main__.py").write_text(PROGRAM)
+
+    def urn(self, name: str) -> str:
+        """Return the URN of what the clouds hold under this Pulumi name."""
+        return self.record(name).urn
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> WholeStack:
+    """An empty stack. Skips where there is no Pulumi CLI."""
+    if not (shutil.which("pulumi") or (ROOT / ".trainyard" / "bin" / "pulumi").exists()):
+        pytest.skip("there is no pulumi here (make setup)")
+    return WholeStack(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster", "machine", "refused"),
+    [
+        ("azure-a100", "opt", "VirtualMachine", "opt-gpu-1 (Standard_ND96amsr_A100_v4) in southcentralus"),
+        ("gcp-a2", "neox", "Instance", "neox-gpu-1 (a2-highgpu-8g) in us-central1-f"),
+    ],
+)
+def test_a_stockout_a_replaced_node_and_a_careless_destroy(
+    stack: WholeStack, name: str, cluster: str, machine: str, refused: str
+) -> None:
+    stack.put(name)
+    stack.faults({"fault": "stockout", "of": f"*:{machine}", "name": "*-gpu-1", "times": 1})
+    failed = stack.up()
+    assert failed.code != 0
+    assert refused in failed.text, failed
+    assert "Fix: try again later" in failed.text
+    assert "Traceback" not in failed.text, failed
+    # What was made is known to Pulumi: the next run goes on and makes the rest.
+    again = stack.up()
+    assert again.code == 0, again
+    assert "to replace" not in again.text
+    assert sorted(host.name for host in read_outputs(stack.outputs()["cluster"]).nodes) == [
+        f"{cluster}-gpu-0",
+        f"{cluster}-gpu-1",
+    ]
+    settled = stack.up("--expect-no-changes")
+    assert settled.code == 0, settled
+    _one_node_replaced(stack, cluster)
+    held = list(stack.kinds)
+    careless = stack("destroy", "-s", "test", "--yes")
+    assert careless.code != 0
+    assert "is protected" in careless.text
+    assert stack.kinds == held, "plain Pulumi looks before it deletes, unless it is told to skip that"
+    rest = stack("destroy", "-s", "test", "--yes", EXCLUDE)
+    assert rest.code == 0, rest
+    kept = [record.urn.rpartition("::")[2] for record in stack.world.records()]
+    assert not [one for one in kept if one.endswith(("-head", "-gpu-0", "-gpu-1"))]
+    assert f"{cluster}-shared" in kept
+
+
+def _one_node_replaced(stack: WholeStack, cluster: str) -> None:
+    planned: Run = stack.preview("--replace", stack.urn(f"{cluster}-gpu-1"))
+    assert planned.code == 0, planned
+    touched = [
+        line for line in planned.text.splitlines() if line.strip().startswith(("+-", "++", "--", "~", "+ ", "- "))
+    ]
+    assert any(f"{cluster}-gpu-1" in line for line in touched), planned
+    assert not any(f"{cluster}-gpu-0" in line or f"{cluster}-head" in line for line in touched), planned
