@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from tests.platforms.recording import Answer, Built, Tell
+
+
+def _counted(nodes: int) -> dict[str, Any]:
+    return {"nodes__gpu__count": nodes, "limits": {}, "network": {"cidr": "10.77.0.0/20"}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,5 +29,8 @@ class Contract:
     """What each host's machine is given, by host, as text again."""
     ssh_from: Callable[[Built], set[str]]
     """Whom anything of the stack lets reach port 22 from outside, as the cloud spells networks."""
+    smaller: Mapping[str, Any] = field(default_factory=lambda: _counted(2))
+    larger: Mapping[str, Any] = field(default_factory=lambda: _counted(3))
+    """The stack with some nodes, and with one more (tests/platforms/recording.py, stack_text)."""
     prepare: Callable[[pytest.MonkeyPatch], None] = lambda patch: None
     """Keeps from this machine what a real run would do to it."""
