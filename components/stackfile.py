@@ -136,12 +136,13 @@ def _draft(section: dict[Any, Any], malformed: set[tuple[str | int, ...]]) -> Dr
         return not any(loc[: len(place)] == place[: len(loc)] for loc in malformed)
 
     nodes = section.get("nodes")
-    groups = nodes.items() if isinstance(nodes, dict) else ()
+    # A key that is not text is refused, in a place that is spelt otherwise than the key.
+    groups = {key: group for key, group in nodes.items() if isinstance(key, str)} if isinstance(nodes, dict) else {}
     return Draft(
         platform=platform_spec(section["platform"]) if sound("platform") else None,
         network=NetworkSpec.model_validate(section.get("network", {})) if sound("network") else None,
         head=HeadSpec.model_validate(section["head"]) if sound("head") else None,
-        nodes={name: GroupSpec.model_validate(group) for name, group in groups if sound("nodes", name)},
+        nodes={name: GroupSpec.model_validate(group) for name, group in groups.items() if sound("nodes", name)},
     )
 
 

@@ -86,3 +86,9 @@ def test_any_section_is_either_a_stack_or_a_list_of_problems(section: Any) -> No
 def test_any_text_is_refused_in_words(text: str) -> None:
     with pytest.raises(StackFileError):
         parse_stack(text, "f")
+
+
+@pytest.mark.parametrize("key", ["null", "5", "true", "2026-01-01", "[a]"])
+def test_a_group_whose_name_is_no_text_is_refused_in_words(key: str) -> None:
+    with pytest.raises(StackFileError, match=r"f:cluster\.nodes"):
+        parse_stack(GOOD.replace("more: *gpu", f"{key}: null"), "f")
