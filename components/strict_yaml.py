@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from components.yaml_limits import LimitPassed, hold_limits
+
 _Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's where it is there: ten times as fast, and the same data."""
 
@@ -32,6 +34,7 @@ class YamlError(ValueError):
 def load_strict(text: str) -> Document:
     """Return the one document of a text. Raises YamlError."""
     try:
+        hold_limits(text, _Loader)
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
@@ -42,6 +45,8 @@ def load_strict(text: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise YamlError(error.problem or "is not valid YAML", mark.line + 1 if mark else 1) from error
+    except LimitPassed as error:
+        raise YamlError(error.reason, error.line) from error
     except YamlError:
         raise
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
