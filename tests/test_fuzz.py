@@ -13,7 +13,7 @@ from components.stackfile import read_stack
 from jobs.preview.describe import describe
 from tests.stack_texts import STACKS, stack_bytes
 
-_FEW = settings(max_examples=120, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+_FEW = settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 _LONGEST = 2000
 """Characters of a problem that somebody still reads."""
 _MANY = settings(_FEW, max_examples=10_000)

@@ -88,7 +88,7 @@ def test_any_text_is_refused_in_words(text: str) -> None:
         parse_stack(text, "f")
 
 
-@pytest.mark.parametrize("key", ["null", "5", "true", "2026-01-01", "[a]"])
+@pytest.mark.parametrize("key", ["null", "5", "true", "2026-01-01"])
 def test_a_group_whose_name_is_no_text_is_refused_in_words(key: str) -> None:
     with pytest.raises(StackFileError, match=r"f:cluster\.nodes"):
         parse_stack(GOOD.replace("more: *gpu", f"{key}: null"), "f")
