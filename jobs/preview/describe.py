@@ -17,6 +17,7 @@ from components.demand import hourly_price, quota_needs
 from components.errors import CatalogError, Problem, StackFileError
 from components.install import shipped_files
 from components.plan import ClusterPlan, HostPlan
+from components.platforms import platform_class
 from components.slurm import render_gres_conf, render_slurm_conf
 from components.spec import ClusterSpec
 from components.stackfile import Stack, read_stack
@@ -54,9 +55,8 @@ def _described(stack: str, shown: str, read: Stack) -> Description:
         plan=_plan(read.spec, read.plan),
         price=_price(read.plan),
         quota=[QuotaShape(quota=need.quota, place=need.place, amount=need.amount) for need in quota_needs(read.plan)],
-        user_data_bytes={
-            role: len(render_user_data(read.plan, host, PLACEHOLDERS).encode()) for role, host in _roles(read.plan)
-        },
+        user_data_bytes=dict(_sizes(read.plan)),
+        user_data_limit=platform_class(read.plan.provider).user_data_limit,
         files=dict(_files(read.plan)),
     )
 
@@ -71,6 +71,7 @@ def _refused(stack: str, shown: str, problems: Iterable[Problem]) -> Description
         price=None,
         quota=[],
         user_data_bytes={},
+        user_data_limit=0,
         files={},
     )
 
@@ -127,6 +128,12 @@ def _roles(plan: ClusterPlan) -> Iterator[tuple[str, HostPlan]]:
     yield "head", plan.head
     for group in plan.groups:
         yield group, plan.group(group)[0]
+
+
+def _sizes(plan: ClusterPlan) -> Iterator[tuple[str, int]]:
+    platform = platform_class(plan.provider)
+    for role, host in _roles(plan):
+        yield role, len(platform.wire_user_data(render_user_data(plan, host, PLACEHOLDERS)))
 
 
 def _files(plan: ClusterPlan) -> Iterator[tuple[str, str]]:

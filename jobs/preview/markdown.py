@@ -65,7 +65,7 @@ def _plan_part(report: Report) -> str:
         parts.append("".join(f"- **{_LABELS[each['level']]}**: {_text(words.check_line(each))}\n" for each in found))
     if plan and price:
         parts.append(_table(words.HOST_COLUMNS, words.host_rows(plan)))
-        parts.append(f"{_text(words.money(price))}: {_text(words.price_source(price))}\n")
+        parts.append(f"{_text(words.money(price))}: {_text(words.price_source(price))}; {words.user_data(report)}\n")
     if rows := list(words.quota_rows(report)):
         columns = words.QUOTA_COLUMNS if report.account and not report.account.problem else words.QUOTA_COLUMNS[:3]
         parts.append(_table(columns, (row[: len(columns)] for row in rows)))

@@ -66,7 +66,10 @@ class QuotaShape(TypedDict):
 
 
 class Description(TypedDict):
-    """A stack file as one revision reads it. A refused one has `problems` and no plan."""
+    """A stack file as one revision reads it. A refused one has `problems` and no plan.
+
+    `user_data_bytes` is what the machines of a role are given, `user_data_limit` what their platform takes.
+    """
 
     stack: str
     file: str
@@ -76,4 +79,5 @@ class Description(TypedDict):
     price: PriceShape | None
     quota: list[QuotaShape]
     user_data_bytes: dict[str, int]
+    user_data_limit: int
     files: dict[str, str]

@@ -52,6 +52,7 @@ def _show_plan(console: Console, report: Report) -> None:
     _section(console, f"{plan['name']}: {plan['provider']}{place}, network {plan['network']}, image {plan['image']}")
     _rows(console, words.HOST_COLUMNS, words.host_rows(plan))
     _section(console, f"{words.money(price)}: {words.price_source(price)}")
+    _section(console, words.user_data(report))
 
 
 def _show_resources(console: Console, report: Report) -> None:

@@ -59,6 +59,12 @@ def price_source(price: PriceShape) -> str:
     return "; ".join(filter(None, [read, unknown]))
 
 
+def user_data(report: Report) -> str:
+    """Say how much of what a platform takes the machines are given."""
+    sizes = ", ".join(f"{role} {size:,}" for role, size in report.description["user_data_bytes"].items())
+    return f"user-data: {sizes} of {report.description['user_data_limit']:,} bytes"
+
+
 def change(difference: Difference) -> str:
     """Say in a few words how a stack differs from the base."""
     if difference["new"]:

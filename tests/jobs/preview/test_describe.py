@@ -27,6 +27,7 @@ def test_every_stack_is_described_whole_and_as_json(stack: str) -> None:
     assert plan["hosts"][0]["role"] == "head"
     roles = ["head", *dict.fromkeys(host["group"] for host in plan["hosts"] if host["group"])]
     assert list(described["user_data_bytes"]) == roles
+    assert 0 < max(described["user_data_bytes"].values()) <= described["user_data_limit"]
     for role in roles:
         assert (
             f"=== /etc/trainyard/node.env\nTRAINYARD_CLUSTER={plan['name']}\n"

@@ -65,6 +65,7 @@ def test_what_people_must_read(render: object, grown: Report, refused: Report) -
         "10.77.2.1 to 10.77.2.4",
         "8 x a100",
         "NVIDIA_A100_GPUS",
+        "user-data: head ",
         "1 to create, 1 to replace",
         "a plugin is old",
         "+NodeName=neox-gpu-[0-3]",
@@ -86,7 +87,9 @@ def test_json_has_the_documented_keys(grown: Report, refused: Report) -> None:
     assert sorted(document) == ["base", "base_problem", "fine", "format", "offline", "stacks"]
     good, bad = document["stacks"]
     assert sorted(good) == sorted(bad)
-    expected = "account difference file fine plan price problems quota remarks resources stack user_data_bytes"
+    expected = (
+        "account difference file fine plan price problems quota remarks resources stack user_data_bytes user_data_limit"
+    )
     assert " ".join(sorted(good)) == expected
     assert good["resources"]["changes"][1] == {"op": "replace", "type": VM, "name": "neox-gpu-0"}
     assert bad["resources"] is None
