@@ -32,9 +32,10 @@ def explain(
 
 
 def dotted(path: str, loc: Loc) -> str:
-    """Return a place in the file as one printable line: `cluster.nodes.gpu.count`."""
-    keys = (str(key) for key in loc if key != _KEY_MARK)
-    return ".".join([path, *("".join(c if c.isprintable() else "?" for c in key)[:_LONGEST_KEY] for key in keys)])
+    """Return a place in the file as one printable line, never empty: `cluster.nodes.gpu.count`."""
+    keys = (str(key) or "''" for key in loc if key != _KEY_MARK)
+    shown = ["".join(c if c.isprintable() else "?" for c in key)[:_LONGEST_KEY] for key in keys]
+    return ".".join([path, *shown] if path else shown)
 
 
 def nearest(word: str, known: Sequence[str]) -> str | None:

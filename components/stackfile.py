@@ -167,7 +167,7 @@ def _stray_keys(config: Mapping[Any, Any]) -> list[Problem]:
 def _place(keys: tuple[str, ...]) -> str:
     if keys[:2] == ("config", CLUSTER_KEY):
         return dotted("cluster", keys[2:])
-    return dotted(keys[0], keys[1:])
+    return dotted("", keys)
 
 
 def _holds_secret(value: Any) -> bool:

@@ -92,3 +92,10 @@ def test_any_text_is_refused_in_words(text: str) -> None:
 def test_a_group_whose_name_is_no_text_is_refused_in_words(key: str) -> None:
     with pytest.raises(StackFileError, match=r"f:cluster\.nodes"):
         parse_stack(GOOD.replace("more: *gpu", f"{key}: null"), "f")
+
+
+@pytest.mark.parametrize(("key", "shown"), [("''", "''"), ('"a\\nb"', "a?b"), ('"\\u202e"', "?"), ("x" * 50, "x" * 40)])
+def test_a_repeated_key_is_shown_in_one_printable_line(key: str, shown: str) -> None:
+    with pytest.raises(StackFileError) as caught:
+        parse_stack(f"{key}: 1\n{key}: 2\n{GOOD}", "f")
+    assert str(caught.value).splitlines()[1] == f"  f:{shown}: stands twice, again in line 2. Fix: keep one of them."
