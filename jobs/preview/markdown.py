@@ -20,9 +20,7 @@ _CUT = "\n... cut here: `yard preview --against BASE` shows all of it\n"
 
 def render(preview: Preview, longest: int = LONGEST) -> str:
     """Return the comment, at most `longest` characters: details of stacks are left out before any stack is."""
-    head = (
-        f"{MARKER}\n### Preview of {len(preview.reports)} stacks\n\n{_text(words.how(preview))}\n\n{_summary(preview)}"
-    )
+    head = f"{MARKER}\n### {_title(preview)}\n\n{_text(words.how(preview))}\n\n{_summary(preview)}"
     blocks = [(_block(report, _plan_part(report) + _diff_part(report)), report) for report in preview.reports]
     full = head + "".join(block for block, _ in blocks)
     if len(full) <= longest:
@@ -43,6 +41,11 @@ def render(preview: Preview, longest: int = LONGEST) -> str:
     return (head + "".join(kept) + note)[:longest]
 
 
+def _title(preview: Preview) -> str:
+    count = len(preview.reports)
+    return f"Preview of {count} stacks" if count > 1 else f"Preview of {_text(preview.reports[0].stack)}"
+
+
 def _summary(preview: Preview) -> str:
     rows = [(report.stack, words.state(report), words.headline(report)) for report in preview.reports]
     return _table(("stack", "", ""), rows) + "\n"
@@ -60,7 +63,7 @@ def _plan_part(report: Report) -> str:
     parts = []
     if resources := report.resources:
         said = [*(("error", text) for text in resources.errors), *(("warning", text) for text in resources.warnings)]
-        parts.append("".join(f"- **{_LABELS[level]}**: {_text(text)}\n" for level, text in said))
+        parts.append("".join(f"- **{_LABELS[level]}**: {_said(text)}\n" for level, text in said))
     if found := words.checks(report):
         parts.append("".join(f"- **{_LABELS[each['level']]}**: {_text(words.check_line(each))}\n" for each in found))
     if plan and price:
@@ -77,6 +80,14 @@ def _plan_part(report: Report) -> str:
         changed = [(step.op, step.type, step.name) for step in report.resources.changes if step.op != "create"]
         parts.append(_table(("operation", "type", "name"), changed) if changed else "")
     return "\n".join(filter(None, parts))
+
+
+def _said(text: str) -> str:
+    """Return somebody else's words: several lines keep their form."""
+    if "\n" not in text:
+        return _text(text)
+    fence = _fence(text)
+    return f"\n\n{fence}\n{text[:_LONGEST_DIFF]}\n{fence}\n"
 
 
 def _diff_part(report: Report) -> str:

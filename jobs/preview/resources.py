@@ -59,7 +59,10 @@ def read_answer(code: int, stdout: str, stderr: str, own: str) -> Resources:
         return Resources(steps=(), errors=(_last_words(stderr or stdout) or f"pulumi ended with exit code {code}",))
     said = [entry for entry in answer.get("diagnostics", []) if not _words(entry).startswith((own, "offline:"))]
     errors = tuple(_words(entry) for entry in said if entry.get("severity") == "error")
-    if code and not errors:
+    if errors:
+        # What a program or a plugin wrote before it failed: without it, its failure has no reason.
+        errors += tuple(_words(entry) for entry in said if entry.get("severity") == "info#err" and _words(entry))
+    elif code:
         errors = (_last_words(stderr) or f"pulumi ended with exit code {code}",)
     return Resources(
         steps=tuple(_steps(answer)),

@@ -44,6 +44,8 @@ def test_our_own_remarks_are_not_said_twice() -> None:
 
 def test_errors_of_the_engine_and_of_the_program() -> None:
     assert read_answer(255, answer(said=(("error", "error: no quota"),)), "", OWN).errors == ("no quota",)
+    died = (("info#err", "Traceback: no module\n"), ("error", "error: the program exited"), ("info", "all is well"))
+    assert read_answer(255, answer(said=died), "", OWN).errors == ("the program exited", "Traceback: no module")
     assert read_answer(255, answer(), "warning: a\nerror: the passphrase is wrong\n", OWN).errors == (
         "the passphrase is wrong",
     )

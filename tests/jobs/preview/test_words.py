@@ -120,6 +120,13 @@ def test_a_stack_file_cannot_write_into_the_comment(edited: DescribeEdited) -> N
         assert forbidden not in text
 
 
+def test_what_an_engine_writes_in_lines_stays_in_lines(grown: Report) -> None:
+    failed = replace(grown, resources=Resources(steps=(), errors=("it died\n```\n<b>",)))
+    text = markdown.render(seen(failed))
+    assert text.startswith(f"{markdown.MARKER}\n### Preview of gcp-a2\n")
+    assert "- **Error**: \n\n````\nit died\n```\n<b>\n````\n" in text
+
+
 def test_a_diff_cannot_end_its_own_fence(grown: Report) -> None:
     assert grown.difference
     grown.difference["files"][0]["diff"] = "+```\n+<b>\n"
