@@ -1,4 +1,4 @@
-"""Commands about hosts that exist before any cluster: `yard hosts scan`."""
+"""Commands about hosts that exist before any cluster, and after it: `yard hosts scan` and `yard hosts forget`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from jobs.commands.options import JsonOption
+from jobs.commands.options import JsonOption, StackOption
 from jobs.show import say, say_json
 
 
@@ -14,12 +14,8 @@ def register(app: typer.Typer) -> None:
     """Add the commands."""
     hosts = typer.Typer(no_args_is_help=True, help="Look at hosts that exist already.")
     hosts.command()(scan)
-    hosts.callback()(_only_groups)
+    hosts.command()(forget)
     app.add_typer(hosts, name="hosts")
-
-
-def _only_groups() -> None:
-    """Keep `scan` a word of its own: typer would make a group of one command that command."""
 
 
 def scan(
@@ -40,3 +36,21 @@ def scan(
             f"  on its own console this must print the same: ssh-keygen -lf {shown.file}\n"
             f"  if it does:  host_key: {shown.host_key}\n"
         )
+
+
+def forget(
+    host: Annotated[str, typer.Argument(metavar="HOST", help="Its name in the stack file.")],
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+) -> None:
+    """Let go of a host that no longer answers, so that `pulumi up` and `pulumi destroy` no longer wait for it."""
+    from jobs.forget import forget_host  # noqa: PLC0415
+
+    urn = forget_host(stack, host)
+    if as_json:
+        say_json({"forgotten": urn})
+        return
+    say(
+        f"{host} is forgotten; run `pulumi up` or `pulumi destroy` again\n"
+        f"  if it ever comes back, there: sudo /var/lib/trainyard/borrowed/give-back"
+    )

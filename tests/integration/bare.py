@@ -36,8 +36,8 @@ runcmd:
 
 STATE = """
 cd /
-find etc usr/local opt srv root home -xdev -type f ! -name '*-' ! -path 'etc/.pwd.lock' ! -path 'home/*/.ssh/*' \
-  -exec sha256sum {} + | sort -k2
+find etc usr/local opt srv root home var/lib/slurm var/log/slurm var/spool -xdev -type f \
+  ! -name '*-' ! -path 'etc/.pwd.lock' ! -path 'home/*/.ssh/*' -exec sha256sum {} + | sort -k2
 find etc usr/local opt srv -xdev -type l -printf '%p -> %l\\n' | sort
 find . -xdev -maxdepth 1 -printf 'top %p %m\\n' | sort
 find etc usr/local opt srv home var/lib var/log var/spool -xdev -maxdepth 2 -type d -printf 'folder %p %m %u\\n' | sort
@@ -123,9 +123,8 @@ def boot(run: Path, names: Sequence[str], port_base: int) -> list[BareHost]:
 
 
 def _booted(host: BareHost) -> bool:
-    return (
-        host.ssh("systemctl is-system-running --wait >/dev/null; test -e /run/cloud-init/result.json").returncode == 0
-    )
+    ended = "systemctl is-system-running --wait >/dev/null; test -e /run/cloud-init/result.json"
+    return host.ssh(ended).returncode == 0
 
 
 class HostsProject(Project):

@@ -38,10 +38,6 @@ _OTHER_PATHS = (
     "/etc/trainyard/fabric.env",
     "/var/lib/ops",
     "/var/lib/mysql",
-    "/var/spool/slurmd",
-    "/var/log/slurm/slurmctld.log",
-    "/var/log/slurm/slurmd.log",
-    "/var/log/slurm/slurmdbd.log",
 )
 """What the install script, its service and the daemons write beside the shipped files."""
 
@@ -75,6 +71,7 @@ def lease_script(plan: ClusterPlan, host: HostPlan, keys: AccessKeys, *, keep_fi
     facts = {
         "CLUSTER": plan.name,
         "ROLE": host.role.value,
+        "SCHEDULER": plan.scheduler,
         "KEEP_FILES": "yes" if keep_files else "no",
         "ADMIN_KEYS": "\n".join(admin["ssh_authorized_keys"]),
         "JOB_KEYS": "\n".join(job_user.get("ssh_authorized_keys", ())),

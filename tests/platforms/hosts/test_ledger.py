@@ -100,6 +100,18 @@ def test_everything_is_as_it_was(machine: Machine) -> None:
     assert machine.files() == before
 
 
+def test_a_daemon_begins_with_nothing_and_its_owner_finds_everything_again(machine: Machine) -> None:
+    machine.write("var/lib/slurm/clustername", "theirs")
+    before = machine.files()
+    machine.remember("--aside", "var/lib/slurm", "var/spool/slurmd")
+    assert list((machine.root / "var/lib/slurm").iterdir()) == []
+    machine.write("var/lib/slurm/clustername", "ours")
+    machine.write("var/spool/slurmd/cred", "ours")
+    machine.remember("--aside", "var/lib/slurm", "var/spool/slurmd")
+    machine.give_back()
+    assert machine.files() == before
+
+
 def test_the_first_answer_stays(machine: Machine) -> None:
     machine.remember("etc/default/slurmd", "etc/new")
     machine.write("etc/default/slurmd", "ours\n")
