@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STAGES = Path(__file__).parent.parent / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
-_ROOTS = "/(etc|var|srv|home|shared|usr/(?:share|lib/systemd)|sys|proc/driver|opt|dev/aperture_devices|dev/disk|run)"
+_FOLDERS = "etc|var|srv|home|shared|job|sys|proc/driver|opt|run|usr/(?:share|lib/systemd)|dev/(?:aperture_devices|disk)"
+_ROOTS = f"/({_FOLDERS})"
 _WORDS = """
 set -euo pipefail
 set -o errtrace
 changed=0
+handover=${TRAINYARD_TEST_HANDOVER:-}
 say() { printf 'say %s\\n' "$*"; }
 fail() { printf 'fail %s\\n' "$*"; exit 1; }
 is_head() { [[ $TRAINYARD_ROLE == head ]]; }

@@ -272,3 +272,49 @@ def test_the_host_key_goes_to_a_metadata_server_that_takes_it(tmp_path: Path, fi
 
 def test_a_metadata_server_that_is_not_there_is_told_on_the_console_and_the_boot_goes_on(tmp_path: Path) -> None:
     assert "could not publish its host key" in publish(tmp_path, "Google Compute Engine", 9)
+
+
+@pytest.mark.parametrize(
+    ("states", "code", "cards"),
+    [
+        ({"mlx5_0": "InfiniBand 4: ACTIVE", "mlx5_1": "Ethernet 4: ACTIVE", "mlx5_10": "InfiniBand 4: ACTIVE"}, 0, 2),
+        ({"mlx5_0": "InfiniBand 4: ACTIVE", "mlx5_1": "Ethernet 4: ACTIVE", "mlx5_10": "InfiniBand 1: DOWN"}, 1, 0),
+    ],
+)
+def test_cards_that_nobody_named_are_those_of_infiniband_that_are_up(
+    tmp_path: Path, states: dict[str, str], code: int, cards: int
+) -> None:
+    for name, words in states.items():
+        layer, _, state = words.partition(" ")
+        port = tmp_path / "sys" / "class" / "infiniband" / name / "ports" / "1"
+        port.mkdir(parents=True)
+        (port / "link_layer").write_text(f"{layer}\n")
+        (port / "state").write_text(f"{state}\n")
+    env = tmp_path / "etc" / "trainyard" / "fabric.env"
+    env.parent.mkdir(parents=True)
+    env.write_text("NCCL_IB_HCA==of_an_earlier_boot\n")
+    ran = Sandbox(tmp_path, FABRIC, {}).run("35-fabric", RDMA="2")
+    assert ran.code == code, ran.errors
+    if cards:
+        assert env.read_text() == "NCCL_IB_HCA==mlx5_0,mlx5_10\n"
+
+
+def test_a_borrowed_worker_takes_the_job_users_home_and_no_other(tmp_path: Path) -> None:
+    env = {**ON_DISK, "ROLE": "worker", "SHARED_DISK": "", "HEAD_IP": "10.0.0.4", "TEST_BORROWED": "1"}
+    ran = storage(tmp_path, "0 ").run("50-storage", **env)
+    assert ran.code == 0, ran.errors
+    # Units are named for where they mount, which in this sandbox is deeper.
+    units = sorted((tmp_path / "etc" / "systemd" / "system").glob("*.mount"))
+    assert [file.name.endswith(("home-trainer.mount", "shared.mount")) for file in units] == [True, True]
+    assert f"What=10.0.0.4:{tmp_path}/home/trainer\n" in units[0].read_text()
+    [started] = [line for line in ran.commands if line.startswith("systemctl start")]
+    assert re.fullmatch(r"systemctl start \S*home-trainer\.automount \S*shared\.automount", started)
+
+
+@pytest.mark.parametrize(("scheduler", "there"), [("none", True), ("slurm", False)])
+def test_a_head_without_a_scheduler_has_a_hostfile(tmp_path: Path, scheduler: str, there: bool) -> None:
+    (tmp_path / "hostfile").write_text("a slots=8\n")
+    env = {"ROLE": "head", "SCHEDULER": scheduler, "TEST_HANDOVER": str(tmp_path)}
+    ran = Sandbox(tmp_path, (), {}).run("75-hostfile", **env)
+    assert ran.code == 0, ran.errors
+    assert (tmp_path / "job" / "hostfile").exists() == there

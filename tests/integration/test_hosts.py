@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 State = dict[str, list[str]]
 _OTHERWISE = """
-hostnamectl set-hostname odd.example.org
+hostname odd.example.org && hostname >/etc/hostname
 sed -i '1i 127.0.1.1 odd.example.org odd' /etc/hosts
 echo '# theirs' >>/etc/default/slurmd
 """
