@@ -120,7 +120,8 @@ def test_it_joins_again_and_slurm_runs_a_job_on_it(project: HostsProject, bare: 
     project.edit(join)
     project.stack("up", timeout=600)
     assert bare[0].ssh("sinfo -h -o '%N %T'").stdout == "node2 idle\n"
-    assert "rank 0 of 1 on node2" in project.yard("submit", "hello", "--nodes", "1", "--follow").out
+    said = project.yard("submit", "hello", "--nodes", "1", "--follow").out
+    assert "on node2\nrank 0 of 1 on odd.example.org, GPUs 0,1" in said
 
 
 def test_a_dead_host_is_forgotten_and_the_rest_goes_back(
