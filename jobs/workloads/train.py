@@ -316,13 +316,17 @@ class Trainer:
         self._meet()
         try:
             dcp.save(self._state(), checkpoint_id=str(folder), process_group=self.savers)
-        except dcp.CheckpointException as error:
-            # Every rank comes here once all have reported, so nobody writes any more.
-            if self.rank == 0:
-                shutil.rmtree(folder, ignore_errors=True)
-            reasons = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in sorted(error.failures.items()))
+        except Exception as error:
+            reasons = f"rank {self.rank}: {error}"
+            if isinstance(error, dcp.CheckpointException):
+                # Every rank comes here once all have reported, so nobody writes any more.
+                if self.rank == 0:
+                    shutil.rmtree(folder, ignore_errors=True)
+                reasons = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in sorted(error.failures.items()))
+            # torch on Python 3.13 may fail to report a failure, and what it says then has nothing to do with it.
+            free = shutil.disk_usage(self.run_dir).free >> 20
             raise SystemExit(
-                f"train: the checkpoint {folder} could not be written ({reasons}). "
+                f"train: the checkpoint {folder} could not be written; {free} MiB are free there ({reasons}). "
                 "Fix: make room there, or correct its permissions; the next start continues from the one before"
             ) from error
         self._meet()

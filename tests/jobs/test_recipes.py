@@ -83,7 +83,7 @@ def test_a_model_that_cannot_fit_is_refused_with_the_sum(wide: Cluster, local: C
         place(job, home(job, wide))
     (problem,) = caught.value.problems
     assert problem.path == "model"
-    assert "opt-175b with fsdp on 16 h100 of 94 GB takes 198.2 GB a GPU" in problem.rule
+    assert "opt-175b with fsdp on 16 h100 of 80 GB takes 198.2 GB a GPU" in problem.rule
     assert "optimizer" in problem.rule
     with pytest.raises(JobFileError, match="wants real GPUs"):
         place(job, local)
