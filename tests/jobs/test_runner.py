@@ -92,8 +92,12 @@ class Job:
 
     def rank_pid(self, rank: int) -> int:
         """The process that works as that rank: the innermost shell."""
-        mark = f"RANK={rank}".encode()
-        return max(pid for pid in self.pids() if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+        return max(self.rank_pids(rank))
+
+    def rank_pids(self, rank: int) -> list[int]:
+        """All processes of that rank."""
+        mine = set(marked([f"RANK={rank}"]))
+        return [pid for pid in self.pids() if pid in mine]
 
 
 MakeJob = Callable[..., Job]
@@ -175,7 +179,7 @@ def test_retries_run_out_and_the_code_is_the_ranks(make: MakeJob) -> None:
 def test_a_frozen_rank_is_found_by_its_heartbeat(make: MakeJob) -> None:
     job = make(job_file("freeze", BEATING, "heartbeat: 10s\n"), heartbeat_seconds=2).submit()
     job.up(0, 4)
-    for pid in [pid for pid in job.pids() if b"RANK=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")]:
+    for pid in job.rank_pids(1):
         os.kill(pid, signal.SIGSTOP)
     assert job.ended() == "FAILED"
     assert "rank 1 on yard-gpu-0 has not moved" in job.log
@@ -230,7 +234,7 @@ def test_the_time_limit_warns_then_starts_again_after_a_checkpoint(make: MakeJob
         "trap 'touch $CHECKPOINT_DIR/saved-$RANK; exit 0' USR2\n"
         "for _ in {1..200}; do sleep 0.1; done; exit 3\n"
     )
-    job = make(job_file("limit", run, "checkpoint_dir: checkpoints\n"), seconds=6, warn_seconds=4).submit()
+    job = make(job_file("limit", run, "checkpoint_dir: checkpoints\n"), seconds=14, warn_seconds=7).submit()
     assert job.ended() == "COMPLETED"
     assert job.state["restarts"] == 1
     assert "time limit, checkpoint written" in job.log
