@@ -91,8 +91,8 @@ class Job:
         return str(self.state["state"])
 
     def rank_pid(self, rank: int) -> int:
-        """The process that works as that rank: the innermost shell."""
-        return max(self.rank_pids(rank))
+        """The process that leads that rank; what it starts comes and goes."""
+        return min(self.rank_pids(rank))
 
     def rank_pids(self, rank: int) -> list[int]:
         """All processes of that rank."""
