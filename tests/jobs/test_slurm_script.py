@@ -65,7 +65,7 @@ class Job:
         slurm |= {"PROCID": "0", "LOCALID": "0", "NODEID": "0"}
         env = {**os.environ, **{f"SLURM_{name}": value for name, value in slurm.items()}}
         with (self.folder / "job.log").open("ab") as log:
-            line = ["bash", self.folder / "job.sbatch"]
+            line = ["bash", str(self.folder / "job.sbatch")]
             process = subprocess.Popen(line, env=env, stdout=log, stderr=log, start_new_session=True)
         self.groups.append(process.pid)
         (self.folder / "pid").write_text(str(process.pid))
