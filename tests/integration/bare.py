@@ -35,6 +35,7 @@ runcmd:
 """
 
 STATE = """
+set -eo pipefail
 cd /
 find etc usr/local opt srv root home var/lib/slurm var/log/slurm var/spool -xdev -type f \
   ! -name '*-' ! -path 'etc/.pwd.lock' ! -path 'home/*/.ssh/*' -exec sha256sum {} + | sort -k2
@@ -88,8 +89,10 @@ class BareHost:
         return subprocess.run(argv, input=command, capture_output=True, text=True, check=False, timeout=timeout)
 
     def state(self) -> list[str]:
-        """Return what the machine is like."""
+        """Return what the machine is like. On a busy host systemd may be too slow to answer in its own time."""
         done = self.ssh(STATE, timeout=300)
+        if done.returncode:
+            done = self.ssh(STATE, timeout=300)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
 
