@@ -51,7 +51,8 @@ def ssh_config(cluster: Cluster, folder: str, control: str) -> str:
         ),
     )
     head = cluster.head
-    jump = (f"ProxyJump {head.proxy_jump}",) if head.proxy_jump else ()
+    # Not ProxyJump: the machine in between is not the cluster's, so the user's own keys and known hosts lead there.
+    jump = (f"ProxyCommand ssh -W [%h]:%p ssh://{head.proxy_jump}",) if head.proxy_jump else ()
     blocks = [_pair(head, head.address, head.port, cluster, jump)]
     for node in cluster.nodes:
         direct = node.address is not None

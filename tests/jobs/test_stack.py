@@ -97,6 +97,15 @@ def test_openssh_understands_the_configuration(host: str, expected: dict[str, st
     assert len(seen["controlpath"]) + 17 < 108
 
 
+def test_a_proxy_is_reached_with_the_users_own_keys(stack: FakeStack, local_outputs: ClusterOutputs) -> None:
+    outputs = local_outputs.model_dump(mode="json")
+    outputs["head"]["proxy_jump"] = "me@203.0.113.9:2222"
+    stack.export({"cluster": outputs, "ssh_private_key": "not a key"})
+    stack.touch_state("a proxy")
+    assert ssh_sees(stack, "yard-head")["proxycommand"] == "ssh -W [%h]:%p ssh://me@203.0.113.9:2222"
+    assert ssh_sees(stack, "yard-gpu-1")["proxyjump"] == "yard-head"
+
+
 def test_known_hosts_name_every_host(stack: FakeStack) -> None:
     lines = (load_stack("local").folder / "known_hosts").read_text().splitlines()
     assert lines == [f"{name} {HOST_KEY}" for name in ("yard-head", "yard-gpu-0", "yard-gpu-1")]
