@@ -40,8 +40,8 @@ def memory_problem(spec: JobSpec, gpus_per_node: int, gpu_type: str | None) -> P
         rule = f"{spec.model} wants real GPUs, and the job's nodes have none"
         return Problem(path="model", rule=rule, fix="use a stack with GPUs, or the job's smoke size with --smoke")
     from jobs.sizing.advice import refusal  # noqa: PLC0415  (sums that few jobs need)
-    from jobs.sizing.memory import Machines  # noqa: PLC0415
     from jobs.sizing.gpus import SizeError  # noqa: PLC0415
+    from jobs.sizing.memory import Machines  # noqa: PLC0415
 
     try:
         machines = Machines(nodes=spec.nodes, gpus_per_node=gpus_per_node)

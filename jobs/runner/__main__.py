@@ -67,10 +67,11 @@ class Run:
     def __init__(self, run_dir: Path) -> None:
         self.run_dir, self.order = run_dir, Order.read(run_dir)
         self.state, self.diary = State.read(run_dir), Diary(run_dir)
-        self.cancelled = False
+        self.stopped_by = 0
+        """The signal that ended it; 0: none. `yard cancel` interrupts, and a head that goes down terminates."""
         signal.signal(signal.SIGHUP, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: setattr(self, "cancelled", True))
+            signal.signal(number, lambda told, _: setattr(self, "stopped_by", told))
         self.update("PENDING", "Resources", runner=identity())
 
     def update(self, state: str, reason: str = "None", **more: object) -> None:
@@ -99,12 +100,12 @@ class Run:
         """Get nodes, and run the job on them once."""
         try:
             held = claim(
-                self.order, self.state.id, self.run_dir.parent / ".nodes", self.avoid(), lambda: self.cancelled
+                self.order, self.state.id, self.run_dir.parent / ".nodes", self.avoid(), self.stopped
             )
         except Unreachable as error:
             return Outcome("failed", 1, words=f"{error} do not answer, and the group has too few others")
         try:
-            return Outcome("cancelled", 143) if self.cancelled else self.attempt(held)
+            return Outcome("cancelled", 143) if self.stopped() else self.attempt(held)
         finally:
             held.release()
 
@@ -118,10 +119,14 @@ class Run:
         self.update("RUNNING", node_list=names, nodes=len(held.hosts), started=started)
         # Below the ephemeral ports, and another one after a restart: the old one may still be held by a dying rank.
         port = 20000 + (self.state.id * 10 + restart) % 12000
-        outcome = Attempt(self.order, self.run_dir, held.hosts, restart, port).run(lambda: self.cancelled)
+        outcome = Attempt(self.order, self.run_dir, held.hosts, restart, port).run(self.stopped)
         if outcome.words:
             self.diary.say(outcome.words)
         return outcome
+
+    def stopped(self) -> bool:
+        """Tell whether the job shall end now."""
+        return self.stopped_by != 0
 
     def avoid(self) -> set[str]:
         """Return the nodes where too many failures began."""
@@ -131,7 +136,7 @@ class Run:
     def judge(self, outcome: Outcome) -> str:
         """Return why the job shall be started again; '' after it was written down how it ended."""
         if outcome.how == "cancelled":
-            return self.end("CANCELLED", outcome.code)
+            return self.end("LOST" if self.stopped_by == signal.SIGTERM else "CANCELLED", outcome.code)
         if outcome.how == "time" and self.has_new_checkpoint():
             return "time limit, checkpoint written"
         if outcome.how in {"completed", "time"}:

@@ -80,7 +80,7 @@ def cancel(folder: Path, numbers: list[str]) -> list[int]:
     for number in numbers:
         state = read(folder / ".ids" / number)
         if state is not None and state["runner"] and state["state"] in {"PENDING", "RUNNING"}:
-            os.kill(state["runner"]["pid"], signal.SIGTERM)
+            os.kill(state["runner"]["pid"], signal.SIGINT)
             told.append(int(number))
     return told
 

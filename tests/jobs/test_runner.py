@@ -209,11 +209,13 @@ def test_a_frozen_agent_is_a_lost_node(make: MakeJob) -> None:
     assert "has said nothing for 15 s" in job.log
 
 
-def test_cancelling_ends_all(make: MakeJob) -> None:
+@pytest.mark.parametrize(("number", "state"), [(signal.SIGINT, "CANCELLED"), (signal.SIGTERM, "LOST")])
+def test_being_told_to_stop_ends_all(number: signal.Signals, state: str, make: MakeJob) -> None:
     job = make(job_file("cancel", BEATING)).submit()
     job.up(0, 4)
-    os.kill(job.state["runner"]["pid"], signal.SIGTERM)
-    assert job.ended() == "CANCELLED"
+    os.kill(job.state["runner"]["pid"], number)
+    # Nobody has cancelled what a head that goes down has ended.
+    assert job.ended() == state
 
 
 def test_jobs_take_turns_on_their_nodes(make: MakeJob) -> None:
