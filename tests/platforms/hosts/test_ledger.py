@@ -164,6 +164,31 @@ def test_a_mount_that_still_holds_files_is_never_emptied(machine: Machine) -> No
     assert file.exists()
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_what_is_mounted_goes_and_a_folder_that_was_there_stays(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    place = machine.root / "shared"
+    if there:
+        place.mkdir()
+    machine.remember("--mount", "shared")
+    place.mkdir(exist_ok=True)
+    mounts, ran = [place], []
+
+    def run(*command: str, timeout: float = 0) -> subprocess.CompletedProcess[str]:
+        ran.append(command)
+        if command[0] == "umount":
+            mounts.clear()
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(GIVE_BACK, "run", run)
+    monkeypatch.setattr(GIVE_BACK, "mounted", lambda path: path in mounts)
+    GIVE_BACK.stop(GIVE_BACK.Ledger(machine.ledger))
+    assert ("umount", "-f", "-l", str(place)) in ran
+    machine.give_back()
+    assert place.exists() == there
+
+
 class Apt:
     """Stands where give-back runs commands: packages that are there, and what a purge would take."""
 
