@@ -3,10 +3,10 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 ENV := source .trainyard/env.sh &&
 
-.PHONY: help setup golden demo down preview check test bench lint fmt
+.PHONY: help setup golden demo down preview check test test-full bench bench-clouds lint fmt
 
 help:  ## list what there is to make
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 16
 
 setup:  ## install what is missing: system packages, Python environment, Pulumi CLI
 	@tools/setup.sh
@@ -27,10 +27,16 @@ check: setup  ## linters, types and the tests that need no machine
 	@$(ENV) tools/check.sh
 
 test: golden  ## check, and the tests on a real local cluster that is broken on purpose
-	@$(ENV) tools/check.sh && python -m pytest -v -m "integration or engine"
+	@$(ENV) tools/check.sh && python -m pytest -v -m "(integration or engine) and not full"
+
+test-full: golden  ## what takes longer: hosts that exist, jobs that meet faults, ten thousand stack files
+	@$(ENV) python -m pytest -v -m full
 
 bench: golden  ## measure the local stack against its ceilings
 	@$(ENV) python -m tools.bench
+
+bench-clouds: setup  ## measure previews of large stacks against simulated clouds
+	@$(ENV) python -m tools.bench_clouds
 
 lint: setup  ## ruff and mypy only
 	@$(ENV) ruff check . && ruff format --check . && mypy

@@ -50,6 +50,7 @@ def test_a_broken_stack_file_is_answered_in_words(file: Path, content: bytes) ->
 
 
 @pytest.mark.engine
+@pytest.mark.full
 @given(content=stack_bytes())
 @_MANY
 def test_ten_thousand_stack_files_are_answered_in_words(file: Path, content: bytes) -> None:
@@ -57,6 +58,7 @@ def test_ten_thousand_stack_files_are_answered_in_words(file: Path, content: byt
 
 
 @pytest.mark.engine
+@pytest.mark.full
 @given(content=st.binary(max_size=300))
 @settings(_FEW, max_examples=1000)
 def test_bytes_without_a_meaning_are_answered_in_words(file: Path, content: bytes) -> None:

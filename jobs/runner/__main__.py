@@ -99,9 +99,7 @@ class Run:
     def start(self) -> Outcome:
         """Get nodes, and run the job on them once."""
         try:
-            held = claim(
-                self.order, self.state.id, self.run_dir.parent / ".nodes", self.avoid(), self.stopped
-            )
+            held = claim(self.order, self.state.id, self.run_dir.parent / ".nodes", self.avoid(), self.stopped)
         except Unreachable as error:
             return Outcome("failed", 1, words=f"{error} do not answer, and the group has too few others")
         try:

@@ -17,7 +17,7 @@ from components.platforms.local.process import end
 from components.platforms.local.sweep import sweep_run
 from tests.integration.bare import BareHost, HostsProject, boot
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 State = dict[str, list[str]]
 _OTHERWISE = """

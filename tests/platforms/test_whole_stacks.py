@@ -14,7 +14,7 @@ from tests.offline.cloud.stack import ROOT, Run, TestStack
 from tests.platforms.recording import stack_text
 from tools.protection import EXCLUDE
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.full]
 
 PROGRAM = f"import runpy, sys\nsys.path.insert(0, {str(ROOT)!r})\nrunpy.run_path({str(ROOT / '__main__.py')!r})\n"
 
