@@ -52,8 +52,10 @@ def urn(name: str) -> str:
 
 
 @pytest.fixture
-def pulumi(program: MakeProgram) -> list[str]:
+def pulumi(program: MakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A pulumi with two hosts in its state, one of whose names ends as the other's."""
+    # A checkout that was set up has a pulumi of its own, which comes before the one on PATH.
+    monkeypatch.setattr("jobs.stack.CHECKOUT", tmp_path)
     names = ["c-hosts-node2-survey", "c-hosts-my-node2-lease", "c-hosts-node2-lease", "c-hosts-node2-files"]
     state = json.dumps({"deployment": {"resources": [{"urn": urn(name)} for name in names]}})
     made = program("pulumi", f"[[ $1 != stack ]] || echo '{state}'")
