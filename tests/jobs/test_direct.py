@@ -21,7 +21,7 @@ from jobs.cli import app
 from jobs.runner.processes import marked
 from tests.jobs.conftest import FakeStack, MakeProgram
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.full]
 
 PATIENCE = 30.0
 SSH = """

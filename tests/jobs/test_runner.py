@@ -25,7 +25,7 @@ from jobs.render import render_files
 from jobs.runner.processes import marked
 from tests.offline.loopback_sshd import Sshd, new_server, running
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.full]
 
 PATIENCE = 40.0
 BEATING = """\
