@@ -158,7 +158,9 @@ def test_a_rebooted_head_keeps_its_queue(cluster: Project) -> None:
     wait_until("the head", 240, lambda: ready in cluster.on(HEAD, "cat /var/lib/trainyard/status.json", check=False))
     assert job_field(cluster, waiting, "JobState") == "PENDING"
     # The controller knows a node's state again when the node has registered; until then it refuses to change it.
-    wait_until("both nodes' registration", 60, lambda: set(slurm_states(cluster).values()) == {"drained"})
+    # `sinfo` calls a drained node "drained" all along: the state below the drain is what `scontrol` shows.
+    known = f"scontrol -o show node {FIRST},{SECOND}"
+    wait_until("both nodes' registration", 90, lambda: cluster.on(HEAD, known).count("State=IDLE+DRAIN") == 2)
     cluster.on(HEAD, f"sudo scontrol update {both} state=resume")
     follow(cluster, waiting)
     said = cluster.on(HEAD, "sudo sacct -a -n -X -P -o jobname,state")
