@@ -151,7 +151,7 @@ def _slurm_particulars(job: LoadedJob, placement: Placement, chosen: Launcher) -
 def _program(job: LoadedJob, *, inner_ssh: bool) -> Program:
     spec = job.spec
     if spec.source is Source.RUN:
-        start = f'bash -euo pipefail -c \'trap "" USR2; source "$0"\' "$RUN_DIR/{RUN_LINES}"'
+        start = f'bash --norc -euo pipefail -c \'trap "" USR2; source "$0"\' "$RUN_DIR/{RUN_LINES}"'
     elif job.workload is not None:
         start = f'"$RUN_DIR/"{shlex.quote(job.workload.name)}'
     else:

@@ -16,7 +16,7 @@ def _lines(program: Program) -> list[str]:
         # Its own choice would be every interface that is up, be it a bridge that leads nowhere.
         '  --mca btl_tcp_if_include "$GLOO_SOCKET_IFNAME" --mca oob_tcp_if_include "$GLOO_SOCKET_IFNAME" \\',
         '  "${handed_on[@]}" \\',
-        "  bash -c 'RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK exec \"$@\"' \\",
+        "  bash --norc -c 'RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK exec \"$@\"' \\",
         f"  rank {program.command}",
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -109,3 +110,15 @@ def test_the_script_runs_only_what_it_is(stack: FakeStack, local: Cluster, tmp_p
         words = f"{rank} of 2 at {rank}\n"
         assert (said, (tmp_path / "rank-1.log").exists()) == ((words, False) if rank == 0 else ("", True))
     assert (tmp_path / "rank-1.log").read_text() == "1 of 2 at 1\n"
+
+
+def test_shell_lines_of_a_job_read_nobodys_start_up_file(tmp_path: Path, local: Cluster) -> None:
+    """A shell below sshd would; Debian's own stops at variables that are not set, which a job's shell forbids."""
+    job = job_of(tmp_path, "name: quiet\nnodes: 1\nrun: echo work\n")
+    files = render_files(job, place(job, local))
+    line = next(line for line in files["job.sbatch"].splitlines() if "run.sh" in line)
+    (tmp_path / "run.sh").write_text(files["run.sh"])
+    (tmp_path / ".bashrc").write_text("echo start-up file\n")
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "RUN_DIR": str(tmp_path), "SSH_CLIENT": "10.0.0.1 1 22"}
+    done = subprocess.run(["bash", "--norc", "-c", line], env=env, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("work\n", "")

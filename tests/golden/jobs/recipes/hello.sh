@@ -28,6 +28,6 @@ work() {
   export NCCL_IBEXT_DISABLE=1
   export BUSBW_FLOOR=300
   # The warning before the time limit is for work that handles it; other work goes on.
-  exec bash -euo pipefail -c 'trap "" USR2; source "$0"' "$RUN_DIR/run.sh"
+  exec bash --norc -euo pipefail -c 'trap "" USR2; source "$0"' "$RUN_DIR/run.sh"
 }
 

@@ -31,6 +31,6 @@ work() {
   export BUSBW_FLOOR=300
   export NCCL_DEBUG=WARN
   # The warning before the time limit is for work that handles it; other work goes on.
-  exec bash -euo pipefail -c 'trap "" USR2; source "$0"' "$RUN_DIR/run.sh"
+  exec bash --norc -euo pipefail -c 'trap "" USR2; source "$0"' "$RUN_DIR/run.sh"
 }
 

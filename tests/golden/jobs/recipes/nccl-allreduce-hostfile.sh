@@ -39,7 +39,7 @@ work() {
     --map-by "ppr:$TASKS_PER_NODE:node" --bind-to none \
     --mca btl_tcp_if_include "$GLOO_SOCKET_IFNAME" --mca oob_tcp_if_include "$GLOO_SOCKET_IFNAME" \
     "${handed_on[@]}" \
-    bash -c 'RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK exec "$@"' \
-    rank bash -euo pipefail -c 'trap "" USR2; source "$0"' "$RUN_DIR/run.sh"
+    bash --norc -c 'RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK exec "$@"' \
+    rank bash --norc -euo pipefail -c 'trap "" USR2; source "$0"' "$RUN_DIR/run.sh"
 }
 

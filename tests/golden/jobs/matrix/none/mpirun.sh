@@ -22,7 +22,7 @@ work() {
     --map-by "ppr:$TASKS_PER_NODE:node" --bind-to none \
     --mca btl_tcp_if_include "$GLOO_SOCKET_IFNAME" --mca oob_tcp_if_include "$GLOO_SOCKET_IFNAME" \
     "${handed_on[@]}" \
-    bash -c 'RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK exec "$@"' \
+    bash --norc -c 'RANK=$OMPI_COMM_WORLD_RANK LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK exec "$@"' \
     rank python3 -u "$RUN_DIR/"train.py '--x y'
 }
 
