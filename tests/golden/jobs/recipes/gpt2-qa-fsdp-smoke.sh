@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Job gpt2-qa-fsdp: 2 nodes, 2 ranks, started by torchrun.
 # Needs: torch 2.6 or newer
-# Unproved: has not run on a GPU, nor with the older torch of the virtual machines
+# Unproved: has not run with the older torch of the virtual machines
 # Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
 #SBATCH --job-name=gpt2-qa-fsdp
 #SBATCH --partition=gpu
