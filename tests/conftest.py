@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer.testing
 
 from components.catalog import Machine, images, machines
 from components.plan import ClusterPlan, plan_cluster
@@ -15,6 +18,11 @@ from components.stackfile import read_stack
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden"
+
+# The SDKs' classes live to the end: looking through them time and again takes a tenth of the tests' time.
+gc.set_threshold(100_000, 50, 1000)
+# A runner in this process builds all of yard's commands for each call, in twice the time of most calls themselves.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 CheckGolden = Callable[[str, str], None]
 
