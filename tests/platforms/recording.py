@@ -63,6 +63,9 @@ class Built:
 
 Build = Callable[..., Built]
 
+_BUILT: dict[str, Built] = {}
+"""What was built before: half a second each, and no test changes it."""
+
 
 def stack_text(stack: str, **edits: Any) -> str:
     """Return a stack file of the project with keys of its cluster replaced; a dotted key reaches inside."""
@@ -78,7 +81,14 @@ def stack_text(stack: str, **edits: Any) -> str:
 
 
 def record(stack: str, edits: dict[str, Any], answer: Answer, tell: Tell) -> Built:
-    """Run an edited stack's platform with a recorder in the engine's place."""
+    """Run an edited stack's platform with a recorder in the engine's place, each stack once."""
+    asked = repr((stack, edits))
+    if asked not in _BUILT:
+        _BUILT[asked] = _record(stack, edits, answer, tell)
+    return _BUILT[asked]
+
+
+def _record(stack: str, edits: dict[str, Any], answer: Answer, tell: Tell) -> Built:
     parsed = parse_stack(stack_text(stack, **edits), "test")
     recorder = Recorder(answer, tell)
     told: list[dict[str, Any]] = []
