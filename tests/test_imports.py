@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,20 @@ def place(file: Path) -> str:
     return file.relative_to(ROOT / "components").as_posix()
 
 
-def imports(file: Path) -> Iterator[str]:
-    """Yield what a file imports when it is loaded or used, but for type checking only."""
-    tree = ast.parse(file.read_text())
+@cache
+def parsed(file: Path) -> ast.Module:
+    """Return a file's syntax, which one test after the other looks through."""
+    return ast.parse(file.read_text())
+
+
+@cache
+def imports(file: Path) -> tuple[str, ...]:
+    """Return what a file imports when it is loaded or used, but for type checking only."""
+    return tuple(_imports(file))
+
+
+def _imports(file: Path) -> Iterator[str]:
+    tree = parsed(file)
     typing_only = {
         id(inner)
         for node in ast.walk(tree)
@@ -70,7 +82,7 @@ def test_components_need_nothing_from_the_commands(file: Path) -> None:
 
 @pytest.mark.parametrize("file", [file for file in COMPONENTS if not place(file).startswith("platforms/")], ids=place)
 def test_neutral_code_never_asks_for_a_provider_by_name(file: Path) -> None:
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(parsed(file)):
         if isinstance(node, ast.Compare | ast.MatchValue):
             constants = {inner.value for inner in ast.walk(node) if isinstance(inner, ast.Constant)}
             assert not constants & set(PLATFORMS), f"line {node.lineno}: decide by a fact, not by the provider"
@@ -78,7 +90,7 @@ def test_neutral_code_never_asks_for_a_provider_by_name(file: Path) -> None:
 
 @pytest.mark.parametrize("file", COMPONENTS, ids=place)
 def test_configuration_and_exports_have_one_place_each(file: Path) -> None:
-    used = {ast.unparse(node) for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Attribute)}
+    used = {ast.unparse(node) for node in ast.walk(parsed(file)) if isinstance(node, ast.Attribute)}
     assert "pulumi.export" not in used, "only __main__.py exports"
     assert place(file) == "settings.py" or "pulumi.Config" not in used, "only settings.py reads configuration"
 
