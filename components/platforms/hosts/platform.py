@@ -86,7 +86,6 @@ class HostsPlatform(Platform):
             user=ADMIN_USER,
             host_key=pulumi.Output.from_input(entry.host_key or ""),
             machine_id=files.stdout,
-            boots=pulumi.Output.from_input(0),
             through_head=host.role is Role.WORKER and entry.proxy_jump is not None,
             proxy=route.proxy,
             proxy_jump=route.proxy_jump,
