@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +102,15 @@ def _on_head(remote: Remote, words: Sequence[str]) -> int:
         process.stdin.write(archive)
         process.stdin.flush()
         return process.wait()
-    except (KeyboardInterrupt, BrokenPipeError):
+    except BrokenPipeError:
+        # The far side has ended before it had all: its code says why, and even 0 is no success then.
+        return process.wait() or _FAILED
+    except KeyboardInterrupt:
         return _FAILED
     finally:
         # Its end is the leash: the far side stops when it is let go.
-        process.stdin.close()
+        with suppress(BrokenPipeError):
+            process.stdin.close()
         try:
             process.wait(_LEAVE_SECONDS)
         except subprocess.TimeoutExpired:

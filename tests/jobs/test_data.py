@@ -91,9 +91,21 @@ def test_the_job_is_the_same_work(tmp_path: Path) -> None:
 
 
 def test_relative_paths_are_below_the_shared_path(stack: FakeStack, program: MakeProgram) -> None:
-    ssh = program("ssh", "exit 0")
+    # What comes is read up to the leash, as the far side does: an ssh that ended before would be a broken line.
+    size = len(travelling(["synth", "/shared/data/x", "--tokens", "1"])[1])
+    ssh = program("ssh", f"[[ $* == *true ]] || head -c {size} >/dev/null")
     assert yard("synth", "data/x", "--tokens", "1")[0] == 0
     assert "synth /shared/data/x " in ssh.calls[-1]
+
+
+@pytest.mark.parametrize(("code", "told"), [(0, 1), (255, 255)])
+def test_a_far_side_that_ends_before_it_has_all_is_no_success(
+    code: int, told: int, stack: FakeStack, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # More than a pipe holds, so that it cannot all be written before the far side ends.
+    monkeypatch.setattr("jobs.data.travelling", lambda words: ("unread", bytes(1 << 20)))
+    program("ssh", f"[[ $* == *true ]] || exit {code}")
+    assert yard("synth", "data/x", "--tokens", "1")[0] == told
 
 
 def test_nothing_stays_when_the_line_breaks(tmp_path: Path) -> None:
