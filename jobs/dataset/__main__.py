@@ -14,9 +14,6 @@ from types import FrameType
 from typing import Any
 
 from .errors import DatasetError
-from .prepare import Wish, prepare
-from .synth import synthesise
-from .verify import verify
 
 _PROGRESS_SECONDS = 3.0
 _INTERRUPTED = 130
@@ -83,10 +80,17 @@ class Meter:
 
 def work(options: argparse.Namespace) -> dict[str, Any]:
     """Do what was asked for and return its facts. Raises DatasetError."""
+    # What one kind of work imports, others need not wait for: the processes of `prepare` take a tenth of a second.
     if options.kind == "synth":
+        from .synth import synthesise  # noqa: PLC0415
+
         return synthesise(options.name, options.tokens, options.vocab, options.seed, force=options.force)
     if options.kind == "verify":
+        from .verify import verify  # noqa: PLC0415
+
         return verify(options.name, full=options.full)
+    from .prepare import Wish, prepare  # noqa: PLC0415
+
     names = ("name", "tokenizer", "key", "bad_lines", "chunk", "processes", "force")
     return prepare(Wish(source=options.input, **{name: getattr(options, name) for name in names}), Meter())
 
