@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer.testing
+from typer.main import get_command
 
 from components.catalog import Machine, images, machines
 from components.plan import ClusterPlan, plan_cluster
@@ -21,14 +21,20 @@ GOLDEN = ROOT / "tests" / "golden"
 
 # The SDKs' classes live to the end: looking through them time and again takes a tenth of the tests' time.
 gc.set_threshold(100_000, 50, 1000)
-# A runner in this process builds all of yard's commands for each call, in twice the time of most calls themselves.
-typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 CheckGolden = Callable[[str, str], None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden instead of comparing with it")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_once() -> Iterator[None]:
+    """Build yard's commands once: for each call anew, as typer's runner does, takes longer than most calls."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.testing._get_command", functools.cache(get_command))
+        yield
 
 
 @pytest.fixture
