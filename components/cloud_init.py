@@ -17,7 +17,7 @@ import yaml
 
 from components.catalog import fabrics
 from components.errors import CatalogError
-from components.install import START, NodeFile, render_install, shipped_files
+from components.install import START, NodeFile, files_for, render_install
 from components.plan import ClusterPlan, HostPlan, Role
 
 ADMIN_USER, ADMIN_UID, ADMIN_HOME = "ops", 1500, "/var/lib/ops"
@@ -80,7 +80,7 @@ def install_script(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_
         NodeFile("/etc/trainyard/node.env", node_env(plan, host, shared)),
         NodeFile("/etc/trainyard/fabric.env", fabric_env(plan, host)),
     )
-    return render_install([*own, *(file for file in shipped_files() if file.suits(host.machine.fabric))], begin)
+    return render_install([*own, *files_for(host.machine.fabric)], begin)
 
 
 def node_env(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_HEAD) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 
 from components.errors import CatalogError
@@ -47,6 +47,12 @@ def shipped_files() -> tuple[NodeFile, ...]:
     )
 
 
+@cache
+def files_for(fabric: str) -> tuple[NodeFile, ...]:
+    """Return the static files that a node of that fabric needs, by path."""
+    return tuple(file for file in shipped_files() if file.suits(fabric))
+
+
 def render_install(files: Iterable[NodeFile], begin: str = START) -> str:
     """Return the script; `begin` is its last command.
 
@@ -72,6 +78,7 @@ chmod 0755 {" ".join(programs)}
 """
 
 
+@lru_cache(maxsize=256)  # the shipped ones are the same in the script of every host
 def _check(file: NodeFile) -> None:
     lines = file.text.splitlines()
     torn = _END in lines or any(line.startswith(_MARK) for line in lines) or (lines and not file.text.endswith("\n"))

@@ -15,7 +15,7 @@ from components.checks import Finding, Level
 from components.cloud_init import AccessKeys, cloud_config, fabric_env, node_env, render_user_data
 from components.demand import hourly_price, quota_needs
 from components.errors import CatalogError, Problem, StackFileError
-from components.install import shipped_files
+from components.install import files_for
 from components.plan import ClusterPlan, HostPlan
 from components.platforms import platform_class
 from components.slurm import render_gres_conf, render_slurm_conf
@@ -143,7 +143,7 @@ def _files(plan: ClusterPlan) -> Iterator[tuple[str, str]]:
     for role, host in _roles(plan):
         yield f"fabric.env of {role}", fabric_env(plan, host)
         parts = [cloud_config(plan, host, PLACEHOLDERS), f"=== /etc/trainyard/node.env\n{node_env(plan, host)}"]
-        parts += [f"=== {file.path}\n{file.text}" for file in shipped_files() if file.suits(host.machine.fabric)]
+        parts += [f"=== {file.path}\n{file.text}" for file in files_for(host.machine.fabric)]
         yield f"user-data of {role}", "".join(parts)
 
 
