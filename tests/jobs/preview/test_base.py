@@ -72,6 +72,10 @@ def test_a_revision_from_before_and_one_of_another_contract(repository: Path) ->
 
 
 @pytest.mark.parametrize("ref", ["no-such", "--help", "HEAD~99", ""])
-def test_an_unknown_revision_is_refused(repository: Path, ref: str) -> None:
+def test_an_unknown_revision_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ref: str) -> None:
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "commit", "--quiet", "--allow-empty", "-m", "one")
+    monkeypatch.setattr(base, "CHECKOUT", tmp_path)
+    assert commit_of("HEAD") == git(tmp_path, "rev-parse", "HEAD")
     with pytest.raises(UnknownRevision, match="git knows no such revision here"):
         commit_of(ref)
