@@ -171,7 +171,11 @@ def test_cancel_ends_the_remote_process(plugin: Plugin, sshd: Sshd) -> None:
     runs = threading.Thread(target=lambda: failures.append(plugin.failure(lambda: plugin.create(REMOTE, command))))
     runs.start()
     plugin.engine.wait_for("on")
-    assert name in _processes(f"^{name}")
+    # The shell speaks before it starts the process.
+    deadline = time.monotonic() + 10
+    while name not in _processes(f"^{name}"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     began = time.monotonic()
     plugin.cancel()
     runs.join()
