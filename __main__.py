@@ -28,4 +28,6 @@ async def program() -> pulumi.Inputs:
 
 # Of a stack with hundreds of nodes nearly all objects live to the end: looking through them time and again finds none.
 gc.set_threshold(100_000, 50, 1000)
+# The SDK tells the engine five times of each resource what it is about to do, and stands still for every answer.
+pulumi.log.debug = lambda *args, **kwargs: None
 pulumi.run(program)
