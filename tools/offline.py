@@ -5,6 +5,7 @@ Nothing of it can reach a real stack: the engine finds no other plugin, and the 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -24,6 +25,7 @@ SIMULATED = frozenset({"azure", "gcp"})
 def environment(online: Mapping[str, str], home: Path = HOME) -> dict[str, str]:
     """Return the environment for an offline run, and make what it needs on disk."""
     _link_plugins(home)
+    _keep_no_log(home / "pulumi-home")
     (home / "state").mkdir(parents=True, exist_ok=True)
     # `pulumi stack init` writes the salt beside the Pulumi.yaml that it runs under.
     (home / "Pulumi.yaml").write_text("name: trainyard\nruntime: python\nstackConfigDir: stacks\n")
@@ -65,3 +67,15 @@ def _link_plugins(home: Path) -> None:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
         link.symlink_to(target)
+
+
+def _keep_no_log(pulumi_home: Path) -> None:
+    """Have the engine keep no log of its own: of a large stack's preview that is more than half of its work.
+
+    It writes all that passes through it, compressed and encrypted, and no option ends that. It goes on without a log
+    where it cannot make the folder, so a file lies in its place.
+    """
+    place = pulumi_home / "logs"
+    if place.is_dir():
+        shutil.rmtree(place)
+    place.touch()

@@ -36,6 +36,15 @@ def test_plugins_are_installed_as_the_versions_that_the_sdks_ask_for(tmp_path: P
         assert program.stat().st_mode & 0o111
 
 
+def test_the_engine_finds_no_place_for_a_log(tmp_path: Path) -> None:
+    logs = tmp_path / "pulumi-home" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "of-an-earlier-run.log").touch()
+    for _ in range(2):
+        offline.environment({}, tmp_path)
+        assert logs.is_file()
+
+
 @pytest.mark.parametrize(
     ("provider", "simulated"), [("azure", True), ("gcp", True), ("local", False), ("hosts", False)]
 )
