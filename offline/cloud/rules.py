@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ class Rule:
     holds_all: bool = False
     """Deleting it deletes everything inside it."""
 
-    @property
+    @cached_property
     def own_name(self) -> str:
         """The property that names the resource among its siblings; "" where nothing is known."""
         return next((name for name in reversed(_HOLE.findall(self.path)) if name not in _PLACES), "")
@@ -60,9 +61,15 @@ class Rules:
         self._types: Mapping[str, Mapping[str, Any]] = content["types"]
         self.values: Mapping[str, Sequence[str]] = content["values"]
         """Values that the SDK's lists lack, by the name of the list; none for a list that is not to be used."""
+        self._made: dict[str, Rule] = {}
 
     def of(self, token: str) -> Rule:
         """Return a type's rule; the defaults for a type that has none."""
+        if token not in self._made:
+            self._made[token] = self._make(token)
+        return self._made[token]
+
+    def _make(self, token: str) -> Rule:
         found = self._types.get(token, {})
         path = str(found.get("path", ""))
         own_name = Rule(path).own_name

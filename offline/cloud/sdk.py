@@ -66,8 +66,10 @@ class Sdk:
         self.version = version(package)
         self._texts: dict[Path, str] = {}
         self._described: dict[str, Described] = {}
-        self._shapes: dict[tuple[Path, str], Shape | None] = {}
-        self._enums: dict[tuple[Path, str], tuple[str, ...] | None] = {}
+        # By folder, module and name: hundreds of resources of one type ask the same of it, and paths are slow to join.
+        self._input_shapes: dict[tuple[Path, Named], Shape | None] = {}
+        self._output_shapes: dict[tuple[Path, Named], Shape | None] = {}
+        self._enums: dict[tuple[Path, Named], tuple[str, ...] | None] = {}
 
     @cached_property
     def _classes(self) -> dict[str, tuple[Path, str]]:
@@ -107,18 +109,24 @@ class Sdk:
 
     def input_shape(self, folder: Path, kind: Named) -> Shape | None:
         """Return an input class's properties; None for what is no such class."""
-        return self._class(self._folder(folder, kind) / "_inputs.py", kind.name)
+        key = (folder, kind)
+        if key not in self._input_shapes:
+            self._input_shapes[key] = self._class(self._folder(folder, kind) / "_inputs.py", kind.name)
+        return self._input_shapes[key]
 
     def output_shape(self, folder: Path, kind: Named) -> Shape | None:
         """Return an output class's properties; None for what is no such class."""
-        home = self._root if kind.module == "_root_outputs" else folder
-        return self._class(home / "outputs.py", kind.name)
+        key = (folder, kind)
+        if key not in self._output_shapes:
+            home = self._root if kind.module == "_root_outputs" else folder
+            self._output_shapes[key] = self._class(home / "outputs.py", kind.name)
+        return self._output_shapes[key]
 
     def enum(self, folder: Path, kind: Named) -> tuple[str, ...] | None:
         """Return an enum's values; None for what is no enum."""
-        file = self._folder(folder, kind) / "_enums.py"
-        key = (file, kind.name)
+        key = (folder, kind)
         if key not in self._enums:
+            file = self._folder(folder, kind) / "_enums.py"
             self._enums[key] = _enum(self._text(file), kind.name) if file.is_file() else None
         return self._enums[key]
 
@@ -126,10 +134,7 @@ class Sdk:
         return self._root if kind.module.startswith("_root") else folder
 
     def _class(self, file: Path, name: str) -> Shape | None:
-        key = (file, name)
-        if key not in self._shapes:
-            self._shapes[key] = _shape(self._text(file), name) if file.is_file() else None
-        return self._shapes[key]
+        return _shape(self._text(file), name) if file.is_file() else None
 
     def _text(self, file: Path) -> str:
         if file not in self._texts:
