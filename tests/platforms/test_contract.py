@@ -17,7 +17,7 @@ from components.outputs import ClusterOutputs, read_outputs
 from components.platforms import PLATFORMS, platform_class
 from components.stackfile import parse_stack
 from tests.platforms.contract import Contract
-from tests.platforms.recording import Built, Recorder, stack_text
+from tests.platforms.recording import Answer, Built, Recorder, stack_text
 
 # The command SDK warns of one of its own resources when it is imported; ours are others.
 pytestmark = pytest.mark.filterwarnings("ignore:This resource is deprecated:DeprecationWarning")
@@ -60,8 +60,8 @@ def contract(provider: str) -> Contract:
     return found
 
 
-def declare(part: Contract, text: str) -> Whole:
-    stack = parse_stack(text, "test")
+def whole_answer(part: Contract) -> Answer:
+    """Return a platform's answers, with those of what every cluster has."""
 
     def answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
         if args.name.endswith("-keys"):
@@ -70,7 +70,12 @@ def declare(part: Contract, text: str) -> Whole:
             return args.name, {**args.inputs, "stdout": "so many nodes are ready\n"}
         return part.answer(args)
 
-    recorder, told = Recorder(answer, part.tell), list[Any]()
+    return answer
+
+
+def declare(part: Contract, text: str) -> Whole:
+    stack = parse_stack(text, "test")
+    recorder, told = Recorder(whole_answer(part), part.tell), list[Any]()
     pulumi.runtime.set_mocks(recorder, preview=False)
 
     def program() -> pulumi.Output[Any]:
