@@ -20,8 +20,8 @@ demo:  ## boot a head and two workers here, run a two-node all-reduce, print its
 down: setup  ## delete the local cluster and everything it left
 	@$(ENV) python -m tools.down
 
-preview: setup  ## show what `pulumi up` of the local stack would do
-	@$(ENV) python -m tools.stack preview local
+preview: setup  ## show what every stack would make, cost and need; no cloud account, nothing is made
+	@$(ENV) yard preview --all
 
 check: setup  ## linters, types and the tests that need no machine
 	@$(ENV) tools/check.sh

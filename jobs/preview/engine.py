@@ -111,7 +111,7 @@ def preview_all(stacks: Sequence[str], *, live: bool, tell: Tell) -> dict[str, R
 
 
 class _Preview:
-    """One stack's preview to be. Without simulation it is that of `make preview`: ordinary backend and credentials."""
+    """One stack's preview to be. Without simulation it is `tools.stack preview`: ordinary backend and credentials."""
 
     def __init__(self, engines: Engines, stack: str, *, live: bool, home: Path) -> None:
         self._engines = engines
