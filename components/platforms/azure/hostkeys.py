@@ -46,25 +46,25 @@ def host_key(machine: VirtualMachine, name: str, site: Site) -> pulumi.Output[st
             parent=machine, replace_with=[machine], deleted_with=machine, delete_before_replace=True
         ),
     )
-    where = {"resourceGroupName": site.group, "vmName": machine.name, "runCommandName": _NAME}
-    # The command's own answer is often without its output; asked again, with the view expanded, Azure tells it.
     options = pulumi.InvokeOptions(parent=machine)
-    return pulumi.Output.all(asked.id, asked.instance_view, where).apply(
+    return pulumi.Output.all(asked.id, asked.instance_view, site.group).apply(
         lambda known: _told(name, known[1], known[2], options)
     )
 
 
-async def _told(name: str, view: Any, where: dict[str, Any], options: pulumi.InvokeOptions) -> str:
+async def _told(name: str, view: Any, group: str, options: pulumi.InvokeOptions) -> str:
     """Return the key. Raises PlatformError where the machine told none."""
     words = _output(view)
+    # The command's own answer is often without its output; asked again, with the view expanded, Azure tells it.
     if not words:
+        where = {"resourceGroupName": group, "vmName": name, "runCommandName": _NAME}
         answer = await pulumi.runtime.invoke_async(_TOKEN, {**where, "expand": "instanceView"}, options)
         words = _output(answer.get("instanceView"))
     line = next((line for line in words.splitlines() if line.startswith("ssh-ed25519 ")), "")
     if not line:
         raise PlatformError(
             f"{name} told no ssh host key when it was asked; read `az vm boot-diagnostics get-boot-log -g "
-            f"{where['resourceGroupName']} -n {name}` for what its first boot says, then run `pulumi up` again"
+            f"{group} -n {name}` for what its first boot says, then run `pulumi up` again"
         )
     return line.strip()
 
