@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,9 @@ def cloud_config(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str:
 
     Raises CatalogError when two fragments say different things about the same key.
     """
-    own = {
-        "hostname": host.name,
-        # No domain: a cloud's metadata would otherwise add one, another on every platform.
-        "fqdn": host.name,
-        "users": people(plan, host, keys),
-    }
-    return f"#cloud-config\n{_shared(host.role)}{_dump(own)}"
+    # No domain: a cloud's metadata would otherwise add one, another on every platform.
+    own = {"hostname": host.name, "fqdn": host.name}
+    return f"#cloud-config\n{_shared(host.role)}{_dump(own)}{_users(plan.head.private_ip, host.role, keys)}"
 
 
 def install_script(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_HEAD, begin: str = START) -> str:
@@ -133,11 +130,11 @@ def merge(first: Mapping[str, Any], second: Mapping[str, Any], where: str = "") 
     return merged
 
 
-def people(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> list[dict[str, Any]]:
-    """Return the users of a host as cloud-config describes them: the admin, then who runs jobs."""
+def people(head: IPv4Address, role: Role, keys: AccessKeys) -> list[dict[str, Any]]:
+    """Return the users of every host of a role as cloud-config describes them: the admin, then who runs jobs."""
     # Only the head uses the cluster key, and only to run commands on workers.
-    from_head = f'restrict,from="{plan.head.private_ip}" {keys.cluster_public}'
-    is_worker = host.role is Role.WORKER
+    from_head = f'restrict,from="{head}" {keys.cluster_public}'
+    is_worker = role is Role.WORKER
     admin = {
         "name": ADMIN_USER,
         "uid": ADMIN_UID,
@@ -159,6 +156,12 @@ def people(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> list[dict[str
     # A worker's /home is the head's: cloud-init must write nothing below it.
     home = {"no_create_home": True} if is_worker else {"ssh_authorized_keys": [keys.admin_public]}
     return [admin, job_user | home]
+
+
+@cache
+def _users(head: IPv4Address, role: Role, keys: AccessKeys) -> str:
+    """What every host of a role and cluster says of its users, as YAML text: the emitter is the slowest part of all."""
+    return _dump({"users": people(head, role, keys)})
 
 
 def _env(values: Mapping[str, str]) -> str:

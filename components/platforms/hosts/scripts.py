@@ -66,7 +66,7 @@ def survey_script(plan: ClusterPlan, host: HostPlan, interface: str | None) -> s
 
 def lease_script(plan: ClusterPlan, host: HostPlan, keys: AccessKeys, *, keep_files: bool) -> str:
     """Return what begins the ledger and makes the users. Run again, it brings keys and programs up to date."""
-    admin, job_user = people(plan, host, keys)
+    admin, job_user = people(plan.head.private_ip, host.role, keys)
     paths = sorted({*(file.path for file in shipped_files()), *_OTHER_PATHS})
     facts = {
         "CLUSTER": plan.name,
