@@ -54,8 +54,6 @@ class Cost:
     """One run: its time as a person waits for it, and what the program in it cost (tools/program_cost.py)."""
 
     seconds: float
-    processor: float
-    """Seconds of processor time of all its processes: the engine, the program, the plugins."""
     program: dict[str, float]
 
 
@@ -82,7 +80,7 @@ class Twin:
         self._pulumi(verb, "-s", self.name, *options)
         seconds, processor = time.perf_counter() - begin, _processor_seconds() - before
         sys.stderr.write(f"{self.name}: {verb} took {seconds:.1f} s, {processor:.1f} s of processor time\n")
-        return Cost(seconds, processor, json.loads(self._report.read_text()) if self._report.exists() else {})
+        return Cost(seconds, json.loads(self._report.read_text()) if self._report.exists() else {})
 
     def _pulumi(self, *arguments: str) -> None:
         done = subprocess.run(
