@@ -16,7 +16,7 @@ _WORDS = """
 set -euo pipefail
 set -o errtrace
 changed=0
-handover=${TRAINYARD_TEST_HANDOVER:-}
+handover=${TRAINYARD_TEST_HANDOVER:-} ledger=${TRAINYARD_TEST_BORROWED:-}
 say() { printf 'say %s\\n' "$*"; }
 fail() { printf 'fail %s\\n' "$*"; exit 1; }
 is_head() { [[ $TRAINYARD_ROLE == head ]]; }

@@ -318,3 +318,26 @@ def test_a_head_without_a_scheduler_has_a_hostfile(tmp_path: Path, scheduler: st
     ran = Sandbox(tmp_path, (), {}).run("75-hostfile", **env)
     assert ran.code == 0, ran.errors
     assert (tmp_path / "job" / "hostfile").exists() == there
+
+
+def test_the_hostfile_of_a_cluster_that_has_slurm_now_is_gone(tmp_path: Path) -> None:
+    (tmp_path / "hostfile").write_text("a slots=8\n")
+    for scheduler in ("none", "slurm"):
+        ran = Sandbox(tmp_path, (), {}).run(
+            "75-hostfile", ROLE="head", SCHEDULER=scheduler, TEST_HANDOVER=str(tmp_path)
+        )
+        assert ran.code == 0, ran.errors
+    assert not (tmp_path / "job" / "hostfile").exists()
+
+
+@pytest.mark.parametrize(("was", "left"), [("copy", "theirs\n"), ("absent", None), (None, "here\n")])
+def test_the_hostfile_of_a_borrowed_head_is_its_owners_again(tmp_path: Path, was: str | None, left: str | None) -> None:
+    ledger, file = tmp_path / "ledger", tmp_path / "job" / "hostfile"
+    (ledger / "copies" / "job").mkdir(parents=True)
+    (ledger / "copies" / "job" / "hostfile").write_text("theirs\n")
+    (ledger / "notes").write_text(f"{file}\t{was}\n" if was else "")
+    file.parent.mkdir()
+    file.write_text("here\n")
+    ran = Sandbox(tmp_path, (), {}).run("75-hostfile", ROLE="head", TEST_BORROWED=str(ledger))
+    assert ran.code == 0, ran.errors
+    assert (file.read_text() if file.exists() else None) == left
