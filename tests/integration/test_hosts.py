@@ -16,6 +16,7 @@ import pytest
 from components.platforms.local.process import end
 from components.platforms.local.sweep import sweep_run
 from tests.integration.bare import BareHost, HostsProject, boot
+from tests.integration.project import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
@@ -112,16 +113,28 @@ def test_a_host_that_leaves_is_as_it_was(project: HostsProject, bare: list[BareH
     assert bare[0].ssh("cat /job/hostfile").stdout == "node1 slots=2\n"
 
 
-def test_it_joins_again_and_slurm_runs_a_job_on_it(project: HostsProject, bare: list[BareHost]) -> None:
+def test_it_joins_again_and_slurm_runs_a_job_on_it(project: HostsProject, bare: list[BareHost], tmp_path: Path) -> None:
     def join(spec: dict[str, Any]) -> None:
         spec["platform"]["hosts"].append(bare[1].entry)
         spec.update(scheduler="slurm", nodes={"gpu": {"machine": "vm", "hosts": ["node2"]}})
 
+    sleeper = tmp_path / "sleeper.yaml"
+    sleeper.write_text("name: sleeper\nrun: sleep 900\n")
+    job = str(project.yard_json("submit", str(sleeper))["id"])
+    wait_until("the job to run", 60, lambda: project.yard_json("ps")[0]["state"] == "RUNNING")
     project.edit(join)
+    said = project.stack("up", timeout=300, check=False)
+    assert said.code != 0
+    assert "host node1: has jobs (node-node1), and scheduler: slurm would not know of them" in said.out
+    assert bare[0].ssh("cat /job/hostfile").stdout == "node1 slots=2\n"
+    project.yard("cancel", job)
+    project.yard("wait", job, check=False)
+
     project.stack("up", timeout=600)
+    assert bare[0].ssh("test -e /job/hostfile").returncode == 1
     assert bare[0].ssh("sinfo -h -o '%N %T'").stdout == "node2 idle\n"
-    said = project.yard("submit", "hello", "--nodes", "1", "--follow").out
-    assert "on node2\nrank 0 of 1 on odd.example.org, GPUs 0,1" in said
+    said = project.yard("submit", "hello", "--nodes", "1", "--follow")
+    assert "on node2\nrank 0 of 1 on odd.example.org, GPUs 0,1" in said.out
 
 
 def test_a_dead_host_is_forgotten_and_the_rest_goes_back(

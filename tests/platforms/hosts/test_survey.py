@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from tests.platforms.recording import ROOT
 
 SURVEY = (ROOT / "components" / "platforms" / "hosts" / "node" / "survey").read_text()
-FOLDERS = "etc|sys|run|var/lib|proc/driver"
+FOLDERS = "etc|sys|run|shared|var/lib|proc/driver"
 PLAN = {
     "CLUSTER": "c",
     "NODE": "node1",
@@ -58,6 +59,13 @@ def port(name: str, layer: str = "InfiniBand", state: str = "4: ACTIVE") -> dict
 
 NVSWITCH = {"proc/driver/nvidia-nvswitch/devices/.keep": "", "sys/module/nvidia/version": "580.1\n"}
 OURS = {"var/lib/trainyard/borrowed/cluster": "c\n", "var/lib/trainyard/borrowed/role": "head\n"}
+HAD_SLURM = {**OURS, "etc/trainyard/node.env": "TRAINYARD_GPUS=8\nTRAINYARD_SCHEDULER=slurm\n"}
+HAD_NONE = {
+    **OURS,
+    "etc/trainyard/node.env": "TRAINYARD_SCHEDULER=none\n",
+    "shared/jobs/.nodes/node-node1": "",
+    "shared/jobs/.nodes/node-node2": "",
+}
 
 
 def survey(
@@ -91,8 +99,11 @@ def survey(
         # What the cluster itself brought is no conflict.
         (OURS, {"systemctl": "exit 0", "getent": "echo x:x:2000:"}, {}),
         ({"etc/slurm/slurm.conf": ""}, {}, {"SCHEDULER": "none"}),
+        (HAD_SLURM, {"systemctl": "exit 0", "squeue": ""}, {"SCHEDULER": "none"}),
+        (HAD_SLURM, {"squeue": "echo 7"}, {}),
+        (HAD_NONE, {}, {}),
     ],
-    ids=["plain", "gpus", "infiniband", "ours", "no scheduler"],
+    ids=["plain", "gpus", "infiniband", "ours", "no scheduler", "no longer Slurm", "Slurm as before", "Slurm now"],
 )
 def test_a_host_as_it_should_be_may_be_taken(
     tmp_path: Path, files: dict[str, str], answers: dict[str, str], plan: dict[str, str]
@@ -104,6 +115,8 @@ def test_a_host_as_it_should_be_may_be_taken(
 IPOIB = {"sys/class/net/eth1/type": "32\n"}
 SLURMD = "[[ $* == *slurmd ]]"
 MYSQL = "[[ $* == *mysql ]]"
+JOBS = {"systemctl": "exit 0", "squeue": "echo 7; echo 9"}
+SILENT = {"systemctl": "exit 0", "squeue": "exit 1"}
 MOUNTED = "[[ $* == *-T* ]] && echo ext4 || { [[ $* == *shared ]] && echo nfs4 other:/x; }"
 CONFLICTS: list[tuple[str, dict[str, str], dict[str, str], dict[str, str]]] = [
     ("runs debian-12, and cluster.platform.image is for", {"etc/os-release": "ID=debian\nVERSION_ID=12\n"}, {}, {}),
@@ -130,6 +143,8 @@ CONFLICTS: list[tuple[str, dict[str, str], dict[str, str], dict[str, str]]] = [
     ("/etc/exports has a line for /home already", {"etc/exports": "/home *(rw)\n"}, {}, {}),
     ("belongs to the cluster b", {**OURS, "var/lib/trainyard/borrowed/cluster": "b\n"}, {}, {}),
     ("is the cluster's head and would become its worker", OURS, {}, {"ROLE": "worker"}),
+    ("has jobs (7 9), and scheduler: none", HAD_SLURM, JOBS, {"SCHEDULER": "none"}),
+    ("has jobs (slurmctld does not say which)", HAD_SLURM, SILENT, {"SCHEDULER": "none"}),
 ]
 
 
@@ -153,3 +168,14 @@ def test_infiniband_that_a_host_shows_and_the_stack_does_not_declare_is_told_and
     done = survey(tmp_path, port("mlx5_0"), {}, {})
     assert done.returncode == 0
     assert "1 InfiniBand ports are up and stay unused: fabric ethernet is declared" in done.stdout
+
+
+def test_jobs_without_a_scheduler_stand_in_the_way_of_slurm(tmp_path: Path) -> None:
+    for path, text in HAD_NONE.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    with (tmp_path / "shared/jobs/.nodes/node-node2").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = survey(tmp_path, {}, {}, {})
+    assert done.returncode == 1
+    assert "has jobs (node-node2), and scheduler: slurm would not know of them. Fix: " in done.stderr
