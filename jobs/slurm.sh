@@ -138,8 +138,13 @@ requeue() {
   say "$1: the job is started again"
   scontrol requeue "$SLURM_JOB_ID" || return 0
   avoid_nodes
-  # Slurm ends this script now; whatever it would still do belongs to the next start.
-  sleep 120
+  # Slurm ends this script now; whatever it would still do belongs to the next start. It asks once, maybe while
+  # `scontrol` ran, and before it kills, it waits for a minute (KillWait).
+  trap 'exit "$rc"' TERM
+  ((cancelled)) || {
+    sleep 120 &
+    wait $!
+  }
   exit "$rc"
 }
 

@@ -130,6 +130,19 @@ def test_failures_are_retried_and_a_bad_node_is_left(make: MakeJob) -> None:
     assert ["avoid", "yard-gpu-1"] in events
 
 
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_a_job_that_is_requeued_ends_when_slurm_asks(seconds: int, make: MakeJob, program: MakeProgram) -> None:
+    job = make("run: exit 3\nretries: 1\n")
+    hosts = "printf 'yard-gpu-%d\\n' 0 1"
+    asks = f'(sleep {seconds}; kill -TERM "$(cat {job.folder}/pid)") >/dev/null 2>&1'
+    # Slurm asks while `scontrol` still runs, or later.
+    program("scontrol", f"case $1 in show) {hosts} ;; requeue) {asks} {'&' if seconds else ''} ;; esac")
+    begin = time.monotonic()
+    assert job.run() == 3
+    # It would wait a minute before it kills, and no node of the job does anything meanwhile.
+    assert time.monotonic() - begin < 20
+
+
 def test_a_bad_node_is_kept_where_there_is_no_other(make: MakeJob, program: MakeProgram) -> None:
     job = make("run: exit $((RANK * 3))\nretries: 2\n")
     program("sinfo", "printf 'yard-gpu-%d\\n' 0 1")
