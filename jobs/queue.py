@@ -157,13 +157,17 @@ def _from_scontrol(line: str) -> Job:
 
 
 def _from_sacct(row: Sequence[str]) -> Job:
-    job, state, code, nodes, node_list, elapsed, group, user, folder, name = row
+    job, said, code, nodes, node_list, elapsed, group, user, folder, name = row
+    state = said.split()[0]
+    if state == "REQUEUED":
+        # Cancelled between two starts: the controller has forgotten it, and the accounting was told of no other end.
+        state = "CANCELLED"
     return Job(
         id=int(job),
         name=name,
         user=user,
         group=group,
-        state=state.split()[0],
+        state=state,
         reason="None",
         nodes=int(nodes or 0),
         node_list="" if node_list == "None assigned" else node_list,

@@ -99,3 +99,10 @@ def test_several_jobs_and_other_lines() -> None:
     text = f"No entry for x\n{line(id=7)}\n{line(id=8)}\n"
     assert [job.id for job in parse_scontrol(text)] == [7, 8]
     assert parse_one("slurm_load_jobs error: Invalid job id specified\n") is None
+
+
+def test_a_job_that_was_cancelled_between_two_starts_has_ended() -> None:
+    # As the accounting had it when the controller had forgotten the job: nothing of it was ever written again.
+    [job] = parse_sacct("8|REQUEUED|0:0|2|yard-gpu-[0-1]|15|gpu|trainer|/shared/jobs/a-1|a\n")
+    assert job.ended
+    assert explain(job) == "cancelled"
