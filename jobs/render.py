@@ -63,6 +63,8 @@ def render_script(job: LoadedJob, placement: Placement) -> str:
     parts = ["task.sh", "slurm.sh" if slurm else "direct.sh"]
     if _hands_on(particulars):
         parts.insert(0, "forward.sh")
+    if any(line.lstrip().startswith("start_torchrun ") for line in particulars):
+        parts.insert(0, "torchrun.sh")
     return "\n".join((*_opening(job, placement, chosen), "", *particulars, "", *map(_body, parts))).rstrip("\n") + "\n"
 
 

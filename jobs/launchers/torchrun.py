@@ -7,7 +7,7 @@ from jobs.launcher import Launcher, Program, Tasks
 
 def _lines(program: Program) -> list[str]:
     return [
-        "exec python3 -u -m torch.distributed.run \\",
+        "start_torchrun \\",
         '  --nnodes="$NNODES" --nproc-per-node="$TASKS_PER_NODE" --node-rank="$NODE_RANK" \\',
         # A static rendezvous cannot meet again after a failure: yard starts the whole job anew instead.
         '  --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --max-restarts=0 \\',

@@ -11,7 +11,7 @@ from jobs.launcher import Launcher, Program, Tasks
 
 def _lines(program: Program) -> list[str]:
     return [
-        "exec python3 -u -m torch.distributed.run \\",
+        "start_torchrun \\",
         # Once the agents of two nodes are out of step, a failure costs two restarts: so more than one or two.
         f'  --nnodes={program.min_nodes}:"$NNODES" --nproc-per-node="$TASKS_PER_NODE" --max-restarts=3 \\',
         '  --rdzv-backend=c10d --rdzv-id="$JOB_NAME-$RESTART_COUNT" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \\',

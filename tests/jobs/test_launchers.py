@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from dataclasses import replace
@@ -21,6 +22,7 @@ from tests.conftest import GOLDEN, CheckGolden
 SCHEDULERS = ("slurm", "none")
 IMAGE = "nvcr.io/nvidia/pytorch:26.01-py3"
 FOLDER = GOLDEN / "jobs" / "matrix"
+JOBS = Path(__file__).parents[2] / "jobs"
 
 
 def row(name: str, runtime: str) -> str:
@@ -105,3 +107,21 @@ def test_tasks_of_slurm_are_the_launchers(name: str, tmp_path: Path, wide: Clust
     per_node = 1 if launcher(name).tasks is Tasks.NODE else 8
     assert f"#SBATCH --ntasks-per-node={per_node}\n" in text
     assert f"leads={int(launcher(name).tasks is Tasks.FIRST)} " in text
+
+
+@pytest.mark.parametrize(("setting", "libuv"), [("0", False), ("1", True)])
+def test_torchrun_heeds_what_kind_of_store_is_wanted(tmp_path: Path, setting: str, libuv: bool) -> None:
+    package = tmp_path / "torch" / "distributed"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    # As torch has it: by default with libuv, which a build may lack.
+    store = "class TCPStore:\n    def __init__(self, host, use_libuv=True):\n        print(host, use_libuv)\n"
+    (package / "__init__.py").write_text(store)
+    (package / "run.py").write_text(
+        "import sys\nfrom torch.distributed import TCPStore\n"
+        "def main():\n    print(sys.argv[1:])\n    TCPStore('here')\n"
+    )
+    line = f"source {JOBS / 'torchrun.sh'}; start_torchrun --nnodes=2 'a b'"
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path), "USE_LIBUV": setting}
+    done = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"['--nnodes=2', 'a b']\nhere {libuv}\n"

@@ -31,7 +31,7 @@ work() {
   export BUSBW_FLOOR=300
   # The warning before the time limit is for work that handles it; other work goes on.
   trap '' USR2
-  exec python3 -u -m torch.distributed.run \
+  start_torchrun \
     --nnodes="$NNODES" --nproc-per-node="$TASKS_PER_NODE" --node-rank="$NODE_RANK" \
     --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --max-restarts=0 \
     "$RUN_DIR/"gpt2_qa.py --parallel ddp --size gpt2 --batch 80 --steps 100

@@ -31,7 +31,7 @@ work() {
   export OMP_NUM_THREADS=6
   # The warning before the time limit is for work that handles it; other work goes on.
   trap '' USR2
-  exec python3 -u -m torch.distributed.run \
+  start_torchrun \
     --nnodes=1:"$NNODES" --nproc-per-node="$TASKS_PER_NODE" --max-restarts=3 \
     --rdzv-backend=c10d --rdzv-id="$JOB_NAME-$RESTART_COUNT" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
     --rdzv-conf="is_host=$((NODE_RANK == 0))" --local-addr="$NODE_IP" \

@@ -30,7 +30,7 @@ work() {
   export OMP_NUM_THREADS=6
   # The warning before the time limit is for work that handles it; other work goes on.
   trap '' USR2
-  exec python3 -u -m torch.distributed.run \
+  start_torchrun \
     --nnodes="$NNODES" --nproc-per-node="$TASKS_PER_NODE" --node-rank="$NODE_RANK" \
     --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --max-restarts=0 \
     "$RUN_DIR/"train.py '--x y'
