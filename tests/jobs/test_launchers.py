@@ -109,19 +109,25 @@ def test_tasks_of_slurm_are_the_launchers(name: str, tmp_path: Path, wide: Clust
     assert f"leads={int(launcher(name).tasks is Tasks.FIRST)} " in text
 
 
-@pytest.mark.parametrize(("setting", "libuv"), [("0", False), ("1", True)])
-def test_torchrun_heeds_what_kind_of_store_is_wanted(tmp_path: Path, setting: str, libuv: bool) -> None:
+@pytest.mark.parametrize(("built", "said"), [(True, "here True\n"), (False, "refused True\nhere False\n")])
+def test_torchrun_starts_with_a_torch_that_was_built_without_libuv(tmp_path: Path, built: bool, said: str) -> None:
     package = tmp_path / "torch" / "distributed"
     package.mkdir(parents=True)
     (package.parent / "__init__.py").touch()
     # As torch has it: by default with libuv, which a build may lack.
-    store = "class TCPStore:\n    def __init__(self, host, use_libuv=True):\n        print(host, use_libuv)\n"
-    (package / "__init__.py").write_text(store)
+    (package / "__init__.py").write_text(
+        "class TCPStore:\n"
+        "    def __init__(self, host, use_libuv=True):\n"
+        f"        if use_libuv and not {built}:\n"
+        "            print('refused', use_libuv)\n"
+        "            raise RuntimeError('use_libuv was requested but PyTorch was build without libuv support')\n"
+        "        print(host, use_libuv)\n"
+    )
     (package / "run.py").write_text(
         "import sys\nfrom torch.distributed import TCPStore\n"
         "def main():\n    print(sys.argv[1:])\n    TCPStore('here')\n"
     )
     line = f"source {JOBS / 'torchrun.sh'}; start_torchrun --nnodes=2 'a b'"
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path), "USE_LIBUV": setting}
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == f"['--nnodes=2', 'a b']\nhere {libuv}\n"
+    assert done.stdout == f"['--nnodes=2', 'a b']\n{said}"
