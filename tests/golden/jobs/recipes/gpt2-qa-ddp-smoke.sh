@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Job gpt2-qa-ddp: 2 nodes, 2 ranks, started by torchrun.
+# Job gpt2-qa-ddp: 2 nodes, 2 ranks, started by srun.
 # Needs: torch 2.4 or newer
 # Unproved: the UCC backend has never run; torch from PyPI and from Debian has none, and then the job says so and ends
 # Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
@@ -31,9 +31,6 @@ work() {
   export BUSBW_FLOOR=''
   # The warning before the time limit is for work that handles it; other work goes on.
   trap '' USR2
-  start_torchrun \
-    --nnodes="$NNODES" --nproc-per-node="$TASKS_PER_NODE" --node-rank="$NODE_RANK" \
-    --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --max-restarts=0 \
-    "$RUN_DIR/"gpt2_qa.py --parallel ddp --size tiny --batch 2 --seq 32 --steps 4
+  exec python3 -u "$RUN_DIR/"gpt2_qa.py --parallel ddp --size tiny --batch 2 --seq 32 --steps 4
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Job gpt2-qa-fsdp: 2 nodes, 2 ranks, started by torchrun.
-# Needs: torch 2.6 or newer
+# Needs: torch 2.6 or newer from PyPI (Debian's cannot run FSDP2 on a CPU, nor ranks of torchrun)
 # Unproved: has not run with the older torch of the virtual machines
 # Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
 #SBATCH --job-name=gpt2-qa-fsdp

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Job opt-175b: 2 nodes, 2 ranks, started by torchrun.
+# Job opt-175b: 2 nodes, 2 ranks, started by srun.
 # Needs: torch 2.6 or newer
 # Unproved: has never run; it needs 64 GPUs of 80 GB or more
 # Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
@@ -31,9 +31,6 @@ work() {
   export BUSBW_FLOOR=''
   # The warning before the time limit is for work that handles it; other work goes on.
   trap '' USR2
-  start_torchrun \
-    --nnodes="$NNODES" --nproc-per-node="$TASKS_PER_NODE" --node-rank="$NODE_RANK" \
-    --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --max-restarts=0 \
-    "$RUN_DIR/"train.py --preset tiny --parallel ddp --batch 4 --steps 4 --save-every 2 --run-dir "$CHECKPOINT_DIR"
+  exec python3 -u "$RUN_DIR/"train.py --preset tiny --parallel ddp --batch 4 --steps 4 --save-every 2 --run-dir "$CHECKPOINT_DIR"
 }
 
