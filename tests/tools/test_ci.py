@@ -25,20 +25,8 @@ CLUSTER = "=============== 12 passed, 1 skipped in 611.20s (0:10:11) ===========
     ],
 )
 def test_closing_line_counts_all_parts(tmp_path: Path, said: str, code: int, line: str, verdict: int) -> None:
-    (tmp_path / "make").write_text(f"#!/bin/sh\n[ $1 = test ] || exit 0\necho '{said}'\nexit {code}\n")
+    (tmp_path / "make").write_text(f"#!/bin/sh\necho '{said}'\nexit {code}\n")
     (tmp_path / "make").chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", ROOT / ".ci" / "run"], env=environment, capture_output=True, text=True, check=False)
     assert (done.stdout.splitlines()[-1], done.returncode) == (line, verdict), done.stderr
-
-
-def test_what_takes_longer_counts_too(tmp_path: Path) -> None:
-    (tmp_path / "make").write_text(
-        "#!/bin/sh\n[ $1 = test ] && echo '5 passed in 1s' || { echo \"$*: 1 failed in 1s\"; exit 2; }\n"
-    )
-    (tmp_path / "make").chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", ROOT / ".ci" / "run"], env=environment, capture_output=True, text=True, check=False)
-    assert (done.stdout.splitlines()[-1], done.returncode) == ("5 passed, 1 failed, 0 skipped", 1)
-    # No machines: with theirs, all would take an hour.
-    assert "test-full FULL=full and not integration" in done.stdout
