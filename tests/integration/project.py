@@ -79,6 +79,11 @@ class Project:
             os.killpg(process.pid, 15)
             out, _ = process.communicate(timeout=60)
             raise AssertionError(f"{' '.join(command)} did not end within {timeout} s:\n{out}") from None
+        except KeyboardInterrupt:
+            # In its own session, it did not hear of it; the cluster's end would find the stack locked by it.
+            os.killpg(process.pid, 2)
+            process.communicate(timeout=120)
+            raise
         done = Done(process.returncode, out, time.monotonic() - begin)
         sys.stdout.write(f"$ {' '.join(command)}   [{done.seconds:.1f} s, exit {done.code}]\n{out}\n")
         assert not check or done.code == 0, f"{' '.join(command)} ended with {done.code}:\n{out[-3000:]}"
