@@ -19,6 +19,8 @@ RUN_LINES = "run.sh"
 SETUP_LINES = "setup.sh"
 _HERE = Path(__file__).parent
 _WARNING = "# The warning before the time limit is for work that handles it; other work goes on."
+_CALLED = {"torchrun.sh": ("start_torchrun",), "forward.sh": ("names_for_ranks", "write_deepspeed_env")}
+"""Parts that only some launchers need, by the functions of theirs that the work calls."""
 _BY_SSH = ("deepspeed-pdsh", "neox")
 """Launchers whose ranks come by ssh and so are not in the sight of Slurm, nor in the container of the launcher."""
 
@@ -60,16 +62,13 @@ def render_script(job: LoadedJob, placement: Placement) -> str:
     chosen = launcher(job.spec.launcher)
     particulars = _particulars(job, placement, chosen)
     slurm = placement.scheduler == "slurm"
-    parts = ["task.sh", "slurm.sh" if slurm else "direct.sh"]
-    if _hands_on(particulars):
-        parts.insert(0, "forward.sh")
-    if any(line.lstrip().startswith("start_torchrun ") for line in particulars):
-        parts.insert(0, "torchrun.sh")
+    called = [name for name, functions in _CALLED.items() if _calls(particulars, functions)]
+    parts = [*called, "task.sh", "slurm.sh" if slurm else "direct.sh"]
     return "\n".join((*_opening(job, placement, chosen), "", *particulars, "", *map(_body, parts))).rstrip("\n") + "\n"
 
 
-def _hands_on(lines: Sequence[str]) -> bool:
-    return any("names_for_ranks" in line or "write_deepspeed_env" in line for line in lines)
+def _calls(lines: Sequence[str], functions: Sequence[str]) -> bool:
+    return any(function in line for line in lines for function in functions)
 
 
 def _body(name: str) -> str:
@@ -106,7 +105,7 @@ def _particulars(job: LoadedJob, placement: Placement, chosen: Launcher) -> list
     elif placement.visible_gpus is not None:
         lines.append(f"export CUDA_VISIBLE_DEVICES={placement.visible_gpus}")
     work = chosen.lines(_program(job, inner_ssh=inner_ssh))
-    if _hands_on(work):
+    if _calls(work, _CALLED["forward.sh"]):
         lines.append(f"readonly own_env=({' '.join(sorted(exports))})")
     return [
         *lines,
