@@ -9,6 +9,8 @@ QEMU = "qemu-system-x86_64"
 
 _KERNEL = (
     "root=/dev/nvme0n1 rootfstype=ext4 rw console=ttyS0 net.ifnames=0 quiet systemd.show_status=false audit=0 panic=1 "
+    # Emulation makes a kernel stumble now and then; half alive, it would never be ready: it starts again instead.
+    "oops=panic "
     # No policy is loaded, but systemd would spend seconds on a BPF program for a security module that listens.
     "lsm=capability "
     # Duplicate address detection holds the network up for seconds on a segment where nobody speaks IPv6.

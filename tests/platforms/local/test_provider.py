@@ -156,7 +156,7 @@ def test_a_taken_port_is_named_before_anything_boots(inputs: Props) -> None:
     ("said", "reason"),
     [
         ("out of luck\n", "died while it booted"),
-        ("Kernel panic - not syncing: VFS\n", "has a kernel panic"),
+        ("Kernel panic - not syncing: VFS " * 3 + "\n", "has a kernel panic"),
         ("trainyard-hostkey: ssh-ed25519 AAAAhalf", "died while it booted"),
     ],
 )
@@ -170,6 +170,24 @@ def test_a_failed_boot_shows_the_console_and_leaves_no_process(
     assert reason in str(caught.value)
     assert said.strip() in str(caught.value)
     assert started_under(Path(inputs["folder"], "yard-head")) == []
+
+
+def test_a_kernel_that_stumbles_once_starts_again_by_itself(created: Props, inputs: Props) -> None:
+    machine = Machine(run=Path(inputs["folder"]), name="yard-head")
+    since = machine.console_size()
+    with machine.console.open("a") as log:
+        log.write("Kernel panic - not syncing: Fatal exception\ntrainyard-hostkey: ssh-ed25519 AAAAagain\n")
+    assert machine.wait_host_key(since, seconds=5) == "ssh-ed25519 AAAAagain"
+
+
+def test_a_kernel_is_given_up_that_panics_time_and_again(created: Props, inputs: Props) -> None:
+    machine = Machine(run=Path(inputs["folder"]), name="yard-head")
+    since = machine.console_size()
+    for more, reason in ((2, "no host key in time"), (1, "has a kernel panic")):
+        with machine.console.open("a") as log:
+            log.write("Kernel panic - not syncing: Fatal exception\n" * more)
+        with pytest.raises(PlatformError, match=reason):
+            machine.wait_host_key(since, seconds=0.1)
 
 
 def test_a_start_that_takes_too_long_is_given_up(inputs: Props, created: Props) -> None:
