@@ -1,6 +1,7 @@
 """`make demo`: from a prepared machine to a distributed job's result, with the time each phase took.
 
-Runs `pulumi up` of the stack `local`, submits the all-reduce benchmark over both workers, and shows its table.
+Runs `pulumi up` of the stack `local`, submits the all-reduce benchmark over both workers, and shows its table. Machines
+that a former demo left and that have stopped since, with the computer say, are started again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.table import Table
+
+from tools.stack import Stack
 
 STACK = "local"
 
@@ -60,6 +63,8 @@ def main() -> int:
     if arguments.seconds_before:
         phases.rows.append(("set-up", arguments.seconds_before))
     phases.run("golden image", "components.platforms.local.image", "build")
+    if Stack(STACK).exists():
+        phases.run("pulumi refresh: what is left of them", "tools.stack", "refresh", STACK)
     phases.run("pulumi up: machines, bring-up, gate", "tools.stack", "up", STACK)
     phases.run("all-reduce over two nodes", "jobs", "submit", "allreduce", "--follow", "--stack", STACK)
 
