@@ -58,7 +58,8 @@ rename = os.rename
 
 
 def rename_or_die(old, new, **more):
-    if str(new).endswith("step-00000004/.metadata") and os.environ["RESTART_COUNT"] == "0":
+    started_before = os.environ.get("TORCHELASTIC_RESTART_COUNT", os.environ["RESTART_COUNT"])
+    if str(new).endswith("step-00000004/.metadata") and started_before == "0":
         print("is killed before", new, "is there", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     rename(old, new, **more)
@@ -68,15 +69,22 @@ os.rename = rename_or_die
 """
 """Python reads it before any program: all data of the second checkpoint is written when the rank dies, not its name."""
 
+_TRAINED = ("srun", "torchrun-elastic")
+"""Launchers of that job; ranks of the static torchrun need a torch with libuv, which the machines have not."""
+
 
 @pytest.fixture(scope="module")
 def jobs(cluster: Project, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """The jobs of this module but for that of the frozen node, by name, all submitted."""
     folder = tmp_path_factory.mktemp("jobs")
     small = "--preset tiny --batch 2 --steps 6 --save-every 2 --run-dir $CHECKPOINT_DIR"
-    saves = {"files": {"sitecustomize.py": _KILLED_WHILE_IT_SAVES}, "env": {"PYTHONPATH": "$RUN_DIR"}}
+    saves: dict[str, Any] = {"workload": "train.py", "args": small.split(), "retries": 1}
+    saves |= {"files": {"sitecustomize.py": _KILLED_WHILE_IT_SAVES}, "env": {"PYTHONPATH": "$RUN_DIR"}}
     files = {
-        "half": job_file(folder, "half", retries=1, workload="train.py", args=small.split(), **saves),
+        **{
+            name: job_file(folder, name, launcher=name.removeprefix("half-"), **saves)
+            for name in map("half-{}".format, _TRAINED)
+        },
         "limit": job_file(folder, "limit", time="1m", run=_LIMITED),
         "chain": job_file(folder, "chain", time="1m", chain=2, run=_LIMITED),
         "bad-node": job_file(folder, "bad-node", retries=3, run=_BAD_NODE),
@@ -96,11 +104,16 @@ def test_a_killed_rank_costs_no_more_than_a_start(
     assert len(starts(cluster, HEAD, jobs[launcher])) == (1 if chosen(launcher).elastic else 2)
 
 
-def test_a_checkpoint_that_is_half_written_is_not_used(cluster: Project, jobs: dict[str, dict[str, Any]]) -> None:
-    said = finish(cluster, jobs["half"])
+@pytest.mark.parametrize("launcher", _TRAINED)
+def test_a_checkpoint_that_is_half_written_is_not_used(
+    launcher: str, cluster: Project, jobs: dict[str, dict[str, Any]]
+) -> None:
+    job = jobs[f"half-{launcher}"]
+    said = finish(cluster, job)
     assert "step-00000004/.metadata is there" in said
     assert "resumed at step 2" in said
-    checkpoints = f"{jobs['half']['run_dir']}/checkpoints"
+    assert len(starts(cluster, HEAD, job)) == (1 if chosen(launcher).elastic else 2)
+    checkpoints = f"{job['run_dir']}/checkpoints"
     assert cluster.on(HEAD, f"cat {checkpoints}/latest; ls {checkpoints}/step-*/.metadata").split() == [
         "6",
         f"{checkpoints}/step-00000004/.metadata",

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Job nccl-allreduce-hostfile: 2 nodes, 16 ranks, started by mpirun.
 # Needs: Open MPI, and nccl-tests built with MPI at /opt/nccl-tests (NDv4 and NDv5 images have both)
-# Unproved: has never run with nccl-tests, which needs real GPUs; the smoke size is our own all-reduce by the same launcher
+# Unproved: has never run on two hosts; the smoke size is our own all-reduce by the same launcher
 # Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
 #SBATCH --job-name=nccl-allreduce-hostfile
 #SBATCH --partition=gpu

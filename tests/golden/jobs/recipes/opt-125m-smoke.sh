@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Job opt-125m: 2 nodes, 2 ranks, started by srun.
-# Needs: torch 2.6 or newer
-# Unproved: has not run at full size in this form
+# Needs: torch 2.6 or newer, and a C compiler, which torch.compile asks for
 # Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
 #SBATCH --job-name=opt-125m
 #SBATCH --partition=gpu

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Job opt-125m: 1 node, 8 ranks, started by torchrun.
-# Needs: torch 2.6 or newer
-# Unproved: has not run at full size in this form
+# Needs: torch 2.6 or newer, and a C compiler, which torch.compile asks for
 # Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
 #SBATCH --job-name=opt-125m
 #SBATCH --partition=gpu
@@ -34,6 +33,6 @@ work() {
   start_torchrun \
     --nnodes="$NNODES" --nproc-per-node="$TASKS_PER_NODE" --node-rank="$NODE_RANK" \
     --master-addr="$MASTER_ADDR" --master-port="$MASTER_PORT" --max-restarts=0 \
-    "$RUN_DIR/"train.py --preset opt-125m --parallel fsdp2 --batch 256 --steps 50 --save-every 50 --run-dir "$CHECKPOINT_DIR"
+    "$RUN_DIR/"train.py --preset opt-125m --parallel fsdp2 --compile --batch 256 --steps 50 --save-every 50 --run-dir "$CHECKPOINT_DIR"
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Job opt-6.7b-zero3: 1 node, 8 ranks, started by deepspeed --no_ssh.
 # Needs: torch, deepspeed 0.16 or newer, transformers and accelerate on every node, the same versions
-# Unproved: has never run at this size; nor has the smoke size on the virtual machines, which have no DeepSpeed
+# Unproved: has never run on eight GPUs or with the real weights, nor the smoke size on the virtual machines, which have no DeepSpeed
 # Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
 #SBATCH --job-name=opt-6.7b-zero3
 #SBATCH --partition=gpu

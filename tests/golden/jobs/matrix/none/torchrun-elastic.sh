@@ -14,6 +14,7 @@ work() {
   export OMP_NUM_THREADS=6
   # The warning before the time limit is for work that handles it; other work goes on.
   trap '' USR2
+  export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
   start_torchrun \
     --nnodes=1:"$NNODES" --nproc-per-node="$TASKS_PER_NODE" --max-restarts=3 \
     --rdzv-backend=c10d --rdzv-id="$JOB_NAME-$RESTART_COUNT" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
