@@ -1,0 +1,168 @@
+"""The stages for fabrics and drivers of clouds' machines, each in a folder of its own with recorded commands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.stage_sandbox import Sandbox
+
+TRANSPORT = ("curl", "apt-get", "docker", "modprobe", "systemctl", "add-nvidia-repositories", "mount")
+FABRIC = ("modprobe", "systemctl", "nv-fabricmanager", "dpkg-query", "apt-mark", "timeout")
+TOPOLOGY = "/opt/microsoft/ndv5-topo.xml"
+
+
+def transport(tmp_path: Path, answers: dict[str, str]) -> Sandbox:
+    card = tmp_path / "sys" / "bus" / "pci" / "devices" / "0000:06:00.0"
+    card.mkdir(parents=True)
+    (card / "vendor").write_text("0x1ae0\n")
+    (card / "device").write_text("0x0084\n")
+    token = {"curl -fsS --max-time": '0 {"access_token": "t"}', "docker inspect": "1 "}
+    return Sandbox(tmp_path, (*TRANSPORT, "mv", "chmod"), token | answers)
+
+
+def test_a_plain_network_needs_no_transport(tmp_path: Path) -> None:
+    ran = transport(tmp_path, {}).run("45-transport", FABRIC="ethernet")
+    assert (ran.code, ran.commands) == (0, [])
+
+
+def test_a_node_works_without_fast_socket_and_says_so(tmp_path: Path) -> None:
+    ran = transport(tmp_path, {"curl": "7 "}).run("45-transport", FABRIC="gvnic")
+    assert ran.code == 0
+    assert ran.said == ["say WARNING: no Fast Socket; NCCL uses plain TCP streams"]
+    assert not list((tmp_path / "etc").glob("**/*.list"))
+
+
+def test_tcpxo_is_the_helper_the_devices_the_plugin_and_its_daemon(tmp_path: Path) -> None:
+    ran = transport(tmp_path, {}).run("45-transport", FABRIC="gpudirect-tcpxo")
+    assert ran.code == 0, ran.errors
+    assert "modprobe import-helper" in ran.commands
+    assert any(re.match(r"mount --bind /sys/bus/pci/devices/0000:06:00.0 ", line) for line in ran.commands)
+    plugin, daemon = [line for line in ran.commands if line.startswith("docker run")]
+    assert plugin.endswith("nccl-plugin-gpudirecttcpx-dev:v1.0.17 install --install-nccl")
+    assert "--restart=always" in daemon
+    assert daemon.endswith("tcpgpudmarxd-dev:v1.0.23 --num_hops=2 --num_nics=8 --uid= --alsologtostderr")
+    assert not (tmp_path / "run" / "trainyard" / "docker").exists()
+
+
+def test_a_daemon_that_is_there_stays(tmp_path: Path) -> None:
+    there = "0 us-docker.pkg.dev/gce-ai-infra/gpudirect-tcpxo/tcpgpudmarxd-dev:v1.0.23"
+    ran = transport(tmp_path, {"docker inspect": there}).run("45-transport", FABRIC="gpudirect-tcpxo")
+    assert ran.code == 0, ran.errors
+    assert [line.split()[1] for line in ran.commands if line.startswith("docker")] == ["inspect"]
+
+
+def test_gpudirect_that_cannot_be_had_keeps_the_node_from_work(tmp_path: Path) -> None:
+    ran = transport(tmp_path, {"curl": "7 "}).run("45-transport", FABRIC="gpudirect-gib")
+    assert ran.code != 0
+
+
+def fabric(tmp_path: Path, ports: dict[str, str], answers: dict[str, str] | None = None) -> Sandbox:
+    """A node of one NVSwitch with a driver, whose image has a topology, and RDMA devices in these states."""
+    files = {
+        "etc/trainyard/fabric.env": f"NCCL_IB_HCA=mlx5_ib\nNCCL_TOPO_FILE={tmp_path}{TOPOLOGY}\n",
+        "opt/microsoft/ndv5-topo.xml": "<system/>\n",
+        "sys/module/nvidia/version": "580.173.02\n",
+        "usr/lib/systemd/system/sku-customizations.service": "",
+        **{f"sys/class/infiniband/{name}/ports/1/state": f"{state}\n" for name, state in ports.items()},
+    }
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    (tmp_path / "proc" / "driver" / "nvidia-nvswitch").mkdir(parents=True)
+    same = {"nv-fabricmanager --version": "0 Fabric Manager version is : 580.173.02"}
+    return Sandbox(tmp_path, FABRIC, same | (answers or {}))
+
+
+UP = {f"mlx5_ib{index}": "4: ACTIVE" for index in range(8)}
+
+
+def test_a_node_whose_fabric_is_up_goes_on_with_its_kernel_and_driver_held(tmp_path: Path) -> None:
+    packages = {"dpkg-query": "0 ii linux-image-6.8\nrc nvidia-old\nii nvidia-fabricmanager\n"}
+    ran = fabric(tmp_path, UP | {"mlx5_an0": "4: ACTIVE"}, packages).run("35-fabric", RDMA="8")
+    assert ran.code == 0, ran.errors
+    assert "timeout 600 systemctl start sku-customizations.service" in ran.commands
+    assert "systemctl start nvidia-fabricmanager.service" in ran.commands
+    assert "apt-mark hold linux-image-6.8 nvidia-fabricmanager" in ran.commands
+    assert "say 8 RDMA ports are up" in ran.said
+    assert TOPOLOGY in (tmp_path / "etc" / "trainyard" / "fabric.env").read_text()
+
+
+@pytest.mark.parametrize("down", ["1: DOWN", "2: INIT"])
+def test_a_port_that_is_down_keeps_the_node_from_work(tmp_path: Path, down: str) -> None:
+    ran = fabric(tmp_path, UP | {"mlx5_ib3": down, "mlx5_an0": "4: ACTIVE"}).run("35-fabric", RDMA="8")
+    assert ran.code == 1
+    assert "ports_up" in ran.said[-1]
+
+
+def test_a_fabric_manager_of_another_version_is_refused_before_it_fails_in_its_own_words(tmp_path: Path) -> None:
+    other = {"nv-fabricmanager --version": "0 Fabric Manager version is : 580.126.16"}
+    ran = fabric(tmp_path, UP, other).run("35-fabric", RDMA="8")
+    assert ran.code == 1
+    assert ran.said[-1].startswith("fail fabric manager 580.126.16 and driver 580.173.02 differ")
+
+
+def test_a_topology_that_the_image_lacks_is_not_named_to_nccl(tmp_path: Path) -> None:
+    sandbox = fabric(tmp_path, UP)
+    (tmp_path / "opt" / "microsoft" / "ndv5-topo.xml").unlink()
+    ran = sandbox.run("35-fabric", RDMA="8")
+    assert ran.code == 0, ran.errors
+    assert (tmp_path / "etc" / "trainyard" / "fabric.env").read_text() == "NCCL_IB_HCA=mlx5_ib\n"
+
+
+def test_a_machine_without_any_of_it_is_left_as_it_is(tmp_path: Path) -> None:
+    env = tmp_path / "etc" / "trainyard" / "fabric.env"
+    env.parent.mkdir(parents=True)
+    env.write_text("NCCL_IB_DISABLE=1\n")
+    ran = Sandbox(tmp_path, FABRIC, {}).run("35-fabric", RDMA="0")
+    assert (ran.code, ran.commands) == (0, [])
+    assert ran.said == ["say no RDMA device on this machine type"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "gpus", "code", "words"),
+    [
+        ("580.173.02", 8, 0, ""),
+        ("580.999.01", 8, 0, "say WARNING: driver 580.999.01, and the pinned image has 580.173.02"),
+        ("580.173.02", 7, 1, "fail nvidia-smi shows 7 GPUs, the machine type has 8"),
+    ],
+)
+def test_gpus_are_counted_and_the_driver_compared(
+    tmp_path: Path, driver: str, gpus: int, code: int, words: str
+) -> None:
+    version = tmp_path / "sys" / "module" / "nvidia" / "version"
+    version.parent.mkdir(parents=True)
+    version.write_text(f"{driver}\n")
+    listed = "0 " + "".join(f"GPU {index}: NVIDIA A100\n" for index in range(gpus))
+    sandbox = Sandbox(tmp_path, ("nvidia-smi", "modprobe"), {"nvidia-smi -L": listed})
+    ran = sandbox.run("30-driver", GPUS="8", GPU_TYPE="a100", GPU_DEVICE="/dev/nvidia", DRIVER="580.173.02")
+    assert ran.code == code, ran.errors
+    assert words in "".join(ran.said)
+    assert bool(ran.said) is bool(words)
+
+
+@pytest.mark.parametrize(
+    ("states", "code", "cards"),
+    [
+        ({"mlx5_0": "InfiniBand 4: ACTIVE", "mlx5_1": "Ethernet 4: ACTIVE", "mlx5_10": "InfiniBand 4: ACTIVE"}, 0, 2),
+        ({"mlx5_0": "InfiniBand 4: ACTIVE", "mlx5_1": "Ethernet 4: ACTIVE", "mlx5_10": "InfiniBand 1: DOWN"}, 1, 0),
+    ],
+)
+def test_cards_that_nobody_named_are_those_of_infiniband_that_are_up(
+    tmp_path: Path, states: dict[str, str], code: int, cards: int
+) -> None:
+    for name, words in states.items():
+        layer, _, state = words.partition(" ")
+        port = tmp_path / "sys" / "class" / "infiniband" / name / "ports" / "1"
+        port.mkdir(parents=True)
+        (port / "link_layer").write_text(f"{layer}\n")
+        (port / "state").write_text(f"{state}\n")
+    env = tmp_path / "etc" / "trainyard" / "fabric.env"
+    env.parent.mkdir(parents=True)
+    env.write_text("NCCL_IB_HCA==of_an_earlier_boot\n")
+    ran = Sandbox(tmp_path, FABRIC, {}).run("35-fabric", RDMA="2")
+    assert ran.code == code, ran.errors
+    if cards:
+        assert env.read_text() == "NCCL_IB_HCA==mlx5_0,mlx5_10\n"
