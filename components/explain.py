@@ -157,6 +157,7 @@ _WORDS: dict[str, Callable[[ErrorDetails, FieldInfo], tuple[str, str]]] = {
     "greater_than_equal": _number,
     "int_type": _number,
     "invalid_key": _other_key,
+    "ip_v4_address": _described,
     "ip_v4_network": _described,
     "less_than_equal": _number,
     "literal_error": _choice,

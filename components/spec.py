@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
+from components.addresses import Cidr, is_private
 from components.catalog import Machine, machines
 from components.errors import RuleError
 
@@ -22,7 +23,6 @@ _WIDEST, _NARROWEST = 12, 24
 """Prefix lengths of the network: the widest is the largest private range that begins with 172."""
 
 _RESERVED_GROUPS = frozenset({"head", "default", "all"})
-_PRIVATE = tuple(IPv4Network(cidr) for cidr in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))
 
 
 class Model(BaseModel):
@@ -94,18 +94,12 @@ class PlatformSpec(Model):
 class NetworkSpec(Model):
     """The private network between the nodes."""
 
-    cidr: Annotated[
-        IPv4Network,
-        Field(
-            description="must be an IPv4 network in CIDR form that begins at its own first address",
-            examples=["10.77.0.0/20"],
-        ),
-    ] = IPv4Network("10.77.0.0/20")
+    cidr: Cidr = IPv4Network("10.77.0.0/20")
 
     @field_validator("cidr")
     @classmethod
     def _private_and_roomy(cls, cidr: IPv4Network) -> IPv4Network:
-        if not any(cidr.subnet_of(private) for private in _PRIVATE):
+        if not is_private(cidr):
             raise RuleError(
                 "must lie in a private range: 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16",
                 "choose one there, for example 10.77.0.0/20",
@@ -180,16 +174,7 @@ class AccessSpec(Model):
     """Who reaches the head over ssh, and by which way."""
 
     allow_ssh_from: Annotated[
-        tuple[
-            Annotated[
-                IPv4Network,
-                Field(
-                    description="must be an IPv4 network in CIDR form that begins at its own first address",
-                    examples=["203.0.113.0/24"],
-                ),
-            ],
-            ...,
-        ],
+        tuple[Annotated[Cidr, Field(examples=["203.0.113.0/24"])], ...],
         Field(examples=[["203.0.113.0/24"]]),
     ] = ()
     """Networks from which the head's public address takes ssh."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from components.addresses import Cidr, is_private
 from components.errors import RuleError
 from components.spec import Model, PlatformSpec
 
@@ -71,7 +72,7 @@ class Spec(PlatformSpec):
     """An image of your own, made from `image`: what runs on it is configured as on that one."""
     boot_disk_gib: Annotated[int, Field(ge=64, le=4095, strict=True, examples=[256])] = 256
     """Of every machine."""
-    services_cidr: Annotated[IPv4Network, Field(examples=["10.78.0.0/24"])] = IPv4Network("10.78.0.0/24")
+    services_cidr: Annotated[Cidr, Field(examples=["10.78.0.0/24"])] = IPv4Network("10.78.0.0/24")
     """Addresses beside the cluster's own for what needs a subnet to itself: Bastion, NetApp Files."""
     netapp: Annotated[NetappSpec, Field(examples=[{"service_level": "Premium"}])] = NetappSpec()
     protect_storage: bool = True
@@ -84,7 +85,7 @@ class Spec(PlatformSpec):
     @field_validator("services_cidr")
     @classmethod
     def _private(cls, cidr: IPv4Network) -> IPv4Network:
-        if not cidr.is_private or cidr.prefixlen > _SERVICES_PREFIX:
+        if not is_private(cidr) or cidr.prefixlen > _SERVICES_PREFIX:
             raise RuleError("must lie in a private range and be a /25 or wider", "use 10.78.0.0/24")
         return cidr
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from components.addresses import Cidr, is_private
 from components.errors import RuleError
 from components.spec import GroupName, Model, PlatformSpec
 
@@ -75,7 +76,7 @@ class Spec(PlatformSpec):
     """For every machine; if not given, each family's own first choice."""
     tier_1: bool = True
     """Whether machines without GPUs that can have Tier_1 networking get it (it costs extra)."""
-    fabric_cidr: Annotated[IPv4Network, Field(examples=["10.192.0.0/10"])] = IPv4Network("10.192.0.0/10")
+    fabric_cidr: Annotated[Cidr, Field(examples=["10.192.0.0/10"])] = IPv4Network("10.192.0.0/10")
     """Where the networks of the GPUs' own cards lie; nothing is routed between them and the rest."""
     flex_start: Annotated[dict[GroupName, FlexHours], Field(default_factory=dict, examples=[{"gpu": 72}])]
     """Groups bought by Flex-start, and for how many hours: their machines are deleted after that."""
@@ -88,7 +89,7 @@ class Spec(PlatformSpec):
     @field_validator("fabric_cidr")
     @classmethod
     def _private(cls, cidr: IPv4Network) -> IPv4Network:
-        if not cidr.is_private:
+        if not is_private(cidr):
             raise RuleError("must lie in a private range", "use 10.192.0.0/10")
         return cidr
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from components.addresses import IpAddress
 from components.catalog import Machine
 from components.catalog import machines as catalog_machines
 from components.errors import Problem, RuleError
@@ -66,7 +67,7 @@ class Host(Model):
     """A host of this list by its name, or [user@]address[:port] of another."""
     proxy_host_key: Annotated[str | None, Field(examples=["ssh-ed25519 AAAA..."])] = None
     """The proxy's, where it is no host of this list."""
-    private_ip: Annotated[IPv4Address, Field(description="must be an IPv4 address", examples=["10.0.0.10"])]
+    private_ip: IpAddress
     """Where the other hosts reach it, within cluster.network.cidr."""
     interface: Annotated[
         str | None,
