@@ -2,6 +2,7 @@
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 ENV := source .trainyard/env.sh &&
+FULL := full
 
 .PHONY: help setup golden demo down preview check test test-full bench bench-clouds lint fmt
 
@@ -30,7 +31,7 @@ test: golden  ## check, and the tests on a real local cluster that is broken on 
 	@$(ENV) tools/check.sh && python -m pytest -v -m "(integration or engine) and not full"
 
 test-full: golden  ## what takes longer: hosts that exist, jobs that meet faults, ten thousand stack files
-	@$(ENV) python -m pytest -v -m full
+	@$(ENV) python -m pytest -v -m "$(FULL)"
 
 bench: golden  ## measure the local stack against its ceilings
 	@$(ENV) python -m tools.bench
