@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.project import Project
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _end_in_order() -> None:
+    """Take SIGTERM for Ctrl-C: machines would outlive tests that somebody ends."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -69,8 +69,8 @@ os.rename = rename_or_die
 """
 """Python reads it before any program: all data of the second checkpoint is written when the rank dies, not its name."""
 
-_TRAINED = ("srun", "torchrun-elastic")
-"""Launchers of that job; ranks of the static torchrun need a torch with libuv, which the machines have not."""
+_TRAINED = {"srun": 1, "torchrun-elastic": 2}
+"""Launchers of that job, and its nodes; ranks of the static torchrun need a torch with libuv, which is not there."""
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +82,8 @@ def jobs(cluster: Project, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     saves |= {"files": {"sitecustomize.py": _KILLED_WHILE_IT_SAVES}, "env": {"PYTHONPATH": "$RUN_DIR"}}
     files = {
         **{
-            name: job_file(folder, name, launcher=name.removeprefix("half-"), **saves)
-            for name in map("half-{}".format, _TRAINED)
+            f"half-{launcher}": job_file(folder, f"half-{launcher}", launcher=launcher, nodes=nodes, **saves)
+            for launcher, nodes in _TRAINED.items()
         },
         "limit": job_file(folder, "limit", time="1m", run=_LIMITED),
         "chain": job_file(folder, "chain", time="1m", chain=2, run=_LIMITED),
