@@ -28,7 +28,8 @@ check: setup  ## linters, types and the tests that need no machine
 	@$(ENV) tools/check.sh
 
 test: golden  ## check, and the tests on a real local cluster that is broken on purpose
-	@$(ENV) tools/check.sh && python -m pytest -v -m "(integration or engine) and not full"
+	@$(ENV) tools/check.sh && python -m pytest -v -n 2 -m "engine and not integration and not full" && \
+		python -m pytest -v --durations 12 -m "integration and not full"
 
 test-full: golden  ## what takes longer: hosts that exist, jobs that meet faults, ten thousand stack files
 	@$(ENV) python -m pytest -v -m "$(FULL)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
 
 import pulumi
 from pulumi_command import remote
@@ -19,10 +18,9 @@ _DIAL_SECONDS = 15
 """A GPU machine may take a quarter of an hour from power-on to its first ssh."""
 
 
-def _handover(plan: ClusterPlan, values: Sequence[Any]) -> str:
-    munge_key, cluster_key, *host_keys = values
+def _handover(plan: ClusterPlan, host_keys: Sequence[str], secrets: Sequence[str]) -> str:
     names = (host.name for host in plan.hosts)
-    return pack(handover_files(plan, dict(zip(names, host_keys, strict=True)), munge_key, cluster_key))
+    return pack(handover_files(plan, dict(zip(names, host_keys, strict=True)), *secrets))
 
 
 class BringUp(pulumi.ComponentResource):
@@ -30,6 +28,8 @@ class BringUp(pulumi.ComponentResource):
 
     ready: pulumi.Output[str]
     """The gate's last words; known only when the cluster works."""
+    host_keys: pulumi.Output[list[str]]
+    """The hosts' ssh host keys, in the plan's order."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class BringUp(pulumi.ComponentResource):
         head = hosts[0]
         connection = remote.ConnectionArgs(
             host=head.address,
-            port=head.port.apply(float),
+            port=pulumi.Output.from_input(head.port).apply(float),
             user=head.user,
             private_key=keys.admin_private,
             host_key=head.host_key,
@@ -51,8 +51,11 @@ class BringUp(pulumi.ComponentResource):
             dial_error_limit=_DIAL_ATTEMPTS,
             per_dial_timeout=_DIAL_SECONDS,
         )
-        facts = pulumi.Output.all(keys.munge_key, keys.cluster_private, *(host.host_key for host in hosts))
-        packed: pulumi.Output[str] = facts.apply(lambda values: _handover(plan, values))
+        self.host_keys = pulumi.Output.all(*(host.host_key for host in hosts))
+        secrets = pulumi.Output.all(keys.munge_key, keys.cluster_private)
+        packed: pulumi.Output[str] = self.host_keys.apply(
+            lambda known: secrets.apply(lambda told: _handover(plan, known, told))
+        )
         content: pulumi.Output[str] = pulumi.Output.secret(packed)
         # A changed hand-over runs again in place; only a head with an empty disk makes it a new one.
         handover = remote.Command(

@@ -13,16 +13,18 @@ from components.cloud_init import AccessKeys, SharedFiles, render_user_data
 from components.demand import hourly_price
 from components.keys import ClusterKeys
 from components.outputs import ClusterOutputs, HeadOut, NodeOut
-from components.plan import ClusterPlan, HostPlan
+from components.plan import ClusterPlan
 from components.platforms import platform_class
-from components.platforms.base import Host, PlatformArgs
+from components.platforms.base import Host, PlatformArgs, Render
 from components.spec import ClusterSpec
 
 JOB_USER = "trainer"
 
 
-def _outputs(plan: ClusterPlan, hosts: Sequence[Host], values: Sequence[Any]) -> dict[str, Any]:
-    rows = [values[index : index + 3] for index in range(0, len(values), 3)]
+def _outputs(
+    plan: ClusterPlan, hosts: Sequence[Host], places: Sequence[Any], host_keys: Sequence[str]
+) -> dict[str, Any]:
+    rows = zip(places[::2], places[1::2], host_keys, strict=True)
     direct = {host.plan.name for host in hosts if not host.through_head}
     reached = {host.name: row for host, row in zip(plan.hosts, rows, strict=True)}
     address, port, host_key = reached[plan.head.name]
@@ -78,9 +80,9 @@ class Cluster(pulumi.ComponentResource):
         child = pulumi.ResourceOptions(parent=self)
         keys = ClusterKeys(f"{name}-keys", cluster=plan.name, opts=child)
 
-        def user_data(host: HostPlan, shared: pulumi.Input[SharedFiles]) -> pulumi.Output[str]:
+        def user_data(shared: pulumi.Input[SharedFiles]) -> pulumi.Output[Render]:
             return pulumi.Output.all(keys.admin_public, keys.cluster_public, shared).apply(
-                lambda facts: render_user_data(plan, host, AccessKeys(facts[0], facts[1]), facts[2])
+                lambda facts: lambda host: render_user_data(plan, host, AccessKeys(facts[0], facts[1]), facts[2])
             )
 
         platform = platform_class(plan.provider)(
@@ -97,9 +99,11 @@ class Cluster(pulumi.ComponentResource):
         )
         hosts: Sequence[Host] = platform.hosts
         bringup = BringUp(f"{name}-bringup", plan, hosts, keys, child)
-        facts = [fact for host in hosts for fact in (host.address, host.port, host.host_key)]
-        described = pulumi.Output.all(*facts).apply(lambda values: _outputs(plan, hosts, values))
-        # The contract describes a cluster that works, so it waits for the gate.
-        self.outputs = pulumi.Output.all(described, bringup.ready).apply(lambda both: both[0])
+        places = pulumi.Output.all(*(place for host in hosts for place in (host.address, host.port)))
+        # Within one another, since Output.all would make outputs of all that it is given, down to the last word. The
+        # contract describes a cluster that works, so it waits for the gate.
+        self.outputs = bringup.ready.apply(
+            lambda _: bringup.host_keys.apply(lambda keys: places.apply(lambda at: _outputs(plan, hosts, at, keys)))
+        )
         self.ssh_private_key = pulumi.Output.secret(keys.admin_private)
         self.register_outputs({"outputs": self.outputs})

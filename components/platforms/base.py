@@ -16,14 +16,18 @@ if TYPE_CHECKING:
     from pulumi_command.remote import ProxyConnectionArgs
 
 
+Render = Callable[[HostPlan], str]
+"""Returns a host's user-data."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Host:
     """A machine that exists: all that the neutral code ever knows about it."""
 
     plan: HostPlan
-    address: pulumi.Output[str]
+    address: pulumi.Input[str]
     """Where ssh reaches it from here (not necessarily the private address)."""
-    port: pulumi.Output[int]
+    port: pulumi.Input[int]
     user: str
     """The admin user, with sudo."""
     host_key: pulumi.Output[str]
@@ -43,15 +47,15 @@ class Host:
 
 @dataclass(frozen=True, kw_only=True)
 class PlatformArgs:
-    """What every platform gets. `user_data` renders one host's cloud-config (an Output: it holds public keys).
+    """What every platform gets. `user_data` gives what renders one host's cloud-config, once the public keys are known.
 
-    Its second argument says where the shared files are, which a platform may learn only when it has made them.
+    Its argument says where the shared files are, which a platform may learn only when it has made them.
     """
 
     spec: PlatformSpec
     cluster: ClusterSpec
     plan: ClusterPlan
-    user_data: Callable[[HostPlan, pulumi.Input[SharedFiles]], pulumi.Output[str]]
+    user_data: Callable[[pulumi.Input[SharedFiles]], pulumi.Output[Render]]
     admin_key: pulumi.Output[str]
     """Public half of the admin's ssh key, for clouds that make no machine without one. User-data has it anyway."""
     cluster_key: pulumi.Output[str]

@@ -22,8 +22,9 @@ from components.stackfile import read_stack
 from {module} import {kind}
 
 
-def user_data(host, shared):
-    return pulumi.Output.from_input(shared).apply(lambda known: f"{word} {{host.name}} {{known.source}} {{known.disk}}")
+def user_data(shared):
+    known = pulumi.Output.from_input(shared)
+    return known.apply(lambda files: lambda host: f"{word} {{host.name}} {{files.source}} {{files.disk}}")
 
 
 stack = read_stack(Path("stack.yaml"))

@@ -11,9 +11,9 @@ import pulumi
 import yaml
 
 from components.cloud_init import AccessKeys, SharedFiles, render_user_data
-from components.plan import ClusterPlan, HostPlan
+from components.plan import ClusterPlan
 from components.platforms import platform_class
-from components.platforms.base import Host, PlatformArgs
+from components.platforms.base import Host, PlatformArgs, Render
 from components.spec import ClusterSpec
 from components.stackfile import parse_stack
 
@@ -98,8 +98,9 @@ def _record(stack: str, edits: dict[str, Any], answer: Answer, tell: Tell) -> Bu
 
 
 def _run(spec: ClusterSpec, plan: ClusterPlan, told: list[dict[str, Any]]) -> None:
-    def user_data(host: HostPlan, shared: pulumi.Input[SharedFiles]) -> pulumi.Output[str]:
-        return pulumi.Output.from_input(shared).apply(lambda known: render_user_data(plan, host, KEYS, known))
+    def user_data(shared: pulumi.Input[SharedFiles]) -> pulumi.Output[Render]:
+        known = pulumi.Output.from_input(shared)
+        return known.apply(lambda files: lambda host: render_user_data(plan, host, KEYS, files))
 
     def program() -> pulumi.Output[Any]:
         key = pulumi.Output.from_input(KEYS.admin_public)

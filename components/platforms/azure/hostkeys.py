@@ -47,9 +47,8 @@ def host_key(machine: VirtualMachine, name: str, site: Site) -> pulumi.Output[st
         ),
     )
     options = pulumi.InvokeOptions(parent=machine)
-    return pulumi.Output.all(asked.id, asked.instance_view, site.group).apply(
-        lambda known: _told(name, known[1], known[2], options)
-    )
+    answered = pulumi.Output.all(asked.id, asked.instance_view)
+    return answered.apply(lambda known: site.group.apply(lambda group: _told(name, known[1], group, options)))
 
 
 async def _told(name: str, view: Any, group: str, options: pulumi.InvokeOptions) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass
 
 import pulumi
@@ -73,8 +72,8 @@ class MachineArgs:
     """publisher:offer:sku:version, or the id of an image of one's own."""
     boot_disk_gib: int
     subnet: pulumi.Input[str]
-    custom_data: pulumi.Output[bytes]
-    """User-data as Azure gets it, before it becomes base64."""
+    custom_data: pulumi.Input[str]
+    """User-data as Azure gets it, in base64."""
     admin_key: pulumi.Input[str]
     container: tuple[Kind, pulumi.Input[str]] | None = None
     """What holds it together with its group, and that thing's id."""
@@ -159,7 +158,7 @@ def _system(args: MachineArgs) -> OSProfileArgs:
         computer_name=args.host.name,
         # Azure makes no machine without a user; cloud-init makes all of them from user-data, this one included.
         admin_username=ADMIN_USER,
-        custom_data=args.custom_data.apply(lambda data: base64.b64encode(data).decode()),
+        custom_data=args.custom_data,
         linux_configuration=LinuxConfigurationArgs(
             disable_password_authentication=True,
             ssh=SshConfigurationArgs(public_keys=[key]),

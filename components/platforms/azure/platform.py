@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import ClassVar
 
 import pulumi
@@ -66,6 +67,7 @@ class AzurePlatform(Platform):
         self._public = self._make_public_address()
         self._identity = head_identity(self._site, self) if self._spec.head_may_power_nodes else None
         self._shared = self._make_shared_storage()
+        self._user_data = args.user_data(self._shared.files)
         self.hosts = [self._host(host, self._machine(host)) for host in args.plan.hosts]
         self.register_outputs({})
 
@@ -147,7 +149,7 @@ class AzurePlatform(Platform):
             image=self._spec.custom_image or str(self._plan.image.reference),
             boot_disk_gib=self._spec.boot_disk_gib,
             subnet=self._network.nodes,
-            custom_data=self._args.user_data(host, self._shared.files).apply(self.wire_user_data),
+            custom_data=self._custom_data(host),
             admin_key=self._args.admin_key,
             container=self._holders.get(host.group or ""),
             reservation=self._args.cluster.nodes[host.group].capacity.reservation if host.group else None,
@@ -157,24 +159,27 @@ class AzurePlatform(Platform):
         )
         return machine(args, self._site, self._child())
 
+    def _custom_data(self, host: HostPlan) -> pulumi.Output[str]:
+        return self._user_data.apply(lambda render: base64.b64encode(self.wire_user_data(render(host))).decode())
+
     def _host(self, host: HostPlan, made: VirtualMachine) -> Host:
         address, port = self._reached(host)
         return Host(
             plan=host,
             address=address,
-            port=pulumi.Output.from_input(port),
+            port=port,
             user=ADMIN_USER,
             host_key=host_key(made, host.name, self._site),
             machine_id=made.vm_id,
             through_head=host.role is not Role.HEAD,
         )
 
-    def _reached(self, host: HostPlan) -> tuple[pulumi.Output[str], int]:
+    def _reached(self, host: HostPlan) -> tuple[pulumi.Input[str], int]:
         if host.role is Role.HEAD and self._public is not None:
             return self._public[1], 22
         if host.role is Role.HEAD and self._args.cluster.access.via == "bastion":
-            return pulumi.Output.from_input("127.0.0.1"), self._spec.bastion_port
-        return pulumi.Output.from_input(str(host.private_ip)), 22
+            return "127.0.0.1", self._spec.bastion_port
+        return str(host.private_ip), 22
 
     def _child(self) -> pulumi.ResourceOptions:
         return pulumi.ResourceOptions(parent=self)

@@ -59,7 +59,7 @@ class GcpPlatform(Platform):
         self._policies = self._make_policies()
         self._public = self._make_public_address()
         self._data_disk: pulumi.Output[str] | None = None
-        self._shared = self._make_shared_storage()
+        self._user_data = args.user_data(self._make_shared_storage())
         self.hosts = [self._host(host, self._machine(host)) for host in args.plan.hosts]
         self.register_outputs({})
 
@@ -157,7 +157,7 @@ class GcpPlatform(Platform):
             subnets=self._networks.subnets,
             procurement=procurement(family, host.machine.gpus, self._wish(host)),
             tier_1=self._spec.tier_1 and starts_at is not None and host.machine.vcpus >= starts_at,
-            user_data=self._args.user_data(host, self._shared),
+            user_data=self._user_data.apply(lambda render: render(host)),
             service_account=self._account,
             public_ip=self._public if is_head else None,
             placement_policy=self._policies.get(host.group or ""),
@@ -185,19 +185,19 @@ class GcpPlatform(Platform):
         return Host(
             plan=host,
             address=address,
-            port=pulumi.Output.from_input(port),
+            port=port,
             user=ADMIN_USER,
             host_key=host_key(made, self._spec.project),
             machine_id=made.instance_id,
             through_head=host.role is not Role.HEAD,
         )
 
-    def _reached(self, host: HostPlan) -> tuple[pulumi.Output[str], int]:
+    def _reached(self, host: HostPlan) -> tuple[pulumi.Input[str], int]:
         if host.role is Role.HEAD and self._public is not None:
             return self._public, 22
         if host.role is Role.HEAD and self._args.cluster.access.via == "bastion":
-            return pulumi.Output.from_input("127.0.0.1"), self._spec.iap_port
-        return pulumi.Output.from_input(str(host.private_ip)), 22
+            return "127.0.0.1", self._spec.iap_port
+        return str(host.private_ip), 22
 
     def _child(self) -> pulumi.ResourceOptions:
         return pulumi.ResourceOptions(parent=self)

@@ -81,8 +81,8 @@ class HostsPlatform(Platform):
         entry = self._spec.host(host.name)
         return Host(
             plan=host,
-            address=pulumi.Output.from_input(entry.address),
-            port=pulumi.Output.from_input(entry.port),
+            address=entry.address,
+            port=entry.port,
             user=ADMIN_USER,
             host_key=pulumi.Output.from_input(entry.host_key or ""),
             machine_id=files.stdout,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import pulumi
 
 from components.cloud_init import SharedFiles
 from components.plan import HostPlan, Role
-from components.platforms.base import Host, Platform, PlatformArgs
+from components.platforms.base import Host, Platform, PlatformArgs, Render
 from components.platforms.local.fit import ssh_port
 from components.platforms.local.image import ensure_image, image_id
 from components.platforms.local.paths import runs_folder
@@ -36,6 +37,7 @@ class LocalPlatform(Platform):
         run = runs_folder() / pulumi.get_stack()
         switch = Switch(f"{name}-switch", run, pulumi.ResourceOptions(parent=self))
         image = image_id()
+        user_data = args.user_data(SharedFiles())
         self.hosts = []
         for host in args.plan.hosts:
             machine = VmArgs(
@@ -48,11 +50,15 @@ class LocalPlatform(Platform):
                 ssh_port=ssh_port(args.spec.ssh_port_base, args.plan, host),
                 accelerator=args.spec.accelerator,
                 niceness=0 if host.role is Role.HEAD else _WORKER_NICENESS,
-                user_data=args.user_data(host, SharedFiles()),
+                user_data=user_data.apply(partial(_rendered, host)),
                 switch_starts=switch.starts,
             )
             self.hosts.append(_host(host, Vm(f"{name}-{host.name}", machine, pulumi.ResourceOptions(parent=self))))
         self.register_outputs({})
+
+
+def _rendered(host: HostPlan, render: Render) -> str:
+    return render(host)
 
 
 def _announce(spec: Spec) -> None:
