@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ class Server:
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body) + (9 if status == 206 else 0)))
                 self.end_headers()
-                self.wfile.write(body)
+                with suppress(BrokenPipeError):  # who asked may have heard enough
+                    self.wfile.write(body)
 
             def log_message(self, format: str, *args: Any) -> None:
                 """Say nothing."""
