@@ -11,8 +11,8 @@ from jobs.launcher import Launcher, Program, Tasks
 
 def _lines(program: Program) -> list[str]:
     return [
-        # Else the agent's one store serves every attempt (torch 2.4 to 2.11), and ranks of the next find NCCL's and
-        # Gloo's addresses of the last: github.com/pytorch/pytorch/issues/167288.
+        # Else the agent's one store serves every attempt (seen with torch 2.11), and ranks of the next find
+        # NCCL's addresses of the last: github.com/pytorch/pytorch/issues/167288.
         "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
         "start_torchrun \\",
         # Once the agents of two nodes are out of step, a failure costs two restarts: so more than one or two.
