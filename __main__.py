@@ -7,7 +7,7 @@ import pulumi
 
 from components.cluster import Cluster
 from components.outputs import ssh_command
-from components.platforms.lean import urn_at_once
+from components.sdk_savings import save
 from components.settings import load_settings
 
 
@@ -32,8 +32,5 @@ async def program() -> pulumi.Inputs:
 gc.set_threshold(100_000, 50, 1000)
 # Nor is there anything to find as it ends: looking was a second of a preview of 512 machines.
 atexit.register(gc.freeze)
-# The SDK tells the engine five times of each resource what it is about to do, and stands still for every answer.
-pulumi.log.debug = lambda *args, **kwargs: None
-# And it works out a URN of its own for each, which only tests without an engine read.
-pulumi.runtime.resource.create_urn = urn_at_once(pulumi.runtime.resource.create_urn)
+save()
 pulumi.run(program)

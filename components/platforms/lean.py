@@ -1,11 +1,13 @@
-"""Resources of which there are hundreds: the SDK does less for each of them than it would."""
+"""Resources of which there are hundreds: of each of them only what is read is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, NoReturn
+from collections.abc import Collection, Mapping
+from typing import NoReturn
 
 import pulumi
+
+_KEPT = "_trainyard_kept"
 
 
 class LeftOut:
@@ -19,32 +21,27 @@ class LeftOut:
 
 
 def keeping(outputs: Mapping[str, Collection[str]]) -> pulumi.ResourceTransformation:
-    """Return what makes every resource of these types keep the named outputs only, besides its id and what was given.
+    """Return what makes every resource of these types keep the named outputs only, besides its id.
 
     The SDK makes an output of every property that a type has, fifty for a machine, each of six objects of the event
-    loop's; of a large preview that is a third of the program's time. Names are Python's.
+    loop's; of a large preview that is a third of the program's time. Names are Python's. What was given stays an input,
+    and is an output only where sdk_savings.py is not applied.
     """
 
     def transformed(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
         if args.type_ not in outputs:
             return None
-        kept = {name: value for name, value in args.props.items() if value is not None or name in outputs[args.type_]}
-        for name in args.props.keys() - kept.keys():
+        kept = frozenset(outputs[args.type_])
+        given = {name: value for name, value in args.props.items() if value is not None or name in kept}
+        vars(args.resource)[_KEPT] = kept
+        for name in args.props.keys() - kept:
             vars(args.resource)[name] = LeftOut(args.name, name)
-        return pulumi.ResourceTransformationResult(kept, args.opts)
+        return pulumi.ResourceTransformationResult(given, args.opts)
 
     return transformed
 
 
-def urn_at_once(create_urn: Callable[..., pulumi.Output[str]]) -> Callable[..., pulumi.Output[str]]:
-    """Return the SDK's `create_urn`, but without its eight outputs where name, type and parent are plain text.
-
-    The SDK asks it of every resource that has a parent, for the benefit of tests without an engine.
-    """
-
-    def urn(name: Any, type_: Any, parent: Any = None, *more: Any) -> pulumi.Output[str]:
-        if not all(isinstance(word, str) for word in (name, type_, parent)):
-            return create_urn(name, type_, parent, *more)
-        return pulumi.Output.from_input(f"{parent[: parent.rfind('::')]}${type_}::{name}")
-
-    return urn
+def kept_of(resource: pulumi.Resource) -> frozenset[str] | None:
+    """Return the names of the outputs that `keeping` leaves a resource; None for one that keeps all."""
+    kept: frozenset[str] | None = vars(resource).get(_KEPT)
+    return kept

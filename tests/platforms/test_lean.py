@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pulumi
 import pytest
 
-from components.platforms.lean import keeping, urn_at_once
+from components.platforms.lean import keeping
 
 
 class Silent(pulumi.runtime.Mocks):
@@ -39,18 +38,18 @@ def told(kind: str, name: str) -> list[Any]:
     return heard
 
 
-def test_what_is_named_or_given_is_kept(loops: asyncio.AbstractEventLoop) -> None:
+def test_what_is_named_is_kept(loops: asyncio.AbstractEventLoop) -> None:
     assert told("test:index:Many", "told") == ["by the cloud"]
-    assert told("test:index:Many", "given") == [1]
 
 
 def test_other_types_keep_everything(loops: asyncio.AbstractEventLoop) -> None:
     assert told("test:index:Few", "unread") == ["too"]
 
 
-def test_what_is_left_out_cannot_be_read_by_mistake(loops: asyncio.AbstractEventLoop) -> None:
-    with pytest.raises(AttributeError, match="one keeps no output `unread`; name it where its platform says"):
-        told("test:index:Many", "unread")
+@pytest.mark.parametrize("name", ["unread", "given"])
+def test_what_is_left_out_cannot_be_read_by_mistake(loops: asyncio.AbstractEventLoop, name: str) -> None:
+    with pytest.raises(AttributeError, match=f"one keeps no output `{name}`; name it where its platform says"):
+        told("test:index:Many", name)
 
 
 def test_what_is_left_out_cannot_be_given_on_by_mistake(loops: asyncio.AbstractEventLoop) -> None:
@@ -65,22 +64,3 @@ def test_what_is_left_out_cannot_be_given_on_by_mistake(loops: asyncio.AbstractE
 
     with pytest.raises(Exception, match=r"unexpected input|keeps no output"):
         pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
-
-
-@pytest.mark.parametrize("parent", ["urn:pulumi:s::p::trainyard:index:Cluster$x:y:Z::c", None])
-@pytest.mark.parametrize("given", [str, pulumi.Output.from_input])
-def test_a_urn_is_the_sdks_own(
-    given: Callable[[str], pulumi.Input[str]], parent: str | None, loops: asyncio.AbstractEventLoop
-) -> None:
-    heard: list[list[str]] = []
-    slow = pulumi.runtime.resource.create_urn
-    pulumi.runtime.set_mocks(Silent(), preview=False)
-
-    def program() -> pulumi.Output[None]:
-        urns = pulumi.Output.all(*(create(given("gpu-1"), "a:b:C", parent) for create in (slow, urn_at_once(slow))))
-        return urns.apply(heard.append)
-
-    pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
-    [[expected, found]] = heard
-    assert found == expected
-    assert expected.endswith("a:b:C::gpu-1")
