@@ -18,6 +18,7 @@ async def program() -> pulumi.Inputs:
     """
     settings = load_settings()
     cluster = Cluster(settings.spec.name, settings.spec, settings.plan)
+    await cluster.declare()
     await cluster.outputs.is_known()
     return {
         "cluster": cluster.outputs,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,9 +68,10 @@ def _outputs(
 
 
 class Cluster(pulumi.ComponentResource):
-    """A working cluster: `outputs` is the contract of outputs.py, known only once the gate has passed."""
+    """A working cluster: what its machines share, and once `declare` has been awaited the machines and the outputs."""
 
     outputs: pulumi.Output[dict[str, Any]]
+    """The contract of outputs.py, known only once the gate has passed."""
     ssh_private_key: pulumi.Output[str]
     """The admin's and job user's key; secret."""
 
@@ -85,7 +87,8 @@ class Cluster(pulumi.ComponentResource):
                 lambda facts: lambda host: render_user_data(plan, host, AccessKeys(facts[0], facts[1]), facts[2])
             )
 
-        platform = platform_class(plan.provider)(
+        self._plan, self._keys = plan, keys
+        self._platform = platform_class(plan.provider)(
             f"{name}-{plan.provider}",
             PlatformArgs(
                 spec=spec.platform,
@@ -97,13 +100,20 @@ class Cluster(pulumi.ComponentResource):
             ),
             child,
         )
-        hosts: Sequence[Host] = platform.hosts
-        bringup = BringUp(f"{name}-bringup", plan, hosts, keys, child)
+        self.ssh_private_key = pulumi.Output.secret(keys.admin_private)
+
+    async def declare(self) -> None:
+        """Declare the machines, one after the other, then the bring-up and the outputs."""
+        plan, hosts = self._plan, list[Host]()
+        for host in self._platform.hosts:
+            hosts.append(host)
+            # The engine hears of the first machines, and of what they stand on, while the last are being declared.
+            await asyncio.sleep(0)
+        bringup = BringUp(f"{self.pulumi_resource_name}-bringup", plan, hosts, self._keys, pulumi.ResourceOptions(parent=self))
         places = pulumi.Output.all(*(place for host in hosts for place in (host.address, host.port)))
         # Within one another, since Output.all would make outputs of all that it is given, down to the last word. The
         # contract describes a cluster that works, so it waits for the gate.
         self.outputs = bringup.ready.apply(
             lambda _: bringup.host_keys.apply(lambda keys: places.apply(lambda at: _outputs(plan, hosts, at, keys)))
         )
-        self.ssh_private_key = pulumi.Output.secret(keys.admin_private)
         self.register_outputs({"outputs": self.outputs})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -63,10 +63,11 @@ class PlatformArgs:
 
 
 class Platform(pulumi.ComponentResource):
-    """Makes the machines of a plan. A subclass fills `hosts` (head first, in the plan's order)."""
+    """Makes the machines of a plan. A subclass gives `hosts` (head first, in the plan's order)."""
 
-    hosts: Sequence[Host]
-    """One per planned host, in the plan's order."""
+    hosts: Iterable[Host]
+    """One per planned host, in the plan's order; to be gone through once. Each is declared when it is asked for, where
+    there may be hundreds."""
 
     user_data_limit: ClassVar[int]
     """Bytes of user-data that the platform accepts, counted as `wire_user_data` gives it."""

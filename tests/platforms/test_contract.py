@@ -78,8 +78,10 @@ def declare(part: Contract, text: str) -> Whole:
     recorder, told = Recorder(whole_answer(part), part.tell), list[Any]()
     pulumi.runtime.set_mocks(recorder, preview=False)
 
-    def program() -> pulumi.Output[Any]:
-        return Cluster(stack.spec.name, stack.spec, stack.plan).outputs.apply(told.append)
+    async def program() -> pulumi.Output[Any]:
+        cluster = Cluster(stack.spec.name, stack.spec, stack.plan)
+        await cluster.declare()
+        return cluster.outputs.apply(told.append)
 
     pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
     return Whole(Built(plan=stack.plan, resources=recorder.made, hosts=[]), read_outputs(told[0]))

@@ -47,8 +47,10 @@ def counted(provider: str, nodes: int) -> Counting:
     counting = Counting(Recorder(whole_answer(part), part.tell))
     pulumi.runtime.set_mocks(counting.mocks, preview=False, monitor=counting)
 
-    def program() -> pulumi.Output[Any]:
-        return Cluster(stack.spec.name, stack.spec, stack.plan).outputs
+    async def program() -> pulumi.Output[Any]:
+        cluster = Cluster(stack.spec.name, stack.spec, stack.plan)
+        await cluster.declare()
+        return cluster.outputs
 
     pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
     return counting

@@ -68,7 +68,7 @@ class AzurePlatform(Platform):
         self._identity = head_identity(self._site, self) if self._spec.head_may_power_nodes else None
         self._shared = self._make_shared_storage()
         self._user_data = args.user_data(self._shared.files)
-        self.hosts = [self._host(host, self._machine(host)) for host in args.plan.hosts]
+        self.hosts = (self._host(host, self._machine(host)) for host in args.plan.hosts)
         self.register_outputs({})
 
     def _make_site(self) -> Site:

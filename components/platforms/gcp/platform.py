@@ -60,7 +60,7 @@ class GcpPlatform(Platform):
         self._public = self._make_public_address()
         self._data_disk: pulumi.Output[str] | None = None
         self._user_data = args.user_data(self._make_shared_storage())
-        self.hosts = [self._host(host, self._machine(host)) for host in args.plan.hosts]
+        self.hosts = (self._host(host, self._machine(host)) for host in args.plan.hosts)
         self.register_outputs({})
 
     def _make_networks(self) -> Networks:

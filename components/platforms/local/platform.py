@@ -38,7 +38,7 @@ class LocalPlatform(Platform):
         switch = Switch(f"{name}-switch", run, pulumi.ResourceOptions(parent=self))
         image = image_id()
         user_data = args.user_data(SharedFiles())
-        self.hosts = []
+        self.hosts = hosts = list[Host]()
         for host in args.plan.hosts:
             machine = VmArgs(
                 host=host.name,
@@ -53,7 +53,7 @@ class LocalPlatform(Platform):
                 user_data=user_data.apply(partial(_rendered, host)),
                 switch_starts=switch.starts,
             )
-            self.hosts.append(_host(host, Vm(f"{name}-{host.name}", machine, pulumi.ResourceOptions(parent=self))))
+            hosts.append(_host(host, Vm(f"{name}-{host.name}", machine, pulumi.ResourceOptions(parent=self))))
         self.register_outputs({})
 
 
