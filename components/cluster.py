@@ -109,7 +109,9 @@ class Cluster(pulumi.ComponentResource):
             hosts.append(host)
             # The engine hears of the first machines, and of what they stand on, while the last are being declared.
             await asyncio.sleep(0)
-        bringup = BringUp(f"{self.pulumi_resource_name}-bringup", plan, hosts, self._keys, pulumi.ResourceOptions(parent=self))
+        bringup = BringUp(
+            f"{self.pulumi_resource_name}-bringup", plan, hosts, self._keys, pulumi.ResourceOptions(parent=self)
+        )
         places = pulumi.Output.all(*(place for host in hosts for place in (host.address, host.port)))
         # Within one another, since Output.all would make outputs of all that it is given, down to the last word. The
         # contract describes a cluster that works, so it waits for the gate.

@@ -29,6 +29,8 @@ def save() -> None:
     resource.create_urn = urn_at_once(resource.create_urn)
     # It writes down from which lines of which files each was declared: for hundreds of nodes always the same ones.
     resource._get_stack_trace = StackTrace
+    # It works out of every input what its type comes down to: of few types, a thousand times over.
+    _types.unwrap_type = functools.cache(_types.unwrap_type)
     rpc.transfer_properties = kept_only(rpc.transfer_properties)
     rpc.resolve_outputs = kept_read(rpc.resolve_outputs)
 

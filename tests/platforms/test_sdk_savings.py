@@ -8,6 +8,7 @@ from typing import Any
 
 import pulumi
 import pytest
+from pulumi import _types
 from pulumi.runtime import resource, rpc
 from pulumi.runtime.mocks import MockMonitor
 
@@ -116,6 +117,35 @@ def test_the_sdk_asks_our_own_for_a_urn(loops: asyncio.AbstractEventLoop, monkey
     asked = spied(monkeypatch, resource, "create_urn")
     declared(None)
     assert "one" in asked
+
+
+@pulumi.input_type
+class Given:
+    """Inputs as the SDKs have them, with their types."""
+
+    def __init__(self, size: pulumi.Input[int]) -> None:
+        pulumi.set(self, "size", size)
+
+    @property
+    @pulumi.getter
+    def size(self) -> pulumi.Input[int]:
+        found: pulumi.Input[int] = pulumi.get(self, "size")
+        return found
+
+
+def test_what_a_type_comes_down_to_is_worked_out_once(loops: asyncio.AbstractEventLoop) -> None:
+    monitor = Listening()
+    pulumi.runtime.set_mocks(monitor.mocks, preview=False, monitor=monitor)
+
+    def program() -> list[pulumi.Output[str]]:
+        given: Any = Given(1)
+        return [pulumi.CustomResource("test:index:Typed", name, given).id for name in ("one", "two", "three")]
+
+    memory: Any = _types.unwrap_type
+    before = memory.cache_info()
+    pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]
+    assert [request.object["size"] for request in monitor.requests if request.custom] == [1, 1, 1]
+    assert memory.cache_info().hits - before.hits >= 2
 
 
 def test_the_sdk_tells_no_debug_words(loops: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> None:
