@@ -48,7 +48,8 @@ class CloudProvider(Plugin):
         checker = Checker(self._cloud.sdk, described.folder, self._cloud.rules.values)
         failures = list(checker.object(described.inputs, inputs))
         named = self._named(described, request, inputs, old)
-        return provider_pb2.CheckResponse(inputs=to_struct(named), failures=[_failure(found) for found in failures])
+        checked = request.news if named is inputs else to_struct(named)
+        return provider_pb2.CheckResponse(inputs=checked, failures=[_failure(found) for found in failures])
 
     def Diff(self, request: provider_pb2.DiffRequest, context: Any) -> provider_pb2.DiffResponse:
         self._take_stack(request.urn)

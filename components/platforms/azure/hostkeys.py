@@ -47,8 +47,7 @@ def host_key(machine: VirtualMachine, name: str, site: Site) -> pulumi.Output[st
         ),
     )
     options = pulumi.InvokeOptions(parent=machine)
-    answered = pulumi.Output.all(asked.id, asked.instance_view)
-    return answered.apply(lambda known: site.group.apply(lambda group: _told(name, known[1], group, options)))
+    return asked.instance_view.apply(lambda view: site.group.apply(lambda group: _told(name, view, group, options)))
 
 
 async def _told(name: str, view: Any, group: str, options: pulumi.InvokeOptions) -> str:
