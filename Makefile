@@ -34,7 +34,7 @@ test: golden  ## check, and the tests on a real local cluster that is broken on 
 test-full: golden  ## what takes longer: hosts that exist, jobs that meet faults, ten thousand stack files
 	@$(ENV) python -m pytest -v -m "$(FULL)"
 
-bench: golden  ## measure the local stack against its ceilings
+bench: golden bench-clouds  ## measure the local stack, and large stacks, against their ceilings
 	@$(ENV) python -m tools.bench
 
 bench-clouds: setup  ## measure previews of large stacks against simulated clouds

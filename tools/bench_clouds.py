@@ -148,6 +148,17 @@ def _life(twin: Twin) -> dict[str, float]:
     return {name: twin.run(*arguments).seconds for name, arguments in steps.items()}
 
 
+def every_stack() -> Figure:
+    """Measure what a pull request waits for: previews of all stacks."""
+    begin = time.perf_counter()
+    done = subprocess.run(
+        ["yard", "preview", "--all", "--offline"], cwd=ROOT, stdout=subprocess.DEVNULL, env=load(), check=False
+    )
+    if done.returncode:
+        raise SystemExit("make bench-clouds: yard preview --all --offline failed; what it said is above")
+    return Figure("yard preview --all --offline", time.perf_counter() - begin, 60.0, "s")
+
+
 def _each(large: Cost, small: Cost) -> float:
     return (large.program[ALL] - small.program[ALL]) / (MANY - FEW)
 
@@ -158,7 +169,7 @@ def main() -> int:
     parser.add_argument("--up", action="store_true", help="measure up and destroy as well, minutes more")
     with_up = parser.parse_args().up
     table = Table("what", "measured", "at most", "")
-    figures: list[Figure] = []
+    figures = [every_stack()]
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         for stack in STACKS:
             for part, measure in (("preview", preview_costs), ("up", up_costs)):
