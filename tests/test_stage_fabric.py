@@ -11,6 +11,12 @@ from tests.stage_sandbox import Sandbox
 
 TRANSPORT = ("curl", "apt-get", "docker", "modprobe", "systemctl", "add-nvidia-repositories", "mount")
 FABRIC = ("modprobe", "systemctl", "nv-fabricmanager", "dpkg-query", "apt-mark", "timeout")
+PROFILE = """
+echo "not a setting"
+export NCCL_FASTRAK_NUM_FLOWS=2 NCCL_ALGO="Ring,Tree" NCCL_SOCKET_IFNAME=eth9
+export NCCL_TUNER_CONFIG_PATH=${NCCL_LIB_DIR:?}/tuner.textproto LD_LIBRARY_PATH=$NCCL_LIB_DIR:$LD_LIBRARY_PATH
+OTHER='a b' NCCL_ODD='a b;c'
+"""
 TOPOLOGY = "/opt/microsoft/ndv5-topo.xml"
 
 
@@ -19,6 +25,11 @@ def transport(tmp_path: Path, answers: dict[str, str]) -> Sandbox:
     card.mkdir(parents=True)
     (card / "vendor").write_text("0x1ae0\n")
     (card / "device").write_text("0x0084\n")
+    profile = tmp_path / "var" / "lib" / "tcpxo" / "lib64" / "nccl-env-profile.sh"
+    profile.parent.mkdir(parents=True)
+    profile.write_text(PROFILE)
+    (tmp_path / "etc" / "trainyard").mkdir(parents=True)
+    (tmp_path / "etc" / "trainyard" / "fabric.env").write_text("NCCL_SOCKET_IFNAME==eth0\nLD_LIBRARY_PATH=/theirs\n")
     token = {"curl -fsS --max-time": '0 {"access_token": "t"}', "docker inspect": "1 "}
     return Sandbox(tmp_path, (*TRANSPORT, "mv", "chmod"), token | answers)
 
@@ -45,6 +56,30 @@ def test_tcpxo_is_the_helper_the_devices_the_plugin_and_its_daemon(tmp_path: Pat
     assert "--restart=always" in daemon
     assert daemon.endswith("tcpgpudmarxd-dev:v1.0.23 --num_hops=2 --num_nics=8 --uid= --alsologtostderr")
     assert not (tmp_path / "run" / "trainyard" / "docker").exists()
+
+
+def test_tcpxo_takes_what_the_plugins_profile_says_and_changes_nothing_of_what_was_there(tmp_path: Path) -> None:
+    node, settings = transport(tmp_path, {}), tmp_path / "etc" / "trainyard" / "fabric.env"
+    assert node.run("45-transport", FABRIC="gpudirect-tcpxo").said == []
+    once = settings.read_text()
+    assert once.splitlines() == [
+        "NCCL_SOCKET_IFNAME==eth0",
+        "LD_LIBRARY_PATH=/theirs",
+        "NCCL_ALGO=Ring\\,Tree",
+        "NCCL_FASTRAK_NUM_FLOWS=2",
+        "NCCL_ODD=a\\ b\\;c",
+        f"NCCL_TUNER_CONFIG_PATH={tmp_path}/var/lib/tcpxo/lib64/tuner.textproto",
+    ]
+    node.run("45-transport", FABRIC="gpudirect-tcpxo")
+    assert settings.read_text() == once
+
+
+def test_tcpxo_without_the_plugins_profile_keeps_the_node_from_work(tmp_path: Path) -> None:
+    node = transport(tmp_path, {})
+    (tmp_path / "var" / "lib" / "tcpxo" / "lib64" / "nccl-env-profile.sh").unlink()
+    ran = node.run("45-transport", FABRIC="gpudirect-tcpxo")
+    assert ran.code != 0
+    assert "nccl-env-profile.sh" in ran.said[-1]
 
 
 def test_a_daemon_that_is_there_stays(tmp_path: Path) -> None:
