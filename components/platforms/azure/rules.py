@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from components.checks.base import Check, Level, Planned
-from components.platforms.access import ssh_has_a_way
+from components.platforms.access import ssh_has_a_way, ssh_is_not_open
 from components.platforms.azure import rules_machines as machines
 from components.platforms.azure import rules_network as network
 from components.platforms.azure import rules_storage as storage
@@ -16,11 +16,14 @@ RULES: tuple[Check[Planned], ...] = (
     Check(id="azure-compact", level=Level.ERROR, run=machines.compact_without_fabric),
     Check(id="azure-reservable", level=Level.ERROR, run=machines.size_is_reservable),
     Check(id="azure-reservation-id", level=Level.ERROR, run=machines.reservation_has_id),
+    Check(id="azure-reservation-zone", level=Level.ERROR, run=machines.reservation_has_zone),
     Check(id="azure-reservation-placement", level=Level.ERROR, run=machines.reservation_stands_alone),
     Check(id="azure-infiniband-network", level=Level.ERROR, run=network.infiniband_has_its_network),
     Check(id="azure-services-network", level=Level.ERROR, run=network.services_stand_beside),
     Check(id="azure-ssh-way", level=Level.ERROR, run=ssh_has_a_way),
+    Check(id="azure-ssh-open", level=Level.ERROR, run=ssh_is_not_open),
     Check(id="azure-storage-kind", level=Level.ERROR, run=storage.kind_known),
+    Check(id="azure-disk-size", level=Level.ERROR, run=storage.disk_holds_it),
     Check(id="azure-fabric-idle", level=Level.WARNING, run=machines.fabric_is_used),
     Check(id="azure-fabric-letter", level=Level.WARNING, run=machines.fabric_letter),
     Check(id="azure-netapp-pool", level=Level.WARNING, run=storage.pool_is_used),

@@ -20,10 +20,10 @@ _RESERVATION_ID = re.compile(
 
 def size_is_sold(planned: Planned) -> Iterator[Problem]:
     """Azure still makes machines of the size."""
-    for name, _, size in groups(planned):
+    for path, size in asked_for(planned):
         if size.retired is not None:
             yield Problem(
-                path=f"cluster.nodes.{name}.machine",
+                path=path,
                 rule=f"Azure has retired {size.name} on {size.retired}",
                 fix="use a size with newer GPUs, for example Standard_NC24ads_A100_v4 or Standard_ND96amsr_A100_v4",
             )
@@ -33,10 +33,10 @@ def image_drives_gpus(planned: Planned) -> Iterator[Problem]:
     """The image has a driver for the size's GPUs."""
     if azure_spec(planned).custom_image is not None:
         return
-    for name, _, size in groups(planned):
+    for path, size in asked_for(planned):
         if not size.stock_image:
             yield Problem(
-                path=f"cluster.nodes.{name}.machine",
+                path=path,
                 rule=f"the pinned image has NVIDIA's open kernel modules, which do not drive the V100s of {size.name}",
                 fix="make an image of your own from microsoft-dsvm:ubuntu-hpc:2204-v100 with Ubuntu 24.04's Slurm and "
                 "name it in cluster.platform.custom_image, or use a size with newer GPUs",
@@ -99,6 +99,19 @@ def reservation_has_id(planned: Planned) -> Iterator[Problem]:
                 rule=f"{reservation} is not the id of a capacity reservation group",
                 fix="write /subscriptions/.../resourceGroups/.../providers/Microsoft.Compute/capacityReservationGroups/"
                 "<name>, as `az capacity reservation group show --query id` prints it",
+            )
+
+
+def reservation_has_zone(planned: Planned) -> Iterator[Problem]:
+    """Reservations of sizes with GPUs are made in a zone, and hold machines of that zone only."""
+    if azure_spec(planned).zone is not None:
+        return
+    for name, group, size in groups(planned):
+        if group.capacity.kind == "reservation" and size.reservable and planned.plan.group(name)[0].machine.gpus:
+            yield Problem(
+                path="cluster.platform.zone",
+                rule=f"is missing: a reservation of {size.name} is in a zone, and the machines of group {name} in none",
+                fix="name the reservation's zone, as `az capacity reservation show --query zones` prints it",
             )
 
 
@@ -178,6 +191,13 @@ def azure_spec(planned: Planned) -> Spec:
     if not isinstance(planned.spec.platform, Spec):
         raise TypeError(f"the rules of Azure cannot judge a {type(planned.spec.platform).__name__}")
     return planned.spec.platform
+
+
+def asked_for(planned: Planned) -> list[tuple[str, Size]]:
+    """Return the size of the head and of each node group, with the place in the stack file that asks for it."""
+    asked = {"cluster.head.machine": planned.plan.head.machine.name}
+    asked |= {f"cluster.nodes.{name}.machine": group.machine for name, group in planned.spec.nodes.items()}
+    return [(path, size_of(machine)) for path, machine in asked.items()]
 
 
 def groups(planned: Planned) -> list[tuple[str, GroupSpec, Size]]:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from components.checks.base import Planned
 from components.errors import Problem
 from components.platforms.azure.layout import INFINIBAND_NETWORK, needs_services
-from components.platforms.azure.rules_machines import azure_spec, groups
+from components.platforms.azure.rules_machines import asked_for, azure_spec
 
 
 def infiniband_has_its_network(planned: Planned) -> Iterator[Problem]:
     """Azure's RDMA network has addresses of its own, which the virtual network must leave alone."""
-    if all(size.largest_fabric is None for _, _, size in groups(planned)):
+    if all(size.largest_fabric is None for _, size in asked_for(planned)):
         return
     places = {"cluster.network.cidr": planned.plan.network}
     if needs_services(planned.spec):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from components.checks.base import Planned
 from components.errors import Problem
 from components.platforms.gcp.families import Family, family_of
 from components.platforms.gcp.spec import Spec
+
+_RESERVATION = re.compile(r"[a-z][-a-z0-9]*|projects/[^/]+/reservations/[^/]+(/reservationBlocks/[^/]+)?")
 
 
 def boot_disk_fits(planned: Planned) -> Iterator[Problem]:
@@ -27,10 +30,10 @@ def image_has_fabric(planned: Planned) -> Iterator[Problem]:
     """A family whose fabric needs a kernel of its own runs an image that has it."""
     if gcp_spec(planned).custom_image is not None:
         return
-    for group, family in _groups(planned):
+    for path, _, family in _asked_for(planned):
         if not family.stock_image:
             yield Problem(
-                path=f"cluster.nodes.{group}.machine",
+                path=path,
                 rule=f"GPUDirect-TCPX on {family.name} needs a kernel that only Google's private archive has, "
                 "and the pinned image lacks it",
                 fix="build an image with it and name it in cluster.platform.custom_image, "
@@ -41,13 +44,13 @@ def image_has_fabric(planned: Planned) -> Iterator[Problem]:
 def zone_offers(planned: Planned) -> Iterator[Problem]:
     """The zone is one where the machine type was seen on offer; RoCE networks exist in no other."""
     zone = gcp_spec(planned).zone
-    for group, family in _groups(planned):
+    for _, who, family in _asked_for(planned):
         if family.zones and zone not in family.zones:
             near = [known for known in family.zones if known.rpartition("-")[0] == gcp_spec(planned).region]
             roce = " and no RoCE network profile is known for it" if family.nics.rdma else ""
             yield Problem(
                 path="cluster.platform.zone",
-                rule=f"{family.name} (group {group}) was not on offer in {zone} when that was read{roce}",
+                rule=f"{family.name} ({who}) was not on offer in {zone} when that was read{roce}",
                 fix=f"use one of {', '.join(near or family.zones)}, or ask Google whether it is there now",
             )
 
@@ -78,6 +81,12 @@ def flex_start_fits(planned: Planned) -> Iterator[Problem]:
             yield Problem(path=path, rule="no node group has that name", fix=f"use one of {', '.join(families)}")
             continue
         group, family = planned.spec.nodes[name], families[name]
+        if planned.plan.group(name)[0].machine.gpus == 0:
+            yield Problem(
+                path=path,
+                rule=f"Google sells machines with GPUs by Flex-start, and {group.machine} has none",
+                fix=f"remove it; cluster.nodes.{name}.capacity: {{kind: spot}} makes such machines cheaper",
+            )
         if group.capacity.kind != "on_demand":
             yield Problem(
                 path=path,
@@ -90,6 +99,18 @@ def flex_start_fits(planned: Planned) -> Iterator[Problem]:
                 rule=f"Flex-start places {family.name} machines where it finds them, so they cannot be compact",
                 fix=f"set cluster.nodes.{name}.placement to none, or use a machine of the a3-ultragpu or a4-highgpu "
                 "family",
+            )
+
+
+def reservation_has_name(planned: Planned) -> Iterator[Problem]:
+    """A reservation is one of the project's own by its name, or another project's by its path."""
+    for name, group in planned.spec.nodes.items():
+        reservation = group.capacity.reservation
+        if reservation is not None and not _RESERVATION.fullmatch(reservation):
+            yield Problem(
+                path=f"cluster.nodes.{name}.capacity.reservation",
+                rule=f"{reservation} is neither a reservation's name nor its path",
+                fix="write its name, or projects/<project>/reservations/<name> for one that is shared with yours",
             )
 
 
@@ -153,6 +174,12 @@ def gcp_spec(planned: Planned) -> Spec:
 
 def _groups(planned: Planned) -> list[tuple[str, Family]]:
     return [(name, family_of(group.machine)) for name, group in planned.spec.nodes.items()]
+
+
+def _asked_for(planned: Planned) -> list[tuple[str, str, Family]]:
+    """Return the family of the head and of each node group, with the place that asks for it and whose it is."""
+    head = ("cluster.head.machine", "the head", family_of(planned.plan.head.machine.name))
+    return [head, *((f"cluster.nodes.{name}.machine", f"group {name}", family) for name, family in _groups(planned))]
 
 
 def _families(planned: Planned) -> dict[str, Family]:

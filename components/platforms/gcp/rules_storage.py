@@ -27,6 +27,10 @@ _SIZES = {
     "REGIONAL": _Sizes(1024, 102400, 256),
     "ENTERPRISE": _Sizes(1024, 10240, 256),
 }
+_OF_A_REGION = frozenset({"REGIONAL", "ENTERPRISE"})
+"""Tiers that stand in three zones at once."""
+_LARGEST_DISK_GIB = 65536
+"""Persistent Disk (Google, "About Persistent Disk")."""
 _HIGH_BAND, _HIGH_STEP = 10240, 2560
 """From ten TiB on, ZONAL and REGIONAL grow in larger steps."""
 
@@ -39,6 +43,17 @@ def kind_known(planned: Planned) -> Iterator[Problem]:
             path="cluster.storage.shared.kind",
             rule=f"{kind} is not a storage of GCP",
             fix="use filestore, head_nfs or external",
+        )
+
+
+def disk_holds_it(planned: Planned) -> Iterator[Problem]:
+    """What the head shares lies on one disk."""
+    shared = planned.spec.storage.shared
+    if shared.kind == "head_nfs" and shared.size_gib > _LARGEST_DISK_GIB:
+        yield Problem(
+            path="cluster.storage.shared.size_gib",
+            rule=f"the head shares one disk, and Google's largest has {_LARGEST_DISK_GIB} GiB, not {shared.size_gib}",
+            fix=f"use {_LARGEST_DISK_GIB} or less, or filestore",
         )
 
 
@@ -81,7 +96,8 @@ def stands_in_zone(planned: Planned) -> Iterator[Problem]:
     """Within a region, the nodes' own zone is the nearest and carries no charge for traffic between zones."""
     spec = gcp_spec(planned)
     asked = spec.filestore.zone
-    if planned.spec.storage.shared.kind != "filestore" or asked in {None, spec.zone}:
+    regional = spec.filestore.tier in _OF_A_REGION
+    if planned.spec.storage.shared.kind != "filestore" or regional or asked in {None, spec.zone}:
         return
     if asked is not None and region_of(asked) == spec.region:
         yield Problem(

@@ -49,6 +49,11 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
         {"nodes__gpu": NC | {"capacity": RESERVED | {"reservation": "mine"}}},
         "cluster.nodes.gpu.capacity.reservation",
     ),
+    "azure-reservation-zone": (
+        {"nodes__gpu": NC | {"capacity": RESERVED}, "platform__zone": "2"},
+        {"nodes__gpu": NC | {"capacity": RESERVED}},
+        "cluster.platform.zone",
+    ),
     "azure-reservation-placement": (
         {"nodes__gpu": NC | {"capacity": RESERVED}},
         {"nodes__gpu": NC | {"capacity": RESERVED, "placement": "compact"}},
@@ -65,7 +70,17 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
         "cluster.platform.services_cidr",
     ),
     "azure-ssh-way": ({"access": {"via": "bastion"}}, {"access": {"via": "public"}}, "cluster.access.allow_ssh_from"),
+    "azure-ssh-open": (
+        {"access__allow_ssh_from": ["10.0.0.0/8", "203.0.113.7/32"]},
+        {"access__allow_ssh_from": ["203.0.113.7/32", "0.0.0.0/1"]},
+        "cluster.access.allow_ssh_from.1",
+    ),
     "azure-storage-kind": ({}, {"storage__shared": {"kind": "filestore"}}, "cluster.storage.shared.kind"),
+    "azure-disk-size": (
+        {"storage__shared": {"kind": "head_nfs", "size_gib": 32767}},
+        {"storage__shared": {"kind": "head_nfs", "size_gib": 32768}},
+        "cluster.storage.shared.size_gib",
+    ),
     "azure-fabric-idle": ({}, {"nodes__gpu__placement": "none"}, "cluster.nodes.gpu.placement"),
     "azure-fabric-letter": (
         {},
@@ -106,6 +121,20 @@ def test_a_rule_passes_and_refuses(rule: Check[Planned]) -> None:
     good, bad, path = CASES[rule.id]
     assert list(rule.run(planned(good))) == []
     assert [problem.path for problem in rule.run(planned(bad))] == [path]
+
+
+@pytest.mark.parametrize(
+    ("check", "machine", "path"),
+    [
+        ("azure-size-retired", "Standard_NC24rs_v3", "cluster.head.machine"),
+        ("azure-image", "Standard_ND40rs_v2", "cluster.head.machine"),
+        ("azure-infiniband-network", "Standard_ND96isr_H100_v5", "cluster.network.cidr"),
+    ],
+)
+def test_the_heads_machine_is_no_exception(check: str, machine: str, path: str) -> None:
+    [rule] = [rule for rule in RULES if rule.id == check]
+    edits: Edits = {"nodes__gpu": NC, "head__machine": machine, "network__cidr": "172.16.0.0/20"}
+    assert [problem.path for problem in rule.run(planned(edits))] == [path]
 
 
 def test_the_services_addresses_must_leave_infinibands_alone_too() -> None:

@@ -41,6 +41,18 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
         {"nodes__gpu__placement": "compact", "platform__flex_start": {"gpu": 9}},
         "cluster.platform.flex_start.gpu",
     ),
+    "gcp-reservation-name": (
+        {
+            "nodes__gpu__capacity": {"kind": "reservation", "reservation": "projects/p/reservations/r"},
+            "nodes__more": {
+                "machine": "a2-highgpu-8g",
+                "count": 1,
+                "capacity": {"kind": "reservation", "reservation": "mine-2"},
+            },
+        },
+        {"nodes__gpu__capacity": {"kind": "reservation", "reservation": "/subscriptions/s/resourceGroups/r"}},
+        "cluster.nodes.gpu.capacity.reservation",
+    ),
     "gcp-dense-reservation": (
         {"nodes__gpu__machine": "a4-highgpu-8g", "nodes__gpu__capacity": {"kind": "reservation", "reservation": "r"}},
         {
@@ -67,7 +79,17 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
         "cluster.nodes.g5.count",
     ),
     "gcp-ssh-way": ({"access": {"via": "bastion"}}, {"access": {"via": "public"}}, "cluster.access.allow_ssh_from"),
+    "gcp-ssh-open": (
+        {"access__allow_ssh_from": ["10.0.0.0/8"]},
+        {"access__allow_ssh_from": ["0.0.0.0/0"]},
+        "cluster.access.allow_ssh_from.0",
+    ),
     "gcp-storage-kind": ({}, {"storage__shared": {"kind": "azure_netapp"}}, "cluster.storage.shared.kind"),
+    "gcp-disk-size": (
+        {"storage__shared": {"kind": "head_nfs", "size_gib": 65536}},
+        {"storage__shared": {"kind": "head_nfs", "size_gib": 65537}},
+        "cluster.storage.shared.size_gib",
+    ),
     "gcp-filestore-size": (
         {},
         {"storage__shared__size_gib": 500},
@@ -131,6 +153,22 @@ def said(name: str, edits: Edits) -> str:
     return problem.line("f")
 
 
+@pytest.mark.parametrize(
+    ("check", "machine", "path"),
+    [
+        ("gcp-image-fabric", "a3-highgpu-8g", "cluster.head.machine"),
+        ("gcp-zone", "a2-ultragpu-8g", "cluster.platform.zone"),
+    ],
+)
+def test_the_heads_machine_is_no_exception(check: str, machine: str, path: str) -> None:
+    assert paths(rule(check), {"head__machine": machine}) == [path]
+
+
+def test_a_regional_filestore_is_in_every_zone() -> None:
+    edits = {"platform__filestore": {"zone": "us-central1-a", "tier": "REGIONAL"}}
+    assert paths(rule("gcp-filestore-zone"), edits) == []
+
+
 def test_a_wrong_region_is_told_with_the_story_and_the_way_out() -> None:
     line = said("gcp-filestore-region", {"platform__filestore": {"zone": "asia-southeast1-b"}})
     assert "us-central1" in line
@@ -166,6 +204,7 @@ def test_sizes_of_filestore_tiers(tier: str, size: int, fits: str | None) -> Non
         ({"kind": "on_demand"}, "a3-highgpu-8g", "none", False),
         ({"kind": "on_demand"}, "a3-highgpu-8g", "compact", True),
         ({"kind": "on_demand"}, "g2-standard-48", "compact", True),
+        ({"kind": "on_demand"}, "n2-standard-8", "none", True),
         ({"kind": "spot"}, "a4-highgpu-8g", "none", True),
         ({"kind": "reservation", "reservation": "r"}, "a4-highgpu-8g", "none", True),
     ],
