@@ -9,7 +9,7 @@ from components.platforms.azure.site import Site
 from components.platforms.narrow import narrow_import
 
 with narrow_import("pulumi_azure_native.compute"):
-    from pulumi_azure_native.compute._inputs import SkuArgs
+    from pulumi_azure_native.compute._inputs import ProximityPlacementGroupPropertiesIntentArgs, SkuArgs
     from pulumi_azure_native.compute.availability_set import AvailabilitySet
     from pulumi_azure_native.compute.proximity_placement_group import ProximityPlacementGroup
     from pulumi_azure_native.compute.virtual_machine_scale_set import VirtualMachineScaleSet
@@ -18,8 +18,10 @@ _FAULT_DOMAINS, _UPDATE_DOMAINS = 2, 5
 """Two is what every region has; five is Azure's own default."""
 
 
-def holder(kind: Kind, group: str, site: Site, opts: pulumi.ResourceOptions) -> pulumi.Output[str] | None:
-    """Declare what holds a group's machines together and return its id; None where nothing does."""
+def holder(
+    kind: Kind, group: str, size: str, site: Site, opts: pulumi.ResourceOptions
+) -> pulumi.Output[str] | None:
+    """Declare what holds a group's machines of one size together and return its id; None where nothing does."""
     name = f"{site.cluster}-{group}"
     match kind:
         case Kind.AVAILABILITY_SET:
@@ -27,7 +29,7 @@ def holder(kind: Kind, group: str, site: Site, opts: pulumi.ResourceOptions) -> 
         case Kind.SCALE_SET:
             return _scale_set(name, site, opts)
         case Kind.PROXIMITY:
-            return _proximity(name, site, opts)
+            return _proximity(name, size, site, opts)
         case Kind.NOTHING:
             return None
 
@@ -63,7 +65,7 @@ def _scale_set(name: str, site: Site, opts: pulumi.ResourceOptions) -> pulumi.Ou
     ).id
 
 
-def _proximity(name: str, site: Site, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
+def _proximity(name: str, size: str, site: Site, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
     return ProximityPlacementGroup(
         name,
         proximity_placement_group_name=name,
@@ -71,14 +73,23 @@ def _proximity(name: str, site: Site, opts: pulumi.ResourceOptions) -> pulumi.Ou
         location=site.region,
         proximity_placement_group_type="Standard",
         zones=site.zones,
+        # Azure takes a zone only together with what is to be found in it.
+        intent=ProximityPlacementGroupPropertiesIntentArgs(vm_sizes=[size]) if site.zones else None,
         tags=site.tags,
-        opts=opts,
+        opts=_anew(opts),
     ).id
 
 
 def _anew(opts: pulumi.ResourceOptions) -> pulumi.ResourceOptions:
     """Azure changes none of this on a container that exists; its name is taken until it has gone."""
-    fixed = ["platformFaultDomainCount", "platformUpdateDomainCount", "singlePlacementGroup", "orchestrationMode"]
+    fixed = [
+        "platformFaultDomainCount",
+        "platformUpdateDomainCount",
+        "singlePlacementGroup",
+        "orchestrationMode",
+        "zones",
+        "intent",
+    ]
     return pulumi.ResourceOptions.merge(
         opts, pulumi.ResourceOptions(replace_on_changes=fixed, delete_before_replace=True)
     )

@@ -55,6 +55,7 @@ _MAKES_ANEW = [
     "availabilitySet",
     "virtualMachineScaleSet",
     "proximityPlacementGroup",
+    "zones",
 ]
 """What Azure changes on no machine, or on no running one: the plugin plans an update, and Azure refuses it."""
 

@@ -65,7 +65,7 @@ def netapp_files(args: StorageArgs, site: Site, parent: pulumi.Resource) -> Shar
         resource_group_name=site.group,
         location=site.region,
         tags=site.tags,
-        opts=kept,
+        opts=pulumi.ResourceOptions.merge(kept, pulumi.ResourceOptions(replace_on_changes=["zones"])),
     )
     address = volume.mount_targets.apply(lambda targets: targets[0].ip_address)
     source = address.apply(lambda ip: f"{ip}:/{site.cluster}-{SHARE}")

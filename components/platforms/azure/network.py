@@ -167,7 +167,6 @@ class Network(pulumi.ComponentResource):
             sku=NatGatewaySkuArgs(name="Standard"),
             idle_timeout_in_minutes=_IDLE_MINUTES,
             public_ip_addresses=[SubResourceArgs(id=public_address(name, self._site, self._child).id)],
-            zones=self._site.zones,
             tags=self._site.tags,
             opts=self._child,
         )
@@ -177,7 +176,10 @@ class Network(pulumi.ComponentResource):
 
 
 def public_address(name: str, site: Site, opts: pulumi.ResourceOptions) -> PublicIPAddress:
-    """Declare a fixed public address; the name gets "-address" at its end."""
+    """Declare a fixed public address; the name gets "-address" at its end.
+
+    It is of no zone, like the way out: it serves machines of every zone, and a stack that moves to another keeps it.
+    """
     return PublicIPAddress(
         f"{name}-address",
         public_ip_address_name=f"{name}-address",
@@ -185,7 +187,6 @@ def public_address(name: str, site: Site, opts: pulumi.ResourceOptions) -> Publi
         location=site.region,
         sku=PublicIPAddressSkuArgs(name="Standard"),
         public_ip_allocation_method="Static",
-        zones=site.zones,
         tags=site.tags,
         opts=opts,
     )

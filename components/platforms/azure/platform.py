@@ -106,7 +106,7 @@ class AzurePlatform(Platform):
         made: dict[str, tuple[Kind, pulumi.Output[str]]] = {}
         for name, group in self._args.cluster.nodes.items():
             kind = container_of(group, self._spec.zone).kind
-            if found := holder(kind, name, self._site, self._child()):
+            if found := holder(kind, name, group.machine, self._site, self._child()):
                 made[name] = (kind, found)
         return made
 

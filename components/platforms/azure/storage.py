@@ -46,7 +46,8 @@ def head_disk(args: StorageArgs, site: Site, parent: pulumi.Resource) -> Shared:
     name = f"{site.cluster}-{SHARE}"
     disk = Disk(
         name,
-        disk_name=name,
+        # A disk leaves its zone by becoming another, which stands beside the old one until that is given up.
+        disk_name=name if site.zone is None else f"{name}-zone-{site.zone}",
         resource_group_name=site.group,
         location=site.region,
         zones=site.zones,

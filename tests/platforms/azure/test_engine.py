@@ -69,3 +69,28 @@ def test_other_ways_to_build_one(cloud: PlatformStack, stack: str, edits: dict[s
     assert "unchanged" in again.text
     assert "to update" not in again.text, again
     assert "to replace" not in again.text, again
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        {"machine": "Standard_NC96ads_A100_v4", "count": 1, "placement": "compact"},
+        {"machine": "Standard_ND96amsr_A100_v4", "count": 2, "placement": "same_fabric"},
+    ],
+    ids=lambda nodes: nodes["placement"],
+)
+def test_a_stack_moves_to_another_zone(cloud: PlatformStack, nodes: dict[str, Any]) -> None:
+    edits = {"nodes__gpu": nodes, "platform__protect_storage": False}
+    cloud.put("azure-a100", **edits, platform__zone="1")
+    up = cloud.up()
+    assert up.code == 0, up
+    before = {record.token.rpartition(":")[2]: record.id for record in cloud.world.records()}
+    cloud.put("azure-a100", **edits, platform__zone="2")
+    moved = cloud.up()
+    assert moved.code == 0, moved
+    assert {tuple(record.inputs["zones"]) for record in cloud.world.records() if "zones" in record.inputs} == {("2",)}
+    after = {record.token.rpartition(":")[2]: record.id for record in cloud.world.records()}
+    assert {kind for kind in before if before[kind] != after[kind]} == {"Disk"}
+    settled = cloud.preview()
+    assert "to update" not in settled.text
+    assert "to replace" not in settled.text
