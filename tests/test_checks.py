@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from components.catalog import images, machines
+from components.catalog import Image, conflicts, images, machines
 from components.checks import DRAFT_CHECKS, PLAN_CHECKS, Check, Draft, Level, Planned, findings
 from components.plan import plan_cluster
 from components.platforms import platform_class, platform_spec
@@ -48,6 +48,24 @@ def priced(limit: float | None = None, gpu: str = "a2-highgpu-8g", head: str = "
     return Planned(spec=spec, plan=plan_cluster(spec, machines("gcp"), images()["gcp-ubuntu-24.04-nvidia-580"]))
 
 
+def pinned(fabric_manager: str = "1.3", **versions: str) -> Planned:
+    """A plan whose image has these versions."""
+    found = planned()
+    image = replace_versions(found, {"fabric_manager": fabric_manager, **versions})
+    return replace(found, plan=replace(found.plan, image=image))
+
+
+def replace_versions(subject: Planned, versions: dict[str, str]) -> Image:
+    return subject.plan.image.model_copy(update={"versions": versions})
+
+
+def confirmed(yes: bool) -> Planned:
+    """A plan of a head whose vCPUs somebody published, or nobody."""
+    found = planned()
+    machine = found.plan.head.machine.model_copy(update={"unverified": () if yes else ("vcpus",)})
+    return replace(found, plan=replace(found.plan, head=replace(found.plan.head, machine=machine)))
+
+
 def listed(*hosts: str) -> Draft:
     """A group of hosts that exist; the platform's list has one, which is also the head."""
     facts = {"address": "203.0.113.10", "private_ip": "10.77.0.10", "name": "node1"}
@@ -70,10 +88,17 @@ DRAFT_CASES: dict[str, tuple[Draft, Draft, str]] = {
 PLAN_CASES: dict[str, tuple[Planned, Planned, str]] = {
     "platform-fits": (planned(), planned(count=33), "cluster.nodes.gpu.count"),
     "user-data-fits": (planned(), planned(), "cluster.platform"),
+    "image-versions": (pinned(driver="1.2", fabric_manager="1.2"), pinned(driver="1.2"), "cluster.platform.image"),
     "within-budget": (priced(limit=62.45), priced(limit=62.44), "cluster.limits.max_usd_per_hour"),
     "limit-can-be-kept": (priced(limit=70), priced(limit=70, head="n2-standard-8"), "cluster.limits.max_usd_per_hour"),
+    "price-region": (
+        priced(limit=70),
+        priced(limit=170, gpu="a3-highgpu-8g"),
+        "cluster.limits.max_usd_per_hour",
+    ),
     "price": (planned(), priced(), "cluster"),
     "quota": (planned(), priced(), "cluster.nodes"),
+    "unconfirmed": (planned(), confirmed(False), "cluster"),
 }
 
 
@@ -102,6 +127,15 @@ def test_a_plan_check_passes_and_refuses(check: Check[Planned], monkeypatch: pyt
         # The same plan, on a platform that takes less.
         monkeypatch.setattr(platform_class("local"), "user_data_limit", 1000)
     assert path in [problem.path for problem in check.run(bad)]
+
+
+@pytest.mark.parametrize("name", sorted(conflicts()))
+def test_versions_known_to_break_one_another_are_refused(name: str) -> None:
+    [check] = [check for check in PLAN_CHECKS if check.id == "image-versions"]
+    found, known = planned(), conflicts()[name]
+    image = replace_versions(found, {"more": "1", **known.versions})
+    [problem] = check.run(replace(found, plan=replace(found.plan, image=image)))
+    assert known.consequence in problem.rule
 
 
 ONLY_COUNTED = {"gpu": GroupSpec(machine="m1", count=1)}

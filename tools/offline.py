@@ -24,11 +24,14 @@ SIMULATED = frozenset({"azure", "gcp"})
 
 def environment(online: Mapping[str, str], home: Path = HOME) -> dict[str, str]:
     """Return the environment for an offline run, and make what it needs on disk."""
-    _link_plugins(home)
-    _keep_no_log(home / "pulumi-home")
-    (home / "state").mkdir(parents=True, exist_ok=True)
-    # `pulumi stack init` writes the salt beside the Pulumi.yaml that it runs under.
-    (home / "Pulumi.yaml").write_text("name: trainyard\nruntime: python\nstackConfigDir: stacks\n")
+    try:
+        _link_plugins(home)
+        _keep_no_log(home / "pulumi-home")
+        (home / "state").mkdir(parents=True, exist_ok=True)
+        # `pulumi stack init` writes the salt beside the Pulumi.yaml that it runs under.
+        (home / "Pulumi.yaml").write_text("name: trainyard\nruntime: python\nstackConfigDir: stacks\n")
+    except OSError as error:
+        raise ToolError(f"{home}: {error.strerror}; simulated clouds live there. Fix: make it writable") from error
     kept = {name: value for name, value in online.items() if name != "PULUMI_CONFIG_PASSPHRASE_FILE"}
     return {
         **kept,
@@ -45,9 +48,9 @@ def environment(online: Mapping[str, str], home: Path = HOME) -> dict[str, str]:
 def refuse_real_machines(stack: str) -> None:
     """Raise ToolError for a stack whose platform is not simulated: `up` would make real machines."""
     try:
-        content = yaml.safe_load(committed(stack).read_text())
+        content = yaml.safe_load(committed(stack).read_bytes())
         provider = content["config"]["trainyard:cluster"]["platform"]["provider"]
-    except (yaml.YAMLError, KeyError, TypeError):
+    except (yaml.YAMLError, RecursionError, UnicodeDecodeError, KeyError, TypeError):
         return  # the program itself says what is wrong with the file
     if provider not in SIMULATED:
         raise ToolError(

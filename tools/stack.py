@@ -18,7 +18,7 @@ from tools.engine import end_session, run_pulumi
 from tools.environment import PROJECT, ROOT, STATE, ToolError, backend_folder, load
 from tools.locks import clear_stale
 from tools.protection import EXCLUDE, refuse_protected
-from tools.stackfile import committed, copy_of, refresh_copy
+from tools.stackfile import committed_text, copy_of, refresh_copy
 
 _PLAIN = ("--non-interactive",)
 # Outputs are for programs: printed, they would push what a person must read off the screen, the larger the further.
@@ -56,7 +56,7 @@ class Stack:
 
     def init(self, extra: Sequence[str] = ()) -> int:
         """Make the stack when it is missing, and bring the copy of its file up to date."""
-        committed(self.name)
+        committed_text(self.name)
         if self.backend is None:
             code = self._create("select", "--create", *extra)
         elif self.exists():

@@ -33,7 +33,7 @@ def copy_of(stack: str, home: Path | None = None) -> Path:
 
 def refresh_copy(stack: str, home: Path | None = None) -> Path:
     """Bring the copy up to date with the committed file, keeping the salt that Pulumi put into it."""
-    source, copy = committed(stack).read_text(), copy_of(stack, home)
+    source, copy = committed_text(stack), copy_of(stack, home)
     kept = _secrets_of(copy.read_text()) if copy.exists() else {}
     missing = {key: value for key, value in kept.items() if key not in _secrets_of(source)}
     text = source.rstrip("\n") + "\n" + (yaml.safe_dump(missing) if missing else "")
@@ -44,11 +44,20 @@ def refresh_copy(stack: str, home: Path | None = None) -> Path:
     return copy
 
 
+def committed_text(stack: str) -> str:
+    """Return what the committed file says. Raises ToolError where it cannot be read."""
+    file = committed(stack)
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ToolError(f"{file.relative_to(ROOT)} cannot be read: {error}. Fix: write it as UTF-8 text") from error
+
+
 def _secrets_of(text: str) -> dict[str, str]:
     """Return Pulumi's own keys. A file that is not YAML has none: Pulumi itself will say what is wrong with it."""
     try:
         document = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError):
         return {}
     if not isinstance(document, dict):
         return {}

@@ -84,6 +84,13 @@ class Image(Fact):
     """What is pinned with it, by name; driver and fabric_manager must be one version, or GPUs behind NVSwitch fail."""
 
 
+class Conflict(Fact):
+    """Versions, by name, that break something when they come together; `consequence` says what."""
+
+    versions: dict[str, str] = Field(min_length=1)
+    consequence: str
+
+
 def _read(file: str) -> dict[str, dict[str, Any]]:
     read: dict[str, dict[str, Any]] = yaml.safe_load((_FOLDER / file).read_text())
     return read
@@ -121,3 +128,9 @@ def fabrics() -> dict[str, Fabric]:
 def images() -> dict[str, Image]:
     """Return the known images by name."""
     return _rows("images.yaml", _read("images.yaml"), Image)
+
+
+@cache
+def conflicts() -> dict[str, Conflict]:
+    """Return the versions that are known to break one another."""
+    return _rows("conflicts.yaml", _read("conflicts.yaml"), Conflict)

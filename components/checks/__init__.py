@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from components.checks.base import Check, Draft, Finding, Level, Planned
 from components.checks.draft import group_fits, head_gpus_idle, hosts_known, machine_known, network_free
+from components.checks.facts import prices_are_of_here, unconfirmed_told, versions_agree
 from components.checks.planned import (
     limit_can_be_kept,
     platform_fits,
@@ -41,10 +42,13 @@ DRAFT_CHECKS: tuple[Check[Draft], ...] = (
 PLAN_CHECKS: tuple[Check[Planned], ...] = (
     Check(id="platform-fits", level=Level.ERROR, run=platform_fits),
     Check(id="user-data-fits", level=Level.ERROR, run=user_data_fits),
+    Check(id="image-versions", level=Level.ERROR, run=versions_agree),
     Check(id="within-budget", level=Level.ERROR, run=within_budget),
     Check(id="limit-can-be-kept", level=Level.WARNING, run=limit_can_be_kept),
+    Check(id="price-region", level=Level.WARNING, run=prices_are_of_here),
     Check(id="price", level=Level.INFO, run=price_told),
     Check(id="quota", level=Level.INFO, run=quota_told),
+    Check(id="unconfirmed", level=Level.INFO, run=unconfirmed_told),
 )
 
 _Subject = TypeVar("_Subject")

@@ -25,6 +25,8 @@ class UnknownRevision(ClusterError):
 def commit_of(ref: str) -> str:
     """Return the commit that a branch, tag or commit names. Raises UnknownRevision."""
     done = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
+    if b"not a git repository" in done.stderr:
+        raise UnknownRevision(f"--against {ref}: this is no git repository. Fix: leave it out, or work in a clone")
     if done.returncode:
         raise UnknownRevision(
             f"--against {ref}: git knows no such revision here. Fix: name a branch, tag or commit, or fetch it first"

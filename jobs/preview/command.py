@@ -22,7 +22,7 @@ from jobs.quota.verdict import AccountAnswer
 
 def preview(stacks: Sequence[str], *, live: bool, against: str | None) -> Preview:
     """Return the preview of the stacks. Raises UnknownRevision for a base that git does not know."""
-    base = commit_of(against) if against else None
+    base = commit_of(against) if against is not None else None
     described = {stack: describe(stack) for stack in stacks}
     before: dict[str, Description] | None = None
     base_problem = None

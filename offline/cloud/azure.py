@@ -95,7 +95,7 @@ class Azure:
             case "VirtualNetwork":
                 own = {"subnets": _identified(f"{identity}/subnets", outputs.get("subnets"))}
             case _:
-                own = {"instanceView": _ran(identity, outputs)} if described.token == _RUN_COMMAND else {}
+                own = {"instanceView": _ran(identity, outputs, world)} if described.token == _RUN_COMMAND else {}
         return {**outputs, **own}
 
     def refers(self, text: str) -> str:
@@ -173,14 +173,14 @@ def _identified(parent: str, items: Value) -> Value:
     ]
 
 
-def _ran(identity: str, outputs: Properties) -> Value:
+def _ran(identity: str, outputs: Properties, world: World) -> Value:
     """Answer a run command: a script that asks for the machine's ssh host key is told one."""
     machine = identity.partition("/runCommands/")[0]
     asks_for_key = "ssh_host" in str(outputs.get("source"))
     return {
         "executionState": "Succeeded",
         "exitCode": 0,
-        "output": f"{host_key(machine)} offline\n" if asks_for_key else "offline\n",
+        "output": f"{host_key(world.seed(machine))} offline\n" if asks_for_key else "offline\n",
         "error": "",
         "executionMessage": "offline: nothing ran",
     }

@@ -141,7 +141,7 @@ class Gcp:
         if world.find(identity) is None:
             raise ResourceError(f"googleapi: Error 404: The resource '{identity}' was not found, notFound (offline)")
         query = str(arguments.get("queryPath") or "")
-        kind, key = host_key(identity).split()
+        kind, key = host_key(world.seed(identity)).split()
         found: Value = {"namespace": "hostkeys", "key": kind, "value": key}
         wanted = query.rstrip("/") in ("hostkeys", f"hostkeys/{kind}")
         answer: Properties = {

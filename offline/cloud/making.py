@@ -90,20 +90,29 @@ class Maker:
             return
         self._take_time(self._meet_faults("delete", _plain(record.inputs)))
         with self._world.locked():
-            start = f"{identity.lower()}/"
-            inside = [found for found in self._world.linked(identity) if found.id.lower().startswith(start)]
-            user = None if self._rule.holds_all else self._user_of(identity, inside)
+            user = None if self._rule.holds_all else self._user_of(identity, self._inside(identity))
             if user:
-                raise ResourceError(f"409 InUse: {identity} is used by {user.id}. Fix: delete that first")
-            for found in inside:
-                self._world.remove(found.id)
-            self._world.remove(identity)
+                half_made = (
+                    "run `pulumi up` again, which takes it over, then `pulumi destroy`: a run that was cut off left it"
+                )
+                fix = half_made if user.made_by else "delete that first"
+                raise ResourceError(f"409 InUse: {identity} is used by {user.id}. Fix: {fix}")
+            self._remove(identity)
+
+    def _inside(self, identity: str) -> list[Record]:
+        start = f"{identity.lower()}/"
+        return [found for found in self._world.linked(identity) if found.id.lower().startswith(start)]
+
+    def _remove(self, identity: str) -> None:
+        for found in self._inside(identity):
+            self._world.remove(found.id)
+        self._world.remove(identity)
 
     def _finish(self, identity: str, inputs: Properties) -> Properties:
         filler = Filler(self._cloud.sdk, self._described.folder, preview=False)
         given = self._cloud.given(self._described, _plain(inputs))
         own = self._cloud.computed(self._described, identity, {**given, **inputs}, self._world)
-        outputs = filler.fill(self._described.outputs, own, identity)
+        outputs = filler.fill(self._described.outputs, own, self._world.seed(identity))
         self._world.put(replace(self._record(identity, inputs), outputs=outputs))
         return outputs
 
@@ -142,7 +151,8 @@ class Maker:
             return
         half_made = found.made_by != 0 and not _alive(found.made_by)
         unnoted = found.made_by == 0 and without_secrets(record.inputs) == found.inputs
-        if may_adopt and found.urn == record.urn and (half_made or unnoted):
+        # What nobody finished is nobody's, also where the run before was replacing it.
+        if found.urn == record.urn and (half_made or (may_adopt and unnoted)):
             self._operation.warning(
                 f"{record.id} was left by a run that was cut off, and is taken over. A real cloud may answer "
                 "'already exists' here: then `pulumi refresh --import-pending-creates`, and `pulumi up` again"
@@ -185,7 +195,7 @@ class Maker:
             return
         changed = {"deleted": None, "evicted": evicted(record)}.get(fault.fault, drifted(record, fault.set))
         if changed is None:
-            self._world.remove(identity)
+            self._remove(identity)
         else:
             self._world.put(changed)
 

@@ -57,6 +57,7 @@ class World:
         self.folder = (base or base_folder()) / stack
         self._resources = self.folder / "resources"
         self._links = self.folder / "links"
+        self._gone = self.folder / "gone"
 
     def find(self, identity: str) -> Record | None:
         """Return the resource with this id. Ids are compared without case, as Azure does."""
@@ -88,11 +89,25 @@ class World:
         write_atomically(self._file(record.id), asdict(replace(record, inputs=inputs, outputs=outputs)))
 
     def remove(self, identity: str) -> None:
-        """Forget a resource; nothing happens when there is none."""
+        """Forget a resource; nothing happens when there is none. Another one with its id will not be the same."""
         record = self.find(identity)
+        if record is not None:
+            self._gone.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._gone / _name(identity), self._times_gone(identity) + 1)
         self._file(identity).unlink(missing_ok=True)
         for key in self._keys(record) if record else ():
             (self._links / _name(key) / _name(identity)).unlink(missing_ok=True)
+
+    def seed(self, identity: str) -> str:
+        """Return what tells this resource from those of the same id that were there before it."""
+        gone = self._times_gone(identity)
+        return f"{identity} after {gone}" if gone else identity
+
+    def _times_gone(self, identity: str) -> int:
+        try:
+            return int((self._gone / _name(identity)).read_text())
+        except FileNotFoundError:
+            return 0
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -53,6 +53,24 @@ def test_salt_of_the_committed_file_wins(checkout: Path) -> None:
     assert text.count("encryptionsalt") == 1
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00garbage", None], ids=["not-utf-8", "unreadable"])
+def test_a_file_that_cannot_be_read_is_named(
+    checkout: Path, content: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = checkout / "stacks" / "Pulumi.local.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    else:
+        monkeypatch.setattr(stackfile, "committed", lambda stack: checkout / "stacks")
+    with pytest.raises(ToolError, match=r"stacks.* cannot be read: .* Fix: write it as UTF-8 text"):
+        stackfile.refresh_copy("local")
+
+
+def test_what_nests_too_deep_is_left_to_pulumi(checkout: Path) -> None:
+    (checkout / "stacks" / "Pulumi.local.yaml").write_text("config: " + "[" * 3000 + "]" * 3000)
+    assert stackfile.refresh_copy("local").exists()
+
+
 def test_broken_yaml_is_left_to_pulumi(checkout: Path) -> None:
     (checkout / "stacks" / "Pulumi.local.yaml").write_text("config: [")
     assert stackfile.refresh_copy("local").read_text() == "config: [\n"

@@ -18,9 +18,7 @@ _FAULT_DOMAINS, _UPDATE_DOMAINS = 2, 5
 """Two is what every region has; five is Azure's own default."""
 
 
-def holder(
-    kind: Kind, group: str, size: str, site: Site, opts: pulumi.ResourceOptions
-) -> pulumi.Output[str] | None:
+def holder(kind: Kind, group: str, size: str, site: Site, opts: pulumi.ResourceOptions) -> pulumi.Output[str] | None:
     """Declare what holds a group's machines of one size together and return its id; None where nothing does."""
     name = f"{site.cluster}-{group}"
     match kind:

@@ -186,6 +186,17 @@ def spot_told(planned: Planned) -> Iterator[Problem]:
             )
 
 
+def unconfirmed_told(planned: Planned) -> Iterator[Problem]:
+    """Facts of sizes that no published page or code confirmed are not used in silence."""
+    for name, group, size in groups(planned):
+        if group.capacity.kind == "reservation" and "reservable" in size.unverified:
+            yield Problem(
+                path=f"cluster.nodes.{name}.capacity",
+                rule=f"nobody's page or code confirmed that {size.name} can be reserved",
+                fix="ask `az vm list-skus` for its capabilities before you rely on it",
+            )
+
+
 def azure_spec(planned: Planned) -> Spec:
     """Return the stack's `platform:` section. Raises TypeError for another platform's."""
     if not isinstance(planned.spec.platform, Spec):

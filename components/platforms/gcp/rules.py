@@ -30,4 +30,5 @@ RULES: tuple[Check[Planned], ...] = (
     Check(id="gcp-networks-quota", level=Level.INFO, run=network.networks_told),
     Check(id="gcp-tunnel", level=Level.INFO, run=network.tunnel_told),
     Check(id="gcp-compact-scarce", level=Level.INFO, run=machines.compact_is_scarce),
+    Check(id="gcp-unconfirmed", level=Level.INFO, run=machines.unconfirmed_told),
 )

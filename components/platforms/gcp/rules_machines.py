@@ -165,6 +165,28 @@ def on_demand_seen(planned: Planned) -> Iterator[Problem]:
             )
 
 
+def unconfirmed_told(planned: Planned) -> Iterator[Problem]:
+    """Facts of families that no published page or code confirmed are not used in silence."""
+    spec = gcp_spec(planned)
+    for name, family in _families(planned).items():
+        if "boot_disks" in family.unverified and spec.boot_disk_type is None:
+            yield Problem(
+                path="cluster.platform.boot_disk_type",
+                rule=f"nobody's page or code confirmed that {name} machines boot from {family.boot_disks[0]}",
+                fix="compare it with Google's documentation, and name the type yourself",
+            )
+        starts_at = family.tier_1_from_vcpus
+        if not spec.tier_1 or starts_at is None or "tier_1_from_vcpus" not in family.unverified:
+            continue
+        largest = max(host.machine.vcpus for host in planned.plan.hosts if family_of(host.machine.name) is family)
+        if largest >= starts_at:
+            yield Problem(
+                path="cluster.platform.tier_1",
+                rule=f"nobody's page or code confirmed Tier_1 networking of {name} machines with {starts_at} vCPUs",
+                fix="set it to false where Google refuses it: it is paid for by the machine",
+            )
+
+
 def gcp_spec(planned: Planned) -> Spec:
     """Return the stack's `platform:` section. Raises TypeError for another platform's."""
     if not isinstance(planned.spec.platform, Spec):

@@ -71,6 +71,13 @@ def test_a_revision_from_before_and_one_of_another_contract(repository: Path) ->
         describe_at(commit_of("HEAD"))
 
 
+def test_without_a_repository_no_revision_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "CHECKOUT", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.raises(UnknownRevision, match="this is no git repository"):
+        commit_of("HEAD")
+
+
 @pytest.mark.parametrize("ref", ["no-such", "--help", "HEAD~99", ""])
 def test_an_unknown_revision_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ref: str) -> None:
     git(tmp_path, "init", "--quiet")

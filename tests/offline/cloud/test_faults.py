@@ -106,6 +106,45 @@ def test_drift_deletion_and_eviction_are_restored(stack: TestStack) -> None:
     assert stack.record("node-2").inputs["metadata"] == {"a": "1"}
 
 
+def test_a_machine_made_again_is_another_one(stack: TestStack) -> None:
+    stack.write(MACHINES, raw=True)
+    assert stack.up().code == 0
+    before = {name: stack.record(name).outputs["instanceId"] for name in ("node-0", "node-1")}
+    stack.faults({"fault": "deleted", "name": "node-0"})
+    assert stack.refresh().code == 0
+    stack.faults()
+    assert stack.up().code == 0
+    assert stack.record("node-0").outputs["instanceId"] != before["node-0"]
+    assert stack.record("node-1").outputs["instanceId"] == before["node-1"]
+
+
+def test_a_replacement_that_was_cut_off_is_taken_over(stack: TestStack) -> None:
+    anew = 'f"node-{index}", pulumi.ResourceOptions(delete_before_replace=True), name='
+    program = MACHINES.replace('f"node-{index}", name=', anew)
+    stack.write(program, raw=True)
+    assert stack.up().code == 0
+    stack.write(program.replace("debian-12", "debian-13"), raw=True)
+    stack.faults({"fault": "timed-out", "name": "node-1", "times": 1})
+    assert stack.up().code != 0
+    again = stack.up()
+    assert again.code == 0, again
+    assert "node-1 was left by a run that was cut off, and is taken over" in again.text
+    settled = stack.up("--expect-no-changes")
+    assert settled.code == 0, settled
+
+
+def test_destroy_says_how_to_be_rid_of_what_a_run_left(stack: TestStack) -> None:
+    stack.write(MACHINES, raw=True)
+    stack.faults({"fault": "timed-out", "name": "node-1", "times": 1})
+    assert stack.up().code != 0
+    stuck = stack.destroy()
+    assert stuck.code != 0
+    assert "Fix: run `pulumi up` again, which takes it over, then `pulumi destroy`" in stuck.text
+    assert stack.up().code == 0
+    assert stack.destroy().code == 0
+    assert stack.kinds == []
+
+
 def test_an_interrupted_destroy_can_be_resumed(stack: TestStack) -> None:
     stack.write(MACHINES, raw=True)
     assert stack.up().code == 0

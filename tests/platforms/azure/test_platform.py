@@ -133,6 +133,7 @@ def test_a_reservation_is_named_on_its_groups_machines(build: Build) -> None:
     capacity = {"kind": "reservation", "reservation": group}
     built = build(
         "azure-a100",
+        platform__zone="1",
         nodes__gpu={"machine": "Standard_NC96ads_A100_v4", "count": 1, "capacity": capacity},
     )
     held = built.one(VM, "opt-gpu-0")["capacityReservation"]

@@ -102,6 +102,11 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
         {"platform__head_may_power_nodes": True},
         "cluster.platform.head_may_power_nodes",
     ),
+    "azure-unconfirmed": (
+        {"nodes__gpu": NC | {"capacity": RESERVED}},
+        {"nodes__gpu": NC | {"machine": "Standard_D16s_v5", "capacity": RESERVED}},
+        "cluster.nodes.gpu.capacity",
+    ),
 }
 """Check id -> what it passes, what it refuses, and where; edits of the stack azure-a100."""
 

@@ -119,6 +119,11 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
     "gcp-networks-quota": ({}, {"nodes__gpu__machine": "a4-highgpu-8g"}, "cluster.nodes"),
     "gcp-tunnel": ({}, {"access": {"via": "bastion"}}, "cluster.access.via"),
     "gcp-compact-scarce": ({}, {"nodes__gpu__placement": "compact"}, "cluster.nodes.gpu.placement"),
+    "gcp-unconfirmed": (
+        {"platform__tier_1": False, "head__machine": "c3-standard-44"},
+        {"platform__tier_1": True, "head__machine": "c3-standard-44"},
+        "cluster.platform.tier_1",
+    ),
 }
 """Rule id -> what it passes, what it refuses, and where; each is an edit of the stack gcp-a2."""
 
@@ -162,6 +167,12 @@ def said(name: str, edits: Edits) -> str:
 )
 def test_the_heads_machine_is_no_exception(check: str, machine: str, path: str) -> None:
     assert paths(rule(check), {"head__machine": machine}) == [path]
+
+
+def test_a_boot_disk_that_nobody_confirmed_is_told_unless_it_was_chosen() -> None:
+    asked = {"nodes__gpu__machine": "g2-standard-48", "platform__tier_1": False}
+    assert paths(rule("gcp-unconfirmed"), asked) == ["cluster.platform.boot_disk_type"]
+    assert paths(rule("gcp-unconfirmed"), asked | {"platform__boot_disk_type": "pd-balanced"}) == []
 
 
 def test_a_regional_filestore_is_in_every_zone() -> None:
