@@ -37,7 +37,9 @@ class HostPlan:
     private_ip: IPv4Address
     machine: Machine
     spot: bool = False
-    """Whether it is bought as Spot: cheaper, out of another quota, and taken back at any time."""
+    """Whether it is bought as Spot: cheaper, and taken back at any time."""
+    spot_quota: bool = False
+    """Whether it counts against the quotas of Spot machines, as Spot ones do."""
     works: bool = True
     """Whether jobs run on it: on every worker, and on a head that a group lists."""
 
@@ -114,6 +116,7 @@ def _made(spec: ClusterSpec, machines: Mapping[str, Machine]) -> tuple[HostPlan,
             private_ip=network[block * position + 1 + index],
             machine=machines[wish.machine],
             spot=wish.capacity.kind == "spot",
+            spot_quota=wish.capacity.kind == "spot" or spec.platform.takes_spot_quota(group),
         )
         for position, (group, wish) in enumerate(spec.nodes.items(), start=1)
         for index in range(wish.count)

@@ -82,6 +82,10 @@ class PlatformSpec(Model):
         """Return where the provider counts quotas, in its own words ("eastus"); empty where it counts none."""
         return ""
 
+    def takes_spot_quota(self, group: str) -> bool:
+        """Whether a node group counts against the quotas of Spot machines, although it is none."""
+        return False
+
     def known_machines(self) -> Mapping[str, Machine]:
         """Return the machine types that may be named, by name: the catalog's, and any of the platform section."""
         return machines(self.provider)

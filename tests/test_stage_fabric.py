@@ -56,6 +56,7 @@ def test_tcpxo_is_the_helper_the_devices_the_plugin_and_its_daemon(tmp_path: Pat
     assert "--restart=always" in daemon
     assert daemon.endswith("tcpgpudmarxd-dev:v1.0.23 --num_hops=2 --num_nics=8 --uid= --alsologtostderr")
     assert not (tmp_path / "run" / "trainyard" / "docker").exists()
+    assert "Pin: version 1.17.7-1\n" in (tmp_path / "etc/apt/preferences.d/trainyard-container-toolkit").read_text()
 
 
 def test_tcpxo_takes_what_the_plugins_profile_says_and_changes_nothing_of_what_was_there(tmp_path: Path) -> None:
@@ -201,3 +202,18 @@ def test_cards_that_nobody_named_are_those_of_infiniband_that_are_up(
     assert ran.code == code, ran.errors
     if cards:
         assert env.read_text() == "NCCL_IB_HCA==mlx5_0,mlx5_10\n"
+
+
+@pytest.mark.parametrize(("second", "code"), [("4: ACTIVE", 0), ("1: DOWN", 1)])
+def test_gibs_cards_are_counted_and_not_named(tmp_path: Path, second: str, code: int) -> None:
+    for name, state in {"rocep145s0": "4: ACTIVE", "rocep146s0": second}.items():
+        port = tmp_path / "sys" / "class" / "infiniband" / name / "ports" / "1"
+        port.mkdir(parents=True)
+        (port / "link_layer").write_text("Ethernet\n")
+        (port / "state").write_text(f"{state}\n")
+    env = tmp_path / "etc" / "trainyard" / "fabric.env"
+    env.parent.mkdir(parents=True)
+    env.write_text("NCCL_NET=gIB\n")
+    ran = Sandbox(tmp_path, FABRIC, {}).run("35-fabric", RDMA="2", FABRIC="gpudirect-gib")
+    assert ran.code == code, ran.errors
+    assert env.read_text() == "NCCL_NET=gIB\n"

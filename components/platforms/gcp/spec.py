@@ -98,6 +98,10 @@ class Spec(PlatformSpec):
         """The zone's region."""
         return region_of(self.zone)
 
+    def takes_spot_quota(self, group: str) -> bool:
+        """Flex-start machines do (Google, "About Flex-start VMs")."""
+        return group in self.flex_start
+
     def quota_place(self) -> str:
         """Return the region."""
         return self.region

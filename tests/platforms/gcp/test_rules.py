@@ -9,6 +9,7 @@ import yaml
 
 from components.catalog import images, machines
 from components.checks.base import Check, Planned
+from components.demand import quota_needs
 from components.plan import plan_cluster
 from components.platforms.gcp.rules import RULES
 from components.spec import ClusterSpec
@@ -250,3 +251,18 @@ def test_filestore_rules_say_nothing_of_other_storage() -> None:
     }
     for name in ("gcp-filestore-size", "gcp-filestore-region", "gcp-filestore-zone"):
         assert paths(rule(name), edits) == []
+
+
+@pytest.mark.parametrize(
+    ("edits", "quota", "amount"),
+    [
+        ({}, "NVIDIA_A100_GPUS", 16),
+        ({"nodes__gpu__capacity": {"kind": "spot"}}, "PREEMPTIBLE_NVIDIA_A100_GPUS", 16),
+        ({"platform__flex_start": {"gpu": 24}}, "PREEMPTIBLE_NVIDIA_A100_GPUS", 16),
+        ({"nodes__gpu": {"machine": "n2-standard-8", "count": 2, "capacity": {"kind": "spot"}}}, "N2_CPUS", 24),
+    ],
+)
+def test_each_way_to_buy_draws_on_its_quota(edits: Edits, quota: str, amount: int) -> None:
+    needs = {need.quota: need.amount for need in quota_needs(planned(edits).plan)}
+    assert needs[quota] == amount
+    assert len([name for name in needs if name.endswith("NVIDIA_A100_GPUS")]) <= 1
