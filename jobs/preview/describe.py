@@ -120,6 +120,7 @@ def _price(plan: ClusterPlan) -> PriceShape:
         total=price.total,
         unpriced=list(price.unpriced),
         dated=min((row.dated for row in used), default=""),
+        regions=list(dict.fromkeys(row.region for row in used)),
     )
 
 

@@ -3,7 +3,7 @@ a key changes its meaning, and the two say that they cannot be compared instead 
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 CONTRACT = 1
 
@@ -48,13 +48,15 @@ class PlanShape(TypedDict):
 class PriceShape(TypedDict):
     """List prices of the machines by the hour: `usd` is what is known of them, `total` None where a part is unknown.
 
-    `dated` says when the oldest of the used prices was read, and is empty where none was used.
+    `dated` says when the oldest of the used prices was read, and is empty where none was used; `regions` says of where
+    they are, and did not always.
     """
 
     usd: float
     total: float | None
     unpriced: list[str]
     dated: str
+    regions: NotRequired[list[str]]
 
 
 class QuotaShape(TypedDict):

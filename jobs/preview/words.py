@@ -54,7 +54,8 @@ def money(price: PriceShape) -> str:
 
 def price_source(price: PriceShape) -> str:
     """Say whose prices they are, how old, and what they leave out."""
-    read = f"by list prices read {price['dated']}" if price["dated"] else ""
+    regions = f" of {', '.join(price['regions'])}" if price.get("regions") else ""
+    read = f"by list prices{regions} read {price['dated']}" if price["dated"] else ""
     unknown = f"no price is recorded for {', '.join(price['unpriced'])}" if price["unpriced"] else ""
     return "; ".join(filter(None, [read, unknown]))
 

@@ -42,6 +42,7 @@ def test_an_unknown_price_is_not_nothing() -> None:
     assert price["total"] is None
     assert (price["usd"], price["unpriced"]) == (58.78, ["n2-standard-8"])
     assert price["dated"] > "2026"
+    assert price["regions"]
 
 
 def test_a_refused_file_says_why(edited: DescribeEdited) -> None:
