@@ -29,7 +29,7 @@ from tools.program_cost import ALL, IMPORTS, MEMORY, OURS, SDK
 
 STACKS = ("azure-a100", "gcp-a2")
 MANY, FEW = 512, 2
-_ROUNDS = 3
+_ROUNDS = 5
 _WIDE = "10.64.0.0/16"
 """A group gets an eighth of the network's addresses, and 512 nodes need more than the stacks' own network has."""
 _NO_QUESTIONS = ("--yes", "--skip-preview")
