@@ -5,9 +5,9 @@ import gc
 
 import pulumi
 
+from components import sdk_savings
 from components.cluster import Cluster
 from components.outputs import ssh_command
-from components.sdk_savings import save
 from components.settings import load_settings
 
 
@@ -33,5 +33,5 @@ async def program() -> pulumi.Inputs:
 gc.set_threshold(100_000, 50, 1000)
 # Nor is there anything to find as it ends: looking was a second of a preview of 512 machines.
 atexit.register(gc.freeze)
-save()
+sdk_savings.apply()
 pulumi.run(program)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from components.catalog import Machine
+from components.catalog import Machine, Price, prices
 from components.plan import ClusterPlan
 
 
@@ -49,6 +49,12 @@ def hourly_price(plan: ClusterPlan) -> HourlyPrice:
         usd=round(sum(price for _, price in prices if price is not None), 3),
         unpriced=_distinct(name for name, price in prices if price is None),
     )
+
+
+def used_prices(plan: ClusterPlan) -> tuple[Price, ...]:
+    """Return the list price that each host counts with, without those of unknown price."""
+    listed = prices(plan.provider)
+    return tuple(listed[host.machine.name] for host in plan.hosts if host.machine.usd_per_hour is not None)
 
 
 def _amount(machine: Machine, counted: str | int) -> int:

@@ -21,7 +21,7 @@ from components.platforms.lean import kept_of
 Resolvers = dict[str, Callable[..., None]]
 
 
-def save() -> None:
+def apply() -> None:
     """Have the SDK do less from now on, in this process. To be called once."""
     # It tells the engine five times of each resource what it is about to do, and stands still for every answer.
     pulumi.log.debug = lambda *args, **kwargs: None

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import yaml
 
 from components.catalog import Image, conflicts, images, machines
 from components.checks import DRAFT_CHECKS, PLAN_CHECKS, Check, Draft, Level, Planned, findings
 from components.plan import plan_cluster
 from components.platforms import platform_class, platform_spec
 from components.spec import ClusterSpec, GroupSpec, HeadSpec, NetworkSpec
+from tests.platforms.recording import stack_text
 
 
 def draft(head: str = "vm-head", machine: str = "vm-gpu2", count: int = 2, cidr: str = "10.77.0.0/24") -> Draft:
@@ -46,6 +48,14 @@ def priced(limit: float | None = None, gpu: str = "a2-highgpu-8g", head: str = "
         }
     )
     return Planned(spec=spec, plan=plan_cluster(spec, machines("gcp"), images()["gcp-ubuntu-24.04-nvidia-580"]))
+
+
+def stored(provider: str, size_gib: int) -> Planned:
+    """A plan of a cloud's stack whose head shares a disk of that size."""
+    shared = {"kind": "head_nfs", "size_gib": size_gib}
+    text = stack_text({"azure": "azure-a100", "gcp": "gcp-a2"}[provider], storage__shared=shared)
+    spec = ClusterSpec.model_validate(yaml.safe_load(text)["config"]["trainyard:cluster"])
+    return Planned(spec=spec, plan=plan_cluster(spec, machines(provider), images()[spec.platform.image]))
 
 
 def pinned(fabric_manager: str = "1.3", **versions: str) -> Planned:
@@ -88,6 +98,7 @@ DRAFT_CASES: dict[str, tuple[Draft, Draft, str]] = {
 PLAN_CASES: dict[str, tuple[Planned, Planned, str]] = {
     "platform-fits": (planned(), planned(count=33), "cluster.nodes.gpu.count"),
     "user-data-fits": (planned(), planned(), "cluster.platform"),
+    "disk-size": (stored("azure", 32767), stored("azure", 32768), "cluster.storage.shared.size_gib"),
     "image-versions": (pinned(driver="1.2", fabric_manager="1.2"), pinned(driver="1.2"), "cluster.platform.image"),
     "within-budget": (priced(limit=62.45), priced(limit=62.44), "cluster.limits.max_usd_per_hour"),
     "limit-can-be-kept": (priced(limit=70), priced(limit=70, head="n2-standard-8"), "cluster.limits.max_usd_per_hour"),
@@ -136,6 +147,13 @@ def test_versions_known_to_break_one_another_are_refused(name: str) -> None:
     image = replace_versions(found, {"more": "1", **known.versions})
     [problem] = check.run(replace(found, plan=replace(found.plan, image=image)))
     assert known.consequence in problem.rule
+
+
+@pytest.mark.parametrize(("provider", "largest"), [("azure", 32767), ("gcp", 65536)])
+def test_the_largest_disk_of_each_cloud(provider: str, largest: int) -> None:
+    [check] = [check for check in PLAN_CHECKS if check.id == "disk-size"]
+    assert list(check.run(stored(provider, largest))) == []
+    assert [problem.path for problem in check.run(stored(provider, largest + 1))] == ["cluster.storage.shared.size_gib"]
 
 
 ONLY_COUNTED = {"gpu": GroupSpec(machine="m1", count=1)}

@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from tools.environment import ROOT, STATE, ToolError
-from tools.stackfile import committed
+from tools.stackfile import committed_text
 
 HOME = STATE / "offline"
 PLUGINS = {"azure-native": "pulumi-azure-native", "gcp": "pulumi-gcp", "command": "pulumi-command"}
@@ -48,9 +48,9 @@ def environment(online: Mapping[str, str], home: Path = HOME) -> dict[str, str]:
 def refuse_real_machines(stack: str) -> None:
     """Raise ToolError for a stack whose platform is not simulated: `up` would make real machines."""
     try:
-        content = yaml.safe_load(committed(stack).read_bytes())
+        content = yaml.safe_load(committed_text(stack))
         provider = content["config"]["trainyard:cluster"]["platform"]["provider"]
-    except (yaml.YAMLError, RecursionError, UnicodeDecodeError, KeyError, TypeError):
+    except (yaml.YAMLError, RecursionError, KeyError, TypeError):
         return  # the program itself says what is wrong with the file
     if provider not in SIMULATED:
         raise ToolError(

@@ -13,6 +13,7 @@ from components.checks.planned import (
     platform_fits,
     price_told,
     quota_told,
+    shared_disk_fits,
     user_data_fits,
     within_budget,
 )
@@ -42,6 +43,7 @@ DRAFT_CHECKS: tuple[Check[Draft], ...] = (
 PLAN_CHECKS: tuple[Check[Planned], ...] = (
     Check(id="platform-fits", level=Level.ERROR, run=platform_fits),
     Check(id="user-data-fits", level=Level.ERROR, run=user_data_fits),
+    Check(id="disk-size", level=Level.ERROR, run=shared_disk_fits),
     Check(id="image-versions", level=Level.ERROR, run=versions_agree),
     Check(id="within-budget", level=Level.ERROR, run=within_budget),
     Check(id="limit-can-be-kept", level=Level.WARNING, run=limit_can_be_kept),

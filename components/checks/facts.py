@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from components.catalog import conflicts, prices
+from components.catalog import conflicts
 from components.checks.base import Planned
+from components.demand import used_prices
 from components.errors import Problem
 
 
@@ -30,11 +31,10 @@ def versions_agree(planned: Planned) -> Iterator[Problem]:
 
 def prices_are_of_here(planned: Planned) -> Iterator[Problem]:
     """A limit on money holds back less where the known prices are another region's."""
-    plan, listed = planned.plan, prices(planned.plan.provider)
+    plan = planned.plan
     if planned.spec.limits.max_usd_per_hour is None:
         return
-    known = [listed[host.machine.name] for host in plan.hosts if host.machine.usd_per_hour is not None]
-    regions = dict.fromkeys(price.region for price in known if price.region != plan.place)
+    regions = dict.fromkeys(price.region for price in used_prices(plan) if price.region != plan.place)
     if regions:
         yield Problem(
             path="cluster.limits.max_usd_per_hour",

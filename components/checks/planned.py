@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from components.catalog import prices
 from components.checks.base import Planned
 from components.cloud_init import AccessKeys, render_user_data
-from components.demand import hourly_price, quota_needs
+from components.demand import hourly_price, quota_needs, used_prices
 from components.errors import Problem
 from components.platforms import platform_class, platform_problems
 
@@ -35,6 +34,17 @@ def user_data_fits(planned: Planned) -> Iterator[Problem]:
             )
 
 
+def shared_disk_fits(planned: Planned) -> Iterator[Problem]:
+    """What the head shares lies on one disk."""
+    shared, largest = planned.spec.storage.shared, platform_class(planned.plan.provider).largest_disk_gib
+    if shared.kind == "head_nfs" and largest is not None and shared.size_gib > largest:
+        yield Problem(
+            path="cluster.storage.shared.size_gib",
+            rule=f"the head shares one disk, and the largest has {largest} GiB, not {shared.size_gib}",
+            fix=f"use {largest} or less, or a storage of another kind",
+        )
+
+
 def within_budget(planned: Planned) -> Iterator[Problem]:
     """What the machines cost, as far as that is known, is within the stack's own limit."""
     limit, price = planned.spec.limits.max_usd_per_hour, hourly_price(planned.plan)
@@ -59,8 +69,7 @@ def limit_can_be_kept(planned: Planned) -> Iterator[Problem]:
 
 def price_told(planned: Planned) -> Iterator[Problem]:
     """Whoever previews a stack reads what an hour of it costs."""
-    price, listed = hourly_price(planned.plan), prices(planned.plan.provider)
-    known = [listed[host.machine.name] for host in planned.plan.hosts if host.machine.usd_per_hour is not None]
+    price, known = hourly_price(planned.plan), used_prices(planned.plan)
     if not known:
         return
     beside = f", and {', '.join(price.unpriced)} beside that, for which no price is recorded" if price.unpriced else ""

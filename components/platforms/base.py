@@ -72,6 +72,9 @@ class Platform(pulumi.ComponentResource):
     user_data_limit: ClassVar[int]
     """Bytes of user-data that the platform accepts, counted as `wire_user_data` gives it."""
 
+    largest_disk_gib: ClassVar[int | None] = None
+    """The largest disk that the head may share; None where the platform's own rules say more."""
+
     @staticmethod
     def wire_user_data(text: str) -> bytes:
         """Return what a machine is given of rendered user-data: the text, unless the platform's limit is narrow."""

@@ -10,10 +10,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from components.catalog import prices
 from components.checks import Finding, Level
 from components.cloud_init import AccessKeys, cloud_config, fabric_env, node_env, render_user_data
-from components.demand import hourly_price, quota_needs
+from components.demand import hourly_price, quota_needs, used_prices
 from components.errors import CatalogError, Problem, StackFileError
 from components.install import files_for
 from components.plan import ClusterPlan, HostPlan
@@ -113,8 +112,7 @@ def _host(spec: ClusterSpec, host: HostPlan) -> HostShape:
 
 
 def _price(plan: ClusterPlan) -> PriceShape:
-    price, listed = hourly_price(plan), prices(plan.provider)
-    used = [listed[host.machine.name] for host in plan.hosts if host.machine.usd_per_hour is not None]
+    price, used = hourly_price(plan), used_prices(plan)
     return PriceShape(
         usd=price.usd,
         total=price.total,

@@ -92,10 +92,10 @@ class Maker:
         with self._world.locked():
             user = None if self._rule.holds_all else self._user_of(identity, self._inside(identity))
             if user:
-                half_made = (
+                finish = (
                     "run `pulumi up` again, which takes it over, then `pulumi destroy`: a run that was cut off left it"
                 )
-                fix = half_made if user.made_by else "delete that first"
+                fix = finish if user.made_by else "delete that first"
                 raise ResourceError(f"409 InUse: {identity} is used by {user.id}. Fix: {fix}")
             self._remove(identity)
 

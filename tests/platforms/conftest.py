@@ -13,7 +13,7 @@ from components import sdk_savings
 @pytest.fixture(scope="session", autouse=True)
 def _as_in_the_program() -> None:
     """Have the SDK work as it does under __main__.py: what it does not keep there cannot be read here either."""
-    sdk_savings.save()
+    sdk_savings.apply()
 
 
 @pytest.fixture

@@ -43,6 +43,8 @@ class AzurePlatform(Platform):
 
     user_data_limit: ClassVar[int] = 65535
     """Bytes of custom data before it becomes base64; the SDK's words on osProfile.customData."""
+    largest_disk_gib: ClassVar[int | None] = 32767
+    """Premium SSD (Microsoft, "Azure managed disk types")."""
 
     @staticmethod
     def wire_user_data(text: str) -> bytes:

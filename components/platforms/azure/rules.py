@@ -23,7 +23,6 @@ RULES: tuple[Check[Planned], ...] = (
     Check(id="azure-ssh-way", level=Level.ERROR, run=ssh_has_a_way),
     Check(id="azure-ssh-open", level=Level.ERROR, run=ssh_is_not_open),
     Check(id="azure-storage-kind", level=Level.ERROR, run=storage.kind_known),
-    Check(id="azure-disk-size", level=Level.ERROR, run=storage.disk_holds_it),
     Check(id="azure-fabric-idle", level=Level.WARNING, run=machines.fabric_is_used),
     Check(id="azure-fabric-letter", level=Level.WARNING, run=machines.fabric_letter),
     Check(id="azure-netapp-pool", level=Level.WARNING, run=storage.pool_is_used),

@@ -8,8 +8,6 @@ from components.checks.base import Planned
 from components.errors import Problem
 
 _TIB = 1024
-_LARGEST_DISK_GIB = 32767
-"""Premium SSD (Microsoft, "Azure managed disk types")."""
 
 
 def kind_known(planned: Planned) -> Iterator[Problem]:
@@ -19,17 +17,6 @@ def kind_known(planned: Planned) -> Iterator[Problem]:
             path="cluster.storage.shared.kind",
             rule="filestore is not a storage of Azure",
             fix="use azure_netapp, azure_files, head_nfs or external",
-        )
-
-
-def disk_holds_it(planned: Planned) -> Iterator[Problem]:
-    """What the head shares lies on one disk."""
-    shared = planned.spec.storage.shared
-    if shared.kind == "head_nfs" and shared.size_gib > _LARGEST_DISK_GIB:
-        yield Problem(
-            path="cluster.storage.shared.size_gib",
-            rule=f"the head shares one disk, and Azure's largest has {_LARGEST_DISK_GIB} GiB, not {shared.size_gib}",
-            fix=f"use {_LARGEST_DISK_GIB} or less, or azure_netapp or azure_files",
         )
 
 

@@ -37,6 +37,8 @@ class GcpPlatform(Platform):
 
     user_data_limit: ClassVar[int] = 256 * 1024
     """Bytes of one metadata value."""
+    largest_disk_gib: ClassVar[int | None] = 65536
+    """Persistent Disk (Google, "About Persistent Disk")."""
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         if not isinstance(args.spec, Spec):

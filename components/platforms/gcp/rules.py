@@ -20,7 +20,6 @@ RULES: tuple[Check[Planned], ...] = (
     Check(id="gcp-ssh-way", level=Level.ERROR, run=ssh_has_a_way),
     Check(id="gcp-ssh-open", level=Level.ERROR, run=ssh_is_not_open),
     Check(id="gcp-storage-kind", level=Level.ERROR, run=storage.kind_known),
-    Check(id="gcp-disk-size", level=Level.ERROR, run=storage.disk_holds_it),
     Check(id="gcp-filestore-size", level=Level.ERROR, run=storage.size_fits),
     Check(id="gcp-filestore-region", level=Level.ERROR, run=storage.stands_near),
     Check(id="gcp-filestore-zone", level=Level.WARNING, run=storage.stands_in_zone),

@@ -29,8 +29,6 @@ _SIZES = {
 }
 _OF_A_REGION = frozenset({"REGIONAL", "ENTERPRISE"})
 """Tiers that stand in three zones at once."""
-_LARGEST_DISK_GIB = 65536
-"""Persistent Disk (Google, "About Persistent Disk")."""
 _HIGH_BAND, _HIGH_STEP = 10240, 2560
 """From ten TiB on, ZONAL and REGIONAL grow in larger steps."""
 
@@ -43,17 +41,6 @@ def kind_known(planned: Planned) -> Iterator[Problem]:
             path="cluster.storage.shared.kind",
             rule=f"{kind} is not a storage of GCP",
             fix="use filestore, head_nfs or external",
-        )
-
-
-def disk_holds_it(planned: Planned) -> Iterator[Problem]:
-    """What the head shares lies on one disk."""
-    shared = planned.spec.storage.shared
-    if shared.kind == "head_nfs" and shared.size_gib > _LARGEST_DISK_GIB:
-        yield Problem(
-            path="cluster.storage.shared.size_gib",
-            rule=f"the head shares one disk, and Google's largest has {_LARGEST_DISK_GIB} GiB, not {shared.size_gib}",
-            fix=f"use {_LARGEST_DISK_GIB} or less, or filestore",
         )
 
 

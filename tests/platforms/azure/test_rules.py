@@ -76,11 +76,6 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
         "cluster.access.allow_ssh_from.1",
     ),
     "azure-storage-kind": ({}, {"storage__shared": {"kind": "filestore"}}, "cluster.storage.shared.kind"),
-    "azure-disk-size": (
-        {"storage__shared": {"kind": "head_nfs", "size_gib": 32767}},
-        {"storage__shared": {"kind": "head_nfs", "size_gib": 32768}},
-        "cluster.storage.shared.size_gib",
-    ),
     "azure-fabric-idle": ({}, {"nodes__gpu__placement": "none"}, "cluster.nodes.gpu.placement"),
     "azure-fabric-letter": (
         {},

@@ -86,11 +86,6 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
         "cluster.access.allow_ssh_from.0",
     ),
     "gcp-storage-kind": ({}, {"storage__shared": {"kind": "azure_netapp"}}, "cluster.storage.shared.kind"),
-    "gcp-disk-size": (
-        {"storage__shared": {"kind": "head_nfs", "size_gib": 65536}},
-        {"storage__shared": {"kind": "head_nfs", "size_gib": 65537}},
-        "cluster.storage.shared.size_gib",
-    ),
     "gcp-filestore-size": (
         {},
         {"storage__shared__size_gib": 500},
