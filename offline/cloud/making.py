@@ -14,13 +14,14 @@ from offline.cloud.outputs import Filler
 from offline.cloud.sdk import Described
 from offline.cloud.words import THROTTLED, refusal
 from offline.cloud.world import Record, World, with_secrets, without_secrets
+from offline.processes import is_running
 from offline.resources import Operation, ResourceError
 from offline.values import Properties, Value, reveal
 
 _BACKOFF_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6)
 """Waits after a 429. The real plugins begin at a second; the number of attempts is alike."""
-_NOBODY = -1
-"""In `made_by`: whoever was making it gave up."""
+_ABANDONED = -1
+"""Value of `made_by` after a create that timed out: no process with this id can exist."""
 _NEVER_IN_THE_WAY = (":authorization:", "/iAM")
 """Grants name what they are about, and do not keep it from being deleted."""
 
@@ -48,7 +49,7 @@ class Maker:
             self._world.put(record)
         self._take_time(late)
         if any(fault.fault == "timed-out" for fault in late):
-            self._world.put(replace(record, made_by=_NOBODY))
+            self._world.put(replace(record, made_by=_ABANDONED))
             raise ResourceError(refusal(self._cloud.package, "timed-out", self._operation.name, plain))
         return identity, self._finish(identity, inputs)
 
@@ -149,7 +150,7 @@ class Maker:
         found = self._world.find(record.id)
         if found is None:
             return
-        half_made = found.made_by != 0 and not _alive(found.made_by)
+        half_made = found.made_by != 0 and not is_running(found.made_by)
         unnoted = found.made_by == 0 and without_secrets(record.inputs) == found.inputs
         # What nobody finished is nobody's, also where the run before was replacing it.
         if found.urn == record.urn and (half_made or (may_adopt and unnoted)):
@@ -220,15 +221,3 @@ def _texts(value: Value) -> Iterator[str]:
         case dict():
             for item in value.values():
                 yield from _texts(item)
-
-
-def _alive(process: int) -> bool:
-    if process == _NOBODY:
-        return False
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -12,6 +12,7 @@ from threading import BoundedSemaphore, Lock
 
 from offline.command.connection import PEER, Connection, remove_keys, write_config
 from offline.command.mux import MuxSession, NotOpened
+from offline.processes import is_running
 from offline.resources import Operation, ResourceError
 
 _FIRST_DELAY = 0.1
@@ -163,7 +164,7 @@ def _private_folder() -> Path:
     parent = Path(usual if len(usual) <= _LONGEST_TEMPORARY_PATH else "/tmp")  # noqa: S108 - private by mkdtemp
     for left in parent.glob(f"{_PREFIX}*-*"):
         owner = left.name.removeprefix(_PREFIX).partition("-")[0]
-        if owner.isdigit() and _is_ours(left) and not _runs(int(owner)):
+        if owner.isdigit() and _is_ours(left) and not is_running(int(owner)):
             shutil.rmtree(left, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
 
@@ -173,16 +174,6 @@ def _is_ours(path: Path) -> bool:
         return path.stat().st_uid == os.getuid()
     except FileNotFoundError:
         return False
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _tied_to_this_process() -> list[str]:
