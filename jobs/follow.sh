@@ -48,12 +48,20 @@ last_event() {
   [[ $last == end ]] && ended=1 || ended=0
 }
 
-# Without Slurm the job's runner writes where it is, as long as it lives.
+# A zombie has ended, although /proc still lists it (proc_pid_stat(5), field 3).
+is_running() {
+  local stat
+  { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 1
+  stat=${stat##*) }
+  [[ $stat != [ZX]* ]]
+}
+
+# Without Slurm, the job's runner writes the job's state to state.json while the runner lives.
 runner_state() {
   said=$(<"$run/state.json") now=GONE
   [[ $said =~ \"state\":\ \"([A-Z_]+)\" ]] && now=${BASH_REMATCH[1]}
   if [[ $said =~ \"pid\":\ ([0-9]+).*\"boot\":\ \"([0-9a-f-]+)\" ]]; then
-    [[ -d /proc/${BASH_REMATCH[1]} && ${BASH_REMATCH[2]} == "$(</proc/sys/kernel/random/boot_id)" ]] || now=GONE
+    is_running "${BASH_REMATCH[1]}" && [[ ${BASH_REMATCH[2]} == "$(</proc/sys/kernel/random/boot_id)" ]] || now=GONE
   fi
 }
 

@@ -6,7 +6,9 @@ scontrol is a stand-in that reads the state from a file: what is tested is the s
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,12 +53,15 @@ class Followed:
         return self.process.stdout.readline()
 
     def rest(self) -> str:
-        """What it still prints before it ends by itself."""
+        """Return the output up to the end of the script, which must end by itself before the deadline."""
         assert self.process is not None
         assert self.process.stdout is not None
         begin = time.monotonic()
+        deadline = threading.Timer(DEADLINE, self.process.kill)
+        deadline.start()
         text = self.process.stdout.read()
-        assert self.process.wait(DEADLINE) == 0
+        deadline.cancel()
+        assert self.process.wait(DEADLINE) == 0, f"still running after {DEADLINE} s"
         assert time.monotonic() - begin < LAG, "the job's own word of its end was not heard"
         return text
 
@@ -140,3 +145,14 @@ def test_it_ends_when_nobody_listens(followed: Followed) -> None:
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(DEADLINE) == 0
+
+
+def test_a_zombie_runner_counts_as_gone(followed: Followed) -> None:
+    runner = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, runner.pid, os.WEXITED | os.WNOWAIT)
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    order = {"state": "RUNNING", "runner": {"pid": runner.pid, "ticks": "1", "boot": boot}}
+    followed.write("state.json", json.dumps(order))
+    followed.start()
+    assert followed.rest().startswith('\x1e{"state"')
+    runner.wait()
