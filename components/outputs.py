@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from ipaddress import IPv4Address
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from components.errors import ContractError
+from components.host_key_format import HOST_KEY
 
 CONTRACT = 1
+
+# What is written into ssh's configuration matches in full: a line break or a leading hyphen would add an option.
+_ADDRESS = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
+_USER = r"[a-z_][a-z0-9_-]{0,31}"
+
+
+def _plain_address(text: str) -> str:
+    return str(IPv4Address(text))
+
+
+def _tunnel_words(words: tuple[str, ...]) -> tuple[str, ...]:
+    if not any(words[: len(known)] == known for known in _TUNNELS) or words.count("{port}") > 1:
+        raise ValueError("must be a command that opens a tunnel of Azure Bastion or Identity-Aware Proxy")
+    return words
+
+
+_TUNNELS = (("az", "network", "bastion", "tunnel"), ("gcloud", "compute", "start-iap-tunnel"))
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")]
+Address = Annotated[str, Field(pattern=f"^{_ADDRESS}$")]
+User = Annotated[str, Field(pattern=f"^{_USER}$")]
+Port = Annotated[int, Field(ge=1, le=65535)]
+PrivateIp = Annotated[str, AfterValidator(_plain_address)]
+HostKey = Annotated[str, Field(pattern=f"^(?:{HOST_KEY.pattern})$")]
+ProxyJump = Annotated[str, Field(pattern=f"^(?:{_USER}@)?{_ADDRESS}(?::[0-9]{{1,5}})?$")]
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9./_:=-]{0,512}(?:\{port\})?$")]
+TunnelCommand = Annotated[tuple[Word, ...], AfterValidator(_tunnel_words)]
 
 
 class _Out(BaseModel):
@@ -17,37 +46,42 @@ class _Out(BaseModel):
 
 
 class HeadOut(_Out):
-    """The head node. `user` runs jobs, `admin_user` has sudo; both take the stack's ssh key."""
+    """The head node. `user` runs jobs, `admin_user` has sudo; both take the stack's ssh key.
 
-    name: str
-    address: str
-    port: int
-    private_ip: str
-    user: str
-    admin_user: str
-    host_key: str
-    proxy_jump: str | None = None
+    `tunnel` is a command that listens on the loopback port that replaces "{port}" and forwards to the head's SSH port.
+    With it, `address` and `port` are those of `pulumi up`'s own tunnel, which nothing answers at after the `up`.
+    """
+
+    name: Name
+    address: Address
+    port: Port
+    private_ip: PrivateIp
+    user: User
+    admin_user: User
+    host_key: HostKey
+    proxy_jump: ProxyJump | None = None
+    tunnel: TunnelCommand | None = None
 
 
 class NodeOut(_Out):
     """A worker. `address` and `port` are where ssh reaches it directly; None: through the head."""
 
-    name: str
-    private_ip: str
-    group: str
+    name: Name
+    private_ip: PrivateIp
+    group: Name
     gpus: int
     gpu_type: str | None
     fabric: str
-    host_key: str
-    address: str | None = None
-    port: int = 22
+    host_key: HostKey
+    address: Address | None = None
+    port: Port = 22
 
 
 class ClusterOutputs(_Out):
     """The whole contract. `env` and `thresholds` are per node group; `thresholds` in GB/s of all-reduce busbw."""
 
     contract: Literal[1] = 1
-    name: str
+    name: Name
     provider: str
     scheduler: str
     head: HeadOut
@@ -60,8 +94,21 @@ class ClusterOutputs(_Out):
     usd_per_hour: float | None
 
 
-def ssh_command(head: Mapping[str, Any]) -> str:
-    """Return the command that logs in to the head as its admin, with the stack's `ssh_private_key` in an agent."""
+def dumped(outputs: ClusterOutputs) -> dict[str, Any]:
+    """Return the outputs as JSON values. `tunnel` is left out without one: readers before it refuse unknown fields."""
+    found = outputs.model_dump(mode="json")
+    if outputs.head.tunnel is None:
+        del found["head"]["tunnel"]
+    return found
+
+
+def ssh_command(head: Mapping[str, Any], stack: str) -> str:
+    """Return the command that logs in to the head as its admin.
+
+    Without a tunnel it is ssh's own, for which the stack's `ssh_private_key` is in an agent.
+    """
+    if head.get("tunnel"):
+        return f"yard ssh --admin --stack {stack}"
     jump = f"-J {head['proxy_jump']} " if head.get("proxy_jump") else ""
     return f"ssh {jump}-p {head['port']} {head['admin_user']}@{head['address']}"
 
