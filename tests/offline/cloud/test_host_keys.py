@@ -1,0 +1,66 @@
+"""The resource of host keys in the real engine: what it remembers between runs, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from components.host_keys import ACCEPT
+from tests.offline.cloud.stack import ROOT, Run, TestStack
+
+pytestmark = pytest.mark.engine
+
+_PROGRAM = """
+import os
+from components.host_keys import ACCEPT, HostKeys
+
+offers = json.load(open("offers.json"))
+accepted = [name for name in os.environ.get(ACCEPT, "").split(",") if name]
+pulumi.export("known", HostKeys("host-keys", "yard", offers, accepted).known)
+"""
+
+
+def key(letter: str) -> str:
+    return f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{letter * 43}"
+
+
+def up(stack: TestStack, offers: dict[str, tuple[str, str]], *options: str) -> Run:
+    """Run `up` on machines by name, each with its id and the key that it offers."""
+    listed: list[dict[str, Any]] = [
+        {"name": name, "machine": machine, "key": text, "declared": False} for name, (machine, text) in offers.items()
+    ]
+    (stack.folder / "offers.json").write_text(json.dumps(listed))
+    return stack.up(*options)
+
+
+def test_the_first_key_of_a_machine_stays_until_a_person_accepts_another(stack: TestStack) -> None:
+    # The engine starts the provider in a process of its own.
+    stack.environment["PYTHONPATH"] = str(ROOT)
+    stack.write(_PROGRAM)
+    none = up(stack, {"head": ("1", ""), "gpu-0": ("2", ""), "gpu-1": ("3", key("c"))})
+    assert none.code != 0
+    assert "no SSH host key is known of head, gpu-0. Fix: " in none.text, none
+    assert "Traceback" not in none.text, none
+    first = up(stack, {"head": ("1", key("a")), "gpu-0": ("2", key("b"))})
+    assert first.code == 0, first
+    known = stack.outputs()["known"]
+    assert known == {"head": {"machine": "1", "key": key("a")}, "gpu-0": {"machine": "2", "key": key("b")}}
+    # An evicted machine answers nothing.
+    silent = up(stack, {"head": ("1", key("a")), "gpu-0": ("2", "")}, "--expect-no-changes")
+    assert silent.code == 0, silent
+    changed = {"head": ("1", key("a")), "gpu-0": ("2", key("x"))}
+    refused = up(stack, changed)
+    assert refused.code != 0
+    assert f"{ACCEPT}=gpu-0" in refused.text, refused
+    assert stack.outputs()["known"] == known
+    stack.environment[ACCEPT] = "gpu-0"
+    assert up(stack, changed).code == 0
+    del stack.environment[ACCEPT]
+    again = up(stack, changed, "--expect-no-changes")
+    assert again.code == 0, again
+    assert stack.outputs()["known"]["gpu-0"] == {"machine": "2", "key": key("x")}
+    # A new machine has a new key, and the old one is forgotten.
+    assert up(stack, {"head": ("1", key("a")), "gpu-0": ("4", key("d"))}).code == 0
+    assert stack.outputs()["known"]["gpu-0"] == {"machine": "4", "key": key("d")}
