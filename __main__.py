@@ -23,7 +23,7 @@ async def program() -> pulumi.Inputs:
     return {
         "cluster": cluster.outputs,
         "head_address": cluster.outputs["head"]["address"],
-        "ssh": cluster.outputs["head"].apply(ssh_command),
+        "ssh": cluster.outputs["head"].apply(lambda head: ssh_command(head, pulumi.get_stack())),
         "usd_per_hour": cluster.outputs["usd_per_hour"],
         "ssh_private_key": cluster.ssh_private_key,
     }

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 
 import pulumi
 from pulumi_command import remote
 
 from components.handover import handover_files, pack
+from components.host_keys import ACCEPT, HostKeys
 from components.keys import ClusterKeys
 from components.plan import ClusterPlan
 from components.platforms.base import Host
+from components.tunnel import opened
 
-_DIAL_ATTEMPTS = 60
+_DIAL_ATTEMPTS = 190
+"""Failed attempts to connect before the bring-up fails: a quarter of an hour, the time that a GPU machine may take from
+power-on to its first SSH answer. A refused connection fails at once, so the pauses alone count: 0.1 s, growing by half
+up to 5 s, which makes 911 s (pulumi/pulumi-command@010bd8e:provider/pkg/provider/remote/connection.go, dialWithRetry;
+pulumi/pulumi@242a78a:sdk/go/common/util/retry/until.go; read 2026-11-22)."""
 _DIAL_SECONDS = 15
-"""A GPU machine may take a quarter of an hour from power-on to its first ssh."""
 
 
-def _handover(plan: ClusterPlan, host_keys: Sequence[str], secrets: Sequence[str]) -> str:
-    names = (host.name for host in plan.hosts)
-    return pack(handover_files(plan, dict(zip(names, host_keys, strict=True)), *secrets))
+def _handover(plan: ClusterPlan, host_keys: Mapping[str, str], secrets: Sequence[str]) -> str:
+    return pack(handover_files(plan, host_keys, *secrets))
 
 
 class BringUp(pulumi.ComponentResource):
@@ -28,8 +33,8 @@ class BringUp(pulumi.ComponentResource):
 
     ready: pulumi.Output[str]
     """The gate's last words; known only when the cluster works."""
-    host_keys: pulumi.Output[list[str]]
-    """The hosts' ssh host keys, in the plan's order."""
+    host_keys: pulumi.Output[dict[str, str]]
+    """The hosts' SSH host keys by name."""
 
     def __init__(
         self,
@@ -41,17 +46,17 @@ class BringUp(pulumi.ComponentResource):
     ) -> None:
         super().__init__("trainyard:index:BringUp", name, {}, opts)
         head = hosts[0]
+        self.host_keys = _host_keys(name, plan, hosts, pulumi.ResourceOptions(parent=self))
         connection = remote.ConnectionArgs(
-            host=head.address,
+            host=head.address if head.tunnel is None else opened(head.tunnel, head.port),
             port=pulumi.Output.from_input(head.port).apply(float),
             user=head.user,
             private_key=keys.admin_private,
-            host_key=head.host_key,
+            host_key=self.host_keys.apply(lambda known: known[plan.head.name]),
             proxy=head.proxy,
             dial_error_limit=_DIAL_ATTEMPTS,
             per_dial_timeout=_DIAL_SECONDS,
         )
-        self.host_keys = pulumi.Output.all(*(host.host_key for host in hosts))
         secrets = pulumi.Output.all(keys.munge_key, keys.cluster_private)
         packed: pulumi.Output[str] = self.host_keys.apply(
             lambda known: secrets.apply(lambda told: _handover(plan, known, told))
@@ -79,6 +84,22 @@ class BringUp(pulumi.ComponentResource):
         # The gate speaks of nodes and stages only; nothing of the hand-over is in its words.
         self.ready = pulumi.Output.unsecret(gate.stdout).apply(_last_line)
         self.register_outputs({"ready": self.ready})
+
+
+def _host_keys(
+    name: str, plan: ClusterPlan, hosts: Sequence[Host], opts: pulumi.ResourceOptions
+) -> pulumi.Output[dict[str, str]]:
+    """Return the key of each host by name, out of what the platform offers now and what the stack knows already."""
+    facts = pulumi.Output.all(*(fact for host in hosts for fact in (host.machine_id, host.host_key)))
+    offers = facts.apply(
+        lambda found: [
+            {"name": host.plan.name, "machine": machine, "key": key, "declared": host.host_key_declared}
+            for host, machine, key in zip(hosts, found[::2], found[1::2], strict=True)
+        ]
+    )
+    accepted = [host for host in os.environ.get(ACCEPT, "").split(",") if host]
+    known = HostKeys(f"{name}-host-keys", plan.name, offers, accepted, opts).known
+    return known.apply(lambda hosts: {host: kept["key"] for host, kept in hosts.items()})
 
 
 def _started(host: Host) -> pulumi.Output[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pulumi
@@ -13,22 +13,26 @@ from components.catalog import fabrics
 from components.cloud_init import AccessKeys, SharedFiles, render_user_data
 from components.demand import hourly_price
 from components.keys import ClusterKeys
-from components.outputs import ClusterOutputs, HeadOut, NodeOut
+from components.outputs import ClusterOutputs, HeadOut, NodeOut, dumped
 from components.plan import ClusterPlan
 from components.platforms import platform_class
 from components.platforms.base import Host, PlatformArgs, Render
 from components.spec import ClusterSpec
+from components.tunnel import require
 
 JOB_USER = "trainer"
 
 
 def _outputs(
-    plan: ClusterPlan, hosts: Sequence[Host], places: Sequence[Any], host_keys: Sequence[str]
+    plan: ClusterPlan,
+    hosts: Sequence[Host],
+    places: Sequence[Any],
+    host_keys: Mapping[str, str],
+    tunnel: Sequence[str] | None,
 ) -> dict[str, Any]:
-    rows = zip(places[::2], places[1::2], host_keys, strict=True)
     direct = {host.plan.name for host in hosts if not host.through_head}
-    reached = {host.name: row for host, row in zip(plan.hosts, rows, strict=True)}
-    address, port, host_key = reached[plan.head.name]
+    reached = dict(zip((host.name for host in plan.hosts), zip(places[::2], places[1::2], strict=True), strict=True))
+    address, port = reached[plan.head.name]
     head = HeadOut(
         name=plan.head.name,
         address=address,
@@ -36,8 +40,9 @@ def _outputs(
         private_ip=str(plan.head.private_ip),
         user=JOB_USER,
         admin_user=hosts[0].user,
-        host_key=host_key,
+        host_key=host_keys[plan.head.name],
         proxy_jump=hosts[0].proxy_jump,
+        tunnel=None if tunnel is None else tuple(tunnel),
     )
     nodes = tuple(
         NodeOut(
@@ -49,7 +54,7 @@ def _outputs(
             fabric=host.machine.fabric,
             address=reached[host.name][0] if host.name in direct else None,
             port=int(reached[host.name][1]),
-            host_key=reached[host.name][2],
+            host_key=host_keys[host.name],
         )
         for host in plan.nodes
     )
@@ -64,7 +69,7 @@ def _outputs(
         thresholds={group: machine.busbw_floor for group, machine in first.items()},
         usd_per_hour=hourly_price(plan).total,
     )
-    return outputs.model_dump(mode="json")
+    return dumped(outputs)
 
 
 class Cluster(pulumi.ComponentResource):
@@ -88,7 +93,10 @@ class Cluster(pulumi.ComponentResource):
             )
 
         self._plan, self._keys = plan, keys
-        self._platform = platform_class(plan.provider)(
+        kind = platform_class(plan.provider)
+        if tunnel := kind.tunnel(spec):
+            require(tunnel)
+        self._platform = kind(
             f"{name}-{plan.provider}",
             PlatformArgs(
                 spec=spec.platform,
@@ -115,7 +123,10 @@ class Cluster(pulumi.ComponentResource):
         places = pulumi.Output.all(*(place for host in hosts for place in (host.address, host.port)))
         # Within one another, since Output.all would make outputs of all that it is given, down to the last word. The
         # contract describes a cluster that works, so it waits for the gate.
+        tunnel = pulumi.Output.from_input(hosts[0].tunnel)
         self.outputs = bringup.ready.apply(
-            lambda _: bringup.host_keys.apply(lambda keys: places.apply(lambda at: _outputs(plan, hosts, at, keys)))
+            lambda _: bringup.host_keys.apply(
+                lambda keys: tunnel.apply(lambda way: places.apply(lambda at: _outputs(plan, hosts, at, keys, way)))
+            )
         )
         self.register_outputs({"outputs": self.outputs})

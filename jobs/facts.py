@@ -6,14 +6,14 @@ back into these, since a command should not wait for pydantic to be imported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """The head node. `user` runs jobs, `admin_user` has sudo."""
+    """The head node. `user` runs jobs, `admin_user` has sudo. `tunnel`: the command that opens one to it."""
 
     name: str
     address: str
@@ -23,6 +23,7 @@ class Head:
     admin_user: str
     host_key: str
     proxy_jump: str | None
+    tunnel: Sequence[str] | None
 
 
 @dataclass(frozen=True, kw_only=True)

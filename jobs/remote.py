@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from jobs.errors import RemoteError
-from jobs.ssh_config import ADMIN_SUFFIX, host_names
+from jobs.ssh_config import ADMIN_SUFFIX, TUNNEL_LOG, host_names
 from jobs.stack import Stack, load_stack
 
 _SSH_FAILED = 255
@@ -60,6 +60,11 @@ class Remote:
         head = self.stack.cluster.head
         if done.returncode != _SSH_FAILED:
             raise RemoteError(said)
+        if head.tunnel and (reason := self._tunnel_reason()):
+            raise RemoteError(
+                f"cannot reach {head.name}: no tunnel: {reason}. Fix: log in if it asks for that; otherwise "
+                f"`pulumi up -s {self.stack.name} --refresh` starts a head that has stopped"
+            )
         raise RemoteError(
             f"cannot reach {head.name} ({head.address} port {head.port}): {said}; "
             f"is it running? `pulumi up -s {self.stack.name} --refresh` starts what has stopped"
@@ -92,6 +97,10 @@ class Remote:
             raise RemoteError("ssh is missing on this machine; install the openssh-client package") from None
         except subprocess.TimeoutExpired:
             raise RemoteError(f"{argv[3]} did not finish within {seconds:.0f} s; look with `yard doctor`") from None
+
+    def _tunnel_reason(self) -> str:
+        log = self.stack.folder / TUNNEL_LOG
+        return log.read_text().strip() if log.is_file() else ""
 
     def _worth_another(self, done: subprocess.CompletedProcess[bytes]) -> bool:
         if done.returncode != _SSH_FAILED or self._refreshed:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from jobs.facts import Cluster, Head, Node
 
 ADMIN_SUFFIX = "-admin"
 """`ssh yard-head-admin` is yard-head as the user with sudo."""
+
+
+TUNNEL_LOG = "tunnel.log"
+"""Why the last tunnel could not be opened; ssh hides what a ProxyCommand prints. Empty after a success."""
+_TUNNEL_SECONDS = 50
+"""Longer than the relay tries, so that its reason is known when ssh gives up."""
+RELAY = Path(__file__).resolve().parent.parent / "components" / "relay.py"
 
 
 def host_names(cluster: Cluster) -> list[str]:
@@ -51,14 +61,23 @@ def ssh_config(cluster: Cluster, folder: str, control: str) -> str:
         ),
     )
     head = cluster.head
-    # Not ProxyJump: the machine in between is not the cluster's, so the user's own keys and known hosts lead there.
-    jump = (f"ProxyCommand ssh -W [%h]:%p ssh://{head.proxy_jump}",) if head.proxy_jump else ()
-    blocks = [_pair(head, head.address, head.port, cluster, jump)]
+    blocks = [_pair(head, head.address, head.port, cluster, _way_to(head, folder))]
     for node in cluster.nodes:
         direct = node.address is not None
         address, port = (node.address or node.private_ip), (node.port if direct else 22)
         blocks.append(_pair(node, address, port, cluster, () if direct else (f"ProxyJump {head.name}",)))
     return "# Written by yard from the stack's outputs; it is renewed when they change.\n" + "".join(blocks) + common
+
+
+def _way_to(head: Head, folder: str) -> Sequence[str]:
+    if head.tunnel:
+        relay = (sys.executable, "-I", str(RELAY), "stdio", f"{folder}/{TUNNEL_LOG}", *head.tunnel)
+        # A percent sign begins a token of ssh's own.
+        return (f"ProxyCommand {shlex.join(relay).replace('%', '%%')}", f"ConnectTimeout {_TUNNEL_SECONDS}")
+    if head.proxy_jump:
+        # Not ProxyJump: the proxy is not part of the cluster, so the user's own keys and known hosts are used there.
+        return (f"ProxyCommand ssh -W [%h]:%p ssh://{head.proxy_jump}",)
+    return ()
 
 
 def _pair(host: Head | Node, address: str, port: int, cluster: Cluster, jump: Sequence[str]) -> str:

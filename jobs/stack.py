@@ -17,11 +17,11 @@ from urllib.parse import urlparse
 from components.errors import ContractError
 from jobs.errors import StackError
 from jobs.facts import Cluster, cluster_of
-from jobs.ssh_config import control_path, known_hosts, ssh_config
+from jobs.ssh_config import TUNNEL_LOG, control_path, known_hosts, ssh_config
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PROJECT = "trainyard"
-_FORMAT = 1
+_FORMAT = 2
 """Raised when the files' layout changes, so that older ones are made anew."""
 
 _PULUMI_SECONDS = 120
@@ -75,7 +75,7 @@ def forget(folder: Path) -> None:
     for socket in glob(f"{control[1]}*") if control else ():
         command = ["ssh", "-F", "/dev/null", "-o", f"ControlPath={socket}", "-O", "exit", "any"]
         subprocess.run(command, capture_output=True, check=False)
-    for name in ("config", "known_hosts", "id_ed25519", "outputs.json"):
+    for name in ("config", "known_hosts", "id_ed25519", "outputs.json", TUNNEL_LOG):
         (folder / name).unlink(missing_ok=True)
 
 

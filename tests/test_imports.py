@@ -15,9 +15,19 @@ from components.platforms import PLATFORMS
 
 ROOT = Path(__file__).parent.parent
 COMPONENTS = sorted((ROOT / "components").rglob("*.py"))
-KNOWS_PULUMI = {"settings.py", "cluster.py", "bringup.py", "keys.py", "sdk_savings.py"}
+KNOWS_PULUMI = {"settings.py", "cluster.py", "bringup.py", "keys.py", "host_keys.py", "tunnel.py", "sdk_savings.py"}
 """The stages that create things or read configuration, and what relieves the SDK; besides them, only platforms."""
-ABOVE_PLATFORMS = {"settings", "cluster", "bringup", "keys", "checks", "stackfile", "sdk_savings"}
+ABOVE_PLATFORMS = {
+    "settings",
+    "cluster",
+    "bringup",
+    "keys",
+    "host_keys",
+    "tunnel",
+    "checks",
+    "stackfile",
+    "sdk_savings",
+}
 
 
 def place(file: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -21,6 +21,18 @@ Render = Callable[[HostPlan], str]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tunnel:
+    """How the machine that runs Pulumi reaches a head without a public address."""
+
+    program: str
+    """The cloud's command line, which opens the tunnel."""
+    port: int
+    """The loopback port at which the head is reached while a deployment runs."""
+    option: str
+    """Where the stack file sets the port."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Host:
     """A machine that exists: all that the neutral code ever knows about it."""
 
@@ -31,7 +43,9 @@ class Host:
     user: str
     """The admin user, with sudo."""
     host_key: pulumi.Output[str]
-    """Its ssh host key ("ssh-ed25519 AAAA..."), learned over a channel other than ssh."""
+    """Its ssh host key ("ssh-ed25519 AAAA..."), learned over a channel other than ssh; "" if none is available now."""
+    host_key_declared: bool = False
+    """Whether the stack file states the key, so that a changed one was changed on purpose."""
     machine_id: pulumi.Output[str]
     """Changes if and only if the machine is a new one with an empty disk."""
     boots: pulumi.Output[int] | None = None
@@ -39,6 +53,9 @@ class Host:
     clouds: a machine that was stopped and started there returns to service by itself, and no `up` waits for it."""
     through_head: bool = False
     """Whether ssh reaches `address` from the head only."""
+    tunnel: pulumi.Output[Sequence[str]] | None = None
+    """The command that opens a tunnel to its SSH port, once the host and the tunnel's service exist. It listens on the
+    loopback port that replaces "{port}", and runs until it is interrupted."""
     proxy: ProxyConnectionArgs | None = None
     """The machine between here and `address`; None: there is none."""
     proxy_jump: str | None = None
@@ -79,6 +96,11 @@ class Platform(pulumi.ComponentResource):
     def wire_user_data(text: str) -> bytes:
         """Return what a machine is given of rendered user-data: the text, unless the platform's limit is narrow."""
         return text.encode()
+
+    @staticmethod
+    def tunnel(cluster: ClusterSpec) -> Tunnel | None:
+        """Return the tunnel that the cluster's head is reached through, or None if it is reached without one."""
+        return None
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(f"trainyard:index:{type(self).__name__}", name, {}, opts)

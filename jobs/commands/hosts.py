@@ -35,6 +35,9 @@ def ssh(
 
     remote = remote_of(stack)
     words = context.meta.get(AfterDashes.META, ())
+    if remote.stack.cluster.head.tunnel and not as_json:
+        # Why a tunnel fails is hidden by ssh; this reports it, and makes the connection that the next ssh shares.
+        remote.run("true")
     argv = remote.argv(shell(words) if words else None, remote.host(node, admin=admin))
     if as_json:
         say_json({"argv": argv})

@@ -15,7 +15,7 @@ import jobs.stack
 from components.outputs import ClusterOutputs, HeadOut, NodeOut
 from jobs.facts import Cluster, cluster_of
 
-HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFoRtHeTeStSoNlYnOtARealHoStKeYaTaLl0"
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFoRtHeTeStSoNlYnOtARealHoStKeYaTaLl00000000"
 
 
 def outputs(gpus: int, gpu_type: str | None, count: int, floor: float | None) -> ClusterOutputs:

@@ -121,5 +121,6 @@ def _told(host: Host) -> pulumi.Output[dict[str, Any]]:
         host_key=host.host_key,
         machine_id=host.machine_id,
         boots=host.boots,
+        tunnel=host.tunnel,
         through_head=host.through_head,
     )

@@ -29,6 +29,7 @@ KEYS = {
     "cluster_public": "ssh-ed25519 AAAAcluster cluster@cluster",
     "munge_key": "U0VDUkVULU9GLU1VTkdF",
 }
+HOST_KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{'k' * 43}"
 SECRETS = [word for name, word in KEYS.items() if "public" not in name]
 ANYBODY = {"0.0.0.0/0", "::/0", "*", "Internet"}
 
@@ -64,6 +65,10 @@ def whole_answer(part: Contract) -> Answer:
     """Return a platform's answers, with those of what every cluster has."""
 
     def answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
+        if args.name.endswith("-host-keys"):
+            # What the platforms' recorders offer is too short for a key.
+            names = [offer["name"] for offer in args.inputs["offers"]]
+            return "host-keys", {**args.inputs, "known": {name: {"machine": name, "key": HOST_KEY} for name in names}}
         if args.name.endswith("-keys"):
             return "keys", {**args.inputs, **KEYS}
         if args.typ == "command:remote:Command":

@@ -56,6 +56,8 @@ class Network(pulumi.ComponentResource):
     """Id of the nodes' subnet. It exists with its rules and its way out, so machines may come."""
     netapp: pulumi.Output[str] | None = None
     """Id of the subnet delegated to NetApp Files."""
+    bastion: pulumi.Output[str] | None = None
+    """Id of the Bastion."""
 
     def __init__(self, name: str, site: Site, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:azure:Network", name, {}, opts)
@@ -67,7 +69,7 @@ class Network(pulumi.ComponentResource):
         if args.netapp is not None:
             self.netapp = self._netapp_subnet(args.netapp).id
         if args.bastion is not None:
-            self._bastion(args.bastion)
+            self.bastion = self._bastion(args.bastion).id
         self.register_outputs({})
 
     def _network(self) -> VirtualNetwork:
@@ -115,7 +117,7 @@ class Network(pulumi.ComponentResource):
         self._last = subnet
         return subnet
 
-    def _bastion(self, cidr: IPv4Network) -> None:
+    def _bastion(self, cidr: IPv4Network) -> BastionHost:
         subnet = Subnet(
             f"{self._name}-bastion",
             subnet_name=_BASTION_SUBNET,
@@ -127,7 +129,7 @@ class Network(pulumi.ComponentResource):
         self._last = subnet
         name = f"{self._site.cluster}-bastion"
         address = public_address(name, self._site, self._child)
-        BastionHost(
+        return BastionHost(
             name,
             bastion_host_name=name,
             resource_group_name=self._site.group,

@@ -23,9 +23,11 @@ from components.platforms.azure.network import Network, NetworkArgs, public_addr
 from components.platforms.azure.site import Site
 from components.platforms.azure.spec import Spec
 from components.platforms.azure.storage import Shared, StorageArgs, head_disk
-from components.platforms.base import Host, Platform, PlatformArgs
+from components.platforms.azure.tunnel import PROGRAM, tunnel_command
+from components.platforms.base import Host, Platform, PlatformArgs, Tunnel
 from components.platforms.lean import keeping
 from components.platforms.narrow import narrow_import
+from components.spec import ClusterSpec
 
 with narrow_import("pulumi_azure_native.compute"):
     from pulumi_azure_native.compute.virtual_machine import VirtualMachine
@@ -50,6 +52,13 @@ class AzurePlatform(Platform):
     def wire_user_data(text: str) -> bytes:
         """Return it as gzip, which cloud-init knows by its first bytes: plain, it would be two thirds of the limit."""
         return pack(text)
+
+    @staticmethod
+    def tunnel(cluster: ClusterSpec) -> Tunnel | None:
+        """Return Bastion's tunnel, if the head has no public address."""
+        if cluster.access.via != "bastion" or not isinstance(cluster.platform, Spec):
+            return None
+        return Tunnel(program=PROGRAM, port=cluster.platform.bastion_port, option="cluster.platform.bastion_port")
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         if not isinstance(args.spec, Spec):
@@ -166,10 +175,12 @@ class AzurePlatform(Platform):
 
     def _host(self, host: HostPlan, made: VirtualMachine) -> Host:
         address, port = self._reached(host)
+        bastion = self._network.bastion if host.role is Role.HEAD else None
         return Host(
             plan=host,
             address=address,
             port=port,
+            tunnel=tunnel_command(bastion, made.id) if bastion is not None else None,
             user=ADMIN_USER,
             host_key=host_key(made, host.name, self._site),
             machine_id=made.vm_id,

@@ -39,17 +39,14 @@ def services_stand_beside(planned: Planned) -> Iterator[Problem]:
 
 
 def tunnel_told(planned: Planned) -> Iterator[Problem]:
-    """Bastion leads in through a tunnel that somebody must open, where Pulumi runs and while it runs."""
-    if planned.spec.access.via != "bastion":
-        return
-    name, port = planned.plan.name, azure_spec(planned).bastion_port
-    yield Problem(
-        path="cluster.access.via",
-        rule=f"the head is reached at 127.0.0.1:{port}, through a tunnel that you open as soon as it exists",
-        fix=f"run: az network bastion tunnel --name {name}-bastion --resource-group {name}-trainyard "
-        f"--target-resource-id $(az vm show -g {name}-trainyard -n {planned.plan.head.name} --query id -o tsv) "
-        f"--resource-port 22 --port {port}",
-    )
+    """A head without a public address is reached through a tunnel, which needs a command on the user's machine."""
+    if planned.spec.access.via == "bastion":
+        yield Problem(
+            path="cluster.access.via",
+            rule="`pulumi up` and `yard` reach the head through a tunnel that they open with "
+            "`az network bastion tunnel`",
+            fix="install the Azure CLI (az) where they run, and log in with `az login`",
+        )
 
 
 def rights_told(planned: Planned) -> Iterator[Problem]:

@@ -80,7 +80,7 @@ class Spec(PlatformSpec):
     head_may_power_nodes: bool = False
     """Whether the head gets an identity that may start and deallocate the cluster's machines, and nothing else."""
     bastion_port: Annotated[int, Field(ge=1024, le=65535, strict=True)] = 22200
-    """The local end of the tunnel to the head, with `access.via: bastion`."""
+    """The loopback port of the tunnel to the head while `pulumi up` runs, with `access.via: bastion`."""
 
     @field_validator("services_cidr")
     @classmethod

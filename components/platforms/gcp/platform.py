@@ -10,7 +10,7 @@ from pulumi_gcp import serviceaccount
 
 from components.cloud_init import ADMIN_USER, SharedFiles
 from components.plan import HostPlan, Role
-from components.platforms.base import Host, Platform, PlatformArgs
+from components.platforms.base import Host, Platform, PlatformArgs, Tunnel
 from components.platforms.gcp.families import family_of
 from components.platforms.gcp.hostkeys import host_key
 from components.platforms.gcp.instance import DATA_DISK, DiskArgs, MachineArgs, machine
@@ -20,7 +20,9 @@ from components.platforms.gcp.procurement import Wish, procurement
 from components.platforms.gcp.sdk import narrow_import
 from components.platforms.gcp.spec import Spec
 from components.platforms.gcp.storage import SHARE, DataDiskArgs, FilestoreArgs, data_disk, filestore_instance, nfs_of
+from components.platforms.gcp.tunnel import PROGRAM, tunnel_command
 from components.platforms.lean import keeping
+from components.spec import ClusterSpec
 
 with narrow_import():
     from pulumi_gcp.compute._inputs import ResourcePolicyGroupPlacementPolicyArgs
@@ -39,6 +41,13 @@ class GcpPlatform(Platform):
     """Bytes of one metadata value."""
     largest_disk_gib: ClassVar[int | None] = 65536
     """Persistent Disk (Google, "About Persistent Disk")."""
+
+    @staticmethod
+    def tunnel(cluster: ClusterSpec) -> Tunnel | None:
+        """Return Identity-Aware Proxy's tunnel, if the head has no public address."""
+        if cluster.access.via != "bastion" or not isinstance(cluster.platform, Spec):
+            return None
+        return Tunnel(program=PROGRAM, port=cluster.platform.iap_port, option="cluster.platform.iap_port")
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         if not isinstance(args.spec, Spec):
@@ -184,10 +193,12 @@ class GcpPlatform(Platform):
 
     def _host(self, host: HostPlan, made: Instance) -> Host:
         address, port = self._reached(host)
+        tunnelled = host.role is Role.HEAD and self._args.cluster.access.via == "bastion"
         return Host(
             plan=host,
             address=address,
             port=port,
+            tunnel=tunnel_command(made.name, self._spec.zone, self._spec.project) if tunnelled else None,
             user=ADMIN_USER,
             host_key=host_key(made, self._spec.project),
             machine_id=made.instance_id,

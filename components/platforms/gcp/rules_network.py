@@ -55,13 +55,12 @@ def networks_told(planned: Planned) -> Iterator[Problem]:
 
 
 def tunnel_told(planned: Planned) -> Iterator[Problem]:
-    """Nobody else keeps the tunnel open: without it the bring-up waits at a port where nothing listens."""
-    spec = gcp_spec(planned)
+    """A head without a public address is reached through a tunnel, which needs a command on the user's machine."""
     if planned.spec.access.via == "bastion":
         yield Problem(
             path="cluster.access.via",
-            rule=f"the head is reached at 127.0.0.1:{spec.iap_port}, through a tunnel that you keep open",
-            fix="run this in a second terminal once the head exists: gcloud compute start-iap-tunnel "
-            f"{planned.plan.head.name} 22 --local-host-port=127.0.0.1:{spec.iap_port} "
-            f"--zone={spec.zone} --project={spec.project}",
+            rule="`pulumi up` and `yard` reach the head through a tunnel that they open with "
+            "`gcloud compute start-iap-tunnel`",
+            fix="install the Google Cloud CLI (gcloud) where they run, log in with `gcloud auth login`, and have the "
+            "role roles/iap.tunnelResourceAccessor",
         )

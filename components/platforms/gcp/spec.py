@@ -84,7 +84,7 @@ class Spec(PlatformSpec):
     protect_storage: bool = True
     """Whether Filestore or the head's data disk survives `destroy`. To lose them on purpose: false, `up`, `destroy`."""
     iap_port: Annotated[int, Field(ge=1024, le=65535, strict=True)] = 22200
-    """The local end of the tunnel to the head, with `access.via: bastion`."""
+    """The loopback port of the tunnel to the head while `pulumi up` runs, with `access.via: bastion`."""
 
     @field_validator("fabric_cidr")
     @classmethod

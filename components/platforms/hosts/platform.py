@@ -85,6 +85,7 @@ class HostsPlatform(Platform):
             port=entry.port,
             user=ADMIN_USER,
             host_key=pulumi.Output.from_input(entry.host_key or ""),
+            host_key_declared=True,
             machine_id=files.stdout,
             through_head=host.role is Role.WORKER and entry.proxy_jump is not None,
             proxy=route.proxy,

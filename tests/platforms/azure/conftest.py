@@ -32,6 +32,8 @@ def answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
             # A list goes in and a mapping comes out.
             given = args.inputs.get("identity", {}).get("userAssignedIdentities", [])
             outputs["identity"] = {"type": "UserAssigned", "userAssignedIdentities": {one: {} for one in given}}
+        case "BastionHost":
+            return f"{GROUP}/{name}/providers/Microsoft.Network/bastionHosts/{args.name}", outputs
         case "PublicIPAddress":
             outputs["ipAddress"] = "192.0.2.7"
         case "StorageAccount":

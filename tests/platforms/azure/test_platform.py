@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import shlex
 from typing import Any
 
 import pytest
@@ -81,6 +82,12 @@ def test_with_a_bastion_ssh_comes_from_its_subnet_only(build: Build) -> None:
     host = built.one("network:BastionHost", "hopper-bastion")
     assert (host["sku"], host["enableTunneling"]) == ({"name": "Standard"}, True)
     assert (built.hosts[0]["address"], built.hosts[0]["port"]) == ("127.0.0.1", 22200)
+    # The options of bastion 1.4 (_params.py); the subscription and the group are the Bastion's own.
+    assert shlex.join(built.hosts[0]["tunnel"]) == (
+        "az network bastion tunnel --subscription s --resource-group hopper-trainyard --name hopper-bastion "
+        "--target-resource-id id-hopper-head --resource-port 22 --port '{port}'"
+    )
+    assert [host["tunnel"] for host in built.hosts[1:]] == [None, None]
     assert "hopper-head-address" not in built.all(ADDRESS)
 
 

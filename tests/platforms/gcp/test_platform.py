@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
@@ -90,6 +91,12 @@ def test_with_a_bastion_ssh_comes_from_googles_proxy_only(build: Build) -> None:
     assert ("35.235.240.0/20",) in sources
     assert not built.all("compute/address:Address")
     assert (built.hosts[0]["address"], built.hosts[0]["port"]) == ("127.0.0.1", 22200)
+    # The parser of Google Cloud SDK 528.0.0 accepts these options.
+    assert shlex.join(built.hosts[0]["tunnel"]) == (
+        "gcloud compute start-iap-tunnel mega-head 22 '--local-host-port=127.0.0.1:{port}' --zone=us-central1-a "
+        "--project=my-project-123456"
+    )
+    assert {host["tunnel"] for host in built.hosts[1:]} == {None}
 
 
 def test_every_network_lets_its_own_hosts_speak(build: Build) -> None:

@@ -14,7 +14,7 @@ from components.platforms.local.image import GoldenImage, image_id
 from components.platforms.local.paths import socket_folder
 from components.platforms.local.process import end, started_under
 
-HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFakeFakeFakeFakeFakeFakeFakeFakeFakeFakeFake"
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFakeFakeFakeFakeFakeFakeFakeFakeFakeFakeFak"
 
 # Starts like the real one: returns once a process of its own session runs, whose arguments name the pidfile.
 _QEMU = """

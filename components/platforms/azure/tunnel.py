@@ -1,0 +1,31 @@
+"""The command that opens a tunnel through Azure Bastion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pulumi
+
+PROGRAM = "az"
+
+
+def tunnel_command(bastion: pulumi.Output[str], machine: pulumi.Output[str]) -> pulumi.Output[Sequence[str]]:
+    """Return the command, with "{port}" for the local port. `bastion` and `machine` are resource ids.
+
+    The subscription is the Bastion's: the default of `az login` may be another than the one that Pulumi uses.
+    Options: Azure/azure-cli-extensions@0928ba2:src/bastion/azext_bastion/_params.py (read 2026-11-22). The extension
+    `bastion` has the command; az installs it when no terminal is attached
+    (Azure/azure-cli@0363f19:src/azure-cli-core/azure/cli/core/extension/dynamic_install.py).
+    """
+    return pulumi.Output.all(bastion, machine).apply(lambda ids: _command(*ids))
+
+
+def _command(bastion: str, machine: str) -> Sequence[str]:
+    # /subscriptions/ID/resourceGroups/GROUP/providers/Microsoft.Network/bastionHosts/NAME
+    _, _, subscription, _, group, *_, name = bastion.split("/")
+    return (
+        PROGRAM,
+        *("network", "bastion", "tunnel"),
+        *("--subscription", subscription, "--resource-group", group, "--name", name),
+        *("--target-resource-id", machine, "--resource-port", "22", "--port", "{port}"),
+    )
