@@ -36,7 +36,7 @@ _ANSWER_SECONDS = 30.0
 """How long an accepted connection may stay silent. An SSH server speaks first, within its first second."""
 _LONGEST_PAUSE = 15.0
 
-_FINAL = ("az login", "gcloud auth login", "AuthorizationFailed", "argument error", "unrecognized arguments")
+_FINAL = ("az login", "gcloud auth login", "AuthorizationFailed", "unrecognized arguments")
 """Parts of messages after which another attempt cannot succeed: no login, no permission, an option that the installed
 version lacks. Sources: azure-cli core/_profile.py, googlecloudsdk core/credentials, Azure Resource Manager's error
 codes (read 2026-11-22). IAP's 4033 is not among them: it also means that the machine is still stopped."""

@@ -13,7 +13,7 @@ from jobs.facts import Cluster, Head, Node
 ADMIN_SUFFIX = "-admin"
 """`ssh yard-head-admin` is yard-head as the user with sudo."""
 
-
+_SOCKET_PATH_LIMIT = 107
 TUNNEL_LOG = "tunnel.log"
 """Why the last tunnel could not be opened; ssh hides what a ProxyCommand prints. Empty after a success."""
 _TUNNEL_SECONDS = 50
@@ -32,15 +32,20 @@ def known_hosts(cluster: Cluster) -> str:
     return "".join(f"{name} {key}\n" for name, key in keys.items())
 
 
-def control_path(folder: str, secret: str) -> str:
-    """Return where ssh puts its shared connections. A socket's path may have 107 bytes and a checkout can lie deep;
-    the name cannot be guessed without the stack's key, so nobody else can be waiting there."""
-    token = hashlib.sha256(f"{folder}\0{secret}".encode()).hexdigest()[:16]
-    return f"/tmp/yard-{token}-%C"  # noqa: S108  (unguessable, see above)
+def control_path(sockets: str, folder: str) -> str | None:
+    """Return where ssh puts the shared connections of the stack in `folder`, or None if such a path is too long.
+
+    `sockets` is a folder that only the user can write to: in /tmp another user could listen under the name of a
+    connection that has ended, and ssh would send its commands there.
+    """
+    path = f"{sockets}/{hashlib.sha256(folder.encode()).hexdigest()[:8]}-%C"
+    # %C has 40 characters, ssh appends 17 while it makes the socket, and the kernel takes 107.
+    return path if len(path.encode()) - len("%C") + 40 + 17 <= _SOCKET_PATH_LIMIT else None
 
 
-def ssh_config(cluster: Cluster, folder: str, control: str) -> str:
-    """Return the configuration; `folder` holds id_ed25519 and known_hosts."""
+def ssh_config(cluster: Cluster, folder: str, control: str | None) -> str:
+    """Return the configuration; `folder` holds id_ed25519 and known_hosts. None for `control` shares no connection."""
+    sharing = ("ControlMaster auto", f"ControlPath {control}", "ControlPersist 10m") if control else ()
     common = _block(
         "*",
         (
@@ -54,9 +59,7 @@ def ssh_config(cluster: Cluster, folder: str, control: str) -> str:
             "ConnectTimeout 30",
             "ServerAliveInterval 10",
             "ServerAliveCountMax 3",
-            "ControlMaster auto",
-            f"ControlPath {control}",
-            "ControlPersist 10m",
+            *sharing,
             "LogLevel ERROR",
         ),
     )

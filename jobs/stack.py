@@ -19,6 +19,8 @@ from jobs.errors import StackError
 from jobs.facts import Cluster, cluster_of
 from jobs.ssh_config import TUNNEL_LOG, control_path, known_hosts, ssh_config
 
+SOCKETS = Path.home() / ".yard"
+"""The sockets of shared ssh connections. A socket's path may have 107 bytes, and a checkout can lie deep."""
 CHECKOUT = Path(__file__).resolve().parent.parent
 PROJECT = "trainyard"
 _FORMAT = 2
@@ -51,6 +53,7 @@ def load_stack(name: str, *, refresh: bool = False) -> Stack:
     if not _STACK_NAME.fullmatch(name):
         raise StackError(f"'{name}' is not a stack name; use letters, digits, '.', '_' and '-'")
     folder = CHECKOUT / ".trainyard" / "ssh" / name.replace("/", "-")
+    _own_folder(SOCKETS)
     environment = pulumi_environment()
     source = _source(environment, name)
     if not refresh and (kept := _kept(folder, source)) is not None:
@@ -149,16 +152,20 @@ def _write(folder: Path, source: str, outputs: Mapping[str, Any], checked: dict[
     key = outputs.get("ssh_private_key")
     if not isinstance(key, str):
         raise StackError("the stack has no `ssh_private_key` output; run `pulumi up` on it")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.chmod(0o700)
+    _own_folder(folder)
     place = str(folder)
     cluster = cluster_of(checked)
     kept = {"format": _FORMAT, "source": source, "cluster": checked}
     _replace(folder / "id_ed25519", key if key.endswith("\n") else key + "\n")
     _replace(folder / "known_hosts", known_hosts(cluster))
-    _replace(folder / "config", ssh_config(cluster, place, control_path(place, key)))
+    _replace(folder / "config", ssh_config(cluster, place, control_path(str(SOCKETS), place)))
     # Last: its presence says that the others are there.
     _replace(folder / "outputs.json", json.dumps(kept, indent=1) + "\n")
+
+
+def _own_folder(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
 
 
 def _replace(path: Path, text: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,11 +137,24 @@ class FakeStack:
 
 
 @pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A folder with a short path, which tmp_path has not."""
+    folder = Path(tempfile.mkdtemp(prefix="yard-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
 def stack(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: MakeProgram, local_outputs: ClusterOutputs
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: MakeProgram,
+    local_outputs: ClusterOutputs,
+    sockets: Path,
 ) -> FakeStack:
     """A deployed stack `local`."""
     monkeypatch.setattr(jobs.stack, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(jobs.stack, "SOCKETS", sockets)
     monkeypatch.delenv("TRAINYARD_STACK", raising=False)
     (tmp_path / ".trainyard").mkdir()
     (tmp_path / ".trainyard" / "env.sh").write_text(f'export PULUMI_BACKEND_URL="file://{tmp_path}/state"\n')

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import stat
 import subprocess
+from pathlib import Path
 
 import pytest
 
+import jobs.stack
 from components.errors import ContractError
 from components.outputs import ClusterOutputs
 from jobs.errors import StackError
@@ -85,7 +87,9 @@ def ssh_sees(stack: FakeStack, host: str) -> dict[str, str]:
         ("yard-gpu-1-admin", {"user": "ops", "hostname": "10.77.2.2", "port": "22", "proxyjump": "yard-head"}),
     ],
 )
-def test_openssh_understands_the_configuration(host: str, expected: dict[str, str], stack: FakeStack) -> None:
+def test_openssh_understands_the_configuration(
+    host: str, expected: dict[str, str], stack: FakeStack, sockets: Path
+) -> None:
     seen = ssh_sees(stack, host)
     assert {key: seen[key] for key in expected} == expected
     assert ("proxyjump" in seen) == ("proxyjump" in expected)
@@ -93,8 +97,17 @@ def test_openssh_understands_the_configuration(host: str, expected: dict[str, st
     assert seen["stricthostkeychecking"] == "true"
     assert seen["userknownhostsfile"] == str(stack.folder / "known_hosts")
     assert seen["identityfile"] == str(stack.folder / "id_ed25519")
+    assert Path(seen["controlpath"]).parent == sockets
+    assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
     # ssh appends a random suffix of 17 characters while it makes the socket; 108 is the kernel's limit.
     assert len(seen["controlpath"]) + 17 < 108
+
+
+def test_a_home_with_a_long_path_shares_no_connection(stack: FakeStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs.stack, "SOCKETS", stack.root / ("long" * 20))
+    seen = ssh_sees(stack, "yard-head")
+    assert seen["controlmaster"] == "false"
+    assert "controlpath" not in seen
 
 
 def test_a_proxy_is_reached_with_the_users_own_keys(stack: FakeStack, local_outputs: ClusterOutputs) -> None:
