@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from components.catalog import fabrics
+from components.catalog import fabrics, images
 from components.errors import CatalogError
 from components.install import START, NodeFile, files_for, render_install
 from components.plan import ClusterPlan, HostPlan, Role
@@ -68,7 +68,7 @@ def cloud_config(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str:
     """
     # No domain: a cloud's metadata would otherwise add one, another on every platform.
     own = {"hostname": host.name, "fqdn": host.name}
-    return f"#cloud-config\n{_shared(host.role)}{_dump(own)}{_users(plan.head.private_ip, host.role, keys)}"
+    return f"#cloud-config\n{_shared(host.role, plan.image.name)}{_dump(own)}{_users(plan.head.private_ip, host.role, keys)}"
 
 
 def install_script(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_HEAD, begin: str = START) -> str:
@@ -169,14 +169,15 @@ def _env(values: Mapping[str, str]) -> str:
 
 
 @cache
-def _shared(role: Role) -> str:
-    """What every host of a role has in common, as YAML text."""
+def _shared(role: Role, image: str) -> str:
+    """Return the cloud-config that every host of a role and image has in common, as YAML text."""
     base, own = (yaml.safe_load((_FOLDER / f"{name}.yaml").read_text()) or {} for name in ("base", role.value))
-    merged = merge(base, own)
+    merged = merge(merge(base, own), images()[image].cloud_config)
     generated = merged.keys() & {"hostname", "fqdn", "users"}
     if generated:
         raise CatalogError(
-            f"cloud-init/*.yaml set {', '.join(sorted(generated))}, which are written for each host; remove them"
+            f"cloud-init/*.yaml and the image's cloud_config set {', '.join(sorted(generated))}, "
+            "which are written for each host; remove them"
         )
     return _dump(merged)
 

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STAGES = Path(__file__).parent.parent / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
-_FOLDERS = "etc|var|srv|home|shared|job|sys|proc/driver|opt|run|usr/(?:share|lib/systemd)|dev/(?:aperture_devices|disk)"
+_FOLDERS = (
+    "etc|var|srv|home|shared|job|sys|proc/driver|opt|run|usr/(?:share|sbin|lib/systemd)|dev/(?:aperture_devices|disk)"
+)
 _ROOTS = f"/({_FOLDERS})"
 _WORDS = """
 set -euo pipefail
@@ -33,6 +35,7 @@ put_file() {
 wait_for() { shift 2; "$@" || fail "would wait for: $*"; }
 listens() { true; }
 as_trainer() { "$@"; }
+apt_update() { apt-get -q update; }
 test() { [[ $1 == -b ]] || builtin test "$@"; }
 """
 """What stage.sh offers, without its waiting; `source` would set traps of the real node."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ import pytest
 import yaml
 
 from components import cloud_init
+from components.catalog import images
 from components.cloud_init import AccessKeys, fabric_env, merge, node_env, render_user_data
 from components.errors import CatalogError
 from components.plan import ClusterPlan
@@ -152,6 +154,38 @@ def test_no_secret_is_in_it(plan_of_each_image: ClusterPlan) -> None:
         assert max(len(word) for word in re.findall(r"[A-Za-z0-9+/]+={0,2}", text)) < 120, "an encoded secret?"
 
 
+def test_azures_image_gets_the_rsa_key_its_agent_awaits(local_plan: ClusterPlan) -> None:
+    on_azure = replace(local_plan, image=images()["azure-ubuntu-24.04-hpc"])
+    for index in range(len(on_azure.hosts)):
+        assert set(document(on_azure, index)["ssh_genkeytypes"]) == {"ed25519", "rsa"}
+    assert document(local_plan)["ssh_genkeytypes"] == ["ed25519"]
+
+
+def test_googles_agent_must_not_replace_host_keys(tmp_path: Path, local_plan: ClusterPlan) -> None:
+    on_google = replace(local_plan, image=images()["gcp-ubuntu-24.04-nvidia-580"])
+    written = document(on_google)["write_files"]
+    assert [file["path"].rpartition("/")[2] for file in written] == [
+        "instance_configs.cfg",
+        "instance_configs.cfg.template",
+    ]
+    for file in written:
+        # As the agent reads it: a section that occurs twice is one section, and the last value of a key applies.
+        merged = configparser.ConfigParser(strict=False)
+        merged.read_string("[InstanceSetup]\nhost_key_types = rsa\nset_host_keys = true" + file["content"])
+        assert file["append"] is True
+        assert merged["InstanceSetup"]["set_host_keys"] == "false"
+
+
+def test_every_image_yields_valid_cloud_config(tmp_path: Path, plan_of_each_image: ClusterPlan) -> None:
+    program = shutil.which("cloud-init", path=f"{ROOT / '.trainyard' / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    if program is None:
+        pytest.skip("cloud-init's schema checker is not there; tools/setup.sh fetches it")
+    file = tmp_path / "head.yaml"
+    file.write_text(cloud_init.cloud_config(plan_of_each_image, plan_of_each_image.head, KEYS))
+    checked = subprocess.run([program, "schema", "-c", file], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
 def test_merging_chains_lists_and_joins_mappings() -> None:
     first = {"a": [1], "b": {"x": 1, "y": {"z": [1]}}, "c": 3}
     second = {"a": [2], "b": {"y": {"z": [2]}, "w": 0}, "c": 3, "d": None}
@@ -172,7 +206,7 @@ def test_a_fragment_must_leave_generated_keys_alone(
     (tmp_path / "head.yaml").write_text("#cloud-config\n")
     monkeypatch.setattr(cloud_init, "_FOLDER", tmp_path)
     with pytest.raises(CatalogError, match="hostname, which are written for each host"):
-        cloud_init._shared.__wrapped__(local_plan.head.role)
+        cloud_init._shared.__wrapped__(local_plan.head.role, local_plan.image.name)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "cloud-init").glob("*.yaml")), ids=lambda path: path.name)

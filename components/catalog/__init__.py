@@ -82,6 +82,22 @@ class Image(Fact):
     """What the cloud calls it, with its version; None where the platform makes it."""
     versions: dict[str, str] = {}
     """What is pinned with it, by name; driver and fabric_manager must be one version, or GPUs behind NVSwitch fail."""
+    cloud_config: dict[str, Any] = {}
+    """Cloud-config that the image's own agents need on every node; joined to cloud-init/base.yaml."""
+
+
+class ImageContract(Fact):
+    """What an image's published build leaves on a machine before its first boot, as far as stages depend on it."""
+
+    files: dict[str, str] = {}
+    """Text of files, or the part of it that matters, by path."""
+    removed: tuple[str, ...] = ()
+    """Paths or patterns of files that the build deletes."""
+    services: dict[str, Literal["enabled", "disabled", "masked"]] = {}
+    modules: dict[str, str] = {}
+    """Commands that are not on PATH, and the environment module that puts them there."""
+    no_packages: tuple[str, ...] = ()
+    """Packages that the archive of the image's distribution does not have."""
 
 
 class Conflict(Fact):
@@ -128,6 +144,12 @@ def fabrics() -> dict[str, Fabric]:
 def images() -> dict[str, Image]:
     """Return the known images by name."""
     return _rows("images.yaml", _read("images.yaml"), Image)
+
+
+@cache
+def image_contracts() -> dict[str, ImageContract]:
+    """Return what is known of the pinned images' builds, by the image's name."""
+    return _rows("image_contracts.yaml", _read("image_contracts.yaml"), ImageContract)
 
 
 @cache

@@ -7,10 +7,12 @@ those are refused before anything starts.
 from __future__ import annotations
 
 from jobs.launcher import Launcher, Program, Tasks
+from jobs.launchers.mpirun import LOAD
 
 
 def _lines(program: Program) -> list[str]:
     return [
+        *LOAD,
         "case $(python3 -c 'from importlib.metadata import version; print(version(\"deepspeed\"))') in",
         "  0.16.* | 0.17.* | 0.18.*)",
         "    say 'DeepSpeed 0.16 to 0.18 cannot start by Open MPI; use 0.19 or newer, or launcher deepspeed-no-ssh'",

@@ -30,6 +30,13 @@ work() {
   export OMP_NUM_THREADS=6
   # The warning before the time limit is for work that handles it; other work goes on.
   trap '' USR2
+  if ! command -v mpirun >/dev/null && [[ -e /usr/share/modules/init/bash ]]; then
+    set +u
+    # shellcheck source=/dev/null
+    source /usr/share/modules/init/bash
+    module load mpi/hpcx
+    set -u
+  fi
   case $(python3 -c 'from importlib.metadata import version; print(version("deepspeed"))') in
     0.16.* | 0.17.* | 0.18.*)
       say 'DeepSpeed 0.16 to 0.18 cannot start by Open MPI; use 0.19 or newer, or launcher deepspeed-no-ssh'

@@ -97,5 +97,22 @@ wait_for() {
 # listens HOST PORT: somebody accepts connections there.
 listens() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
 
+# apt_update: reads the package lists anew; returns apt-get's exit code. DPkg::Lock::Timeout does not cover the lock of
+# the lists, which apt-daily holds for minutes after a first boot (apt 2.6.1 fails at once), so this waits up to 10
+# minutes for that lock.
+apt_update() {
+  local log=/run/trainyard/apt-update code now end
+  IFS=. read -r now _ </proc/uptime
+  end=$((now + 600))
+  while :; do
+    code=0
+    apt-get -q update >"$log" 2>&1 || code=$?
+    cat "$log"
+    IFS=. read -r now _ </proc/uptime
+    if ((code == 0 || now >= end)) || ! grep -q '/lists/lock' "$log"; then return "$code"; fi
+    pause 5
+  done
+}
+
 # as_trainer COMMAND...: as the job user, without a login session and its cost.
 as_trainer() { setpriv --reuid=trainer --regid=trainer --init-groups -- env HOME=/home/trainer "$@"; }
