@@ -68,7 +68,8 @@ def cloud_config(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str:
     """
     # No domain: a cloud's metadata would otherwise add one, another on every platform.
     own = {"hostname": host.name, "fqdn": host.name}
-    return f"#cloud-config\n{_shared(host.role, plan.image.name)}{_dump(own)}{_users(plan.head.private_ip, host.role, keys)}"
+    shared = _shared(host.role, plan.image.name)
+    return f"#cloud-config\n{shared}{_dump(own)}{_users(plan.head.private_ip, host.role, keys)}"
 
 
 def install_script(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_HEAD, begin: str = START) -> str:

@@ -33,7 +33,9 @@ def handover_files(
     plan: ClusterPlan, host_keys: Mapping[str, str], munge_key: str, cluster_key: str
 ) -> dict[str, bytes]:
     """Return the hand-over's files by relative path. `munge_key` is base64, `cluster_key` an OpenSSH private key."""
-    nodes = "".join(f"{host.name} {host.private_ip} {host.group} {host.machine.gpus}\n" for host in plan.workers)
+    nodes = "".join(
+        f"{host.name} {host.private_ip} {host.group} {host.machine.gpus} {host.placement}\n" for host in plan.workers
+    )
     text = {
         "cluster_key": cluster_key,
         "hostfile": hostfile(plan),

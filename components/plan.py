@@ -40,6 +40,8 @@ class HostPlan:
     """Whether it is bought as Spot: cheaper, and taken back at any time."""
     spot_quota: bool = False
     """Whether it counts against the quotas of Spot machines, as Spot ones do."""
+    placement: str = "none"
+    """How near the machines of its group must be: `none`, `compact` or `same_fabric`."""
     works: bool = True
     """Whether jobs run on it: on every worker, and on a head that a group lists."""
 
@@ -117,6 +119,7 @@ def _made(spec: ClusterSpec, machines: Mapping[str, Machine]) -> tuple[HostPlan,
             machine=machines[wish.machine],
             spot=wish.capacity.kind == "spot",
             spot_quota=wish.capacity.kind == "spot" or spec.platform.takes_spot_quota(group),
+            placement=wish.placement,
         )
         for position, (group, wish) in enumerate(spec.nodes.items(), start=1)
         for index in range(wish.count)
