@@ -45,6 +45,8 @@ class SharedFiles:
     """An NFS export that every host mounts ("10.0.0.2:/shared"); empty: the head serves its own."""
     nfs: str = "4.2"
     """The version of NFS that whoever serves them speaks."""
+    id_domain: str = ""
+    """The domain of user names that NFSv4 clients must use; empty: their own."""
     disk: str = ""
     """The head's block device that holds them and outlives the head; empty: its root disk."""
 
@@ -103,6 +105,7 @@ def node_env(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_HEAD) 
             "TRAINYARD_RDMA": str(machine.rdma),
             "TRAINYARD_OS": plan.image.os,
             "TRAINYARD_SHARED_SOURCE": shared.source,
+            "TRAINYARD_SHARED_DOMAIN": shared.id_domain,
             "TRAINYARD_SHARED_NFS": shared.nfs,
             "TRAINYARD_SHARED_DISK": shared.disk if host.role is Role.HEAD else "",
         }

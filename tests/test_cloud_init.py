@@ -106,6 +106,7 @@ def test_node_env_is_what_a_shell_reads(local_plan: ClusterPlan) -> None:
         "TRAINYARD_ROLE=worker",
         "TRAINYARD_SCHEDULER=slurm",
         "TRAINYARD_SHARED_DISK=",
+        "TRAINYARD_SHARED_DOMAIN=",
         "TRAINYARD_SHARED_NFS=4.2",
         "TRAINYARD_SHARED_SOURCE=",
     ]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from components.catalog import fabrics
+from components.platforms.gcp.families import families
 from tests.stage_sandbox import Sandbox
 
 TRANSPORT = ("curl", "apt-get", "docker", "modprobe", "systemctl", "add-nvidia-repositories", "mount")
@@ -177,6 +179,58 @@ def test_gpus_are_counted_and_the_driver_compared(
     assert ran.code == code, ran.errors
     assert words in "".join(ran.said)
     assert bool(ran.said) is bool(words)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "words"),
+    [
+        ("modprobe: ERROR: could not insert 'nvidia': Key was rejected by service", "Secure Boot is on"),
+        ("modprobe: ERROR: could not insert 'nvidia': Required key not available", "Secure Boot is on"),
+        ("modprobe: FATAL: Module nvidia not found", "fail modprobe nvidia: modprobe: FATAL: Module nvidia not found"),
+    ],
+)
+def test_a_driver_that_cannot_be_loaded_is_explained(tmp_path: Path, refusal: str, words: str) -> None:
+    sandbox = Sandbox(tmp_path, ("nvidia-smi", "modprobe"), {"modprobe nvidia": f"1 {refusal}"})
+    ran = sandbox.run("30-driver", GPUS="8", GPU_TYPE="a100", GPU_DEVICE="/dev/nvidia", DRIVER="580.173.02")
+    assert ran.code == 1
+    assert words in ran.said[-1]
+    assert refusal in ran.said[-1]
+
+
+def cards(tmp_path: Path, fabric: str, with_address: set[str], rdma: dict[str, str]) -> bool:
+    """Run 42-cards on a node of that fabric. `rdma`: its RDMA devices and their cards. Returns whether it passed."""
+    env = tmp_path / "etc" / "trainyard" / "fabric.env"
+    env.parent.mkdir(parents=True)
+    env.write_text("".join(f"{key}={value}\n" for key, value in fabrics()[fabric].env.items()))
+    for device, card in rdma.items():
+        (tmp_path / "sys/class/infiniband" / device / "device/net" / card).mkdir(parents=True)
+    answers = {f"ip -o -4 addr show dev {card} ": "0 2: inet 10.0.0.9/24" for card in with_address}
+    ran = Sandbox(tmp_path, ("ip",), answers).run("42-cards", FABRIC=fabric, RDMA=str(len(rdma)))
+    assert ran.code == 0 or "would wait for: all_have_addresses" in ran.said[-1], ran.errors
+    return ran.code == 0
+
+
+TCPXO = {"enp0s12", "enp6s0", "enp7s0", "enp13s0", "enp14s0", "enp134s0", "enp135s0", "enp141s0", "enp142s0"}
+TCPX = {"enp0s12", "enp6s0", "enp12s0", "enp134s0", "enp140s0"}
+ROCE = {f"rocep{index}": f"gpu{index}rdma0" for index in range(8)}
+
+
+@pytest.mark.parametrize(
+    ("fabric", "cards_of_it", "rdma"),
+    [("gpudirect-tcpxo", TCPXO, {}), ("gpudirect-tcpx", TCPX, {}), ("gpudirect-gib", set(ROCE.values()), ROCE)],
+)
+def test_gpu_network_cards_are_awaited(
+    tmp_path: Path, fabric: str, cards_of_it: set[str], rdma: dict[str, str]
+) -> None:
+    assert cards(tmp_path / "all", fabric, cards_of_it, rdma)
+    for missing in sorted(cards_of_it):
+        assert not cards(tmp_path / missing, fabric, cards_of_it - {missing}, rdma)
+
+
+def test_the_cards_of_each_google_machine_are_those_that_nccl_names() -> None:
+    for name, fabric in (("a3-highgpu", "gpudirect-tcpx"), ("a3-megagpu", "gpudirect-tcpxo")):
+        named = {"gpudirect-tcpx": TCPX, "gpudirect-tcpxo": TCPXO}[fabric]
+        assert len(named) == families()[name].nics.gvnic
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,9 @@ from components.platforms.azure.storage import SHARE, Shared, StorageArgs
 
 _TIB = 1024
 _GIB_BYTES = 2**30
+_ID_DOMAIN = "defaultv4iddomain.com"
+"""Fixed by the service: with another domain on a client, its files belong to nobody (Azure NetApp Files documentation,
+"Configure NFSv4.1 ID domain", read 2026-11-22)."""
 _SLOW = pulumi.CustomTimeouts(create="60m", update="60m", delete="60m")
 
 
@@ -69,7 +72,7 @@ def netapp_files(args: StorageArgs, site: Site, parent: pulumi.Resource) -> Shar
     )
     address = volume.mount_targets.apply(lambda targets: targets[0].ip_address)
     source = address.apply(lambda ip: f"{ip}:/{site.cluster}-{SHARE}")
-    return Shared(files=source.apply(lambda where: SharedFiles(source=where, nfs="4.1")))
+    return Shared(files=source.apply(lambda where: SharedFiles(source=where, nfs="4.1", id_domain=_ID_DOMAIN)))
 
 
 def pool_bytes(size_gib: int) -> int:

@@ -209,6 +209,7 @@ def test_netapp_files_has_whole_tebibytes_and_one_root(build: Build) -> None:
     assert [item["serviceName"] for item in delegated["delegations"]] == ["Microsoft.NetApp/volumes"]
     for host in built.plan.hosts:
         assert "TRAINYARD_SHARED_SOURCE=10.78.0.68:/hopper-shared\n" in user_data(built, host.name)
+        assert "TRAINYARD_SHARED_DOMAIN=defaultv4iddomain.com\n" in user_data(built, host.name)
 
 
 def test_azure_files_answer_the_nodes_subnet_only(build: Build) -> None:
