@@ -1,0 +1,148 @@
+"""What the pinned images leave behind, replayed on a bare Debian machine, with Azure's real agent and real mdadm.
+
+Neither Azure's nor Google's image boots here: this proves the stages against the recorded facts of the images' builds.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from components.catalog import image_contracts, images
+from components.cloud_init import AccessKeys, cloud_config, install_script
+from components.plan import ClusterPlan
+from components.platforms.local.sweep import sweep_run
+from tests.integration.bare import BareHost, boot
+
+pytestmark = [pytest.mark.integration, pytest.mark.full]
+
+AZURE = "azure-ubuntu-24.04-hpc"
+KEYS = AccessKeys("ssh-ed25519 AAAAadmin admin@yard", "ssh-ed25519 AAAAcluster cluster@yard")
+_STAGE = """
+mkdir -p /run/trainyard /var/lib/trainyard
+bash -c 'source /usr/local/lib/trainyard/stage.sh; source "$1"' {name} /usr/local/lib/trainyard/stages/{name} 2>&1
+"""
+_INSTALL = """
+export DEBIAN_FRONTEND=noninteractive
+printf '#!/bin/sh\\nexit 101\\n' >/usr/sbin/policy-rc.d
+chmod 0755 /usr/sbin/policy-rc.d
+apt-get -q update && apt-get -q -y --no-install-recommends install {packages}
+rm /usr/sbin/policy-rc.d
+"""
+_WAIT = """
+python3 - <<'PYTHON'
+from azurelinuxagent.common import conf
+conf.load_conf_from_file("/etc/waagent.conf")
+from azurelinuxagent.pa.provision.cloudinit import CloudInitProvisionHandler
+print("thumbprint", CloudInitProvisionHandler().wait_for_ssh_host_key(max_retry=3))
+PYTHON
+"""
+"""The agent's own wait, for 3 seconds instead of 30 minutes."""
+_MAKE_KEYS = """
+cat >/etc/cloud/cloud.cfg.d/99-test.cfg
+cloud-init single --name ssh --frequency always
+"""
+
+
+@pytest.fixture(scope="module")
+def node(local_plan: ClusterPlan, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareHost]:
+    """A machine with the stages' files, on which no stage ran."""
+    run = Path(tmp_path_factory.mktemp("image")) / "run"
+    try:
+        [host] = boot(run, ["node1"], 26100)
+        ok(host, install_script(local_plan, local_plan.workers[0], begin="true"))
+        yield host
+    finally:
+        sweep_run(run)
+
+
+def ok(host: BareHost, command: str) -> str:
+    """Run a command as root. Returns what it printed."""
+    done = host.ssh(command, timeout=600)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def stage(host: BareHost, name: str) -> subprocess.CompletedProcess[str]:
+    """Run a stage as the bootstrap does, once."""
+    return host.ssh(_STAGE.format(name=name), timeout=600)
+
+
+def test_slurm_is_installed_where_the_image_forbids_it(node: BareHost) -> None:
+    path = "/etc/apt/preferences.d/slurm-repository-pin-990"
+    archive = ok(node, "sed -n 's#^deb http[s]*://\\([^/]*\\)/.*#\\1#p' /etc/apt/sources.list | head -n 1").strip()
+    pin = image_contracts()[AZURE].files[path].replace("*ubuntu.com*", f"*{archive}*")
+    assert archive in pin
+    ok(node, f"dpkg --purge slurmd && cat >{path} <<'PIN'\n{pin}PIN\n")
+    refused = stage(node, "20-apt")
+    assert refused.returncode != 0
+    assert "'slurmd' has no installation candidate" in refused.stdout
+    assert stage(node, "15-archive").returncode == 0
+    installed = stage(node, "20-apt")
+    assert installed.returncode == 0, installed.stdout[-2000:]
+    assert ok(node, "dpkg-query -W -f '${db:Status-Abbrev}' slurmd").startswith("ii")
+
+
+def test_azures_agent_gets_the_host_key_it_awaits(node: BareHost, local_plan: ClusterPlan) -> None:
+    ok(node, _INSTALL.format(packages="waagent"))
+    settings = image_contracts()[AZURE].files["/etc/waagent.conf"]
+    ok(node, f"cat >/etc/waagent.conf <<'CONF'\n{settings}OS.SshDir=/etc/ssh\nCONF\n")
+
+    def make_keys(plan: ClusterPlan) -> None:
+        types = yaml.safe_load(cloud_config(plan, plan.head, KEYS))["ssh_genkeytypes"]
+        # This session's own host key stays.
+        config = yaml.safe_dump({"ssh_genkeytypes": types, "ssh_deletekeys": False})
+        ok(node, _MAKE_KEYS.replace("99-test.cfg", f"99-test.cfg <<'CONFIG'\n{config}CONFIG"))
+
+    make_keys(local_plan)
+    waited = node.ssh(_WAIT)
+    assert "Giving up, ssh host key was not found at /etc/ssh/ssh_host_rsa_key.pub" in waited.stderr
+    make_keys(replace(local_plan, image=images()[AZURE]))
+    assert "thumbprint" in ok(node, _WAIT)
+
+
+_DISKS = """
+set -e
+modprobe loop && modprobe raid0
+mkdir -p /dev/disk/by-id
+for index in 0 1; do
+  losetup -d /dev/loop$index 2>/dev/null || true
+  rm -f /var/disk$index
+  truncate -s 64M /var/disk$index
+  losetup /dev/loop$index /var/disk$index
+  ln -sf /dev/loop$index /dev/disk/by-id/google-local-nvme-ssd-$index
+done
+"""
+"""Two empty disks under the names that Google's udev rules give local SSDs."""
+_OFF = "umount /mnt/localssd && mdadm --stop --scan"
+
+
+def test_local_disks_are_scratch_space_over_reboots_and_stops(node: BareHost) -> None:
+    ok(node, _INSTALL.format(packages="e2fsprogs") + _DISKS)
+    first = stage(node, "43-scratch")
+    assert first.returncode == 0, first.stdout[-2000:]
+    options = ok(node, "findmnt -n -o OPTIONS /mnt/localssd").strip().split(",")
+    assert {"nodev", "nosuid"} <= set(options)
+    assert ok(node, "stat -c '%a %U' /mnt/localssd /mnt/localssd/jobs").split() == ["755", "root", "1777", "root"]
+    ok(node, "touch /mnt/localssd/jobs/kept")
+    # A reboot: the array is not assembled, or udev assembled it under another name.
+    for assembled in ("true", "mdadm --assemble /dev/md77 /dev/loop0 /dev/loop1"):
+        ok(node, f"{_OFF} && {assembled}")
+        again = stage(node, "43-scratch")
+        assert again.returncode == 0, again.stdout[-2000:]
+        ok(node, "test -e /mnt/localssd/jobs/kept")
+    # A stop: the disks are new ones.
+    ok(node, f"{_OFF}\n{_DISKS}")
+    assert stage(node, "43-scratch").returncode == 0
+    assert ok(node, "ls /mnt/localssd/jobs") == ""
+    # A disk of somebody else's.
+    ok(node, f"{_OFF}\n{_DISKS}\nmkfs.ext4 -q -L theirs /dev/loop1")
+    refused = stage(node, "43-scratch")
+    assert refused.returncode != 0
+    assert "local disk /dev/loop1 holds data" in refused.stdout
+    assert ok(node, "blkid -p -s LABEL -o value /dev/loop1").strip() == "theirs"
