@@ -78,7 +78,8 @@ def test_slurm_is_installed_where_the_image_forbids_it(node: BareHost) -> None:
     archive = ok(node, "sed -n 's#^deb http[s]*://\\([^/]*\\)/.*#\\1#p' /etc/apt/sources.list | head -n 1").strip()
     pin = image_contracts()[AZURE].files[path].replace("*ubuntu.com*", f"*{archive}*")
     assert archive in pin
-    ok(node, f"dpkg --purge slurmd && cat >{path} <<'PIN'\n{pin}PIN\n")
+    removed = " ".join(pattern for pattern in image_contracts()[AZURE].removed if pattern.startswith("/var/cache"))
+    ok(node, f"dpkg --purge slurmd && rm -r {removed} && cat >{path} <<'PIN'\n{pin}PIN\n")
     refused = stage(node, "20-apt")
     assert refused.returncode != 0
     assert "'slurmd' has no installation candidate" in refused.stdout
