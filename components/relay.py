@@ -33,7 +33,7 @@ _STDIO_SECONDS = 40.0
 _SERVE_SECONDS = 900.0
 """A GPU machine may take a quarter of an hour from power-on to its first SSH answer."""
 _ANSWER_SECONDS = 30.0
-"""How long an accepted connection may stay silent. An SSH server speaks first, within its first second."""
+"""How long an accepted connection may stay silent. An SSH server speaks first."""
 _LONGEST_PAUSE = 15.0
 
 _FINAL = ("az login", "gcloud auth login", "AuthorizationFailed", "unrecognized arguments")
@@ -121,8 +121,7 @@ class Cli:
         return False
 
     def _read(self) -> None:
-        assert self._process.stdout  # noqa: S101  (PIPE above; tells the type checker)
-        for line in self._process.stdout:
+        for line in self._process.stdout or ():
             if line.strip():
                 self._printed.append(line.strip())
 
@@ -168,7 +167,8 @@ class Tunnels:
         self._open.discard(cli)
 
     def close_all(self) -> None:
-        """End all of them at once, and start no more."""
+        """End all of them at once, and start no more. Called in the main thread, which alone may set handlers."""
+        _ignore_signals()
         with self._lock:
             self._closed = True
             ending = [threading.Thread(target=cli.end) for cli in tuple(self._open)]
@@ -216,11 +216,8 @@ def stdio(log: str, command: Sequence[str]) -> int:
 
 def serve(port: int, command: Sequence[str]) -> int:
     """Carry every connection to a port until this program is ended. Returns the exit code of a failure."""
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((_LOOPBACK, port))
-        listener.listen()
+        listener = socket.create_server((_LOOPBACK, port))
     except OSError as error:
         print(f"error cannot listen on port {port} of this machine ({error.strerror})", flush=True)  # noqa: T201
         return 1
@@ -267,8 +264,7 @@ def _complain(reason: str) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_LOOPBACK, 0))
+    with socket.create_server((_LOOPBACK, 0)) as probe:
         return int(probe.getsockname()[1])
 
 
@@ -280,9 +276,14 @@ def _end_at_hangup() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _stop(*_: object) -> None:
+def _ignore_signals() -> None:
+    # ssh sends a signal and closes stdin at the same time: the second must not cut the ending short.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)  # a second signal must not cut the ending short
+        signal.signal(number, lambda *_: None)
+
+
+def _stop(*_: object) -> None:
+    _ignore_signals()
     raise SystemExit(1)
 
 
