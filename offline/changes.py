@@ -19,36 +19,50 @@ class Change(Enum):
     UPDATE = "UPDATE"
 
 
-def changes(old: Mapping[str, Value], new: Mapping[str, Value]) -> dict[str, Change]:
+def changes(old: Mapping[str, Value], new: Mapping[str, Value], *, whole: bool = True) -> dict[str, Change]:
     """Return every changed path ("triggers[0]", "environment.A") with its change.
 
-    A secret is one value: what changed inside it is not told. Keys that the engine adds for itself are left out.
+    A secret is one value: changes inside it are not listed. Keys that the engine adds for itself are left out.
+    `whole`: an added or removed object or list is one change. If false, each value inside it is a change.
     """
-    return dict(_object_changes("", _own(old), _own(new)))
+    return dict(_object_changes("", _own(old), _own(new), whole))
 
 
 def _own(properties: Mapping[str, Value]) -> Properties:
     return {key: value for key, value in properties.items() if key != "version" and not key.startswith("__")}
 
 
-def _object_changes(path: str, old: Mapping[str, Value], new: Mapping[str, Value]) -> Iterator[tuple[str, Change]]:
+def _object_changes(
+    path: str, old: Mapping[str, Value], new: Mapping[str, Value], whole: bool
+) -> Iterator[tuple[str, Change]]:
     for key in sorted({*old, *new}):
-        yield from _changes(_joined(path, key), old.get(key), new.get(key))
+        yield from _changes(_joined(path, key), old.get(key), new.get(key), whole)
 
 
-def _changes(path: str, old: Value, new: Value) -> Iterator[tuple[str, Change]]:
+def _changes(path: str, old: Value, new: Value, whole: bool) -> Iterator[tuple[str, Change]]:
     if old == new:
         return
+    if not whole and (old is None or new is None):
+        old, new = _emptied(old, new), _emptied(new, old)
     if old is None or new is None:
         yield path, Change.ADD if old is None else Change.DELETE
     elif isinstance(old, list) and isinstance(new, list):
         for index in range(max(len(old), len(new))):
             was, now = (items[index] if index < len(items) else None for items in (old, new))
-            yield from _changes(f"{path}[{index}]", was, now)
+            yield from _changes(f"{path}[{index}]", was, now, whole)
     elif isinstance(old, dict) and isinstance(new, dict) and not (signature(old) or signature(new)):
-        yield from _object_changes(path, old, new)
+        yield from _object_changes(path, old, new, whole)
     elif not _same_content(old, new):
         yield path, Change.UPDATE
+
+
+def _emptied(value: Value, other: Value) -> Value:
+    """Return `value`, or an empty list or object in place of None if `other` is a list or object with contents."""
+    if value is not None or not isinstance(other, dict | list) or not other:
+        return value
+    if isinstance(other, list):
+        return []
+    return None if signature(other) else {}
 
 
 def _same_content(old: Value, new: Value) -> bool:

@@ -58,6 +58,10 @@ class Azure:
         plain = self.rules.of(described.token).plain_name
         return "".join(filter(str.isalnum, name.lower()))[-24:] if plain else name
 
+    def checked(self, described: Described, inputs: Properties) -> Properties:
+        """See Cloud."""
+        return inputs
+
     def identity(self, described: Described, inputs: Properties) -> str:
         """See Cloud."""
         rule = self.rules.of(described.token)

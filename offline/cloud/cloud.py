@@ -35,6 +35,9 @@ class Cloud(Protocol):
     def automatic_name(self, described: Described, logical: str, suffix: str) -> str:
         """Return a name for a resource that was given none. `suffix` is seven random hexadecimal digits."""
 
+    def checked(self, described: Described, inputs: Properties) -> Properties:
+        """Return the inputs with what the plugin adds to them from its configuration."""
+
     def identity(self, described: Described, inputs: Properties) -> str:
         """Return the id that the cloud would give."""
 

@@ -25,7 +25,11 @@ def drifted(record: Record, settings: Mapping[str, Any]) -> Record:
 
 
 def evicted(record: Record) -> Record | None:
-    """Return what an eviction leaves of a Spot machine: None where it is deleted, a stopped one else."""
+    """Return a Spot machine after its eviction: a stopped one, or None if the eviction deletes it.
+
+    Google's provider reports the status of a machine as its desiredStatus if the program sets one
+    (resource_compute_instance.go), so a refresh finds a difference there.
+    """
     scheduling = record.inputs.get("scheduling")
     policy = scheduling.get("instanceTerminationAction") if isinstance(scheduling, dict) else None
     if "DELETE" in (policy, str(record.inputs.get("evictionPolicy")).upper()):
@@ -33,7 +37,10 @@ def evicted(record: Record) -> Record | None:
     outputs: Properties = {**record.outputs, "offlineEvicted": True}
     if "currentStatus" in outputs:
         outputs["currentStatus"] = "TERMINATED"
-    return replace(record, outputs=outputs)
+    if "desiredStatus" not in record.inputs:
+        return replace(record, outputs=outputs)
+    desired: Properties = {"desiredStatus": "TERMINATED"}
+    return replace(record, inputs={**record.inputs, **desired}, outputs={**outputs, **desired})
 
 
 def _set(properties: Properties, path: str, value: Any) -> None:

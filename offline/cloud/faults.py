@@ -30,6 +30,7 @@ _AT = {
     "evicted": "read",
     "deleted": "read",
     "drifted": "read",
+    "unpublished": "attributes",
 }
 _ONCE = frozenset({"evicted", "deleted", "drifted"})
 
@@ -45,7 +46,7 @@ class Fault:
     name: str = "*"
     """Pattern of Pulumi names ("opt-gpu-*")."""
     at: str = ""
-    """create, read, update or delete; by default what fits the fault."""
+    """create, read, update, delete, attributes or console; the default depends on the fault."""
     skip: int = 0
     """How many matching operations pass before it strikes."""
     times: int = 0

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from offline.cloud.addressing import Wish, gcp_ranges, gcp_wishes
 from offline.cloud.cloud import Function
+from offline.cloud.faults import strikes
 from offline.cloud.outputs import fingerprint, host_key, private_address, public_address
 from offline.cloud.rules import Rules, fill_path
 from offline.cloud.sdk import Described, Sdk
-from offline.cloud.world import World
+from offline.cloud.world import Record, World
 from offline.resources import ResourceError
-from offline.values import Properties, Value
+from offline.values import Properties, Value, signature
 
 _API = "https://www.googleapis.com/compute/v1/"
 _LINK = re.compile(r"^(?:https://[\w.-]+/(?:compute/)?\w+/)?(projects/[^/]+/.+)$")
 _INSTANCE = "gcp:compute/instance:Instance"
 _PLACES = ("zone", "region", "location")
+_BOOTING = 2
+"""Requests for a new machine's guest attributes or console that come before it has published its host key."""
 
 
 class Gcp:
@@ -33,14 +38,20 @@ class Gcp:
             "gcp:compute/getImage:getImage": self._image,
             "gcp:compute/getZones:getZones": self._zones,
             "gcp:compute/getInstanceGuestAttributes:getInstanceGuestAttributes": self._guest_attributes,
+            "gcp:compute/getInstanceSerialPort:getInstanceSerialPort": self._serial_port,
             "gcp:organizations/getClientConfig:getClientConfig": self._client,
             "gcp:organizations/getProject:getProject": self._project,
         }
         self._config: dict[str, str] = {}
+        self._labels: Properties = {}
 
     def configure(self, config: Properties) -> None:
         """See Cloud."""
         self._config = {name: str(config[name]) for name in ("project", "region", "zone") if config.get(name)}
+        labels = config.get("defaultLabels")
+        # The engine sends nested configuration as JSON.
+        given: Value = json.loads(labels) if isinstance(labels, str) else labels
+        self._labels = given if isinstance(given, dict) else {}
 
     def name_property(self, described: Described) -> str:
         """See Cloud."""
@@ -50,6 +61,13 @@ class Gcp:
     def automatic_name(self, described: Described, logical: str, suffix: str) -> str:
         """See Cloud."""
         return f"{logical}-{suffix}"
+
+    def checked(self, described: Described, inputs: Properties) -> Properties:
+        """See Cloud. pulumi-gcp merges the provider's defaultLabels into `labels`."""
+        own = inputs.get("labels") or {}
+        if "labels" not in described.inputs or not self._labels or not isinstance(own, dict) or signature(own):
+            return inputs
+        return {**inputs, "labels": {**self._labels, **own}}
 
     def identity(self, described: Described, inputs: Properties) -> str:
         """See Cloud."""
@@ -135,24 +153,50 @@ class Gcp:
         return {"id": f"projects/{project}/regions/{region}", "names": names, "project": project, "region": region}
 
     def _guest_attributes(self, world: World, arguments: Properties) -> Properties:
-        values = {name: self._setting(name, arguments) for name in ("project", "zone", "region")}
+        """Return the host key under hostkeys/, or {} while there is none.
+
+        The provider reports a missing machine as "not found", and swallows every error of the request for the
+        attributes: terraform-provider-google-beta@93c65b2d60fe,
+        services/compute/data_source_google_compute_instance_guest_attributes.go, read 2026-11-22.
+        """
+        machine = self._instance(world, arguments, arguments.get("name"))
         name = str(arguments.get("name"))
-        identity = f"projects/{values['project']}/zones/{values['zone']}/instances/{name}"
-        if world.find(identity) is None:
-            raise ResourceError(f"googleapi: Error 404: The resource '{identity}' was not found, notFound (offline)")
+        metadata = machine.inputs.get("metadata")
+        enabled = isinstance(metadata, dict) and metadata.get("enable-guest-attributes") == "TRUE"
+        booting = world.count(f"attributes of {world.seed(machine.id)}") <= _BOOTING
+        if not enabled or booting or not _runs(machine) or strikes(world, "attributes", _INSTANCE, name):
+            return {}
         query = str(arguments.get("queryPath") or "")
-        kind, key = host_key(world.seed(identity)).split()
+        kind, key = host_key(world.seed(machine.id)).split()
         found: Value = {"namespace": "hostkeys", "key": kind, "value": key}
         wanted = query.rstrip("/") in ("hostkeys", f"hostkeys/{kind}")
-        answer: Properties = {
-            "id": identity,
-            "name": name,
-            "queryPath": query,
-            "queryValues": [found] if wanted else [],
-        }
+        places: Properties = {name: self._setting(name, arguments) for name in ("project", "zone", "region")}
+        answer: Properties = {"id": machine.id, "name": name, "queryPath": query, **places}
         if arguments.get("variableKey"):
-            answer |= {"variableKey": arguments["variableKey"], "variableValue": key}
-        return {**answer, "project": values["project"], "zone": values["zone"], "region": values["region"]}
+            return {**answer, "variableKey": arguments["variableKey"], "variableValue": key}
+        return {**answer, "queryValues": [found] if wanted else []}
+
+    def _serial_port(self, world: World, arguments: Properties) -> Properties:
+        """Return what a machine wrote to its console.
+
+        Errors are the API's own: data_source_google_compute_instance_serial_port.go, same revision as above.
+        """
+        machine = self._instance(world, arguments, arguments.get("instance"))
+        name = str(arguments.get("instance"))
+        if not _runs(machine):
+            raise ResourceError(f"googleapi: Error 400: The resource '{machine.id}' is not ready, resourceNotReady")
+        booting = world.count(f"console of {world.seed(machine.id)}") <= _BOOTING
+        silent = booting or bool(strikes(world, "console", _INSTANCE, name))
+        line = "" if silent else f"trainyard-hostkey: {host_key(world.seed(machine.id))}\r\n"
+        return {"id": machine.id, "instance": name, "port": 1.0, "contents": f"[    0.0] offline\r\n{line}"}
+
+    def _instance(self, world: World, arguments: Properties, name: Value) -> Record:
+        project, zone = (self._setting(place, arguments) for place in ("project", "zone"))
+        identity = f"projects/{project}/zones/{zone}/instances/{name}"
+        machine = world.find(identity)
+        if machine is None:
+            raise ResourceError(f"{identity} not found")
+        return machine
 
     def _client(self, world: World, arguments: Properties) -> Properties:
         names = ("project", "region", "zone")
@@ -178,10 +222,15 @@ def _guessed_path(described: Described) -> str:
     return f"projects/{{project}}/{middle}{collection}/{{name}}"
 
 
+def _runs(machine: Record) -> bool:
+    return machine.outputs.get("currentStatus") == "RUNNING"
+
+
 def _machine(identity: str, outputs: Properties) -> Properties:
     interfaces = outputs.get("networkInterfaces")
     return {
-        "currentStatus": "RUNNING",
+        "currentStatus": outputs.get("currentStatus") or "RUNNING",
+        "creationTimestamp": outputs.get("creationTimestamp") or datetime.now(UTC).isoformat(timespec="milliseconds"),
         "cpuPlatform": "offline",
         "networkInterfaces": [
             _interface(f"{identity}/{index}", index, item) if isinstance(item, dict) else item

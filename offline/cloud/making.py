@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
+from offline.changes import changes
 from offline.cloud.addressing import Wish, problem
 from offline.cloud.cloud import Cloud
 from offline.cloud.drift import drifted, evicted
 from offline.cloud.faults import Fault, strikes
-from offline.cloud.outputs import Filler
+from offline.cloud.outputs import Filler, kept_outputs
 from offline.cloud.sdk import Described
 from offline.cloud.words import THROTTLED, refusal
 from offline.cloud.world import Record, World, with_secrets, without_secrets
@@ -22,8 +23,18 @@ _BACKOFF_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6)
 """Waits after a 429. The real plugins begin at a second; the number of attempts is alike."""
 _ABANDONED = -1
 """Value of `made_by` after a create that timed out: no process with this id can exist."""
+_STATUS = frozenset({"currentStatus", "offlineEvicted"})
+"""Outputs of a stopped machine that a start sets anew."""
 _NEVER_IN_THE_WAY = (":authorization:", "/iAM")
 """Grants name what they are about, and do not keep it from being deleted."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A resource before an update, as the engine's state has it."""
+
+    inputs: Properties = field(default_factory=dict)
+    outputs: Properties = field(default_factory=dict)
 
 
 class Maker:
@@ -62,9 +73,10 @@ class Maker:
             return None
         return with_secrets(record.inputs, inputs), with_secrets(record.outputs, outputs)
 
-    def update(self, identity: str, inputs: Properties, changed: Sequence[str]) -> Properties:
+    def update(self, identity: str, inputs: Properties, old: Made) -> Properties:
         """Change it and return its outputs. Raises ResourceError for a change that the cloud does not allow."""
         plain = _plain(inputs)
+        changed = [*changes(old.inputs, inputs)]
         refused = next((path for path in changed if self._rule.refuses(path)), None)
         if refused is not None:
             raise ResourceError(self._cloud.refused(refused))
@@ -76,13 +88,17 @@ class Maker:
             )
         late = self._meet_faults("update", plain)
         with self._world.locked():
-            if self._world.find(identity) is None:
+            record = self._world.find(identity)
+            if record is None:
                 raise ResourceError(f"404 NotFound: {identity} is gone. Fix: run `pulumi refresh`, then `pulumi up`")
             changed_record = self._record(identity, inputs)
             self._refuse_missing(changed_record)
             self._refuse_addresses(changed_record)
         self._take_time(late)
-        return self._finish(identity, inputs)
+        outputs = with_secrets(record.outputs, old.outputs)
+        if stopped is not None or any(self._rule.starts(path) for path in changed):
+            outputs = {name: value for name, value in outputs.items() if name not in _STATUS}
+        return self._finish(identity, inputs, Made(old.inputs, outputs))
 
     def delete(self, identity: str) -> None:
         """Delete it; what is gone already is no problem. Raises ResourceError while something else uses it."""
@@ -109,10 +125,10 @@ class Maker:
             self._world.remove(found.id)
         self._world.remove(identity)
 
-    def _finish(self, identity: str, inputs: Properties) -> Properties:
+    def _finish(self, identity: str, inputs: Properties, old: Made | None = None) -> Properties:
         filler = Filler(self._cloud.sdk, self._described.folder, preview=False)
-        given = self._cloud.given(self._described, _plain(inputs))
-        own = self._cloud.computed(self._described, identity, {**given, **inputs}, self._world)
+        known = _known_outputs(self._cloud, self._described, inputs, old or Made())
+        own = self._cloud.computed(self._described, identity, known, self._world)
         outputs = filler.fill(self._described.outputs, own, self._world.seed(identity))
         self._world.put(replace(self._record(identity, inputs), outputs=outputs))
         return outputs
@@ -201,10 +217,16 @@ class Maker:
             self._world.put(changed)
 
 
-def preview_outputs(cloud: Cloud, described: Described, inputs: Properties) -> Properties:
-    """Return what a create or update would give, unknown where only the cloud tells."""
-    given = cloud.given(described, _plain(inputs))
-    return Filler(cloud.sdk, described.folder, preview=True).fill(described.outputs, {**given, **inputs}, "")
+def preview_outputs(cloud: Cloud, described: Described, inputs: Properties, old: Made | None = None) -> Properties:
+    """Return the outputs of a create, or of an update of `old`; unknown where only the cloud has the value."""
+    known = _known_outputs(cloud, described, inputs, old or Made())
+    return Filler(cloud.sdk, described.folder, preview=True).fill(described.outputs, known, "")
+
+
+def _known_outputs(cloud: Cloud, described: Described, inputs: Properties, old: Made) -> Properties:
+    """Return the outputs that follow from the inputs, and those that an update leaves as they are (an id, a link)."""
+    kept = kept_outputs(old.inputs, old.outputs, inputs)
+    return {**kept, **cloud.given(described, _plain(inputs)), **{name: kept[name] for name in inputs}}
 
 
 def _plain(properties: Properties) -> Properties:

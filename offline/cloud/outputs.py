@@ -54,6 +54,26 @@ def host_key(seed: str) -> str:
     return f"ssh-ed25519 {text[:_KEY_BEGINS]}offline{text[_KEY_BEGINS + len('offline') :]}"
 
 
+def kept_outputs(old_inputs: Properties, old_outputs: Properties, inputs: Properties) -> Properties:
+    """Return the inputs with everything beside them that an update leaves as it was, at any depth.
+
+    The plugins plan an update over the state: what only the cloud knows stays known, also in a preview. A value that
+    was an input before, and is not given any more, is gone.
+    """
+    outputs = {name: value for name, value in old_outputs.items() if name not in old_inputs}
+    return {**outputs, **{name: _kept(old_inputs.get(name), old_outputs.get(name), inputs[name]) for name in inputs}}
+
+
+def _kept(old_input: Value, old_output: Value, given: Value) -> Value:
+    if isinstance(given, list) and isinstance(old_output, list):
+        old_inputs = old_input if isinstance(old_input, list) else []
+        rest = len(given) * [None]
+        return [_kept(*one) for one in zip([*old_inputs, *rest], [*old_output, *rest], given, strict=False)]
+    if not (isinstance(given, dict) and isinstance(old_output, dict)) or signature(given) or signature(old_output):
+        return given
+    return kept_outputs(old_input if isinstance(old_input, dict) else {}, old_output, given)
+
+
 def _number(seed: str) -> int:
     return int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8], "big")
 

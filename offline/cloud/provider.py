@@ -13,7 +13,7 @@ from pulumi.runtime.proto import provider_pb2
 from offline.changes import changes
 from offline.cloud.checking import Checker
 from offline.cloud.cloud import Cloud
-from offline.cloud.making import Maker, preview_outputs
+from offline.cloud.making import Made, Maker, preview_outputs
 from offline.cloud.sdk import Described, UnknownToken
 from offline.cloud.world import World
 from offline.engine import EngineLog
@@ -47,16 +47,17 @@ class CloudProvider(Plugin):
         inputs, old = from_struct(request.news), from_struct(request.olds)
         checker = Checker(self._cloud.sdk, described.folder, self._cloud.rules.values)
         failures = list(checker.object(described.inputs, inputs))
-        named = self._named(described, request, inputs, old)
+        named = self._cloud.checked(described, self._named(described, request, inputs, old))
         checked = request.news if named is inputs else to_struct(named)
         return provider_pb2.CheckResponse(inputs=checked, failures=[_failure(found) for found in failures])
 
     def Diff(self, request: provider_pb2.DiffRequest, context: Any) -> provider_pb2.DiffResponse:
         self._take_stack(request.urn)
         rule = self._cloud.rules.of(token_of(request.urn))
-        found = changes(from_struct(request.old_inputs), from_struct(request.news))
+        old, new = from_struct(request.old_inputs), from_struct(request.news)
+        replacing = rule.replacing(old, new)
         self._replacing.add(request.urn)
-        return diff_response(found, rule.replaces)
+        return diff_response(changes(old, new), replacing.__contains__)
 
     def Create(self, request: provider_pb2.CreateRequest, context: Any) -> provider_pb2.CreateResponse:
         described, inputs = self._described(request.urn, context), from_struct(request.properties)
@@ -78,12 +79,12 @@ class CloudProvider(Plugin):
 
     def Update(self, request: provider_pb2.UpdateRequest, context: Any) -> provider_pb2.UpdateResponse:
         described, inputs = self._described(request.urn, context), from_struct(request.news)
+        old = Made(from_struct(request.old_inputs), from_struct(request.olds))
         if request.preview:
-            outputs = preview_outputs(self._cloud, described, inputs)
+            outputs = preview_outputs(self._cloud, described, inputs, old)
             return provider_pb2.UpdateResponse(properties=to_struct(outputs))
         maker = self._maker(request.urn, request.timeout, described)
-        changed = changes(from_struct(request.old_inputs), inputs)
-        outputs = self._answer(context, lambda: maker.update(request.id, inputs, list(changed)))
+        outputs = self._answer(context, lambda: maker.update(request.id, inputs, old))
         return provider_pb2.UpdateResponse(properties=to_struct(outputs))
 
     def Delete(self, request: provider_pb2.DeleteRequest, context: Any) -> empty_pb2.Empty:

@@ -6,10 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from offline.changes import changes
+from offline.values import Properties, Value
 
 _FOLDER = Path(__file__).with_name("rules")
 _INDEX = re.compile(r"\[[^\]]*\]")
@@ -19,16 +23,21 @@ _PLACES = frozenset({"project", "region", "zone", "location"})
 
 @dataclass(frozen=True)
 class Rule:
-    """One type's behaviour. Property paths are without list indices; a rule covers all that lies below its path."""
+    """One type's behaviour. Property paths are without list indices; a rule covers everything below its path."""
 
     path: str = ""
     """How ids of the type look; "" where nothing is known."""
     replace: frozenset[str] = frozenset()
-    """A change makes a new resource."""
+    """A change makes a new resource. A path that ends in ".#": only the presence of a block or the number of its
+    elements, not their contents."""
+    shrink: frozenset[str] = frozenset()
+    """Top-level properties (numbers, CIDR ranges) whose smaller value makes a new resource."""
     refuse: frozenset[str] = frozenset()
     """The plugin plans an update, and the cloud refuses it."""
     stop: frozenset[str] = frozenset()
     """A change needs the machine stopped."""
+    start: frozenset[str] = frozenset()
+    """A change starts a stopped machine."""
     plain_name: bool = False
     """Names are letters and digits only."""
     holds_all: bool = False
@@ -41,7 +50,22 @@ class Rule:
 
     def replaces(self, path: str) -> bool:
         """Tell whether a change at this path needs a new resource."""
-        return _covered(path, self.replace)
+        return f"{_INDEX.sub('', path)}.#" in self.replace or _covered(path, self.replace)
+
+    def replacing(self, old: Properties, new: Properties) -> set[str]:
+        """Return those of the changed paths (see `changes`) that need a new resource.
+
+        An added or removed object needs one if something inside it does.
+        """
+        leaves = [*changes(old, new, whole=False)]
+        shrunk = {path for path in self.shrink if _is_smaller(new.get(path), old.get(path))}
+        return {
+            path
+            for path in changes(old, new)
+            if path in shrunk
+            or f"{_INDEX.sub('', path)}.#" in self.replace
+            or any(self.replaces(leaf) for leaf in leaves if leaf == path or leaf.startswith((f"{path}.", f"{path}[")))
+        }
 
     def refuses(self, path: str) -> bool:
         """Tell whether the cloud refuses an update at this path."""
@@ -51,6 +75,10 @@ class Rule:
         """Tell whether an update at this path needs the machine stopped."""
         return _covered(path, self.stop)
 
+    def starts(self, path: str) -> bool:
+        """Tell whether an update at this path starts a stopped machine."""
+        return _covered(path, self.start)
+
 
 class Rules:
     """All rules of one package."""
@@ -58,6 +86,7 @@ class Rules:
     def __init__(self, package: str) -> None:
         content: dict[str, Any] = yaml.safe_load((_FOLDER / f"{package}.yaml").read_text())
         self._always: Sequence[str] = content["replace"]
+        self._unlisted: Sequence[str] = content.get("unlisted", ())
         self._types: Mapping[str, Mapping[str, Any]] = content["types"]
         self.values: Mapping[str, Sequence[str]] = content["values"]
         """Values that the SDK's lists lack, by the name of the list; none for a list that is not to be used."""
@@ -70,14 +99,16 @@ class Rules:
         return self._made[token]
 
     def _make(self, token: str) -> Rule:
-        found = self._types.get(token, {})
+        found = self._types.get(token, {"replace": self._unlisted})
         path = str(found.get("path", ""))
         own_name = Rule(path).own_name
         return Rule(
             path=path,
             replace=frozenset([*self._always, *([own_name] if own_name else []), *found.get("replace", ())]),
+            shrink=frozenset(found.get("shrink", ())),
             refuse=frozenset(found.get("refuse", ())),
             stop=frozenset(found.get("stop", ())),
+            start=frozenset(found.get("start", ())),
             plain_name=bool(found.get("plain_name")),
             holds_all=bool(found.get("holds_all")),
         )
@@ -91,3 +122,11 @@ def fill_path(path: str, values: Mapping[str, str]) -> str:
 def _covered(path: str, rules: frozenset[str]) -> bool:
     plain = _INDEX.sub("", path)
     return any(plain == rule or plain.startswith(f"{rule}.") or rule.startswith(f"{plain}.") for rule in rules)
+
+
+def _is_smaller(new: Value, old: Value) -> bool:
+    if isinstance(new, float | int) and isinstance(old, float | int):
+        return new < old
+    if not (isinstance(new, str) and isinstance(old, str)):
+        return False
+    return ip_network(new, strict=False).prefixlen > ip_network(old, strict=False).prefixlen

@@ -58,6 +58,7 @@ class World:
         self._resources = self.folder / "resources"
         self._links = self.folder / "links"
         self._gone = self.folder / "gone"
+        self._counts = self.folder / "counts"
 
     def find(self, identity: str) -> Record | None:
         """Return the resource with this id. Ids are compared without case, as Azure does."""
@@ -108,6 +109,15 @@ class World:
             return int((self._gone / _name(identity)).read_text())
         except FileNotFoundError:
             return 0
+
+    def count(self, key: str) -> int:
+        """Return how often this was called with `key`, this call included."""
+        file = self._counts / _name(key)
+        with self.locked():
+            self._counts.mkdir(parents=True, exist_ok=True)
+            number = int(file.read_text()) + 1 if file.exists() else 1
+            write_atomically(file, number)
+        return number
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -50,12 +50,10 @@ vm = compute.Instance("vm", name="head-0", machine_type="a2-highgpu-8g", zone="u
     metadata={"user-data": pulumi.Output.secret("#cloud-config secret")},
     network_interfaces=[{"subnetwork": subnet.id, "network_ip": "10.0.1.4", "nic_type": "GVNIC",
         "access_configs": [{"nat_ip": address.address}]}])
-keys = compute.get_instance_guest_attributes_output(name=vm.name, zone=vm.zone, query_path="hostkeys/")
 pulumi.export("vm", vm.id)
 pulumi.export("link", vm.self_link)
 pulumi.export("private", vm.network_interfaces[0].network_ip)
 pulumi.export("public", vm.network_interfaces[0].access_configs[0].nat_ip)
-pulumi.export("key", keys.query_values[0].value)
 pulumi.export("zones", compute.get_zones(region="us-central1").names)
 pulumi.export("metadata", vm.metadata)
 """
@@ -107,7 +105,6 @@ def test_gcp(stack: TestStack) -> None:
     assert found["link"] == f"https://www.googleapis.com/compute/v1/{found['vm']}"
     assert found["private"] == "10.0.1.4"
     assert found["public"].startswith("203.0.113.")
-    assert found["key"].startswith("AAAA")
     assert found["zones"] == ["us-central1-a", "us-central1-b", "us-central1-c"]
     assert found["metadata"] == {"user-data": "#cloud-config secret"}
     assert "#cloud-config" not in stack("stack", "output", "-s", "test").text

@@ -1,0 +1,65 @@
+"""The simulated Google Cloud's rules for replacing resources, compared with the provider's own schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from offline.cloud.kinds import Kind, ListOf, Named
+from offline.cloud.rules import Rules
+from offline.cloud.sdk import Sdk
+
+SCHEMA: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("gcp_schema.yaml").read_text())
+RULES = Rules("gcp")
+SDK = Sdk("pulumi_gcp")
+BEYOND: dict[str, dict[str, str]] = {
+    "gcp:compute/instance:Instance": {
+        "metadataStartupScript": "CustomizeDiff: ForceNewIf, unless it moves from or to metadata",
+        "networkInterfaces.networkIp": "CustomizeDiff: forceNewIfNetworkIPNotUpdatable, unless the network changes too",
+    },
+    "gcp:compute/resourcePolicy:ResourcePolicy": {"name": "part of the id; the schema has no update for it either"},
+    "gcp:filestore/instance:Instance": {"name": "part of the id; the schema has no update for it either"},
+}
+"""Paths that need a new resource for another reason than ForceNew. CustomizeDiff: read 2026-11-22 in
+terraform-provider-google-beta@93c65b2d60fe, services/compute/resource_compute_instance.go."""
+
+
+def camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
+def pulumi_path(token: str, path: str) -> str:
+    """Return the SDK's path for a path of the provider: "network_interface.vlan" is networkInterfaces.vlan."""
+    described = SDK.describe(token)
+    shape, names = described.inputs, list[str]()
+    for part in map(camel, path.split(".")):
+        found = [name for name in (part, f"{part}s", f"{part}es", f"{part[:-1]}ies") if name in shape]
+        assert found, f"{token} has no {path}"
+        names.append(found[0])
+        kind = element(shape[found[0]].kind)
+        shape = (SDK.input_shape(described.folder, kind) if isinstance(kind, Named) else None) or {}
+    return ".".join(names)
+
+
+def element(kind: Kind) -> Kind:
+    return element(kind.item) if isinstance(kind, ListOf) else kind
+
+
+@pytest.mark.parametrize("resource", SCHEMA)
+def test_exactly_what_the_schema_forces_is_replaced(resource: str) -> None:
+    row = SCHEMA[resource]
+    token, partly = row["token"], row.get("partly", [])
+    whole = {pulumi_path(token, path) for path in row["forces"] if path not in partly}
+    topmost = {path for path in whole if not any(path.startswith(f"{other}.") for other in whole)}
+    expected = topmost | {f"{pulumi_path(token, path)}.#" for path in partly}
+    assert RULES.of(token).replace == expected | BEYOND.get(token, {}).keys()
+
+
+def test_every_type_with_rules_is_compared() -> None:
+    rules = yaml.safe_load((Path(__file__).parents[3] / "offline/cloud/rules/gcp.yaml").read_text())
+    assert set(rules["types"]) == {row["token"] for row in SCHEMA.values()}
+    assert rules["replace"] == []
