@@ -1,64 +1,159 @@
-"""A machine's ssh host key, read where the machine itself published it: its guest attributes, not the network.
+"""A machine's SSH host key, read over Google's API, never over the network.
 
-The bootstrap writes it (cloud-init/files, stage.sh); Google's API hands it to whoever may read the instance.
+The bootstrap publishes the key as a guest attribute and prints it on the serial console (publish_host_key and main of
+cloud-init/files/usr/local/lib/trainyard/bootstrap). The console is the fallback: an organisation may forbid guest
+attributes (constraints/compute.disableGuestAttributesAccess).
+
+The provider's data source for guest attributes reports a missing machine, and answers every other error, a missing
+attribute or permission among them, with an empty result (terraform-provider-google-beta@93c65b2d60fe,
+services/compute/data_source_google_compute_instance_guest_attributes.go, read 2026-11-22). So an empty result may mean
+"not yet".
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pulumi
 
-from components.errors import PlatformError
 from components.platforms.gcp.sdk import narrow_import
 
 with narrow_import():
     from pulumi_gcp.compute.instance import Instance
 
 KEY = "hostkeys/ssh-ed25519"
-"""The place where Google's own tools look for host keys as well."""
+"""The guest attribute; Google's own guest agent publishes host keys under the same name."""
+CONSOLE_MARK = "trainyard-hostkey: "
+"""Begins the line of the console with the key."""
 
-_TOKEN = "gcp:compute/getInstanceGuestAttributes:getInstanceGuestAttributes"  # noqa: S105  (a function's name)
-_PAUSE_SECONDS = 10
-_ATTEMPTS = 90
-"""A quarter of an hour: a machine with eight GPUs may take half of that to its first breath."""
+_ATTRIBUTES = "gcp:compute/getInstanceGuestAttributes:getInstanceGuestAttributes"
+_CONSOLE = "gcp:compute/getInstanceSerialPort:getInstanceSerialPort"
+_CONSOLE_PORT = 1
+_PATIENCE_SECONDS = 900
+"""How long to wait for a new machine: one with eight GPUs may take half of it to start."""
+_LONGEST_PAUSE_SECONDS = 10
+_CONSOLE_EVERY = 6
+"""Attempts per reading of the console, which is up to 1 MB for each machine."""
+_YOUNG = timedelta(minutes=20)
+"""Age up to which a machine may be in its first boot. An older one without a key is stopped or broken."""
+_VALID = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]+={0,2}")
+"""Any process of a machine may write guest attributes, so nothing else may get into known_hosts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Machine:
+    """A machine in the API's terms. `resource` is the one that messages refer to."""
+
+    name: str
+    zone: str
+    project: str
+    resource: Instance | None = None
+
+
+class _GoneError(Exception):
+    """The machine does not exist, although it is in Pulumi's state."""
 
 
 def host_key(machine: Instance, project: str) -> pulumi.Output[str]:
-    """Return the key ("ssh-ed25519 AAAA...") of a machine, once it exists and has published it."""
-    # The machine's own number is in it so that a new machine of the same name is asked anew.
-    place = pulumi.Output.all(machine.name, machine.zone, machine.instance_id)
-    options = pulumi.InvokeOptions(parent=machine)
-    return place.apply(lambda facts: _published(facts[0], facts[1].rpartition("/")[2], project, options))
+    """Return the key ("ssh-ed25519 AAAA..."), or "" if the machine has published none at present.
 
-
-async def _published(name: str, zone: str, project: str, options: pulumi.InvokeOptions) -> str:
-    """Ask until the key is there. Raises PlatformError for a machine that never publishes it."""
-    attempts = 1 if pulumi.runtime.is_dry_run() else _ATTEMPTS
-    where = {"name": name, "zone": zone, "project": project, "variableKey": KEY}
-    for attempt in range(attempts):
-        if attempt:
-            await asyncio.sleep(_PAUSE_SECONDS)
-        if key := await _ask(where, options):
-            return key
-    raise PlatformError(
-        f"{name} has not published its ssh host key as guest attribute {KEY}; "
-        f"read `gcloud compute instances get-serial-port-output {name} --zone {zone}` for what its first boot says, "
-        "then run `pulumi up` again"
+    A real `up` waits up to a quarter of an hour for a machine that is new. A preview, and an `up` for an older machine
+    (a stopped Spot machine publishes nothing), read once.
+    """
+    # The instance id is a part of it so that a new machine under an old name is read again.
+    facts = pulumi.Output.all(machine.name, machine.zone, machine.instance_id, machine.creation_timestamp)
+    return facts.apply(
+        lambda known: _read(
+            _Machine(name=known[0], zone=known[1].rpartition("/")[2], project=project, resource=machine),
+            _patience(known[3]),
+        )
     )
 
 
-async def _ask(where: dict[str, Any], options: pulumi.InvokeOptions) -> str | None:
-    """Return the key, or None while there is none. Any other refusal is raised as it is."""
+def _patience(created: str | None) -> int:
+    """Return how many seconds to wait for the key of a machine that was created at that time (RFC 3339)."""
+    if pulumi.runtime.is_dry_run() or not created:
+        return 0
+    return _PATIENCE_SECONDS if datetime.now(UTC) - datetime.fromisoformat(created) < _YOUNG else 0
+
+
+async def _read(machine: _Machine, patience: int) -> str:
     try:
-        answer = await pulumi.runtime.invoke_async(_TOKEN, where, options)
+        return await _published(machine, patience)
+    except _GoneError:
+        _warn(
+            machine,
+            f"{machine.name} does not exist in {machine.project}, {machine.zone}: it was deleted outside Pulumi. "
+            "Run `pulumi refresh`, then `pulumi up` creates it again",
+        )
     except Exception as error:
-        # The provider knows no "not yet": the API answers 404 for a variable that nobody has written.
-        if "404" in str(error) or "notfound" in str(error).lower().replace(" ", ""):
-            return None
+        if not pulumi.runtime.is_dry_run():
+            raise
+        _warn(machine, f"the SSH host key of {machine.name} cannot be read: {error}")
+    return ""
+
+
+async def _published(machine: _Machine, patience: int) -> str:
+    """Return the key, or "" if there is none within `patience` seconds. Raises _GoneError."""
+    waited = attempt = 0
+    while True:
+        pause = min(2**attempt, _LONGEST_PAUSE_SECONDS)
+        last = waited + pause > patience
+        key = await _attribute(machine)
+        if not key and (last or attempt % _CONSOLE_EVERY == 0):
+            key = await _console(machine, last)
+        if key or last:
+            return key
+        await asyncio.sleep(pause)
+        waited += pause
+        attempt += 1
+
+
+async def _attribute(machine: _Machine) -> str:
+    """Return the key in the guest attributes, or "". Raises _GoneError, and any error of reading the machine."""
+    where = {"name": machine.name, "zone": machine.zone, "project": machine.project, "variableKey": KEY}
+    answer = await _ask(_ATTRIBUTES, where, machine)
+    value = str(answer.get("variableValue") or "").strip()
+    return _valid(value if value.startswith("ssh-") else f"ssh-ed25519 {value}")
+
+
+async def _console(machine: _Machine, report: bool) -> str:
+    """Return the key on the console, or "". `report`: warn if the console cannot be read. Raises _GoneError."""
+    where = {"instance": machine.name, "zone": machine.zone, "project": machine.project, "port": _CONSOLE_PORT}
+    try:
+        answer = await _ask(_CONSOLE, where, machine)
+    except _GoneError:
         raise
-    value = str(answer["variableValue"] or "").strip()
-    if not value:
-        return None
-    return value if value.startswith("ssh-") else f"ssh-ed25519 {value}"
+    except Exception as error:
+        # A stopped machine has no console.
+        if report:
+            _warn(machine, f"{machine.name} has no guest attribute {KEY}, and its console cannot be read: {error}")
+        return ""
+    lines = (line.rstrip("\r") for line in str(answer.get("contents") or "").split("\n"))
+    # The first one: no user's process runs yet when the bootstrap prints it.
+    return next(
+        (key for line in lines if line.startswith(CONSOLE_MARK) and (key := _valid(line[len(CONSOLE_MARK) :]))), ""
+    )
+
+
+async def _ask(token: str, where: dict[str, Any], machine: _Machine) -> dict[str, Any]:
+    options = pulumi.InvokeOptions(parent=machine.resource)
+    try:
+        return await pulumi.runtime.invoke_async(token, where, options) or {}
+    except Exception as error:
+        # HandleDataSourceNotFoundError of the provider, and the API's own 404 for the console.
+        if re.search(rf"instances/{re.escape(machine.name)}'? (was )?not found", str(error)):
+            raise _GoneError from error
+        raise
+
+
+def _valid(key: str) -> str:
+    return key if _VALID.fullmatch(key) else ""
+
+
+def _warn(machine: _Machine, message: str) -> None:
+    pulumi.log.warn(message, machine.resource)

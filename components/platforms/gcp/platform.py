@@ -30,8 +30,8 @@ with narrow_import():
     from pulumi_gcp.compute.instance import Instance
     from pulumi_gcp.compute.resource_policy import ResourcePolicy
 
-_READ = {"gcp:compute/instance:Instance": ("name", "zone", "instance_id")}
-"""What is read of the resources that every node has."""
+_READ = {"gcp:compute/instance:Instance": ("name", "zone", "instance_id", "creation_timestamp")}
+"""Outputs in use of the resource type of which every node has one."""
 
 
 class GcpPlatform(Platform):

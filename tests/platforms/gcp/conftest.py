@@ -20,7 +20,13 @@ def build(loops: asyncio.AbstractEventLoop) -> Build:
 
 
 def answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
-    extra: dict[str, Any] = {"selfLink": f"link:{args.name}", "email": f"{args.name}@mail", "address": "192.0.2.7"}
+    created = "2026-11-22T03:00:00.000-08:00"
+    extra: dict[str, Any] = {
+        "creationTimestamp": created,
+        "selfLink": f"link:{args.name}",
+        "email": f"{args.name}@mail",
+        "address": "192.0.2.7",
+    }
     if args.typ == "gcp:filestore/instance:Instance":
         extra["networks"] = [{**net, "ipAddresses": ["10.9.8.2"]} for net in args.inputs["networks"]]
         return args.name, {**args.inputs, **extra}
@@ -28,4 +34,4 @@ def answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
 
 
 def tell(args: pulumi.runtime.MockCallArgs) -> dict[str, Any]:
-    return {"variableValue": f"AAAA{args.args['name']}"}
+    return {"variableValue": "AAAA" + args.args["name"].replace("-", "")}

@@ -1,86 +1,162 @@
-"""The host key comes late: it is asked for until it is there, and no other refusal is taken for 'not yet'."""
+"""Reading of SSH host keys: when it waits, what it accepts, and how it ends without a key."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pulumi
 import pytest
 
-from components.errors import PlatformError
 from components.platforms.gcp import hostkeys
 
-NOT_YET = "invoke of gcp:compute/... failed: googleapi: Error 404: The resource 'hostkeys/ssh-ed25519' was not found"
-Answers = Callable[[list[Any]], list[dict[str, Any]]]
+EMPTY: dict[str, Any] = {}
+KEY = {"variableValue": "AAAAkey\n"}
+GONE = "invoke of gcp:compute/... failed: projects/p-1/zones/us-central1-a/instances/c-head not found"
+GONE_CONSOLE = "googleapi: Error 404: The resource 'projects/p-1/zones/us-central1-a/instances/c-head' was not found"
+STOPPED = "googleapi: Error 400: The resource 'projects/p-1/zones/z/instances/c-head' is not ready, resourceNotReady"
+FORBIDDEN = "googleapi: Error 403: Required 'compute.instances.get' permission, forbidden"
+
+
+class Cloud:
+    """Answers of the two data sources, one after the other; the last one stays. A text is an error."""
+
+    def __init__(self) -> None:
+        self.attributes: list[Any] = [EMPTY]
+        self.console: list[Any] = [EMPTY]
+        self.asked: list[dict[str, Any]] = []
+        self.waited = 0.0
+        self.warnings: list[str] = []
+        self.preview = False
+
+    async def invoke(self, token: str, where: dict[str, Any], options: pulumi.InvokeOptions) -> dict[str, Any]:
+        self.asked.append({"token": token, **where})
+        answers = self.attributes if "GuestAttributes" in token else self.console
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        return dict(answer)
+
+    async def sleep(self, seconds: float) -> None:
+        self.waited += seconds
+
+    def read(self, age: timedelta = timedelta(minutes=1)) -> str:
+        """Return the key of a machine of that age."""
+        machine = hostkeys._Machine(name="c-head", zone="us-central1-a", project="p-1")
+        return asyncio.run(hostkeys._read(machine, hostkeys._patience((datetime.now(UTC) - age).isoformat())))
 
 
 @pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
-    """Answer one ask after the other; a text is a refusal. Returns what was asked, and nobody waits."""
-
-    def arrange(replies: list[Any]) -> list[dict[str, Any]]:
-        asked: list[dict[str, Any]] = []
-        left = iter(replies)
-
-        async def invoke(token: str, where: dict[str, Any], options: pulumi.InvokeOptions) -> dict[str, Any]:
-            asked.append({"token": token, **where})
-            reply = next(left)
-            if isinstance(reply, str):
-                raise RuntimeError(reply)
-            return {"variableValue": reply[0]}
-
-        async def nobody_waits(seconds: float) -> None:
-            assert seconds > 0
-
-        monkeypatch.setattr(pulumi.runtime, "invoke_async", invoke)
-        monkeypatch.setattr(asyncio, "sleep", nobody_waits)
-        monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
-        return asked
-
-    return arrange
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    cloud = Cloud()
+    monkeypatch.setattr(pulumi.runtime, "invoke_async", cloud.invoke)
+    monkeypatch.setattr(asyncio, "sleep", cloud.sleep)
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: cloud.preview)
+    monkeypatch.setattr(pulumi.log, "warn", lambda text, resource: cloud.warnings.append(text))
+    return cloud
 
 
-def ask() -> str:
-    return asyncio.run(hostkeys._published("c-head", "us-central1-a", "p-1", pulumi.InvokeOptions()))
-
-
-def test_asks_until_the_key_is_there(answers: Answers) -> None:
-    asked = answers([NOT_YET, NOT_YET, ("",), ("AAAAkey\n",)])
-    assert ask() == "ssh-ed25519 AAAAkey"
-    assert len(asked) == 4
-    assert asked[0] == {
+def test_an_empty_answer_means_not_yet(cloud: Cloud) -> None:
+    cloud.attributes = [EMPTY, EMPTY, {"variableValue": ""}, KEY]
+    assert cloud.read() == "ssh-ed25519 AAAAkey"
+    assert cloud.asked[0] == {
         "token": "gcp:compute/getInstanceGuestAttributes:getInstanceGuestAttributes",
         "name": "c-head",
         "zone": "us-central1-a",
         "project": "p-1",
         "variableKey": "hostkeys/ssh-ed25519",
     }
+    assert cloud.waited == 1 + 2 + 4
 
 
-def test_a_key_with_its_kind_is_taken_as_it_is(answers: Answers) -> None:
-    answers([("ssh-ed25519 AAAAkey",)])
-    assert ask() == "ssh-ed25519 AAAAkey"
+def test_a_key_with_its_type_is_accepted(cloud: Cloud) -> None:
+    cloud.attributes = [{"variableValue": "ssh-ed25519 AAAAkey"}]
+    assert cloud.read() == "ssh-ed25519 AAAAkey"
 
 
-def test_a_refusal_is_told_at_once(answers: Answers) -> None:
-    asked = answers(["googleapi: Error 403: Required 'compute.instances.getGuestAttributes' permission", ("x",)])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "AAAAkey\n10.77.0.4 ssh-ed25519 AAAAother",
+        "AAAAkey comment",
+        "ssh-rsa AAAAkey",
+        "ssh-ed25519 AAAA===",
+        "ssh-ed25519  AAAAkey",
+        "AAAA\x00key",
+        "@cert-authority * ssh-ed25519 AAAAkey",
+    ],
+)
+def test_anything_but_one_key_is_refused(cloud: Cloud, value: str) -> None:
+    cloud.attributes = [{"variableValue": value}]
+    cloud.console = [{"contents": f"{hostkeys.CONSOLE_MARK}{value}"}]
+    assert cloud.read(timedelta(days=1)) == ""
+
+
+def test_the_console_is_the_fallback(cloud: Cloud) -> None:
+    noise = "[    3.1] x trainyard-hostkey: ssh-ed25519 AAAAno\r\n"
+    cloud.console = [EMPTY, {"contents": f"{noise}trainyard-hostkey: ssh-ed25519 AAAAkey\r\nlogin: "}]
+    assert cloud.read() == "ssh-ed25519 AAAAkey"
+    assert [asked["token"] for asked in cloud.asked].count(hostkeys._CONSOLE) == 2
+    assert cloud.asked[-1] == {
+        "token": "gcp:compute/getInstanceSerialPort:getInstanceSerialPort",
+        "instance": "c-head",
+        "zone": "us-central1-a",
+        "project": "p-1",
+        "port": 1,
+    }
+
+
+def test_the_first_key_on_the_console_counts(cloud: Cloud) -> None:
+    mark = hostkeys.CONSOLE_MARK
+    cloud.console = [{"contents": f"{mark}ssh-ed25519 AAAAfirst\n{mark}ssh-ed25519 AAAAsecond\n"}]
+    assert cloud.read() == "ssh-ed25519 AAAAfirst"
+
+
+def test_the_bootstrap_prints_the_line_that_is_read() -> None:
+    bootstrap = Path(__file__).parents[3] / "cloud-init/files/usr/local/lib/trainyard/bootstrap"
+    assert f'console "{hostkeys.CONSOLE_MARK}$kind $key"' in bootstrap.read_text()
+    assert f"guest-attributes/{hostkeys.KEY.partition('/')[0]}/$1" in bootstrap.read_text()
+
+
+def test_a_new_machine_without_a_key_ends_after_15_minutes(cloud: Cloud) -> None:
+    assert cloud.read() == ""
+    assert 880 <= cloud.waited <= 900
+    consoles = [asked for asked in cloud.asked if asked["token"] == hostkeys._CONSOLE]
+    assert len(consoles) < len(cloud.asked) / 5
+
+
+def test_an_old_machine_is_read_once(cloud: Cloud) -> None:
+    cloud.console = [STOPPED]
+    assert cloud.read(timedelta(minutes=21)) == ""
+    assert (cloud.waited, len(cloud.asked)) == (0, 2)
+    assert "its console cannot be read" in cloud.warnings[0]
+
+
+def test_a_machine_that_was_deleted_leads_to_refresh(cloud: Cloud) -> None:
+    for attribute, console in ((GONE, EMPTY), (EMPTY, GONE_CONSOLE)):
+        cloud.attributes, cloud.console = [attribute], [console]
+        assert cloud.read() == ""
+        assert cloud.waited == 0
+        assert "c-head does not exist" in cloud.warnings[-1]
+        assert "Run `pulumi refresh`" in cloud.warnings[-1]
+
+
+@pytest.mark.parametrize("answer", [EMPTY, GONE, FORBIDDEN])
+def test_a_preview_reads_once_and_does_not_fail(cloud: Cloud, answer: Any) -> None:
+    cloud.preview = True
+    cloud.attributes = [answer]
+    assert cloud.read() == ""
+    assert cloud.waited == 0
+
+
+def test_an_up_that_may_not_read_the_machine_fails_at_once(cloud: Cloud) -> None:
+    cloud.attributes = [FORBIDDEN]
     with pytest.raises(RuntimeError, match="Error 403"):
-        ask()
-    assert len(asked) == 1
+        cloud.read()
+    assert cloud.waited == 0
 
 
-def test_a_machine_that_never_speaks_is_named_with_the_next_step(answers: Answers) -> None:
-    asked = answers([NOT_YET] * 1000)
-    with pytest.raises(PlatformError, match=r"c-head has not published.*get-serial-port-output c-head"):
-        ask()
-    assert 60 <= len(asked) <= 180
-
-
-def test_a_preview_asks_once(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = answers([NOT_YET] * 3)
-    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
-    with pytest.raises(PlatformError):
-        ask()
-    assert len(asked) == 1
+def test_a_machine_of_unknown_age_is_read_once(cloud: Cloud) -> None:
+    assert hostkeys._patience(None) == 0
