@@ -58,6 +58,10 @@ class _GoneError(Exception):
     """The machine does not exist, although it is in Pulumi's state."""
 
 
+class _StoppedError(Exception):
+    """The machine does not run."""
+
+
 def host_key(machine: Instance, project: str) -> pulumi.Output[str]:
     """Return the key ("ssh-ed25519 AAAA..."), or "" if the machine has published none at present.
 
@@ -90,6 +94,8 @@ async def _read(machine: _Machine, patience: int) -> str:
             f"{machine.name} does not exist in {machine.project}, {machine.zone}: it was deleted outside Pulumi. "
             "Run `pulumi refresh`, then `pulumi up` creates it again",
         )
+    except _StoppedError:
+        _warn(machine, f"{machine.name} is stopped. `pulumi up --refresh` starts it")
     except Exception as error:
         if not pulumi.runtime.is_dry_run():
             raise
@@ -98,7 +104,7 @@ async def _read(machine: _Machine, patience: int) -> str:
 
 
 async def _published(machine: _Machine, patience: int) -> str:
-    """Return the key, or "" if there is none within `patience` seconds. Raises _GoneError."""
+    """Return the key, or "" if there is none within `patience` seconds. Raises _GoneError and _StoppedError."""
     waited = attempt = 0
     while True:
         pause = min(2**attempt, _LONGEST_PAUSE_SECONDS)
@@ -122,14 +128,19 @@ async def _attribute(machine: _Machine) -> str:
 
 
 async def _console(machine: _Machine, report: bool) -> str:
-    """Return the key on the console, or "". `report`: warn if the console cannot be read. Raises _GoneError."""
+    """Return the key on the console, or "". `report`: warn if the console cannot be read.
+
+    Raises _GoneError and _StoppedError.
+    """
     where = {"instance": machine.name, "zone": machine.zone, "project": machine.project, "port": _CONSOLE_PORT}
     try:
         answer = await _ask(_CONSOLE, where, machine)
     except _GoneError:
         raise
     except Exception as error:
-        # A stopped machine has no console.
+        # A machine that does not run has no console (Google, "View serial port output"). Unverified: the error's name.
+        if "resourceNotReady" in str(error):
+            raise _StoppedError from error
         if report:
             _warn(machine, f"{machine.name} has no guest attribute {KEY}, and its console cannot be read: {error}")
         return ""

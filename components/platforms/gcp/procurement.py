@@ -47,7 +47,7 @@ def procurement(family: Family, gpus: int, wish: Wish) -> Procurement:
             max_run_seconds=wish.flex_start_hours * _HOUR,
         )
     if wish.kind == "spot":
-        # STOP keeps the disk, the name and the addresses: a later `pulumi up` starts the same node again.
+        # STOP keeps the disk, the name and the addresses: a later `pulumi up --refresh` starts the same node again.
         return Procurement(
             provisioning_model="SPOT",
             on_host_maintenance="TERMINATE",

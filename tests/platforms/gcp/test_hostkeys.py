@@ -128,10 +128,22 @@ def test_a_new_machine_without_a_key_ends_after_15_minutes(cloud: Cloud) -> None
 
 
 def test_an_old_machine_is_read_once(cloud: Cloud) -> None:
-    cloud.console = [STOPPED]
     assert cloud.read(timedelta(minutes=21)) == ""
     assert (cloud.waited, len(cloud.asked)) == (0, 2)
-    assert "its console cannot be read" in cloud.warnings[0]
+
+
+def test_a_stopped_machine_is_read_once(cloud: Cloud) -> None:
+    cloud.console = [STOPPED]
+    assert cloud.read() == ""
+    assert (cloud.waited, len(cloud.asked)) == (0, 2)
+    assert cloud.warnings == ["c-head is stopped. `pulumi up --refresh` starts it"]
+
+
+def test_a_console_that_may_not_be_read_is_reported(cloud: Cloud) -> None:
+    cloud.console = [FORBIDDEN]
+    assert cloud.read() == ""
+    assert len(cloud.warnings) == 1
+    assert "its console cannot be read: googleapi: Error 403" in cloud.warnings[0]
 
 
 def test_a_machine_that_was_deleted_leads_to_refresh(cloud: Cloud) -> None:
