@@ -72,15 +72,16 @@ DATA_DISK = "trainyard-shared"
 def machine(args: MachineArgs, opts: pulumi.ResourceOptions) -> Instance:
     """Declare the machine.
 
-    New user-data makes a new machine, never a silent change of metadata that a running one does not read: cloud-init
-    acts on it at a first boot only. The old one goes first, since its name and addresses are the new one's.
+    New user-data makes a new machine, because cloud-init reads it at the first boot only. Other metadata keys change
+    in place: `gcloud compute ssh` adds ssh-keys, and the provider reads all keys back at a refresh. The old machine is
+    deleted first, because the new one has its name and addresses.
     """
     merged = pulumi.ResourceOptions.merge(
         opts,
         pulumi.ResourceOptions(
-            replace_on_changes=["metadata"],
+            replace_on_changes=['metadata["user-data"]'],
             delete_before_replace=True,
-            # Families that bundle local disks report them although nobody asked; that must not make a new machine.
+            # Families with bundled local disks report them as scratchDisks, which must not make a new machine.
             ignore_changes=["scratchDisks"],
         ),
     )
@@ -108,7 +109,7 @@ def machine(args: MachineArgs, opts: pulumi.ResourceOptions) -> Instance:
         ),
         metadata=_metadata(args.user_data),
         tags=[HEAD_TAG] if args.is_head else None,
-        # A stopped Spot machine is started again by the next `pulumi up`.
+        # The provider compares it with the machine's status at a refresh: `pulumi up --refresh` starts a stopped one.
         desired_status="RUNNING",
         allow_stopping_for_update=True,
         opts=merged,
