@@ -62,6 +62,10 @@ class Azure:
         """See Cloud."""
         return inputs
 
+    def reported(self, described: Described, inputs: Properties) -> Properties:
+        """See Cloud."""
+        return inputs
+
     def identity(self, described: Described, inputs: Properties) -> str:
         """See Cloud."""
         rule = self.rules.of(described.token)

@@ -38,6 +38,9 @@ class Cloud(Protocol):
     def checked(self, described: Described, inputs: Properties) -> Properties:
         """Return the inputs with what the plugin adds to them from its configuration."""
 
+    def reported(self, described: Described, inputs: Properties) -> Properties:
+        """Return the inputs in the form in which the cloud's API reports them: a plan compares with that."""
+
     def identity(self, described: Described, inputs: Properties) -> str:
         """Return the id that the cloud would give."""
 

@@ -20,6 +20,7 @@ from offline.values import Properties, Value, signature
 _API = "https://www.googleapis.com/compute/v1/"
 _LINK = re.compile(r"^(?:https://[\w.-]+/(?:compute/)?\w+/)?(projects/[^/]+/.+)$")
 _INSTANCE = "gcp:compute/instance:Instance"
+_FILESTORE = "gcp:filestore/instance:Instance"
 _PLACES = ("zone", "region", "location")
 _BOOTING = 2
 """Requests for a new machine's guest attributes or console that come before it has published its host key."""
@@ -69,6 +70,17 @@ class Gcp:
             return inputs
         return {**inputs, "labels": {**self._labels, **own}}
 
+    def reported(self, described: Described, inputs: Properties) -> Properties:
+        """See Cloud. Filestore reports a network of the same project by its name.
+
+        GoogleCloudPlatform/cluster-toolkit@1047080375af:modules/file-system/filestore/main.tf gives the bare name, and
+        the full id only for a shared VPC; read 2026-11-22.
+        """
+        networks = inputs.get("networks")
+        if described.token != _FILESTORE or not isinstance(networks, list):
+            return inputs
+        return {**inputs, "networks": [_bare_network(item) for item in networks]}
+
     def identity(self, described: Described, inputs: Properties) -> str:
         """See Cloud."""
         known = {**inputs, **self.given(described, inputs)}
@@ -103,7 +115,7 @@ class Gcp:
         if described.token == "gcp:serviceaccount/account:Account":  # noqa: S105 - a resource type
             email = identity.rpartition("/")[2]
             made |= {"email": email, "member": f"serviceAccount:{email}", "name": identity}
-        if described.token == "gcp:filestore/instance:Instance":  # noqa: S105 - a resource type
+        if described.token == _FILESTORE:
             made["networks"] = _served(identity, made.get("networks"))
         return made
 
@@ -255,6 +267,12 @@ def _interface(seed: str, index: int, given: Properties) -> Value:
             for item in access
         ]
     return made
+
+
+def _bare_network(item: Value) -> Value:
+    if not (isinstance(item, dict) and isinstance(item.get("network"), str)):
+        return item
+    return {**item, "network": str(item["network"]).rpartition("/")[2]}
 
 
 def _served(identity: str, networks: Value) -> Value:

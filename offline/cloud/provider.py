@@ -52,9 +52,8 @@ class CloudProvider(Plugin):
         return provider_pb2.CheckResponse(inputs=checked, failures=[_failure(found) for found in failures])
 
     def Diff(self, request: provider_pb2.DiffRequest, context: Any) -> provider_pb2.DiffResponse:
-        self._take_stack(request.urn)
-        rule = self._cloud.rules.of(token_of(request.urn))
-        old, new = from_struct(request.old_inputs), from_struct(request.news)
+        described, rule = self._described(request.urn, context), self._cloud.rules.of(token_of(request.urn))
+        old, new = self._cloud.reported(described, from_struct(request.old_inputs)), from_struct(request.news)
         replacing = rule.replacing(old, new)
         self._replacing.add(request.urn)
         return diff_response(changes(old, new), replacing.__contains__)

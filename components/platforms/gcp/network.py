@@ -46,7 +46,7 @@ class Networks(pulumi.ComponentResource):
     subnets: dict[str, pulumi.Output[str]]
     """Self link of each subnet by its name."""
     primary: pulumi.Output[str]
-    """Self link of the network that every host is in."""
+    """Name of the network that every host is in."""
     exit: RouterNat
     """Hosts need it from their first minute: packages come through it."""
 
@@ -56,10 +56,11 @@ class Networks(pulumi.ComponentResource):
         self._child = pulumi.ResourceOptions(parent=self)
         self.subnets = {}
         self._links: dict[str, pulumi.Output[str]] = {}
+        self._names: dict[str, pulumi.Output[str]] = {}
         for wanted in args.layout.networks:
             self._network(wanted)
         primary = args.layout.networks[PRIMARY]
-        self.primary = self._links[primary.name]
+        self.primary = self._names[primary.name]
         self._ssh(primary)
         self.exit = self._way_out(primary)
         self.register_outputs({})
@@ -74,6 +75,7 @@ class Networks(pulumi.ComponentResource):
             opts=self._child,
         )
         self._links[wanted.name] = network.self_link
+        self._names[wanted.name] = network.name
         for subnet in wanted.subnets:
             made = Subnetwork(
                 subnet.name,
@@ -111,6 +113,24 @@ class Networks(pulumi.ComponentResource):
             source_ranges=[str(source) for source in self._args.ssh_from],
             target_tags=[HEAD_TAG],
             allows=[FirewallAllowArgs(protocol="tcp", ports=["22"])],
+            opts=self._child,
+        )
+
+    def allow_callbacks(self, name: str, server: pulumi.Input[str]) -> None:
+        """Let an NFS version 3 server outside the network open connections to the hosts.
+
+        Version 3 needs communication in both directions on several ports (Google, "About supported file system
+        protocols", read 2026-11-22): the server grants a lock that becomes free by a call to the client's portmapper
+        (111) and lock manager. A VPC denies what no rule allows.
+        """
+        Firewall(
+            name,
+            name=name,
+            network=self.primary,
+            direction="INGRESS",
+            source_ranges=[pulumi.Output.concat(server, "/32")],
+            # Not the ports of system services, SSH among them.
+            allows=[FirewallAllowArgs(protocol=protocol, ports=["111", "1024-65535"]) for protocol in ("tcp", "udp")],
             opts=self._child,
         )
 

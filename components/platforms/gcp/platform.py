@@ -19,7 +19,7 @@ from components.platforms.gcp.network import IAP_RANGE, Networks, NetworksArgs
 from components.platforms.gcp.procurement import Wish, procurement
 from components.platforms.gcp.sdk import narrow_import
 from components.platforms.gcp.spec import Spec
-from components.platforms.gcp.storage import SHARE, DataDiskArgs, FilestoreArgs, data_disk, filestore_instance, nfs_of
+from components.platforms.gcp.storage import NFS, SHARE, DataDiskArgs, FilestoreArgs, data_disk, filestore_instance
 from components.platforms.gcp.tunnel import PROGRAM, tunnel_command
 from components.platforms.lean import keeping
 from components.spec import ClusterSpec
@@ -132,10 +132,9 @@ class GcpPlatform(Platform):
             )
             self._data_disk = data_disk(disk, self).self_link
             return SharedFiles(disk=f"/dev/disk/by-id/google-{DATA_DISK}")
-        tier = self._spec.filestore.tier
         wanted = FilestoreArgs(
             name=name,
-            tier=tier,
+            tier=self._spec.filestore.tier,
             zone=self._spec.filestore.zone or self._spec.zone,
             size_gib=shared.size_gib,
             network=self._networks.primary,
@@ -144,10 +143,11 @@ class GcpPlatform(Platform):
             protect=self._spec.protect_storage,
         )
         made = filestore_instance(wanted, self)
-        # A preview knows the networks as they were asked for, without an address: only the id says that all is known.
+        # In a preview `networks` holds the inputs, without an address; `id` is unknown until the address is known.
         addresses = made.networks.apply(lambda networks: networks[0].ip_addresses)
-        known = pulumi.Output.all(made.id, addresses)
-        return known.apply(lambda both: SharedFiles(source=f"{both[1][0]}:/{SHARE}", nfs=nfs_of(tier)))
+        server = pulumi.Output.all(made.id, addresses).apply(lambda known: str(known[1][0]))
+        self._networks.allow_callbacks(f"{name}-callbacks", server)
+        return server.apply(lambda address: SharedFiles(source=f"{address}:/{SHARE}", nfs=NFS))
 
     def _machine(self, host: HostPlan) -> Instance:
         is_head = host.role is Role.HEAD

@@ -1,4 +1,4 @@
-"""Shared storage that outlives the machines: Filestore, or a disk of the head's own. Both are protected."""
+"""Shared storage that outlives the machines: Filestore, or a disk of the head. Both are protected."""
 
 from __future__ import annotations
 
@@ -17,24 +17,31 @@ with narrow_import():
     from pulumi_gcp.compute.disk import Disk
 
 SHARE = "shared"
-"""Name of the Filestore's one share; workers mount <address>:/<this>."""
+"""Name of the only share of the Filestore; hosts mount <address>:/<this>."""
+NFS = "3"
+"""NFS version of every tier. It is the default of Google's API, of gcloud and of Google's cluster toolkit
+(GoogleCloudPlatform/cluster-toolkit@1047080375af:modules/file-system/filestore/variables.tf). Version 4.1 is not
+available in the basic tiers, and "requires RPCSEC_GSS Authentication", that is Kerberos and LDAP (Google, "About
+supported file system protocols"). Both read 2026-11-22."""
 
 _REGIONAL = frozenset({"REGIONAL", "ENTERPRISE"})
-_NFS_3_ONLY = frozenset({"BASIC_HDD", "BASIC_SSD"})
+_BASIC = frozenset({"BASIC_HDD", "BASIC_SSD"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilestoreArgs:
-    """A Filestore to be. All plain but the network."""
+    """A Filestore to be. All values but the network are plain."""
 
     name: str
     tier: str
     zone: str
     size_gib: int
     network: pulumi.Input[str]
+    """Name of the network. The API reports the name of a network of its own project, and the provider replaces the
+    instance if the program gives another form (cluster-toolkit@1047080375af:modules/file-system/filestore/main.tf)."""
     head: IPv4Address
     cidr: IPv4Network
-    """The cluster's network: nobody else may mount it."""
+    """The cluster's network; only hosts in it may mount the share."""
     protect: bool
 
 
@@ -48,11 +55,6 @@ class DataDiskArgs:
     protect: bool
 
 
-def nfs_of(tier: str) -> str:
-    """Return the newest version of NFS that a tier speaks."""
-    return "3" if tier in _NFS_3_ONLY else "4.1"
-
-
 def filestore_instance(args: FilestoreArgs, parent: pulumi.Resource) -> filestore.Instance:
     """Declare the Filestore beside the nodes: in a zone, or in the region for tiers of a region's reach."""
     share = filestore.InstanceFileSharesArgs(
@@ -64,11 +66,11 @@ def filestore_instance(args: FilestoreArgs, parent: pulumi.Resource) -> filestor
         name=args.name,
         tier=args.tier,
         location=region_of(args.zone) if args.tier in _REGIONAL else args.zone,
-        protocol="NFS_V3" if args.tier in _NFS_3_ONLY else "NFS_V4_1",
+        protocol=f"NFS_V{NFS}",
         file_shares=share,
         networks=[network],
-        # The basic tiers have no such switch; Pulumi's own protection holds for all.
-        deletion_protection_enabled=None if args.tier in _NFS_3_ONLY else args.protect,
+        # The basic tiers have no deletion protection of their own; Pulumi's `protect` covers every tier.
+        deletion_protection_enabled=None if args.tier in _BASIC else args.protect,
         opts=pulumi.ResourceOptions(
             parent=parent,
             protect=args.protect,

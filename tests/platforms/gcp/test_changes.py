@@ -42,13 +42,13 @@ class Cluster(TestStack):
         return {step["urn"].rpartition("::")[2]: step["op"] for step in real if step["op"] != "same"}
 
 
-def cluster(folder: Path) -> Cluster:
-    """Return the stack, made. Skips where there is no Pulumi CLI."""
+def cluster(folder: Path, **edits: Any) -> Cluster:
+    """Return the stack, edited and made. Skips where there is no Pulumi CLI."""
     if not (shutil.which("pulumi") or (ROOT / ".trainyard" / "bin" / "pulumi").exists()):
         pytest.skip("there is no pulumi here (make setup)")
     stack = Cluster(folder)
     (stack.folder / "__main__.py").write_text(PROGRAM)
-    stack.put()
+    stack.put(**edits)
     made = stack.up()
     assert made.code == 0, made
     return stack
@@ -100,6 +100,11 @@ def test_metadata_keys_of_others_do_not_replace_machines(own: Cluster) -> None:
     own.faults({"fault": "drifted", "name": "neox-gpu-0", "set": {"metadata.ssh-keys": "somebody:ssh-rsa AAAA"}})
     assert own.refresh().code == 0
     assert own.planned() == {"neox-gpu-0": "update"}
+
+
+def test_a_filestore_is_unchanged_in_the_next_preview(tmp_path: Path) -> None:
+    files = {"storage__shared": {"kind": "filestore", "size_gib": 2560}}
+    assert cluster(tmp_path, **files).planned(**files) == {}
 
 
 def test_a_preempted_node_needs_a_refresh_to_start(own: Cluster) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
+from components.platforms.gcp.spec import FilestoreTier
 from tests.platforms.gcp.conftest import Build, Built
 
 INSTANCE = "compute/instance:Instance"
@@ -66,6 +67,7 @@ def test_every_card_has_an_address_of_its_subnet_and_no_two_the_same(build: Buil
 def test_ssh_enters_at_the_head_only_from_where_the_stack_says(build: Build) -> None:
     built = build("gcp-a2")
     rules = built.all(FIREWALL)
+    del rules["neox-shared-callbacks"]
     [ssh] = [rule for rule in rules.values() if rule["allows"][0]["protocol"] == "tcp"]
     assert ssh["sourceRanges"] == ["203.0.113.0/24"]
     assert ssh["allows"] == [{"protocol": "tcp", "ports": ["22"]}]
@@ -194,7 +196,28 @@ def test_filestore_stands_in_the_nodes_zone_and_hosts_mount_it(build: Build) -> 
     assert made["deletionProtectionEnabled"] is True
     for inputs in built.all(INSTANCE).values():
         assert "TRAINYARD_SHARED_SOURCE=10.9.8.2:/shared\n" in inputs["metadata"]["user-data"]
-        assert "TRAINYARD_SHARED_NFS=4.1\n" in inputs["metadata"]["user-data"]
+        assert "TRAINYARD_SHARED_NFS=3\n" in inputs["metadata"]["user-data"]
+
+
+@pytest.mark.parametrize("tier", get_args(FilestoreTier))
+def test_every_filestore_tier_is_mounted_with_its_protocol(build: Build, tier: str) -> None:
+    built = build("gcp-a2", platform__filestore={"tier": tier})
+    [made] = built.all("filestore/instance:Instance").values()
+    assert made["protocol"] == "NFS_V3"
+    assert "TRAINYARD_SHARED_NFS=3\n" in built.one(INSTANCE, "neox-head")["metadata"]["user-data"]
+
+
+def test_filestore_gets_the_name_of_the_network(build: Build) -> None:
+    [made] = build("gcp-a2").all("filestore/instance:Instance").values()
+    assert [network["network"] for network in made["networks"]] == ["neox-net"]
+
+
+def test_filestore_may_call_its_clients_back_but_not_over_ssh(build: Build) -> None:
+    rule = build("gcp-a2").one(FIREWALL, "neox-shared-callbacks")
+    assert (rule["sourceRanges"], rule["network"]) == (["10.9.8.2/32"], "neox-net")
+    assert {allowed["protocol"] for allowed in rule["allows"]} == {"tcp", "udp"}
+    assert all(allowed["ports"] == ["111", "1024-65535"] for allowed in rule["allows"])
+    assert "mega-shared-callbacks" not in build("gcp-a3-mega").all(FIREWALL)
 
 
 def test_root_of_workers_is_nobody_on_filestore(build: Build) -> None:
@@ -210,9 +233,8 @@ def test_a_filestore_of_a_regions_reach_stands_in_the_region(build: Build) -> No
     assert made["location"] == "us-central1"
 
 
-def test_a_basic_filestore_speaks_nfs_3_and_has_no_switch_against_deletion(build: Build) -> None:
+def test_a_basic_filestore_has_no_deletion_protection(build: Build) -> None:
     [made] = build("gcp-a2", platform__filestore={"tier": "BASIC_SSD"}).all("filestore/instance:Instance").values()
-    assert made["protocol"] == "NFS_V3"
     assert "deletionProtectionEnabled" not in made
 
 
