@@ -10,6 +10,7 @@ import pulumi
 
 from components.cloud_init import SharedFiles
 from components.plan import ClusterPlan, HostPlan
+from components.platforms.shared_disk import refuse_to_shrink, shared_disk_inputs
 from components.spec import ClusterSpec, PlatformSpec
 
 if TYPE_CHECKING:
@@ -97,10 +98,15 @@ class Platform(pulumi.ComponentResource):
         """Return what a machine is given of rendered user-data: the text, unless the platform's limit is narrow."""
         return text.encode()
 
+    shared_disk: ClassVar[bool] = False
+    """Whether the head node shares a cloud disk of its own, which cannot shrink."""
+
     @staticmethod
     def tunnel(cluster: ClusterSpec) -> Tunnel | None:
         """Return the tunnel that the cluster's head is reached through, or None if it is reached without one."""
         return None
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(f"trainyard:index:{type(self).__name__}", name, {}, opts)
+        inputs = shared_disk_inputs(args.cluster) if self.shared_disk else {}
+        guarded = pulumi.ResourceOptions.merge(opts, refuse_to_shrink() if inputs else None)
+        super().__init__(f"trainyard:index:{type(self).__name__}", name, inputs, guarded)

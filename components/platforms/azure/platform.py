@@ -47,6 +47,7 @@ class AzurePlatform(Platform):
     """Bytes of custom data before it becomes base64; the SDK's words on osProfile.customData."""
     largest_disk_gib: ClassVar[int | None] = 32767
     """Premium SSD (Microsoft, "Azure managed disk types")."""
+    shared_disk: ClassVar[bool] = True
 
     @staticmethod
     def wire_user_data(text: str) -> bytes:

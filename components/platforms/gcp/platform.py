@@ -41,6 +41,7 @@ class GcpPlatform(Platform):
     """Bytes of one metadata value."""
     largest_disk_gib: ClassVar[int | None] = 65536
     """Persistent Disk (Google, "About Persistent Disk")."""
+    shared_disk: ClassVar[bool] = True
 
     @staticmethod
     def tunnel(cluster: ClusterSpec) -> Tunnel | None:

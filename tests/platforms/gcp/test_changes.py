@@ -102,6 +102,22 @@ def test_metadata_keys_of_others_do_not_replace_machines(own: Cluster) -> None:
     assert own.planned() == {"neox-gpu-0": "update"}
 
 
+def test_a_smaller_disk_is_refused_before_anything_changes(own: Cluster) -> None:
+    own.put(platform__protect_storage=False)
+    assert own.up().code == 0
+    before = {record.urn: record for record in own.world.records()}
+    smaller = {"kind": "head_nfs", "size_gib": 512}
+    own.put(storage__shared=smaller, nodes__gpu__count=3, platform__boot_disk_gib=300, platform__protect_storage=False)
+    for refused in (own.preview(), own.up()):
+        assert refused.code != 0, refused
+        assert "the disk has 1024 GiB and cannot shrink to 512 GiB" in refused.text, refused
+        assert {record.urn: record for record in own.world.records()} == before
+    own.put(storage__shared={"kind": "head_nfs", "size_gib": 2048}, platform__protect_storage=False)
+    grown = own.up()
+    assert grown.code == 0, grown
+    assert own.record("neox-shared").inputs["size"] == 2048
+
+
 def test_a_filestore_is_unchanged_in_the_next_preview(tmp_path: Path) -> None:
     files = {"storage__shared": {"kind": "filestore", "size_gib": 2560}}
     assert cluster(tmp_path, **files).planned(**files) == {}
