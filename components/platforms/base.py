@@ -93,13 +93,13 @@ class Platform(pulumi.ComponentResource):
     largest_disk_gib: ClassVar[int | None] = None
     """The largest disk that the head may share; None where the platform's own rules say more."""
 
+    shared_disk: ClassVar[bool] = False
+    """Whether the head node shares a cloud disk of its own, which cannot shrink."""
+
     @staticmethod
     def wire_user_data(text: str) -> bytes:
         """Return what a machine is given of rendered user-data: the text, unless the platform's limit is narrow."""
         return text.encode()
-
-    shared_disk: ClassVar[bool] = False
-    """Whether the head node shares a cloud disk of its own, which cannot shrink."""
 
     @staticmethod
     def tunnel(cluster: ClusterSpec) -> Tunnel | None:

@@ -20,6 +20,7 @@ from typing import Any
 
 import pulumi
 
+from components.host_key_format import HOST_KEY
 from components.platforms.gcp.sdk import narrow_import
 
 with narrow_import():
@@ -40,8 +41,7 @@ _CONSOLE_EVERY = 6
 """Attempts per reading of the console, which is up to 1 MB for each machine."""
 _YOUNG = timedelta(minutes=20)
 """Age up to which a machine may be in its first boot. An older one without a key is stopped or broken."""
-_VALID = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]+={0,2}")
-"""Any process of a machine may write guest attributes, so nothing else may get into known_hosts."""
+_TYPE = "ssh-ed25519 "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ async def _attribute(machine: _Machine) -> str:
     where = {"name": machine.name, "zone": machine.zone, "project": machine.project, "variableKey": KEY}
     answer = await _ask(_ATTRIBUTES, where, machine)
     value = str(answer.get("variableValue") or "").strip()
-    return _valid(value if value.startswith("ssh-") else f"ssh-ed25519 {value}")
+    return _valid(value if value.startswith("ssh-") else f"{_TYPE}{value}")
 
 
 async def _console(machine: _Machine, report: bool) -> str:
@@ -163,7 +163,8 @@ async def _ask(token: str, where: dict[str, Any], machine: _Machine) -> dict[str
 
 
 def _valid(key: str) -> str:
-    return key if _VALID.fullmatch(key) else ""
+    """Return the key, or "" if it is none: any process of a machine may write guest attributes."""
+    return key if key.startswith(_TYPE) and HOST_KEY.fullmatch(key) else ""
 
 
 def _warn(machine: _Machine, message: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pulumi
 import pytest
 
+from offline.cloud.outputs import host_key
 from tests.platforms.recording import Build, Built, record
 
 __all__ = ["Build", "Built"]
@@ -34,4 +35,4 @@ def answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
 
 
 def tell(args: pulumi.runtime.MockCallArgs) -> dict[str, Any]:
-    return {"variableValue": "AAAA" + args.args["name"].replace("-", "")}
+    return {"variableValue": host_key(args.args["name"]).split()[1]}

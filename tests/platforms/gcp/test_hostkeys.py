@@ -11,9 +11,12 @@ import pulumi
 import pytest
 
 from components.platforms.gcp import hostkeys
+from offline.cloud.outputs import host_key
 
+KEY, OTHER = host_key("c-head"), host_key("other")
+BLOB = KEY.split()[1]
 EMPTY: dict[str, Any] = {}
-KEY = {"variableValue": "AAAAkey\n"}
+PUBLISHED = {"variableValue": f"{BLOB}\n"}
 GONE = "invoke of gcp:compute/... failed: projects/p-1/zones/us-central1-a/instances/c-head not found"
 GONE_CONSOLE = "googleapi: Error 404: The resource 'projects/p-1/zones/us-central1-a/instances/c-head' was not found"
 STOPPED = "googleapi: Error 400: The resource 'projects/p-1/zones/z/instances/c-head' is not ready, resourceNotReady"
@@ -59,8 +62,8 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Cloud:
 
 
 def test_an_empty_answer_means_not_yet(cloud: Cloud) -> None:
-    cloud.attributes = [EMPTY, EMPTY, {"variableValue": ""}, KEY]
-    assert cloud.read() == "ssh-ed25519 AAAAkey"
+    cloud.attributes = [EMPTY, EMPTY, {"variableValue": ""}, PUBLISHED]
+    assert cloud.read() == KEY
     assert cloud.asked[0] == {
         "token": "gcp:compute/getInstanceGuestAttributes:getInstanceGuestAttributes",
         "name": "c-head",
@@ -72,20 +75,20 @@ def test_an_empty_answer_means_not_yet(cloud: Cloud) -> None:
 
 
 def test_a_key_with_its_type_is_accepted(cloud: Cloud) -> None:
-    cloud.attributes = [{"variableValue": "ssh-ed25519 AAAAkey"}]
-    assert cloud.read() == "ssh-ed25519 AAAAkey"
+    cloud.attributes = [{"variableValue": KEY}]
+    assert cloud.read() == KEY
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        "AAAAkey\n10.77.0.4 ssh-ed25519 AAAAother",
-        "AAAAkey comment",
-        "ssh-rsa AAAAkey",
-        "ssh-ed25519 AAAA===",
-        "ssh-ed25519  AAAAkey",
-        "AAAA\x00key",
-        "@cert-authority * ssh-ed25519 AAAAkey",
+        f"{BLOB}\n10.77.0.4 {OTHER}",
+        f"{BLOB} comment",
+        f"ssh-rsa {BLOB}",
+        f"ssh-ed25519 {BLOB[:-2]}==",
+        f"ssh-ed25519  {BLOB}",
+        f"{BLOB[:-1]}\x00",
+        f"@cert-authority * {KEY}",
     ],
 )
 def test_anything_but_one_key_is_refused(cloud: Cloud, value: str) -> None:
@@ -95,9 +98,9 @@ def test_anything_but_one_key_is_refused(cloud: Cloud, value: str) -> None:
 
 
 def test_the_console_is_the_fallback(cloud: Cloud) -> None:
-    noise = "[    3.1] x trainyard-hostkey: ssh-ed25519 AAAAno\r\n"
-    cloud.console = [EMPTY, {"contents": f"{noise}trainyard-hostkey: ssh-ed25519 AAAAkey\r\nlogin: "}]
-    assert cloud.read() == "ssh-ed25519 AAAAkey"
+    noise = f"[    3.1] x trainyard-hostkey: {OTHER}\r\n"
+    cloud.console = [EMPTY, {"contents": f"{noise}trainyard-hostkey: {KEY}\r\nlogin: "}]
+    assert cloud.read() == KEY
     assert [asked["token"] for asked in cloud.asked].count(hostkeys._CONSOLE) == 2
     assert cloud.asked[-1] == {
         "token": "gcp:compute/getInstanceSerialPort:getInstanceSerialPort",
@@ -110,8 +113,8 @@ def test_the_console_is_the_fallback(cloud: Cloud) -> None:
 
 def test_the_first_key_on_the_console_counts(cloud: Cloud) -> None:
     mark = hostkeys.CONSOLE_MARK
-    cloud.console = [{"contents": f"{mark}ssh-ed25519 AAAAfirst\n{mark}ssh-ed25519 AAAAsecond\n"}]
-    assert cloud.read() == "ssh-ed25519 AAAAfirst"
+    cloud.console = [{"contents": f"{mark}{KEY}\n{mark}{OTHER}\n"}]
+    assert cloud.read() == KEY
 
 
 def test_the_bootstrap_prints_the_line_that_is_read() -> None:

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from components.platforms.gcp.spec import FilestoreTier
+from offline.cloud.outputs import host_key
 from tests.platforms.gcp.conftest import Build, Built
 
 INSTANCE = "compute/instance:Instance"
@@ -135,8 +136,7 @@ def test_metadata_lets_nobody_else_in_and_the_host_key_out(build: Build) -> None
 
 def test_host_keys_come_from_guest_attributes(build: Build) -> None:
     built = build("gcp-a2")
-    keys = ["ssh-ed25519 AAAA" + host["name"].replace("-", "") for host in built.hosts]
-    assert [host["host_key"] for host in built.hosts] == keys
+    assert [host["host_key"] for host in built.hosts] == [host_key(host["name"]) for host in built.hosts]
     assert {asked["variableKey"] for asked in built.asked} == {"hostkeys/ssh-ed25519"}
     assert {(asked["zone"], asked["project"]) for asked in built.asked} == {("us-central1-f", "my-project-123456")}
 
