@@ -129,7 +129,7 @@ def test_a_preempted_node_needs_a_refresh_to_start(own: Cluster) -> None:
     stopped = evicted(own.record("neox-gpu-1"))
     assert stopped
     own.world.put(stopped)
-    plain = own.up()
+    plain = own.up("--expect-no-changes")
     assert plain.code == 0, plain
     assert "neox-gpu-1 is stopped. `pulumi up --refresh` starts it" in plain.text, plain
     assert own.record("neox-gpu-1").outputs["currentStatus"] == "TERMINATED"
