@@ -42,6 +42,7 @@ class Family(Fact):
     dense_reservations: bool = False
     """Whether its reservations are dense ones: bound to them and placed together already."""
     on_demand_seen: bool = True
+    """Whether a published example of Google's buys it on demand."""
     stock_image: bool = True
     """Whether the pinned image has what its fabric needs; False: a custom image must bring it."""
     unverified: tuple[str, ...] = ()

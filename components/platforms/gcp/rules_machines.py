@@ -154,13 +154,14 @@ def compact_is_scarce(planned: Planned) -> Iterator[Problem]:
 
 
 def on_demand_seen(planned: Planned) -> Iterator[Problem]:
-    """Some families are sold in other ways, as far as is known."""
+    """A family is bought in a way in which Google's own deployment examples buy it."""
     for name, family in _groups(planned):
         on_demand = planned.spec.nodes[name].capacity.kind == "on_demand" and name not in gcp_spec(planned).flex_start
         if on_demand and not family.on_demand_seen:
             yield Problem(
                 path=f"cluster.nodes.{name}.capacity",
-                rule=f"{family.name} machines were seen as Spot, Flex-start and reserved ones, never on demand",
+                rule=f"Google's deployment examples get {family.name} machines by reservation, Flex-start or Spot, not on "
+                "demand: `up` may fail because none is free",
                 fix=f"use {{kind: reservation, reservation: <name>}}, {{kind: spot}} or platform.flex_start.{name}",
             )
 

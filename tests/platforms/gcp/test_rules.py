@@ -165,6 +165,11 @@ def test_the_heads_machine_is_no_exception(check: str, machine: str, path: str) 
     assert paths(rule(check), {"head__machine": machine}) == [path]
 
 
+@pytest.mark.parametrize(("machine", "warned"), [("a3-megagpu-8g", True), ("a2-highgpu-8g", False)])
+def test_a3_mega_on_demand_is_a_warning(machine: str, warned: bool) -> None:
+    assert bool(paths(rule("gcp-on-demand"), {"nodes__gpu__machine": machine})) == warned
+
+
 def test_a_boot_disk_that_nobody_confirmed_is_told_unless_it_was_chosen() -> None:
     asked = {"nodes__gpu__machine": "g2-standard-48", "platform__tier_1": False}
     assert paths(rule("gcp-unconfirmed"), asked) == ["cluster.platform.boot_disk_type"]
