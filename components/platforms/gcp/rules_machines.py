@@ -160,8 +160,8 @@ def on_demand_seen(planned: Planned) -> Iterator[Problem]:
         if on_demand and not family.on_demand_seen:
             yield Problem(
                 path=f"cluster.nodes.{name}.capacity",
-                rule=f"Google's deployment examples get {family.name} machines by reservation, Flex-start or Spot, not on "
-                "demand: `up` may fail because none is free",
+                rule=f"Google's deployment examples get {family.name} machines by reservation, Flex-start or Spot, not "
+                "on demand: `up` may fail because none is free",
                 fix=f"use {{kind: reservation, reservation: <name>}}, {{kind: spot}} or platform.flex_start.{name}",
             )
 
