@@ -41,7 +41,8 @@ def publish(tmp_path: Path, firmware: str, port: int) -> str:
     moved = function.replace("/sys/class/dmi/id/product_name", str(product)).replace(
         "/dev/tcp/169.254.169.254/80", f"/dev/tcp/127.0.0.1/{port}"
     )
-    script = f'set -euo pipefail\nTRAINYARD_NODE=n\nconsole() {{ echo "$*"; }}\nsleep() {{ :; }}\n{moved}\npublish_host_key "$@"\n'
+    stubs = 'set -euo pipefail\nTRAINYARD_NODE=n\nconsole() { echo "$*"; }\nsleep() { :; }\n'
+    script = f'{stubs}{moved}\npublish_host_key "$@"\n'
     command = ["bash", "-c", script, "_", "ssh-ed25519", "AAAAkey"]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
 

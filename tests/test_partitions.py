@@ -26,8 +26,8 @@ def report(tmp_path: Path, keys: dict[str, list[str]]) -> str | None:
         folder.mkdir(parents=True)
         for index, entry in enumerate(entries):
             (folder / str(index)).write_text(f"{entry}\n")
-    for folder in ("run/trainyard", "shared"):
-        (tmp_path / folder).mkdir(parents=True)
+    for path in ("run/trainyard", "shared"):
+        (tmp_path / path).mkdir(parents=True)
     node = Sandbox(tmp_path, ("timeout",), {})
     ran = node.run("90-health", ROLE="head", SCHEDULER="none", NODE="a-0", SHARED_SOURCE="", GPUS="0")
     assert ran.code == 0, ran.errors

@@ -121,8 +121,8 @@ apt_update >/dev/null || code=$?
 echo $code $calls
 """
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=30)
-    code, calls = done.stdout.split()
-    return int(code), int(calls)
+    exit_code, calls = done.stdout.split()
+    return int(exit_code), int(calls)
 
 
 def test_a_locked_package_list_is_waited_for(tmp_path: Path) -> None:

@@ -32,10 +32,17 @@ work() {
   export BUSBW_FLOOR=300
   export NCCL_DEBUG=WARN
   # The warning before the time limit is for work that handles it; other work goes on.
+  if ! command -v mpirun >/dev/null && [[ -e /usr/share/modules/init/bash ]]; then
+    set +u
+    # shellcheck source=/dev/null
+    source /usr/share/modules/init/bash
+    module load mpi/hpcx
+    set -u
+  fi
   local handed_on=() name
   for name in $(names_for_ranks); do handed_on+=(-x "$name"); done
   # shellcheck disable=SC2016
-  exec mpirun -np "$WORLD_SIZE" --hostfile "$MPI_HOSTFILE" \
+  exec "$(type -P mpirun || echo mpirun)" -np "$WORLD_SIZE" --hostfile "$MPI_HOSTFILE" \
     --map-by "ppr:$TASKS_PER_NODE:node" --bind-to none \
     --mca btl_tcp_if_include "$GLOO_SOCKET_IFNAME" --mca oob_tcp_if_include "$GLOO_SOCKET_IFNAME" \
     "${handed_on[@]}" \
