@@ -24,3 +24,13 @@ def test_user_names_are_mapped_in_the_file_servers_domain(tmp_path: Path, domain
     assert file.exists() is bool(domain)
     if domain:
         assert file.read_text() == f"[General]\nDomain = {domain}\n"
+
+
+@pytest.mark.parametrize("role", ["head", "worker"])
+def test_a_time_daemon_that_already_runs_reads_its_new_lines(tmp_path: Path, role: str) -> None:
+    (tmp_path / "etc/trainyard").mkdir(parents=True)
+    (tmp_path / "etc/trainyard/fabric.env").write_text("NCCL_IB_DISABLE=1\n")
+    node = Sandbox(tmp_path, ("ip", "systemctl"), {"ip": "0 3: eth1    inet 10.0.0.4/24 scope global"})
+    ran = node.run("40-network", ROLE=role, PRIVATE_IP="10.0.0.4", NETWORK="10.0.0.0/20", HEAD_IP="10.0.0.4")
+    assert ran.code == 0, ran.errors
+    assert "systemctl restart --no-block chrony.service" in ran.commands
