@@ -50,6 +50,13 @@ def test_every_price_is_of_a_machine_type(provider: str) -> None:
     assert set(prices(provider)) <= set(machines(provider))
 
 
+def test_mpi_uses_every_rdma_card() -> None:
+    for provider in PLATFORMS:
+        for machine in machines(provider).values():
+            devices = fabrics()[machine.fabric].env.get("UCX_NET_DEVICES")
+            assert devices is None or len(set(devices.split(","))) == machine.rdma
+
+
 @pytest.mark.parametrize(
     ("memory", "schedulable"), [(1024, 768), (4096, 3072), (16384, 15360), (1900544, 1900544 - 95027)]
 )
