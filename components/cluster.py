@@ -66,7 +66,8 @@ def _outputs(
         head=head,
         nodes=nodes,
         env={group: fabrics()[machine.fabric].env for group, machine in first.items()},
-        thresholds={group: machine.busbw_floor for group, machine in first.items()},
+        thresholds={group: machine.floors.node if machine.floors else None for group, machine in first.items()},
+        pair_thresholds={group: machine.floors.pair if machine.floors else None for group, machine in first.items()},
         usd_per_hour=hourly_price(plan).total,
     )
     return dumped(outputs)

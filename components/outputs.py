@@ -78,7 +78,11 @@ class NodeOut(_Out):
 
 
 class ClusterOutputs(_Out):
-    """The whole contract. `env` and `thresholds` are per node group; `thresholds` in GB/s of all-reduce busbw."""
+    """The whole contract. `env`, `thresholds` and `pair_thresholds` are per node group.
+
+    The thresholds are in GB/s of all-reduce bus bandwidth; None if no source publishes one. `thresholds` is for jobs on
+    one node, `pair_thresholds` for jobs on two or more nodes. Outputs written before that field existed lack it.
+    """
 
     contract: Literal[1] = 1
     name: Name
@@ -91,6 +95,7 @@ class ClusterOutputs(_Out):
     state_dir: str = "/var/lib/trainyard"
     env: dict[str, dict[str, str]]
     thresholds: dict[str, float | None]
+    pair_thresholds: dict[str, float | None] = Field(default_factory=dict)
     usd_per_hour: float | None
 
 

@@ -7,7 +7,7 @@ back into these, since a command should not wait for pydantic to be imported.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 
@@ -43,7 +43,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A cluster. `env` and `thresholds` (GB/s of all-reduce busbw) are per node group."""
+    """A cluster. `env`, `thresholds` and `pair_thresholds` (GB/s of all-reduce bus bandwidth) are per node group."""
 
     name: str
     scheduler: str
@@ -53,11 +53,16 @@ class Cluster:
     shared_path: str
     env: Mapping[str, Mapping[str, str]]
     thresholds: Mapping[str, float | None]
+    pair_thresholds: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def addresses(self) -> dict[str, str]:
         """Every host's private address by name, head first."""
         return {self.head.name: self.head.private_ip, **{node.name: node.private_ip for node in self.nodes}}
+
+    def busbw_floor(self, group: str, nodes: int) -> float | None:
+        """Return the least bus bandwidth in GB/s of an all-reduce over that many nodes; None if none is published."""
+        return (self.thresholds if nodes == 1 else self.pair_thresholds).get(group)
 
 
 def cluster_of(outputs: Mapping[str, Any]) -> Cluster:
@@ -70,4 +75,5 @@ def cluster_of(outputs: Mapping[str, Any]) -> Cluster:
 
 
 def _known(kind: type[Head | Node | Cluster], values: Mapping[str, Any]) -> dict[str, Any]:
-    return {item.name: values[item.name] for item in fields(kind)}
+    # Files kept by an older yard lack the fields that have defaults.
+    return {item.name: values[item.name] for item in fields(kind) if item.name in values}

@@ -14,8 +14,10 @@ from jobs.loader import LoadedJob
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where and how wide a job runs. `env` is the node group's, as is `busbw_floor` (GB/s; None: nobody published one);
-    `whole_nodes`: nobody else may share them."""
+    """Where and how wide a job runs. `env` is the node group's; `whole_nodes`: nobody else may share them.
+
+    `busbw_floor` is the group's floor in GB/s for that number of nodes, or None if none is published.
+    """
 
     scheduler: str
     shared_path: str
@@ -69,7 +71,7 @@ def place(job: LoadedJob, cluster: Cluster) -> Placement:
         tasks_per_node=spec.tasks_per_node or default_tasks,
         whole_nodes=gpus == node.gpus and spec.memory_per_node is None,
         env=cluster.env.get(group, {}),
-        busbw_floor=cluster.thresholds.get(group),
+        busbw_floor=cluster.busbw_floor(group, spec.nodes),
     )
 
 

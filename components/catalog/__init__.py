@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
+from components.catalog.fact import Fact as Fact  # re-exported
+from components.catalog.topology import Topology
 from components.errors import CatalogError
 
 _FOLDER = Path(__file__).parent
-
-
-class Fact(BaseModel):
-    """A row of the catalog. `source` says who stated it, `dated` when it was read (ISO date)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str
-    source: str
-    dated: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
 
 
 _Row = TypeVar("_Row", bound=Fact)
@@ -37,8 +29,18 @@ class Price(Fact):
     region: str
 
 
+class Floors(Fact):
+    """All-reduce bus bandwidth in GB/s below which a machine type has a fault; None if no threshold is published.
+
+    `node` is for the GPUs of one node, `pair` for two or more nodes.
+    """
+
+    node: float | None = Field(default=None, gt=0)
+    pair: float | None = Field(default=None, gt=0)
+
+
 class Machine(Fact):
-    """A machine type of one provider. Memory in MiB; `busbw_floor` in GB/s, None where nobody published one."""
+    """A machine type of one provider. Memory in MiB."""
 
     provider: str
     vcpus: int = Field(ge=1)
@@ -48,16 +50,37 @@ class Machine(Fact):
     gpu_device: str | None = None
     """Prefix of the GPUs' device files; '/dev/nvidia' on real ones."""
     fabric: str
-    busbw_floor: float | None = None
+    topology: Topology | None = None
+    """From topologies.yaml; None if no source gives it."""
+    floors: Floors | None = None
+    """From floors.yaml; None if no source gives any."""
     rdma: int = Field(default=0, ge=0)
     """How many RDMA devices a node must show before collectives may use its fabric."""
-    quotas: dict[str, Count] = {}
+    quotas: dict[str, Count] = Field(default_factory=dict)
     """What one machine takes of which quota; `spot_quotas` if it is bought as Spot."""
-    spot_quotas: dict[str, Count] = {}
+    spot_quotas: dict[str, Count] = Field(default_factory=dict)
     unverified: tuple[str, ...] = ()
     """Fields that no published page or code confirmed."""
     usd_per_hour: float | None = None
     """Of prices.yaml; None where that has none."""
+
+    @model_validator(mode="after")
+    def _agrees_with_its_topology(self) -> Self:
+        if self.topology is None:
+            return self
+        if self.topology.vcpus != self.vcpus:
+            raise ValueError(f"{self.name} has {self.vcpus} vCPUs, and its topology has {self.topology.vcpus}")
+        if self.topology.gpu_numa and len(self.topology.gpu_numa) != self.gpus:
+            raise ValueError(f"{self.name} has {self.gpus} GPUs, and its topology has {len(self.topology.gpu_numa)}")
+        return self
+
+    @property
+    def gpu_affinity_unknown(self) -> bool:
+        """Whether no source states which cores are near which of the machine's real GPUs."""
+        if self.gpus < 2 or self.gpu_type == "fake":  # noqa: PLR2004  (one GPU has no other to differ from)
+            return False
+        known = self.topology
+        return known is None or (not known.gpu_numa and known.sockets * known.numa_per_socket > 1)
 
     @property
     def schedulable_memory_mib(self) -> int:
@@ -80,7 +103,7 @@ class Image(Fact):
     slurm_version: tuple[int, int]
     reference: str | None = None
     """What the cloud calls it, with its version; None where the platform makes it."""
-    versions: dict[str, str] = {}
+    versions: dict[str, str] = Field(default_factory=dict)
     """What is pinned with it, by name; driver and fabric_manager must be one version, or GPUs behind NVSwitch fail."""
     cloud_config: dict[str, Any] = {}
     """Cloud-config that the image's own agents need on every node; joined to cloud-init/base.yaml."""
@@ -121,11 +144,28 @@ def _rows(file: str, raw: dict[str, dict[str, Any]], kind: type[_Row], **common:
 
 @cache
 def machines(provider: str) -> dict[str, Machine]:
-    """Return the provider's machine types by name, priced."""
+    """Return the provider's machine types by name, with price, topology and floors. Raises CatalogError."""
     file = f"machines/{provider}.yaml"
-    rows, known = _read(file), prices(provider)
-    priced = {name: row | {"usd_per_hour": known[name].usd_per_hour} for name, row in rows.items() if name in known}
-    return _rows(file, rows | priced, Machine, provider=provider)
+    topology, floor, price = topologies(provider), floors(provider), prices(provider)
+    rows = {
+        name: row
+        | {"topology": topology.get(name), "floors": floor.get(name)}
+        | {"usd_per_hour": price[name].usd_per_hour if name in price else None}
+        for name, row in _read(file).items()
+    }
+    return _rows(file, rows, Machine, provider=provider)
+
+
+@cache
+def topologies(provider: str) -> dict[str, Topology]:
+    """Return the provider's processor topologies by machine type."""
+    return _rows("topologies.yaml", _read("topologies.yaml").get(provider, {}), Topology)
+
+
+@cache
+def floors(provider: str) -> dict[str, Floors]:
+    """Return the provider's bandwidth floors by machine type."""
+    return _rows("floors.yaml", _read("floors.yaml").get(provider, {}), Floors)
 
 
 @cache

@@ -70,7 +70,7 @@ def nccl(field: Field, args: Sequence[str], least: float | None) -> Record:
     run_dir, _ = _run(field, "allreduce", field.nodes, [*sizes, *args])
     report: dict[str, Any] = json.loads(_read(field, f"{run_dir}/allreduce.json"))
     rows = report.pop("results")
-    floor = least if least is not None else field.remote.stack.cluster.thresholds.get(field.group)
+    floor = least if least is not None else field.remote.stack.cluster.busbw_floor(field.group, field.nodes)
     return _record(field, "nccl", field.nodes, report["ranks"], floor, rows, report)
 
 

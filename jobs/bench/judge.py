@@ -1,4 +1,4 @@
-"""Good enough? By the fabric's threshold, or by what was asked for. Pure."""
+"""Compares a record with its floor: the published one for that number of nodes, or that of --min. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def remarks(record: Record) -> list[str]:
             f"the largest size, {record.rows[-1]['size']} bytes, is too small to be judged by {record.floor:g} GB/s"
         ]
     if record.floor is None:
-        return ["nobody published what this should reach, so only errors fail; --min sets a floor"]
+        return ["no floor is published for this machine and number of nodes, so only errors fail; --min sets one"]
     return []
 
 

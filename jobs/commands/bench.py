@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 GroupOption = Annotated[str | None, typer.Option("--group", help="Node group; the one with most GPUs a node.")]
 NodesOption = Annotated[int | None, typer.Option("--nodes", min=1, help="How many of its nodes; all.")]
-LeastOption = Annotated[float | None, typer.Option("--min", help="Exit 1 below this; replaces the fabric's threshold.")]
+LeastOption = Annotated[float | None, typer.Option("--min", help="Exit 1 below this; replaces the published floor.")]
 FromOption = Annotated[Path | None, typer.Option("--from", metavar="FILE", help="Show a kept record; run nothing.")]
 OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Keep the record and a PNG there.")]
 
@@ -38,7 +38,7 @@ def nccl(  # noqa: PLR0913, PLR0917  (one parameter per option is how typer decl
     as_json: JsonOption = False,
     stack: StackOption = "local",
 ) -> None:
-    """All-reduce bandwidth by size, in GB/s of busbw; fails below the fabric's threshold at the largest size."""
+    """All-reduce bandwidth by size, in GB/s of busbw; fails below the published floor at the largest size."""
     _bench("nccl", context, group, nodes, least, kept, out, as_json, stack)
 
 

@@ -20,7 +20,9 @@ from jobs.facts import Cluster, cluster_of
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFoRtHeTeStSoNlYnOtARealHoStKeYaTaLl00000000"
 
 
-def outputs(gpus: int, gpu_type: str | None, count: int, floor: float | None) -> ClusterOutputs:
+def outputs(
+    gpus: int, gpu_type: str | None, count: int, floor: float | None, pair: float | None = None
+) -> ClusterOutputs:
     """Outputs of a cluster with one group, `gpu`."""
     return ClusterOutputs(
         name="yard",
@@ -52,6 +54,7 @@ def outputs(gpus: int, gpu_type: str | None, count: int, floor: float | None) ->
         ),
         env={"gpu": {"NCCL_IB_DISABLE": "1", "NCCL_IBEXT_DISABLE": "1"}},
         thresholds={"gpu": floor},
+        pair_thresholds={"gpu": pair},
         usd_per_hour=None,
     )
 
@@ -70,8 +73,8 @@ def local(local_outputs: ClusterOutputs) -> Cluster:
 
 @pytest.fixture
 def wide() -> Cluster:
-    """Four workers with eight real GPUs each, and a known floor of all-reduce bandwidth."""
-    return cluster_of(outputs(8, "h100", 4, 300.0).model_dump(mode="json"))
+    """Four workers with eight real GPUs each, and known floors of all-reduce bandwidth."""
+    return cluster_of(outputs(8, "h100", 4, 300.0, 300.0).model_dump(mode="json"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from components.outputs import ClusterOutputs
+from components.outputs import ClusterOutputs, read_outputs
 from jobs.cli import app
+from jobs.facts import cluster_of
 from tests.jobs.conftest import FakeStack, MakeProgram, Program, outputs
 
 # Takes a submission, says that each job has ended well, and reads files from a folder of this machine.
@@ -62,13 +63,16 @@ def test_an_all_reduce_is_submitted_kept_and_shown(cluster: Program, stack: Fake
     assert yard("nccl", "--from", str(kept))[0] == 0
 
 
-def test_the_fabrics_threshold_fails_a_slow_one(cluster: Program, stack: FakeStack) -> None:
-    wide: ClusterOutputs = outputs(8, "h100", 4, 300.0)
+@pytest.mark.parametrize(("nodes", "floor"), [("1", 300), ("4", 200)])
+def test_the_floor_for_the_number_of_nodes_fails_a_slow_one(
+    nodes: str, floor: int, cluster: Program, stack: FakeStack
+) -> None:
+    wide: ClusterOutputs = outputs(8, "h100", 4, 300.0, 200.0)
     stack.export({"cluster": wide.model_dump(mode="json"), "ssh_private_key": "not a key"})
     (stack.root / "output").write_text(json.dumps({**REPORT, "ranks": 32, "results": [ROW]}))
-    code, _, err = yard("nccl")
+    code, _, err = yard("nccl", "--nodes", nodes)
     assert code == 1
-    assert "FAILED: busbw 1.20 GB/s at 1073741824 bytes is below 300 GB/s" in err
+    assert f"FAILED: busbw 1.20 GB/s at 1073741824 bytes is below {floor} GB/s" in err
     assert "-e 8G" in scripts(stack)[0]
 
 
@@ -102,3 +106,12 @@ def test_nodes_that_are_not_there_are_said(words: tuple[str, ...], said: str, cl
     code, _, err = yard("nccl", *words)
     assert code == 1
     assert said in err
+
+
+def test_outputs_without_pair_thresholds_are_read(local_outputs: ClusterOutputs) -> None:
+    raw = local_outputs.model_copy(update={"thresholds": {"gpu": 228.0}}).model_dump(mode="json")
+    del raw["pair_thresholds"]
+    assert read_outputs(raw).pair_thresholds == {}
+    # Two nodes are never judged by the floor of one.
+    cluster = cluster_of(raw)
+    assert (cluster.busbw_floor("gpu", 1), cluster.busbw_floor("gpu", 2)) == (228.0, None)
