@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from components.catalog import Machine
+from components.catalog.topology import SlurmVersion
 from components.errors import CatalogError
 from components.plan import ClusterPlan, HostPlan
 
@@ -101,8 +102,12 @@ def render_slurm_conf(plan: ClusterPlan) -> str:
         values |= _UNCONFINED
     if any(host.machine.gpus for host in plan.workers):
         values["GresTypes"] = "gpu"
+    topologies = [host.machine.topology for host in plan.nodes if host.machine.topology is not None]
+    if any(topology.needs_numa_as_socket(plan.image.slurm_version) for topology in topologies):
+        values["SlurmdParameters"] = "numa_node_as_socket"
     settings = "".join(f"{key}={value}\n" for key, value in sorted(values.items()))
-    nodes = "".join(f"{line}\n" for group in plan.groups for line in _node_lines(plan.group(group)))
+    version = plan.image.slurm_version
+    nodes = "".join(f"{line}\n" for group in plan.groups for line in _node_lines(plan.group(group), version))
     partitions = "".join(
         f"{_partition_line(group, plan.group(group), default=group == plan.groups[0])}\n" for group in plan.groups
     )
@@ -110,12 +115,12 @@ def render_slurm_conf(plan: ClusterPlan) -> str:
 
 
 def render_gres_conf(plan: ClusterPlan) -> str:
-    """Return gres.conf: the GPUs' device files, from the catalog. Nothing is probed on the nodes."""
+    """Return gres.conf: the GPUs' device files and the cores near them, from the catalog. The nodes are not probed."""
     _known_version(plan)
     lines = [
-        f"NodeName={host_list(hosts)} Name=gpu Type={hosts[0].machine.gpu_type} File={_devices(hosts[0].machine)}\n"
+        f"NodeName={host_list(hosts)} Name=gpu Type={hosts[0].machine.gpu_type} {gpus}\n"
         for hosts in map(plan.group, plan.groups)
-        if hosts[0].machine.gpus
+        for gpus in _gpu_lines(hosts[0].machine, plan.image.slurm_version)
     ]
     return f"{_HEADER}AutoDetect=off\n{''.join(lines)}"
 
@@ -164,9 +169,9 @@ def _known_version(plan: ClusterPlan) -> None:
         )
 
 
-def _node_lines(hosts: Sequence[HostPlan]) -> Iterator[str]:
+def _node_lines(hosts: Sequence[HostPlan], version: SlurmVersion) -> Iterator[str]:
     """One line for each row of addresses in a /24: Slurm expands a range only in an address's last number."""
-    facts = _node_facts(hosts[0].machine)
+    facts = _node_facts(hosts[0].machine, version)
     rows = groupby(
         enumerate(hosts), key=lambda place: (int(place[1].private_ip) >> 8, int(place[1].private_ip) - place[0])
     )
@@ -177,9 +182,21 @@ def _node_lines(hosts: Sequence[HostPlan]) -> Iterator[str]:
         yield f"NodeName={host_list(part)} NodeAddr={address} {facts} State=UNKNOWN"
 
 
-def _node_facts(machine: Machine) -> str:
+def _node_facts(machine: Machine, version: SlurmVersion) -> str:
+    """Return what slurm.conf states of a machine type.
+
+    SlurmdParameters=config_overrides is not set: with it, Slurm would also accept nodes with too little memory, and its
+    manual calls it "generally only useful for testing". Without it, a node with as many CPUs but other sockets stays up
+    (slurmd logs "Node configuration differs from hardware"), and a node with fewer CPUs is set INVAL and drained with
+    "Low socket*core*thread count". Source: SchedMD/slurm at slurm-23-11-4-1, slurmd.c and node_mgr.c; the same in 21.08
+    and 24.11.
+    """
+    sockets = ""
+    if machine.topology is not None:
+        count, cores = machine.topology.slurm_sockets(version)
+        sockets = f" Sockets={count} CoresPerSocket={cores} ThreadsPerCore={machine.topology.threads_per_core}"
     gres = f" Gres=gpu:{machine.gpu_type}:{machine.gpus}" if machine.gpus else ""
-    return f"CPUs={machine.vcpus} RealMemory={machine.schedulable_memory_mib}{gres}"
+    return f"CPUs={machine.vcpus}{sockets} RealMemory={machine.schedulable_memory_mib}{gres}"
 
 
 def _partition_line(group: str, hosts: Sequence[HostPlan], *, default: bool) -> str:
@@ -193,8 +210,18 @@ def _partition_line(group: str, hosts: Sequence[HostPlan], *, default: bool) -> 
     return f"PartitionName={group} Nodes={host_list(hosts)} Default={first} MaxTime=INFINITE State=UP {share}"
 
 
-def _devices(machine: Machine) -> str:
-    return f"{machine.gpu_device}{_range(0, machine.gpus - 1)}"
+def _gpu_lines(machine: Machine, version: SlurmVersion) -> Iterator[str]:
+    """Yield File and Cores for each run of GPUs with the same cores.
+
+    Cores is left out if it is unknown, and if each GPU has all cores: then gres.conf says not to set it.
+    """
+    cores = machine.topology.gpu_cores(version) if machine.topology is not None else ()
+    first = 0
+    for near, run in groupby(cores or (None,) * machine.gpus):
+        last = first + len(list(run)) - 1
+        suffix = "" if near is None else f" Cores={near[0]}-{near[1]}"
+        yield f"File={machine.gpu_device}{_range(first, last)}{suffix}"
+        first = last + 1
 
 
 def _range(first: int, last: int) -> str:

@@ -1,4 +1,4 @@
-"""Checks on the facts that a plan rests on: versions that go together, prices of elsewhere, what nobody confirmed."""
+"""Checks on the facts that a plan rests on: versions that go together, prices of other regions, unverified facts."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ def prices_are_of_here(planned: Planned) -> Iterator[Problem]:
 
 
 def unconfirmed_told(planned: Planned) -> Iterator[Problem]:
-    """Facts of machine types that no published page or code confirmed are not used in silence."""
+    """Report facts of machine types that no public page or code states."""
+    slurm = planned.plan.scheduler == "slurm"
     for machine in {host.machine.name: host.machine for host in planned.plan.hosts}.values():
-        if machine.unverified:
+        missing = [*machine.unverified, *(["the GPUs' NUMA nodes"] if slurm and machine.gpu_affinity_unknown else [])]
+        if missing:
             yield Problem(
                 path="cluster",
-                rule=f"nobody's page or code confirmed what the catalog says of {machine.name}: "
-                f"{', '.join(machine.unverified)}",
+                rule=f"unverified: no public source states {', '.join(missing)} of {machine.name}",
                 fix="compare it with your provider's documentation",
             )

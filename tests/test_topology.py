@@ -1,0 +1,147 @@
+"""Topology of machine types, and what slurm.conf and gres.conf state of it, for every machine and Slurm version."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from components.catalog import Image, Machine, floors, machines, topologies
+from components.catalog.topology import NUMA_AS_SOCKET_SINCE
+from components.plan import ClusterPlan
+from components.platforms import PLATFORMS
+from components.slurm import SLURM_VERSIONS, render_gres_conf, render_slurm_conf
+
+KNOWN = [row for provider in PLATFORMS for row in machines(provider).values() if row.topology is not None]
+WITH_AFFINITY = [row for row in KNOWN if row.topology is not None and row.topology.gpu_numa]
+EVERY = [pytest.param(row, id=row.name) for row in KNOWN]
+EVERY_WITH_AFFINITY = [pytest.param(row, id=row.name) for row in WITH_AFFINITY]
+
+# CPU masks per GPU of ai-infrastructure-on-azure at a01b0731, slurm/NCCL/configs/hopper.conf. Their order is that of
+# ND A100 v4: azhpc-images at 8e9d055f, topology/ndv4-topo.xml agrees.
+AZURE_MASKS = (
+    "ffffff000000,ffffff000000,ffffff,ffffff,ffffff000000000000000000,ffffff000000000000000000,"
+    "ffffff000000000000,ffffff000000000000"
+)
+
+
+def with_machine(plan: ClusterPlan, machine: Machine, version: tuple[int, int]) -> ClusterPlan:
+    """Return the plan with that machine as its workers, on an image with that version of Slurm."""
+    image = Image(name="any", os="any", slurm_version=version, source="made up", dated="2026-01-01")
+    return replace(plan, image=image, workers=tuple(replace(host, machine=machine) for host in plan.workers))
+
+
+def node_line(plan: ClusterPlan) -> dict[str, str]:
+    line = next(line for line in render_slurm_conf(plan).splitlines() if line.startswith("NodeName="))
+    return dict(word.split("=", 1) for word in line.split())
+
+
+def gpu_cores(plan: ClusterPlan, gpus: int) -> list[set[int]]:
+    """Return the cores of each GPU by gres.conf, in the order of the device files; no cores if Cores is absent."""
+    found: dict[int, set[int]] = {}
+    for line in render_gres_conf(plan).splitlines():
+        device = re.search(r"File=/dev/\w+?\[?(\d+)(?:-(\d+)\])?(?: |$)", line)
+        if device is None:
+            continue
+        cores = re.search(r"Cores=(\d+)-(\d+)", line)
+        near = set(range(int(cores[1]), int(cores[2]) + 1)) if cores else set()
+        for gpu in range(int(device[1]), int(device[2] or device[1]) + 1):
+            assert gpu not in found
+            found[gpu] = near
+    assert sorted(found) == list(range(gpus))
+    return [found[gpu] for gpu in range(gpus)]
+
+
+@pytest.mark.parametrize("provider", sorted(PLATFORMS))
+def test_topologies_and_floors_name_known_machines(provider: str) -> None:
+    assert set(topologies(provider)) <= set(machines(provider))
+    assert set(floors(provider)) <= set(machines(provider))
+
+
+@pytest.mark.parametrize("version", SLURM_VERSIONS)
+@pytest.mark.parametrize("machine", EVERY)
+def test_sockets_cores_and_threads_make_the_cpus(
+    machine: Machine, version: tuple[int, int], local_plan: ClusterPlan
+) -> None:
+    line = node_line(with_machine(local_plan, machine, version))
+    product = int(line["Sockets"]) * int(line["CoresPerSocket"]) * int(line["ThreadsPerCore"])
+    assert product == int(line["CPUs"]) == machine.vcpus
+
+
+@pytest.mark.parametrize("version", SLURM_VERSIONS)
+@pytest.mark.parametrize("machine", EVERY_WITH_AFFINITY)
+def test_each_gpu_has_the_cores_of_its_socket(
+    machine: Machine, version: tuple[int, int], local_plan: ClusterPlan
+) -> None:
+    assert machine.topology is not None
+    plan = with_machine(local_plan, machine, version)
+    line, cores = node_line(plan), gpu_cores(plan, machine.gpus)
+    per_socket = int(line["CoresPerSocket"])
+    # Slurm wants all cores of a socket together; sockets are whole, disjoint, and each of them has a GPU.
+    assert all(len(near) == per_socket and min(near) % per_socket == 0 for near in cores)
+    assert set().union(*cores) == set(range(int(line["Sockets"]) * per_socket))
+    for (one, near), (other, also) in pairwise(zip(machine.topology.gpu_numa, cores, strict=True)):
+        if one == other:
+            assert near == also
+        elif version >= NUMA_AS_SOCKET_SINCE:
+            assert near.isdisjoint(also)
+
+
+@pytest.mark.parametrize("name", ["Standard_ND96asr_v4", "Standard_ND96amsr_A100_v4"])
+def test_nd_a100_gpus_have_the_cores_of_azures_masks(name: str, local_plan: ClusterPlan) -> None:
+    masks = [int(mask, 16) for mask in AZURE_MASKS.split(",")]
+    expected = [{cpu for cpu in range(96) if mask >> cpu & 1} for mask in masks]
+    # One thread per core, so a core has the number of its CPU.
+    assert gpu_cores(with_machine(local_plan, machines("azure")[name], (23, 11)), 8) == expected
+
+
+def test_numa_nodes_are_sockets_only_where_they_differ(local_plan: ClusterPlan) -> None:
+    option = "SlurmdParameters=numa_node_as_socket\n"
+    a100, h100 = machines("azure")["Standard_ND96asr_v4"], machines("azure")["Standard_ND96isr_H100_v5"]
+    assert option in render_slurm_conf(with_machine(local_plan, a100, (23, 11)))
+    assert option not in render_slurm_conf(with_machine(local_plan, h100, (23, 11)))
+    # Slurm 21.08 does not know the option: it gets the two real sockets.
+    old = with_machine(local_plan, a100, (21, 8))
+    assert option not in render_slurm_conf(old)
+    assert node_line(old)["Sockets"] == "2"
+    assert gpu_cores(old, 8)[2] == set(range(48))
+
+
+def test_a_machine_without_topology_has_cpus_only(wide_plan: ClusterPlan) -> None:
+    conf = render_slurm_conf(wide_plan)
+    assert "Sockets=" not in conf
+    assert "Cores=" not in render_gres_conf(wide_plan)
+
+
+@pytest.mark.parametrize("machine", EVERY)
+def test_one_socket_has_no_cores_in_gres_conf(machine: Machine, local_plan: ClusterPlan) -> None:
+    topology = machine.topology
+    assert topology is not None
+    if machine.gpus and topology.sockets * topology.numa_per_socket == 1:
+        assert "Cores=" not in render_gres_conf(with_machine(local_plan, machine, (23, 11)))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"sockets": 4}, "has 96 vCPUs, and its topology has 192"),
+        ({"gpu_numa": (0, 1)}, "has 8 GPUs, and its topology has 2"),
+    ],
+)
+def test_a_topology_that_contradicts_its_machine_is_refused(change: dict[str, object], said: str) -> None:
+    machine = machines("azure")["Standard_ND96isr_H100_v5"]
+    assert machine.topology is not None
+    row = machine.model_dump() | {"topology": machine.topology.model_dump() | change}
+    with pytest.raises(ValueError, match=said):
+        Machine.model_validate(row)
+
+
+def test_gpus_without_known_numa_nodes_are_unverified() -> None:
+    gcp, azure = machines("gcp"), machines("azure")
+    assert gcp["a2-highgpu-8g"].gpu_affinity_unknown
+    assert gcp["a3-megagpu-8g"].gpu_affinity_unknown
+    assert not gcp["a2-highgpu-1g"].gpu_affinity_unknown
+    assert not azure["Standard_ND96isr_H100_v5"].gpu_affinity_unknown
+    assert not machines("local")["vm-gpu2"].gpu_affinity_unknown
