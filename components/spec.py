@@ -86,6 +86,14 @@ class PlatformSpec(Model):
         """Whether a node group counts against the quotas of Spot machines, although it is none."""
         return False
 
+    def storage_offer(self, kind: str) -> str | None:
+        """Return the catalog's name of a kind of shared storage; None if the platform does not buy it."""
+        return None
+
+    def gateway_offer(self) -> str | None:
+        """Return the catalog's name of what `access.via: bastion` buys; None if it buys nothing."""
+        return None
+
     def known_machines(self) -> Mapping[str, Machine]:
         """Return the machine types that may be named, by name: the catalog's, and any of the platform section."""
         return machines(self.provider)
@@ -222,7 +230,7 @@ class LimitsSpec(Model):
     max_usd_per_hour: Annotated[
         float | None, Field(gt=0, le=1_000_000, allow_inf_nan=False, description="must be a number", examples=[80])
     ] = None
-    """By list prices of machines; storage and traffic come on top."""
+    """By the known list prices of machines, shared storage and gateway; the preview names what is not known."""
 
 
 class StorageSpec(Model):

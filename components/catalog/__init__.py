@@ -10,6 +10,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from components.catalog.fact import Fact as Fact  # re-exported
+from components.catalog.services import ServicePrice, Throughput
 from components.catalog.topology import Topology
 from components.errors import CatalogError
 
@@ -23,9 +24,11 @@ Count = Literal["vcpus", "gpus"] | Annotated[int, Field(ge=1)]
 
 
 class Price(Fact):
-    """List price of one machine for one hour in one region; None where nobody's list had it."""
+    """List price of one machine for one hour in one region; None if no list has it."""
 
     usd_per_hour: float | None = Field(gt=0)
+    """On demand."""
+    spot_usd_per_hour: float | None = Field(default=None, gt=0)
     region: str
 
 
@@ -62,7 +65,8 @@ class Machine(Fact):
     unverified: tuple[str, ...] = ()
     """Fields that no published page or code confirmed."""
     usd_per_hour: float | None = None
-    """Of prices.yaml; None where that has none."""
+    """On demand, from prices.yaml; None if it has none."""
+    spot_usd_per_hour: float | None = None
 
     @model_validator(mode="after")
     def _agrees_with_its_topology(self) -> Self:
@@ -150,7 +154,7 @@ def machines(provider: str) -> dict[str, Machine]:
     rows = {
         name: row
         | {"topology": topology.get(name), "floors": floor.get(name)}
-        | {"usd_per_hour": price[name].usd_per_hour if name in price else None}
+        | {field: getattr(price.get(name), field, None) for field in ("usd_per_hour", "spot_usd_per_hour")}
         for name, row in _read(file).items()
     }
     return _rows(file, rows, Machine, provider=provider)
@@ -172,6 +176,18 @@ def floors(provider: str) -> dict[str, Floors]:
 def prices(provider: str) -> dict[str, Price]:
     """Return the provider's list prices by machine type."""
     return _rows("prices.yaml", _read("prices.yaml").get(provider, {}), Price)
+
+
+@cache
+def throughputs(provider: str) -> dict[str, Throughput]:
+    """Return the write throughput of the provider's storages, and of the disks of machine types, by name."""
+    return _rows("throughput.yaml", _read("throughput.yaml").get(provider, {}), Throughput)
+
+
+@cache
+def service_prices(provider: str) -> dict[str, ServicePrice]:
+    """Return the list prices of the provider's storages and gateways by name."""
+    return _rows("service_prices.yaml", _read("service_prices.yaml").get(provider, {}), ServicePrice)
 
 
 @cache

@@ -14,6 +14,7 @@ from components.checks.planned import (
     price_told,
     quota_told,
     shared_disk_fits,
+    storage_is_fast,
     user_data_fits,
     within_budget,
 )
@@ -47,6 +48,7 @@ PLAN_CHECKS: tuple[Check[Planned], ...] = (
     Check(id="image-versions", level=Level.ERROR, run=versions_agree),
     Check(id="within-budget", level=Level.ERROR, run=within_budget),
     Check(id="limit-can-be-kept", level=Level.WARNING, run=limit_can_be_kept),
+    Check(id="storage-throughput", level=Level.WARNING, run=storage_is_fast),
     Check(id="price-region", level=Level.WARNING, run=prices_are_of_here),
     Check(id="price", level=Level.INFO, run=price_told),
     Check(id="quota", level=Level.INFO, run=quota_told),

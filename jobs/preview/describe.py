@@ -12,7 +12,7 @@ from pathlib import Path
 
 from components.checks import Finding, Level
 from components.cloud_init import AccessKeys, cloud_config, fabric_env, node_env, render_user_data
-from components.demand import hourly_price, quota_needs, used_prices
+from components.demand import hourly_price, quota_needs, services, used_prices
 from components.errors import CatalogError, Problem, StackFileError
 from components.install import files_for
 from components.plan import ClusterPlan, HostPlan
@@ -20,7 +20,17 @@ from components.platforms import platform_class
 from components.slurm import render_gres_conf, render_slurm_conf
 from components.spec import ClusterSpec
 from components.stackfile import Stack, read_stack
-from jobs.preview.shape import CONTRACT, Description, HostShape, PlanShape, PriceShape, ProblemShape, QuotaShape
+from jobs.preview.shape import (
+    CONTRACT,
+    Description,
+    HostShape,
+    PlanShape,
+    PriceShape,
+    ProblemShape,
+    QuotaShape,
+    ServiceShape,
+)
+from jobs.preview.storage import describe_storage
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PLACEHOLDERS = AccessKeys("ssh-ed25519 AAAAadmin admin@cluster", "ssh-ed25519 AAAAcluster cluster@cluster")
@@ -53,6 +63,11 @@ def _described(stack: str, shown: str, read: Stack) -> Description:
         remarks=[_remark(finding) for finding in read.remarks],
         plan=_plan(read.spec, read.plan),
         price=_price(read.plan),
+        services=[
+            ServiceShape(name=each.name, usd_per_hour=each.usd, region=each.region, priced=each.priced)
+            for each in services(read.spec)
+        ],
+        storage=describe_storage(read.spec, read.plan),
         quota=[QuotaShape(quota=need.quota, place=need.place, amount=need.amount) for need in quota_needs(read.plan)],
         user_data_bytes=dict(_sizes(read.plan)),
         user_data_limit=platform_class(read.plan.provider).user_data_limit,
@@ -68,6 +83,8 @@ def _refused(stack: str, shown: str, problems: Iterable[Problem]) -> Description
         remarks=[],
         plan=None,
         price=None,
+        services=[],
+        storage=None,
         quota=[],
         user_data_bytes={},
         user_data_limit=0,

@@ -59,16 +59,17 @@ def _block(report: Report, body: str) -> str:
 
 
 def _plan_part(report: Report) -> str:
-    plan, price = report.description["plan"], report.description["price"]
+    plan = report.description["plan"]
     parts = []
     if resources := report.resources:
         said = [*(("error", text) for text in resources.errors), *(("warning", text) for text in resources.warnings)]
         parts.append("".join(f"- **{_LABELS[level]}**: {_said(text)}\n" for level, text in said))
     if found := words.checks(report):
         parts.append("".join(f"- **{_LABELS[each['level']]}**: {_text(words.check_line(each))}\n" for each in found))
-    if plan and price:
+    if plan:
         parts.append(_table(words.HOST_COLUMNS, words.host_rows(plan)))
-        parts.append(f"{_text(words.money(price))}: {_text(words.price_source(price))}; {words.user_data(report)}\n")
+        lines = [*words.costs(report.description), words.user_data(report)]
+        parts.append("".join(f"- {_text(line)}\n" for line in lines))
     if rows := list(words.quota_rows(report)):
         columns = words.QUOTA_COLUMNS if report.account and not report.account.problem else words.QUOTA_COLUMNS[:3]
         parts.append(_table(columns, (row[: len(columns)] for row in rows)))

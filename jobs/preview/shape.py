@@ -59,6 +59,33 @@ class PriceShape(TypedDict):
     regions: NotRequired[list[str]]
 
 
+class ServiceShape(TypedDict):
+    """A shared storage or gateway that the stack buys. `usd_per_hour` is None if unknown; `priced` is its date."""
+
+    name: str
+    usd_per_hour: float | None
+    region: str
+    priced: str
+
+
+class CheckpointShape(TypedDict):
+    """A checkpoint of the largest model that a recipe trains on this stack. `minutes` is None if unknown."""
+
+    model: str
+    gb: float
+    minutes: float | None
+
+
+class StorageShape(TypedDict):
+    """The shared storage. `write_mib_s` is its limit, None if unknown; `checkpoint` is None if no model fits."""
+
+    kind: str
+    size_gib: int
+    write_mib_s: float | None
+    gpus: int
+    checkpoint: CheckpointShape | None
+
+
 class QuotaShape(TypedDict):
     """What the machines take of one quota in one place, in the quota's own unit."""
 
@@ -79,6 +106,8 @@ class Description(TypedDict):
     remarks: list[ProblemShape]
     plan: PlanShape | None
     price: PriceShape | None
+    services: NotRequired[list[ServiceShape]]
+    storage: NotRequired[StorageShape | None]
     quota: list[QuotaShape]
     user_data_bytes: dict[str, int]
     user_data_limit: int

@@ -45,13 +45,14 @@ def _show_stack(console: Console, report: Report) -> None:
 
 
 def _show_plan(console: Console, report: Report) -> None:
-    plan, price = report.description["plan"], report.description["price"]
-    if plan is None or price is None:
+    plan = report.description["plan"]
+    if plan is None:
         return
     place = f" in {plan['place']}" if plan["place"] else ""
     _section(console, f"{plan['name']}: {plan['provider']}{place}, network {plan['network']}, image {plan['image']}")
     _rows(console, words.HOST_COLUMNS, words.host_rows(plan))
-    _section(console, f"{words.money(price)}: {words.price_source(price)}")
+    for line in words.costs(report.description):
+        _section(console, line)
     _section(console, words.user_data(report))
 
 

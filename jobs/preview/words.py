@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
+from components.catalog.services import HOURS_PER_MONTH
 from jobs.preview.compare import Difference
 from jobs.preview.report import Preview, Report, host_ranges
-from jobs.preview.shape import HostShape, PlanShape, PriceShape, ProblemShape
+from jobs.preview.shape import Description, HostShape, PlanShape, PriceShape, ProblemShape, StorageShape
 
 HOST_COLUMNS = ("hosts", "addresses", "machine", "GPUs", "fabric", "placement", "capacity")
 QUOTA_COLUMNS = ("quota", "place", "needed", "used", "limit", "verdict")
@@ -37,7 +38,7 @@ def headline(report: Report) -> str:
         count = len(report.description["problems"])
         return f"{count} problem{'s' if count > 1 else ''}"
     gpus = sum(host["gpus"] for host in plan["hosts"])
-    parts = [f"{len(plan['hosts'])} hosts", f"{gpus} GPUs", money(price)]
+    parts = [f"{len(plan['hosts'])} hosts", f"{gpus} GPUs", money(report.description)]
     if report.resources and report.resources.steps:
         parts.append(operations(report))
     if report.difference:
@@ -45,11 +46,51 @@ def headline(report: Report) -> str:
     return ", ".join(parts)
 
 
-def money(price: PriceShape) -> str:
-    """Say the hourly price in a few words: what is unknown is never counted as nothing."""
-    if price["total"] is not None:
-        return f"${price['total']:.2f}/h"
-    return f"${price['usd']:.2f}/h and unknown prices" if price["usd"] else "price unknown"
+def money(description: Description) -> str:
+    """Return the known price per hour of machines, storage and gateway, and whether a part of it is unknown."""
+    price, services = description["price"], description.get("services", [])
+    known = (price["usd"] if price else 0) + sum(service["usd_per_hour"] or 0 for service in services)
+    if price and price["total"] is not None and all(service["usd_per_hour"] is not None for service in services):
+        return f"${known:.2f}/h"
+    return f"${known:.2f}/h and unknown prices" if known else "price unknown"
+
+
+def costs(description: Description) -> Iterator[str]:
+    """Yield a line each for the price of machines, storage and gateway, the storage's speed, and what is left out."""
+    price = description["price"]
+    if price is None:
+        return
+    if price["usd"]:
+        yield f"machines {_dollars(price['usd'])}: {price_source(price)}"
+    elif price["unpriced"]:
+        yield f"machines: {price_source(price)}"
+    services = description.get("services", [])
+    for service in services:
+        usd = service["usd_per_hour"]
+        source = f" by the list price of {service['region']} of {service['priced']}"
+        yield f"{service['name']} price unknown" if usd is None else f"{service['name']} {_dollars(usd)}{source}"
+    storage = description.get("storage")
+    if storage and (services or storage["write_mib_s"] is not None):
+        yield _storage(storage)
+    if services:
+        yield "not included: boot disks, public addresses, NAT, traffic"
+
+
+def _dollars(usd: float) -> str:
+    return f"${usd:.2f}/h (${usd * HOURS_PER_MONTH:,.0f} a month)"
+
+
+def _storage(storage: StorageShape) -> str:
+    rate, gpus, checkpoint = storage["write_mib_s"], storage["gpus"], storage["checkpoint"]
+    parts = [f"storage {storage['kind']}: write throughput unknown"]
+    if rate is not None:
+        parts = [f"storage {storage['kind']}, {storage['size_gib']} GiB: writes at most {rate:.0f} MiB/s"]
+        if gpus:
+            parts.append(f"{rate / gpus:.0f} MiB/s for each of {gpus} GPUs")
+    if checkpoint and checkpoint["minutes"] is not None:
+        parts.append(f"{checkpoint['minutes']:.1f} minutes for a checkpoint of {checkpoint['model']}")
+        parts[-1] += f" ({checkpoint['gb']:.0f} GB)"
+    return ", ".join(parts)
 
 
 def price_source(price: PriceShape) -> str:
@@ -112,7 +153,7 @@ def quota_rows(report: Report) -> Iterator[tuple[str, ...]]:
 
 
 def checks(report: Report) -> list[ProblemShape]:
-    """Return problems first, then warnings, then notes. Price and quota notes are told elsewhere."""
+    """Return problems first, then warnings, then notes, without the notes on price and quota, which have own lines."""
     found = [*report.description["problems"], *report.description["remarks"]]
     order = ("error", "warning", "info")
     return sorted(

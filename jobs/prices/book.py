@@ -39,7 +39,12 @@ def renew(
             price = round(next(iter(prices)), _DIGITS)
             fates.append(Renewed(machine=machine, before=before, after=price))
             renewed[machine] = Price(
-                name=machine, usd_per_hour=price, region=regions[machine], source=source, dated=today
+                name=machine,
+                usd_per_hour=price,
+                spot_usd_per_hour=row.spot_usd_per_hour if row else None,
+                region=regions[machine],
+                source=source,
+                dated=today,
             )
         else:
             told = ", ".join(f"{price:g}" for price in sorted(prices))
@@ -62,7 +67,9 @@ def write(book: Book, header: str) -> str:
 
 def _line(row: Price) -> str:
     usd = "null" if row.usd_per_hour is None else f"{row.usd_per_hour:.12g}"
-    fields = {"usd_per_hour": usd, "region": row.region, "source": _quoted(row.source), "dated": _quoted(row.dated)}
+    spot = {} if row.spot_usd_per_hour is None else {"spot_usd_per_hour": f"{row.spot_usd_per_hour:.12g}"}
+    where = {"region": row.region, "source": _quoted(row.source), "dated": _quoted(row.dated)}
+    fields = {"usd_per_hour": usd, **spot, **where}
     words = ", ".join(f"{key}: {value}" for key, value in fields.items())
     name = row.name if _PLAIN.fullmatch(row.name) else _quoted(row.name)
     return f"  {name}: {{{words}}}"

@@ -89,6 +89,19 @@ class Spec(PlatformSpec):
             raise RuleError("must lie in a private range and be a /25 or wider", "use 10.78.0.0/24")
         return cidr
 
+    def storage_offer(self, kind: str) -> str | None:
+        """See PlatformSpec."""
+        offers = {
+            "head_nfs": "premium-ssd",
+            "azure_files": "azure-files-premium",
+            "azure_netapp": f"netapp-{self.netapp.service_level}",
+        }
+        return offers.get(kind)
+
+    def gateway_offer(self) -> str | None:
+        """See PlatformSpec."""
+        return "bastion-standard"
+
     def quota_place(self) -> str:
         """Return the region."""
         return self.region

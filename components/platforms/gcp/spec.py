@@ -102,6 +102,10 @@ class Spec(PlatformSpec):
         """Flex-start machines do (Google, "About Flex-start VMs")."""
         return group in self.flex_start
 
+    def storage_offer(self, kind: str) -> str | None:
+        """See PlatformSpec."""
+        return {"head_nfs": "pd-ssd", "filestore": f"filestore-{self.filestore.tier}"}.get(kind)
+
     def quota_place(self) -> str:
         """Return the region."""
         return self.region

@@ -14,6 +14,7 @@ from jobs.preview.compare import compare
 from jobs.preview.report import Preview, Report, as_json, host_ranges
 from jobs.preview.resources import Resources, Step
 from jobs.preview.shape import Description
+from jobs.preview.words import costs, money
 from jobs.quota.verdict import AccountAnswer, QuotaVerdict
 from tests.jobs.preview.conftest import DescribeEdited
 
@@ -88,7 +89,8 @@ def test_json_has_the_documented_keys(grown: Report, refused: Report) -> None:
     good, bad = document["stacks"]
     assert sorted(good) == sorted(bad)
     expected = (
-        "account difference file fine plan price problems quota remarks resources stack user_data_bytes user_data_limit"
+        "account difference file fine plan price problems quota remarks resources services stack storage "
+        "user_data_bytes user_data_limit"
     )
     assert " ".join(sorted(good)) == expected
     assert good["resources"]["changes"][1] == {"op": "replace", "type": VM, "name": "neox-gpu-0"}
@@ -144,3 +146,37 @@ def test_what_the_account_has_stands_beside_what_is_needed(grown: Report) -> Non
 
 def test_ranges_of_hosts() -> None:
     assert host_ranges(["c-head", "c-a-0", "c-a-1", "c-a-3", "c-b-4"]) == ["c-head", "c-a-[0-1]", "c-a-3", "c-b-4"]
+
+
+def lines(stack: str, edited: DescribeEdited, **edits: object) -> str:
+    return "\n".join(costs(edited(stack, **edits)))
+
+
+def test_storage_and_gateway_are_priced_or_unknown(edited: DescribeEdited) -> None:
+    said = lines("azure-h100", edited)
+    assert "netapp-Premium $1.65/h ($1,205 a month) by the list price of an unnamed region of 2021-11-04" in said
+    assert "bastion-standard price unknown" in said
+    assert "no price is recorded for Standard_ND96isr_H100_v5 (Spot)" in said
+    assert "not included: boot disks, public addresses, NAT, traffic" in said
+    assert money(edited("azure-h100")) == "$2.03/h and unknown prices"
+
+
+def test_the_price_of_a_stack_includes_its_storage(edited: DescribeEdited) -> None:
+    assert money(edited("azure-a100")) == "$66.11/h"
+    bastion = edited("azure-a100", access={"via": "bastion"})
+    assert money(bastion) == "$66.11/h and unknown prices"
+
+
+def test_the_storages_speed_is_shown_with_a_checkpoint(edited: DescribeEdited) -> None:
+    assert (
+        "storage head_nfs, 1024 GiB: writes at most 191 MiB/s, 12 MiB/s for each of 16 GPUs, "
+        "7.8 minutes for a checkpoint of opt-6.7b (93 GB)"
+    ) in lines("azure-a100", edited)
+    assert "storage" not in lines("local", edited)
+
+
+def test_a_larger_stack_has_a_larger_model(edited: DescribeEdited) -> None:
+    storage = edited("azure-a100", nodes__gpu__count=16, limits={})["storage"]
+    assert storage is not None
+    assert storage["checkpoint"] is not None
+    assert storage["checkpoint"]["model"] == "opt-175b"
