@@ -109,19 +109,19 @@ class Image(Fact):
     """What the cloud calls it, with its version; None where the platform makes it."""
     versions: dict[str, str] = Field(default_factory=dict)
     """What is pinned with it, by name; driver and fabric_manager must be one version, or GPUs behind NVSwitch fail."""
-    cloud_config: dict[str, Any] = {}
+    cloud_config: dict[str, Any] = Field(default_factory=dict)
     """Cloud-config that the image's own agents need on every node; joined to cloud-init/base.yaml."""
 
 
 class ImageContract(Fact):
     """What an image's published build leaves on a machine before its first boot, as far as stages depend on it."""
 
-    files: dict[str, str] = {}
+    files: dict[str, str] = Field(default_factory=dict)
     """Text of files, or the part of it that matters, by path."""
     removed: tuple[str, ...] = ()
     """Paths or patterns of files that the build deletes."""
-    services: dict[str, Literal["enabled", "disabled", "masked"]] = {}
-    modules: dict[str, str] = {}
+    services: dict[str, Literal["enabled", "disabled", "masked"]] = Field(default_factory=dict)
+    modules: dict[str, str] = Field(default_factory=dict)
     """Commands that are not on PATH, and the environment module that puts them there."""
     no_packages: tuple[str, ...] = ()
     """Packages that the archive of the image's distribution does not have."""
