@@ -19,6 +19,9 @@ class Vendor(StrEnum):
     GCP = "gcp"
 
 
+_UNPRICED = {"usd_per_hour": None, "spot_usd_per_hour": None, "region": "", "dated": "", "source": ""}
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(rich_markup_mode=None)
@@ -34,7 +37,7 @@ def prices(context: typer.Context, as_json: JsonOption = False) -> None:
     from jobs.prices.command import listed  # noqa: PLC0415
 
     rows = [
-        {"provider": provider, "machine": row, "usd_per_hour": None, "region": "", "dated": "", "source": ""}
+        {"provider": provider, "machine": row, **_UNPRICED}
         if isinstance(row, str)
         else {"provider": provider, "machine": row.name, **row.model_dump(exclude={"name"})}
         for provider, found in listed().items()

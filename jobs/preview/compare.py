@@ -18,7 +18,10 @@ class FileDiff(TypedDict):
 
 
 class Difference(TypedDict):
-    """From the base to now. `usd_per_hour` is None where either side's price is not wholly known."""
+    """From the base to now. `usd_per_hour` is None if a part of either side's price is unknown.
+
+    Storage and gateway count if both sides list them: older revisions do not.
+    """
 
     new: bool
     usd_per_hour: float | None
@@ -31,19 +34,29 @@ class Difference(TypedDict):
 
 def compare(before: Description | None, after: Description) -> Difference:
     """Return the difference. `before` is None where the base has no such stack: then everything but text is new."""
-    old_price, new_price = before["price"] if before else None, after["price"]
-    old_total = old_price["total"] if old_price else None
-    new_total = new_price["total"] if new_price else None
+    services = before is not None and "services" in before and "services" in after
+    old_usd, old_whole = _price(before, services=services)
+    new_usd, new_whole = _price(after, services=services)
     old_hosts, new_hosts = _hosts(before), _hosts(after)
     return Difference(
         new=before is None,
-        usd_per_hour=round(new_total - old_total, 3) if new_total is not None and old_total is not None else None,
-        known_usd_per_hour=round((new_price["usd"] if new_price else 0) - (old_price["usd"] if old_price else 0), 3),
+        usd_per_hour=round(new_usd - old_usd, 3) if old_whole and new_whole else None,
+        known_usd_per_hour=round(new_usd - old_usd, 3),
         hosts_added=[name for name in new_hosts if name not in old_hosts],
         hosts_removed=[name for name in old_hosts if name not in new_hosts],
         quota=list(_quota(before, after)),
         files=_joined(list(_diffs(before["files"], after["files"]))) if before else [],
     )
+
+
+def _price(described: Description | None, *, services: bool) -> tuple[float, bool]:
+    """Return the known dollars per hour, and whether that is all."""
+    price = described["price"] if described else None
+    if described is None or price is None:
+        return 0.0, False
+    costs = [service["usd_per_hour"] for service in described.get("services", [])] if services else []
+    known = price["usd"] + sum(cost for cost in costs if cost is not None)
+    return known, price["total"] is not None and None not in costs
 
 
 def _hosts(described: Description | None) -> list[str]:

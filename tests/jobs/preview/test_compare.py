@@ -26,6 +26,16 @@ def test_two_more_nodes(edited: DescribeEdited) -> None:
     assert "\n+NodeName=opt-gpu-[0-3] " in slurm["diff"]
 
 
+def test_a_larger_disk_costs_more(edited: DescribeEdited) -> None:
+    small = edited("azure-a100", storage__shared={"kind": "head_nfs", "size_gib": 256})
+    difference = compare(small, edited("azure-a100"))
+    # P15 to P30: 97.16 dollars a month.
+    assert difference["usd_per_hour"] == 0.133
+    # A base that does not list storage is compared by its machines.
+    del small["services"]
+    assert compare(small, edited("azure-a100"))["usd_per_hour"] == 0
+
+
 def test_an_unknown_price_makes_the_difference_unknown(edited: DescribeEdited) -> None:
     difference = compare(edited("gcp-a2"), edited("gcp-a2", nodes__gpu__count=1))
     assert (difference["usd_per_hour"], difference["known_usd_per_hour"]) == (None, -29.39)
