@@ -37,7 +37,7 @@ def quota_needs(plan: ClusterPlan) -> tuple[QuotaNeed, ...]:
     """Return what the machines take of each quota, in the order of their first use."""
     amounts: Counter[str] = Counter()
     for host in plan.hosts:
-        quotas = host.machine.spot_quotas if host.spot_quota else host.machine.quotas
+        quotas = host.machine.spot_quotas if host.spot else host.machine.quotas
         for name, counted in quotas.items():
             amounts[name] += _amount(host.machine, counted)
     return tuple(QuotaNeed(quota=name, place=plan.place, amount=amount) for name, amount in amounts.items())

@@ -82,6 +82,9 @@ def _locate(
 
 
 def _unknown_key(key: str, owner: type[BaseModel]) -> tuple[str, str]:
+    refused: Mapping[str, tuple[str, str]] = getattr(owner, "refused_keys", {})
+    if key in refused:
+        return refused[key]
     known = list(owner.model_fields)
     meant = nearest(key, known)
     fix = f"write {meant} instead" if meant else f"remove it; the keys here are {', '.join(known)}"

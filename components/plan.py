@@ -38,8 +38,6 @@ class HostPlan:
     machine: Machine
     spot: bool = False
     """Whether it is bought as Spot: cheaper, and taken back at any time."""
-    spot_quota: bool = False
-    """Whether it counts against the quotas of Spot machines, as Spot ones do."""
     placement: str = "none"
     """How near the machines of its group must be: `none`, `compact` or `same_fabric`."""
     works: bool = True
@@ -118,7 +116,6 @@ def _made(spec: ClusterSpec, machines: Mapping[str, Machine]) -> tuple[HostPlan,
             private_ip=network[block * position + 1 + index],
             machine=machines[wish.machine],
             spot=wish.capacity.kind == "spot",
-            spot_quota=wish.capacity.kind == "spot" or spec.platform.takes_spot_quota(group),
             placement=wish.placement,
         )
         for position, (group, wish) in enumerate(spec.nodes.items(), start=1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Network
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
@@ -29,6 +29,9 @@ class Model(BaseModel):
     """Base of everything a person writes: a misspelt key is an error, and inputs never appear in messages."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    refused_keys: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """Rule and fix for each unknown key that needs its own message instead of "is not a known key"."""
 
 
 def _not_reserved(name: str) -> str:
@@ -81,10 +84,6 @@ class PlatformSpec(Model):
     def quota_place(self) -> str:
         """Return where the provider counts quotas, in its own words ("eastus"); empty where it counts none."""
         return ""
-
-    def takes_spot_quota(self, group: str) -> bool:
-        """Whether a node group counts against the quotas of Spot machines, although it is none."""
-        return False
 
     def storage_offer(self, kind: str) -> str | None:
         """Return the catalog's name of a kind of shared storage; None if the platform does not buy it."""

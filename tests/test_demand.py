@@ -34,7 +34,7 @@ def test_quotas_are_counted_in_their_own_units(plan: ClusterPlan) -> None:
 
 def test_spot_machines_draw_on_another_quota(plan: ClusterPlan) -> None:
     first, second = plan.workers
-    mixed = replace(plan, workers=(replace(first, spot_quota=True), second))
+    mixed = replace(plan, workers=(replace(first, spot=True), second))
     amounts = {need.quota: need.amount for need in quota_needs(mixed)}
     assert (amounts["spot"], amounts["large"]) == (96, 8)
 

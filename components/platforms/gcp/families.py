@@ -37,8 +37,6 @@ class Family(Fact):
     """Where it was seen on offer; empty: not recorded, so nothing is said of any zone."""
     tier_1_from_vcpus: int | None = None
     """The smallest shape that takes Tier_1 networking; None where the bandwidth comes with the machine."""
-    flex_start: bool = False
-    """Whether Flex-start may be joined with a placement policy."""
     dense_reservations: bool = False
     """Whether its reservations are dense ones: bound to them and placed together already."""
     on_demand_seen: bool = True

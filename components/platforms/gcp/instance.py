@@ -23,7 +23,6 @@ with narrow_import():
         InstanceReservationAffinityArgs,
         InstanceReservationAffinitySpecificReservationArgs,
         InstanceSchedulingArgs,
-        InstanceSchedulingMaxRunDurationArgs,
         InstanceServiceAccountArgs,
         InstanceShieldedInstanceConfigArgs,
     )
@@ -146,14 +145,12 @@ def _interfaces(args: MachineArgs) -> list[InstanceNetworkInterfaceArgs]:
 
 
 def _scheduling(bought: Procurement) -> InstanceSchedulingArgs:
-    limit = bought.max_run_seconds
     return InstanceSchedulingArgs(
         provisioning_model=bought.provisioning_model,
         on_host_maintenance=bought.on_host_maintenance,
         automatic_restart=bought.automatic_restart,
         preemptible=bought.preemptible,
         instance_termination_action=bought.termination_action,
-        max_run_duration=None if limit is None else InstanceSchedulingMaxRunDurationArgs(seconds=limit),
     )
 
 

@@ -186,7 +186,6 @@ class GcpPlatform(Platform):
             kind=group.capacity.kind,
             reservation=group.capacity.reservation,
             compact=self._is_compact(host.group),
-            flex_start_hours=self._spec.flex_start.get(host.group, 0),
         )
 
     def _is_compact(self, group: str) -> bool:

@@ -6,18 +6,15 @@ from dataclasses import dataclass
 
 from components.platforms.gcp.families import Family
 
-_HOUR = 3600
-
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What a stack asks for one group. `flex_start_hours` is 0 unless the group is a Flex-start one."""
+    """What a stack asks for one group."""
 
     kind: str
     """on_demand, spot or reservation."""
     reservation: str | None = None
     compact: bool = False
-    flex_start_hours: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +26,6 @@ class Procurement:
     automatic_restart: bool
     preemptible: bool = False
     termination_action: str | None = None
-    max_run_seconds: int | None = None
     reservation: str | None = None
 
 
@@ -38,14 +34,6 @@ def procurement(family: Family, gpus: int, wish: Wish) -> Procurement:
     # A GPU's memory cannot move to another host, nor can a machine that must stay beside its neighbours.
     stays = gpus > 0 or wish.compact
     maintenance = "TERMINATE" if stays else "MIGRATE"
-    if wish.flex_start_hours:
-        return Procurement(
-            provisioning_model="FLEX_START",
-            on_host_maintenance="TERMINATE",
-            automatic_restart=False,
-            termination_action="DELETE",
-            max_run_seconds=wish.flex_start_hours * _HOUR,
-        )
     if wish.kind == "spot":
         # STOP keeps the disk, the name and the addresses: a later `pulumi up --refresh` starts the same node again.
         return Procurement(

@@ -12,7 +12,6 @@ RULES: tuple[Check[Planned], ...] = (
     Check(id="gcp-boot-disk", level=Level.ERROR, run=machines.boot_disk_fits),
     Check(id="gcp-image-fabric", level=Level.ERROR, run=machines.image_has_fabric),
     Check(id="gcp-placement", level=Level.ERROR, run=machines.placement_known),
-    Check(id="gcp-flex-start", level=Level.ERROR, run=machines.flex_start_fits),
     Check(id="gcp-reservation-name", level=Level.ERROR, run=machines.reservation_has_name),
     Check(id="gcp-dense-reservation", level=Level.ERROR, run=machines.dense_reservation_places),
     Check(id="gcp-fabric-network", level=Level.ERROR, run=network.fabric_network_fits),

@@ -72,36 +72,6 @@ def placement_known(planned: Planned) -> Iterator[Problem]:
             )
 
 
-def flex_start_fits(planned: Planned) -> Iterator[Problem]:
-    """Flex-start is a way to buy of its own, and most families cannot be placed with it."""
-    families = dict(_groups(planned))
-    for name in gcp_spec(planned).flex_start:
-        path = f"cluster.platform.flex_start.{name}"
-        if name not in families:
-            yield Problem(path=path, rule="no node group has that name", fix=f"use one of {', '.join(families)}")
-            continue
-        group, family = planned.spec.nodes[name], families[name]
-        if planned.plan.group(name)[0].machine.gpus == 0:
-            yield Problem(
-                path=path,
-                rule=f"Google sells machines with GPUs by Flex-start, and {group.machine} has none",
-                fix=f"remove it; cluster.nodes.{name}.capacity: {{kind: spot}} makes such machines cheaper",
-            )
-        if group.capacity.kind != "on_demand":
-            yield Problem(
-                path=path,
-                rule=f"Flex-start machines cannot be {group.capacity.kind} ones as well",
-                fix=f"remove it, or cluster.nodes.{name}.capacity",
-            )
-        if group.placement == "compact" and not family.flex_start:
-            yield Problem(
-                path=path,
-                rule=f"Flex-start places {family.name} machines where it finds them, so they cannot be compact",
-                fix=f"set cluster.nodes.{name}.placement to none, or use a machine of the a3-ultragpu or a4-highgpu "
-                "family",
-            )
-
-
 def reservation_has_name(planned: Planned) -> Iterator[Problem]:
     """A reservation is one of the project's own by its name, or another project's by its path."""
     for name, group in planned.spec.nodes.items():
@@ -156,13 +126,12 @@ def compact_is_scarce(planned: Planned) -> Iterator[Problem]:
 def on_demand_seen(planned: Planned) -> Iterator[Problem]:
     """A family is bought in a way in which Google's own deployment examples buy it."""
     for name, family in _groups(planned):
-        on_demand = planned.spec.nodes[name].capacity.kind == "on_demand" and name not in gcp_spec(planned).flex_start
-        if on_demand and not family.on_demand_seen:
+        if planned.spec.nodes[name].capacity.kind == "on_demand" and not family.on_demand_seen:
             yield Problem(
                 path=f"cluster.nodes.{name}.capacity",
-                rule=f"Google's deployment examples get {family.name} machines by reservation, Flex-start or Spot, not "
+                rule=f"Google's deployment examples get {family.name} machines by reservation or Spot, not "
                 "on demand: `up` may fail because none is free",
-                fix=f"use {{kind: reservation, reservation: <name>}}, {{kind: spot}} or platform.flex_start.{name}",
+                fix="use {kind: reservation, reservation: <name>} or {kind: spot}",
             )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import IPv4Network
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from components.addresses import Cidr, is_private
 from components.errors import RuleError
-from components.spec import GroupName, Model, PlatformSpec
+from components.spec import Model, PlatformSpec
 
 if TYPE_CHECKING:
     from components.checks.base import Check, Planned
@@ -31,10 +32,13 @@ Zone = Annotated[
     ),
 ]
 
-FlexHours = Annotated[
-    int,
-    Field(ge=1, le=168, strict=True, description="must be a whole number of hours, at most a week", examples=[72]),
-]
+_NO_FLEX_START = (
+    "Flex-start is not supported: Google queues such requests for a managed instance group, and this platform creates "
+    "single instances, which cannot wait in that queue",
+    "remove it and set the group's capacity to {kind: spot} or {kind: reservation, reservation: <name>}",
+)
+"""Sources, read 2026-11-22: Google, "About resize requests in a MIG"; GoogleCloudPlatform/cluster-toolkit@1047080,
+docs/slurm-dws-flex.md. Instance of the Pulumi SDK 10.2.0 has no requestValidForDuration."""
 
 
 class FilestoreSpec(Model):
@@ -48,6 +52,8 @@ class FilestoreSpec(Model):
 
 class Spec(PlatformSpec):
     """`platform:` of a GCP stack."""
+
+    refused_keys: ClassVar[Mapping[str, tuple[str, str]]] = {"flex_start": _NO_FLEX_START}
 
     provider: Literal["gcp"]
     project: Annotated[
@@ -78,8 +84,6 @@ class Spec(PlatformSpec):
     """Whether machines without GPUs that can have Tier_1 networking get it (it costs extra)."""
     fabric_cidr: Annotated[Cidr, Field(examples=["10.192.0.0/10"])] = IPv4Network("10.192.0.0/10")
     """Where the networks of the GPUs' own cards lie; nothing is routed between them and the rest."""
-    flex_start: Annotated[dict[GroupName, FlexHours], Field(default_factory=dict, examples=[{"gpu": 72}])]
-    """Groups bought by Flex-start, and for how many hours: their machines are deleted after that."""
     filestore: Annotated[FilestoreSpec, Field(examples=[{"tier": "ZONAL"}])] = FilestoreSpec()
     protect_storage: bool = True
     """Whether Filestore or the head's data disk survives `destroy`. To lose them on purpose: false, `up`, `destroy`."""
@@ -97,10 +101,6 @@ class Spec(PlatformSpec):
     def region(self) -> str:
         """The zone's region."""
         return region_of(self.zone)
-
-    def takes_spot_quota(self, group: str) -> bool:
-        """Flex-start machines do (Google, "About Flex-start VMs")."""
-        return group in self.flex_start
 
     def storage_offer(self, kind: str) -> str | None:
         """See PlatformSpec."""

@@ -26,12 +26,6 @@ def test_spot_keeps_its_disk() -> None:
     assert bought.termination_action == "STOP"
 
 
-def test_flex_start_ends() -> None:
-    bought = procurement(A4, 8, Wish(kind="on_demand", flex_start_hours=72))
-    assert (bought.provisioning_model, bought.max_run_seconds) == ("FLEX_START", 72 * 3600)
-    assert (bought.automatic_restart, bought.termination_action) == (False, "DELETE")
-
-
 def test_a_shared_reservation_is_an_affinity() -> None:
     bought = procurement(A2, 8, Wish(kind="reservation", reservation="r"))
     assert (bought.provisioning_model, bought.reservation) == ("STANDARD", "r")
