@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
 from annotated_types import Ge, Le, MaxLen
@@ -111,8 +111,14 @@ def _described(detail: ErrorDetails, field: FieldInfo) -> tuple[str, str]:
 
 
 def _choice(detail: ErrorDetails, field: FieldInfo) -> tuple[str, str]:
-    choices = [str(choice) for choice in get_args(field.annotation)]
-    return f"must be one of: {', '.join(choices)}", f"write {_example(field)}"
+    return f"must be one of: {', '.join(map(_written, _choices(field.annotation)))}", f"write {_example(field)}"
+
+
+def _choices(annotation: Any) -> list[Any]:
+    """Return the values of a Literal, also of one that may be None."""
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    return [choice for part in get_args(annotation) for choice in _choices(part)]
 
 
 def _section(detail: ErrorDetails, field: FieldInfo) -> tuple[str, str]:
@@ -147,12 +153,17 @@ def _example(field: FieldInfo) -> str:
     elif field.default is not PydanticUndefined:
         value = field.default
     else:
-        choices = get_args(field.annotation)
+        choices = _choices(field.annotation)
         value = choices[0] if choices else "what the README's stack file reference shows"
     if isinstance(value, Mapping | list):
         text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=4096)
         return text.strip()
-    return str(value)
+    return _written(value)
+
+
+def _written(value: Any) -> str:
+    """Return a value as a YAML file has it: with quotes if YAML would read the text as a number."""
+    return f'"{value}"' if isinstance(value, str) and value.isdecimal() else str(value)
 
 
 _WORDS: dict[str, Callable[[ErrorDetails, FieldInfo], tuple[str, str]]] = {

@@ -6,9 +6,12 @@ from components.checks.base import Check, Level, Planned
 from components.platforms.access import ssh_has_a_way, ssh_is_not_open
 from components.platforms.azure import rules_machines as machines
 from components.platforms.azure import rules_network as network
+from components.platforms.azure import rules_region as region
 from components.platforms.azure import rules_storage as storage
 
 RULES: tuple[Check[Planned], ...] = (
+    Check(id="azure-region", level=Level.ERROR, run=region.region_sells),
+    Check(id="azure-zone", level=Level.ERROR, run=region.region_has_zones),
     Check(id="azure-size-retired", level=Level.ERROR, run=machines.size_is_sold),
     Check(id="azure-image", level=Level.ERROR, run=machines.image_drives_gpus),
     Check(id="azure-fabric", level=Level.ERROR, run=machines.fabric_is_there),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from components.addresses import Cidr, is_private
 from components.errors import RuleError
+from components.platforms.azure.regions import known_region
 from components.spec import Model, PlatformSpec
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Spec(PlatformSpec):
             description="must be a region's short name: lowercase letters, without spaces",
             examples=["southcentralus"],
         ),
+        AfterValidator(known_region),
     ]
     zone: Annotated[Literal["1", "2", "3"] | None, Field(examples=["1"])] = None
     """All machines and disks stand in it; None: Azure chooses, and availability sets may be used."""

@@ -9,6 +9,7 @@ from components.platforms.gcp import rules_network as network
 from components.platforms.gcp import rules_storage as storage
 
 RULES: tuple[Check[Planned], ...] = (
+    Check(id="gcp-zone", level=Level.ERROR, run=machines.zone_offers),
     Check(id="gcp-boot-disk", level=Level.ERROR, run=machines.boot_disk_fits),
     Check(id="gcp-image-fabric", level=Level.ERROR, run=machines.image_has_fabric),
     Check(id="gcp-placement", level=Level.ERROR, run=machines.placement_known),
@@ -22,7 +23,7 @@ RULES: tuple[Check[Planned], ...] = (
     Check(id="gcp-filestore-size", level=Level.ERROR, run=storage.size_fits),
     Check(id="gcp-filestore-region", level=Level.ERROR, run=storage.stands_near),
     Check(id="gcp-filestore-zone", level=Level.WARNING, run=storage.stands_in_zone),
-    Check(id="gcp-zone", level=Level.WARNING, run=machines.zone_offers),
+    Check(id="gcp-zone-unlisted", level=Level.WARNING, run=machines.zone_unlisted),
     Check(id="gcp-reservation-policy", level=Level.WARNING, run=machines.reservation_places),
     Check(id="gcp-on-demand", level=Level.WARNING, run=machines.on_demand_seen),
     Check(id="gcp-networks-quota", level=Level.INFO, run=network.networks_told),

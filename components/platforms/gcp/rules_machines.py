@@ -42,16 +42,28 @@ def image_has_fabric(planned: Planned) -> Iterator[Problem]:
 
 
 def zone_offers(planned: Planned) -> Iterator[Problem]:
-    """The zone is one where the machine type was seen on offer; RoCE networks exist in no other."""
+    """The zone offers every machine type of the stack; only such zones have RoCE networks."""
     zone = gcp_spec(planned).zone
     for _, who, family in _asked_for(planned):
         if family.zones and zone not in family.zones:
             near = [known for known in family.zones if known.rpartition("-")[0] == gcp_spec(planned).region]
-            roce = " and no RoCE network profile is known for it" if family.nics.rdma else ""
             yield Problem(
                 path="cluster.platform.zone",
-                rule=f"{family.name} ({who}) was not on offer in {zone} when that was read{roce}",
-                fix=f"use one of {', '.join(near or family.zones)}, or ask Google whether it is there now",
+                rule=f"{zone} does not offer {family.name} machines ({who}; list read {family.dated})",
+                fix=f"use one of {', '.join(near or family.zones)}",
+            )
+
+
+def zone_unlisted(planned: Planned) -> Iterator[Problem]:
+    """The zones of a family with GPUs are recorded."""
+    zone = gcp_spec(planned).zone
+    for name, family in _groups(planned):
+        machine = planned.plan.group(name)[0].machine
+        if machine.gpus and not family.zones:
+            yield Problem(
+                path="cluster.platform.zone",
+                rule=f"no source in the catalog lists the zones of {family.name} machines",
+                fix=f"check `gcloud compute machine-types list --zones={zone} --filter=name={machine.name}`",
             )
 
 

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from components.addresses import Cidr, is_private
 from components.errors import RuleError
+from components.platforms.gcp.zones import known_zone
 from components.spec import Model, PlatformSpec
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ Zone = Annotated[
         description="must be a zone: a region, a hyphen and a letter",
         examples=["us-central1-a"],
     ),
+    AfterValidator(known_zone),
 ]
 
 _NO_FLEX_START = (

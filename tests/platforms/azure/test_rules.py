@@ -10,6 +10,7 @@ import yaml
 from components.catalog import images, machines
 from components.checks.base import Check, Planned
 from components.plan import plan_cluster
+from components.platforms.azure.regions import region_facts
 from components.platforms.azure.rules import RULES
 from components.platforms.azure.sizes import sizes
 from components.spec import ClusterSpec
@@ -26,6 +27,12 @@ ND = {"machine": "Standard_ND96amsr_A100_v4", "count": 2}
 OWN = "/subscriptions/s/resourceGroups/r/providers/Microsoft.Compute/images/v100"
 
 CASES: dict[str, tuple[Edits, Edits, str]] = {
+    "azure-region": ({}, {"platform__region": "northeurope"}, "cluster.platform.region"),
+    "azure-zone": (
+        {"platform__zone": "1"},
+        {"platform__region": "westus", "platform__zone": "1"},
+        "cluster.platform.zone",
+    ),
     "azure-size-retired": ({}, {"nodes__gpu__machine": "Standard_NC24rs_v3"}, "cluster.nodes.gpu.machine"),
     "azure-image": (
         {"nodes__gpu__machine": "Standard_ND40rs_v2", "platform__custom_image": OWN},
@@ -147,6 +154,13 @@ def test_who_forgot_the_letter_is_told_the_size_that_has_it() -> None:
     [rule] = [rule for rule in RULES if rule.id == "azure-fabric-letter"]
     [problem] = rule.run(planned(CASES[rule.id][1]))
     assert "Standard_ND96isr_H100_v5" in problem.fix
+
+
+def test_every_machine_type_has_its_regions() -> None:
+    facts = region_facts()
+    assert set(facts.machines) | facts.everywhere == set(machines("azure"))
+    assert not set(facts.machines) & facts.everywhere
+    assert {region for regions in facts.machines.values() for region in regions} <= set(facts.regions.names)
 
 
 def test_every_machine_type_has_its_facts_of_azure_and_they_agree() -> None:

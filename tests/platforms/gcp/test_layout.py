@@ -21,6 +21,7 @@ def of(stack: str, **edits: object) -> Layout:
 def test_no_two_subnets_overlap_whatever_the_families() -> None:
     mixed = of(
         "gcp-a3-mega",
+        platform__zone="us-central1-b",
         nodes__old={"machine": "a2-highgpu-8g", "count": 3},
         nodes__new={"machine": "a4-highgpu-8g", "count": 3},
     )
@@ -31,7 +32,7 @@ def test_no_two_subnets_overlap_whatever_the_families() -> None:
 
 
 def test_families_that_share_a_network_agree_on_the_smaller_packet() -> None:
-    mixed = of("gcp-a3-mega", nodes__new={"machine": "a4-highgpu-8g", "count": 3})
+    mixed = of("gcp-a3-mega", platform__zone="us-central1-b", nodes__new={"machine": "a4-highgpu-8g", "count": 3})
     assert [net.mtu for net in mixed.networks] == [8244] * 9 + [8896]
 
 

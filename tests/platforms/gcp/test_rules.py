@@ -11,13 +11,16 @@ from components.catalog import images, machines
 from components.checks.base import Check, Planned
 from components.demand import quota_needs
 from components.plan import plan_cluster
+from components.platforms.gcp.families import families
 from components.platforms.gcp.rules import RULES
+from components.platforms.gcp.zones import zone_facts
 from components.spec import ClusterSpec
 from tests.platforms.recording import stack_text
 
 Edits = dict[str, Any]
 
 CASES: dict[str, tuple[Edits, Edits, str]] = {
+    "gcp-zone": ({}, {"platform__zone": "africa-south1-a"}, "cluster.platform.zone"),
     "gcp-boot-disk": (
         {"platform__boot_disk_type": "pd-balanced"},
         {"platform__boot_disk_type": "pd-ssd", "nodes__gpu__machine": "a4-highgpu-8g"},
@@ -92,7 +95,7 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
         {"platform__filestore": {"zone": "us-central1-a"}},
         "cluster.platform.filestore.zone",
     ),
-    "gcp-zone": ({}, {"platform__zone": "africa-south1-a"}, "cluster.platform.zone"),
+    "gcp-zone-unlisted": ({}, {"nodes__gpu__machine": "g2-standard-48"}, "cluster.platform.zone"),
     "gcp-reservation-policy": (
         {"nodes__gpu__capacity": {"kind": "reservation", "reservation": "r"}},
         {"nodes__gpu__capacity": {"kind": "reservation", "reservation": "r"}, "nodes__gpu__placement": "compact"},
@@ -164,6 +167,11 @@ def test_scarce_on_demand_machines_get_a_warning(machine: str) -> None:
 
 def test_an_a100_on_demand_gets_no_warning() -> None:
     assert not paths(rule("gcp-on-demand"), {"nodes__gpu__machine": "a2-highgpu-8g"})
+
+
+def test_every_zone_of_a_family_is_a_zone() -> None:
+    for family in families().values():
+        assert set(family.zones) <= set(zone_facts().names), family.name
 
 
 def test_a_boot_disk_that_nobody_confirmed_is_told_unless_it_was_chosen() -> None:
