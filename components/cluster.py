@@ -13,6 +13,7 @@ from components.catalog import fabrics
 from components.cloud_init import AccessKeys, SharedFiles, render_user_data
 from components.demand import hourly_price
 from components.keys import ClusterKeys
+from components.leftovers import Leftovers
 from components.outputs import ClusterOutputs, HeadOut, NodeOut, dumped
 from components.plan import ClusterPlan
 from components.platforms import platform_class
@@ -97,6 +98,7 @@ class Cluster(pulumi.ComponentResource):
         kind = platform_class(plan.provider)
         if tunnel := kind.tunnel(spec):
             require(tunnel)
+        watched = [Leftovers(plan, kind.billed).watch] if kind.billed and Leftovers.can_watch() else None
         self._platform = kind(
             f"{name}-{plan.provider}",
             PlatformArgs(
@@ -107,7 +109,7 @@ class Cluster(pulumi.ComponentResource):
                 admin_key=keys.admin_public,
                 cluster_key=keys.cluster_public,
             ),
-            child,
+            pulumi.ResourceOptions(parent=self, transformations=watched),
         )
         self.ssh_private_key = pulumi.Output.secret(keys.admin_private)
 

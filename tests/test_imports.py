@@ -15,7 +15,16 @@ from components.platforms import PLATFORMS
 
 ROOT = Path(__file__).parent.parent
 COMPONENTS = sorted((ROOT / "components").rglob("*.py"))
-KNOWS_PULUMI = {"settings.py", "cluster.py", "bringup.py", "keys.py", "host_keys.py", "tunnel.py", "sdk_savings.py"}
+KNOWS_PULUMI = {
+    "settings.py",
+    "cluster.py",
+    "bringup.py",
+    "keys.py",
+    "host_keys.py",
+    "leftovers.py",
+    "tunnel.py",
+    "sdk_savings.py",
+}
 """The stages that create things or read configuration, and what relieves the SDK; besides them, only platforms."""
 ABOVE_PLATFORMS = {
     "settings",
@@ -23,6 +32,7 @@ ABOVE_PLATFORMS = {
     "bringup",
     "keys",
     "host_keys",
+    "leftovers",
     "tunnel",
     "checks",
     "stackfile",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -95,6 +95,8 @@ class Platform(pulumi.ComponentResource):
 
     shared_disk: ClassVar[bool] = False
     """Whether the head node shares a cloud disk of its own, which cannot shrink."""
+    billed: ClassVar[Mapping[str, str]] = {}
+    """Pulumi type -> plain name of each kind of resource that costs money by the hour while it exists."""
 
     @staticmethod
     def wire_user_data(text: str) -> bytes:

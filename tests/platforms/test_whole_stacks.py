@@ -61,6 +61,7 @@ def test_a_stockout_a_replaced_node_and_a_careless_destroy(
     assert refused in failed.text, failed
     assert "Fix: try again later" in failed.text
     assert "Traceback" not in failed.text, failed
+    _what_is_left(stack, cluster, machine, failed)
     # What was made is known to Pulumi: the next run goes on and makes the rest.
     again = stack.up()
     assert again.code == 0, again
@@ -82,6 +83,21 @@ def test_a_stockout_a_replaced_node_and_a_careless_destroy(
     kept = [record.urn.rpartition("::")[2] for record in stack.world.records()]
     assert not [one for one in kept if one.endswith(("-head", "-gpu-0", "-gpu-1"))]
     assert f"{cluster}-shared" in kept
+
+
+def _what_is_left(stack: WholeStack, cluster: str, machine: str, failed: Run) -> None:
+    """The run names each machine and each disk or Filestore that the clouds hold, and the commands for both ways on."""
+    assert failed.text.count(f"{cluster}-gpu-1 could not be created. What the stack has made") <= 2, failed
+    billed = (f":{machine}", ":Disk", "filestore/instance:Instance")
+    held = [record for record in stack.world.records() if record.token.endswith(billed)]
+    assert len(held) == 3
+    for record in held:
+        name = record.urn.rpartition("::")[2]
+        assert f"  {name}: " in failed.text, failed
+    assert f"  {cluster}-shared: " in failed.text
+    assert "dollars an hour by list prices" in failed.text
+    assert "`pulumi up -s test` again" in failed.text
+    assert "`pulumi destroy -s test --exclude-protected`" in failed.text
 
 
 def _one_node_replaced(stack: WholeStack, cluster: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import ClassVar
 
 import pulumi
@@ -48,6 +49,15 @@ class AzurePlatform(Platform):
     largest_disk_gib: ClassVar[int | None] = 32767
     """Premium SSD (Microsoft, "Azure managed disk types")."""
     shared_disk: ClassVar[bool] = True
+    billed: ClassVar[Mapping[str, str]] = {
+        "azure-native:compute:VirtualMachine": "machine",
+        "azure-native:compute:Disk": "disk",
+        "azure-native:netapp:CapacityPool": "NetApp capacity pool",
+        "azure-native:storage:FileShare": "file share",
+        "azure-native:network:BastionHost": "Bastion",
+        "azure-native:network:NatGateway": "NAT gateway",
+        "azure-native:network:PublicIPAddress": "public address",
+    }
 
     @staticmethod
     def wire_user_data(text: str) -> bytes:

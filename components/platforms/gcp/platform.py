@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import pulumi
@@ -42,6 +43,13 @@ class GcpPlatform(Platform):
     largest_disk_gib: ClassVar[int | None] = 65536
     """Persistent Disk (Google, "About Persistent Disk")."""
     shared_disk: ClassVar[bool] = True
+    billed: ClassVar[Mapping[str, str]] = {
+        "gcp:compute/instance:Instance": "machine",
+        "gcp:compute/disk:Disk": "disk",
+        "gcp:filestore/instance:Instance": "Filestore",
+        "gcp:compute/routerNat:RouterNat": "Cloud NAT",
+        "gcp:compute/address:Address": "reserved address",
+    }
 
     @staticmethod
     def tunnel(cluster: ClusterSpec) -> Tunnel | None:
