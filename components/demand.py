@@ -34,12 +34,14 @@ class HourlyPrice:
 
 
 def quota_needs(plan: ClusterPlan) -> tuple[QuotaNeed, ...]:
-    """Return what the machines take of each quota, in the order of their first use."""
+    """Return how much of each quota the cluster needs: of the machines in the order of their first use, then others."""
     amounts: Counter[str] = Counter()
     for host in plan.hosts:
         quotas = host.machine.spot_quotas if host.spot else host.machine.quotas
         for name, counted in quotas.items():
             amounts[name] += _amount(host.machine, counted)
+    for name, amount in plan.quotas:
+        amounts[name] += amount
     return tuple(QuotaNeed(quota=name, place=plan.place, amount=amount) for name, amount in amounts.items())
 
 

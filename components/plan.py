@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 
@@ -59,6 +59,8 @@ class ClusterPlan:
     workers: tuple[HostPlan, ...]
     borrowed: bool = False
     """Whether the machines existed before the cluster and go back to their owner."""
+    quotas: tuple[tuple[str, int], ...] = ()
+    """Name and amount of each quota that is needed beside the machines' own."""
 
     @property
     def hosts(self) -> tuple[HostPlan, ...]:
@@ -89,7 +91,7 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
     """Join a checked spec to the catalog's facts. Raises KeyError for what the checks should have refused."""
     existing = spec.platform.existing()
     head, workers = _made(spec, machines) if existing is None else _borrowed(spec, machines, existing)
-    return ClusterPlan(
+    plan = ClusterPlan(
         name=spec.name,
         provider=spec.platform.provider,
         scheduler=spec.scheduler,
@@ -100,6 +102,7 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
         workers=workers,
         borrowed=existing is not None,
     )
+    return replace(plan, quotas=tuple(spec.platform.quotas(spec, plan).items()))
 
 
 def _made(spec: ClusterSpec, machines: Mapping[str, Machine]) -> tuple[HostPlan, tuple[HostPlan, ...]]:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv4Network
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
 from components.addresses import Cidr, is_private
 from components.catalog import Machine, machines
 from components.errors import RuleError
+
+if TYPE_CHECKING:
+    from components.plan import ClusterPlan
 
 MAX_GROUPS = 7
 """The network is cut into eight equal blocks: one for the head, one for each node group."""
@@ -92,6 +95,10 @@ class PlatformSpec(Model):
     def gateway_offer(self) -> str | None:
         """Return the catalog's name of what `access.via: bastion` buys; None if it buys nothing."""
         return None
+
+    def quotas(self, cluster: ClusterSpec, plan: ClusterPlan) -> Mapping[str, int]:
+        """Return how much of each quota a cluster needs beside its machines' own, in the quota's unit."""
+        return {}
 
     def known_machines(self) -> Mapping[str, Machine]:
         """Return the machine types that may be named, by name: the catalog's, and any of the platform section."""

@@ -92,7 +92,7 @@ def quota_told(planned: Planned) -> Iterator[Problem]:
     words = ", ".join(f"{need.amount} of {need.quota}" for need in needs)
     yield Problem(
         path="cluster.nodes",
-        rule=f"the machines need free quota in {planned.plan.place}: {words}",
+        rule=f"the stack needs free quota in {planned.plan.place}: {words}",
         fix="compare it with your account's usage and limits before `pulumi up`; more takes days to be granted",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,6 +10,7 @@ from pydantic import AfterValidator, Field, field_validator
 
 from components.addresses import Cidr, is_private
 from components.errors import RuleError
+from components.platforms.azure.quotas import stack_quotas
 from components.platforms.azure.regions import known_region
 from components.spec import Model, PlatformSpec
 
@@ -103,6 +105,10 @@ class Spec(PlatformSpec):
     def gateway_offer(self) -> str | None:
         """See PlatformSpec."""
         return "bastion-standard"
+
+    def quotas(self, cluster: ClusterSpec, plan: ClusterPlan) -> Mapping[str, int]:
+        """Return the needs for public addresses and NetApp capacity."""
+        return stack_quotas(cluster)
 
     def quota_place(self) -> str:
         """Return the region."""

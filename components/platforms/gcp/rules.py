@@ -26,7 +26,6 @@ RULES: tuple[Check[Planned], ...] = (
     Check(id="gcp-zone-unlisted", level=Level.WARNING, run=machines.zone_unlisted),
     Check(id="gcp-reservation-policy", level=Level.WARNING, run=machines.reservation_places),
     Check(id="gcp-on-demand", level=Level.WARNING, run=machines.on_demand_seen),
-    Check(id="gcp-networks-quota", level=Level.INFO, run=network.networks_told),
     Check(id="gcp-tunnel", level=Level.INFO, run=network.tunnel_told),
     Check(id="gcp-compact-scarce", level=Level.INFO, run=machines.compact_is_scarce),
     Check(id="gcp-unconfirmed", level=Level.INFO, run=machines.unconfirmed_told),

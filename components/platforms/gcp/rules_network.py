@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from components.checks.base import Planned
 from components.errors import Problem
-from components.platforms.gcp.layout import networks_needed, subnets_needed
+from components.platforms.gcp.layout import subnets_needed
 from components.platforms.gcp.rules_machines import gcp_spec
 
 
@@ -41,17 +41,6 @@ def address_free(planned: Planned) -> Iterator[Problem]:
                 rule=f"{host.name} would get {kept}, which Google keeps for itself in {planned.plan.network}",
                 fix=f"use {host.index} or fewer, or a wider cluster.network.cidr",
             )
-
-
-def networks_told(planned: Planned) -> Iterator[Problem]:
-    """Several networks are more than many projects may have: the quota counts those that are there already too."""
-    needed = networks_needed(planned.plan)
-    if needed > 1:
-        yield Problem(
-            path="cluster.nodes",
-            rule=f"the GPUs' cards need {needed} networks, and the project's quota NETWORKS may allow fewer",
-            fix="compare it with `gcloud compute project-info describe` before `pulumi up`",
-        )
 
 
 def tunnel_told(planned: Planned) -> Iterator[Problem]:

@@ -108,6 +108,12 @@ class Spec(PlatformSpec):
         """See PlatformSpec."""
         return {"head_nfs": "pd-ssd", "filestore": f"filestore-{self.filestore.tier}"}.get(kind)
 
+    def quotas(self, cluster: ClusterSpec, plan: ClusterPlan) -> Mapping[str, int]:
+        """Return the needs for disks, Filestore, networks and addresses."""
+        from components.platforms.gcp.quotas import stack_quotas  # noqa: PLC0415  (it imports the layout)
+
+        return stack_quotas(self, cluster, plan)
+
     def quota_place(self) -> str:
         """Return the region."""
         return self.region

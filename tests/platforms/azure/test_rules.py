@@ -9,6 +9,7 @@ import yaml
 
 from components.catalog import images, machines
 from components.checks.base import Check, Planned
+from components.demand import quota_needs
 from components.plan import plan_cluster
 from components.platforms.azure.regions import region_facts
 from components.platforms.azure.rules import RULES
@@ -154,6 +155,20 @@ def test_who_forgot_the_letter_is_told_the_size_that_has_it() -> None:
     [rule] = [rule for rule in RULES if rule.id == "azure-fabric-letter"]
     [problem] = rule.run(planned(CASES[rule.id][1]))
     assert "Standard_ND96isr_H100_v5" in problem.fix
+
+
+@pytest.mark.parametrize(
+    ("edits", "quota", "amount"),
+    [
+        ({}, "cores", 2 * 96 + 8),
+        ({}, "PublicIPAddresses", 2),
+        ({"access": {"via": "private"}}, "PublicIPAddresses", 1),
+        ({"storage__shared": {"kind": "azure_netapp", "size_gib": 2049}}, "totalTiBsPerSubscription", 3),
+    ],
+)
+def test_quotas_of_a_stack(edits: Edits, quota: str, amount: int) -> None:
+    needs = {need.quota: need.amount for need in quota_needs(planned(edits).plan)}
+    assert needs[quota] == amount
 
 
 def test_every_machine_type_has_its_regions() -> None:

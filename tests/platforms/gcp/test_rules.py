@@ -106,7 +106,6 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
         {"nodes__gpu__machine": "a4-highgpu-8g"},
         "cluster.nodes.gpu.capacity",
     ),
-    "gcp-networks-quota": ({}, {"nodes__gpu__machine": "a4-highgpu-8g"}, "cluster.nodes"),
     "gcp-tunnel": ({}, {"access": {"via": "bastion"}}, "cluster.access.via"),
     "gcp-compact-scarce": ({}, {"nodes__gpu__placement": "compact"}, "cluster.nodes.gpu.placement"),
     "gcp-unconfirmed": (
@@ -221,7 +220,8 @@ def test_a_fabric_range_without_room_says_how_much_is_needed() -> None:
 
 @pytest.mark.parametrize(("machine", "networks"), [("a3-megagpu-8g", 9), ("a4-highgpu-8g", 3)])
 def test_networks_are_counted_as_they_are_made(machine: str, networks: int) -> None:
-    assert f"need {networks} networks" in said("gcp-networks-quota", {"nodes__gpu__machine": machine})
+    needs = {need.quota: need.amount for need in quota_needs(planned({"nodes__gpu__machine": machine}).plan)}
+    assert needs["NETWORKS"] == networks
 
 
 def test_filestore_rules_say_nothing_of_other_storage() -> None:
@@ -233,10 +233,22 @@ def test_filestore_rules_say_nothing_of_other_storage() -> None:
         assert paths(rule(name), edits) == []
 
 
+NFS = {"kind": "head_nfs", "size_gib": 4096}
+
+
 @pytest.mark.parametrize(
     ("edits", "quota", "amount"),
     [
         ({}, "NVIDIA_A100_GPUS", 16),
+        ({}, "A2_CPUS", 2 * 96),
+        ({"nodes__gpu__capacity": {"kind": "spot"}}, "A2_CPUS", 2 * 96),
+        ({}, "SSD_TOTAL_GB", 3 * 200),
+        ({"storage__shared": NFS}, "SSD_TOTAL_GB", 3 * 200 + 4096),
+        ({"nodes__gpu__machine": "a4-highgpu-8g"}, "HDB_TOTAL_GB", 2 * 200),
+        ({}, "EnterpriseStorageGibPerRegion", 10240),
+        ({"platform__filestore": {"tier": "BASIC_SSD"}}, "PremiumStorageGbPerRegion", 10240),
+        ({}, "NETWORKS", 1),
+        ({}, "STATIC_ADDRESSES", 1),
         ({"nodes__gpu__capacity": {"kind": "spot"}}, "PREEMPTIBLE_NVIDIA_A100_GPUS", 16),
         ({"nodes__gpu": {"machine": "n2-standard-8", "count": 2, "capacity": {"kind": "spot"}}}, "N2_CPUS", 24),
     ],
