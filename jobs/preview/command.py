@@ -47,7 +47,9 @@ def preview(stacks: Sequence[str], *, live: bool, against: str | None) -> Previe
 
 
 def _account(stack: str, description: Description) -> AccountAnswer:
-    return ask_account(_platform(CHECKOUT / "stacks" / f"Pulumi.{stack}.yaml"), description["quota"])
+    hosts = description["plan"]["hosts"] if description["plan"] else []
+    machines = list(dict.fromkeys(host["machine"] for host in hosts))
+    return ask_account(_platform(CHECKOUT / "stacks" / f"Pulumi.{stack}.yaml"), description["quota"], machines)
 
 
 def _platform(file: Path) -> dict[str, Any]:

@@ -75,6 +75,8 @@ def _plan_part(report: Report) -> str:
         parts.append(_table(columns, (row[: len(columns)] for row in rows)))
     if report.account and report.account.problem:
         parts.append(f"Quota is not compared with the account: {_text(report.account.problem)}\n")
+    if report.account and report.account.notes:
+        parts.append("".join(f"- {_text(note)}\n" for note in report.account.notes))
     if report.resources and report.resources.steps:
         types = ((kind, str(count)) for kind, count in report.resources.by_type.items())
         parts.append(f"Resources: {words.operations(report)}\n\n{_table(('type', 'count'), types)}")

@@ -79,6 +79,8 @@ def _show_quota(console: Console, report: Report) -> None:
     _rows(console, columns, (row[: len(columns)] for row in rows))
     if report.account and report.account.problem:
         console.print(Padding(Text(f"not compared: {report.account.problem}", style="yellow"), (0, 0, 0, 2)))
+    for note in report.account.notes if report.account else ():
+        console.print(Padding(Text(note, style="yellow"), (0, 0, 0, 2)))
 
 
 def _section(console: Console, title: str) -> None:

@@ -146,9 +146,10 @@ def quota_rows(report: Report) -> Iterator[tuple[str, ...]]:
         words = ("", "", "")
         if verdict and verdict.short_by is not None:
             limit = "none" if verdict.limit is None else f"{verdict.limit:g}"
-            words = (f"{verdict.used:g}", limit, f"short by {verdict.short_by:g}" if verdict.short_by else "enough")
+            used = "unknown" if verdict.used is None else f"{verdict.used:g}"
+            words = (used, limit, f"short by {verdict.short_by:g}" if verdict.short_by else "enough")
         elif verdict:
-            words = ("unknown", "unknown", "not in the account's answer: look at the cloud's quota page")
+            words = ("unknown", "unknown", f"run `{verdict.command}`")
         yield need["quota"], need["place"], str(need["amount"]), *words
 
 

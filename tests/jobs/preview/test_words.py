@@ -136,11 +136,17 @@ def test_a_diff_cannot_end_its_own_fence(grown: Report) -> None:
 
 
 def test_what_the_account_has_stands_beside_what_is_needed(grown: Report) -> None:
-    short = QuotaVerdict(quota="NVIDIA_A100_GPUS", place="us-central1", needed=32, used=8, limit=16)
-    known = replace(grown, account=AccountAnswer(verdicts=(short,)))
+    short = QuotaVerdict(
+        quota="NVIDIA_A100_GPUS", place="us-central1", needed=32, known=True, used=8, limit=16, command="gcloud a"
+    )
+    unread = replace(short, quota="A2_CPUS", known=False, used=None, limit=None, command="gcloud b")
+    known = replace(grown, account=AccountAnswer(verdicts=(short, unread), notes=("an API is not enabled",)))
     missing = replace(grown, account=AccountAnswer(problem="gcloud is not on PATH"))
     for render in (on_terminal, markdown.render):
-        assert "short by 24" in render(seen(known, offline=False))
+        shown = render(seen(known, offline=False))
+        assert "short by 24" in shown
+        assert "gcloud b" in shown
+        assert "an API is not enabled" in shown
         assert "gcloud is not on PATH" in render(seen(missing, offline=False))
 
 

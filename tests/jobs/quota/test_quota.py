@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from components.platforms.azure.services import SERVICES
+from components.platforms.gcp.services import required_services
 from jobs.preview.shape import QuotaShape
 from jobs.quota.ask import CLOUDS, ask_account
 from jobs.quota.verdict import Usage, judge
@@ -38,8 +40,34 @@ def need(quota: str, amount: int) -> QuotaShape:
     return QuotaShape(quota=quota, place="here", amount=amount)
 
 
+HERE = ["us-central1"]
+FAMILY_ANSWER = {
+    "quotaId": "GPUS-PER-GPU-FAMILY-per-project-region",
+    "dimensionsInfos": [
+        {
+            "dimensions": {"gpu_family": "NVIDIA_H200"},
+            "details": {"value": "64"},
+            "applicableLocations": ["us-central1"],
+        },
+        {
+            "dimensions": {"gpu_family": "NVIDIA_H100"},
+            "details": {"value": "8"},
+            "applicableLocations": ["us-central1"],
+        },
+    ],
+}
+"""QuotaInfo of the Cloud Quotas API v1."""
+FILESTORE_ANSWER = {"dimensionsInfos": [{"dimensions": {"region": "us-central1"}, "details": {"value": "10240"}}]}
+
+
+def answers(**by_word: object) -> str:
+    """Return the body of a program that prints the JSON for the first word found among its arguments."""
+    lines = [f"*{word}*) echo '{json.dumps(answer)}';;" for word, answer in by_word.items()]
+    return f'case "$*" in {" ".join(lines)} *) echo "no answer" >&2; exit 1;; esac'
+
+
 def test_azure_is_asked_for_the_region_and_names_match_without_spaces(program: MakeProgram) -> None:
-    az = program("az", f"echo '{json.dumps(AZ_ANSWER)}'")
+    az = program("az", answers(vm=AZ_ANSWER))
     needs = [need("cores", 200), need("standard NDAMSv4_A100Family", 100), need("endless", 7), need("other", 1)]
     answer = ask_account(AZURE | {"subscription": "0000"}, needs)
     assert az.calls == ["vm list-usage --location eastus --subscription 0000 --output json"]
@@ -48,16 +76,100 @@ def test_azure_is_asked_for_the_region_and_names_match_without_spaces(program: M
     assert (answer.verdicts[0].used, answer.verdicts[0].limit) == (104, 300)
 
 
+def test_azure_is_asked_for_addresses_and_netapp_only_if_needed(program: MakeProgram) -> None:
+    used = [{"currentValue": 9, "limit": 10, "name": {"value": "PublicIPAddresses"}}]
+    netapp = [{"name": "eastus/totalTiBsPerSubscription", "current": 25, "default": 25}]
+    program("az", answers(network=used, netappfiles=netapp, vm=AZ_ANSWER))
+    answer = ask_account(AZURE, [need("PublicIPAddresses", 2), need("totalTiBsPerSubscription", 4)])
+    assert [verdict.short_by for verdict in answer.verdicts] == [1, 0]
+    assert [verdict.used for verdict in answer.verdicts] == [9, None]
+
+
+def test_a_list_that_cannot_be_read_leaves_its_quota_unknown(program: MakeProgram) -> None:
+    program("az", answers(vm=AZ_ANSWER))
+    [verdict] = ask_account(AZURE, [need("totalTiBsPerSubscription", 4)]).verdicts
+    assert verdict.short_by is None
+    assert verdict.command == "az netappfiles quota-limit list --location eastus --output json"
+
+
 def test_gcp_is_asked_for_the_project_and_the_region(program: MakeProgram) -> None:
-    answers = f"'{json.dumps(PROJECT_ANSWER)}'", f"'{json.dumps(REGION_ANSWER)}'"
-    gcloud = program("gcloud", f'if [ "$2" = project-info ]; then echo {answers[0]}; else echo {answers[1]}; fi')
-    needs = [need("NVIDIA_A100_GPUS", 16), need("GPUS_ALL_REGIONS", 16), need("GPUS-PER-GPU-FAMILY{x}", 8)]
+    gcloud = program("gcloud", answers(**{"project-info": PROJECT_ANSWER, "regions": REGION_ANSWER}))
+    needs = [need("NVIDIA_A100_GPUS", 16), need("GPUS_ALL_REGIONS", 16), need("A9_CPUS", 8)]
     answer = ask_account(GCP, needs)
     assert gcloud.calls == [
         "compute project-info describe --project my-project-123456 --format json",
         "compute regions describe us-central1 --project my-project-123456 --format json",
     ]
     assert [verdict.short_by for verdict in answer.verdicts] == [0, 8, None]
+    assert answer.verdicts[2].command == "gcloud compute regions describe us-central1 --project my-project-123456"
+
+
+def test_gpu_families_and_filestore_are_read_from_cloud_quotas(program: MakeProgram) -> None:
+    bodies = {"project-info": PROJECT_ANSWER, "regions": REGION_ANSWER}
+    program("gcloud", answers(**bodies, **{"describe?GPUS-": FAMILY_ANSWER, "Enterprise": FILESTORE_ANSWER}))
+    needs = [need("GPUS-PER-GPU-FAMILY{gpu_family=NVIDIA_H100}", 16), need("EnterpriseStorageGibPerRegion", 10240)]
+    needs.append(need("PREEMPTIBLE-GPUS-PER-GPU-FAMILY{gpu_family=NVIDIA_H100}", 16))
+    verdicts = ask_account(GCP, needs).verdicts
+    assert [(verdict.limit, verdict.short_by) for verdict in verdicts] == [(8, 8), (10240, 0), (None, None)]
+    assert verdicts[2].command.startswith("gcloud beta quotas info describe PREEMPTIBLE-GPUS-PER-GPU-FAMILY-per-")
+
+
+def test_gcp_names_apis_that_are_not_enabled_and_types_that_the_zone_lacks(program: MakeProgram) -> None:
+    enabled = [{"config": {"name": name}} for name in required_services() if name != "file.googleapis.com"]
+    bodies = {"project-info": PROJECT_ANSWER, "regions": REGION_ANSWER, "services": enabled}
+    program("gcloud", answers(**bodies, **{"machine-types": [{"name": "n2-standard-8"}]}))
+    notes = ask_account(GCP, [need("NVIDIA_A100_GPUS", 16)], ["n2-standard-8", "a2-highgpu-8g"]).notes
+    assert len(notes) == 2
+    assert "run `gcloud services enable file.googleapis.com --project my-project-123456`" in notes[0]
+    assert "us-central1-f does not offer a2-highgpu-8g" in notes[1]
+
+
+SKU = "Standard_ND96isr_H100_v5"
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([], "eastus does not offer Standard_ND96isr_H100_v5"),
+        (
+            [{"name": SKU, "restrictions": [{"type": "Location", "reasonCode": "NotAvailableForSubscription"}]}],
+            "may not use Standard_ND96isr_H100_v5 in eastus (NotAvailableForSubscription)",
+        ),
+        (
+            [
+                {
+                    "name": SKU,
+                    "locationInfo": [{"zones": ["1", "2"]}],
+                    "restrictions": [{"type": "Zone", "restrictionInfo": {"zones": ["1"]}, "reasonCode": "x"}],
+                }
+            ],
+            "in zone 1 of eastus, only in ['2']",
+        ),
+        ([{"name": SKU, "locationInfo": [{"zones": ["1"]}], "restrictions": []}], None),
+    ],
+)
+def test_azure_names_sizes_that_the_subscription_lacks(
+    program: MakeProgram, rows: list[object], words: str | None
+) -> None:
+    providers = [{"namespace": name, "registrationState": "Registered"} for name in SERVICES.values()]
+    program("az", answers(**{"list-skus": rows, "provider": providers, "vm": AZ_ANSWER}))
+    notes = ask_account(AZURE | {"zone": "1"}, [need("cores", 1)], [SKU]).notes
+    assert [words in note for note in notes if words] == ([True] if words else [])
+    assert len(notes) == (words is not None)
+
+
+def test_azure_names_resource_providers_that_are_not_registered(program: MakeProgram) -> None:
+    program("az", answers(**{"list-skus": [{"name": SKU}], "provider": [], "vm": AZ_ANSWER}))
+    notes = ask_account(AZURE, [need("cores", 1)], [SKU]).notes
+    assert len(notes) == len(SERVICES)
+    assert any("run `az provider register --namespace Microsoft.NetApp`" in note for note in notes)
+
+
+def test_a_refused_check_of_apis_keeps_the_quotas(program: MakeProgram) -> None:
+    program("az", answers(vm=AZ_ANSWER))
+    answer = ask_account(AZURE, [need("cores", 1)], [SKU])
+    assert answer.verdicts[0].known
+    assert answer.notes[0].startswith("not checked further: az refused: no answer")
 
 
 @pytest.mark.parametrize(
@@ -98,4 +210,5 @@ def test_a_stack_without_quotas_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_quota_that_is_used_up_to_its_limit() -> None:
-    assert [verdict.short_by for verdict in judge([need("A_b", 1)], {"a B": Usage(used=4, limit=4)})] == [1]
+    [verdict] = judge([need("A_b", 1)], {"a B": Usage(used=4, limit=4)}, "show {}".format)
+    assert (verdict.short_by, verdict.command) == (1, "show A_b")
