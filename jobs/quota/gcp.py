@@ -7,8 +7,10 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from components.catalog import images
 from components.platforms.gcp.quotas import FILESTORE_QUOTAS
 from components.platforms.gcp.services import enable_command, required_services
+from components.platforms.gcp.spec import Spec
 from jobs.quota.verdict import Unanswered, Usage
 
 PROGRAM = "gcloud"
@@ -56,12 +58,25 @@ def notes(platform: Mapping[str, Any], machines: Sequence[str], run: Run) -> Ite
     enabled = {str(row["config"]["name"]) for row in run([PROGRAM, "services", "list", "--enabled", *where])}
     if missing := tuple(service for service in required_services() if service not in enabled):
         yield f"these APIs are not enabled: {', '.join(missing)}; run `{enable_command(project, missing)}`"
+    yield from _image(platform, run)
     names = f"name=({' '.join(machines)})"
     rows = run([PROGRAM, "compute", "machine-types", "list", "--zones", zone, "--filter", names, *where])
     offered = {str(row["name"]) for row in rows}
     for machine in machines:
         if machine not in offered:
             yield f"{zone} does not offer {machine}; run `{_zones_command(machine, project)}` for zones that do"
+
+
+def _image(platform: Mapping[str, Any], run: Run) -> Iterator[str]:
+    """Yield a note if the image cannot be read: Google deprecates and deletes old images."""
+    spec = Spec.model_validate(platform)
+    reference = spec.custom_image or str(images()[spec.image].reference)
+    _, project, _, _, name = reference.split("/")
+    shown = [PROGRAM, "compute", "images", "describe", name, "--project", project, "--format", "json"]
+    try:
+        run(shown)
+    except Unanswered as error:
+        yield f"the image cannot be read with `{shlex.join(shown)}` ({error}); set platform.custom_image"
 
 
 def _zones_command(machine: str, project: str) -> str:

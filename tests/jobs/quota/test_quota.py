@@ -117,7 +117,7 @@ def test_gpu_families_and_filestore_are_read_from_cloud_quotas(program: MakeProg
 def test_gcp_names_apis_that_are_not_enabled_and_types_that_the_zone_lacks(program: MakeProgram) -> None:
     enabled = [{"config": {"name": name}} for name in required_services() if name != "file.googleapis.com"]
     bodies = {"project-info": PROJECT_ANSWER, "regions": REGION_ANSWER, "services": enabled}
-    program("gcloud", answers(**bodies, **{"machine-types": [{"name": "n2-standard-8"}]}))
+    program("gcloud", answers(**bodies, **{"machine-types": [{"name": "n2-standard-8"}], "images": {}}))
     notes = ask_account(GCP, [need("NVIDIA_A100_GPUS", 16)], ["n2-standard-8", "a2-highgpu-8g"]).notes
     assert len(notes) == 2
     assert "run `gcloud services enable file.googleapis.com --project my-project-123456`" in notes[0]
@@ -152,17 +152,32 @@ def test_azure_names_sizes_that_the_subscription_lacks(
     program: MakeProgram, rows: list[object], words: str | None
 ) -> None:
     providers = [{"namespace": name, "registrationState": "Registered"} for name in SERVICES.values()]
-    program("az", answers(**{"list-skus": rows, "provider": providers, "vm": AZ_ANSWER}))
+    program("az", answers(**{"list-skus": rows, "image?show": {}, "provider": providers, "vm": AZ_ANSWER}))
     notes = ask_account(AZURE | {"zone": "1"}, [need("cores", 1)], [SKU]).notes
     assert [words in note for note in notes if words] == ([True] if words else [])
     assert len(notes) == (words is not None)
 
 
 def test_azure_names_resource_providers_that_are_not_registered(program: MakeProgram) -> None:
-    program("az", answers(**{"list-skus": [{"name": SKU}], "provider": [], "vm": AZ_ANSWER}))
+    program("az", answers(**{"list-skus": [{"name": SKU}], "image?show": {}, "provider": [], "vm": AZ_ANSWER}))
     notes = ask_account(AZURE, [need("cores", 1)], [SKU]).notes
     assert len(notes) == len(SERVICES)
     assert any("run `az provider register --namespace Microsoft.NetApp`" in note for note in notes)
+
+
+def test_an_image_that_is_gone_is_named(program: MakeProgram) -> None:
+    refusal = '[[ "$*" != *image* ]] || { echo "not found" >&2; exit 3; }; '
+    providers = [{"namespace": name, "registrationState": "Registered"} for name in SERVICES.values()]
+    program("az", refusal + answers(**{"list-skus": [{"name": SKU}], "provider": providers, "vm": AZ_ANSWER}))
+    [note] = ask_account(AZURE, [need("cores", 1)], [SKU]).notes
+    assert "the pinned image cannot be read with `az vm image show --urn microsoft-dsvm:ubuntu-hpc:" in note
+    assert note.endswith("set platform.custom_image")
+    enabled = [{"config": {"name": name}} for name in required_services()]
+    bodies = {"project-info": PROJECT_ANSWER, "regions": REGION_ANSWER, "services": enabled}
+    machine_types = {"machine-types": [{"name": "n2-standard-8"}]}
+    program("gcloud", refusal + answers(**bodies, **machine_types))
+    [note] = ask_account(GCP, [need("NVIDIA_A100_GPUS", 16)], ["n2-standard-8"]).notes
+    assert "the image cannot be read with `gcloud compute images describe " in note
 
 
 def test_a_refused_check_of_apis_keeps_the_quotas(program: MakeProgram) -> None:
