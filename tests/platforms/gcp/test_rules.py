@@ -242,6 +242,7 @@ NFS = {"kind": "head_nfs", "size_gib": 4096}
         ({}, "NVIDIA_A100_GPUS", 16),
         ({}, "A2_CPUS", 2 * 96),
         ({"nodes__gpu__capacity": {"kind": "spot"}}, "A2_CPUS", 2 * 96),
+        ({"nodes__gpu__machine": "a3-megagpu-8g"}, "GPUS_ALL_REGIONS", 16),
         ({}, "SSD_TOTAL_GB", 3 * 200),
         ({"storage__shared": NFS}, "SSD_TOTAL_GB", 3 * 200 + 4096),
         ({"nodes__gpu__machine": "a4-highgpu-8g"}, "HDB_TOTAL_GB", 2 * 200),
