@@ -9,6 +9,7 @@ from offline.cloud.addressing import Wish, azure_ranges, azure_wishes
 from offline.cloud.cloud import Function
 from offline.cloud.kinds import Scalar
 from offline.cloud.outputs import host_key, private_address, public_address, stable_uuid
+from offline.cloud.places import azure_refusal
 from offline.cloud.rules import Rules, fill_path
 from offline.cloud.sdk import Described, Sdk, snake
 from offline.cloud.world import World
@@ -109,6 +110,10 @@ class Azure:
     def refers(self, text: str) -> str:
         """See Cloud."""
         return text if text.lower().startswith(f"/subscriptions/{SUBSCRIPTION}/".lower()) else ""
+
+    def misplaced(self, inputs: Properties) -> str:
+        """See Cloud."""
+        return azure_refusal(str(inputs.get("location") or ""))
 
     def wishes(self, token: str, inputs: Properties) -> Sequence[Wish]:
         """See Cloud."""

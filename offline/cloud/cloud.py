@@ -56,6 +56,9 @@ class Cloud(Protocol):
     def refused(self, path: str) -> str:
         """Return the cloud's words for a change that it does not allow."""
 
+    def misplaced(self, inputs: Properties) -> str:
+        """Return the cloud's refusal of a region or zone that it does not have, or ""."""
+
     def wishes(self, token: str, inputs: Properties) -> Sequence[Wish]:
         """Return the fixed private addresses that a resource asks for."""
 

@@ -11,6 +11,7 @@ from offline.cloud.addressing import Wish, gcp_ranges, gcp_wishes
 from offline.cloud.cloud import Function
 from offline.cloud.faults import strikes
 from offline.cloud.outputs import fingerprint, host_key, private_address, public_address
+from offline.cloud.places import gcp_refusal
 from offline.cloud.rules import Rules, fill_path
 from offline.cloud.sdk import Described, Sdk
 from offline.cloud.world import Record, World
@@ -124,6 +125,10 @@ class Gcp:
         found = _LINK.match(text)
         mine = f"projects/{self._setting('project', {})}/"
         return found.group(1) if found and found.group(1).startswith(mine) else ""
+
+    def misplaced(self, inputs: Properties) -> str:
+        """See Cloud."""
+        return gcp_refusal(str(inputs.get("zone") or ""))
 
     def wishes(self, token: str, inputs: Properties) -> Sequence[Wish]:
         """See Cloud."""

@@ -50,6 +50,8 @@ class Maker:
     def create(self, inputs: Properties, *, may_adopt: bool) -> tuple[str, Properties]:
         """Make it and return its id and outputs. `may_adopt`: take over what a killed run may have left."""
         plain = _plain(inputs)
+        if refused := self._cloud.misplaced(plain):
+            raise ResourceError(refused)
         identity = self._cloud.identity(self._described, plain)
         record = replace(self._record(identity, inputs), made_by=os.getpid())
         late = self._meet_faults("create", plain)
