@@ -14,7 +14,7 @@ from components.cloud_init import AccessKeys, SharedFiles, render_user_data
 from components.demand import hourly_price
 from components.keys import ClusterKeys
 from components.leftovers import Leftovers
-from components.outputs import ClusterOutputs, HeadOut, NodeOut, dumped
+from components.outputs import ClusterOutputs, HeadOut, NodeOut, TransportOut, dumped
 from components.plan import ClusterPlan
 from components.platforms import platform_class
 from components.platforms.base import Host, PlatformArgs, Render
@@ -24,13 +24,14 @@ from components.tunnel import require
 JOB_USER = "trainer"
 
 
-def _outputs(
+def outputs_of(
     plan: ClusterPlan,
     hosts: Sequence[Host],
     places: Sequence[Any],
     host_keys: Mapping[str, str],
     tunnel: Sequence[str] | None,
 ) -> dict[str, Any]:
+    """Return the outputs contract as JSON. `places`: address and port of each host, in the plan's order."""
     direct = {host.plan.name for host in hosts if not host.through_head}
     reached = dict(zip((host.name for host in plan.hosts), zip(places[::2], places[1::2], strict=True), strict=True))
     address, port = reached[plan.head.name]
@@ -60,13 +61,19 @@ def _outputs(
         for host in plan.nodes
     )
     first = {group: plan.group(group)[0].machine for group in plan.groups}
+    fabric_of = {group: fabrics()[machine.fabric] for group, machine in first.items()}
     outputs = ClusterOutputs(
         name=plan.name,
         provider=plan.provider,
         scheduler=plan.scheduler,
         head=head,
         nodes=nodes,
-        env={group: fabrics()[machine.fabric].env for group, machine in first.items()},
+        env={group: fabric.env for group, fabric in fabric_of.items()},
+        transport={
+            group: TransportOut(library_path=fabric.library_path, mounts=fabric.mounts)
+            for group, fabric in fabric_of.items()
+            if fabric.library_path or fabric.mounts
+        },
         thresholds={group: machine.floors.node if machine.floors else None for group, machine in first.items()},
         pair_thresholds={group: machine.floors.pair if machine.floors else None for group, machine in first.items()},
         usd_per_hour=hourly_price(plan).total,
@@ -129,7 +136,7 @@ class Cluster(pulumi.ComponentResource):
         tunnel = pulumi.Output.from_input(hosts[0].tunnel)
         self.outputs = bringup.ready.apply(
             lambda _: bringup.host_keys.apply(
-                lambda keys: tunnel.apply(lambda way: places.apply(lambda at: _outputs(plan, hosts, at, keys, way)))
+                lambda keys: tunnel.apply(lambda way: places.apply(lambda at: outputs_of(plan, hosts, at, keys, way)))
             )
         )
         self.register_outputs({"outputs": self.outputs})

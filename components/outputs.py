@@ -77,11 +77,19 @@ class NodeOut(_Out):
     port: Port = 22
 
 
+class TransportOut(_Out):
+    """Files of a node that NCCL's transport needs, as catalog.Fabric has them."""
+
+    library_path: str | None = None
+    mounts: tuple[str, ...] = ()
+
+
 class ClusterOutputs(_Out):
-    """The whole contract. `env`, `thresholds` and `pair_thresholds` are per node group.
+    """The whole contract. `env`, `thresholds`, `pair_thresholds` and `transport` are per node group.
 
     The thresholds are in GB/s of all-reduce bus bandwidth; None if no source publishes one. `thresholds` is for jobs on
     one node, `pair_thresholds` for jobs on two or more nodes. Outputs written before that field existed lack it.
+    `transport` has no entry for a group whose fabric needs no files of the node.
     """
 
     contract: Literal[1] = 1
@@ -94,14 +102,19 @@ class ClusterOutputs(_Out):
     shared_path: str = "/shared"
     state_dir: str = "/var/lib/trainyard"
     env: dict[str, dict[str, str]]
+    transport: dict[str, TransportOut] = {}
     thresholds: dict[str, float | None]
     pair_thresholds: dict[str, float | None] = Field(default_factory=dict)
     usd_per_hour: float | None
 
 
 def dumped(outputs: ClusterOutputs) -> dict[str, Any]:
-    """Return the outputs as JSON values. `tunnel` is left out without one: readers before it refuse unknown fields."""
+    """Return the outputs as JSON values. Without a tunnel or transport files, their fields are left out: readers that
+    are older than the fields refuse unknown ones.
+    """
     found = outputs.model_dump(mode="json")
+    if not outputs.transport:
+        del found["transport"]
     if outputs.head.tunnel is None:
         del found["head"]["tunnel"]
     return found

@@ -26,7 +26,11 @@ def _mounts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise Broken(("", "must be a list", "for example `[/data:/data:ro]`"))
     parts = [
-        (f"[{index}]", "must be HOST:CONTAINER, both absolute, or HOST:CONTAINER:ro", "for example '/data:/data:ro'")
+        (
+            f"[{index}]",
+            "must be HOST:CONTAINER or HOST:CONTAINER:ro, both absolute and without a comma",
+            "for example '/data:/data:ro'",
+        )
         for index, item in enumerate(value)
         if not isinstance(item, str) or not _is_mount(item)
     ]
@@ -41,7 +45,10 @@ _ENDS = 2
 def _is_mount(text: str) -> bool:
     place, _, _ = text.rpartition(":") if text.endswith(":ro") else (text, "", "")
     parts = place.split(":")
-    return len(parts) == _ENDS and all(part.startswith("/") and ".." not in part.split("/") for part in parts)
+    # docker and pyxis separate with commas.
+    return len(parts) == _ENDS and all(
+        part.startswith("/") and ".." not in part.split("/") and "," not in part for part in parts
+    )
 
 
 _KEYS = section(

@@ -42,8 +42,22 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Transport:
+    """Files of a node that NCCL's transport needs: a folder for LD_LIBRARY_PATH, and paths for containers (':ro')."""
+
+    library_path: str | None
+    mounts: tuple[str, ...]
+
+
+NO_TRANSPORT = Transport(library_path=None, mounts=())
+
+
+@dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A cluster. `env`, `thresholds` and `pair_thresholds` (GB/s of all-reduce bus bandwidth) are per node group."""
+    """A cluster. `env`, `transport`, `thresholds` and `pair_thresholds` are per node group.
+
+    The thresholds are in GB/s of all-reduce bus bandwidth.
+    """
 
     name: str
     scheduler: str
@@ -52,6 +66,7 @@ class Cluster:
     home_path: str
     shared_path: str
     env: Mapping[str, Mapping[str, str]]
+    transport: Mapping[str, Transport]
     thresholds: Mapping[str, float | None]
     pair_thresholds: Mapping[str, float | None] = field(default_factory=dict)
 
@@ -67,11 +82,17 @@ class Cluster:
 
 def cluster_of(outputs: Mapping[str, Any]) -> Cluster:
     """Return the cluster of outputs that components.outputs.read_outputs has accepted, dumped as JSON."""
-    return Cluster(
-        head=Head(**_known(Head, outputs["head"])),
-        nodes=tuple(Node(**_known(Node, node)) for node in outputs["nodes"]),
-        **{key: value for key, value in _known(Cluster, outputs).items() if key not in {"head", "nodes"}},
-    )
+    # Kept outputs of an older yard have no `transport`.
+    transport = {
+        group: Transport(library_path=files["library_path"], mounts=tuple(files["mounts"]))
+        for group, files in outputs.get("transport", {}).items()
+    }
+    made = {
+        "head": Head(**_known(Head, outputs["head"])),
+        "nodes": tuple(Node(**_known(Node, node)) for node in outputs["nodes"]),
+        "transport": transport,
+    }
+    return Cluster(**_known(Cluster, {**outputs, **made}))
 
 
 def _known(kind: type[Head | Node | Cluster], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 from components.errors import Problem
 from jobs.errors import JobFileError
-from jobs.facts import Cluster, Node
+from jobs.facts import NO_TRANSPORT, Cluster, Node, Transport
 from jobs.fit import memory_problem, scheduler_problems
 from jobs.loader import LoadedJob
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where and how wide a job runs. `env` is the node group's; `whole_nodes`: nobody else may share them.
+    """Where and how wide a job runs.
 
-    `busbw_floor` is the group's floor in GB/s for that number of nodes, or None if none is published.
+    `env` and `transport` are the node group's. `busbw_floor` is the group's floor in GB/s for that number of nodes, or
+    None if none is published. `whole_nodes`: no other job may share the nodes.
     """
 
     scheduler: str
@@ -32,6 +33,7 @@ class Placement:
     visible_gpus: str | None
     """Without a scheduler: the GPUs of a job that takes a part of its nodes'. None: all, or somebody else says."""
     env: Mapping[str, str]
+    transport: Transport
     busbw_floor: float | None
 
 
@@ -71,6 +73,7 @@ def place(job: LoadedJob, cluster: Cluster) -> Placement:
         tasks_per_node=spec.tasks_per_node or default_tasks,
         whole_nodes=gpus == node.gpus and spec.memory_per_node is None,
         env=cluster.env.get(group, {}),
+        transport=cluster.transport.get(group, NO_TRANSPORT),
         busbw_floor=cluster.busbw_floor(group, spec.nodes),
     )
 

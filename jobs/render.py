@@ -13,13 +13,17 @@ from jobs.loader import LoadedJob
 from jobs.placement import Placement
 from jobs.rules import variables
 from jobs.sbatch import header
-from jobs.wrap import enter_lines, pyxis_options
+from jobs.wrap import CARDS, enter_lines, pyxis_options
 
 RUN_LINES = "run.sh"
 SETUP_LINES = "setup.sh"
 _HERE = Path(__file__).parent
 _WARNING = "# The warning before the time limit is for work that handles it; other work goes on."
-_CALLED = {"torchrun.sh": ("start_torchrun",), "forward.sh": ("names_for_ranks", "write_deepspeed_env")}
+_CALLED = {
+    "torchrun.sh": ("start_torchrun",),
+    "forward.sh": ("names_for_ranks", "write_deepspeed_env"),
+    "docker.sh": ("docker_ready",),
+}
 """Parts that only some launchers need, by the functions of theirs that the work calls."""
 _BY_SSH = ("deepspeed-pdsh", "neox")
 """Launchers whose ranks come by ssh and so are not in the sight of Slurm, nor in the container of the launcher."""
@@ -100,6 +104,7 @@ def _particulars(job: LoadedJob, placement: Placement, chosen: Launcher) -> list
     exports = {**placement.env, "BUSBW_FLOOR": floor, **spec.env}
     inner_ssh = spec.container is not None and spec.launcher in _BY_SSH
     lines = [f"readonly workdir={shlex.quote(spec.workdir or '')}"]
+    library = placement.transport.library_path
     if placement.scheduler == "slurm":
         lines += _slurm_particulars(job, placement, chosen)
     elif placement.visible_gpus is not None:
@@ -110,15 +115,10 @@ def _particulars(job: LoadedJob, placement: Placement, chosen: Launcher) -> list
     return [
         *lines,
         "",
-        *enter_lines(
-            spec.container,
-            placement.shared_path,
-            script_name(placement),
-            gpus=placement.real_gpus,
-            inner_ssh=inner_ssh,
-        ),
+        *enter_lines(spec.container, placement, script_name(placement), inner_ssh=inner_ssh),
         "",
         "work() {",
+        *([f"  use_transport {shlex.quote(library)}"] if library is not None else []),
         *(f"  export {name}={shell_word(value)}" for name, value in exports.items()),
         f"  {_WARNING}",
         # Shell lines see to it by themselves: a shell cannot trap what it was started with as ignored.
@@ -132,6 +132,7 @@ def _slurm_particulars(job: LoadedJob, placement: Placement, chosen: Launcher) -
     spec = job.spec
     ranks_per_task = 1 if chosen.tasks is Tasks.RANK else placement.tasks_per_node
     leads, strays = int(chosen.tasks is Tasks.FIRST), int(spec.launcher in _BY_SSH)
+    exports: list[str] = []
     # A job that can go on with fewer nodes must not be ended for one.
     step = ["--no-kill", "--kill-on-bad-exit=0"] if chosen.elastic else ["--kill-on-bad-exit=1"]
     if spec.cpus_per_task is not None:
@@ -140,8 +141,10 @@ def _slurm_particulars(job: LoadedJob, placement: Placement, chosen: Launcher) -
     if spec.mpi is not None:
         step.append(f"--mpi={spec.mpi}")
     if spec.container is not None and spec.container.runtime == "pyxis":
-        step += pyxis_options(spec.container, placement.shared_path)
+        step += pyxis_options(spec.container, placement)
+        exports = [*CARDS]
     return [
+        *exports,
         f"readonly gpus_per_node={placement.gpus_per_node} tasks_per_node={placement.tasks_per_node}",
         f"readonly ranks_per_task={ranks_per_task} leads={leads} strays={strays}",
         f"readonly retries={spec.retries} chain={spec.chain} checkpoint_dir={shlex.quote(spec.checkpoint_dir or '')}",

@@ -95,9 +95,15 @@ class Machine(Fact):
 
 
 class Fabric(Fact):
-    """A kind of network between nodes and the environment that collective libraries need on it."""
+    """A kind of network between nodes, the environment of its collective libraries, and the files that jobs need.
+
+    `library_path`: the folder of the NCCL plugin on the node, which a job puts first in LD_LIBRARY_PATH.
+    `mounts`: paths of the node that a job's container must have under the same name; ':ro' after it if read-only.
+    """
 
     env: dict[str, str]
+    library_path: str | None = Field(default=None, pattern=r"^/[\w./-]+$")
+    mounts: tuple[Annotated[str, Field(pattern=r"^/[\w./-]+(:ro)?$")], ...] = ()
 
 
 class Image(Fact):

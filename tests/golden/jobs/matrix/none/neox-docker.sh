@@ -7,8 +7,14 @@ readonly workdir=/shared/code
 readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE OMP_NUM_THREADS)
 
 container_name() { printf "yard-%s-%d-%d" "${RUN_DIR##*/}" "$NODE_RANK" "$LOCAL_RANK"; }
-leave() { docker rm --force "$(container_name)" >/dev/null 2>&1 || true; }
+keys() { printf "/tmp/%s.ssh" "$(container_name)"; }
+leave() {
+  docker rm --force "$(container_name)" >/dev/null 2>&1 || true
+  rm -rf -- "$(keys)"
+}
 contain() {
+  docker_ready yes
+  lend_keys "$(keys)"
   local name names=()
   for name in JOB_NAME RUN_DIR CHECKPOINT_DIR RESTART_COUNT NNODES NODE_IPS NODE_IP NODE_RANK GPUS_PER_NODE TASKS_PER_NODE MASTER_ADDR MASTER_PORT HOSTFILE MPI_HOSTFILE RANK LOCAL_RANK WORLD_SIZE; do
     [[ -z ${!name+set} ]] || names+=(--env "$name=${!name}")
@@ -16,14 +22,15 @@ contain() {
   [[ ! -d /dev/infiniband ]] || names+=(--device /dev/infiniband)
   exec docker run --rm --name "$(container_name)" "${names[@]}" \
     --network host --ipc host --ulimit memlock=-1 --ulimit stack=67108864 --cap-add SYS_PTRACE \
+    --security-opt no-new-privileges \
     --user "$(id -u):$(id -g)" --env HOME="$HOME" \
     --gpus all \
-    --volume /shared:/shared \
-    --volume /etc/trainyard:/etc/trainyard:ro \
-    --volume /data:/data:ro \
-    --volume /etc/passwd:/etc/passwd:ro \
-    --volume /etc/group:/etc/group:ro \
-    --volume "$HOME/.ssh:$HOME/.ssh:ro" \
+    --mount type=bind,source=/shared,target=/shared \
+    --mount type=bind,source=/etc/trainyard,target=/etc/trainyard,readonly \
+    --mount type=bind,source=/data,target=/data,readonly \
+    --mount type=bind,source=/etc/passwd,target=/etc/passwd,readonly \
+    --mount type=bind,source=/etc/group,target=/etc/group,readonly \
+    --mount "type=bind,source=$(keys),target=$HOME/.ssh,readonly" \
     nvcr.io/nvidia/pytorch:26.01-py3 bash "$RUN_DIR/job.sh" "$1"
 }
 # The other nodes' containers wait for ssh; the first one's starts the ranks once all of them do.

@@ -12,12 +12,16 @@ enter() {
   flock 8
   [[ -s $image ]] || enroot import --output "$image" 'docker://nvcr.io#nvidia/pytorch:26.01-py3'
   exec 8>&-
+  [[ ! -d /dev/infiniband ]] || export MELLANOX_VISIBLE_DEVICES=all
   local name names=()
-  for name in JOB_NAME RUN_DIR CHECKPOINT_DIR RESTART_COUNT NNODES NODE_IPS NODE_IP NODE_RANK GPUS_PER_NODE TASKS_PER_NODE MASTER_ADDR MASTER_PORT HOSTFILE MPI_HOSTFILE RANK LOCAL_RANK WORLD_SIZE; do
+  for name in JOB_NAME RUN_DIR CHECKPOINT_DIR RESTART_COUNT NNODES NODE_IPS NODE_IP NODE_RANK GPUS_PER_NODE TASKS_PER_NODE MASTER_ADDR MASTER_PORT HOSTFILE MPI_HOSTFILE RANK LOCAL_RANK WORLD_SIZE MELLANOX_VISIBLE_DEVICES; do
     [[ -z ${!name+set} ]] || names+=(--env "$name=${!name}")
   done
-  exec enroot start --rw "${names[@]}" --mount /shared:/shared --mount /etc/trainyard:/etc/trainyard:ro --mount /data:/data:ro "$image" \
-    bash "$RUN_DIR/job.sh" begin
+  exec enroot start --rw "${names[@]}" \
+    --mount /shared:/shared:none:x-create=auto,rbind \
+    --mount /etc/trainyard:/etc/trainyard:none:x-create=auto,rbind,ro \
+    --mount /data:/data:none:x-create=auto,rbind,ro \
+    "$image" bash "$RUN_DIR/job.sh" begin
 }
 
 work() {
