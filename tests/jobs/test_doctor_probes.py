@@ -5,12 +5,19 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
+from components.catalog import Fabric
+from components.cloud_init import fabric_env
+from components.plan import ClusterPlan
 from jobs.doctor.collect import PROBES
 
 
-def run_probe(name: str, *lines: str) -> list[str]:
-    """Return what a probe's facts say on this machine, after `lines` of bash that set it up."""
+def run_probe(name: str, *lines: str, place: Path | None = None) -> list[str]:
+    """Return what a probe's facts print on this machine, after `lines` of bash that set it up. `place`: fabric.env."""
     files = "".join((PROBES / f"{file}.sh").read_text() for file in ("lib", name))
+    if place is not None:
+        files = files.replace("/etc/trainyard/fabric.env", str(place))
     script = "\n".join((files, *lines, f"{name}_facts"))
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr == ""
@@ -39,3 +46,22 @@ def test_probes_read_what_tools_print(tmp_path: Path) -> None:
     (tmp_path / ".nccl.conf").write_text("# words\nNCCL_DEBUG=INFO\nNCCL_IB_HCA=mlx5\n")
     found = run_probe("settings", f"getent() {{ echo x:x:0:0::{tmp_path}:/bin/bash; }}; job_user=x")
     assert f"settings\tfile\t{tmp_path}/.nccl.conf\tNCCL_IB_HCA\tmlx5" in found
+
+
+@pytest.mark.parametrize("value", ["Ring,Tree", "a b", "=eth0", "it's; b", "enp6s0:8-21;enp12s0:8-21", "", "$HOME"])
+def test_a_setting_is_read_as_it_was_written(value: str, tmp_path: Path, wide_plan: ClusterPlan) -> None:
+    """fabric.env has its values quoted for a shell; the probe once took a comma's backslash for part of the value."""
+    host = wide_plan.workers[0]
+    made = Fabric(name="x", source="x", dated="2026-11-22", env={"NCCL_ALGO": value, "NCCL_NET": "gIB"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("components.cloud_init.fabrics", lambda: {host.machine.fabric: made})
+        text = fabric_env(wide_plan, host)
+    file = tmp_path / "fabric.env"
+    file.write_text(text)
+    sourced = ["bash", "-c", 'source "$1"; printf %s "$NCCL_ALGO"', "-", str(file)]
+    assert subprocess.run(sourced, capture_output=True, text=True, check=True).stdout == value
+    found = run_probe("settings", "job_user=x; getent() { echo x:x:0:0::/nowhere:/bin/bash; }", place=file)
+    assert [line for line in found if line.startswith("settings\tfabric")] == [
+        f"settings\tfabric\tNCCL_ALGO\t{value}",
+        "settings\tfabric\tNCCL_NET\tgIB",
+    ]
