@@ -80,7 +80,7 @@ def install_script(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_
         NodeFile("/etc/trainyard/node.env", node_env(plan, host, shared)),
         NodeFile("/etc/trainyard/fabric.env", fabric_env(plan, host)),
     )
-    return render_install([*own, *files_for(host.machine.fabric)], begin)
+    return render_install([*own, *files_for(host.machine.fabric, plan.containers)], begin)
 
 
 def node_env(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_HEAD) -> str:
@@ -97,6 +97,7 @@ def node_env(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_HEAD) 
             "TRAINYARD_HEAD_IP": str(plan.head.private_ip),
             "TRAINYARD_NETWORK": str(plan.network),
             "TRAINYARD_SCHEDULER": plan.scheduler,
+            "TRAINYARD_CONTAINERS": plan.containers,
             "TRAINYARD_GPUS": str(machine.gpus),
             "TRAINYARD_GPU_TYPE": machine.gpu_type or "",
             "TRAINYARD_GPU_DEVICE": machine.gpu_device or "",

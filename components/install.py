@@ -21,7 +21,7 @@ START = "systemctl start --no-block trainyard-bootstrap.service"
 _MARK = "=== /"
 """Begins the line before each file's content; the rest of the line is its path."""
 _END = "END-OF-FILES"
-_FABRICS = re.compile(r"^# fabrics: (.+)$", re.MULTILINE)
+_NEEDED_BY = re.compile(r"^# (?:fabrics|containers): (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,13 @@ class NodeFile:
     text: str
     executable: bool = False
 
-    def suits(self, fabric: str) -> bool:
-        """Return whether a node of that fabric needs it: a line "# fabrics: NAME..." leaves it to nodes of those."""
-        named = _FABRICS.search(self.text)
-        return named is None or fabric in named[1].split()
+    def suits(self, fabric: str, containers: str) -> bool:
+        """Return whether a node needs it: one of its fabric or of its stack's `containers` is named in the file.
+
+        The lines are "# fabrics: NAME..." and "# containers: NAME...". A file without any is for every node.
+        """
+        named = [name for line in _NEEDED_BY.findall(self.text) for name in line.split()]
+        return not named or fabric in named or containers in named
 
 
 @cache
@@ -48,9 +51,9 @@ def shipped_files() -> tuple[NodeFile, ...]:
 
 
 @cache
-def files_for(fabric: str) -> tuple[NodeFile, ...]:
-    """Return the static files that a node of that fabric needs, by path."""
-    return tuple(file for file in shipped_files() if file.suits(fabric))
+def files_for(fabric: str, containers: str) -> tuple[NodeFile, ...]:
+    """Return the static files that a node of that fabric and that stack's `containers` needs, by path."""
+    return tuple(file for file in shipped_files() if file.suits(fabric, containers))
 
 
 def render_install(files: Iterable[NodeFile], begin: str = START) -> str:

@@ -57,6 +57,8 @@ class ClusterPlan:
     image: Image
     head: HostPlan
     workers: tuple[HostPlan, ...]
+    containers: str = "none"
+    """What starts containers for jobs on every node: none, docker or enroot."""
     borrowed: bool = False
     """Whether the machines existed before the cluster and go back to their owner."""
     quotas: tuple[tuple[str, int], ...] = ()
@@ -95,6 +97,7 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
         name=spec.name,
         provider=spec.platform.provider,
         scheduler=spec.scheduler,
+        containers=spec.containers,
         network=spec.network.cidr,
         place=spec.platform.quota_place(),
         image=image,

@@ -252,6 +252,8 @@ class ClusterSpec(Model):
     platform: Annotated[SerializeAsAny[PlatformSpec], Field(examples=[{"provider": "local"}])]
     scheduler: Annotated[Literal["slurm", "none"], Field(examples=["slurm"])] = "slurm"
     """Who hands out nodes; without one, `yard` itself starts jobs over ssh."""
+    containers: Annotated[Literal["none", "docker", "enroot"], Field(examples=["docker"])] = "none"
+    """What starts containers for jobs. With docker, the job user can become root on every node."""
     network: Annotated[NetworkSpec, Field(examples=[{"cidr": "10.77.0.0/20"}])] = NetworkSpec()
     head: Annotated[HeadSpec, Field(examples=[{"machine": "vm-head"}])]
     nodes: Annotated[
@@ -277,6 +279,16 @@ class ClusterSpec(Model):
         Field(examples=[["head-gpus-idle"]]),
     ] = ()
     """Warnings and notes, by the ids of their checks, that this stack does not want to hear again."""
+
+    @model_validator(mode="after")
+    def _docker_without_slurm(self) -> Self:
+        if self.containers == "docker" and self.scheduler == "slurm":
+            raise RuleError(
+                "docker starts containers outside of Slurm's steps, which would neither limit nor end them",
+                "use enroot, or scheduler: none",
+                at="containers",
+            )
+        return self
 
     @field_validator("platform", mode="before")
     @classmethod

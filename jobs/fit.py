@@ -28,8 +28,8 @@ def scheduler_problems(spec: JobSpec, scheduler: str) -> Iterator[Problem]:
             rule = "without a scheduler a job is started again at its time limit anyway"
             yield Problem(path="chain", rule=rule, fix="remove it")
     elif runtime == "docker":
-        rule = "docker's containers are out of the scheduler's sight: it would neither limit nor end them"
-        yield Problem(path="container.runtime", rule=rule, fix="use enroot or pyxis")
+        rule = "docker starts containers outside of Slurm's steps, which would neither limit nor end them"
+        yield Problem(path="container.runtime", rule=rule, fix="use enroot or pyxis, or a stack with scheduler: none")
 
 
 def memory_problem(spec: JobSpec, gpus_per_node: int, gpu_type: str | None) -> Problem | None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 STAGES = Path(__file__).parent.parent / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
 _FOLDERS = (
-    "etc|var|srv|home|shared|job|sys|proc/driver|opt|run|usr/(?:share|sbin|lib/systemd)|dev/(?:aperture_devices|disk)"
+    "etc|var|srv|home|shared|job|sys|proc/(?:driver|sys)|opt|run|mnt|usr/(?:share|sbin|src|lib/systemd|local/gib)"
+    "|dev/(?:aperture_devices|disk)"
 )
 _ROOTS = f"/({_FOLDERS})"
 _WORDS = """
@@ -36,7 +37,8 @@ wait_for() { shift 2; "$@" || fail "would wait for: $*"; }
 listens() { true; }
 as_trainer() { "$@"; }
 apt_update() { apt-get -q update; }
-test() { [[ $1 == -b ]] || builtin test "$@"; }
+test() { [[ $1 == -[bc] ]] || builtin test "$@"; }
+pause() { true; }
 """
 """What stage.sh offers, without its waiting; `source` would set traps of the real node."""
 
@@ -66,7 +68,8 @@ class Sandbox:
         log.write_text("")
         for name in self.recorded:
             self._stub(bin_folder / name, log)
-        text = re.sub(rf"(?<![\w.}}/]){_ROOTS}(?=[/\s\"';:)]|$)", rf"{self.root}/\1", (STAGES / stage).read_text())
+        text = self._moved((STAGES / stage).read_text())
+        text = re.sub(r"(?m)^source /usr/local/lib/trainyard/(\S+)$", self._sourced, text)
         # A path put together from variables would be this machine's own.
         assert '"/$' not in text, f"{stage} makes up an absolute path; write it whole"
         done = subprocess.run(
@@ -76,6 +79,13 @@ class Sandbox:
         )  # fmt: skip
         said, commands = done.stdout.splitlines(), log.read_text().splitlines()
         return Ran(code=done.returncode, said=said, commands=commands, errors=done.stderr)
+
+    def _sourced(self, line: re.Match[str]) -> str:
+        """Return the text of a shipped file that a stage sources, with its paths moved."""
+        return self._moved((STAGES.parent / line[1]).read_text())
+
+    def _moved(self, text: str) -> str:
+        return re.sub(rf"(?<![\w.}}/]){_ROOTS}(?=[/\s\"';:)]|$)", rf"{self.root}/\1", text)
 
     def _stub(self, file: Path, log: Path) -> None:
         cases = "".join(

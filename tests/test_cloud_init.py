@@ -90,6 +90,7 @@ def test_node_env_is_what_a_shell_reads(local_plan: ClusterPlan) -> None:
     )  # fmt: skip
     assert sorted(shell.stdout.decode().rstrip("\0").split("\0")) == [
         "TRAINYARD_CLUSTER=yard",
+        "TRAINYARD_CONTAINERS=none",
         "TRAINYARD_DRIVER=",
         "TRAINYARD_FABRIC=ethernet",
         "TRAINYARD_GPUS=2",

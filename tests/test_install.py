@@ -98,8 +98,16 @@ def test_what_would_tear_the_script_is_refused(path: str, text: str) -> None:
 
 def test_a_file_for_some_fabrics_goes_to_their_nodes_only() -> None:
     some = NodeFile("/a", "# fabrics: gvnic gpudirect-gib\n")
-    assert some.suits("gpudirect-gib")
-    assert not some.suits("gpudirect")
-    assert NodeFile("/a", "echo '# fabrics: x'\n").suits("ethernet")
-    kept = [file.path for file in shipped_files() if not file.suits("ethernet")]
-    assert {path.rpartition("/")[2] for path in kept} >= {"42-cards", "45-transport"}
+    assert some.suits("gpudirect-gib", "none")
+    assert not some.suits("gpudirect", "docker")
+    assert NodeFile("/a", "echo '# fabrics: x'\n").suits("ethernet", "none")
+    kept = [file.path for file in shipped_files() if not file.suits("ethernet", "none")]
+    own = {"packages.sh", "42-cards", "44-containers", "45-transport"}
+    assert {path.rpartition("/")[2] for path in kept} >= own
+
+
+def test_a_file_for_containers_goes_to_stacks_that_name_them() -> None:
+    some = NodeFile("/a", "# fabrics: gpudirect-tcpx\n# containers: docker enroot\n")
+    assert some.suits("ethernet", "docker")
+    assert some.suits("gpudirect-tcpx", "none")
+    assert not some.suits("ethernet", "none")

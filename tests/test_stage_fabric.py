@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -11,90 +10,8 @@ from components.catalog import fabrics
 from components.platforms.gcp.families import families
 from tests.stage_sandbox import Sandbox
 
-TRANSPORT = ("curl", "apt-get", "docker", "modprobe", "systemctl", "add-nvidia-repositories", "mount")
 FABRIC = ("modprobe", "systemctl", "nv-fabricmanager", "dpkg-query", "apt-mark", "timeout")
-PROFILE = """
-echo "not a setting"
-export NCCL_FASTRAK_NUM_FLOWS=2 NCCL_ALGO="Ring,Tree" NCCL_SOCKET_IFNAME=eth9
-export NCCL_TUNER_CONFIG_PATH=${NCCL_LIB_DIR:?}/tuner.textproto LD_LIBRARY_PATH=$NCCL_LIB_DIR:$LD_LIBRARY_PATH
-OTHER='a b' NCCL_ODD='a b;c'
-"""
 TOPOLOGY = "/opt/microsoft/ndv5-topo.xml"
-
-
-def transport(tmp_path: Path, answers: dict[str, str]) -> Sandbox:
-    card = tmp_path / "sys" / "bus" / "pci" / "devices" / "0000:06:00.0"
-    card.mkdir(parents=True)
-    (card / "vendor").write_text("0x1ae0\n")
-    (card / "device").write_text("0x0084\n")
-    profile = tmp_path / "var" / "lib" / "tcpxo" / "lib64" / "nccl-env-profile.sh"
-    profile.parent.mkdir(parents=True)
-    profile.write_text(PROFILE)
-    (tmp_path / "etc" / "trainyard").mkdir(parents=True)
-    (tmp_path / "etc" / "trainyard" / "fabric.env").write_text("NCCL_SOCKET_IFNAME==eth0\nLD_LIBRARY_PATH=/theirs\n")
-    token = {"curl -fsS --max-time": '0 {"access_token": "t"}', "docker inspect": "1 "}
-    return Sandbox(tmp_path, (*TRANSPORT, "mv", "chmod"), token | answers)
-
-
-def test_a_plain_network_needs_no_transport(tmp_path: Path) -> None:
-    ran = transport(tmp_path, {}).run("45-transport", FABRIC="ethernet")
-    assert (ran.code, ran.commands) == (0, [])
-
-
-def test_a_node_works_without_fast_socket_and_says_so(tmp_path: Path) -> None:
-    ran = transport(tmp_path, {"curl": "7 "}).run("45-transport", FABRIC="gvnic")
-    assert ran.code == 0
-    assert ran.said == ["say WARNING: no Fast Socket; NCCL uses plain TCP streams"]
-    assert not list((tmp_path / "etc").glob("**/*.list"))
-
-
-def test_tcpxo_is_the_helper_the_devices_the_plugin_and_its_daemon(tmp_path: Path) -> None:
-    ran = transport(tmp_path, {}).run("45-transport", FABRIC="gpudirect-tcpxo")
-    assert ran.code == 0, ran.errors
-    assert "modprobe import-helper" in ran.commands
-    assert any(re.match(r"mount --bind /sys/bus/pci/devices/0000:06:00.0 ", line) for line in ran.commands)
-    plugin, daemon = [line for line in ran.commands if line.startswith("docker run")]
-    assert plugin.endswith("nccl-plugin-gpudirecttcpx-dev:v1.0.17 install --install-nccl")
-    assert "--restart=always" in daemon
-    assert daemon.endswith("tcpgpudmarxd-dev:v1.0.23 --num_hops=2 --num_nics=8 --uid= --alsologtostderr")
-    assert not (tmp_path / "run" / "trainyard" / "docker").exists()
-    assert "Pin: version 1.17.7-1\n" in (tmp_path / "etc/apt/preferences.d/trainyard-container-toolkit").read_text()
-
-
-def test_tcpxo_takes_what_the_plugins_profile_says_and_changes_nothing_of_what_was_there(tmp_path: Path) -> None:
-    node, settings = transport(tmp_path, {}), tmp_path / "etc" / "trainyard" / "fabric.env"
-    assert node.run("45-transport", FABRIC="gpudirect-tcpxo").said == []
-    once = settings.read_text()
-    assert once.splitlines() == [
-        "NCCL_SOCKET_IFNAME==eth0",
-        "LD_LIBRARY_PATH=/theirs",
-        "NCCL_ALGO=Ring\\,Tree",
-        "NCCL_FASTRAK_NUM_FLOWS=2",
-        "NCCL_ODD=a\\ b\\;c",
-        f"NCCL_TUNER_CONFIG_PATH={tmp_path}/var/lib/tcpxo/lib64/tuner.textproto",
-    ]
-    node.run("45-transport", FABRIC="gpudirect-tcpxo")
-    assert settings.read_text() == once
-
-
-def test_tcpxo_without_the_plugins_profile_keeps_the_node_from_work(tmp_path: Path) -> None:
-    node = transport(tmp_path, {})
-    (tmp_path / "var" / "lib" / "tcpxo" / "lib64" / "nccl-env-profile.sh").unlink()
-    ran = node.run("45-transport", FABRIC="gpudirect-tcpxo")
-    assert ran.code != 0
-    assert "nccl-env-profile.sh" in ran.said[-1]
-
-
-def test_a_daemon_that_is_there_stays(tmp_path: Path) -> None:
-    there = "0 us-docker.pkg.dev/gce-ai-infra/gpudirect-tcpxo/tcpgpudmarxd-dev:v1.0.23"
-    ran = transport(tmp_path, {"docker inspect": there}).run("45-transport", FABRIC="gpudirect-tcpxo")
-    assert ran.code == 0, ran.errors
-    assert [line.split()[1] for line in ran.commands if line.startswith("docker")] == ["inspect"]
-
-
-def test_gpudirect_that_cannot_be_had_keeps_the_node_from_work(tmp_path: Path) -> None:
-    ran = transport(tmp_path, {"curl": "7 "}).run("45-transport", FABRIC="gpudirect-gib")
-    assert ran.code != 0
 
 
 def fabric(tmp_path: Path, ports: dict[str, str], answers: dict[str, str] | None = None) -> Sandbox:

@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # none: they are sourced, and SC2154 cannot know the variables that are set before.
 # Goldens of jobs leave out the part that is always the same; tests of theirs check whole scripts.
 mapfile -t scripts < <(git grep --untracked -lIE '^#!.*\b(ba)?sh$' -- ':!*.py' ':!*.md' ':!tests/golden/jobs')
-stages=(cloud-init/files/usr/local/lib/trainyard/{stage.sh,stages/*})
+stages=(cloud-init/files/usr/local/lib/trainyard/{*.sh,stages/*})
 
 step() {
   local began=$SECONDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jobs.doctor.container_checks import check_containers
 from jobs.doctor.findings import Check, Examined, Finding
 from jobs.doctor.gpu_checks import check_driver, check_faults, check_gpus, check_infiniband, check_topology
 from jobs.doctor.node_checks import (
@@ -35,6 +36,7 @@ CHECKS: dict[str, Check] = {
     "faults": check_faults,
     "topology": check_topology,
     "infiniband": check_infiniband,
+    "containers": check_containers,
     "settings": check_settings,
     "software": check_software,
     "shm": check_shm,

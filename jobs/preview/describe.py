@@ -159,7 +159,7 @@ def _files(plan: ClusterPlan) -> Iterator[tuple[str, str]]:
     for role, host in _roles(plan):
         yield f"fabric.env of {role}", fabric_env(plan, host)
         parts = [cloud_config(plan, host, PLACEHOLDERS), f"=== /etc/trainyard/node.env\n{node_env(plan, host)}"]
-        parts += [f"=== {file.path}\n{file.text}" for file in files_for(host.machine.fabric)]
+        parts += [f"=== {file.path}\n{file.text}" for file in files_for(host.machine.fabric, plan.containers)]
         yield f"user-data of {role}", "".join(parts)
 
 

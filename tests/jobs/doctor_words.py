@@ -9,6 +9,7 @@ BOOT = "8b169027-b633-4019-9fb9-af6189d6cf7d"
 READY = json.dumps({"node": "x", "boot_id": BOOT, "state": "ready", "stage": ""})
 RUNNING = json.dumps({"node": "x", "boot_id": BOOT, "state": "running", "stage": "70-slurm"})
 NFS = "rw,noatime,vers=4.2,rsize=131072,wsize=131072,namlen=255,hard,proto=tcp,nconnect=4,timeo=600,retrans=2"
+DOCKER, MEMBER = "containers\tdocker\tactive", "containers\tmember\tyes"
 CHRONY = "clock\tchrony\t0.000012\tNormal"
 
 Lines = dict[str, list[str]]
@@ -70,6 +71,7 @@ def healthy() -> Lines:
             lines[host] += [f"memlock\t{name}\tunlimited" for name in others]
         else:
             lines[host] += REAL_GPUS
+            lines[host] += ["containers\twanted\tdocker", DOCKER, MEMBER, "containers\ttoolkit\tyes"]
             lines[host] += [f"mounts\t{path}\tnfs4\t{NFS}" for path in ("/home", "/shared")]
     return lines
 
@@ -233,6 +235,12 @@ SICK: dict[str, list[Sickness]] = {
             SECOND,
             "run at 200 Gb/sec",
         ),
+    ],
+    "containers": [
+        (FIRST, DOCKER, "containers\tdocker\tfailed", FIRST, "docker is failed"),
+        (SECOND, DOCKER, "", SECOND, "docker is absent"),
+        (FIRST, MEMBER, "", FIRST, "the job user is not in group docker"),
+        (FIRST, "containers\twanted\tdocker", "containers\twanted\tenroot", FIRST, "it has no enroot"),
     ],
     "memlock": [(HEAD, f"memlock\t{FIRST}\tunlimited", f"memlock\t{FIRST}\t8192", FIRST, "8192 KiB")],
     "queue": [

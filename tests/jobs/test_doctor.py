@@ -13,7 +13,7 @@ from jobs.doctor.collect import probe_names, probe_script
 from jobs.doctor.command import report
 from jobs.doctor.findings import Examined, Finding
 from jobs.doctor.reports import HostReport, parse_report, peer_lines
-from jobs.facts import Cluster
+from jobs.facts import Cluster, Transport
 from tests.jobs.doctor_words import FIRST, HEAD, ROW, SECOND, SICK, healthy
 
 
@@ -144,3 +144,34 @@ def test_each_group_has_its_own_topology(local: Cluster) -> None:
     assert len(list(CHECKS["topology"](examined(local, lines)))) == 1
     other = replace(local, nodes=(local.nodes[0], replace(local.nodes[1], group="other")))
     assert not list(CHECKS["topology"](examined(other, lines)))
+
+
+def test_docker_needs_the_toolkit_on_real_gpus_only(local: Cluster) -> None:
+    lines = healthy()
+    lines[FIRST].remove("containers\ttoolkit\tyes")
+    assert not list(CHECKS["containers"](examined(local, lines)))
+    real = replace(local, nodes=tuple(replace(node, gpu_type="a100") for node in local.nodes))
+    [found] = CHECKS["containers"](examined(real, lines))
+    assert (found.node, found.what) == (FIRST, "it has no NVIDIA container toolkit")
+
+
+@pytest.mark.parametrize(
+    ("lines_of_second", "what"),
+    [
+        (
+            ["containers\treceiver\trunning"],
+            "it has no NCCL plugin in /var/lib/tcpxo/lib64, its fabric is gpudirect-tcpxo",
+        ),
+        (["containers\tplugin\t/var/lib/tcpxo/lib64", "containers\treceiver\texited"], "its receive daemon is exited"),
+        (["containers\tplugin\t/var/lib/tcpxo/lib64"], "its receive daemon is absent"),
+    ],
+)
+def test_a_node_without_its_plugin_or_daemon_is_named(local: Cluster, lines_of_second: list[str], what: str) -> None:
+    """NCCL would use plain TCP and report no error."""
+    transport = {"gpu": Transport(library_path="/var/lib/tcpxo/lib64", mounts=())}
+    nodes = tuple(replace(node, fabric="gpudirect-tcpxo") for node in local.nodes)
+    lines = healthy()
+    lines[FIRST] += ["containers\tplugin\t/var/lib/tcpxo/lib64", "containers\treceiver\trunning"]
+    lines[SECOND] += lines_of_second
+    [found] = CHECKS["containers"](examined(replace(local, nodes=nodes, transport=transport), lines))
+    assert (found.node, found.what) == (SECOND, what)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Job gcp-deepspeed-docker: 2 nodes, 16 ranks, started by deepspeed over pdsh.
-# Needs: docker with the NVIDIA container toolkit on every node, the job's user in group docker, and an image with torch, deepspeed, transformers, accelerate, pdsh, openssh-server and openssh-client
-# Unproved: has never run, and has no smoke size; the image has to be built, and the virtual machines have no docker
+# Needs: a stack with `scheduler: none` and `containers: docker`, such as gcp-a2, and on every node an image with torch, deepspeed, transformers, accelerate, pdsh, openssh-server and openssh-client
+# Unproved: has never run, and has no smoke size; the image has to be built, and it needs real GPUs
 # Written by yard. It runs in its own folder; without a scheduler, runner/ starts its tasks.
 set -euo pipefail
 
