@@ -9,7 +9,19 @@ import pytest
 from tests.stage_sandbox import Ran, Sandbox
 
 RECORDED = (
-    *("curl", "apt-get", "dpkg-query", "gpg", "mv", "systemctl", "id", "usermod", "mountpoint", "apparmor_parser"),
+    *(
+        "curl",
+        "apt-get",
+        "dpkg-query",
+        "gpg",
+        "mv",
+        "systemctl",
+        "id",
+        "usermod",
+        "gpasswd",
+        "mountpoint",
+        "apparmor_parser",
+    ),
     *("docker", "nvidia-container-runtime-hook", "enroot-nsenter"),
 )
 KEY = {"gpg": "0 pub:-:\nfpr:::::::::C95B321B61E88C1809C4F759DDCAE044F796ECB0:\n"}
@@ -65,8 +77,13 @@ def test_no_stack_lets_the_job_user_in_without_asking(tmp_path: Path) -> None:
     assert not [line for line in ran.commands if line.startswith("usermod")]
 
 
+def test_a_stack_that_no_longer_names_docker_ends_the_membership(tmp_path: Path) -> None:
+    ran = run(tmp_path, {"id": "0 trainer docker\n"}, CONTAINERS="none")
+    assert (ran.code, ran.commands) == (0, ["id -nG trainer", "gpasswd --delete trainer docker"])
+
+
 def test_a_node_that_needs_no_container_is_left_alone(tmp_path: Path) -> None:
-    assert run(tmp_path, CONTAINERS="none").commands == []
+    assert run(tmp_path, CONTAINERS="none").commands == ["id -nG trainer"]
     assert run(tmp_path, ROLE="head", GROUP="").commands == []
 
 
@@ -125,7 +142,8 @@ def test_enroot_gets_a_profile_where_ubuntu_asks_for_one(tmp_path: Path, rule: s
     assert ran.code == 0, (ran.errors, ran.said)
     profile = tmp_path / "etc" / "apparmor.d" / "trainyard-enroot"
     assert profile.exists() is loads
-    assert ran.commands == (["apparmor_parser --replace /etc/apparmor.d/trainyard-enroot"] if loads else [])
+    loading = ["apparmor_parser --replace /etc/apparmor.d/trainyard-enroot"] if loads else []
+    assert ran.commands == ["id -nG trainer", *loading]
     if loads:
         text = profile.read_text()
         assert f"\n{tmp_path}/.bin/enroot-nsenter flags=(unconfined) {{\n  allow userns create,\n}}\n" in text
