@@ -23,6 +23,7 @@ _CALLED = {
     "torchrun.sh": ("start_torchrun",),
     "forward.sh": ("names_for_ranks", "write_deepspeed_env"),
     "docker.sh": ("docker_ready",),
+    "transport.sh": ("use_transport",),
 }
 """Parts that only some launchers need, by the functions of theirs that the work calls."""
 _BY_SSH = ("deepspeed-pdsh", "neox")
