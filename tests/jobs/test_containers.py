@@ -7,12 +7,14 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from components.catalog import Fabric, fabrics
 from components.cluster import outputs_of
-from components.platforms.base import Host
+from components.outputs import read_outputs
 from components.stackfile import read_stack
 from jobs.container import RUNTIMES, Container
 from jobs.facts import Cluster, Transport, cluster_of
@@ -21,7 +23,7 @@ from jobs.placement import Placement, place
 from jobs.render import render_files
 from jobs.wrap import enter_lines, mounts, pyxis_options
 from tests.conftest import ROOT
-from tests.jobs.conftest import MakeProgram, Program
+from tests.jobs.conftest import HOST_KEY, MakeProgram, Program
 
 IMAGE = "nvcr.io/nvidia/pytorch:26.01-py3"
 WITH_FILES = [fabric for fabric in fabrics().values() if fabric.mounts or fabric.library_path]
@@ -92,13 +94,13 @@ def test_no_fabric_sets_library_path_as_a_variable() -> None:
 @pytest.mark.parametrize("stack", ["gcp-a3-mega", "azure-h100", "local"])
 def test_the_outputs_have_the_fabrics_files(stack: str) -> None:
     plan = read_stack(ROOT / "stacks" / f"Pulumi.{stack}.yaml").plan
-    hosts = [Host.__new__(Host) for _ in plan.hosts]
-    for host, planned in zip(hosts, plan.hosts, strict=True):
-        for name, value in {"plan": planned, "user": "ops", "through_head": True, "proxy_jump": None}.items():
-            object.__setattr__(host, name, value)
-    keys = {host.name: "key" for host in plan.hosts}
+    # What is read of a host here; its other fields are Pulumi outputs.
+    hosts: list[Any] = [
+        SimpleNamespace(plan=host, user="ops", through_head=True, proxy_jump=None) for host in plan.hosts
+    ]
+    keys = {host.name: HOST_KEY for host in plan.hosts}
     made = outputs_of(plan, hosts, ["192.0.2.1", 22] * len(hosts), keys, None)
-    cluster = cluster_of(made)
+    cluster = cluster_of(read_outputs(made).model_dump(mode="json"))
     fabric = fabrics()[cluster.nodes[0].fabric]
     wanted = Transport(library_path=fabric.library_path, mounts=fabric.mounts)
     assert cluster.transport == ({"gpu": wanted} if wanted.mounts else {})
