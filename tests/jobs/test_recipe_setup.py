@@ -14,7 +14,7 @@ from jobs.loader import load_job
 
 COMMIT = "ea7aefd8f8e183256992d9fede4d7c71a46d67a5"
 """EleutherAI/gpt-neox, the commit that the recipes name; read 2026-11-22."""
-CONFIG_20B = {
+CONFIG_20B: dict[str, str | int] = {
     "vocab_file": "./20B_checkpoints/20B_tokenizer.json",
     "save": "./20B_checkpoints",
     "load": "./20B_checkpoints",
