@@ -92,3 +92,15 @@ def test_the_container_benchmark_is_the_build_with_mpi() -> None:
     job = load_job("nccl-allreduce-container", {}, {}, [])
     words = shlex.split(job.spec.run or "")
     assert words[:2] == ["exec", "all_reduce_perf_mpi"]
+
+
+@pytest.mark.parametrize("recipe", ["nccl-allreduce-hostfile", "nccl-allreduce-sbatch"])
+def test_the_benchmarks_load_the_mpi_of_azures_image(recipe: str, tmp_path: Path) -> None:
+    """The image's mpirun and libmpi are in no default path."""
+    modules = tmp_path / "modules.sh"
+    modules.write_text('module() { echo "module $* $NOT_SET"; }\n')
+    setup = (load_job(recipe, {}, {}, []).spec.setup or "").replace("/etc/profile.d/modules.sh", str(modules))
+    command = ["bash", "-euo", "pipefail", "-c", setup]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.rstrip() == "module load mpi/hpcx"
+    modules.unlink()
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == ""

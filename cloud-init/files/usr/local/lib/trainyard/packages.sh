@@ -8,6 +8,7 @@
 apt_source() {
   local name=$1 key=/usr/share/keyrings/trainyard-$1.asc fingerprint=$3 archive=$4 before=$changed
   if [[ ! -e $key ]]; then
+    [[ $fingerprint == - ]] || command -v gpg >/dev/null || installed gpg
     curl -fsS --retry 5 --max-time 60 -o "$key.new" "$2" || return 1
     [[ $fingerprint == - ]] || signed_by "$fingerprint" "$key.new" || {
       rm -f "$key.new"
