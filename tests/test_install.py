@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from components.catalog import fabrics
 from components.cloud_init import install_script
 from components.errors import CatalogError
-from components.install import NodeFile, render_install, shipped_files
+from components.install import NodeFile, files_for, render_install, shipped_files
 from components.plan import ClusterPlan
 
 ROOT = Path(__file__).parent.parent
@@ -104,6 +105,15 @@ def test_a_file_for_some_fabrics_goes_to_their_nodes_only() -> None:
     kept = [file.path for file in shipped_files() if not file.suits("ethernet", "none")]
     own = {"packages.sh", "42-cards", "44-containers", "45-transport"}
     assert {path.rpartition("/")[2] for path in kept} >= own
+
+
+@pytest.mark.parametrize("containers", ["none", "docker", "enroot"])
+@pytest.mark.parametrize("fabric", fabrics())
+def test_a_node_has_every_file_that_its_stages_source(fabric: str, containers: str) -> None:
+    texts = {file.path: file.text for file in files_for(fabric, containers)}
+    for path, text in texts.items():
+        sourced = re.findall(r"^source (/usr/local/lib/trainyard/\S+)$", text, re.MULTILINE)
+        assert texts.keys() >= set(sourced), path
 
 
 def test_a_file_for_containers_goes_to_stacks_that_name_them() -> None:

@@ -1,6 +1,6 @@
 # Packages of other archives than the distribution's; sourced by the stages that need them.
 # fabrics: gvnic gpudirect-tcpx gpudirect-tcpxo gpudirect-gib
-# containers: docker
+# containers: docker enroot
 
 # apt_source NAME KEY-URL FINGERPRINT ARCHIVE [OPTION...]: an archive whose packages are signed with the key at that
 # address. FINGERPRINT '-': the publisher changes its keys, so only the connection vouches for them. Returns 1 if the
