@@ -14,7 +14,7 @@ from components.platforms.azure.sizes import size_of
 from components.platforms.narrow import narrow_import
 
 with narrow_import("pulumi_azure_native.compute", "pulumi_azure_native.network"):
-    from pulumi_azure_native.compute._enums import CachingTypes, ResourceIdentityType
+    from pulumi_azure_native.compute._enums import CachingTypes
     from pulumi_azure_native.compute._inputs import (
         BillingProfileArgs,
         BootDiagnosticsArgs,
@@ -34,7 +34,6 @@ with narrow_import("pulumi_azure_native.compute", "pulumi_azure_native.network")
         SshPublicKeyArgs,
         StorageProfileArgs,
         SubResourceArgs,
-        VirtualMachineIdentityArgs,
     )
     from pulumi_azure_native.compute.virtual_machine import VirtualMachine
     from pulumi_azure_native.network._inputs import (
@@ -82,7 +81,6 @@ class MachineArgs:
     """Id of a capacity reservation group."""
     public_address: pulumi.Input[str] | None = None
     data_disk: pulumi.Input[str] | None = None
-    identity: pulumi.Input[str] | None = None
 
 
 def machine(args: MachineArgs, site: Site, opts: pulumi.ResourceOptions) -> VirtualMachine:
@@ -123,7 +121,6 @@ def machine(args: MachineArgs, site: Site, opts: pulumi.ResourceOptions) -> Virt
         storage_profile=_disks(args),
         # The console's text is what is left of a machine that never answers.
         diagnostics_profile=DiagnosticsProfileArgs(boot_diagnostics=BootDiagnosticsArgs(enabled=True)),
-        identity=_identity(args.identity),
         tags=site.tags,
         opts=pulumi.ResourceOptions.merge(opts, anew),
     )
@@ -190,12 +187,6 @@ def _disks(args: MachineArgs) -> StorageProfileArgs:
         ),
         data_disks=[shared] if args.data_disk is not None else None,
     )
-
-
-def _identity(identity: pulumi.Input[str] | None) -> VirtualMachineIdentityArgs | None:
-    if identity is None:
-        return None
-    return VirtualMachineIdentityArgs(type=ResourceIdentityType.USER_ASSIGNED, user_assigned_identities=[identity])
 
 
 def _image(reference: str) -> ImageReferenceArgs:

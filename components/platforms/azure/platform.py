@@ -17,7 +17,6 @@ from components.platforms.azure.aliases import without_former_types
 from components.platforms.azure.containers import Kind, container_of
 from components.platforms.azure.holders import holder
 from components.platforms.azure.hostkeys import host_key
-from components.platforms.azure.identity import head_identity
 from components.platforms.azure.layout import bastion_subnet, netapp_subnet
 from components.platforms.azure.machine import MachineArgs, machine
 from components.platforms.azure.network import Network, NetworkArgs, public_address
@@ -87,7 +86,6 @@ class AzurePlatform(Platform):
         self._network = self._make_network()
         self._holders = self._make_holders()
         self._public = self._make_public_address()
-        self._identity = head_identity(self._site, self) if self._spec.head_may_power_nodes else None
         self._shared = self._make_shared_storage()
         self._user_data = args.user_data(self._shared.files)
         self.hosts = (self._host(host, self._machine(host)) for host in args.plan.hosts)
@@ -177,7 +175,6 @@ class AzurePlatform(Platform):
             reservation=self._args.cluster.nodes[host.group].capacity.reservation if host.group else None,
             public_address=self._public[0] if self._public and is_head else None,
             data_disk=self._shared.disk if is_head else None,
-            identity=self._identity if is_head else None,
         )
         return machine(args, self._site, self._child())
 

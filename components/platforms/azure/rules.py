@@ -34,6 +34,5 @@ RULES: tuple[Check[Planned], ...] = (
     Check(id="azure-groups-apart", level=Level.INFO, run=machines.groups_apart),
     Check(id="azure-spot", level=Level.INFO, run=machines.spot_told),
     Check(id="azure-tunnel", level=Level.INFO, run=network.tunnel_told),
-    Check(id="azure-role-rights", level=Level.INFO, run=network.rights_told),
     Check(id="azure-unconfirmed", level=Level.INFO, run=machines.unconfirmed_told),
 )

@@ -47,13 +47,3 @@ def tunnel_told(planned: Planned) -> Iterator[Problem]:
             "`az network bastion tunnel`",
             fix="install the Azure CLI (az) where they run, and log in with `az login`",
         )
-
-
-def rights_told(planned: Planned) -> Iterator[Problem]:
-    """Whoever gives a role away must own the right to do so."""
-    if azure_spec(planned).head_may_power_nodes:
-        yield Problem(
-            path="cluster.platform.head_may_power_nodes",
-            rule="the head's role is made and given by whoever runs `pulumi up`, and Contributor may not do that",
-            fix="run it as Owner, or as Contributor and User Access Administrator, of the subscription",
-        )

@@ -81,8 +81,6 @@ class Spec(PlatformSpec):
     netapp: Annotated[NetappSpec, Field(examples=[{"service_level": "Premium"}])] = NetappSpec()
     protect_storage: bool = True
     """Whether shared files survive `destroy`. To lose them on purpose: false, `up`, `destroy`."""
-    head_may_power_nodes: bool = False
-    """Whether the head gets an identity that may start and deallocate the cluster's machines, and nothing else."""
     bastion_port: Annotated[int, Field(ge=1024, le=65535, strict=True)] = 22200
     """The loopback port of the tunnel to the head while `pulumi up` runs, with `access.via: bastion`."""
 

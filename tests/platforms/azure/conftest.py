@@ -29,9 +29,7 @@ def answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
             return f"{GROUP}/{name}", {**outputs, "name": name}
         case "VirtualMachine":
             outputs["vmId"] = f"number-of-{args.name}"
-            # A list goes in and a mapping comes out.
-            given = args.inputs.get("identity", {}).get("userAssignedIdentities", [])
-            outputs["identity"] = {"type": "UserAssigned", "userAssignedIdentities": {one: {} for one in given}}
+            outputs["timeCreated"] = "2026-01-01T00:00:00Z"
         case "BastionHost":
             return f"{GROUP}/{name}/providers/Microsoft.Network/bastionHosts/{args.name}", outputs
         case "PublicIPAddress":
@@ -43,8 +41,6 @@ def answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
             outputs["name"] = f"{args.inputs['accountName']}/{args.inputs['poolName']}"
         case "CapacityPoolVolume":
             outputs["mountTargets"] = [{"ipAddress": "10.78.0.68", "fileSystemId": "f", "mountTargetId": "m"}]
-        case "UserAssignedIdentity":
-            outputs["principalId"] = "principal"
     return f"id-{args.name}", outputs
 
 

@@ -19,18 +19,18 @@ def cloud(tmp_path: Path) -> PlatformStack:
 
 
 def test_a_life_with_a_fabric_and_a_disk(cloud: PlatformStack) -> None:
-    cloud.put("azure-a100", platform__head_may_power_nodes=True)
+    cloud.put("azure-a100")
     up = cloud.up()
     assert up.code == 0, up
     assert len(cloud.outputs()["keys"]) == 3
     # One more node leaves the others alone.
-    cloud.put("azure-a100", nodes__gpu__count=3, platform__head_may_power_nodes=True, limits={})
+    cloud.put("azure-a100", nodes__gpu__count=3, limits={})
     planned = cloud.preview()
     assert "+ 3 to create" in planned.text, planned
     assert "to replace" not in planned.text
     assert "to update" not in planned.text
     # New user-data is said to make new machines: Azure would refuse an update half-way. Each is asked its key anew.
-    cloud.put("azure-a100", word="second", platform__head_may_power_nodes=True)
+    cloud.put("azure-a100", word="second")
     planned = cloud.preview()
     assert "+-6 to replace" in planned.text, planned
     assert "to update" not in planned.text

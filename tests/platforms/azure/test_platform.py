@@ -239,29 +239,6 @@ def test_a_server_outside_is_mounted_by_all_and_nothing_is_made(build: Build) ->
     assert "TRAINYARD_SHARED_SOURCE=10.0.0.9:/export\n" in user_data(built, "opt-gpu-0")
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_the_heads_identity_may_start_and_stop_machines_and_nothing_else(build: Build, wanted: bool) -> None:
-    built = build("azure-a100", platform__head_may_power_nodes=wanted)
-    head = built.one(VM, "opt-head")
-    assert ("identity" in head) is wanted
-    assert not any("identity" in built.one(VM, host.name) for host in built.plan.workers)
-    if not wanted:
-        assert not built.all("authorization:RoleAssignment")
-        return
-    assert head["identity"]["type"] == "UserAssigned"
-    [role] = built.all("authorization:RoleDefinition").values()
-    [permission] = role["permissions"]
-    assert {action.rpartition("virtualMachines/")[2] for action in permission["actions"]} == {
-        "read",
-        "instanceView/read",
-        "start/action",
-        "deallocate/action",
-    }
-    [given] = built.all("authorization:RoleAssignment").values()
-    assert given["scope"] == role["scope"] == "/subscriptions/s/resourceGroups/opt-trainyard"
-    assert (given["principalId"], given["principalType"]) == ("principal", "ServicePrincipal")
-
-
 def test_what_can_carry_the_clusters_name_does(build: Build) -> None:
     built = build("azure-h100")
     untagged = {"Subnet", "AzurePlatform", "Network", "azure-native"}

@@ -100,11 +100,6 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
     "azure-groups-apart": ({}, {"nodes__more": ND | {"placement": "same_fabric"}}, "cluster.nodes"),
     "azure-spot": ({}, {"nodes__gpu__capacity": {"kind": "spot"}}, "cluster.nodes.gpu.capacity"),
     "azure-tunnel": ({}, {"access": {"via": "bastion"}}, "cluster.access.via"),
-    "azure-role-rights": (
-        {},
-        {"platform__head_may_power_nodes": True},
-        "cluster.platform.head_may_power_nodes",
-    ),
     "azure-unconfirmed": (
         {"nodes__gpu": NC | {"capacity": RESERVED}},
         {"nodes__gpu": NC | {"machine": "Standard_D16s_v5", "capacity": RESERVED}},
