@@ -1,6 +1,14 @@
-"""What holds a group's machines together in Azure, and why that. Pure: a table of Azure's rules.
+"""Which Azure resource groups a node group's machines, and why. Pure: a table of Azure's rules.
 
-Machines speak InfiniBand to one another only inside one scale set or availability set; that is the isolation boundary.
+Machines communicate over InfiniBand only within one availability set or scale set. Microsoft's comparison has, in the
+row "Infiniband Networking", "No" for flexible scale sets, "Yes, single placement group only" for uniform ones and "Yes"
+for availability sets (MicrosoftDocs/azure-compute-docs@01e1fb7d:articles/virtual-machine-scale-sets/
+virtual-machine-scale-sets-orchestration-modes.md, read 2026-11-22).
+
+A uniform set makes all its machines from one profile, so none could have its own name, address and user-data. Only a
+flexible set takes Spot machines and machines in a zone. edwardsp/azcluster@09b0d6d7:bicep/modules/compute.bicep has one
+for InfiniBand, with one fault domain and singlePlacementGroup false, but its machines come from the set's own profile.
+Whether machines that join one by one share a fabric is unverified.
 """
 
 from __future__ import annotations
@@ -16,7 +24,7 @@ class Kind(StrEnum):
 
     NOTHING = "no container"
     AVAILABILITY_SET = "availability set"
-    SCALE_SET = "flexible scale set with a single placement group"
+    SCALE_SET = "flexible scale set"
     PROXIMITY = "proximity placement group"
 
 

@@ -14,8 +14,10 @@ with narrow_import("pulumi_azure_native.compute"):
     from pulumi_azure_native.compute.proximity_placement_group import ProximityPlacementGroup
     from pulumi_azure_native.compute.virtual_machine_scale_set import VirtualMachineScaleSet
 
-_FAULT_DOMAINS, _UPDATE_DOMAINS = 2, 5
-"""Two is what every region has; five is Azure's own default."""
+_FAULT_DOMAINS = _UPDATE_DOMAINS = 1
+"""More fault domains spread the machines of one InfiniBand network over more racks, which makes them harder to
+allocate. Azure/azurehpc@6dac1ef9:pyazhpc/arm.py makes its availability sets with 1 and 1; with one fault domain Azure
+takes no other number of update domains (MicrosoftDocs/azure-docs pull request 121752; both read 2026-11-22)."""
 
 
 def holder(kind: Kind, group: str, size: str, site: Site, opts: pulumi.ResourceOptions) -> pulumi.Output[str] | None:
@@ -47,7 +49,13 @@ def _availability_set(name: str, site: Site, opts: pulumi.ResourceOptions) -> pu
 
 
 def _scale_set(name: str, site: Site, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
-    """A set without a model of its own: machines join it one by one, each with its own name and address."""
+    """A set without a scaling profile: machines join it one by one, each with its own name and address.
+
+    Azure lets new machines join only a flexible set whose singlePlacementGroup is false, and a set without a profile
+    has null unless it is told (MicrosoftDocs/azure-compute-docs@01e1fb7d:articles/virtual-machine-scale-sets/
+    virtual-machine-scale-sets-attach-detach-vm.md). One fault domain is what edwardsp/azcluster@09b0d6d7:
+    bicep/modules/compute.bicep has with it, and a zonal set allows no other number (read 2026-11-22).
+    """
     return VirtualMachineScaleSet(
         name,
         vm_scale_set_name=name,
@@ -55,8 +63,7 @@ def _scale_set(name: str, site: Site, opts: pulumi.ResourceOptions) -> pulumi.Ou
         location=site.region,
         orchestration_mode="Flexible",
         platform_fault_domain_count=1,
-        # InfiniBand needs it, and it can be given up later but never asked for.
-        single_placement_group=True,
+        single_placement_group=False,
         zones=site.zones,
         tags=site.tags,
         opts=_anew(opts),

@@ -28,6 +28,7 @@ RULES: tuple[Check[Planned], ...] = (
     Check(id="azure-storage-kind", level=Level.ERROR, run=storage.kind_known),
     Check(id="azure-fabric-idle", level=Level.WARNING, run=machines.fabric_is_used),
     Check(id="azure-fabric-letter", level=Level.WARNING, run=machines.fabric_letter),
+    Check(id="azure-fabric-unsupported", level=Level.WARNING, run=machines.fabric_is_supported),
     Check(id="azure-netapp-pool", level=Level.WARNING, run=storage.pool_is_used),
     Check(id="azure-files-open", level=Level.INFO, run=storage.files_are_unencrypted),
     Check(id="azure-container", level=Level.INFO, run=machines.container_told),

@@ -138,6 +138,20 @@ def fabric_is_used(planned: Planned) -> Iterator[Problem]:
             )
 
 
+def fabric_is_supported(planned: Planned) -> Iterator[Problem]:
+    """Microsoft documents InfiniBand for availability sets, and not for flexible scale sets."""
+    for name, group, size in groups(planned):
+        chosen = container_of(group, azure_spec(planned).zone)
+        if chosen.kind is Kind.SCALE_SET and size.largest_fabric is not None and group.count > 1:
+            yield Problem(
+                path=f"cluster.nodes.{name}.placement",
+                rule=f"unverified: its machines go into a {chosen.kind} ({chosen.reason}), and Microsoft documents no "
+                "InfiniBand for one; the nodes may be unable to reach one another over it",
+                fix="use capacity: {kind: on_demand} and no platform.zone, which gives an availability set; or keep "
+                "it, and run the all-reduce recipe over all nodes before you rely on it",
+            )
+
+
 def fabric_letter(planned: Planned) -> Iterator[Problem]:
     """One letter decides about InfiniBand, and tests on a single node never show it."""
     for name, group, size in groups(planned):

@@ -47,6 +47,7 @@ def test_a_life_with_a_fabric_and_a_disk(cloud: PlatformStack) -> None:
     assert cloud.kinds == []
 
 
+SPOT: dict[str, Any] = {"nodes__gpu__capacity": {"kind": "spot"}, "limits": {}}
 FILES: dict[str, Any] = {
     "storage__shared": {"kind": "azure_files", "size_gib": 1024},
     "nodes__gpu": {"machine": "Standard_NC96ads_A100_v4", "count": 1, "placement": "compact"},
@@ -56,7 +57,8 @@ FILES: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("stack", "edits", "kinds"),
     [
-        ("azure-h100", {}, {"BastionHost", "CapacityPoolVolume", "VirtualMachineScaleSet"}),
+        ("azure-h100", {}, {"BastionHost", "CapacityPoolVolume", "AvailabilitySet"}),
+        ("azure-h100", SPOT | {"platform__zone": "1"}, {"BastionHost", "VirtualMachineScaleSet"}),
         ("azure-a100", FILES, {"StorageAccount", "FileShare", "ProximityPlacementGroup"}),
     ],
 )

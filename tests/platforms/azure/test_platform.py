@@ -99,25 +99,26 @@ def test_the_network_holds_every_subnet_and_they_do_not_overlap(build: Build) ->
     assert len(set(subnets)) == 3
 
 
-def test_machines_of_one_fabric_stand_in_one_availability_set(build: Build) -> None:
-    built = build("azure-a100")
+@pytest.mark.parametrize(("stack", "name"), [("azure-a100", "opt"), ("azure-h100", "hopper")])
+def test_machines_of_one_fabric_share_one_availability_set(build: Build, stack: str, name: str) -> None:
+    built = build(stack)
     [made] = built.all("compute:AvailabilitySet").values()
     assert made["sku"] == {"name": "Aligned"}
+    assert (made["platformFaultDomainCount"], made["platformUpdateDomainCount"]) == (1, 1)
+    assert not built.all("compute:VirtualMachineScaleSet")
     workers = [built.one(VM, host.name) for host in built.plan.workers]
-    assert [machine["availabilitySet"] for machine in workers] == [{"id": "id-opt-gpu"}] * 2
+    assert [machine["availabilitySet"] for machine in workers] == [{"id": f"id-{name}-gpu"}] * 2
     assert not any("zones" in machine for machine in workers)
-    assert "availabilitySet" not in built.one(VM, "opt-head")
+    assert "availabilitySet" not in built.one(VM, f"{name}-head")
 
 
-def test_spot_machines_of_one_fabric_join_a_set_of_a_single_placement_group(build: Build) -> None:
-    built = build("azure-h100")
+def test_spot_machines_of_one_fabric_join_a_flexible_scale_set(build: Build) -> None:
+    built = build("azure-h100", nodes__gpu__capacity={"kind": "spot"}, platform__zone="1")
     [made] = built.all("compute:VirtualMachineScaleSet").values()
-    assert (made["orchestrationMode"], made["singlePlacementGroup"], made["platformFaultDomainCount"]) == (
-        "Flexible",
-        True,
-        1,
-    )
-    # A model of its own would make machines beside ours.
+    # Azure takes new machines into no other set.
+    assert (made["orchestrationMode"], made["singlePlacementGroup"]) == ("Flexible", False)
+    assert made["platformFaultDomainCount"] == 1
+    # A scaling profile would make machines beside ours.
     assert "virtualMachineProfile" not in made
     assert "sku" not in made
     machine = built.one(VM, "hopper-gpu-0")
@@ -193,7 +194,7 @@ def test_the_head_serves_files_from_a_disk_that_outlives_it(build: Build) -> Non
 
 
 def test_netapp_files_has_whole_tebibytes_and_one_root(build: Build) -> None:
-    built = build("azure-h100", storage__shared__size_gib=1500)
+    built = build("azure-h100", storage__shared__size_gib=1500, platform__zone="1")
     assert built.one("netapp:CapacityPool", "hopper-netapp-pool")["size"] == 2 * 2**40
     volume = built.one("netapp:CapacityPoolVolume", "hopper-netapp-shared")
     assert volume["usageThreshold"] == 1500 * 2**30

@@ -90,6 +90,7 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
         {"nodes__gpu": {"machine": "Standard_ND96is_H100_v5", "count": 2}},
         "cluster.nodes.gpu.machine",
     ),
+    "azure-fabric-unsupported": ({}, {"platform__zone": "1"}, "cluster.nodes.gpu.placement"),
     "azure-netapp-pool": (
         {"storage__shared": {"kind": "azure_netapp", "size_gib": 2048}},
         {"storage__shared": {"kind": "azure_netapp", "size_gib": 1500}},
