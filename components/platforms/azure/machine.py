@@ -46,7 +46,6 @@ with narrow_import("pulumi_azure_native.compute", "pulumi_azure_native.network")
 _MAKES_ANEW = [
     "osProfile",
     "storageProfile.imageReference",
-    "storageProfile.osDisk",
     "hardwareProfile",
     "priority",
     "evictionPolicy",
@@ -56,7 +55,18 @@ _MAKES_ANEW = [
     "proximityPlacementGroup",
     "zones",
 ]
-"""What Azure changes on no machine, or on no running one: the plugin plans an update, and Azure refuses it."""
+"""Properties that Azure never changes on a machine, or not on a running one: the plugin plans an update, and Azure
+refuses it."""
+
+_OS_DISK = "storageProfile.osDisk"
+"""Not compared. While a machine is deallocated, Azure's answers lack the size and the type of its disks
+(Azure/azure-powershell issue 13213, hashicorp/terraform-provider-azurerm issue 539; read 2026-11-22), so after a
+refresh every such machine would differ."""
+_SHARED_DISK_FACTS = [
+    "storageProfile.dataDisks[0].diskSizeGB",
+    "storageProfile.dataDisks[0].managedDisk.storageAccountType",
+]
+"""Never given here, and added to the state by a refresh after the machine has been started again."""
 
 _LUN = 0
 DATA_DISK = f"/dev/disk/azure/scsi1/lun{_LUN}"
@@ -86,11 +96,16 @@ class MachineArgs:
 def machine(args: MachineArgs, site: Site, opts: pulumi.ResourceOptions) -> VirtualMachine:
     """Declare the machine and its card.
 
-    New user-data or a new image make a new machine: cloud-init acts on them at a first boot only. The old one goes
-    first, since its name, card and disk's place are the new one's.
+    New user-data, a new image or another size of the boot disk make a new machine: cloud-init acts on user-data at a
+    first boot only. The old machine is deleted first, since the new one has its name, card and shared disk.
     """
     host = args.host
-    anew = pulumi.ResourceOptions(replace_on_changes=_MAKES_ANEW, delete_before_replace=True)
+    anew = pulumi.ResourceOptions(
+        replace_on_changes=_MAKES_ANEW,
+        replacement_trigger=args.boot_disk_gib,
+        ignore_changes=[_OS_DISK, *(_SHARED_DISK_FACTS if args.data_disk is not None else ())],
+        delete_before_replace=True,
+    )
     card = _card(args, site, opts)
     kind, holder = args.container or (None, "")
     within = SubResourceArgs(id=holder)
@@ -178,7 +193,8 @@ def _disks(args: MachineArgs) -> StorageProfileArgs:
     return StorageProfileArgs(
         image_reference=_image(args.image),
         os_disk=OSDiskArgs(
-            name=f"{args.host.name}-os",
+            # Without a name: the disk of a replaced machine may outlive it for a while
+            # (hashicorp/terraform-provider-azurerm issue 23038, read 2026-11-22).
             create_option="FromImage",
             delete_option="Delete",
             caching=CachingTypes.READ_ONLY,

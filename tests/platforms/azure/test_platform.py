@@ -160,6 +160,13 @@ def test_each_machine_boots_the_pinned_image_in_its_version(build: Build) -> Non
     assert image == {"id": own}
 
 
+def test_azure_names_the_boot_disks(build: Build) -> None:
+    # The disk of a replaced machine may outlive it, and its name would be taken.
+    for machine in build("azure-a100").all(VM).values():
+        assert "name" not in machine["storageProfile"]["osDisk"]
+        assert machine["storageProfile"]["osDisk"]["deleteOption"] == "Delete"
+
+
 def test_user_data_is_whole_and_azures_user_is_the_clusters_admin(build: Build) -> None:
     built = build("azure-a100")
     assert user_data(built, "opt-gpu-1").startswith("#cloud-config")
