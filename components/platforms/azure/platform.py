@@ -33,8 +33,8 @@ with narrow_import("pulumi_azure_native.compute"):
     from pulumi_azure_native.compute.virtual_machine import VirtualMachine
 
 _READ = {
-    "azure-native:compute:VirtualMachine": ("name", "vm_id"),
-    "azure-native:compute:VirtualMachineRunCommandByVirtualMachine": ("instance_view",),
+    "azure-native:compute:VirtualMachine": ("name", "time_created", "vm_id"),
+    "azure-native:compute:VirtualMachineRunCommandByVirtualMachine": (),
     "azure-native:network:NetworkInterface": (),
 }
 """What is read of the resources that every node has."""

@@ -1,0 +1,113 @@
+"""How long a machine is asked for its ssh host key, and which answers are keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pulumi
+import pytest
+
+from components.platforms.azure import hostkeys
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJ+/"
+Answers = Callable[[list[Any]], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
+    """Answer one question after the other: text is a command's output, an exception a refusal. Nothing waits."""
+
+    def arrange(replies: list[Any]) -> list[dict[str, Any]]:
+        asked: list[dict[str, Any]] = []
+        left = iter(replies)
+
+        async def invoke(token: str, where: dict[str, Any], options: pulumi.InvokeOptions) -> dict[str, Any]:
+            asked.append({"token": token, **where})
+            reply = next(left)
+            if isinstance(reply, Exception):
+                raise reply
+            return {"instanceView": None if reply is None else {"output": reply}}
+
+        async def nothing_waits(seconds: float) -> None:
+            assert seconds > 0
+
+        monkeypatch.setattr(pulumi.runtime, "invoke_async", invoke)
+        monkeypatch.setattr(asyncio, "sleep", nothing_waits)
+        monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: False)
+        monkeypatch.setattr(pulumi.log, "debug", lambda *arguments: None)
+        return asked
+
+    return arrange
+
+
+def created(minutes_ago: float) -> str:
+    # Azure's times have seven digits of a second.
+    then = datetime.now(UTC) - timedelta(minutes=minutes_ago)
+    return then.strftime("%Y-%m-%dT%H:%M:%S.%f7+00:00")
+
+
+def ask(minutes_ago: float = 1) -> str:
+    return asyncio.run(hostkeys._learned("c-gpu-0", "c-trainyard", created(minutes_ago), pulumi.InvokeOptions()))
+
+
+def test_a_young_machine_is_asked_until_it_answers(answers: Answers) -> None:
+    asked = answers([RuntimeError("409 OperationNotAllowed"), None, "", f"{KEY}\n"])
+    assert ask() == KEY
+    assert len(asked) == 4
+    assert asked[0] == {
+        "token": "azure-native:compute:getVirtualMachineRunCommandByVirtualMachine",
+        "resourceGroupName": "c-trainyard",
+        "vmName": "c-gpu-0",
+        "runCommandName": "trainyard-host-key",
+        "expand": "instanceView",
+    }
+
+
+def test_a_young_machine_without_a_key_is_given_up_quietly(answers: Answers) -> None:
+    asked = answers([None] * 1000)
+    assert ask() == ""
+    assert 60 <= len(asked) <= 120
+
+
+@pytest.mark.parametrize("reply", [None, "", RuntimeError("404 ResourceNotFound")])
+def test_an_older_machine_is_asked_once(answers: Answers, reply: Any) -> None:
+    asked = answers([reply, KEY])
+    assert ask(minutes_ago=21) == ""
+    assert len(asked) == 1
+
+
+def test_a_machine_of_unknown_age_is_asked_once(answers: Answers) -> None:
+    asked = answers([None, KEY])
+    assert asyncio.run(hostkeys._learned("c-gpu-0", "g", "", pulumi.InvokeOptions())) == ""
+    assert len(asked) == 1
+
+
+def test_a_preview_asks_once(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answers([None, KEY])
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
+    assert ask() == ""
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("output", "key"),
+    [
+        (KEY, KEY),
+        (f"Enable succeeded: \n{KEY}\r\n", KEY),
+        (f"{KEY}\n{KEY}\n", KEY),
+        (f"{KEY}==\n", f"{KEY}=="),
+        ("", ""),
+        ("ssh-ed25519 ", ""),
+        (f"{KEY} root@c-gpu-0", ""),
+        (f"{KEY}===", ""),
+        (f"{KEY}\nssh-ed25519 AAAAother", ""),
+        ("ssh-rsa AAAAB3Nza", ""),
+        (f"@cert-authority * {KEY}", ""),
+        (f"{KEY[:20]}\n{KEY[20:]}", KEY[:20]),
+    ],
+)
+def test_only_one_whole_ed25519_key_is_taken(output: str, key: str) -> None:
+    assert hostkeys.key_in(output) == key
