@@ -33,7 +33,10 @@ with narrow_import("pulumi_azure_native.network"):
 
 _BASTION_SUBNET = "AzureBastionSubnet"
 """Azure finds Bastion's subnet by this very name."""
-_IDLE_MINUTES = 10
+_NAT_IDLE_MINUTES = 10
+_HEAD_IDLE_MINUTES = 30
+"""Azure forgets a silent TCP connection to a public address after 4 minutes unless it is told otherwise, and 30 is its
+maximum (Azure blog, "New: Configurable Idle Timeout for Azure Load Balancer", read 2026-11-22)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +60,7 @@ class Network(pulumi.ComponentResource):
     netapp: pulumi.Output[str] | None = None
     """Id of the subnet delegated to NetApp Files."""
     bastion: pulumi.Output[str] | None = None
-    """Id of the Bastion."""
+    """Id of the Bastion, or None if the stack has none. Its creation takes minutes, and no tunnel works before."""
 
     def __init__(self, name: str, site: Site, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:azure:Network", name, {}, opts)
@@ -69,7 +72,7 @@ class Network(pulumi.ComponentResource):
         if args.netapp is not None:
             self.netapp = self._netapp_subnet(args.netapp).id
         if args.bastion is not None:
-            self.bastion = self._bastion(args.bastion).id
+            self.bastion = self._bastion(args.bastion)
         self.register_outputs({})
 
     def _network(self) -> VirtualNetwork:
@@ -117,7 +120,7 @@ class Network(pulumi.ComponentResource):
         self._last = subnet
         return subnet
 
-    def _bastion(self, cidr: IPv4Network) -> BastionHost:
+    def _bastion(self, cidr: IPv4Network) -> pulumi.Output[str]:
         subnet = Subnet(
             f"{self._name}-bastion",
             subnet_name=_BASTION_SUBNET,
@@ -146,7 +149,7 @@ class Network(pulumi.ComponentResource):
             ],
             tags=self._site.tags,
             opts=self._child,
-        )
+        ).id
 
     def _rules(self) -> NetworkSecurityGroup:
         return NetworkSecurityGroup(
@@ -167,7 +170,7 @@ class Network(pulumi.ComponentResource):
             resource_group_name=self._site.group,
             location=self._site.region,
             sku=NatGatewaySkuArgs(name="Standard"),
-            idle_timeout_in_minutes=_IDLE_MINUTES,
+            idle_timeout_in_minutes=_NAT_IDLE_MINUTES,
             public_ip_addresses=[SubResourceArgs(id=public_address(name, self._site, self._child).id)],
             tags=self._site.tags,
             opts=self._child,
@@ -177,10 +180,17 @@ class Network(pulumi.ComponentResource):
         return pulumi.ResourceOptions(parent=self, depends_on=[self._last])
 
 
-def public_address(name: str, site: Site, opts: pulumi.ResourceOptions) -> PublicIPAddress:
-    """Declare a fixed public address; the name gets "-address" at its end.
+def head_address(name: str, site: Site, opts: pulumi.ResourceOptions) -> PublicIPAddress:
+    """Declare the head's public address: silent ssh sessions to it last as long as Azure allows."""
+    return public_address(name, site, opts, idle_minutes=_HEAD_IDLE_MINUTES)
 
-    It is of no zone, like the way out: it serves machines of every zone, and a stack that moves to another keeps it.
+
+def public_address(
+    name: str, site: Site, opts: pulumi.ResourceOptions, *, idle_minutes: int | None = None
+) -> PublicIPAddress:
+    """Declare a fixed public address; its name ends with "-address".
+
+    It belongs to no zone: it serves machines of every zone, and a stack that moves to another zone keeps it.
     """
     return PublicIPAddress(
         f"{name}-address",
@@ -189,6 +199,7 @@ def public_address(name: str, site: Site, opts: pulumi.ResourceOptions) -> Publi
         location=site.region,
         sku=PublicIPAddressSkuArgs(name="Standard"),
         public_ip_allocation_method="Static",
+        idle_timeout_in_minutes=idle_minutes,
         tags=site.tags,
         opts=opts,
     )

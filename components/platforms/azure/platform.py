@@ -19,7 +19,7 @@ from components.platforms.azure.holders import holder
 from components.platforms.azure.hostkeys import host_key
 from components.platforms.azure.layout import bastion_subnet, netapp_subnet
 from components.platforms.azure.machine import MachineArgs, machine
-from components.platforms.azure.network import Network, NetworkArgs, public_address
+from components.platforms.azure.network import Network, NetworkArgs, head_address
 from components.platforms.azure.site import Site
 from components.platforms.azure.spec import Spec
 from components.platforms.azure.storage import Shared, StorageArgs, head_disk
@@ -134,7 +134,7 @@ class AzurePlatform(Platform):
         """Id and address of the head's public address, where it has one."""
         if self._args.cluster.access.via != "public":
             return None
-        made = public_address(self._plan.head.name, self._site, self._child())
+        made = head_address(self._plan.head.name, self._site, self._child())
         return made.id, made.ip_address.apply(str)
 
     def _make_shared_storage(self) -> Shared:

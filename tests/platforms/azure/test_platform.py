@@ -74,6 +74,11 @@ def test_only_a_public_head_has_a_public_address(build: Build) -> None:
     assert rules(private)["ssh"]["sourceAddressPrefixes"] == ["203.0.113.0/24"]
 
 
+def test_a_silent_session_to_the_head_lasts_half_an_hour(build: Build) -> None:
+    # Azure forgets it after 4 minutes unless it is told otherwise.
+    assert build("azure-a100").one(ADDRESS, "opt-head-address")["idleTimeoutInMinutes"] == 30
+
+
 def test_with_a_bastion_ssh_comes_from_its_subnet_only(build: Build) -> None:
     built = build("azure-h100")
     assert rules(built)["ssh"]["sourceAddressPrefixes"] == ["10.78.0.0/26"]
