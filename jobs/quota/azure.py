@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from components.catalog import images
 from components.platforms.azure.services import SERVICES, register_command
-from components.platforms.azure.spec import Spec
+from jobs.quota.azure_image import withdrawn
 from jobs.quota.verdict import Unanswered, Usage
 
 PROGRAM = "az"
@@ -47,24 +46,13 @@ def notes(platform: Mapping[str, Any], machines: Sequence[str], run: Run) -> Ite
     for namespace in sorted(SERVICES.values()):
         if namespace.lower() not in registered:
             yield f"the resource provider {namespace} is not registered; run `{register_command(namespace)}`"
-    yield from _image(platform, run)
+    if problem := withdrawn(platform, run):
+        yield problem
     for machine in machines:
         listed = ("vm", "list-skus", "--resource-type", "virtualMachines", "--size", machine, "--all")
         rows = [row for row in run(_command(platform, listed)) if row["name"] == machine]
         if reason := _refused(platform, machine, rows):
             yield f"{reason}; run `{' '.join(_command(platform, listed))}`"
-
-
-def _image(platform: Mapping[str, Any], run: Run) -> Iterator[str]:
-    """Yield a note if the pinned marketplace image cannot be shown: Microsoft removes old versions."""
-    spec = Spec.model_validate(platform)
-    if spec.custom_image is not None:
-        return
-    shown = _command(platform, ("vm", "image", "show", "--urn", str(images()[spec.image].reference)))
-    try:
-        run(shown)
-    except Unanswered as error:
-        yield f"the pinned image cannot be read with `{' '.join(shown)}` ({error}); set platform.custom_image"
 
 
 def _refused(platform: Mapping[str, Any], machine: str, rows: Sequence[Mapping[str, Any]]) -> str | None:

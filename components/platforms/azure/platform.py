@@ -166,7 +166,7 @@ class AzurePlatform(Platform):
         is_head = host.role is Role.HEAD
         args = MachineArgs(
             host=host,
-            image=self._spec.custom_image or str(self._plan.image.reference),
+            image=self._spec.image_reference(str(self._plan.image.reference)),
             boot_disk_gib=self._spec.boot_disk_gib,
             subnet=self._network.nodes,
             custom_data=self._custom_data(host),

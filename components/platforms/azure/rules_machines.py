@@ -43,6 +43,17 @@ def image_drives_gpus(planned: Planned) -> Iterator[Problem]:
             )
 
 
+def one_image_is_named(planned: Planned) -> Iterator[Problem]:
+    """The version belongs to the marketplace image, which a custom image takes the place of."""
+    spec = azure_spec(planned)
+    if spec.custom_image is not None and spec.image_version is not None:
+        yield Problem(
+            path="cluster.platform.image_version",
+            rule="has no effect together with custom_image, whose id names one image already",
+            fix="remove image_version or custom_image",
+        )
+
+
 def fabric_is_there(planned: Planned) -> Iterator[Problem]:
     """A group that is to share a fabric has one."""
     for name, group, size in groups(planned):
@@ -150,6 +161,18 @@ def fabric_is_supported(planned: Planned) -> Iterator[Problem]:
                 fix="use capacity: {kind: on_demand} and no platform.zone, which gives an availability set; or keep "
                 "it, and run the all-reduce recipe over all nodes before you rely on it",
             )
+
+
+def image_is_the_pinned_one(planned: Planned) -> Iterator[Problem]:
+    """Facts of the image (driver, CUDA, Slurm) are recorded for the pinned version only."""
+    version = azure_spec(planned).image_version
+    if version is not None and not str(planned.plan.image.reference).endswith(f":{version}"):
+        yield Problem(
+            path="cluster.platform.image_version",
+            rule=f"unverified: the driver, CUDA and Slurm versions of {version} were not compared with those of the "
+            f"pinned {planned.plan.image.reference}",
+            fix="compare the release notes of Azure/azhpc-images for both versions",
+        )
 
 
 def fabric_letter(planned: Planned) -> Iterator[Problem]:

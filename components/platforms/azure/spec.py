@@ -62,6 +62,16 @@ class Spec(PlatformSpec):
     ] = None
     """Where everything is made; None: wherever the environment (ARM_SUBSCRIPTION_ID or `az login`) points."""
     image: Literal["azure-ubuntu-24.04-hpc"] = "azure-ubuntu-24.04-hpc"
+    image_version: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[0-9]{1,10}(\.[0-9]{1,10}){2}$",
+            description="must be a version of the image: three numbers with dots between them",
+            examples=["24.04.2026072901"],
+        ),
+    ] = None
+    """Another version of `image` than the pinned one, for example when Azure has withdrawn that one. A change replaces
+    every machine."""
     custom_image: Annotated[
         str | None,
         Field(
@@ -107,6 +117,15 @@ class Spec(PlatformSpec):
     def quotas(self, cluster: ClusterSpec, plan: ClusterPlan) -> Mapping[str, int]:
         """Return the needs for public addresses and NetApp capacity."""
         return stack_quotas(cluster)
+
+    def image_reference(self, pinned: str) -> str:
+        """Return the image of every machine: publisher:offer:sku:version, or the id of a custom image.
+
+        `pinned` is the reference of `image` in components/catalog/images.yaml.
+        """
+        if self.custom_image is not None:
+            return self.custom_image
+        return pinned if self.image_version is None else f"{pinned.rpartition(':')[0]}:{self.image_version}"
 
     def quota_place(self) -> str:
         """Return the region."""

@@ -165,6 +165,17 @@ def test_each_machine_boots_the_pinned_image_in_its_version(build: Build) -> Non
     assert image == {"id": own}
 
 
+def test_the_image_version_of_the_stack_file_is_booted(build: Build) -> None:
+    built = build("azure-a100", platform__image_version="24.04.2027010100")
+    for machine in built.all(VM).values():
+        assert machine["storageProfile"]["imageReference"] == {
+            "publisher": "microsoft-dsvm",
+            "offer": "ubuntu-hpc",
+            "sku": "2404",
+            "version": "24.04.2027010100",
+        }
+
+
 def test_azure_names_the_boot_disks(build: Build) -> None:
     # The disk of a replaced machine may outlive it, and its name would be taken.
     for machine in build("azure-a100").all(VM).values():

@@ -25,6 +25,7 @@ RESERVED = {
 }
 NC = {"machine": "Standard_NC96ads_A100_v4", "count": 2}
 ND = {"machine": "Standard_ND96amsr_A100_v4", "count": 2}
+PINNED = str(images()["azure-ubuntu-24.04-hpc"].reference).rpartition(":")[2]
 OWN = "/subscriptions/s/resourceGroups/r/providers/Microsoft.Compute/images/v100"
 
 CASES: dict[str, tuple[Edits, Edits, str]] = {
@@ -39,6 +40,11 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
         {"nodes__gpu__machine": "Standard_ND40rs_v2", "platform__custom_image": OWN},
         {"nodes__gpu__machine": "Standard_ND40rs_v2"},
         "cluster.nodes.gpu.machine",
+    ),
+    "azure-image-version": (
+        {"platform__image_version": "24.04.2027010100"},
+        {"platform__image_version": "24.04.2027010100", "platform__custom_image": OWN},
+        "cluster.platform.image_version",
     ),
     "azure-fabric": ({}, {"nodes__gpu__machine": "Standard_ND96is_H100_v5"}, "cluster.nodes.gpu.placement"),
     "azure-fabric-size": ({"nodes__gpu__count": 200}, {"nodes__gpu__count": 201}, "cluster.nodes.gpu.count"),
@@ -91,6 +97,11 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
         "cluster.nodes.gpu.machine",
     ),
     "azure-fabric-unsupported": ({}, {"platform__zone": "1"}, "cluster.nodes.gpu.placement"),
+    "azure-image-unverified": (
+        {"platform__image_version": PINNED},
+        {"platform__image_version": "24.04.2027010100"},
+        "cluster.platform.image_version",
+    ),
     "azure-netapp-pool": (
         {"storage__shared": {"kind": "azure_netapp", "size_gib": 2048}},
         {"storage__shared": {"kind": "azure_netapp", "size_gib": 1500}},
