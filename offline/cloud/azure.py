@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
 
 from offline.cloud.addressing import Wish, azure_ranges, azure_wishes
+from offline.cloud.azure_refusals import run_command_refusal
 from offline.cloud.cloud import Function
 from offline.cloud.kinds import Scalar
 from offline.cloud.outputs import host_key, private_address, public_address, stable_uuid
@@ -13,6 +14,7 @@ from offline.cloud.places import azure_refusal
 from offline.cloud.rules import Rules, fill_path
 from offline.cloud.sdk import Described, Sdk, snake
 from offline.cloud.world import World
+from offline.resources import ResourceError
 from offline.values import Properties, Value
 
 SUBSCRIPTION = "00000000-0000-0000-0000-00000offline"
@@ -34,6 +36,7 @@ class Azure:
         self.rules = Rules(self.package)
         self.functions: Mapping[str, Function] = {
             "azure-native:authorization:getClientConfig": lambda world, arguments: _client(),
+            "azure-native:compute:getVirtualMachineRunCommandByVirtualMachine": _run_command,
         }
         self._location = ""
 
@@ -104,7 +107,7 @@ class Azure:
             case "VirtualNetwork":
                 own = {"subnets": _identified(f"{identity}/subnets", outputs.get("subnets"))}
             case _:
-                own = {"instanceView": _ran(identity, outputs, world)} if described.token == _RUN_COMMAND else {}
+                own = {"instanceView": _view("")} if described.token == _RUN_COMMAND else {}
         return {**outputs, **own}
 
     def refers(self, text: str) -> str:
@@ -186,14 +189,29 @@ def _identified(parent: str, items: Value) -> Value:
     ]
 
 
-def _ran(identity: str, outputs: Properties, world: World) -> Value:
-    """Answer a run command: a script that asks for the machine's ssh host key is told one."""
-    machine = identity.partition("/runCommands/")[0]
-    asks_for_key = "ssh_host" in str(outputs.get("source"))
+def _run_command(world: World, arguments: Properties) -> Properties:
+    """Return a run command. What it wrote is only in the expanded view, and a deallocated machine has no view.
+
+    REST API, "Virtual Machine Run Commands - Get By Virtual Machine": instanceView with $expand=instanceView only.
+    Raises ResourceError if there is no such run command.
+    """
+    group, machine, name = (str(arguments.get(key)) for key in ("resourceGroupName", "vmName", "runCommandName"))
+    owner = f"{_GROUPS}/{group}/providers/Microsoft.Compute/virtualMachines/{machine}"
+    found = world.find(f"{owner}/runCommands/{name}")
+    if found is None:
+        raise ResourceError(f"404 ResourceNotFound: {owner}/runCommands/{name} was not found")
+    answer: Properties = {"id": found.id, **found.outputs, "instanceView": None}
+    if arguments.get("expand") == "instanceView" and not run_command_refusal(found.id, world):
+        asks_for_key = "ssh_host" in str(found.inputs.get("source"))
+        answer["instanceView"] = _view(f"{host_key(world.seed(owner))}\n" if asks_for_key else "offline\n")
+    return answer
+
+
+def _view(output: str) -> Properties:
     return {
         "executionState": "Succeeded",
         "exitCode": 0,
-        "output": f"{host_key(world.seed(machine))} offline\n" if asks_for_key else "offline\n",
+        "output": output,
         "error": "",
         "executionMessage": "offline: nothing ran",
     }

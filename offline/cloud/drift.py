@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+from offline.cloud.azure_refusals import EVICTED
 from offline.cloud.world import Record
 from offline.resources import ResourceError
 from offline.values import Properties
@@ -34,13 +35,36 @@ def evicted(record: Record) -> Record | None:
     policy = scheduling.get("instanceTerminationAction") if isinstance(scheduling, dict) else None
     if "DELETE" in (policy, str(record.inputs.get("evictionPolicy")).upper()):
         return None
-    outputs: Properties = {**record.outputs, "offlineEvicted": True}
+    if record.token.endswith(":compute:VirtualMachine"):
+        return deallocated(record)
+    outputs: Properties = {**record.outputs, EVICTED: True}
     if "currentStatus" in outputs:
         outputs["currentStatus"] = "TERMINATED"
     if "desiredStatus" not in record.inputs:
         return replace(record, outputs=outputs)
     desired: Properties = {"desiredStatus": "TERMINATED"}
     return replace(record, inputs={**record.inputs, **desired}, outputs={**outputs, **desired})
+
+
+def deallocated(record: Record) -> Record:
+    """Return a virtual machine of Azure as its API describes it while it is deallocated: without facts of its disks.
+
+    storageAccountType: Azure/azure-powershell issue 13213 ("not returned by the VM GET API when the VM is deallocated",
+    by design). diskSizeGB: hashicorp/terraform-provider-azurerm issue 539. The plugin removes from the inputs what the
+    outputs lost: pulumi/pulumi-azure-native@006a62af:provider/pkg/provider/provider.go, Read (all read 2026-11-22).
+    """
+    outputs = {**_without_disk_facts(record.outputs), EVICTED: True}
+    return replace(record, inputs=_without_disk_facts(record.inputs), outputs=outputs)
+
+
+def _without_disk_facts(machine: Properties) -> Properties:
+    left: Any = deepcopy(machine)
+    profile = left.get("storageProfile") or {}
+    for disk in (profile.get("osDisk"), *(profile.get("dataDisks") or ())):
+        if disk:
+            disk.pop("diskSizeGB", None)
+            (disk.get("managedDisk") or {}).pop("storageAccountType", None)
+    return dict(left)
 
 
 def _set(properties: Properties, path: str, value: Any) -> None:

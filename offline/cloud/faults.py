@@ -28,11 +28,12 @@ _AT = {
     "timed-out": "create",
     "slow": "create",
     "evicted": "read",
+    "deallocated": "read",
     "deleted": "read",
     "drifted": "read",
     "unpublished": "attributes",
 }
-_ONCE = frozenset({"evicted", "deleted", "drifted"})
+_ONCE = frozenset({"evicted", "deallocated", "deleted", "drifted"})
 
 
 @dataclass(frozen=True)

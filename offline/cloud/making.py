@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from offline.changes import changes
+from offline.cloud import azure_refusals
 from offline.cloud.addressing import Wish, problem
 from offline.cloud.cloud import Cloud
-from offline.cloud.drift import drifted, evicted
+from offline.cloud.drift import deallocated, drifted, evicted
 from offline.cloud.faults import Fault, strikes
 from offline.cloud.outputs import Filler, kept_outputs
 from offline.cloud.sdk import Described
@@ -58,6 +59,7 @@ class Maker:
         with self._world.locked():
             self._refuse_existing(record, may_adopt)
             self._refuse_missing(record)
+            self._refuse_state(identity, plain, None)
             self._refuse_addresses(record)
             self._world.put(record)
         self._take_time(late)
@@ -95,6 +97,7 @@ class Maker:
                 raise ResourceError(f"404 NotFound: {identity} is gone. Fix: run `pulumi refresh`, then `pulumi up`")
             changed_record = self._record(identity, inputs)
             self._refuse_missing(changed_record)
+            self._refuse_state(identity, plain, record)
             self._refuse_addresses(changed_record)
         self._take_time(late)
         outputs = with_secrets(record.outputs, old.outputs)
@@ -109,6 +112,8 @@ class Maker:
             return
         self._take_time(self._meet_faults("delete", _plain(record.inputs)))
         with self._world.locked():
+            if refused := azure_refusals.deletion_refusal(self._described.token, identity, self._world):
+                raise ResourceError(refused)
             user = None if self._rule.holds_all else self._user_of(identity, self._inside(identity))
             if user:
                 finish = (
@@ -184,6 +189,11 @@ class Maker:
         if missing is not None:
             raise ResourceError(f"404 NotFound: {missing} does not exist. Fix: create it first, or mend the reference")
 
+    def _refuse_state(self, identity: str, inputs: Properties, before: Record | None) -> None:
+        attempt = azure_refusals.Attempt(identity, inputs, before, self._world)
+        if refused := azure_refusals.refusal(self._described.token, attempt):
+            raise ResourceError(refused)
+
     def _refuse_addresses(self, record: Record) -> None:
         for wish in self._cloud.wishes(record.token, _plain(record.inputs)):
             subnet = self._world.find(self._cloud.refers(wish.subnet))
@@ -212,7 +222,15 @@ class Maker:
         record = self._world.find(identity)
         if record is None:
             return
-        changed = {"deleted": None, "evicted": evicted(record)}.get(fault.fault, drifted(record, fault.set))
+        match fault.fault:
+            case "deleted":
+                changed = None
+            case "evicted":
+                changed = evicted(record)
+            case "deallocated":
+                changed = deallocated(record)
+            case _:
+                changed = drifted(record, fault.set)
         if changed is None:
             self._remove(identity)
         else:

@@ -32,7 +32,9 @@ key = compute.VirtualMachineRunCommandByVirtualMachine("key", vm_name=vm.name, r
 pulumi.export("vm", vm.id)
 pulumi.export("private", nic.ip_configurations[0].private_ip_address)
 pulumi.export("public", address.ip_address)
-pulumi.export("key", key.instance_view.output)
+answer = compute.get_virtual_machine_run_command_by_virtual_machine_output(resource_group_name=group.name,
+    vm_name=vm.name, run_command_name=key.name, expand="instanceView")
+pulumi.export("key", answer.instance_view.output)
 pulumi.export("subscription", authorization.get_client_config_output().subscription_id)
 pulumi.export("data", vm.os_profile.custom_data)
 """

@@ -98,3 +98,82 @@ def test_a_stack_moves_to_another_zone(cloud: PlatformStack, nodes: dict[str, An
     settled = cloud.preview()
     assert "to update" not in settled.text
     assert "to replace" not in settled.text
+
+
+def os_disk(cloud: PlatformStack, machine: str) -> dict[str, Any]:
+    profile: Any = cloud.record(machine).inputs["storageProfile"]
+    found: dict[str, Any] = profile["osDisk"]
+    return found
+
+
+def test_an_evicted_node_is_kept_by_refresh_and_up(cloud: PlatformStack) -> None:
+    cloud.put("azure-a100", **SPOT)
+    assert cloud.up().code == 0
+    before = cloud.outputs()
+    cloud.faults({"fault": "evicted", "name": "opt-gpu-0"}, {"fault": "deallocated", "name": "opt-head"})
+    assert cloud.refresh().code == 0
+    assert "diskSizeGB" not in os_disk(cloud, "opt-gpu-0")
+    planned = cloud.preview()
+    assert "to replace" not in planned.text, planned.text
+    assert "to update" not in planned.text, planned.text
+    again = cloud.up()
+    assert again.code == 0, again.text
+    # Machines that are not running do not answer with their keys, and that alone is no failure.
+    assert cloud.outputs()["keys"] == ["", "", before["keys"][2]]
+    # A machine that is not running can be replaced, and the new one has a whole disk.
+    cloud.put("azure-a100", **SPOT, word="second")
+    replaced = cloud.up()
+    assert replaced.code == 0, replaced.text
+    assert os_disk(cloud, "opt-gpu-0")["diskSizeGB"] == 256
+    assert all(cloud.outputs()["keys"])
+
+
+def test_a_head_that_was_stopped_and_started_is_unchanged(cloud: PlatformStack) -> None:
+    cloud.put("azure-a100")
+    assert cloud.up().code == 0
+    cloud.faults({"fault": "deallocated", "name": "opt-head"})
+    assert cloud.refresh().code == 0
+    # Azure's answers have the facts of the disks again, and the plugin adds them to the inputs.
+    facts = {"diskSizeGB": 256, "managedDisk.storageAccountType": "Premium_LRS"}
+    disks = ("storageProfile.osDisk", "storageProfile.dataDisks[0]")
+    again = {f"{disk}.{name}": value for disk in disks for name, value in facts.items()}
+    cloud.faults({"fault": "drifted", "name": "opt-head", "set": again})
+    assert cloud.refresh().code == 0
+    planned = cloud.preview()
+    assert "to update" not in planned.text, planned.text
+    assert "to replace" not in planned.text, planned.text
+
+
+def test_a_node_that_is_not_running_can_be_removed(cloud: PlatformStack) -> None:
+    cloud.put("azure-a100", **SPOT)
+    assert cloud.up().code == 0
+    cloud.faults({"fault": "evicted", "name": "opt-gpu-1"})
+    assert cloud.refresh().code == 0
+    cloud.put("azure-a100", **SPOT, nodes__gpu__count=1)
+    fewer = cloud.up()
+    assert fewer.code == 0, fewer.text
+    assert cloud.kinds.count("VirtualMachineRunCommandByVirtualMachine") == 2
+
+
+def test_a_larger_boot_disk_replaces_the_machines(cloud: PlatformStack) -> None:
+    cloud.put("azure-a100")
+    assert cloud.up().code == 0
+    cloud.put("azure-a100", platform__boot_disk_gib=512)
+    up = cloud.up()
+    assert up.code == 0, up.text
+    assert [os_disk(cloud, name)["diskSizeGB"] for name in ("opt-head", "opt-gpu-0")] == [512, 512]
+
+
+def test_a_smaller_shared_disk_is_refused_before_any_change(cloud: PlatformStack) -> None:
+    cloud.put("azure-a100")
+    assert cloud.up().code == 0
+    before = list(cloud.world.records())
+    cloud.put("azure-a100", word="second", storage__shared__size_gib=512)
+    refused = cloud.up()
+    assert refused.code != 0
+    assert "cluster.storage.shared.size_gib: the disk has 1024 GiB" in refused.text
+    assert list(cloud.world.records()) == before
+    cloud.put("azure-a100", storage__shared__size_gib=2048)
+    larger = cloud.up()
+    assert larger.code == 0, larger.text
+    assert cloud.record("opt-shared").inputs["diskSizeGB"] == 2048
