@@ -202,7 +202,7 @@ class Apt:
         if command[0] == "dpkg-query":
             said = "installed" if command[-1] in self.there else ""
         elif command[:2] == ("apt-get", "-s"):
-            said = "".join(f"Purg {name} [1.0]\n" for name in sorted(self.takes))
+            said = "".join(f"Remv {name} [1.0]\n" for name in sorted(self.takes))
         return subprocess.CompletedProcess(command, 0, said, "")
 
     def changes(self) -> list[str]:
@@ -225,19 +225,17 @@ def test_packages_that_came_go_and_those_driven_out_return(machine: Machine, mon
     assert changes == ["purge munge pdsh", "--no-install-recommends install ntp"]
 
 
+def test_a_package_whose_configuration_was_there_is_not_purged(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (machine.ledger / "notes").write_text("package:pdsh\tabsent\npackage:munge\tconfig\n")
+    apt = Apt({"pdsh", "munge"}, {"pdsh", "munge"})
+    monkeypatch.setattr(GIVE_BACK, "run", apt)
+    assert GIVE_BACK.restore_packages(GIVE_BACK.Ledger(machine.ledger)) == []
+    assert apt.changes() == ["remove munge", "purge pdsh"]
+
+
 def test_packages_that_others_need_now_stay(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     stay, changes = packages(machine, monkeypatch, {"pdsh", "munge", "their-slurm"})
     assert stay == ["munge", "pdsh"]
     assert changes == []
-
-
-def test_remember_notes_what_an_installation_brings(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = machine.root / "dpkg-query"
-    fake.write_text("#!/bin/sh\nprintf 'ii package:a\\n'\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{machine.root}:/usr/bin:/bin")
-    machine.remember("--before-packages")
-    fake.write_text("#!/bin/sh\nprintf 'ii package:b\\nrc package:c\\n'\n")
-    machine.remember("--before-packages")  # again, after an installation that was cut short: the first stays
-    machine.remember("--after-packages")
-    assert (machine.ledger / "notes").read_text() == "package:b\tabsent\npackage:a\tremoved\n"

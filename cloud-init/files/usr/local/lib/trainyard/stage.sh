@@ -26,6 +26,12 @@ has_slurm() { [[ $TRAINYARD_SCHEDULER == slurm ]]; }
 # A machine that existed before the cluster keeps a ledger of what it was like, and goes back to its owner so.
 readonly ledger=/var/lib/trainyard/borrowed
 is_borrowed() { [[ -d $ledger ]]; }
+if is_borrowed; then
+  # Every apt-get of a stage notes, under apt's lock, what it installs.
+  export APT_CONFIG=$ledger/apt.conf
+  # needrestart 3.5 in mode "a" restarts the owner's services; its apt hook ends early where this is set.
+  export NEEDRESTART_SUSPEND=1
+fi
 # remember PATH...: before the first change to it. Nothing to do on a machine that the platform made.
 remember() { ! is_borrowed || "$ledger/remember" "$@"; }
 

@@ -1,0 +1,84 @@
+"""A folder with a real dpkg database and an archive of small packages, which the real apt-get and dpkg change."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.platforms.recording import ROOT
+
+NODE = ROOT / "components" / "platforms" / "hosts" / "node"
+TOOLS = ("apt-get", "dpkg", "dpkg-deb", "dpkg-query", "dpkg-scanpackages")
+USABLE = all(map(shutil.which, TOOLS)) and os.geteuid() == 0
+"""dpkg gives files to root, so only root can run it."""
+
+ADD_USER = "#!/bin/sh\ngrep -q '^munge:' $DPKG_ROOT/etc/passwd || echo 'munge:x:998:998::/:' >>$DPKG_ROOT/etc/passwd\n"
+
+
+class Machine:
+    """`root` is the machine's /; `ledger` is the folder of `remember`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.ledger, self.archive = folder / "root", folder / "ledger", folder / "archive"
+        for path in ("var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/apt/lists/partial", "etc/apt", "tmp",
+                     "var/cache/apt/archives/partial", "var/log/apt"):  # fmt: skip
+            (self.root / path).mkdir(parents=True)
+        (self.root / "var/lib/dpkg/status").touch()
+        for path in (self.ledger, self.archive):
+            path.mkdir()
+        self.accounts = self.root / "etc/passwd"
+        self.accounts.write_text("root:x:0:0::/:\nowner:x:1001:1001::/:\n")
+        (self.root / "etc/group").write_text("root:x:0:\n")
+        program = self.ledger / "remember"
+        program.write_text((NODE / "remember").read_text().replace('"/etc/$kind"', f'"{self.root}/etc/$kind"'))
+        program.chmod(0o755)
+        self._write_apt_conf()
+        (folder / "sources.list").write_text(f"deb [trusted=yes] file:{self.archive} ./\n")
+
+    def _write_apt_conf(self) -> None:
+        """Write apt.conf as `lease` does, by its own function."""
+        text = (NODE / "lease").read_text()
+        function = text[text.index("watch_apt() {") : text.index("\n}\n", text.index("watch_apt() {")) + 3]
+        subprocess.run(["bash", "-euc", f"ledger={self.ledger}\n{function}watch_apt"], check=True)
+
+    def package(self, name: str, *fields: str, post_install: str = "", file: str = "") -> None:
+        """Add a package to the archive. `file`: the path of its only file, its own by default."""
+        made = self.archive.parent / "made" / name
+        (made / "DEBIAN").mkdir(parents=True)
+        head = [f"Package: {name}", "Version: 1", "Architecture: all", "Maintainer: t <t@t>", "Description: t"]
+        (made / "DEBIAN" / "control").write_text("\n".join([*head, *fields, ""]))
+        if post_install:
+            (made / "DEBIAN" / "postinst").write_text(post_install)
+            (made / "DEBIAN" / "postinst").chmod(0o755)
+        content = made / (file or f"usr/share/{name}")
+        content.parent.mkdir(parents=True)
+        content.write_text(name)
+        if content.parts[-2] == "etc":
+            (made / "DEBIAN" / "conffiles").write_text(f"/etc/{content.name}\n")
+        subprocess.run(["dpkg-deb", "-b", made, self.archive], check=True, capture_output=True)
+        listed = subprocess.run(
+            ["dpkg-scanpackages", "."], cwd=self.archive, check=True, capture_output=True, text=True
+        ).stdout
+        (self.archive / "Packages").write_text(listed)
+
+    def apt(self, *words: str, ours: bool) -> subprocess.CompletedProcess[str]:
+        """Run apt-get; `ours`: as a stage of the bring-up does."""
+        state = self.root / "var/lib/dpkg/status"
+        options = [
+            f"Dir={self.root}", f"Dir::State::status={state}", "Dir::Etc::sourceparts=-", "Dir::Etc::parts=-",
+            f"Dir::Etc::sourcelist={self.root.parent}/sources.list", f"DPkg::Options::=--root={self.root}",
+            "DPkg::Options::=--force-script-chrootless", "APT::Sandbox::User=root",
+            "Dir::Bin::Methods=/usr/lib/apt/methods",
+        ]  # fmt: skip
+        environment = {**os.environ, "DPKG_ADMINDIR": str(self.root / "var/lib/dpkg"), "LC_ALL": "C.UTF-8"}
+        if ours:
+            environment["APT_CONFIG"] = str(self.ledger / "apt.conf")
+        argv = ["apt-get", "-q", "-y", *(word for option in options for word in ("-o", option)), *words]
+        return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+    def notes(self) -> set[str]:
+        """Return what the ledger notes, "THING HOW"."""
+        file = self.ledger / "notes"
+        return {line.replace("\t", " ") for line in file.read_text().splitlines()} if file.exists() else set()
