@@ -169,10 +169,36 @@ def test_cards_that_nobody_named_are_those_of_infiniband_that_are_up(
     env = tmp_path / "etc" / "trainyard" / "fabric.env"
     env.parent.mkdir(parents=True)
     env.write_text("NCCL_IB_HCA==of_an_earlier_boot\n")
-    ran = Sandbox(tmp_path, FABRIC, {}).run("35-fabric", RDMA="2")
+    ran = Sandbox(tmp_path, FABRIC, {}).run("35-fabric", RDMA="2", FABRIC="infiniband")
     assert ran.code == code, ran.errors
     if cards:
-        assert env.read_text() == "NCCL_IB_HCA==mlx5_0,mlx5_10\n"
+        assert env.read_text() == "NCCL_IB_HCA==mlx5_0,mlx5_10\nUCX_NET_DEVICES=mlx5_0:1,mlx5_10:1\n"
+
+
+@pytest.mark.parametrize(
+    ("fabric_name", "listed", "found", "warns"),
+    [
+        ("infiniband", "", "mlx5_0,mlx5_1,mlx5_2", True),
+        ("infiniband", "mlx5_0,mlx5_2", "mlx5_0,mlx5_2", False),
+        ("roce", "mlx5_3,mlx5_4", "mlx5_3,mlx5_4", False),
+    ],
+)
+def test_listed_devices_are_the_only_ones_for_collectives(
+    tmp_path: Path, fabric_name: str, listed: str, found: str, warns: bool
+) -> None:
+    layers = {f"mlx5_{index}": "InfiniBand" if index < 3 else "Ethernet" for index in range(6)}
+    files = {f"sys/class/infiniband/{name}/ports/1/link_layer": layer for name, layer in layers.items()}
+    files |= {f"sys/class/infiniband/{name}/ports/1/state": "4: ACTIVE" for name in layers}
+    files |= {"etc/trainyard/fabric.env": "", "sys/module/nvidia/version": "580.1"}
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(f"{text}\n")
+    env = {"RDMA": "2", "FABRIC": fabric_name, "RDMA_DEVICES": listed, "TEST_BORROWED": "1"}
+    ran = Sandbox(tmp_path, FABRIC, {}).run("35-fabric", **env)
+    assert ran.code == 0, ran.errors
+    assert f"NCCL_IB_HCA=={found}\n" in (tmp_path / "etc/trainyard/fabric.env").read_text()
+    assert any("WARNING" in line for line in ran.said) == warns
+    assert "modprobe nvidia-peermem" in ran.commands
 
 
 @pytest.mark.parametrize(("second", "code"), [("4: ACTIVE", 0), ("1: DOWN", 1)])

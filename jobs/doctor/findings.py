@@ -56,6 +56,13 @@ class Examined:
 Check = Callable[[Examined], Iterator[Finding]]
 
 
+def rdma_layer(fabric: str) -> str | None:
+    """Return the link layer of the RDMA ports that collectives use, as the kernel names it; None without RDMA."""
+    if fabric.startswith("infiniband"):
+        return "InfiniBand"
+    return "Ethernet" if fabric == "roce" else None
+
+
 def odd_ones(values: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """Yield (name, its value, the usual value) of those that differ from most; of a draw, the first is usual."""
     usual = Counter(values.values()).most_common(1)

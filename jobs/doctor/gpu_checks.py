@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from jobs.doctor.findings import Examined, Finding, odd_ones
+from jobs.doctor.findings import Examined, Finding, odd_ones, rdma_layer
+from jobs.doctor.reports import HostReport
 
 _FABRIC_MANAGER = "`yard ssh {node} --admin -- sudo systemctl restart nvidia-fabricmanager`"
 _PORT_FIELDS = 3
-_RDMA = "InfiniBand"
-"""The link layer of a port that counts; a card's other ports may carry Ethernet."""
 
 
 def check_gpus(examined: Examined) -> Iterator[Finding]:
@@ -28,7 +27,7 @@ def check_gpus(examined: Examined) -> Iterator[Finding]:
 
 
 def check_driver(examined: Examined) -> Iterator[Finding]:
-    """One driver on all workers; where there is NVSwitch, a fabric manager of that very version at work."""
+    """One driver on all workers; GPUDirect RDMA on an RDMA fabric; with NVSwitch, a fabric manager of that version."""
     versions = {report.name: report.value("driver", "version") for report in examined.workers}
     for name, version, usual in odd_ones({name: version for name, version in versions.items() if version}):
         yield Finding(
@@ -56,6 +55,8 @@ def check_driver(examined: Examined) -> Iterator[Finding]:
                 cause="GPUs behind NVSwitch refuse work without it (error 802: system not yet initialized)",
                 fix=_FABRIC_MANAGER.format(node=report.name),
             )
+
+    yield from _gpu_memory_reached(examined)
 
 
 def check_faults(examined: Examined) -> Iterator[Finding]:
@@ -100,25 +101,39 @@ def check_topology(examined: Examined) -> Iterator[Finding]:
             )
 
 
+def _gpu_memory_reached(examined: Examined) -> Iterator[Finding]:
+    """On an RDMA fabric the cards reach GPU memory, by nvidia-peermem or DMA-BUF, and not through the processor."""
+    fabric = {node.name: node.fabric for node in examined.cluster.nodes}
+    for report in examined.workers:
+        has_driver, direct = report.value("driver", "version"), report.value("driver", "direct")
+        if has_driver and not direct and rdma_layer(fabric[report.name]):
+            yield Finding(
+                probe="driver",
+                node=report.name,
+                what="its RDMA cards cannot reach GPU memory",
+                cause="nvidia-peermem is not loaded, and the driver is not the open one, which has DMA-BUF",
+                fix=f"`sudo modprobe nvidia-peermem` on {report.name}, or install the open kernel modules",
+            )
+
+
 def check_infiniband(examined: Examined) -> Iterator[Finding]:
     """On an RDMA fabric there are ports, they are up, and as fast as those of the other nodes."""
     fabric = {node.name: node.fabric for node in examined.cluster.nodes}
     ports = {
-        report.name: {row[0]: row[1:] for row in report.of("infiniband") if len(row) > _PORT_FIELDS}
+        report.name: _rdma_ports(report, layer)
         for report in examined.workers
-        if fabric[report.name].startswith("infiniband")
+        if (layer := rdma_layer(fabric[report.name]))
     }
     for name, found in ports.items():
-        rdma = {port: facts for port, facts in found.items() if facts[2] == _RDMA}
-        if not rdma:
+        if not found:
             yield Finding(
                 probe="infiniband",
                 node=name,
-                what=f"it has no InfiniBand port, its fabric is {fabric[name]}",
+                what=f"it has no {rdma_layer(fabric[name])} port, its fabric is {fabric[name]}",
                 cause="the cards' driver is not loaded, or the machine has none",
                 fix=f"`dmesg | grep mlx5` on {name}; use an image with the cards' driver",
             )
-        for port, facts in rdma.items():
+        for port, facts in found.items():
             if not facts[0].endswith("ACTIVE"):
                 yield Finding(
                     probe="infiniband",
@@ -130,11 +145,22 @@ def check_infiniband(examined: Examined) -> Iterator[Finding]:
     yield from _unequal_rates(ports)
 
 
+def _rdma_ports(report: HostReport, layer: str) -> dict[str, tuple[str, ...]]:
+    """Return (state, rate, link layer) of each port for collectives: those of NCCL_IB_HCA, where it has names."""
+    settings = {row[1]: row[2] for row in report.of("settings") if row[0] == "fabric"}
+    named = settings.get("NCCL_IB_HCA", "")
+    listed = named.removeprefix("=").split(",") if named.startswith("=") else []
+    return {
+        row[0]: row[1:]
+        for row in report.of("infiniband")
+        if len(row) > _PORT_FIELDS and row[3] == layer and (not listed or row[0].partition("/")[0] in listed)
+    }
+
+
 def _unequal_rates(ports: Mapping[str, Mapping[str, tuple[str, ...]]]) -> Iterator[Finding]:
     rates = {}
     for name, found in ports.items():
-        up = [facts[1] for facts in found.values() if facts[0].endswith("ACTIVE") and facts[2] == _RDMA]
-        rates[name] = ", ".join(sorted(up))
+        rates[name] = ", ".join(sorted(facts[1] for facts in found.values() if facts[0].endswith("ACTIVE")))
     for name, rate, usual in odd_ones({name: rate for name, rate in rates.items() if rate}):
         yield Finding(
             probe="infiniband",

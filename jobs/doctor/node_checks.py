@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from jobs.doctor.findings import Examined, Finding, odd_ones
+from jobs.doctor.findings import Examined, Finding, odd_ones, rdma_layer
 
 _REBOOT = "`yard ssh {node} --admin -- sudo systemctl restart trainyard-bootstrap` runs its stages again"
 _CLOCK_OFFSET_SECONDS = 0.5
@@ -70,14 +70,16 @@ def check_mounts(examined: Examined) -> Iterator[Finding]:
 
 
 def check_clock(examined: Examined) -> Iterator[Finding]:
-    """chrony steers every clock, and all show the same time when asked at once."""
+    """chrony or systemd-timesyncd steers every clock, and all show the same time when asked at once."""
     head = examined.head
     head_now = _seconds(head.value("clock", "now")) if head else None
     for report in examined.answered:
         fix = f"`yard ssh {report.name} --admin -- sudo chronyc makestep`, then look at `chronyc sources` there"
         row = next((row for row in report.of("clock") if row[0] == "chrony"), ("chrony", "", ""))
         offset, leap = _seconds(row[1]), row[2]
-        if offset is None or leap in {"", "Not synchronised"}:
+        if offset is None and report.value("clock", "synchronised") == "yes":
+            pass  # systemd-timesyncd, on an existing host
+        elif offset is None or leap in {"", "Not synchronised"}:
             what, cause = "its clock is not steered", "chrony is down or has no source; the head must answer on UDP 123"
             yield Finding(probe="clock", node=report.name, what=what, cause=cause, fix=fix)
         elif abs(offset) > _CLOCK_OFFSET_SECONDS:
@@ -154,7 +156,7 @@ def check_memlock(examined: Examined) -> Iterator[Finding]:
     """A rank may lock all memory: RDMA registers its buffers. Under ssh's limits only RDMA is worth a finding."""
     fabric = {node.name: node.fabric for node in examined.cluster.nodes}
     for name, limit in (row for report in examined.answered for row in report.of("memlock")):
-        if limit == "unlimited" or not (examined.has_slurm or fabric[name].startswith("infiniband")):
+        if limit == "unlimited" or not (examined.has_slurm or rdma_layer(fabric[name])):
             continue
         cause = "slurmd runs without LimitMEMLOCK=infinity, or PropagateResourceLimits passes on a login's limit"
         fix = _REBOOT.format(node=name) + ", and restart slurmd there"

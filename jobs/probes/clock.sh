@@ -3,6 +3,7 @@
 clock_facts() {
   local fields
   IFS=, read -r -a fields < <(timeout 10 chronyc -c tracking 2>/dev/null) || true
+  report clock synchronised "$(timeout 10 timedatectl show -p NTPSynchronized --value 2>/dev/null)"
   report clock chrony "${fields[4]:-}" "${fields[13]:-}"
 }
 

@@ -2,7 +2,9 @@
 # The daemons of this role.
 # shellcheck disable=SC2154
 services_facts() {
-  local units=(chrony ssh) states index
+  local units=(ssh) states index
+  # The clock of a borrowed machine is kept by whatever its owner chose.
+  [[ -d /var/lib/trainyard/borrowed ]] || units+=(chrony)
   [[ $scheduler != slurm ]] || units+=(munge)
   if [[ $self == "$head" ]]; then
     units+=(nfs-server)

@@ -20,6 +20,7 @@ REAL_GPUS = [
     "driver\tversion\t580.159",
     "driver\tmanager\t580.159",
     "driver\tmanaged\tactive",
+    "driver\tdirect\tnvidia-peermem",
     FAULTLESS,
     ROW,
     "topology\tGPU1\tNV18 X",
@@ -129,6 +130,7 @@ SICK: dict[str, list[Sickness]] = {
     ],
     "clock": [
         (FIRST, CHRONY, "clock\tchrony\t\t", FIRST, "not steered"),
+        (FIRST, CHRONY, "clock\tsynchronised\tno", FIRST, "not steered"),
         (FIRST, CHRONY, "clock\tchrony\t0.0\tNot synchronised", FIRST, "not steered"),
         (FIRST, CHRONY, "clock\tchrony\t-3.25\tNormal", FIRST, "off by -3.2 s"),
         (SECOND, "clock\tnow\t1795246299.702", "clock\tnow\t1795246699.702", SECOND, "head's by +400 s"),
@@ -202,6 +204,7 @@ SICK: dict[str, list[Sickness]] = {
     ],
     "driver": [
         (FIRST, "driver\tmanaged\tactive", "driver\tmanaged\tfailed", FIRST, "its fabric manager is failed"),
+        (FIRST, "driver\tdirect\tnvidia-peermem", "", FIRST, "RDMA cards cannot reach GPU memory"),
         (FIRST, "driver\tmanager\t580.159", "driver\tmanager\t570.1", FIRST, "fabric manager 570.1 and driver"),
         (
             SECOND,

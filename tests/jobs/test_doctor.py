@@ -14,7 +14,7 @@ from jobs.doctor.command import report
 from jobs.doctor.findings import Examined, Finding
 from jobs.doctor.reports import HostReport, parse_report, peer_lines
 from jobs.facts import Cluster, Transport
-from tests.jobs.doctor_words import FIRST, HEAD, ROW, SECOND, SICK, healthy
+from tests.jobs.doctor_words import CHRONY, FIRST, HEAD, ROW, SECOND, SICK, healthy
 
 
 @pytest.fixture
@@ -175,3 +175,33 @@ def test_a_node_without_its_plugin_or_daemon_is_named(local: Cluster, lines_of_s
     lines[SECOND] += lines_of_second
     [found] = CHECKS["containers"](examined(replace(local, nodes=nodes, transport=transport), lines))
     assert (found.node, found.what) == (SECOND, what)
+
+
+def test_a_clock_that_timesyncd_keeps_is_right(local: Cluster) -> None:
+    lines = healthy()
+    lines[FIRST] = ["clock\tsynchronised\tyes" if said == CHRONY else said for said in lines[FIRST]]
+    assert list(CHECKS["clock"](examined(local, lines))) == []
+
+
+def test_open_kernel_modules_replace_peermem(local: Cluster) -> None:
+    lines = healthy()
+    lines[FIRST] = [said.replace("nvidia-peermem", "dma-buf") for said in lines[FIRST]]
+    assert list(CHECKS["driver"](examined(local, lines))) == []
+
+
+def test_a_storage_port_is_not_judged_with_those_for_collectives(local: Cluster) -> None:
+    lines = healthy()
+    storage = "infiniband\tmlx5_1/1\t1: DOWN\t40 Gb/sec (4X QDR)\tInfiniBand"
+    lines[FIRST] += ["settings\tfabric\tNCCL_IB_HCA\t=mlx5_ib0", storage]
+    assert list(CHECKS["infiniband"](examined(local, lines))) == []
+
+
+def test_ports_of_roce_are_ethernet(local: Cluster) -> None:
+    roce = replace(local, nodes=tuple(replace(node, fabric="roce") for node in local.nodes))
+    lines = healthy()
+    for name in (FIRST, SECOND):
+        lines[name] = [said.replace("NDR)\tInfiniBand", "NDR)\tEthernet") for said in lines[name]]
+        lines[name] += ["settings\tfabric\tNCCL_IB_HCA\t=mlx5_ib0"]
+    assert list(CHECKS["infiniband"](examined(roce, lines))) == []
+    lines[FIRST] = [said.replace("4: ACTIVE", "1: DOWN") for said in lines[FIRST]]
+    assert [finding.node for finding in CHECKS["infiniband"](examined(roce, lines))] == [FIRST]
