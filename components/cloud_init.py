@@ -49,6 +49,8 @@ class SharedFiles:
     """The domain of user names that NFSv4 clients must use; empty: their own."""
     disk: str = ""
     """The head's block device that holds them and outlives the head; empty: its root disk."""
+    folder: str = ""
+    """A folder of the head that becomes its /shared, on another disk perhaps; empty: /shared itself."""
 
 
 _ON_HEAD = SharedFiles()
@@ -104,11 +106,13 @@ def node_env(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = _ON_HEAD) 
             "TRAINYARD_DRIVER": plan.image.versions.get("driver", ""),
             "TRAINYARD_FABRIC": machine.fabric,
             "TRAINYARD_RDMA": str(machine.rdma),
+            "TRAINYARD_RDMA_DEVICES": ",".join(machine.rdma_devices),
             "TRAINYARD_OS": plan.image.os,
             "TRAINYARD_SHARED_SOURCE": shared.source,
             "TRAINYARD_SHARED_DOMAIN": shared.id_domain,
             "TRAINYARD_SHARED_NFS": shared.nfs,
             "TRAINYARD_SHARED_DISK": shared.disk if host.role is Role.HEAD else "",
+            "TRAINYARD_SHARED_FOLDER": shared.folder if host.role is Role.HEAD else "",
         }
     )
 

@@ -219,12 +219,14 @@ class SharedStorageSpec(Model):
         Field(pattern=r"^/[A-Za-z0-9._/-]{0,200}$", description="must be an absolute path", examples=["/export"]),
     ] = None
 
+    """What `external` exports; or, on existing hosts, the folder of the head that becomes /shared."""
+
     @model_validator(mode="after")
     def _address_of_external(self) -> Self:
-        given = {self.address is not None, self.path is not None}
-        if given != {self.kind == "external"}:
+        external, given = self.kind == "external", self.path is not None
+        if (self.address is not None) != external or (given != external and not (given and self.kind == "head_nfs")):
             raise RuleError(
-                "address and path belong to kind: external, and to it alone",
+                "address belongs to kind: external, path to kind: external and kind: head_nfs",
                 "write {kind: external, address: 10.0.0.9, path: /export}",
             )
         return self

@@ -58,6 +58,14 @@ def stored(provider: str, size_gib: int) -> Planned:
     return Planned(spec=spec, plan=plan_cluster(spec, machines(provider), images()[spec.platform.image]))
 
 
+def folder(stack: str) -> Planned:
+    """A plan of a stack whose stack file names a folder for /shared."""
+    text = stack_text(stack, storage__shared={"kind": "head_nfs", "path": "/raid/trainyard"})
+    spec = ClusterSpec.model_validate(yaml.safe_load(text)["config"]["trainyard:cluster"])
+    known = spec.platform.known_machines()
+    return Planned(spec=spec, plan=plan_cluster(spec, known, images()[spec.platform.image]))
+
+
 def pinned(fabric_manager: str = "1.3", **versions: str) -> Planned:
     """A plan whose image has these versions."""
     found = planned()
@@ -99,6 +107,7 @@ PLAN_CASES: dict[str, tuple[Planned, Planned, str]] = {
     "platform-fits": (planned(), planned(count=33), "cluster.nodes.gpu.count"),
     "user-data-fits": (planned(), planned(), "cluster.platform"),
     "disk-size": (stored("azure", 32767), stored("azure", 32768), "cluster.storage.shared.size_gib"),
+    "shared-path": (folder("lambda-a6000"), folder("gcp-a2"), "cluster.storage.shared.path"),
     "image-versions": (pinned(driver="1.2", fabric_manager="1.2"), pinned(driver="1.2"), "cluster.platform.image"),
     "within-budget": (priced(limit=62.69), priced(limit=62.68), "cluster.limits.max_usd_per_hour"),
     "limit-can-be-kept": (priced(limit=70), priced(limit=70, head="n2-standard-8"), "cluster.limits.max_usd_per_hour"),

@@ -129,3 +129,31 @@ def test_the_hostfile_of_a_borrowed_head_is_its_owners_again(tmp_path: Path, was
     ran = Sandbox(tmp_path, (), {}).run("75-hostfile", ROLE="head", TEST_BORROWED=str(ledger))
     assert ran.code == 0, ran.errors
     assert (file.read_text() if file.exists() else None) == left
+
+
+@pytest.mark.parametrize(("was", "kept"), [("yes", True), ("no", False)])
+def test_an_nfs_server_that_was_running_keeps_its_settings(tmp_path: Path, was: str, kept: bool) -> None:
+    ledger = tmp_path / "ledger"
+    ledger.mkdir()
+    (ledger / "notes").write_text(f"unit:nfs-server.service\tenabled={was} active={was}\n")
+    env = {**ON_DISK, "SHARED_DISK": "", "TEST_BORROWED": str(ledger)}
+    ran = storage(tmp_path, "0 ").run("50-storage", **env)
+    assert ran.code == 0, ran.errors
+    assert (tmp_path / "etc/nfs.conf.d/trainyard.conf").exists() != kept
+
+
+def test_a_folder_of_another_disk_becomes_shared(tmp_path: Path) -> None:
+    folder = tmp_path / "srv" / "raid" / "trainyard"
+    folder.mkdir(parents=True)
+    env = {**ON_DISK, "SHARED_DISK": "", "SHARED_FOLDER": str(folder), "TEST_BORROWED": str(tmp_path)}
+    ran = storage(tmp_path, "0 ").run("50-storage", **env)
+    assert ran.code == 0, ran.errors
+    assert "What=/srv/raid/trainyard\nWhere=/shared\nType=none\nOptions=bind\n" in unit(tmp_path, "shared.mount")
+    assert ran.commands.index("systemctl start shared.mount") < ran.commands.index("systemctl start nfs-server.service")
+
+
+def test_a_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
+    env = {**ON_DISK, "SHARED_DISK": "", "SHARED_FOLDER": f"{tmp_path}/srv/gone", "TEST_BORROWED": str(tmp_path)}
+    ran = storage(tmp_path, "0 ").run("50-storage", **env)
+    assert ran.code == 1
+    assert not (tmp_path / "srv/gone").exists()

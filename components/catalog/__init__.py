@@ -59,10 +59,9 @@ class Machine(Fact):
     """From floors.yaml; None if no source gives any."""
     rdma: int = Field(default=0, ge=0)
     """How many RDMA devices a node must show before collectives may use its fabric."""
-    quotas: dict[str, Count] = Field(default_factory=dict)
     rdma_devices: tuple[str, ...] = ()
     """Their names, where not every device that is up is for collectives."""
-    quotas: dict[str, Count] = {}
+    quotas: dict[str, Count] = Field(default_factory=dict)
     """What one machine takes of which quota; `spot_quotas` if it is bought as Spot."""
     spot_quotas: dict[str, Count] = Field(default_factory=dict)
     unverified: tuple[str, ...] = ()

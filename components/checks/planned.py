@@ -45,6 +45,17 @@ def shared_disk_fits(planned: Planned) -> Iterator[Problem]:
         )
 
 
+def shared_path_served(planned: Planned) -> Iterator[Problem]:
+    """A platform that makes the head puts /shared on a disk of its own; only an existing head has folders to name."""
+    shared = planned.spec.storage.shared
+    if shared.kind == "head_nfs" and shared.path is not None and not planned.plan.borrowed:
+        yield Problem(
+            path="cluster.storage.shared.path",
+            rule=f"head_nfs takes a path on existing hosts only, and {planned.plan.provider} makes its machines",
+            fix="remove it, or use kind: external",
+        )
+
+
 def within_budget(planned: Planned) -> Iterator[Problem]:
     """The known list prices of machines, shared storage and gateway are within the stack's limit."""
     limit = planned.spec.limits.max_usd_per_hour

@@ -149,9 +149,30 @@ def gpus_named(planned: Planned) -> Iterator[Problem]:
         path = f"cluster.platform.machines.{name}"
         if facts.gpus and facts.gpu_type is None:
             yield Problem(path=f"{path}.gpu_type", rule="is missing, and there are GPUs", fix="add `gpu_type: h100`")
-        if (facts.fabric == "infiniband") != (facts.rdma > 0):
+        if (facts.fabric == "ethernet") == (facts.rdma > 0):
             fix = "write how many ports of each host are up, or declare fabric: ethernet"
-            yield Problem(path=f"{path}.rdma", rule="fabric: infiniband and rdma belong together", fix=fix)
+            yield Problem(path=f"{path}.rdma", rule="rdma belongs to fabric: infiniband and fabric: roce", fix=fix)
+
+
+def rdma_devices_known(planned: Planned) -> Iterator[Problem]:
+    """As many devices as the machine types have. On Ethernet, cards for storage and for ssh look alike."""
+    listed = _spec(planned).rdma_devices
+    for machine in {host.machine.name: host.machine for host in planned.plan.hosts if host.machine.rdma}.values():
+        if len(listed) not in {0, machine.rdma}:
+            fix = f"list {machine.rdma} devices, or correct rdma of {machine.name}"
+            rule = f"lists {len(listed)} devices, and {machine.name} has {machine.rdma}"
+            yield Problem(path="cluster.platform.rdma_devices", rule=rule, fix=fix)
+        elif machine.fabric == "roce" and not listed:
+            fix = "list those for collectives, as `rdma link` shows them"
+            rule = f"must name the devices of {machine.name}, whose fabric is roce"
+            yield Problem(path="cluster.platform.rdma_devices", rule=rule, fix=fix)
+
+
+_LEAST_PARTS = 2
+_OTHER_FOLDERS = frozenset(
+    "bin boot dev etc home job lib lib64 proc root run sbin shared sys tmp usr var".split()  # noqa: SIM905
+)
+"""Top-level folders in which the cluster, the system or its users write."""
 
 
 def storage_on_head(planned: Planned) -> Iterator[Problem]:
@@ -160,6 +181,16 @@ def storage_on_head(planned: Planned) -> Iterator[Problem]:
     if kind != "head_nfs":
         yield Problem(
             path="cluster.storage.shared.kind", rule=f"{kind} is not made on hosts that exist", fix="write head_nfs"
+        )
+    folder = planned.spec.storage.shared.path or ""
+    parts = folder.split("/")[1:]
+    if folder and (
+        len(parts) < _LEAST_PARTS or not all(parts) or {".", ".."} & set(parts) or parts[0] in _OTHER_FOLDERS
+    ):
+        yield Problem(
+            path="cluster.storage.shared.path",
+            rule=f"{folder} must be a folder of its own below a disk's, outside the system's folders",
+            fix="write something like /raid/trainyard",
         )
 
 
@@ -186,6 +217,7 @@ RULES: tuple[Check[Planned], ...] = (
     Check(id="hosts-unused", level=Level.ERROR, run=every_host_used),
     Check(id="hosts-head-works", level=Level.ERROR, run=head_may_work),
     Check(id="hosts-machine", level=Level.ERROR, run=gpus_named),
+    Check(id="hosts-rdma-devices", level=Level.ERROR, run=rdma_devices_known),
     Check(id="hosts-storage", level=Level.ERROR, run=storage_on_head),
     Check(id="hosts-unconfined", level=Level.WARNING, run=jobs_confined),
 )

@@ -95,10 +95,10 @@ class MachineFacts(Model):
             examples=["h100"],
         ),
     ] = None
-    fabric: Annotated[Literal["ethernet", "infiniband"], Field(examples=["ethernet"])] = "ethernet"
+    fabric: Annotated[Literal["ethernet", "infiniband", "roce"], Field(examples=["ethernet"])] = "ethernet"
     """What collectives use; the bring-up looks whether it is there."""
     rdma: Annotated[int, Field(ge=0, le=64, strict=True, description="must be a whole number", examples=[8])] = 0
-    """How many InfiniBand ports must be up."""
+    """How many RDMA ports must be up."""
 
     def machine(self, name: str) -> Machine:
         """Return it as the catalog would."""
@@ -143,6 +143,19 @@ class Spec(PlatformSpec):
         ),
     ]
     """Machine types of these hosts that the catalog does not have."""
+    rdma_devices: Annotated[
+        tuple[
+            Annotated[
+                str,
+                Field(
+                    pattern=r"^[A-Za-z0-9_]{1,32}$", description="must be a name that `ibstat -l` or `rdma link` shows"
+                ),
+            ],
+            ...,
+        ],
+        Field(examples=[["mlx5_0", "mlx5_3"]]),
+    ] = ()
+    """RDMA devices for collectives, the same on every host; without them, every InfiniBand port that is up."""
     keep_files: bool = True
     """Whether what people made in /shared and in the job user's home stays on the head when the cluster goes."""
 
@@ -158,7 +171,9 @@ class Spec(PlatformSpec):
     def known_machines(self) -> Mapping[str, Machine]:
         """See PlatformSpec. A type of the stack file comes before one of the catalog."""
         own = {name: facts.machine(name) for name, facts in self.machines.items()}
-        return {**catalog_machines(self.provider), **own}
+        known = {**catalog_machines(self.provider), **own}
+        chosen = {"rdma_devices": self.rdma_devices}
+        return {name: kind.model_copy(update=chosen if kind.rdma else {}) for name, kind in known.items()}
 
     def existing(self) -> Mapping[str, IPv4Address]:
         """See PlatformSpec."""

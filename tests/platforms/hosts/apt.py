@@ -17,6 +17,25 @@ USABLE = all(map(shutil.which, TOOLS)) and os.geteuid() == 0
 ADD_USER = "#!/bin/sh\ngrep -q '^munge:' $DPKG_ROOT/etc/passwd || echo 'munge:x:998:998::/:' >>$DPKG_ROOT/etc/passwd\n"
 
 
+def add_package(archive: Path, name: str, *fields: str, post_install: str = "", file: str = "") -> None:
+    """Build a package and index it in an archive. `file`: the path of its only file, one of its own by default."""
+    made = archive.parent / "made" / name
+    (made / "DEBIAN").mkdir(parents=True)
+    head = [f"Package: {name}", "Version: 1", "Architecture: all", "Maintainer: t <t@t>", "Description: t"]
+    (made / "DEBIAN" / "control").write_text("\n".join([*head, *fields, ""]))
+    if post_install:
+        (made / "DEBIAN" / "postinst").write_text(post_install)
+        (made / "DEBIAN" / "postinst").chmod(0o755)
+    content = made / (file or f"usr/share/{name}")
+    content.parent.mkdir(parents=True)
+    content.write_text(name)
+    if content.parts[-2] == "etc":
+        (made / "DEBIAN" / "conffiles").write_text(f"/etc/{content.name}\n")
+    subprocess.run(["dpkg-deb", "-Zgzip", "-b", made, archive], check=True, capture_output=True)
+    listed = subprocess.run(["dpkg-scanpackages", "."], cwd=archive, check=True, capture_output=True, text=True)
+    (archive / "Packages").write_text(listed.stdout)
+
+
 class Machine:
     """`root` is the machine's /; `ledger` is the folder of `remember`."""
 
@@ -26,8 +45,8 @@ class Machine:
                      "var/cache/apt/archives/partial", "var/log/apt"):  # fmt: skip
             (self.root / path).mkdir(parents=True)
         (self.root / "var/lib/dpkg/status").touch()
-        for path in (self.ledger, self.archive):
-            path.mkdir()
+        self.ledger.mkdir()
+        self.archive.mkdir()
         self.accounts = self.root / "etc/passwd"
         self.accounts.write_text("root:x:0:0::/:\nowner:x:1001:1001::/:\n")
         (self.root / "etc/group").write_text("root:x:0:\n")
@@ -44,24 +63,8 @@ class Machine:
         subprocess.run(["bash", "-euc", f"ledger={self.ledger}\n{function}watch_apt"], check=True)
 
     def package(self, name: str, *fields: str, post_install: str = "", file: str = "") -> None:
-        """Add a package to the archive. `file`: the path of its only file, its own by default."""
-        made = self.archive.parent / "made" / name
-        (made / "DEBIAN").mkdir(parents=True)
-        head = [f"Package: {name}", "Version: 1", "Architecture: all", "Maintainer: t <t@t>", "Description: t"]
-        (made / "DEBIAN" / "control").write_text("\n".join([*head, *fields, ""]))
-        if post_install:
-            (made / "DEBIAN" / "postinst").write_text(post_install)
-            (made / "DEBIAN" / "postinst").chmod(0o755)
-        content = made / (file or f"usr/share/{name}")
-        content.parent.mkdir(parents=True)
-        content.write_text(name)
-        if content.parts[-2] == "etc":
-            (made / "DEBIAN" / "conffiles").write_text(f"/etc/{content.name}\n")
-        subprocess.run(["dpkg-deb", "-b", made, self.archive], check=True, capture_output=True)
-        listed = subprocess.run(
-            ["dpkg-scanpackages", "."], cwd=self.archive, check=True, capture_output=True, text=True
-        ).stdout
-        (self.archive / "Packages").write_text(listed)
+        """Add a package to the archive."""
+        add_package(self.archive, name, *fields, post_install=post_install, file=file)
 
     def apt(self, *words: str, ours: bool) -> subprocess.CompletedProcess[str]:
         """Run apt-get; `ours`: as a stage of the bring-up does."""

@@ -239,3 +239,32 @@ def test_packages_that_others_need_now_stay(machine: Machine, monkeypatch: pytes
     stay, changes = packages(machine, monkeypatch, {"pdsh", "munge", "their-slurm"})
     assert stay == ["munge", "pdsh"]
     assert changes == []
+
+
+UNITS = {
+    ("slurm", "head"): {"munge", "slurmctld", "slurmdbd", "mariadb", "nfs-server"},
+    ("slurm", "worker"): {"munge", "slurmd"},
+    ("none", "head"): {"nfs-server"},
+    ("none", "worker"): set(),
+}
+
+
+@pytest.mark.parametrize(("scheduler", "role"), UNITS)
+def test_only_services_that_the_bring_up_starts_are_stopped(tmp_path: Path, scheduler: str, role: str) -> None:
+    text = (NODE / "lease").read_text()
+    function = text[text.index("note_units() {") : text.index("\n}\n", text.index("note_units() {")) + 3]
+    fake = tmp_path / "remember"
+    fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    fake.chmod(0o755)
+    given = f"ledger={tmp_path} BORROW_SCHEDULER={scheduler} BORROW_ROLE={role}\n"
+    noted = subprocess.run(["bash", "-euc", f"{given}{function}note_units"], check=True, capture_output=True, text=True)
+    services = {"munge", "slurmctld", "slurmdbd", "slurmd", "mariadb", "nfs-server"}
+    assert {line.removesuffix(".service") for line in noted.stdout.splitlines()} & services == UNITS[scheduler, role]
+
+
+def test_exports_are_withdrawn_from_a_server_that_goes_on(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.write("etc/exports.d/trainyard.exports", "/home/trainer 10.0.0.0/24(rw,sync)\n/shared 10.0.0.0/24(rw)\n")
+    ran = []
+    monkeypatch.setattr(GIVE_BACK, "run", lambda *command, timeout=0: ran.append(command))
+    GIVE_BACK.unexport(GIVE_BACK.Ledger(machine.ledger, machine.root))
+    assert ran == [("exportfs", "-u", "10.0.0.0/24:/home/trainer"), ("exportfs", "-u", "10.0.0.0/24:/shared")]

@@ -41,6 +41,16 @@ def unused() -> dict[str, Any]:
     return section(nodes__gpu__hosts=["lambda-1"])
 
 
+def collectives(kind: str, devices: int, **facts: Any) -> dict[str, Any]:
+    """The stack with hosts of a machine type, and so many RDMA devices."""
+    return section(
+        platform__rdma_devices=[f"mlx5_{index}" for index in range(devices)],
+        platform__machines={"own": {"vcpus": 8, "memory_gib": 64, **facts}},
+        head__machine=kind,
+        nodes__gpu__machine=kind,
+    )
+
+
 FIRST = "cluster.platform.hosts.0"
 SECOND = "cluster.platform.hosts.1"
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -57,6 +67,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         machine(gpus=8, gpu_type="h100", fabric="infiniband", rdma=8),
         machine(gpus=8),
         "cluster.platform.machines.own.gpu_type",
+    ),
+    "hosts-rdma-devices": (
+        collectives("dgx-h100", 8),
+        collectives("dgx-h100", 7),
+        "cluster.platform.rdma_devices",
     ),
     "hosts-storage": (section(), section(storage__shared={"kind": "filestore"}), "cluster.storage.shared.kind"),
     "hosts-unconfined": (section(), section(scheduler="slurm"), "cluster.platform.image"),
@@ -123,3 +138,34 @@ def test_a_head_that_works_is_of_its_groups_machine_type() -> None:
 def test_ports_that_must_be_up_belong_to_infiniband() -> None:
     assert paths(rule("hosts-machine"), machine(rdma=2)) == ["cluster.platform.machines.own.rdma"]
     assert paths(rule("hosts-machine"), machine(fabric="infiniband")) == ["cluster.platform.machines.own.rdma"]
+    assert paths(rule("hosts-machine"), machine(fabric="roce")) == ["cluster.platform.machines.own.rdma"]
+    assert paths(rule("hosts-machine"), machine(fabric="roce", rdma=2)) == []
+
+
+@pytest.mark.parametrize(("devices", "good"), [(0, False), (2, True), (3, False)])
+def test_roce_names_its_devices(devices: int, good: bool) -> None:
+    found = paths(rule("hosts-rdma-devices"), collectives("own", devices, fabric="roce", rdma=2))
+    assert found == ([] if good else ["cluster.platform.rdma_devices"])
+
+
+def test_infiniband_devices_need_no_names() -> None:
+    assert paths(rule("hosts-rdma-devices"), collectives("dgx-h100", 0)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "good"),
+    [
+        ("/raid/trainyard", True),
+        ("/mnt/nvme0/a/b", True),
+        ("/raid", False),
+        ("/shared/x", False),
+        ("/home/x", False),
+        ("/etc/x", False),
+        ("/raid/../etc", False),
+        ("/raid//x", False),
+        ("/raid/x/", False),
+    ],
+)
+def test_the_folder_of_shared_is_one_of_its_own(path: str, good: bool) -> None:
+    found = paths(rule("hosts-storage"), section(storage__shared={"kind": "head_nfs", "path": path}))
+    assert found == ([] if good else ["cluster.storage.shared.path"])

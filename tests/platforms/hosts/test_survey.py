@@ -12,8 +12,9 @@ import pytest
 
 from tests.platforms.recording import ROOT
 
-SURVEY = (ROOT / "components" / "platforms" / "hosts" / "node" / "survey").read_text()
-FOLDERS = "etc|sys|run|shared|var/lib|proc/driver"
+NODE = ROOT / "components" / "platforms" / "hosts" / "node"
+SURVEY = "".join((NODE / name).read_text() for name in ("survey-login", "survey-storage", "survey"))
+FOLDERS = "etc|sys|run|shared|var/lib|proc/driver|proc/fs"
 PLAN = {
     "CLUSTER": "c",
     "NODE": "node1",
@@ -29,6 +30,10 @@ PLAN = {
     "RDMA": "0",
     "PRIVATE_IP": "10.0.0.7",
     "INTERFACE": "",
+    "HEAD_IP": "10.0.0.4",
+    "RDMA_DEVICES": "",
+    "SHARED_FOLDER": "",
+    "SHARED_GIB": "0",
 }
 GPUS = {"GPUS": "8", "GPU_TYPE": "h100"}
 RDMA = {"FABRIC": "infiniband", "RDMA": "2"}
@@ -41,7 +46,8 @@ ANSWERS = {
     "sudo": "",
     "python3": "",
     "id": "echo tester",
-    "nvidia-smi": "for n in 1 2 3 4 5 6 7 8; do echo 'NVIDIA H100 80GB HBM3'; done",
+    "nvidia-smi": "for n in 1 2 3 4 5 6 7 8; do echo 'NVIDIA H100 80GB HBM3, Disabled, Enabled'; done",
+    "df": "echo head; echo /dev/sda1 999999 1 409600 1% /",
     "nv-fabricmanager": "echo 'Fabric Manager version is : 580.1'",
 }
 FILES = {
@@ -57,6 +63,17 @@ def port(name: str, layer: str = "InfiniBand", state: str = "4: ACTIVE") -> dict
     return {f"{folder}/link_layer": f"{layer}\n", f"{folder}/state": f"{state}\n"}
 
 
+def roce(name: str, state: str = "4: ACTIVE") -> dict[str, str]:
+    return port(name, "Ethernet", state)
+
+
+ROCE = {"FABRIC": "roce", "RDMA": "1", "RDMA_DEVICES": "rocep1"}
+MARIADB = "[[ $* == *mariadb ]]"
+NFS = "[[ $* == *nfs-server ]]"
+OUR_DATABASE = {
+    "var/lib/trainyard/borrowed/notes": "ROOT/etc/systemd/system/mariadb.service.d/trainyard.conf\tabsent\n",
+    "var/lib/mysql/slurm_acct_db/x": "",
+}
 NVSWITCH = {"proc/driver/nvidia-nvswitch/devices/.keep": "", "sys/module/nvidia/version": "580.1\n"}
 OURS = {"var/lib/trainyard/borrowed/cluster": "c\n", "var/lib/trainyard/borrowed/role": "head\n"}
 HAD_SLURM = {**OURS, "etc/trainyard/node.env": "TRAINYARD_GPUS=8\nTRAINYARD_SCHEDULER=slurm\n"}
@@ -74,7 +91,7 @@ def survey(
     """Run the survey on a host of these files, whose commands answer so."""
     for path, text in (FILES | files).items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text)
+        (root / path).write_text(text.replace("ROOT", str(root)))
     programs = root / "programs"
     programs.mkdir()
     for name, body in (ANSWERS | answers).items():
@@ -97,13 +114,40 @@ def survey(
         (NVSWITCH, {}, GPUS),
         ({**port("mlx5_0"), **port("mlx5_1")}, {}, RDMA),
         # What the cluster itself brought is no conflict.
-        (OURS, {"systemctl": "exit 0", "getent": "echo x:x:2000:"}, {}),
+        ({**OURS, **OUR_DATABASE}, {"systemctl": "exit 0", "getent": "echo x:x:2000:"}, {}),
         ({"etc/slurm/slurm.conf": ""}, {}, {"SCHEDULER": "none"}),
         (HAD_SLURM, {"systemctl": "exit 0", "squeue": ""}, {"SCHEDULER": "none"}),
         (HAD_SLURM, {"squeue": "echo 7"}, {}),
         (HAD_NONE, {}, {}),
+        ({}, {"getent": "[[ $* == 'group ops' || $* == 'group 1500' ]] && echo ops:x:1500:"}, {}),
+        ({}, {"sshd": "echo allowusers ops@10.0.0.4; echo allowusers trainer; echo denygroups bob"}, {}),
+        ({}, {"sshd": "echo authenticationmethods any; echo authorizedkeysfile .ssh/authorized_keys x"}, {}),
+        ({}, {"systemctl": MARIADB}, {"SCHEDULER": "none"}),
+        ({}, {"systemctl": MARIADB}, {"ROLE": "worker"}),
+        ({**HAD_NONE, **OUR_DATABASE}, {"systemctl": MARIADB}, {}),
+        ({"proc/fs/nfsd/versions": "+3 +4 +4.1 +4.2\n"}, {"systemctl": NFS}, {}),
+        ({**roce("rocep1"), **roce("rocep2", "1: DOWN")}, {}, ROCE),
+        ({}, {}, {"SHARED_GIB": "400"}),
     ],
-    ids=["plain", "gpus", "infiniband", "ours", "no scheduler", "no longer Slurm", "Slurm as before", "Slurm now"],
+    ids=[
+        "plain",
+        "gpus",
+        "infiniband",
+        "ours",
+        "no scheduler",
+        "no longer Slurm",
+        "Slurm as before",
+        "Slurm now",
+        "group of the right number",
+        "allowed to log in",
+        "keys at home",
+        "database and no Slurm",
+        "database on a worker",
+        "database of ours",
+        "NFS server",
+        "RoCE",
+        "enough space",
+    ],
 )
 def test_a_host_as_it_should_be_may_be_taken(
     tmp_path: Path, files: dict[str, str], answers: dict[str, str], plan: dict[str, str]
@@ -112,6 +156,12 @@ def test_a_host_as_it_should_be_may_be_taken(
     assert (done.returncode, done.stderr) == (0, "")
 
 
+ALLOWS = "echo allowusers bob; echo allowusers trainer"
+METHODS = "[[ $* == *user=trainer* ]] || echo authenticationmethods publickey,password"
+CENTRAL = "[[ $* == *user=trainer* ]] || echo authorizedkeysfile /etc/keys/%u"
+MIG = 'for mode in {Dis,Dis,Dis,Dis,Dis,Dis,En,En}abled; do echo "NVIDIA H100, $mode, Enabled"; done'
+FULL = "echo head; [[ ${!#} == /var ]] && echo d 9 9 12 || echo d 9 9 9999"
+EXPORTS = {"etc/exports": "/srv *(rw,fsid=0)\n/x *(ro,fsid=1)\n/y *(fsid=12)\n"}
 IPOIB = {"sys/class/net/eth1/type": "32\n"}
 SLURMD = "[[ $* == *slurmd ]]"
 MYSQL = "[[ $* == *mysql ]]"
@@ -128,13 +178,43 @@ CONFLICTS: list[tuple[str, dict[str, str], dict[str, str], dict[str, str]]] = [
     ("driver 580.1 and fabric manager 570.2", NVSWITCH, {"nv-fabricmanager": "echo 'version is : 570.2'"}, GPUS),
     ("has no card with the address 10.0.0.7", {}, {"ip": "[[ $* != *global* ]] || echo '2: e inet 10.9.9.9/8'"}, {}),
     ("10.0.0.7 is on eth1, not on ib0", {}, {}, {"INTERFACE": "ib0"}),
-    ("shows 1 InfiniBand ports that are up, own has 2", {**port("a"), **port("b", state="1: DOWN")}, {}, RDMA),
-    ("shows 1 InfiniBand ports that are up", {**port("a"), **port("b", layer="Ethernet")}, {}, RDMA),
+    ("shows 1 InfiniBand RDMA ports that are up, own has 2", {**port("a"), **port("b", state="1: DOWN")}, {}, RDMA),
+    ("shows 1 InfiniBand RDMA ports that are up", {**port("a"), **port("b", layer="Ethernet")}, {}, RDMA),
     ("is on eth1, which is InfiniBand, and own declares ethernet", IPOIB, {}, {}),
     ("/etc/hosts gives node1 the address 10.1.1.1", {"etc/hosts": "10.1.1.1 x node1\n"}, {}, {}),
     ("has a user ops already (uid 1001)", {}, {"getent": "[[ $2 == ops ]] && echo ops:x:1001:"}, {}),
     ("uid 2000 is bob's", {}, {"getent": "[[ $* == 'passwd 2000' ]] && echo bob:x:2000:"}, {}),
-    ("sshd_config restricts who may log in (allowusers bob)", {}, {"sshd": "echo allowusers bob"}, {}),
+    ("has a group trainer already (gid 1005)", {}, {"getent": "[[ $* == 'group trainer' ]] && echo t:x:1005:"}, {}),
+    ("not let ops log in with a key of its own (allowusers bob trainer)", {}, {"sshd": ALLOWS}, {}),
+    ("not let trainer log in with a key of its own (denygroups trainer)", {}, {"sshd": "echo denygroups trainer"}, {}),
+    ("let ops log in with a key of its own (authenticationmethods publickey,password)", {}, {"sshd": METHODS}, {}),
+    ("let ops log in with a key of its own (authorizedkeysfile /etc/keys/%u)", {}, {"sshd": CENTRAL}, {}),
+    (
+        "let ops log in with a key of its own (allowusers ops@10.9.9.9)",
+        {},
+        {"sshd": "echo allowusers ops@10.9.9.9"},
+        {},
+    ),
+    ("`sshd -T` fails (line 3: bad)", {}, {"sshd": "echo 'line 3: bad' >&2; exit 255"}, {}),
+    ("has 2 GPUs in MIG mode", {}, {"nvidia-smi": MIG}, GPUS),
+    (
+        "/var has 12 MiB free, the bring-up needs 2048",
+        {},
+        {"df": FULL},
+        {},
+    ),
+    (
+        "the disk of /shared (/) has 400 GiB free, cluster.storage.shared.size_gib asks for 1200",
+        {},
+        {},
+        {"SHARED_GIB": "1200"},
+    ),
+    ("/var/lib/mysql holds databases (wiki)", {"var/lib/mysql/wiki/x": "", "var/lib/mysql/mysql/x": ""}, {}, {}),
+    ("a database server runs here (mariadb)", HAD_NONE, {"systemctl": MARIADB}, {}),
+    ("does not speak NFS 4.2 (+3 +4 -4.2)", {"proc/fs/nfsd/versions": "+3 +4 -4.2\n"}, {"systemctl": NFS}, {}),
+    ("/etc/exports uses fsid=0 fsid=1", {"proc/fs/nfsd/versions": "+4.2 \n", **EXPORTS}, {"systemctl": NFS}, {}),
+    ("shows 0 Ethernet RDMA ports that are up among rocep1, own has 1", roce("rocep2"), {}, ROCE),
+    ("keeps /shared in /shared, and the stack file now names /raid/t", HAD_SLURM, {}, {"SHARED_FOLDER": "/raid/t"}),
     ("another Slurm runs here (slurmd)", {}, {"systemctl": SLURMD}, {"SCHEDULER": "none"}),
     ("slurm.conf of another Slurm", {"etc/slurm/slurm.conf": ""}, {}, {}),
     ("a database server runs here (mysql)", {}, {"systemctl": MYSQL}, {}),
@@ -179,3 +259,58 @@ def test_jobs_without_a_scheduler_stand_in_the_way_of_slurm(tmp_path: Path) -> N
         done = survey(tmp_path, {}, {}, {})
     assert done.returncode == 1
     assert "has jobs (node-node2), and scheduler: slurm would not know of them. Fix: " in done.stderr
+
+
+def test_more_ports_than_the_machine_type_has_are_told(tmp_path: Path) -> None:
+    done = survey(tmp_path, {**port("mlx5_0"), **port("mlx5_1"), **port("mlx5_2")}, {}, RDMA)
+    assert done.returncode == 0
+    assert "note: 3 InfiniBand RDMA ports are up and own has 2: if some lead to storage" in done.stdout
+
+
+def test_persistence_mode_and_a_clock_that_is_not_kept_are_told(tmp_path: Path) -> None:
+    off = "for n in 1 2 3 4 5 6 7 8; do echo 'NVIDIA H100, [N/A], Disabled'; done"
+    done = survey(tmp_path, {}, {"nvidia-smi": off}, GPUS)
+    assert done.returncode == 0
+    assert "note: persistence mode is off on 8 GPUs" in done.stdout
+    assert "note: no time daemon runs" in done.stdout
+
+
+@pytest.fixture
+def raid(tmp_path: Path) -> Path:
+    """A folder that only root can write, as the mount point of a disk."""
+    folder = tmp_path / "raid"
+    folder.mkdir(mode=0o755)
+    tmp_path.chmod(0o755)
+    return folder
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the folders must belong to root")
+def test_a_shared_folder_that_only_root_can_replace_is_good(tmp_path: Path, raid: Path) -> None:
+    done = survey(tmp_path / "host", {}, {}, {"SHARED_FOLDER": f"{raid}/trainyard"})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the folders must belong to root")
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("chmod 0777 raid", "is no folder that only root can replace"),
+        ("chown 1234 raid", "is no folder that only root can replace"),
+        ("mv raid disk; ln -s disk raid", "is no folder that only root can replace"),
+        ("rmdir raid", "has no folder"),
+        ("chmod 1777 raid; mkdir raid/trainyard; chown 1234 raid/trainyard", "raid/trainyard of cluster.storage"),
+    ],
+)
+def test_a_shared_folder_that_others_can_replace_is_refused(
+    tmp_path: Path, raid: Path, change: str, words: str
+) -> None:
+    subprocess.run(["sh", "-euc", change], cwd=tmp_path, check=True)
+    done = survey(tmp_path / "host", {}, {}, {"SHARED_FOLDER": f"{raid}/trainyard"})
+    assert done.returncode == 1
+    assert words in done.stderr
+
+
+def test_a_shared_folder_on_another_server_is_refused(tmp_path: Path, raid: Path) -> None:
+    answers = {"findmnt": "[[ $* == *raid* ]] && echo nfs4 || { [[ $* == *-T* ]] && echo ext4; }", "stat": "echo 0"}
+    done = survey(tmp_path / "host", {}, answers, {"SHARED_FOLDER": f"{raid}/trainyard"})
+    assert "is on nfs4, which the head cannot export" in done.stderr
