@@ -11,6 +11,7 @@ from tests.stage_sandbox import Sandbox
 
 STORAGE = ("systemctl", "exportfs", "mkfs.ext4", "blkid", "systemd-escape", "ssh-keygen", "chown")
 UNITS = {
+    "systemctl is-active": "3 ",
     "systemd-escape --path --suffix=mount /home": "0 home.mount",
     "systemd-escape --path --suffix=mount /shared": "0 shared.mount",
     "systemd-escape --path --suffix=mount /srv": "0 srv-trainyard.mount",
@@ -157,3 +158,15 @@ def test_a_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
     ran = storage(tmp_path, "0 ").run("50-storage", **env)
     assert ran.code == 1
     assert not (tmp_path / "srv/gone").exists()
+
+
+def test_a_folder_that_is_mounted_is_not_mounted_again(tmp_path: Path) -> None:
+    folder = tmp_path / "srv" / "raid" / "trainyard"
+    folder.mkdir(parents=True)
+    (tmp_path / "home/trainer/.ssh").mkdir(parents=True)
+    (tmp_path / "home/trainer/.ssh/id_ed25519").touch()
+    (tmp_path / "shared/jobs").mkdir(parents=True)
+    env = {**ON_DISK, "SHARED_DISK": "", "SHARED_FOLDER": str(folder), "TEST_BORROWED": str(tmp_path)}
+    ran = Sandbox(tmp_path, STORAGE, {**UNITS, "systemctl is-active": "0 "}).run("50-storage", **env)
+    assert ran.code == 0, ran.errors
+    assert "systemctl start shared.mount" not in ran.commands

@@ -52,7 +52,7 @@ systemctl daemon-reload
 first hook creates /run/mysqld, and no tmpfiles.d entry does."""
 
 _OTHERWISE = f"""
-dpkg --purge pdsh
+dpkg --purge pdsh genders
 rm -rf /etc/apt/sources.list /etc/apt/sources.list.d
 mkdir -p {_ARCHIVE}
 touch {_ARCHIVE}/Packages
@@ -184,12 +184,6 @@ def test_the_job_user_reaches_every_host_and_shares_files(bare: list[BareHost]) 
 
 def test_shared_lies_in_the_folder_that_the_stack_file_names(bare: list[BareHost]) -> None:
     assert bare[0].ssh("cat /srv/disk/trainyard/word; findmnt -no SOURCE /shared").stdout.startswith("shared\n")
-
-
-def test_shared_memory_of_jobs_outlives_the_job_users_sessions(bare: list[BareHost]) -> None:
-    as_trainer = "runuser -u trainer -- env HOME=/home/trainer"
-    bare[0].ssh(f"{as_trainer} ssh -n node2 'echo kept >/dev/shm/of-a-rank'; sleep 15")
-    assert bare[1].ssh("cat /dev/shm/of-a-rank; rm /dev/shm/of-a-rank").stdout == "kept\n"
 
 
 def test_the_owner_still_gets_in_and_finds_his_home_and_names(bare: list[BareHost]) -> None:
