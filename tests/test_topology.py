@@ -61,7 +61,8 @@ def test_topologies_and_floors_name_known_machines(provider: str) -> None:
 
 
 # Nodes: azurehpc-health-checks at 0e0a1ac2, check_nccl_allreduce in conf/. Pairs: Microsoft's post on CycleCloud and
-# Slurm ("greater than 185 GB/s for two or more nodes"); ai-infrastructure-on-azure at a01b0731, sku_performance_baseline.
+# Slurm ("greater than 185 GB/s for two or more nodes"); ai-infrastructure-on-azure at a01b0731,
+# sku_performance_baseline.
 FLOORS: dict[str, tuple[float, float | None]] = {
     "Standard_ND40rs_v2": (110, None),
     "Standard_ND96asr_v4": (228, 185),
