@@ -81,7 +81,7 @@ def test_every_throughput_is_of_a_storage_or_a_machine(provider: str) -> None:
 
 
 def test_spot_machines_never_have_the_price_on_demand() -> None:
-    stack = planned("azure-h100", dict(machines("azure")))
+    stack = planned("azure-h100", dict(machines("azure")), nodes__gpu__capacity={"kind": "spot"})
     price = hourly_price(stack.plan)
     assert (price.usd, price.unpriced) == (0.384, ("Standard_ND96isr_H100_v5 (Spot)",))
     assert [row.name for row in used_prices(stack.plan)] == ["Standard_D8s_v5"]
@@ -93,7 +93,7 @@ def test_a_known_spot_price_counts() -> None:
     known = dict(machines("azure"))
     name = "Standard_ND96isr_H100_v5"
     known[name] = known[name].model_copy(update={"spot_usd_per_hour": 20.0})
-    price = hourly_price(planned("azure-h100", known).plan)
+    price = hourly_price(planned("azure-h100", known, nodes__gpu__capacity={"kind": "spot"}).plan)
     assert (price.usd, price.unpriced) == (40.384, ())
 
 

@@ -21,24 +21,26 @@ _CUT = "\n... cut here: `yard preview --against BASE` shows all of it\n"
 def render(preview: Preview, longest: int = LONGEST) -> str:
     """Return the comment, at most `longest` characters: details of stacks are left out before any stack is."""
     head = f"{MARKER}\n### {_title(preview)}\n\n{_text(words.how(preview))}\n\n{_summary(preview)}"
-    blocks = [(_block(report, _plan_part(report) + _diff_part(report)), report) for report in preview.reports]
-    full = head + "".join(block for block, _ in blocks)
+    blocks = [_block(report, _plan_part(report) + _diff_part(report)) for report in preview.reports]
+    full = head + "".join(blocks)
     if len(full) <= longest:
         return full
     note = "\nToo long for one comment: differences of rendered files, or whole blocks, are left out.\n"
     room = longest - len(head) - len(note)
-    kept: list[str] = []
-    # First everybody's plan, then as many differences as there is room for.
-    short = [_block(report, _plan_part(report)) for report in preview.reports]
-    spare = room - sum(map(len, short))
-    for (block, _), lean in zip(blocks, short, strict=True):
-        extra = len(block) - len(lean)
-        if 0 <= extra <= spare:
-            kept.append(block)
-            spare -= extra
-        elif len(lean) <= room - sum(map(len, kept)):
-            kept.append(lean)
-    return (head + "".join(kept) + note)[:longest]
+    # The plans of stacks with problems first, then the other plans, then as many differences as there is room for.
+    lean = [_block(report, _plan_part(report)) for report in preview.reports]
+    order = sorted(range(len(lean)), key=lambda at: preview.reports[at].fine)
+    kept: dict[int, str] = {}
+    for at in order:
+        if len(lean[at]) <= room:
+            kept[at] = lean[at]
+            room -= len(lean[at])
+    for at in order:
+        extra = len(blocks[at]) - len(lean[at])
+        if at in kept and 0 <= extra <= room:
+            kept[at] = blocks[at]
+            room -= extra
+    return (head + "".join(kept[at] for at in sorted(kept)) + note)[:longest]
 
 
 def _title(preview: Preview) -> str:
