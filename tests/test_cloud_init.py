@@ -104,10 +104,12 @@ def test_node_env_is_what_a_shell_reads(local_plan: ClusterPlan) -> None:
         "TRAINYARD_OS=debian-13",
         "TRAINYARD_PRIVATE_IP=10.77.2.2",
         "TRAINYARD_RDMA=0",
+        "TRAINYARD_RDMA_DEVICES=",
         "TRAINYARD_ROLE=worker",
         "TRAINYARD_SCHEDULER=slurm",
         "TRAINYARD_SHARED_DISK=",
         "TRAINYARD_SHARED_DOMAIN=",
+        "TRAINYARD_SHARED_FOLDER=",
         "TRAINYARD_SHARED_NFS=4.2",
         "TRAINYARD_SHARED_SOURCE=",
     ]

@@ -6,9 +6,7 @@ Sources: Microsoft, "Resource providers for Azure services" and "Azure built-in 
 from __future__ import annotations
 
 SERVICES = {
-    "authorization": "Microsoft.Authorization",
     "compute": "Microsoft.Compute",
-    "managedidentity": "Microsoft.ManagedIdentity",
     "netapp": "Microsoft.NetApp",
     "network": "Microsoft.Network",
     "resources": "Microsoft.Resources",
@@ -18,7 +16,6 @@ SERVICES = {
 
 ROLES = {
     "Contributor": "every resource of the cluster",
-    "Role Based Access Control Administrator": "only with platform.head_may_power_nodes: a role and its assignment",
 }
 """Role on the subscription -> what needs it."""
 

@@ -13,7 +13,7 @@ from tests.platforms.azure.conftest import Build
 
 PAGE = Path(__file__).parents[3] / "docs" / "platforms" / "azure.md"
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    ("azure-a100", {"platform__head_may_power_nodes": True}),
+    ("azure-a100", {}),
     ("azure-a100", {"storage__shared": {"kind": "azure_files", "size_gib": 1024}}),
     ("azure-h100", {}),
 ]
