@@ -105,7 +105,9 @@ class Cluster(pulumi.ComponentResource):
         kind = platform_class(plan.provider)
         if tunnel := kind.tunnel(spec):
             require(tunnel)
-        watched = [Leftovers(plan, kind.billed).watch] if kind.billed and Leftovers.can_watch() else None
+        watched: list[pulumi.ResourceTransformation] = []
+        if kind.billed and Leftovers.can_watch():
+            watched.append(Leftovers(spec, plan, kind).watch)
         self._platform = kind(
             f"{name}-{plan.provider}",
             PlatformArgs(

@@ -50,7 +50,9 @@ def hourly_price(plan: ClusterPlan) -> HourlyPrice:
 
     A Spot machine counts with its Spot price only; without one, its price is unknown.
     """
-    prices = [(f"{host.machine.name} (Spot)" if host.spot else host.machine.name, _usd(host)) for host in plan.hosts]
+    prices = [
+        (f"{host.machine.name} (Spot)" if host.spot else host.machine.name, host_usd(host)) for host in plan.hosts
+    ]
     return HourlyPrice(
         usd=round(sum(price for _, price in prices if price is not None), 3),
         unpriced=_distinct(name for name, price in prices if price is None),
@@ -60,7 +62,7 @@ def hourly_price(plan: ClusterPlan) -> HourlyPrice:
 def used_prices(plan: ClusterPlan) -> tuple[Price, ...]:
     """Return the list price that each host counts with, without those of unknown price."""
     listed = prices(plan.provider)
-    return tuple(listed[host.machine.name] for host in plan.hosts if _usd(host) is not None)
+    return tuple(listed[host.machine.name] for host in plan.hosts if host_usd(host) is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +104,8 @@ def storage_mib_s(spec: ClusterSpec) -> float | None:
     return min(limit.write_mib_s(shared.size_gib) for limit in limits)
 
 
-def _usd(host: HostPlan) -> float | None:
+def host_usd(host: HostPlan) -> float | None:
+    """Return the list price of a host in dollars per hour, its Spot price for a Spot machine, or None if unknown."""
     return host.machine.spot_usd_per_hour if host.spot else host.machine.usd_per_hour
 
 

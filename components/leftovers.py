@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pulumi
 from pulumi.runtime.proto import resource_pb2
 from pulumi.runtime.settings import monitor_supports_feature
 
+from components.demand import host_usd, services
 from components.plan import ClusterPlan
+from components.platforms.base import Platform
+from components.spec import ClusterSpec
 
 _SETTLE_SECONDS = 0.2
 """Time for answers of the engine that are on their way when a creation fails."""
@@ -71,9 +74,13 @@ def _removal(stack: str, protected: list[str]) -> list[str]:
 class Leftovers:
     """Remembers the billed resources of a run, and warns with `leftovers_message` when the first creation fails."""
 
-    def __init__(self, plan: ClusterPlan, billed: Mapping[str, str]) -> None:
-        self._machines = {host.name: host.machine for host in plan.hosts}
-        self._billed = billed
+    def __init__(self, spec: ClusterSpec, plan: ClusterPlan, platform: type[Platform]) -> None:
+        self._hosts = {host.name: host for host in plan.hosts}
+        self._billed = platform.billed
+        prices = {service.name: service.usd for service in services(spec)}
+        storage = prices.get(spec.platform.storage_offer(spec.storage.shared.kind) or "")
+        gateway = prices.get(spec.platform.gateway_offer() or "")
+        self._usd = dict.fromkeys(platform.storage_types, storage) | dict.fromkeys(platform.gateway_types, gateway)
         self._seen: list[tuple[str, str, bool, pulumi.CustomResource]] = []
         self._warned = False
         self._hook = pulumi.ErrorHook("trainyard-leftovers", self._failed)
@@ -88,7 +95,7 @@ class Leftovers:
         """Remember a billed resource; a transformation of the platform's resources."""
         if args.type_ not in self._billed or not isinstance(args.resource, pulumi.CustomResource):
             return None
-        self._seen.append((args.name, self._billed[args.type_], bool(args.opts.protect), args.resource))
+        self._seen.append((args.name, args.type_, bool(args.opts.protect), args.resource))
         hooks = pulumi.ResourceHookBinding(on_error=[self._hook])
         return pulumi.ResourceTransformationResult(
             args.props, pulumi.ResourceOptions.merge(args.opts, pulumi.ResourceOptions(hooks=hooks))
@@ -107,16 +114,16 @@ class Leftovers:
         ids = [asyncio.ensure_future(resource.id.future()) for *_, resource in seen]
         done, _ = await asyncio.wait(ids, timeout=_SETTLE_SECONDS)
         return [
-            self._leftover(name, kind, protected, identity in done and identity.exception() is None)
-            for (name, kind, protected, _), identity in zip(seen, ids, strict=True)
+            self._leftover(name, type_, protected, identity in done and identity.exception() is None)
+            for (name, type_, protected, _), identity in zip(seen, ids, strict=True)
         ]
 
-    def _leftover(self, name: str, kind: str, protected: bool, exists: bool) -> Leftover:
-        machine = self._machines.get(name)
+    def _leftover(self, name: str, type_: str, protected: bool, exists: bool) -> Leftover:
+        host, kind = self._hosts.get(name), self._billed[type_]
         return Leftover(
             name=name,
-            kind=f"{kind} {machine.name}" if machine else kind,
-            usd_per_hour=machine.usd_per_hour if machine else None,
+            kind=f"{kind} {host.machine.name}" if host else kind,
+            usd_per_hour=host_usd(host) if host else self._usd.get(type_),
             protected=protected,
             exists=exists,
         )

@@ -97,6 +97,10 @@ class Platform(pulumi.ComponentResource):
     """Whether the head node shares a cloud disk of its own, which cannot shrink."""
     billed: ClassVar[Mapping[str, str]] = {}
     """Pulumi type -> plain name of each kind of resource that costs money by the hour while it exists."""
+    storage_types: ClassVar[frozenset[str]] = frozenset()
+    """Those types of `billed` that are the shared storage."""
+    gateway_types: ClassVar[frozenset[str]] = frozenset()
+    """Those types of `billed` that are the gateway of `access.via: bastion`."""
 
     @staticmethod
     def wire_user_data(text: str) -> bytes:

@@ -96,6 +96,8 @@ def _what_is_left(stack: WholeStack, cluster: str, machine: str, failed: Run) ->
         assert f"  {name}: " in failed.text, failed
     assert f"  {cluster}-shared: " in failed.text
     assert "dollars an hour by list prices" in failed.text
+    if machine == "VirtualMachine":
+        assert f"  {cluster}-shared: disk, 0.19 dollars an hour" in failed.text, failed
     assert "`pulumi up -s test` again" in failed.text
     assert "`pulumi destroy -s test --exclude-protected`" in failed.text
 

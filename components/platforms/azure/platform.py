@@ -57,6 +57,10 @@ class AzurePlatform(Platform):
         "azure-native:network:NatGateway": "NAT gateway",
         "azure-native:network:PublicIPAddress": "public address",
     }
+    storage_types: ClassVar[frozenset[str]] = frozenset(
+        {"azure-native:compute:Disk", "azure-native:netapp:CapacityPool", "azure-native:storage:FileShare"}
+    )
+    gateway_types: ClassVar[frozenset[str]] = frozenset({"azure-native:network:BastionHost"})
 
     @staticmethod
     def wire_user_data(text: str) -> bytes:

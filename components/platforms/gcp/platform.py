@@ -50,6 +50,7 @@ class GcpPlatform(Platform):
         "gcp:compute/routerNat:RouterNat": "Cloud NAT",
         "gcp:compute/address:Address": "reserved address",
     }
+    storage_types: ClassVar[frozenset[str]] = frozenset({"gcp:compute/disk:Disk", "gcp:filestore/instance:Instance"})
 
     @staticmethod
     def tunnel(cluster: ClusterSpec) -> Tunnel | None:

@@ -32,6 +32,7 @@ def test_every_declared_type_has_an_api(build: Build) -> None:
 
 def test_every_billed_type_is_declared(build: Build) -> None:
     assert set(GcpPlatform.billed) <= types(build)
+    assert GcpPlatform.storage_types | GcpPlatform.gateway_types <= set(GcpPlatform.billed)
 
 
 def test_the_page_has_the_command_for_all_apis() -> None:
