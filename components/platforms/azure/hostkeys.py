@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from datetime import UTC, datetime, timedelta
 
 import pulumi
 
+from components.host_key_format import HOST_KEY
 from components.platforms.azure.site import Site
 from components.platforms.narrow import narrow_import
 
@@ -20,7 +20,6 @@ with narrow_import("pulumi_azure_native.compute"):
 
 _NAME = "trainyard-host-key"
 _TOKEN = "azure-native:compute:getVirtualMachineRunCommandByVirtualMachine"  # noqa: S105  (a function's name)
-_KEY = re.compile(r"ssh-ed25519 [A-Za-z0-9+/]+={0,2}")
 _SCRIPT_SECONDS = 900
 """cloud-init makes the key in the first minute of a first boot; the agent of a large machine may start late."""
 _YOUNG = timedelta(minutes=20)
@@ -105,6 +104,6 @@ async def _ask(where: dict[str, str], options: pulumi.InvokeOptions) -> str:
 
 
 def key_in(output: str) -> str:
-    """Return the one ed25519 public key that a command's output has as a line of its own; "" for none or several."""
-    found = {line.strip() for line in output.splitlines() if _KEY.fullmatch(line.strip())}
+    """Return the one public key that a command's output has as a line of its own; "" for none or several."""
+    found = {line.strip() for line in output.splitlines() if HOST_KEY.fullmatch(line.strip())}
     return found.pop() if len(found) == 1 else ""

@@ -8,6 +8,7 @@ from typing import Any
 import pulumi
 import pytest
 
+from offline.cloud.outputs import host_key
 from tests.platforms.recording import Build, Built, record
 
 __all__ = ["Build", "Built"]
@@ -45,12 +46,6 @@ def answer(args: pulumi.runtime.MockResourceArgs) -> tuple[str, dict[str, Any]]:
 
 
 def tell(args: pulumi.runtime.MockCallArgs) -> dict[str, Any]:
-    """Answer as Azure does: what a command wrote is only in the expanded view. No disk has a size."""
-    if "vmName" not in args.args:
-        return {}
-    written = f"Enable succeeded:\n{key_of(args.args['vmName'])}\n"
+    """Answer as Azure does: what a command wrote is only in the expanded view."""
+    written = f"Enable succeeded:\n{host_key(args.args['vmName'])}\n"
     return {"instanceView": {"output": written} if args.args.get("expand") == "instanceView" else None}
-
-
-def key_of(machine: str) -> str:
-    return f"ssh-ed25519 AAAA{machine.replace('-', '/')}"

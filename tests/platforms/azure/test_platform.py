@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.platforms.azure.conftest import Build, Built, key_of
+from offline.cloud.outputs import host_key
+from tests.platforms.azure.conftest import Build, Built
 
 VM = "compute:VirtualMachine"
 NIC = "network:NetworkInterface"
@@ -196,7 +197,7 @@ def test_user_data_is_whole_and_azures_user_is_the_clusters_admin(build: Build) 
 
 def test_host_keys_are_told_by_the_machine_over_azures_own_channel(build: Build) -> None:
     built = build("azure-a100")
-    assert [host["host_key"] for host in built.hosts] == [key_of(host["name"]) for host in built.hosts]
+    assert [host["host_key"] for host in built.hosts] == [host_key(host["name"]) for host in built.hosts]
     asked = built.all("VirtualMachineRunCommandByVirtualMachine")
     assert {inputs["vmName"] for inputs in asked.values()} == {host.name for host in built.plan.hosts}
     assert not any(inputs["asyncExecution"] for inputs in asked.values())
