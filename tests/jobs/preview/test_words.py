@@ -161,11 +161,11 @@ def lines(stack: str, edited: DescribeEdited, **edits: object) -> str:
 def test_storage_and_gateway_are_priced_or_unknown(edited: DescribeEdited) -> None:
     spot = {"nodes__gpu__capacity": {"kind": "spot"}}
     said = lines("azure-h100", edited, **spot)
-    assert "netapp-Premium $1.65/h ($1,205 a month) by the list price of an unnamed region of 2021-11-04" in said
+    assert "netapp-Premium $2.48/h ($1,808 a month) by the list price of an unnamed region of 2021-11-04" in said
     assert "bastion-standard price unknown" in said
     assert "no price is recorded for Standard_ND96isr_H100_v5 (Spot)" in said
     assert "not included: boot disks, public addresses, NAT, traffic" in said
-    assert money(edited("azure-h100", **spot)) == "$2.03/h and unknown prices"
+    assert money(edited("azure-h100", **spot)) == "$2.86/h and unknown prices"
 
 
 def test_the_price_of_a_stack_includes_its_storage(edited: DescribeEdited) -> None:
