@@ -30,13 +30,13 @@ def run_dir_name(name: str, now: datetime, token: str) -> str:
 
 
 def pack(folder: str, files: Mapping[str, str]) -> bytes:
-    """Return a tar of the files, in a folder of that name."""
+    """Return a tar of the files, in a folder of that name. Only their owner may read them."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name, text in sorted(files.items()):
             content = text.encode()
             entry = tarfile.TarInfo(f"{folder}/{name}")
-            entry.size, entry.mode = len(content), 0o644
+            entry.size, entry.mode = len(content), 0o600
             archive.addfile(entry, io.BytesIO(content))
     return buffer.getvalue()
 

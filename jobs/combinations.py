@@ -8,7 +8,7 @@ from typing import Any
 
 from components.errors import Problem
 from jobs.container import RUNTIMES
-from jobs.launcher import LAUNCHERS, Launcher, Source, launcher
+from jobs.launcher import LAUNCHERS, Launcher, Source, Tasks, launcher
 
 WORKLOADS = Path(__file__).parent / "workloads"
 _SOURCES = tuple(Source)
@@ -23,7 +23,16 @@ def combination_problems(raw: Mapping[str, Any], workload: Path | None) -> list[
     if isinstance(raw.get("chain"), int) and raw["chain"] > 1 and raw.get("checkpoint_dir") is None:
         fix = "set checkpoint_dir"
         problems.append(Problem(path="chain", rule="every job of a chain would start from the beginning", fix=fix))
+    problems += _secret_problems(raw)
     return problems
+
+
+def _secret_problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
+    secrets, env = raw.get("secrets"), raw.get("env")
+    if isinstance(secrets, list) and isinstance(env, dict):
+        for name in secrets:
+            if name in env:
+                yield Problem(path=f"env.{name}", rule="is in `secrets` as well", fix="remove it from `env`")
 
 
 def _source_problems(raw: Mapping[str, Any], workload: Path | None) -> Iterator[Problem]:
@@ -53,6 +62,10 @@ def _launcher_problems(raw: Mapping[str, Any], name: str, chosen: Launcher) -> I
     if chosen.starts == {Source.SCRIPT} and raw.get("workdir") is None:
         yield Problem(path="workdir", rule=f"{name} runs in a checkout on the cluster", fix="name its folder")
     yield from _container_problems(raw.get("container"), name, chosen)
+    if raw.get("secrets") is not None and chosen.tasks is Tasks.FIRST:
+        # These launchers put the environment of remote ranks on a command line, which every user of a node can read.
+        rule = f"{name} passes the environment of its ranks as arguments, which other users can read"
+        yield Problem(path="secrets", rule=rule, fix="use launcher srun, torchrun or deepspeed-no-ssh")
     fewest, most = raw.get("min_nodes"), raw.get("nodes", 1)
     if fewest is not None and not chosen.elastic:
         elastic = ", ".join(other for other in LAUNCHERS if launcher(other).elastic)

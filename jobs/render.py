@@ -13,6 +13,7 @@ from jobs.loader import LoadedJob
 from jobs.placement import Placement
 from jobs.rules import variables
 from jobs.sbatch import header
+from jobs.secrets import SECRETS_FILE
 from jobs.wrap import CARDS, enter_lines, pyxis_options
 
 RUN_LINES = "run.sh"
@@ -121,6 +122,7 @@ def _particulars(job: LoadedJob, placement: Placement, chosen: Launcher) -> list
         "work() {",
         *([f"  use_transport {shlex.quote(library)}"] if library is not None else []),
         *(f"  export {name}={shell_word(value)}" for name, value in exports.items()),
+        *([f'  source "$RUN_DIR/{SECRETS_FILE}"'] if spec.secrets else []),
         f"  {_WARNING}",
         # Shell lines see to it by themselves: a shell cannot trap what it was started with as ignored.
         *(["  trap '' USR2"] if spec.source is not Source.RUN else []),

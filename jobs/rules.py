@@ -34,7 +34,10 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _CLOCK = re.compile(r"(?:(\d{1,3})-)?(\d{1,3}):([0-5]\d):([0-5]\d)")
 _SPAN = re.compile(r"(\d{1,6})([smhd])")
 _OWN_FILES = frozenset(
-    ("job.sbatch", "job.sh", "job.log", "job.json", "run.sh", "setup.sh", "state.json", "hostfile", "events", "runner")
+    (
+        *("job.sbatch", "job.sh", "job.log", "job.json", "run.sh", "setup.sh", "secrets.sh"),
+        *("state.json", "hostfile", "events", "runner"),
+    )
 )
 
 
@@ -134,6 +137,21 @@ def environment(value: Any) -> dict[str, str]:
     if names or parts:
         raise Broken(*names, *parts)
     return {name[1:]: text for name, text in kept.items()}
+
+
+def names(value: Any) -> tuple[str, ...]:
+    """A list of names of environment variables, each at most once."""
+    if not isinstance(value, list) or not value:
+        raise Broken(("", "must be a list of names of environment variables", "for example `secrets: [HF_TOKEN]`"))
+    parts = [(f"[{index}]", *trouble) for index, name in enumerate(value) if (trouble := _name_trouble(name))]
+    parts += [
+        (f"[{index}]", "is listed twice", "remove one of them")
+        for index, name in enumerate(value)
+        if name in value[:index]
+    ]
+    if parts:
+        raise Broken(*parts)
+    return tuple(value)
 
 
 def _each(items: Mapping[str, Any]) -> tuple[dict[str, str], list[tuple[str, str, str]]]:

@@ -14,7 +14,7 @@ from typing import Any
 from components.errors import Problem
 from jobs.container import Container, container
 from jobs.launcher import LAUNCHERS, Source
-from jobs.rules import Broken, Rule, duration, environment, one_of, parse_seconds, text_like, texts, whole, words
+from jobs.rules import Broken, Rule, duration, environment, names, one_of, parse_seconds, text_like, texts, whole, words
 
 _MINUTE = 60
 _FOLDER = r"(?!(?:.*/)?\.\.(?:/|$))/?[\w.@+-]+(?:/[\w.@+-]+)*"
@@ -55,6 +55,8 @@ class JobSpec:
     files: Mapping[str, str] = field(default_factory=dict)
     """Small files that travel into the run folder: name and text."""
     env: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    """Names of environment variables of the submitter that ranks get too; see secrets.py."""
     time: str = "1h"
     retries: int = 0
     """How often the job is started again after a failure; a lost node and a full time limit do not count."""
@@ -125,6 +127,7 @@ RULES: dict[str, Rule] = {
     "workdir": _FOLDER_RULE,
     "files": texts,
     "env": environment,
+    "secrets": names,
     "time": duration(_MINUTE, "Slurm counts in minutes"),
     "retries": whole(0, 1000),
     "chain": whole(1, 100),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from jobs.loader import LoadedJob, load_job
 from jobs.placement import place
 from jobs.remote import Remote
 from jobs.render import render_files, script_name
+from jobs.secrets import SECRETS_FILE, secrets_script
 from jobs.show import say, say_json
 
 
@@ -69,9 +71,12 @@ def show_files(prepared: Prepared, as_json: bool) -> None:
 
 
 def send(remote: Remote, prepared: Prepared, as_json: bool) -> Submitted:
-    """Submit, and say which job it became."""
-    name = prepared.loaded.spec.name
-    submitted = submit(remote, name, prepared.files, prepared.loaded.spec.chain)
+    """Submit the job and print its number. Raises JobFileError when a secret is not set where yard runs."""
+    spec = prepared.loaded.spec
+    name, files = spec.name, dict(prepared.files)
+    if spec.secrets:
+        files[SECRETS_FILE] = secrets_script(prepared.loaded.file, spec.secrets, os.environ)
+    submitted = submit(remote, name, files, spec.chain)
     if as_json:
         say_json({"id": submitted.job, "name": name, "run_dir": submitted.run_dir})
     else:

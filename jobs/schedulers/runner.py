@@ -10,6 +10,7 @@ from typing import Any
 
 from jobs.queue import Job
 from jobs.remote import Remote
+from jobs.schedulers.unpack import UNPACK
 
 _ASK = Path(__file__).parent / "ask.py"
 
@@ -21,7 +22,7 @@ class Runner:
         """Return a line that unpacks and starts the runner."""
         folder = shlex.quote(f"{jobs_dir}/{name}")
         return (
-            f"set -eu; umask 022; mkdir -p {shlex.quote(jobs_dir)}; cd {shlex.quote(jobs_dir)}; tar -x; cd {folder}; "
+            f"set -eu; umask 022; mkdir -p {shlex.quote(jobs_dir)}; cd {shlex.quote(jobs_dir)}; {UNPACK}; cd {folder}; "
             f"python3 -m runner submit {folder}"
         )
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from jobs.errors import RemoteError
 from jobs.queue import Job, parse_one, query_line, recent_jobs
 from jobs.remote import Remote
+from jobs.schedulers.unpack import UNPACK
 
 SINFO = "sinfo -h -N -o '%N|%T|%E'"
 _LINK = 'id=${id%%;*}; ln -sfn "../$name" "../.ids/$id"; echo "$id"'
@@ -34,7 +35,7 @@ class Slurm:
                 f"; last=$id; for _ in $(seq {chain - 1}); do last=$(sbatch --parsable {wait} job.sbatch); {link}; done"
             )
         return (
-            f"set -eu; umask 022; cd {shlex.quote(jobs_dir)}; [ -d .ids ] || mkdir -p .ids; tar -x; "
+            f"set -eu; umask 022; cd {shlex.quote(jobs_dir)}; [ -d .ids ] || mkdir -p .ids; {UNPACK}; "
             f'name={shlex.quote(name)}; cd "$name"; '
             f'id=$(sbatch --parsable job.sbatch) || {{ cd ..; rm -r "$name"; exit 1; }}{more}; {_LINK}'
         )

@@ -206,3 +206,11 @@ def test_ranks_that_came_by_ssh_are_swept(make: MakeJob, program: MakeProgram) -
     assert not status.exists() or "State:\tZ" in status.read_text()
     assert "GLOO_SOCKET_IFNAME=lo" in (job.folder / "deepspeed.env").read_text().splitlines()
     assert sorted(call.split()[-5] for call in job.ssh.calls) == ["yard-gpu-0"] * 2 + ["yard-gpu-1"] * 2
+
+
+def test_a_rank_gets_the_secrets_of_its_job(make: MakeJob) -> None:
+    job = make('run: printf "%s" "$HF_TOKEN" >"got-$RANK"\nsecrets: [HF_TOKEN]\n')
+    (job.folder / "secrets.sh").write_text("export HF_TOKEN='a b'\n")
+    assert job.run() == 0
+    assert [(job.folder / f"got-{rank}").read_text() for rank in (0, 1)] == ["a b", "a b"]
+    assert "a b" not in job.log
