@@ -28,7 +28,8 @@ STEPS = [
     for name, job in content["jobs"].items()
     for at, step in enumerate(job["steps"])
 ]
-MAY_WRITE = {("preview-comment", "pull-requests")}
+MAY_WRITE = {("preview-comment", "pull-requests"), ("preview", "id-token")}
+LONG_LIVED = ("ARM_CLIENT_SECRET", "GOOGLE_CREDENTIALS", "PULUMI_ACCESS_TOKEN")
 STACKS = sorted(file.name.split(".")[1] for file in (ROOT / "stacks").glob("Pulumi.*.yaml"))
 
 
@@ -92,6 +93,21 @@ def test_credentials_are_for_our_own_branches() -> None:
     assert "head.repo.full_name == github.repository" in jobs["live"]["if"]
 
 
+@pytest.mark.parametrize(("workflow", "job"), JOBS)
+def test_credentials_need_a_protected_environment(workflow: str, job: dict[str, Any]) -> None:
+    has_credentials = "secrets." in json.dumps(job) or "id-token" in job.get("permissions", {})
+    assert has_credentials == ("environment" in job)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_no_workflow_uses_a_long_lived_cloud_key(file: Path) -> None:
+    assert not [name for name in LONG_LIVED if f"secrets.{name}" in file.read_text()]
+
+
+def test_a_live_preview_creates_no_stack() -> None:
+    assert "upsert" not in json.dumps(WORKFLOWS["preview"])
+
+
 @pytest.fixture
 def gh(tmp_path: Path) -> Path:
     """A gh that notes its calls, hands over the file `preview.md` and answers with the files pulls and comments."""
@@ -103,6 +119,7 @@ echo "$*" >>"$NOTES/calls"
 case "$*" in
   "run download"*) cp "$NOTES/preview.md" "$7" ;;
   *"/pulls "*) cat "$NOTES/pulls" ;;
+  *"-F body=@"*) all=$*; text=${all#*body=@}; cp "${text%% *}" "$NOTES/posted" ;;
   *"--paginate"*) cat "$NOTES/comments" ;;
 esac
 """
@@ -127,6 +144,11 @@ def test_the_first_comment_and_the_next(gh: Path) -> None:
     assert code == 0
     assert "head=o:b; touch x" in calls[1]
     assert "--method POST repos/{owner}/{repo}/issues/7/comments -F body=@" in calls[-1]
+    assert (gh / "posted").read_text().splitlines()[:3] == [
+        MARKER,
+        "_The code of this pull request computed the preview. Nobody has verified it._",
+        "",
+    ]
     (gh / "comments").write_text("42\n43\n")
     _, calls = comment(gh)
     assert "--method PATCH repos/{owner}/{repo}/issues/comments/42 -F body=@" in calls[-1]
