@@ -12,7 +12,7 @@ from jobs.launcher import Launcher, Program, Source, Tasks, launcher
 from jobs.loader import LoadedJob
 from jobs.placement import Placement
 from jobs.rules import variables
-from jobs.sbatch import header
+from jobs.sbatch import header, warning_seconds
 from jobs.secrets import SECRETS_FILE
 from jobs.wrap import CARDS, enter_lines, pyxis_options
 
@@ -151,7 +151,8 @@ def _slurm_particulars(job: LoadedJob, placement: Placement, chosen: Launcher) -
         f"readonly gpus_per_node={placement.gpus_per_node} tasks_per_node={placement.tasks_per_node}",
         f"readonly ranks_per_task={ranks_per_task} leads={leads} strays={strays}",
         f"readonly retries={spec.retries} chain={spec.chain} checkpoint_dir={shlex.quote(spec.checkpoint_dir or '')}",
-        f"readonly heartbeat={spec.heartbeat_seconds or 0} step_options=({' '.join(step)})",
+        f"readonly heartbeat={spec.heartbeat_seconds or 0} warning_seconds={warning_seconds(spec)}",
+        f"readonly step_options=({' '.join(step)})",
     ]
 
 

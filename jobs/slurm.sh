@@ -85,6 +85,17 @@ watch_heartbeats() {
   done
 }
 
+# Work that ignores the warning would still run when Slurm ends the job at its time limit. Slurm then sends SIGTERM, as
+# `scancel` does, and does not start the job again. So the step ends in time for a requeue.
+end_before_limit() {
+  trap '' USR2
+  sleep $((warning_seconds - (warning_seconds < 120 ? warning_seconds / 2 : 60)))
+  say 'the time limit is near and the work has not ended: its ranks are terminated'
+  scancel --signal=TERM "$SLURM_JOB_ID" || true
+  # A launcher in this shell is none of Slurm's steps.
+  ((leads == 0)) || kill "$1" 2>/dev/null || true
+}
+
 # A trap runs only while the shell waits, so the step is a background job.
 run_step() {
   local step again
@@ -94,6 +105,10 @@ run_step() {
   wait "$step" || rc=$?
   while ((woken)); do
     woken=0 again=0
+    if ((out_of_time && limit_pid == 0)) && [[ -n $checkpoint_dir ]]; then
+      end_before_limit "$step" &
+      limit_pid=$!
+    fi
     # A launcher in this shell is none of Slurm's steps, and hears of nothing otherwise.
     ((leads == 0)) || kill -"$((cancelled ? 15 : 12))" "$step" 2>/dev/null || true
     wait "$step" || again=$?
@@ -180,7 +195,7 @@ judge() {
 }
 
 main() {
-  rc=0 woken=0 out_of_time=0 cancelled=0
+  rc=0 woken=0 out_of_time=0 cancelled=0 limit_pid=0
   provide
   if ((chain > 1)) && [[ -e $RUN_DIR/finished ]]; then
     say 'the work was finished by an earlier job of the chain'
@@ -197,7 +212,7 @@ main() {
   run_step
   sweep_nodes
   judge
-  kill %keep_log_fresh %watch_heartbeats 2>/dev/null || true
+  kill %keep_log_fresh %watch_heartbeats %end_before_limit 2>/dev/null || true
   # First the words, then the word that there will be no more.
   sync --data "$RUN_DIR/job.log"
   note "end $rc"

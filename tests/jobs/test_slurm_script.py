@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -92,6 +93,14 @@ class Job:
 MakeJob = Callable[[str], Job]
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Poll until the condition holds, for at most ten seconds."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 @pytest.fixture
 def make(tmp_path: Path, program: MakeProgram, local: Cluster) -> Iterator[MakeJob]:
     made: list[Job] = []
@@ -160,14 +169,30 @@ def test_the_warning_leads_to_a_checkpoint_and_a_new_start(make: MakeJob, progra
     ours = f"grep -lszFx 'RUN_DIR={job.folder}' /proc/[0-9]*/environ"
     ranks = f"for file in $(grep -lszE '^RANK=' $({ours})); do"
     program("scancel", f'{ranks} file=${{file#/proc/}}; kill -USR2 "${{file%/environ}}"; done')
-    deadline = time.monotonic() + 10
-    while "up" not in job.log or not (job.folder / "rank-1.log").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: "up" in job.log and (job.folder / "rank-1.log").exists())
     time.sleep(0.3)
     process.send_signal(signal.SIGUSR2)
     assert process.wait(PATIENCE) < 0
     assert "time limit, checkpoint written" in job.log
+
+
+def test_work_that_ignores_the_warning_starts_again(make: MakeJob, program: MakeProgram) -> None:
+    lines = "  touch $CHECKPOINT_DIR/step-1\n  echo up\n  trap '' USR2\n  while sleep 0.1; do :; done\n"
+    # The warning comes 15 s before the limit, and the ranks get 8 s of that.
+    job = make(f"time: 1m\ncheckpoint_dir: checkpoints\nrun: |\n{lines}")
+    process = job.start()
+    ours = f"grep -lszFx 'RUN_DIR={job.folder}' /proc/[0-9]*/environ"
+    ranks = f"for file in $(grep -lszE '^RANK=' $({ours})); do"
+    program("scancel", f'{ranks} file=${{file#/proc/}}; kill "-${{1#--signal=}}" "${{file%/environ}}"; done')
+    wait_until(lambda: "up" in job.log)
+    process.send_signal(signal.SIGUSR2)
+    # Slurm's own SIGTERM at the limit.
+    limit = threading.Timer(15, process.terminate)
+    limit.start()
+    assert process.wait(PATIENCE) < 0
+    limit.cancel()
+    assert "time limit, checkpoint written" in job.log
+    assert job.asked("requeue") == ["requeue 7"]
 
 
 def test_a_rank_that_stops_beating_is_a_failure(make: MakeJob) -> None:

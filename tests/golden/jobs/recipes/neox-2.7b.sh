@@ -21,7 +21,8 @@ readonly workdir=/shared/gpt-neox
 readonly gpus_per_node=8 tasks_per_node=8
 readonly ranks_per_task=8 leads=1 strays=1
 readonly retries=3 chain=1 checkpoint_dir=checkpoints
-readonly heartbeat=0 step_options=(--kill-on-bad-exit=1)
+readonly heartbeat=0 warning_seconds=300
+readonly step_options=(--kill-on-bad-exit=1)
 readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE)
 
 enter() { begin; }

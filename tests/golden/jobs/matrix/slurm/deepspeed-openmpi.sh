@@ -19,7 +19,8 @@ readonly workdir=/shared/code
 readonly gpus_per_node=8 tasks_per_node=8
 readonly ranks_per_task=8 leads=1 strays=0
 readonly retries=0 chain=1 checkpoint_dir=''
-readonly heartbeat=0 step_options=(--kill-on-bad-exit=1)
+readonly heartbeat=0 warning_seconds=300
+readonly step_options=(--kill-on-bad-exit=1)
 
 enter() { begin; }
 

@@ -20,7 +20,8 @@ readonly workdir=/shared/code
 readonly gpus_per_node=8 tasks_per_node=8
 readonly ranks_per_task=8 leads=0 strays=0
 readonly retries=0 chain=1 checkpoint_dir=''
-readonly heartbeat=0 step_options=(--no-kill --kill-on-bad-exit=0)
+readonly heartbeat=0 warning_seconds=300
+readonly step_options=(--no-kill --kill-on-bad-exit=0)
 
 enter() {
   local image=/var/tmp/yard-nvcr.io-nvidia-pytorch-26.01-py3.sqsh
