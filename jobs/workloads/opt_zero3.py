@@ -13,7 +13,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -55,20 +54,61 @@ def load_model(transformers: Any, options: argparse.Namespace, config: dict[str,
         return transformers.AutoModelForCausalLM.from_config(shape)
 
 
-def batches(torch: Any, transformers: Any, options: argparse.Namespace, rank: int, ranks: int) -> Iterator[Any]:
-    """Yield batches of token ids for this rank, without end."""
-    if options.data is None:
-        random = torch.Generator().manual_seed(rank)
-        while True:
-            yield torch.randint(50272, (options.batch, options.seq), generator=random)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
-    texts = [json.loads(line)["text"] for line in Path(options.data).read_text().splitlines() if line][rank::ranks]
-    while True:
-        for start in range(0, len(texts) - options.batch + 1, options.batch):
-            some = texts[start : start + options.batch]
-            yield tokenizer(some, max_length=options.seq, padding="max_length", truncation=True, return_tensors="pt")[
-                "input_ids"
-            ]
+IGNORED = -100
+"""Label of positions without a target. Source: transformers, OPTForCausalLM.forward, argument `labels`."""
+
+
+def sample_numbers(batch_number: int, rank: int, ranks: int, batch: int, count: int) -> list[int]:
+    """Return the numbers of the samples in one batch of one rank, out of `count` samples.
+
+    The ranks read consecutive parts of the data. After the last sample, the first one follows. The result depends on
+    `batch_number` alone, so a job that starts again goes on where its checkpoint ends.
+    """
+    first = (batch_number * ranks + rank) * batch
+    return [(first + index) % count for index in range(batch)]
+
+
+def read_texts(path: Path) -> list[str]:
+    """Return the field `text` of each JSON line of a file. Raises ValueError if the file has none."""
+    texts = [json.loads(line)["text"] for line in path.read_text().splitlines() if line.strip()]
+    if not texts:
+        raise ValueError(f"{path} contains no lines; each line must be a JSON object with a field `text`")
+    return texts
+
+
+class Batches:
+    """The training data of one rank. A batch is a mapping of tensors of shape (batch, seq), as the model takes it."""
+
+    def __init__(self, torch: Any, transformers: Any, options: argparse.Namespace, rank: int, ranks: int) -> None:
+        self._torch, self._options, self._rank, self._ranks = torch, options, rank, ranks
+        self._texts: list[str] = []
+        if options.data is not None:
+            self._texts = read_texts(Path(options.data))
+            self._tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
+
+    def batch(self, number: int) -> dict[str, Any]:
+        """Return batch `number`, counted from 0 over all starts of the job."""
+        if not self._texts:
+            return self._random(number)
+        options = self._options
+        numbers = sample_numbers(number, self._rank, self._ranks, options.batch, len(self._texts))
+        texts = [self._texts[index] for index in numbers]
+        made = self._tokenizer(
+            texts, max_length=options.seq, padding="max_length", truncation=True, return_tensors="pt"
+        )
+        tokens, mask = made["input_ids"], made["attention_mask"]
+        # Padding is neither read nor predicted.
+        return {
+            "input_ids": tokens,
+            "attention_mask": mask,
+            "labels": tokens.masked_fill(mask == 0, IGNORED),
+        }
+
+    def _random(self, number: int) -> dict[str, Any]:
+        seed = number * self._ranks + self._rank
+        random = self._torch.Generator().manual_seed(seed)
+        tokens = self._torch.randint(50272, (self._options.batch, self._options.seq), generator=random)
+        return {"input_ids": tokens, "labels": tokens}
 
 
 def train(options: argparse.Namespace) -> NoReturn:
@@ -85,12 +125,13 @@ def train(options: argparse.Namespace) -> NoReturn:
     folder = options.checkpoints
     if folder and (Path(folder) / "latest").exists():
         engine.load_checkpoint(folder)
-    data = batches(torch, transformers, options, rank, ranks)
+    data = Batches(torch, transformers, options, rank, ranks)
     while engine.global_steps < options.steps:
         begin = time.perf_counter()
-        for _ in range(options.accumulate):
-            tokens = next(data).to(engine.device)
-            loss = engine(input_ids=tokens, labels=tokens).loss
+        first = engine.global_steps * options.accumulate
+        for number in range(first, first + options.accumulate):
+            batch = {name: value.to(engine.device) for name, value in data.batch(number).items()}
+            loss = engine(**batch).loss
             engine.backward(loss)
             engine.step()
         if rank == 0:
