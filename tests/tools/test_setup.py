@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -123,3 +124,25 @@ def test_second_set_up_does_nothing_and_leaves_git_clean(tmp_path: Path) -> None
     assert (copy / ".trainyard" / "passphrase").read_text() == passphrase
     status = subprocess.run(["git", "status", "--porcelain"], cwd=copy, capture_output=True, text=True, check=True)
     assert status.stdout.strip() in ("", "?? .venv"), "a link named .venv is no folder, so .gitignore's rule misses it"
+
+
+@pytest.mark.parametrize("hash_is_right", [True, False])
+def test_the_official_cli_is_verified_before_use(hash_is_right: bool, tmp_path: Path) -> None:
+    put_pulumi(tmp_path / "made" / "pulumi", "3.259.0")
+    subprocess.run(["tar", "-czf", tmp_path / "archive", "-C", tmp_path / "made", "pulumi"], check=True)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    # The last argument of curl is the file that it writes.
+    (programs / "curl").write_text(f'#!/bin/sh\nfor last; do :; done\ncp {tmp_path}/archive "$last"\n')
+    (programs / "curl").chmod(0o755)
+    digest = hashlib.sha256((tmp_path / "archive").read_bytes()).hexdigest() if hash_is_right else "0" * 64
+    done = shell(
+        f"cache={tmp_path}/cache; pulumi_sha256_x64={digest} pulumi_sha256_arm64={digest}; install_official",
+        PATH=f"{programs}:{os.environ['PATH']}",
+    )
+    installed = tmp_path / "cache" / "pulumi" / "3.259.0" / "bin" / "pulumi"
+    assert (done.returncode == 0) == hash_is_right, done.stderr
+    assert installed.exists() == hash_is_right
+    if not hash_is_right:
+        assert "SHA-256 differs" in done.stderr
+        assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []

@@ -1,8 +1,12 @@
 # shellcheck shell=bash
-# The Pulumi CLI: the one on PATH, else the official installer's, else built from its Go modules.
+# The Pulumi CLI: the one on PATH, else the official release, else built from its Go modules.
 
 pulumi_oldest=3.250.0   # the oldest CLI this project was run with; also the one built here
-pulumi_official=3.272.0 # the release that the Python SDK in requirements.lock belongs to
+# The official release, and the SHA-256 of its archives.
+# Source: pulumi/homebrew-tap at 51fb494f, Formula/pulumi.rb, 2026-08-20.
+pulumi_official=3.259.0
+pulumi_sha256_x64=94ba357acac23d01474084c4b00098dc0f7bc70ce13f34c777459254a5f718e5
+pulumi_sha256_arm64=edc8327463a72160bb36cf82cf5062da9c8a244290a706d9980988e7bf486853
 pulumi_host=3.79.0      # the last sdk/v3 tag with the Python language host inside
 go_wanted=1.25.11       # what tools/pulumi/cli/go.mod asks for
 pulumi_choice=          # set by choose_pulumi: path | official | built | none
@@ -61,12 +65,30 @@ install_pulumi() {
   build_pulumi
 }
 
+# Prints the name and the SHA-256 of the official archive for this machine. Fails for other processors.
+official_archive() {
+  case $(uname -m) in
+    x86_64) echo "pulumi-v$pulumi_official-linux-x64.tar.gz $pulumi_sha256_x64" ;;
+    aarch64) echo "pulumi-v$pulumi_official-linux-arm64.tar.gz $pulumi_sha256_arm64" ;;
+    *) return 1 ;;
+  esac
+}
+
+# Nothing of the archive runs before its hash was compared.
 install_official() {
-  local fresh=$cache/pulumi/.official.$$
-  curl -fsSL --max-time 60 https://get.pulumi.com -o "$fresh.sh" || return 1
-  sh "$fresh.sh" --version "$pulumi_official" --install-root "$fresh" --no-edit-path || { rm -rf "$fresh" "$fresh.sh"; return 1; }
-  rm -f "$fresh.sh"
-  mv "$fresh" "$cache/pulumi/$pulumi_official"
+  local fresh=$cache/pulumi/.official.$$ archive hash
+  read -r archive hash < <(official_archive) || return 1
+  mkdir -p "$fresh/bin"
+  if curl -fsSL --max-time 600 "https://get.pulumi.com/releases/sdk/$archive" -o "$fresh/$archive" &&
+    sha256sum --check --quiet <<<"$hash  $fresh/$archive" &&
+    tar -xzf "$fresh/$archive" -C "$fresh/bin" --strip-components=1 --no-same-owner; then
+    rm "$fresh/$archive"
+    mv "$fresh" "$cache/pulumi/$pulumi_official"
+    return
+  fi
+  rm -rf "$fresh"
+  echo "the official Pulumi CLI $pulumi_official could not be downloaded, or its SHA-256 differs from tools/setup/pulumi.sh" >&2
+  return 1
 }
 
 build_pulumi() {
@@ -124,7 +146,7 @@ link_pulumi() {
 describe_pulumi() {
   case $pulumi_choice in
     path) say "Pulumi CLI: the one on PATH, $pulumi_dir/pulumi" ;;
-    official) say "Pulumi CLI: $pulumi_official from the official installer, $pulumi_dir" ;;
+    official) say "Pulumi CLI: the official release $pulumi_official, $pulumi_dir" ;;
     built) say "Pulumi CLI: $pulumi_oldest built from its Go modules, $pulumi_dir" ;;
   esac
 }
