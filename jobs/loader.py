@@ -62,6 +62,7 @@ def load_job(
     workload = _workload_file(raw.get("workload"), path.parent)
     spec, problems = read_spec(raw)
     problems += combination_problems(raw, workload)
+    problems += _place_problems(workload, path.parent)
     if spec is None or problems:
         raise JobFileError(job, problems)
     return LoadedJob(file=job, spec=spec, workload=workload)
@@ -118,6 +119,17 @@ def _duplicates(node: yaml.Node, at: str) -> list[Problem]:
         seen.add(name)
         problems += _duplicates(value, path)
     return problems
+
+
+def _place_problems(workload: Path | None, beside: Path) -> list[Problem]:
+    """A job file from somebody else must not upload any file of this computer, a private key for example."""
+    if workload is None:
+        return []
+    allowed = [folder.resolve() for folder in (WORKLOADS, beside, Path.cwd())]
+    if any(workload.resolve().is_relative_to(folder) for folder in allowed):
+        return []
+    rule = f"'{workload}' is neither below the folder of the job file nor below the current directory"
+    return [Problem(path="workload", rule=rule, fix="move the file, or run yard in a folder above it")]
 
 
 def _workload_file(workload: Any, beside: Path) -> Path | None:

@@ -189,3 +189,18 @@ def test_every_default_is_what_an_empty_job_means() -> None:
 )
 def test_durations(text: str, seconds: int | None) -> None:
     assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("place", ["absolute", "parent", "link"])
+def test_a_workload_elsewhere_is_not_uploaded(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "private.py").write_text("key\n")
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "link.py").symlink_to(tmp_path / "private.py")
+    workload = {"absolute": f"{tmp_path}/private.py", "parent": "../private.py", "link": "./link.py"}[place]
+    (folder / "job.yaml").write_text(f"name: fine\nworkload: {workload}\n")
+    with pytest.raises(JobFileError, match="neither below the folder of the job file"):
+        load_job(str(folder / "job.yaml"), {}, {}, [])
+    monkeypatch.chdir(tmp_path)
+    assert load_job(str(folder / "job.yaml"), {}, {}, []).workload is not None

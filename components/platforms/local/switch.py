@@ -26,7 +26,9 @@ def switch_pid(run: Path) -> int | None:
 
 def start_switch(run: Path) -> int:
     """Start the switch of a run folder and return its process. Raises PlatformError when it does not come up."""
-    run.mkdir(parents=True, exist_ok=True)
+    # Disks and seeds in it contain host keys, which other users of this computer must not read.
+    run.mkdir(mode=0o700, parents=True, exist_ok=True)
+    run.chmod(0o700)
     make_private(socket_folder(run))
     pidfile = run / _PIDFILE
     pidfile.unlink(missing_ok=True)

@@ -76,7 +76,7 @@ class Machine:
     ) -> None:
         """Give it a fresh disk and the seed that configures it. What was there under this name is removed."""
         self.remove()
-        self.folder.mkdir(parents=True)
+        self.folder.mkdir(mode=0o700, parents=True)
         command = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", str(image.disk), str(self.disk)]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
