@@ -178,8 +178,10 @@ def test_the_warning_leads_to_a_checkpoint_and_a_new_start(make: MakeJob, progra
 
 def test_work_that_ignores_the_warning_starts_again(make: MakeJob, program: MakeProgram) -> None:
     lines = "  touch $CHECKPOINT_DIR/step-1\n  echo up\n  trap '' USR2\n  while sleep 0.1; do :; done\n"
-    # The warning comes 15 s before the limit, and the ranks get 8 s of that.
     job = make(f"time: 1m\ncheckpoint_dir: checkpoints\nrun: |\n{lines}")
+    script = job.folder / "job.sbatch"
+    # Three seconds before the limit instead of 15; the ranks get two of them.
+    script.write_text(script.read_text().replace("warning_seconds=15", "warning_seconds=3"))
     process = job.start()
     ours = f"grep -lszFx 'RUN_DIR={job.folder}' /proc/[0-9]*/environ"
     ranks = f"for file in $(grep -lszE '^RANK=' $({ours})); do"
@@ -187,7 +189,7 @@ def test_work_that_ignores_the_warning_starts_again(make: MakeJob, program: Make
     wait_until(lambda: "up" in job.log)
     process.send_signal(signal.SIGUSR2)
     # Slurm's own SIGTERM at the limit.
-    limit = threading.Timer(15, process.terminate)
+    limit = threading.Timer(8, process.terminate)
     limit.start()
     assert process.wait(PATIENCE) < 0
     limit.cancel()
