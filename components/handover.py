@@ -10,7 +10,7 @@ import io
 import tarfile
 from collections.abc import Mapping
 
-from components.plan import ClusterPlan
+from components.plan import ClusterPlan, HostPlan
 from components.slurm import render_cgroup_conf, render_gres_conf, render_slurm_conf, render_slurmdbd_conf
 
 
@@ -34,7 +34,7 @@ def handover_files(
 ) -> dict[str, bytes]:
     """Return the hand-over's files by relative path. `munge_key` is base64, `cluster_key` an OpenSSH private key."""
     nodes = "".join(
-        f"{host.name} {host.private_ip} {host.group} {host.machine.gpus} {host.placement}\n" for host in plan.workers
+        f"{host.name} {host.private_ip} {host.group} {host.machine.gpus} {_fabric(host)}\n" for host in plan.workers
     )
     text = {
         "cluster_key": cluster_key,
@@ -48,6 +48,14 @@ def handover_files(
         "slurm/slurmdbd.conf": render_slurmdbd_conf(plan),
     }
     return {"munge.key": base64.b64decode(munge_key), **{path: content.encode() for path, content in text.items()}}
+
+
+def _fabric(host: HostPlan) -> str:
+    """Return `same_fabric` if the gate must prove the host's InfiniBand partition, else `any`.
+
+    The cloud keeps the other placements, so a change from `none` to `compact` changes no hand-over.
+    """
+    return host.placement if host.placement == "same_fabric" else "any"
 
 
 def pack(files: Mapping[str, bytes]) -> str:

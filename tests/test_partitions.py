@@ -101,8 +101,8 @@ def test_groups_that_need_no_common_fabric_are_not_compared(
     assert split(gate, monkeypatch, tmp_path, ("a-0", "none", "0x8045"), ("a-1", "none", None)) == ""
 
 
-def test_the_hand_over_has_each_nodes_placement(local_plan: ClusterPlan) -> None:
+def test_the_hand_over_names_the_nodes_of_one_fabric(local_plan: ClusterPlan) -> None:
     apart, together = local_plan.workers[0], replace(local_plan.workers[1], placement="same_fabric")
     plan = replace(local_plan, workers=(apart, together))
     files = handover_files(plan, {host.name: "key" for host in plan.hosts}, "bXVuZ2U=", "cluster")
-    assert [line.split()[-1] for line in files["nodes"].decode().splitlines()] == ["none", "same_fabric"]
+    assert [line.split()[-1] for line in files["nodes"].decode().splitlines()] == ["any", "same_fabric"]
