@@ -17,11 +17,15 @@ from components.platforms.base import Host
 from components.tunnel import opened
 
 _DIAL_ATTEMPTS = 190
-"""Failed attempts to connect before the bring-up fails: a quarter of an hour, the time that a GPU machine may take from
-power-on to its first SSH answer. A refused connection fails at once, so the pauses alone count: 0.1 s, growing by half
-up to 5 s, which makes 911 s (pulumi/pulumi-command@010bd8e:provider/pkg/provider/remote/connection.go, dialWithRetry;
+"""Failed attempts to connect before the bring-up fails. A GPU machine may take a quarter of an hour from power-on to
+its first SSH answer. A refused connection fails at once, so the pauses alone count: 0.1 s, growing by half up to 5 s,
+which makes 911 s. If packets are dropped, each attempt also takes _DIAL_SECONDS, which makes 31 minutes in all
+(pulumi/pulumi-command@010bd8e:provider/pkg/provider/remote/connection.go, dialWithRetry;
 pulumi/pulumi@242a78a:sdk/go/common/util/retry/until.go; read 2026-11-22)."""
-_DIAL_SECONDS = 15
+_DIAL_SECONDS = 5
+_TUNNEL_ATTEMPTS = 5
+"""Failed attempts through a tunnel: it has waited for the head's first SSH answer before."""
+_TUNNEL_SECONDS = 30
 
 
 def _handover(plan: ClusterPlan, host_keys: Mapping[str, str], secrets: Sequence[str]) -> str:
@@ -54,8 +58,8 @@ class BringUp(pulumi.ComponentResource):
             private_key=keys.admin_private,
             host_key=self.host_keys.apply(lambda known: known[plan.head.name]),
             proxy=head.proxy,
-            dial_error_limit=_DIAL_ATTEMPTS,
-            per_dial_timeout=_DIAL_SECONDS,
+            dial_error_limit=_DIAL_ATTEMPTS if head.tunnel is None else _TUNNEL_ATTEMPTS,
+            per_dial_timeout=_DIAL_SECONDS if head.tunnel is None else _TUNNEL_SECONDS,
         )
         secrets = pulumi.Output.all(keys.munge_key, keys.cluster_private)
         packed: pulumi.Output[str] = self.host_keys.apply(

@@ -55,7 +55,8 @@ def _refuse(missing: Sequence[str], malformed: Sequence[str], changed: Sequence[
     if missing:
         problems.append(
             f"no SSH host key is known of {', '.join(missing)}. Fix: start them if they are stopped, read their serial "
-            "console for the reason if their first boot failed, then run `pulumi up` again"
+            "console for the reason if their first boot failed, compare the clock of this computer, then run "
+            "`pulumi up` again"
         )
     if malformed:
         problems.append(

@@ -23,7 +23,7 @@ def _plain_address(text: str) -> str:
 
 
 def _tunnel_words(words: tuple[str, ...]) -> tuple[str, ...]:
-    if not any(words[: len(known)] == known for known in _TUNNELS) or words.count("{port}") > 1:
+    if not any(words[: len(known)] == known for known in _TUNNELS) or sum(word.count("{port}") for word in words) != 1:
         raise ValueError("must be a command that opens a tunnel of Azure Bastion or Identity-Aware Proxy")
     return words
 

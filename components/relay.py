@@ -4,13 +4,11 @@
     relay.py serve PORT COMMAND...   every connection to 127.0.0.1:PORT, until stdin reaches its end
 
 COMMAND listens on a loopback port, which replaces "{port}" in it, and runs until it is interrupted. Each connection has
-a COMMAND of its own: `az network bastion tunnel` served one connection at a time before bastion 1.0.1, exits with 0
-when a session cannot be opened, and in 1.4.3 still mixes up the sessions of concurrent connections
-(Azure/azure-cli-extensions@144a628:src/bastion/azext_bastion/tunnel.py, HISTORY.rst, issue 10137; read 2026-11-22).
+a COMMAND of its own: `az network bastion tunnel` mixes up the sessions of concurrent connections
+(Azure/azure-cli-extensions@144a628:src/bastion/azext_bastion/tunnel.py, issue 10137; read 2026-11-22).
 
-`stdio` writes the reason of a failure to LOG as well, since OpenSSH discards the stderr of a ProxyCommand when
-ControlPersist is set. `serve` prints "ready" on stdout once an SSH server has answered, or "error REASON"; attempts
-that failed go to stderr.
+`stdio` writes the reason of a failure to LOG as well: with ControlPersist, OpenSSH discards a ProxyCommand's stderr.
+`serve` prints "ready" on stdout once an SSH server has answered, or "error REASON"; failed attempts go to stderr.
 """
 
 from __future__ import annotations
@@ -20,26 +18,24 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from subprocess import DEVNULL, PIPE, STDOUT, Popen
 
 _LOOPBACK = "127.0.0.1"
-_STDIO_SECONDS = 40.0
-"""Below the minute that yard gives its short commands."""
-_SERVE_SECONDS = 900.0
-"""A GPU machine may take a quarter of an hour from power-on to its first SSH answer."""
+_STDIO_SECONDS, _SERVE_SECONDS = 40.0, 900.0
+"""Less than the minute that yard gives a short command; a GPU machine's time from power-on to its first SSH answer."""
 _ANSWER_SECONDS = 30.0
 """How long an accepted connection may stay silent. An SSH server speaks first."""
 _LONGEST_PAUSE = 15.0
 
 _FINAL = ("az login", "gcloud auth login", "AuthorizationFailed", "unrecognized arguments")
-"""Parts of messages after which another attempt cannot succeed: no login, no permission, an option that the installed
-version lacks. Sources: azure-cli core/_profile.py, googlecloudsdk core/credentials, Azure Resource Manager's error
-codes (read 2026-11-22). IAP's 4033 is not among them: it also means that the machine is still stopped."""
+"""Parts of messages after which another attempt cannot succeed: no login (azure-cli core/_profile.py, read 2026-11-22;
+gcloud 528.0.0), no permission, an unknown option. IAP's 4033 is not one: it also means that a machine is stopped."""
 _ENDING = ((signal.SIGINT, 8.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
 """Signals and the seconds that each has. On SIGINT `az network bastion tunnel` deletes its session."""
 
@@ -62,14 +58,8 @@ class Cli:
         try:
             # A session of its own: Ctrl-C does not reach it, and its group can be ended as a whole (`az` is a shell
             # script that starts Python).
-            self._process = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,
+            self._process = Popen(
+                words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, errors="replace", start_new_session=True
             )
         except OSError as error:
             raise FinalError(f"cannot run {self._name} ({error.strerror}); install it, or correct PATH") from error
@@ -154,6 +144,12 @@ class Tunnels:
             pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _start(self) -> Cli:
+        # In a thread of its own: the signal handler raises in the main thread, and must not run between the start of a
+        # command and its entry in the set of commands to end.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(self._start_here).result()
+
+    def _start_here(self) -> Cli:
         with self._lock:
             if self._closed:
                 raise FinalError("the program ends")
@@ -171,10 +167,8 @@ class Tunnels:
         _ignore_signals()
         with self._lock:
             self._closed = True
-            ending = [threading.Thread(target=cli.end) for cli in tuple(self._open)]
-        for act in (threading.Thread.start, threading.Thread.join):
-            for thread in ending:
-                act(thread)
+        with ThreadPoolExecutor(len(self._open) or 1) as threads:
+            threads.map(Cli.end, tuple(self._open))
 
 
 def relay(source: int, sink: int, connection: socket.socket, first: bytes) -> None:
@@ -242,13 +236,20 @@ def serve(port: int, command: Sequence[str]) -> int:
         threading.Thread(target=tunnels.close, args=(cli,), daemon=True).start()
         print("ready", flush=True)  # noqa: T201
         while True:
-            client, _ = listener.accept()
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
             threading.Thread(target=carry, args=(client,), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
     try:
         failed.wait()
     finally:
+        # Frees the port at once, although `az` has seconds to delete its session. Only a shutdown wakes `accept`.
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
         tunnels.close_all()
     return 1
 
@@ -288,7 +289,6 @@ def _stop(*_: object) -> None:
 
 
 def main() -> int:
-    """Run the mode named on the command line. Returns the exit code."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     threading.Thread(target=_end_at_hangup, daemon=True).start()

@@ -62,13 +62,17 @@ class Remote:
             raise RemoteError(said)
         if head.tunnel and (reason := self._tunnel_reason()):
             raise RemoteError(
-                f"cannot reach {head.name}: no tunnel: {reason}. Fix: log in if it asks for that; otherwise "
-                f"`pulumi up -s {self.stack.name} --refresh` starts a head that has stopped"
+                f"cannot reach {head.name}: no tunnel: {reason}. Fix: log in if it asks for that; otherwise start the "
+                f"head if it has stopped ({self._start_command()})"
             )
         raise RemoteError(
             f"cannot reach {head.name} ({head.address} port {head.port}): {said}; "
-            f"is it running? `pulumi up -s {self.stack.name} --refresh` starts what has stopped"
+            f"start the head if it has stopped ({self._start_command()})"
         )
+
+    def _start_command(self) -> str:
+        # Azure-native has no property for the power state, so no `up` starts a deallocated machine.
+        return f"Azure: `az vm start`; elsewhere: `pulumi up -s {self.stack.name} --refresh`"
 
     @contextmanager
     def lines(self, command: str) -> Iterator[Iterator[str]]:

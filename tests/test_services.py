@@ -35,7 +35,7 @@ def planned(stack: str, known: dict[str, Machine], **edits: object) -> Planned:
         ("azure-a100", {"kind": "azure_files", "size_gib": 10240}, 1124),
         ("azure-h100", {"kind": "azure_netapp", "size_gib": 4096}, 256),
         ("gcp-a2", {"kind": "filestore", "size_gib": 10240}, 880),
-        ("gcp-a3-mega", {"kind": "head_nfs", "size_gib": 1000}, 480),
+        ("gcp-a3-mega", {"kind": "head_nfs", "size_gib": 1000}, 720),
         ("gcp-a3-mega", {"kind": "head_nfs", "size_gib": 4096}, 1200),
         ("local", {"kind": "head_nfs", "size_gib": 1024}, None),
         ("gcp-a2", {"kind": "external", "address": "10.0.0.9", "path": "/export"}, None),

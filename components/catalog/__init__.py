@@ -212,7 +212,7 @@ def images() -> dict[str, Image]:
 
 @cache
 def image_contracts() -> dict[str, ImageContract]:
-    """Return what is known of the pinned images' builds, by the image's name."""
+    """Return the facts of the pinned images' builds by image name. Tests compare the stages with them."""
     return _rows("image_contracts.yaml", _read("image_contracts.yaml"), ImageContract)
 
 

@@ -42,7 +42,8 @@ class ServicePrice(Fact):
     """Date of the price; empty if there is none."""
     usd_per_hour: float | None = Field(default=None, gt=0)
     usd_per_gib_hour: float | None = Field(default=None, gt=0)
-    usd_per_month_of_size: dict[int, float] = Field(default_factory=dict)
+    usd_per_month_of_size: dict[int, float | None] = Field(default_factory=dict)
+    """Dollars a month of each size in GiB; None if the price of that size is unknown."""
     billed_gib: int = Field(default=1, ge=1)
 
     def usd(self, size_gib: int) -> float | None:
@@ -55,6 +56,6 @@ class ServicePrice(Fact):
         return self.usd_per_hour
 
 
-def _of_size(values: Mapping[int, float], size_gib: int) -> float | None:
-    """Return the value of the smallest size that holds `size_gib`, or None if none does."""
+def _of_size(values: Mapping[int, float | None] | Mapping[int, float], size_gib: int) -> float | None:
+    """Return the value of the smallest size that holds `size_gib`, or None if no size does or its value is unknown."""
     return next((value for size, value in sorted(values.items()) if size >= size_gib), None)

@@ -10,7 +10,6 @@ from typing import Any
 
 from jobs.errors import BenchError
 
-KINDS = ("nccl", "train", "scaling")
 _FORMAT = 1
 
 

@@ -20,7 +20,8 @@ def check_reach(examined: Examined) -> Iterator[Finding]:
                 node=report.name,
                 what="it does not answer",
                 cause=report.trouble,
-                fix="`pulumi up --refresh` starts a machine that has stopped; its console log tells why one hangs",
+                fix="start it if it has stopped (Azure: `az vm start`; elsewhere: `pulumi up --refresh`); its console "
+                "log shows why a machine hangs",
             )
 
 

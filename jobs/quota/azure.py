@@ -40,7 +40,7 @@ def command(platform: Mapping[str, Any], quota: str) -> str:
 
 
 def notes(platform: Mapping[str, Any], machines: Sequence[str], run: Run) -> Iterator[str]:
-    """Yield what else would stop `pulumi up`: unregistered resource providers, sizes that the subscription lacks."""
+    """Yield other obstacles: resource providers that stacks of this platform may need, and sizes not offered."""
     providers = run([PROGRAM, "provider", "list", *_subscription(platform), "--output", "json"])
     registered = {str(row["namespace"]).lower() for row in providers if row["registrationState"] == "Registered"}
     for namespace in sorted(SERVICES.values()):

@@ -52,7 +52,7 @@ def command(platform: Mapping[str, Any], quota: str) -> str:
 
 
 def notes(platform: Mapping[str, Any], machines: Sequence[str], run: Run) -> Iterator[str]:
-    """Yield what else would stop `pulumi up`: APIs that are not enabled, machine types that the zone lacks."""
+    """Yield other obstacles: APIs that stacks of this platform may need, and machine types that the zone lacks."""
     project, zone = str(platform["project"]), str(platform["zone"])
     where = ["--project", project, "--format", "json"]
     enabled = {str(row["config"]["name"]) for row in run([PROGRAM, "services", "list", "--enabled", *where])}

@@ -87,14 +87,14 @@ def finish(cluster: Project, job: Mapping[str, Any], seconds: float = 1800) -> s
 
 def starts(cluster: Project, head: str, job: Mapping[str, Any]) -> list[str]:
     """Return the nodes of each start of a job."""
-    lines = cluster.on(head, f"cat {job['run_dir']}/events").splitlines()
+    lines = cluster.on(head, f"sudo cat {job['run_dir']}/events").splitlines()
     return [line.split()[3] for line in lines if line.split()[1:2] == ["start"]]
 
 
 def wait_saved(cluster: Project, head: str, job: Mapping[str, Any], ranks: int = 1) -> None:
     """Wait until each rank of a sleeping job has saved."""
     # By the directory's own server: what the nodes wrote is there when their files are closed.
-    look = f"cat {job['run_dir']}/checkpoints/rank-? 2>/dev/null | wc -l"
+    look = f"sudo sh -c 'cat {job['run_dir']}/checkpoints/rank-?' 2>/dev/null | wc -l"
     wait_until("every rank to save", 180, lambda: cluster.on(head, look).strip() == str(ranks))
 
 

@@ -72,9 +72,10 @@ def test_nothing_changes_on_a_second_up(cluster: Project) -> None:
 def test_hello_runs_on_both_nodes(cluster: Project) -> None:
     job = submit(cluster, "hello")
     follow(cluster, str(job["id"]))
-    said = cluster.on(HEAD, f"cat {job['run_dir']}/*.log")
+    said = cluster.on(HEAD, f"sudo sh -c 'cat {job['run_dir']}/*.log'")
     assert FIRST in said
     assert SECOND in said
+    assert "Permission denied" in cluster.on(HEAD, f"cat {job['run_dir']}/job.sbatch 2>&1 || true")
 
 
 def test_yard_lists_cancels_and_names_hosts(cluster: Project, tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_accounting_knows_the_jobs(cluster: Project) -> None:
 
 def final_loss(cluster: Project, job: dict[str, Any]) -> str:
     """Return the last loss a training job wrote, as it stands in the file."""
-    text = cluster.on(HEAD, f"cat {job['run_dir']}/*.jsonl {job['run_dir']}/*/*.jsonl 2>/dev/null || true")
+    text = cluster.on(HEAD, f"sudo sh -c 'cat {job['run_dir']}/*.jsonl {job['run_dir']}/*/*.jsonl' 2>/dev/null || true")
     rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     losses = [row["loss"] for row in rows if "loss" in row and "step" in row]
     assert losses, text
@@ -129,7 +130,7 @@ def test_a_killed_worker_costs_only_time(cluster: Project) -> None:
     broken = submit(cluster, "train-tiny", "--name", "broken", *small)
     job = str(broken["id"])
     wait_until(
-        "a first checkpoint", 300, lambda: "latest" in cluster.on(HEAD, f"find {broken['run_dir']} -name latest")
+        "a first checkpoint", 300, lambda: "latest" in cluster.on(HEAD, f"sudo find {broken['run_dir']} -name latest")
     )
     victim = cluster.pid(SECOND)
     os.kill(victim, signal.SIGKILL)

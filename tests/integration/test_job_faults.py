@@ -70,7 +70,7 @@ def test_a_mapped_read_outlives_a_restart_of_its_server(cluster: Project, tmp_pa
     file = tmp_path / "mapped.yaml"
     file.write_text(READ)
     job = submit(cluster, str(file))
-    reading = f"test -e {job['run_dir']}/reading && echo yes || true"
+    reading = f"sudo test -e {job['run_dir']}/reading && echo yes || true"
     wait_until("the read to begin", 120, lambda: "yes" in cluster.on(HEAD, reading), 1)
     cluster.on(HEAD, "sudo systemctl restart nfs-server")
     follow(cluster, str(job["id"]))
@@ -79,11 +79,13 @@ def test_a_mapped_read_outlives_a_restart_of_its_server(cluster: Project, tmp_pa
 def test_a_full_disk_costs_no_checkpoint(cluster: Project) -> None:
     job = submit(cluster, "train-tiny", "--name", "full", "--", "--batch", "2", "--steps", "8", "--save-every", "2")
     number, run_dir = str(job["id"]), job["run_dir"]
-    wait_until("a first checkpoint", 300, lambda: "latest" in cluster.on(HEAD, f"ls {run_dir}/checkpoints || true"))
+    wait_until(
+        "a first checkpoint", 300, lambda: "latest" in cluster.on(HEAD, f"sudo ls {run_dir}/checkpoints || true")
+    )
     # As the job user, who may not take what is kept for root. It asks for all there is, and gets what it can.
     cluster.yard("ssh", "--", "fallocate -l $(df -k --output=avail /shared | tail -1)K /shared/ballast", check=False)
     try:
-        wait_until("a failure", 120, lambda: "failed" in cluster.on(HEAD, f"cat {run_dir}/events"))
+        wait_until("a failure", 120, lambda: "failed" in cluster.on(HEAD, f"sudo cat {run_dir}/events"))
     finally:
         cluster.yard("ssh", "--", "rm -f /shared/ballast")
     said = cluster.yard("logs", number).out + cluster.yard("logs", number, "--rank", "1").out

@@ -114,7 +114,7 @@ def test_a_checkpoint_that_is_half_written_is_not_used(
     assert "resumed at step 2" in said
     assert len(starts(cluster, HEAD, job)) == (1 if chosen(launcher).elastic else 2)
     checkpoints = f"{job['run_dir']}/checkpoints"
-    assert cluster.on(HEAD, f"cat {checkpoints}/latest; ls {checkpoints}/step-*/.metadata").split() == [
+    assert cluster.on(HEAD, f"sudo sh -c 'cat {checkpoints}/latest; ls {checkpoints}/step-*/.metadata'").split() == [
         "6",
         f"{checkpoints}/step-00000004/.metadata",
         f"{checkpoints}/step-00000006/.metadata",
@@ -145,7 +145,7 @@ def test_a_job_is_kept_off_a_node_where_it_failed_twice(cluster: Project, jobs: 
     [bad] = {node for node in failed if failed.count(node) == 2}
     assert last != bad
     # Noted when Slurm has taken it (ExcNodeList), which it forgets soon after the job.
-    assert f"avoid {bad}\n" in cluster.on(HEAD, f"cat {jobs['bad-node']['run_dir']}/events")
+    assert f"avoid {bad}\n" in cluster.on(HEAD, f"sudo cat {jobs['bad-node']['run_dir']}/events")
 
 
 @pytest.fixture

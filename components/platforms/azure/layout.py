@@ -8,8 +8,6 @@ from components.spec import ClusterSpec
 
 INFINIBAND_NETWORK = IPv4Network("172.16.0.0/16")
 """Azure's RDMA network uses it; a virtual network that overlaps it breaks InfiniBand (setup-infiniband page)."""
-KEPT_AT_END = 1
-"""Azure keeps a subnet's first four addresses, which the plan leaves out everywhere, and its last one."""
 _SERVICE_PREFIX = 26
 """Bastion takes no smaller subnet; NetApp Files would, and gets the same."""
 

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from components.checks.base import Check, Level, Planned
 from components.errors import Problem
+from components.host_key_format import HOST_KEY
 from components.slurm import confines
 
 if TYPE_CHECKING:
     from components.platforms.hosts.spec import Host, Spec
 
-_HOST_KEY = re.compile(r"(ssh-ed25519|ecdsa-sha2-nistp(256|384|521)|ssh-rsa) [A-Za-z0-9+/]{32,}={0,3}( [^\n]*)?")
+_HOST_KEY = re.compile(rf"(?:{HOST_KEY.pattern})( [^\n]*)?")
+"""A host key of the stack file may end with a comment."""
 PROXY = re.compile(r"(?:(?P<user>[a-z_][a-z0-9_-]{0,31})@)?(?P<address>[A-Za-z0-9.-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
 _PORTS = range(1, 65536)
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
