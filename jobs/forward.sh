@@ -6,7 +6,7 @@
 names_for_ranks() {
   local name
   for name in PATH LD_LIBRARY_PATH JOB_NAME RUN_DIR CHECKPOINT_DIR RESTART_COUNT NNODES NODE_IPS GPUS_PER_NODE \
-    TASKS_PER_NODE MASTER_ADDR MASTER_PORT HOSTFILE MPI_HOSTFILE WORLD_SIZE USE_LIBUV "${!NCCL_@}" "${!GLOO_@}" \
+    TASKS_PER_NODE MASTER_ADDR MASTER_PORT HOSTFILE MPI_HOSTFILE WORLD_SIZE USE_LIBUV "${!NCCL_@}" "${!GLOO_@}" "${!UCX_@}" \
     "${own_env[@]}"; do
     [[ -z ${!name+set} ]] || printf '%s\n' "$name"
   done | sort -u

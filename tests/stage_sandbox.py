@@ -29,6 +29,7 @@ remember() { true; }
 put_file() {
   local new
   new=$(cat; echo .)
+  [[ ! -e $1 || $(cat "$1"; echo .) != "$new" ]] || return 0
   mkdir -p "$(dirname "$1")"
   printf %s "${new%.}" >"$1"
   changed=$((changed + 1))
@@ -37,12 +38,14 @@ put_block() { mkdir -p "$(dirname "$1")"; cat >"$1"; }
 own_name() { true; }
 wait_for() { shift 2; "$@" || fail "would wait for: $*"; }
 listens() { true; }
-as_trainer() { "$@"; }
+as_trainer() { env HOME=/home/trainer "$@"; }
 apt_update() { apt-get -q update; }
 test() { [[ $1 == -[bc] ]] || builtin test "$@"; }
 pause() { true; }
 """
 """What stage.sh offers, without its waiting; `source` would set traps of the real node."""
+_SHARED = re.compile(r"(?ms)^has\(\) .*?(?=^# as_trainer)")
+"""The functions of stage.sh that are tested as they are."""
 
 
 @dataclass
@@ -75,7 +78,7 @@ class Sandbox:
         # A path put together from variables would be this machine's own.
         assert '"/$' not in text, f"{stage} makes up an absolute path; write it whole"
         done = subprocess.run(
-            ["bash", "-c", _WORDS + text],
+            ["bash", "-c", self._moved(_WORDS) + _shared() + text],
             capture_output=True, text=True, check=False, timeout=30,
             env={"PATH": f"{bin_folder}:{os.environ['PATH']}"} | {f"TRAINYARD_{key}": env[key] for key in env},
         )  # fmt: skip
@@ -99,3 +102,9 @@ class Sandbox:
             f'[[ $line != *-stdin* ]] || cat >/dev/null\ncase "$line" in\n{cases}esac\n'
         )
         file.chmod(0o755)
+
+
+def _shared() -> str:
+    found = _SHARED.search((STAGES.parent / "stage.sh").read_text())
+    assert found, "stage.sh has lost its shared functions"
+    return found[0]

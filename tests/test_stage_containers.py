@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,14 @@ RULE = "proc/sys/kernel/apparmor_restrict_unprivileged_userns"
 
 def run(tmp_path: Path, answers: dict[str, str] | None = None, without: tuple[str, ...] = (), **env: str) -> Ran:
     recorded = tuple(name for name in RECORDED if name not in without)
-    node = {"ROLE": "worker", "GROUP": "gpu", "GPUS": "8", "FABRIC": "gvnic", "CONTAINERS": "docker"}
+    node = {
+        "ROLE": "worker",
+        "GROUP": "gpu",
+        "GPUS": "8",
+        "GPU_DEVICE": "/dev/nvidia",
+        "FABRIC": "gvnic",
+        "CONTAINERS": "docker",
+    }
     return Sandbox(tmp_path, recorded, PLAIN | (answers or {})).run("44-containers", **node | env)
 
 
@@ -97,9 +105,41 @@ def test_docker_keeps_its_data_on_local_disks(tmp_path: Path) -> None:
     (tmp_path / "mnt" / "localssd").mkdir(parents=True)
     ran = run(tmp_path, {"mountpoint": "0 "})
     assert ran.code == 0, (ran.errors, ran.said)
-    daemon = (tmp_path / "etc/docker/daemon.json").read_text()
-    assert daemon == f'{{"data-root": "{tmp_path}/mnt/localssd/docker"}}\n'
+    daemon = json.loads((tmp_path / "etc/docker/daemon.json").read_text())
+    assert daemon == {"data-root": f"{tmp_path}/mnt/localssd/docker"}
     assert (tmp_path / "mnt/localssd/docker").stat().st_mode & 0o777 == 0o710
+
+
+def test_the_images_docker_settings_stay(tmp_path: Path) -> None:
+    (tmp_path / "mnt" / "localssd").mkdir(parents=True)
+    runtimes = {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}
+    file = tmp_path / "etc/docker/daemon.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"runtimes": runtimes}))
+    assert run(tmp_path, {"mountpoint": "0 "}).code == 0
+    assert json.loads(file.read_text()) == {"data-root": f"{tmp_path}/mnt/localssd/docker", "runtimes": runtimes}
+
+
+def test_packages_are_found_after_a_failed_update(tmp_path: Path) -> None:
+    # The list of the archive is there from the first attempt, whose update failed.
+    install = "apt-get -q -y --no-install-recommends install nvidia"
+    ran = run(tmp_path, {install: "1 E: Unable to locate package"})
+    assert ran.code != 0
+    again = run(tmp_path, {install: "1 E: Unable to locate package"})
+    lines = [line.split(" nvidia")[0] for line in again.commands if line.startswith("apt-get")]
+    plain = "apt-get -q -y --no-install-recommends install"
+    assert lines[-3:] == [plain, "apt-get -q update", plain]
+
+
+def test_a_toolkit_of_a_second_attempt_restarts_docker(tmp_path: Path) -> None:
+    assert run(tmp_path, {"apt-get -q -y --no-install-recommends install nvidia": "1 "}).code != 0
+    assert "systemctl restart docker.service" in run(tmp_path).commands
+
+
+def test_fake_gpus_need_no_toolkit(tmp_path: Path) -> None:
+    ran = run(tmp_path, {"dpkg-query": "1 "}, GPUS="2", GPU_DEVICE="/dev/fakegpu")
+    assert ran.code == 0, (ran.errors, ran.said)
+    assert not [line for line in ran.commands if "nvidia" in line]
 
 
 def test_an_owners_docker_is_used_and_not_changed(tmp_path: Path) -> None:

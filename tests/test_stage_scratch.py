@@ -9,7 +9,10 @@ import pytest
 
 from tests.stage_sandbox import Ran, Sandbox
 
-RECORDED = ("mdadm", "blkid", "mkfs.ext4", "mount", "mountpoint", "udevadm", "apt-get", "install")
+RECORDED = (
+    *("mdadm", "blkid", "blockdev", "dd", "mkfs.ext4", "mount", "mountpoint", "udevadm", "apt-get", "dpkg-query"),
+    "install",
+)
 EMPTY = "2 "
 DIRECT, DIRECT_V2, REMOTE = (
     "Microsoft NVMe Direct Disk              ",
@@ -47,6 +50,7 @@ class Node:
         answers = {
             "mdadm --assemble": "0 " if self.array == "mdadm --assemble" else "1 no recogniseable superblock",
             "mountpoint": "0 " if self.mounted else "1 ",
+            "blockdev": "0 3840755982336",
             "blkid -p -s LABEL": self.label,
             "blkid": self.blkid,
         }
@@ -108,11 +112,18 @@ def test_after_a_reboot_the_files_are_still_there(tmp_path: Path, array: str) ->
     assert named(ran, "mount") == ["mount -o nodev,nosuid,noatime /dev/md127 /mnt/localssd"]
 
 
-@pytest.mark.parametrize("blkid", ["0 TYPE=ext4", "4 ", "8 ambivalent"])
-def test_a_disk_that_is_not_empty_is_never_touched(tmp_path: Path, blkid: str) -> None:
+@pytest.mark.parametrize(
+    ("blkid", "message"),
+    [
+        ("0 TYPE=ext4", "fail local disk /dev/nvme0n1 holds data"),
+        ("4 ", "fail blkid cannot judge the disk /dev/nvme0n1 (exit 4)"),
+        ("8 ambivalent", "fail blkid cannot judge the disk /dev/nvme0n1 (exit 8)"),
+    ],
+)
+def test_a_disk_that_is_not_empty_is_never_touched(tmp_path: Path, blkid: str, message: str) -> None:
     ran = Node(tmp_path, nvme=(DIRECT, DIRECT), blkid=blkid).run()
     assert ran.code == 1
-    assert "fail local disk /dev/nvme0n1 holds data" in ran.said[-1]
+    assert message in ran.said[-1]
     assert named(ran, "mkfs.ext4", "mount") == []
     assert not [line for line in ran.commands if line.startswith("mdadm --create")]
 

@@ -66,6 +66,7 @@ def survey_script(plan: ClusterPlan, host: HostPlan, interface: str | None, shar
         "GPUS": str(machine.gpus),
         "GPU_TYPE": machine.gpu_type or "",
         "FABRIC": machine.fabric,
+        "CONTAINERS": plan.containers if host.works else "none",
         "RDMA": str(machine.rdma),
         "RDMA_DEVICES": ",".join(machine.rdma_devices),
         "PRIVATE_IP": str(host.private_ip),

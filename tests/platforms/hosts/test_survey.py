@@ -34,8 +34,10 @@ PLAN = {
     "RDMA_DEVICES": "",
     "SHARED_FOLDER": "",
     "SHARED_GIB": "0",
+    "CONTAINERS": "none",
 }
 GPUS = {"GPUS": "8", "GPU_TYPE": "h100"}
+FAKE_GPUS = {"GPUS": "2", "GPU_TYPE": "fake"}
 RDMA = {"FABRIC": "infiniband", "RDMA": "2"}
 ANSWERS = {
     "ip": "echo '2: eth1    inet 10.0.0.7/24 scope global eth1'",
@@ -128,6 +130,7 @@ def survey(
         ({"proc/fs/nfsd/versions": "+3 +4 +4.1 +4.2\n"}, {"systemctl": NFS}, {}),
         ({**roce("rocep1"), **roce("rocep2", "1: DOWN")}, {}, ROCE),
         ({}, {}, {"SHARED_GIB": "400"}),
+        ({}, {"docker": ""}, {**FAKE_GPUS, "CONTAINERS": "docker"}),
     ],
     ids=[
         "plain",
@@ -147,6 +150,7 @@ def survey(
         "NFS server",
         "RoCE",
         "enough space",
+        "docker",
     ],
 )
 def test_a_host_as_it_should_be_may_be_taken(
@@ -225,6 +229,9 @@ CONFLICTS: list[tuple[str, dict[str, str], dict[str, str], dict[str, str]]] = [
     ("is the cluster's head and would become its worker", OURS, {}, {"ROLE": "worker"}),
     ("has jobs (7 9), and scheduler: none", HAD_SLURM, JOBS, {"SCHEDULER": "none"}),
     ("has jobs (slurmctld does not say which)", HAD_SLURM, SILENT, {"SCHEDULER": "none"}),
+    ("has no NVIDIA container toolkit", NVSWITCH, {"docker": ""}, {**GPUS, "CONTAINERS": "docker"}),
+    ("has no enroot", {}, {}, {"CONTAINERS": "enroot"}),
+    ("has no folder /nodisk42 for cluster.storage.shared.path", {}, {}, {"SHARED_FOLDER": "/nodisk42/trainyard"}),
 ]
 
 

@@ -27,15 +27,3 @@ signed_by() {
   found=$(gpg --show-keys --with-colons "$2" 2>/dev/null) || return 1
   [[ $(grep -c '^pub:' <<<"$found") == 1 ]] && grep -q "^fpr:::::::::$1:" <<<"$found"
 }
-
-# has PACKAGE: it is installed.
-has() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
-
-# installed PACKAGE[=VERSION]...: there when this returns. A package that is there keeps its version.
-installed() {
-  local wanted missing=()
-  for wanted in "$@"; do
-    has "${wanted%%=*}" || missing+=("$wanted")
-  done
-  ((${#missing[@]} == 0)) || apt-get -q -y --no-install-recommends install "${missing[@]}"
-}

@@ -120,5 +120,34 @@ apt_update() {
   done
 }
 
+# has PACKAGE: it is installed.
+has() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
+
+# installed PACKAGE[=VERSION]...: there when this returns; `changed` then counts it. A package that is there keeps its
+# version. The package lists are read anew if they are absent or too old for the packages.
+installed() {
+  local wanted missing=()
+  for wanted in "$@"; do
+    has "${wanted%%=*}" || missing+=("$wanted")
+  done
+  ((${#missing[@]})) || return 0
+  local install=(apt-get -q -y --no-install-recommends install "${missing[@]}")
+  "${install[@]}" || { apt_update && "${install[@]}"; } || return
+  changed=$((changed + 1))
+}
+
+# is_empty DISK: it holds no known content. A disk that cannot be read fails the stage: blkid exits with 2 for such a disk
+# as well as for an empty one.
+is_empty() {
+  local code=0 mib
+  mib=$(($(blockdev --getsize64 "$1") / 1048576))
+  dd if="$1" of=/dev/null bs=1M count=1 status=none &&
+    dd if="$1" of=/dev/null bs=1M count=1 skip=$((mib > 0 ? mib - 1 : 0)) status=none ||
+    fail "the disk $1 cannot be read: it is not formatted"
+  blkid -p "$1" || code=$?
+  ((code == 0 || code == 2)) || fail "blkid cannot judge the disk $1 (exit $code): it is not formatted"
+  ((code == 2))
+}
+
 # as_trainer COMMAND...: as the job user, without a login session and its cost.
 as_trainer() { setpriv --reuid=trainer --regid=trainer --init-groups -- env HOME=/home/trainer "$@"; }
