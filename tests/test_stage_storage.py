@@ -9,7 +9,7 @@ import pytest
 
 from tests.stage_sandbox import Sandbox
 
-STORAGE = ("systemctl", "exportfs", "mkfs.ext4", "blkid", "systemd-escape", "ssh-keygen", "chown")
+STORAGE = ("systemctl", "exportfs", "mkfs.ext4", "blkid", "blockdev", "dd", "systemd-escape", "ssh-keygen", "chown")
 UNITS = {
     "systemctl is-active": "3 ",
     "systemd-escape --path --suffix=mount /home": "0 home.mount",
@@ -26,13 +26,13 @@ ON_DISK = {
 }
 
 
-def storage(tmp_path: Path, blkid: str) -> Sandbox:
+def storage(tmp_path: Path, blkid: str, **more: str) -> Sandbox:
     home = tmp_path / "home" / "trainer"
     (home / ".ssh").mkdir(parents=True)
     (home / ".ssh" / "id_ed25519").write_text("made before\n")
     (tmp_path / "shared" / "jobs").mkdir(parents=True)
     (tmp_path / "shared").chmod(0o1777)
-    return Sandbox(tmp_path, STORAGE, {**UNITS, "blkid": blkid})
+    return Sandbox(tmp_path, STORAGE, {**UNITS, "blockdev": "0 1099511627776", "blkid": blkid, **more})
 
 
 def unit(tmp_path: Path, name: str) -> str:
@@ -68,7 +68,16 @@ def test_a_disk_that_cannot_be_read_is_not_taken_for_an_empty_one(tmp_path: Path
     ran = storage(tmp_path, "4 ").run("50-storage", **ON_DISK)
     assert ran.code == 1
     assert not [line for line in ran.commands if line.startswith("mkfs")]
-    assert "fail blkid cannot read" in ran.said[-1]
+    assert "fail blkid cannot judge the disk" in ran.said[-1]
+
+
+@pytest.mark.parametrize("end", ["dd if=/dev/disk/by-id/x of=/dev/null bs=1M count=1 s", "dd"])
+def test_a_disk_with_read_errors_is_never_formatted(tmp_path: Path, end: str) -> None:
+    # blkid exits with 2 for an ext4 whose every read fails. `end`: the last MiB, then both.
+    ran = storage(tmp_path, "2 ", **{end: "1 Input/output error"}).run("50-storage", **ON_DISK)
+    assert ran.code == 1
+    assert "cannot be read: it is not formatted" in ran.said[-1]
+    assert not [line for line in ran.commands if line.startswith("mkfs")]
 
 
 def test_a_worker_mounts_a_server_outside_and_makes_nothing_there(tmp_path: Path) -> None:
