@@ -146,3 +146,12 @@ def test_the_official_cli_is_verified_before_use(hash_is_right: bool, tmp_path: 
     if not hash_is_right:
         assert "SHA-256 differs" in done.stderr
         assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+
+
+def test_the_official_cli_installs_the_locked_packages() -> None:
+    # Without this file, `pulumi up` in a fresh clone creates an empty virtual environment.
+    lines = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
+    assert lines == ["-r requirements.lock"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [re.split(r"[=<>\[ ]", line)[0] for line in project["dependencies"]]
+    assert [name for name in names if not re.search(rf"(?m)^{re.escape(name)}==", LOCK)] == []
