@@ -88,7 +88,10 @@ def running(server: Sshd) -> Iterator[Sshd]:
     assert binary
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd demands it
-    process = subprocess.Popen([binary, "-D", "-f", server.folder / "config", "-E", server.log])
+    # With `-E log`, the process of each connection opens the log by name, and may create it again after the folder has
+    # been removed.
+    with server.log.open("ab") as log:
+        process = subprocess.Popen([binary, "-D", "-e", "-f", server.folder / "config"], stderr=log)
     try:
         _wait_for(server.port)
         yield server
