@@ -285,17 +285,14 @@ class ClusterSpec(Model):
     @model_validator(mode="after")
     def _docker_without_slurm(self) -> Self:
         if self.containers == "docker" and self.scheduler == "slurm":
-            raise RuleError(
-                "docker starts containers outside of Slurm's steps, which would neither limit nor end them",
-                "use enroot, or scheduler: none",
-                at="containers",
-            )
+            rule = "docker starts containers outside of Slurm's steps, which would neither limit nor end them"
+            raise RuleError(rule, "use enroot, or scheduler: none", at="containers")
         return self
 
     @field_validator("platform", mode="before")
     @classmethod
     def _platform_of_its_provider(cls, value: Any) -> Any:
-        # The union of platforms lives in their registry, so that adding one touches nothing here.
+        # The registry knows the union of platforms.
         from components.platforms import platform_spec  # noqa: PLC0415  (the registry imports this module)
 
         return platform_spec(value)
