@@ -18,6 +18,8 @@ from components import relay
 from tests.offline.loopback_sshd import free_port
 from tests.tunnel_programs import BASTION, IAP, TunnelPrograms
 
+pytestmark = pytest.mark.engine
+
 RELAY = relay.__file__
 BANNER = b"SSH-2.0-test\r\n"
 COMMANDS = pytest.mark.parametrize("command", [BASTION, IAP], ids=["bastion", "iap"])

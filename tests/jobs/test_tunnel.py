@@ -22,6 +22,8 @@ from tests.jobs.conftest import FakeStack
 from tests.offline.loopback_sshd import Sshd, new_server, running, sshd_binary
 from tests.tunnel_programs import BASTION, IAP, TunnelPrograms
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture
 def sshd() -> Iterator[Sshd]:

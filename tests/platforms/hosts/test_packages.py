@@ -9,7 +9,10 @@ import pytest
 
 from tests.platforms.hosts.apt import ADD_USER, USABLE, Machine
 
-pytestmark = pytest.mark.skipif(not USABLE, reason="needs root and the real apt-get and dpkg")
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(not USABLE, reason="needs root and the real apt-get and dpkg"),
+]
 
 
 @pytest.fixture
