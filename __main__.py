@@ -1,37 +1,33 @@
-"""A stack file in, a training cluster out."""
+"""The Pulumi program. It creates the cluster of the current stack file."""
 
-import atexit
 import gc
 
 import pulumi
 
-from components import sdk_savings
-from components.cluster import Cluster
-from components.outputs import ssh_command
-from components.settings import load_settings
+from components.cluster.cluster import Cluster
+from components.stackfile.settings import load_settings
+from yard.contract.outputs import ssh_command
 
 
 async def program() -> pulumi.Inputs:
-    """Declare the stack, and wait for it.
+    """Create the cluster, wait for it, and return the stack outputs.
 
-    The SDK would wait by itself, but it looks through all that is open whenever one thing is done.
+    Without the wait, the SDK waits at the end of the program and compares all open tasks each time that one is done. A
+    preview of 512 Azure nodes then takes 26 s instead of 15 s.
     """
     settings = load_settings()
-    cluster = Cluster(settings.spec.name, settings.spec, settings.plan)
-    await cluster.declare()
+    cluster = Cluster(settings.plan.name, settings.plan)
     await cluster.outputs.is_known()
     return {
         "cluster": cluster.outputs,
         "head_address": cluster.outputs["head"]["address"],
         "ssh": cluster.outputs["head"].apply(lambda head: ssh_command(head, pulumi.get_stack())),
         "usd_per_hour": cluster.outputs["usd_per_hour"],
-        "ssh_private_key": cluster.ssh_private_key,
+        "admin_private_key": cluster.admin_private_key,
+        "user_private_key": cluster.user_private_key,
     }
 
 
-# Of a stack with hundreds of nodes nearly all objects live to the end: looking through them time and again finds none.
-gc.set_threshold(100_000, 50, 1000)
-# Nor is there anything to find as it ends: looking was a second of a preview of 512 machines.
-atexit.register(gc.freeze)
-sdk_savings.apply()
+# Nearly all objects live until the end of the program. With 512 nodes, garbage collection takes 4 of 15 s.
+gc.disable()
 pulumi.run(program)

@@ -1,1 +1,1 @@
-"""The cluster: from a stack file to running machines."""
+"""The Pulumi components that create a cluster from a stack file."""

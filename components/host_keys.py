@@ -1,4 +1,4 @@
-"""The hosts' SSH host keys as the stack keeps them: one resource that remembers the first key of each machine."""
+"""A resource that stores the first SSH host key of each machine in the stack's state."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from typing import Any
 import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider, UpdateResult
 
-from components.errors import PlatformError
-from components.host_key_format import HOST_KEY
+from yard.contract.errors import PlatformError
+from yard.contract.host_key import HOST_KEY
 
 ACCEPT = "TRAINYARD_ACCEPT_HOST_KEYS"
-"""Environment variable: names of hosts, separated by commas, whose changed keys one `up` accepts."""
+"""Environment variable: comma-separated names of hosts whose changed keys `pulumi up` accepts."""
 
 Known = Mapping[str, Mapping[str, str]]
-"""By host name: `machine`, the machine id, and `key`."""
+"""Stored keys by host name. Each entry contains `machine`, the machine id, and `key`."""
 Offer = Mapping[str, Any]
-"""What a platform knows of one host now: `name`, `machine`, `key` ("" if none is available), `declared`."""
+"""The key that a platform reports for a host: `name`, `machine`, `key` ("" if it is not available), and `declared`,
+which is true if the key is set in the stack file."""
 
 
-def merged(known: Known, offers: Sequence[Offer], accepted: Collection[str]) -> dict[str, dict[str, str]]:
-    """Return the keys to keep: the first of each machine, and of a machine that is gone none.
+def merged_keys(known: Known, offers: Sequence[Offer], accepted: Collection[str]) -> dict[str, dict[str, str]]:
+    """Return the keys to store: the first key of each machine.
 
-    A machine that offers no key at present, as an evicted one, keeps the key that is known. A key that the stack file
-    declares always counts. Raises PlatformError for keys that are missing, malformed or changed, all in one message.
+    If no key is reported for a machine, for example because it was evicted, its stored key remains. A key in the stack
+    file replaces the stored key. Raises PlatformError for all keys that are missing, malformed or changed.
     """
-    kept: dict[str, dict[str, str]] = {}
+    stored: dict[str, dict[str, str]] = {}
     missing, malformed, changed = list[str](), list[str](), list[str]()
     for offer in offers:
         name, machine, key = str(offer["name"]), str(offer["machine"]), _without_comment(str(offer["key"]))
@@ -40,13 +41,13 @@ def merged(known: Known, offers: Sequence[Offer], accepted: Collection[str]) -> 
         elif old and key not in ("", old) and not (offer["declared"] or name in accepted):
             changed.append(name)
         else:
-            kept[name] = {"machine": machine, "key": key or old}
+            stored[name] = {"machine": machine, "key": key or old}
     _refuse(missing, malformed, changed)
-    return kept
+    return stored
 
 
 def _without_comment(key: str) -> str:
-    # At spaces alone: a line break must stay in the key, which is then refused.
+    # The text is split only at spaces so that a key with a line break is rejected later.
     return " ".join(key.split(" ")[:2])
 
 
@@ -54,20 +55,20 @@ def _refuse(missing: Sequence[str], malformed: Sequence[str], changed: Sequence[
     problems = []
     if missing:
         problems.append(
-            f"no SSH host key is known of {', '.join(missing)}. Fix: start them if they are stopped, read their serial "
-            "console for the reason if their first boot failed, compare the clock of this computer, then run "
-            "`pulumi up` again"
+            f"no SSH host key is known for {', '.join(missing)}. Fix: start the machines if they are stopped, read "
+            "their serial consoles if the first boot failed, check this computer's clock, then run `pulumi up` "
+            "again"
         )
     if malformed:
         problems.append(
-            f"{', '.join(malformed)}: the SSH host key is not one line of type and base64. Fix: inspect the machine, "
-            "because a process on it may have published the text, and replace it"
+            f"{', '.join(malformed)}: the SSH host key is not one line with a type and base64 text. Fix: inspect the "
+            "machine, because a process on it may have published this text; then replace the machine"
         )
     if changed:
         problems.append(
-            f"{', '.join(changed)}: the SSH host key has changed although the machine is the same. This can be an "
-            "attack. Fix: compare the key on the machine's serial console; if it was changed on purpose, run "
-            f"`pulumi up` once with {ACCEPT}={','.join(changed)} in the environment"
+            f"{', '.join(changed)}: the SSH host key has changed although the machine is the same. This may be an "
+            "attack. Fix: compare the new key with the key on the machine's serial console; if it was changed on "
+            f"purpose, run `pulumi up` once with {ACCEPT}={','.join(changed)} in the environment"
         )
     if problems:
         raise PlatformError("\n".join(problems))
@@ -91,7 +92,7 @@ def _outs(olds: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return {**news, "known": _merge(olds, news)}
     except PlatformError:
-        sys.tracebacklimit = 0  # the message explains itself, and the engine would print the traceback first
+        sys.tracebacklimit = 0  # otherwise the engine prints the traceback before the message
         raise
 
 
@@ -99,14 +100,14 @@ def _merge(olds: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, dict[s
     offers = news["offers"]
     if not isinstance(offers, list):  # unknown in a preview
         return {}
-    return merged(olds["known"], offers, news["accepted"])
+    return merged_keys(olds["known"], offers, news["accepted"])
 
 
 class HostKeys(Resource):
-    """The host keys of all machines of a cluster. One resource for any number of nodes."""
+    """The SSH host keys of all machines of a cluster."""
 
     known: pulumi.Output[dict[str, dict[str, str]]]
-    """By host name: `machine`, the machine id, and `key`."""
+    """Stored keys by host name: `machine`, the machine id, and `key`."""
 
     def __init__(
         self,

@@ -1,4 +1,7 @@
-"""The cluster's secrets, made once per stack and kept as Pulumi secrets: ssh keys and the munge key."""
+"""Secrets of a stack: SSH key pairs and the munge key. They are created once and stored as Pulumi secrets.
+
+`pulumi up --replace URN` rotates a resource's secret. The resource's docstring describes the effect.
+"""
 
 from __future__ import annotations
 
@@ -10,61 +13,112 @@ from pathlib import Path
 from typing import Any
 
 import pulumi
-from pulumi.dynamic import CreateResult, Resource, ResourceProvider
+from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider
 
-from components.errors import PlatformError
+from yard.contract.errors import PlatformError
 
 MUNGE_KEY_BYTES = 128
-"""munge accepts 32 to 1024 bytes; 128 is what its own `mungekey` makes."""
+"""munge accepts 32 to 1024 bytes; 128 is the default of `mungekey`."""
 
 
 def ssh_keypair(comment: str) -> tuple[str, str]:
-    """Return a new ed25519 key pair, (private, public), as OpenSSH writes it. Raises PlatformError without it."""
+    """Create an ed25519 key pair (private, public) in OpenSSH format. Raises PlatformError if ssh-keygen is missing."""
     with tempfile.TemporaryDirectory(prefix="trainyard-key-") as folder:
         path = Path(folder) / "key"
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True)
         except FileNotFoundError as error:
-            raise PlatformError("ssh-keygen is missing on this machine; install the openssh-client package") from error
+            raise PlatformError("ssh-keygen is missing on this computer; install the openssh-client package") from error
         return path.read_text(), path.with_suffix(".pub").read_text().strip()
 
 
-class _KeysProvider(ResourceProvider):
+class _SecretsProvider(ResourceProvider):
+    """Base class of secret providers. Updates do not change a secret. Only a replacement creates a new secret."""
+
+    def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
+        # By default, the engine compares the inputs, which include the serialized provider. A change to this code would
+        # then cause an update, which would delete the outputs.
+        return DiffResult(changes=False)
+
+
+class _KeysProvider(_SecretsProvider):
+    """The state contains the module name and the class name of each provider, so this class must not be renamed."""
+
     def create(self, props: dict[str, Any]) -> CreateResult:
         cluster = props["cluster"]
         admin_private, admin_public = ssh_keypair(f"admin@{cluster}")
         cluster_private, cluster_public = ssh_keypair(f"cluster@{cluster}")
-        return CreateResult(
-            id_=f"{cluster}-keys",
-            outs={
-                "cluster": cluster,
-                "admin_private": admin_private,
-                "admin_public": admin_public,
-                "cluster_private": cluster_private,
-                "cluster_public": cluster_public,
-                "munge_key": base64.b64encode(secrets.token_bytes(MUNGE_KEY_BYTES)).decode(),
-            },
-        )
+        outs = {
+            "admin_private": admin_private,
+            "admin_public": admin_public,
+            "cluster_private": cluster_private,
+            "cluster_public": cluster_public,
+        }
+        return CreateResult(id_=f"{cluster}-keys", outs={"cluster": cluster, **outs})
+
+
+class _UserKeyProvider(_SecretsProvider):
+    def create(self, props: dict[str, Any]) -> CreateResult:
+        private, public = ssh_keypair(f"user@{props['cluster']}")
+        return CreateResult(id_=f"{props['cluster']}-user-key", outs={**props, "private": private, "public": public})
+
+
+class _MungeKeyProvider(_SecretsProvider):
+    def create(self, props: dict[str, Any]) -> CreateResult:
+        key = base64.b64encode(secrets.token_bytes(MUNGE_KEY_BYTES)).decode()
+        return CreateResult(id_=f"{props['cluster']}-munge-key", outs={**props, "key": key})
 
 
 class ClusterKeys(Resource):
-    """Key pairs of the admin (who provisions and logs in) and of the head (which hands keys to workers).
+    """The admin's key pair for the provisioner, and the key pair that the head uses to send the hand-over to workers.
 
-    The private halves and the munge key are secrets of the stack. New keys for all: `pulumi up --replace` of this
-    resource's URN; that changes user-data, so the machines are made anew with them.
+    The public keys are in user-data, so a rotation replaces machines. Existing hosts are updated in place.
     """
 
     admin_private: pulumi.Output[str]
     admin_public: pulumi.Output[str]
     cluster_private: pulumi.Output[str]
     cluster_public: pulumi.Output[str]
-    munge_key: pulumi.Output[str]
+
+    def __init__(self, name: str, cluster: str, opts: pulumi.ResourceOptions | None = None) -> None:
+        unknown = dict.fromkeys(("admin_private", "admin_public", "cluster_private", "cluster_public"))
+        super().__init__(
+            _KeysProvider(), name, {"cluster": cluster, **unknown}, _secret(opts, "admin_private", "cluster_private")
+        )
+
+
+class UserKey(Resource):
+    """The job user's key pair. A rotation sends a new hand-over and does not replace machines."""
+
+    private: pulumi.Output[str]
+    public: pulumi.Output[str]
+
+    def __init__(self, name: str, cluster: str, opts: pulumi.ResourceOptions | None = None) -> None:
+        props = {"cluster": cluster, "private": None, "public": None}
+        super().__init__(_UserKeyProvider(), name, props, _secret(opts, "private"))
+
+
+class MungeKey(Resource):
+    """The cluster's munge key. A rotation sends a new hand-over, and every node restarts munge."""
+
+    key: pulumi.Output[str]
     """Base64 of MUNGE_KEY_BYTES random bytes."""
 
     def __init__(self, name: str, cluster: str, opts: pulumi.ResourceOptions | None = None) -> None:
-        unknown = dict.fromkeys(("admin_private", "admin_public", "cluster_private", "cluster_public", "munge_key"))
-        secret = pulumi.ResourceOptions(additional_secret_outputs=["admin_private", "cluster_private", "munge_key"])
-        super().__init__(
-            _KeysProvider(), name, {"cluster": cluster, **unknown}, pulumi.ResourceOptions.merge(opts, secret)
-        )
+        super().__init__(_MungeKeyProvider(), name, {"cluster": cluster, "key": None}, _secret(opts, "key"))
+
+
+class StackKeys:
+    """All secrets of a stack."""
+
+    def __init__(self, name: str, cluster: str, opts: pulumi.ResourceOptions) -> None:
+        self.cluster = ClusterKeys(f"{name}-keys", cluster, opts)
+        self.user = UserKey(f"{name}-user-key", cluster, opts)
+        self.munge = MungeKey(f"{name}-munge-key", cluster, opts)
+
+
+def _secret(opts: pulumi.ResourceOptions | None, *outputs: str) -> pulumi.ResourceOptions:
+    secret = pulumi.ResourceOptions(additional_secret_outputs=list(outputs))
+    merged: pulumi.ResourceOptions = pulumi.ResourceOptions.merge(opts, secret)
+    return merged

@@ -1,1 +1,1 @@
-"""Provider plugins of the project's own, for machines where the official ones cannot be installed."""
+"""Provider plugins for development: simulated clouds, and a replacement for pulumi-command."""

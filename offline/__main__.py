@@ -1,6 +1,6 @@
-"""The simulated clouds' own listing: `python -m offline list STACK [--json]`, `python -m offline stacks`.
+"""List the resources in simulated clouds: `python -m offline list STACK [--json]`, `python -m offline stacks`.
 
-It reads what the clouds hold, not what Pulumi believes: after `destroy` it must print nothing.
+The list comes from the simulated clouds, not from Pulumi's state. It must be empty after `destroy`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from offline.cloud.world import World, base_folder
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command. Returns the exit code: 0, or 1 for a stack that no offline run has touched."""
+    """Run one command. Return the exit code, which is 1 for a stack without an offline run."""
     parser = argparse.ArgumentParser(prog="python -m offline", description=__doc__)
-    parser.add_argument("--folder", type=Path, default=base_folder(), help="where the stacks' simulated clouds lie")
+    parser.add_argument("--folder", type=Path, default=base_folder(), help="folder that contains the simulated clouds")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("stacks", help="name the stacks")
-    listing = verbs.add_parser("list", help="list what exists in a stack's clouds")
+    verbs.add_parser("stacks", help="list the stacks")
+    listing = verbs.add_parser("list", help="list the resources in a stack's clouds")
     listing.add_argument("stack")
     listing.add_argument("--json", action="store_true")
     chosen = parser.parse_args(arguments)
@@ -28,7 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     world = World(chosen.stack, chosen.folder)
     if not world.folder.is_dir():
-        sys.stderr.write(f"no offline run of stack '{chosen.stack}' in {chosen.folder}. Fix: see `... stacks`\n")
+        sys.stderr.write(
+            f"no offline run of stack '{chosen.stack}' in {chosen.folder}. Fix: see `python -m offline stacks`\n"
+        )
         return 1
     _list(world, as_json=chosen.json)
     return 0

@@ -1,4 +1,4 @@
-"""What differs between two sets of inputs, by path, in the words of the engine's detailed diff."""
+"""Differences between two sets of inputs, for the detailed diff in Pulumi's provider protocol."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_$][\w$-]*")
 
 
 class Change(Enum):
-    """What became of one value."""
+    """A kind of change. The values are names of PropertyDiff.Kind."""
 
     ADD = "ADD"
     DELETE = "DELETE"
@@ -20,10 +20,10 @@ class Change(Enum):
 
 
 def changes(old: Mapping[str, Value], new: Mapping[str, Value], *, whole: bool = True) -> dict[str, Change]:
-    """Return every changed path ("triggers[0]", "environment.A") with its change.
+    """Return the changed paths ("triggers[0]", "environment.A").
 
-    A secret is one value: changes inside it are not listed. Keys that the engine adds for itself are left out.
-    `whole`: an added or removed object or list is one change. If false, each value inside it is a change.
+    All changes inside a secret are reported as one change of the secret. Keys added by the engine are ignored. If
+    `whole` is set, an added or removed object or list is one change. Otherwise, each value in it is a separate change.
     """
     return dict(_object_changes("", _own(old), _own(new), whole))
 
@@ -57,7 +57,7 @@ def _changes(path: str, old: Value, new: Value, whole: bool) -> Iterator[tuple[s
 
 
 def _emptied(value: Value, other: Value) -> Value:
-    """Return `value`, or an empty list or object in place of None if `other` is a list or object with contents."""
+    """Return `value`. If it is None and `other` is a non-empty list or object, return an empty list or object."""
     if value is not None or not isinstance(other, dict | list) or not other:
         return value
     if isinstance(other, list):
@@ -66,7 +66,7 @@ def _emptied(value: Value, other: Value) -> Value:
 
 
 def _same_content(old: Value, new: Value) -> bool:
-    """Tell whether two assets hold the same bytes, wherever they lie: the engine hashes them."""
+    """Return whether two assets have the same content. The engine adds a hash of the content."""
     if not (isinstance(old, dict) and isinstance(new, dict) and signature(old) == signature(new)):
         return False
     return bool(old.get("hash")) and old.get("hash") == new.get("hash")

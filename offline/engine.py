@@ -1,8 +1,6 @@
-"""The engine's log, as a plugin reaches it."""
+"""Messages from a plugin to the engine's log."""
 
 from __future__ import annotations
-
-from typing import Protocol
 
 import grpc
 from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc
@@ -10,18 +8,11 @@ from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc
 _SECONDS = 10.0
 
 
-class Log(Protocol):
-    """Where a resource's words go. `stream` keeps the lines of one operation together."""
-
-    def status(self, urn: str, stream: int, text: str) -> None:
-        """Show progress: one line beside the resource, replaced by the next."""
-
-    def warning(self, urn: str, stream: int, text: str) -> None:
-        """Show a warning that stays."""
-
-
 class EngineLog:
-    """Sends words to the engine at `address`; without one, or once the engine is gone, they are dropped."""
+    """Sends messages about resources to the engine at `address`. Without an engine, messages are discarded.
+
+    All messages of one operation have the same `stream`.
+    """
 
     def __init__(self, address: str | None) -> None:
         self._stub: engine_pb2_grpc.EngineStub | None = None
@@ -29,15 +20,15 @@ class EngineLog:
             self.attach(address)
 
     def attach(self, address: str) -> None:
-        """Talk to this engine from now on."""
+        """Send later messages to this engine."""
         self._stub = engine_pb2_grpc.EngineStub(grpc.insecure_channel(address))
 
     def status(self, urn: str, stream: int, text: str) -> None:
-        """See Log."""
+        """Show a progress line with the resource. The next line replaces it."""
         self._send(urn, stream, text, engine_pb2.INFO, ephemeral=True)
 
     def warning(self, urn: str, stream: int, text: str) -> None:
-        """See Log."""
+        """Show a warning with the resource."""
         self._send(urn, stream, text, engine_pb2.WARNING, ephemeral=False)
 
     def _send(
@@ -49,4 +40,4 @@ class EngineLog:
         try:
             self._stub.Log(request, timeout=_SECONDS)
         except grpc.RpcError:
-            self._stub = None  # an engine that does not listen is on its way out; the command's result matters more
+            self._stub = None  # the engine has ended; a log message must not cause the command to fail

@@ -1,9 +1,9 @@
-"""What every stand-in plugin answers the engine alike: who it is, how it is set up and cancelled, how calls end."""
+"""The part of Pulumi's provider protocol that is shared by all plugins in this project."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -12,14 +12,14 @@ from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 
 from offline.changes import Change
 from offline.engine import EngineLog
-from offline.resources import Operation, ResourceError
+from offline.resources import Failure, Operation, ResourceError
 from offline.stopping import Stop, Stopped
 
 _T = TypeVar("_T")
 
 
 class Plugin(provider_pb2_grpc.ResourceProviderServicer):
-    """One package's plugin, without its resources. Its methods are those of Pulumi's provider.proto."""
+    """A plugin without resources. The methods are defined in Pulumi's provider.proto."""
 
     def __init__(self, version: str, log: EngineLog, stop: Stop) -> None:
         self._version = version
@@ -62,8 +62,18 @@ class Plugin(provider_pb2_grpc.ResourceProviderServicer):
 
 
 def token_of(urn: str) -> str:
-    """Return a resource's type out of its URN."""
+    """Return the resource type in a URN."""
     return urn.split("::")[2].rpartition("$")[2]
+
+
+def stack_of(urn: str) -> str:
+    """Return the stack in a URN ("urn:pulumi:STACK::project::...")."""
+    return urn.split("::", maxsplit=1)[0].rpartition(":")[2]
+
+
+def check_failures(failures: Iterable[Failure]) -> list[provider_pb2.CheckFailure]:
+    """Return the problems in the format of a Check response."""
+    return [provider_pb2.CheckFailure(property=found.property, reason=found.reason) for found in failures]
 
 
 def refuse(context: Any, message: str) -> NoReturn:
@@ -73,7 +83,7 @@ def refuse(context: Any, message: str) -> NoReturn:
 
 
 def diff_response(found: dict[str, Change], replaces: Callable[[str], bool]) -> provider_pb2.DiffResponse:
-    """Tell the engine what changed, by path, and which changes need a new resource."""
+    """Return a Diff response. `replaces` returns whether a change at a path replaces the resource."""
     response = provider_pb2.DiffResponse
     return response(
         changes=response.DIFF_SOME if found else response.DIFF_NONE,

@@ -1,23 +1,20 @@
-"""What a stand-in plugin is made of: one object per resource type, and the operation it is asked to do."""
+"""An operation that the engine requests, and its errors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from offline.engine import Log
+from offline.engine import EngineLog
 from offline.stopping import Stop
-from offline.values import Properties
 
 
 class ResourceError(Exception):
-    """An operation that failed; the message is what the user reads beside the resource."""
+    """An operation failed. The engine shows the message with the resource."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One broken rule of a resource's inputs, at a property path."""
+    """A problem in an input. `property` is the path of the input."""
 
     property: str
     reason: str
@@ -25,52 +22,21 @@ class Failure:
 
 @dataclass(frozen=True)
 class Operation:
-    """One create, update, delete or invoke under way."""
+    """A create, read, update or delete operation on a resource."""
 
     urn: str
     name: str
     seconds: float
-    """The longest it may take; 0 for no limit (Pulumi's customTimeouts)."""
+    """Time limit (customTimeouts), or 0 for none."""
+
     stream: int
-    log: Log
+    log: EngineLog
     stop: Stop
 
     def status(self, text: str) -> None:
-        """Show one line of progress beside the resource."""
+        """Show a progress line with the resource. The next line replaces it."""
         self.log.status(self.urn, self.stream, text)
 
     def warning(self, text: str) -> None:
-        """Show a warning that stays."""
+        """Show a warning with the resource."""
         self.log.warning(self.urn, self.stream, text)
-
-
-class Resource(Protocol):
-    """One resource type. Every method may raise ResourceError; a preview must change and run nothing."""
-
-    def check(self, inputs: Properties) -> tuple[Properties, Sequence[Failure]]:
-        """Return the inputs with defaults and secret marks, and every broken rule."""
-
-    def replaces(self, path: str) -> bool:
-        """Tell whether a change at this path needs a new resource."""
-
-    def preview(self, inputs: Properties) -> Properties:
-        """Return the outputs that a create or update would have, unknown where only running tells."""
-
-    def create(self, operation: Operation, inputs: Properties) -> Properties:
-        """Make it and return its outputs."""
-
-    def update(self, operation: Operation, state: Properties, inputs: Properties) -> Properties:
-        """Change it from `state`, its last outputs, and return the new ones."""
-
-    def delete(self, operation: Operation, state: Properties) -> None:
-        """Take it away."""
-
-    def schema(self) -> Mapping[str, object]:
-        """Describe it as an entry of the plugin's Pulumi schema."""
-
-
-class Function(Protocol):
-    """One function of a plugin."""
-
-    def invoke(self, operation: Operation, arguments: Properties) -> Properties:
-        """Return its result. Raises ResourceError."""

@@ -1,4 +1,4 @@
-"""A plugin's process: serves until the engine asks it to end or is gone, and takes everything it started with it."""
+"""The process of a plugin. It ends after a signal from the engine, or when the engine ends."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ import grpc
 from pulumi.runtime.proto import provider_pb2_grpc
 
 _THREADS = 256
-"""A command holds a thread while it runs, and Cancel must still find one."""
+"""Each running command uses a thread, and Cancel also needs a thread."""
 _MAX_MESSAGE_BYTES = 400 * 1024 * 1024
-"""The engine's own limit."""
+"""The engine's limit."""
 _PARENT_CHECK_SECONDS = 0.5
+_ANSWER_SECONDS = 1.0
+"""Seconds to send the responses for operations that have ended."""
 
 
 def engine_address(arguments: list[str]) -> str | None:
-    """Find the engine's address among a plugin's arguments: the last one, after flags."""
+    """Return the engine's address, which is the last argument after flags, or None if it is missing."""
     return arguments[-1] if arguments and ":" in arguments[-1] and not arguments[-1].startswith("-") else None
 
 
 def serve(provider: provider_pb2_grpc.ResourceProviderServicer, close: Callable[[], None]) -> None:
-    """Print the port on standard output and serve. Ends the process on SIGINT, SIGTERM or the engine's death.
+    """Print the port on standard output and serve. Does not return.
 
-    `close` ends what the provider runs and removes what it left.
+    The process ends after SIGINT, SIGTERM or SIGHUP, or when the engine ends. `close` is called first and must end all
+    processes and threads that the provider started.
     """
     parent = os.getppid()
-    # A pipe, since a handler runs between any two steps of the main thread: an Event's lock might be that thread's own.
-    asked, ask = os.pipe()
+    # Setting an Event in a signal handler can deadlock: the main thread may hold the Event's lock. A pipe cannot.
+    reader, writer = os.pipe()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: os.write(ask, b"."))
+        signal.signal(number, lambda *_: os.write(writer, b"."))
     limits = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.max_send_message_length", -1)]
     server = grpc.server(ThreadPoolExecutor(_THREADS), options=limits)
     provider_pb2_grpc.add_ResourceProviderServicer_to_server(provider, server)
@@ -42,17 +45,17 @@ def serve(provider: provider_pb2_grpc.ResourceProviderServicer, close: Callable[
     server.start()
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
-    while not select.select([asked], [], [], _PARENT_CHECK_SECONDS)[0] and os.getppid() == parent and not _hung_up():
+    while not select.select([reader], [], [], _PARENT_CHECK_SECONDS)[0] and os.getppid() == parent and not _hung_up():
         pass
     close()
-    server.stop(None)
-    os._exit(0)  # threads that wait for the engine's answer must not hold the process up
+    server.stop(_ANSWER_SECONDS).wait()
+    os._exit(0)  # threads may still wait for the engine
 
 
 def _hung_up() -> bool:
-    """Tell whether standard input is a pipe that nobody writes to any longer.
+    """Return whether standard input is a pipe whose other end is closed.
 
-    The engine keeps the other end. This also finds an engine that died before we could learn who it was.
+    The engine holds the other end. This also detects an engine that ended before os.getppid() was called.
     """
     try:
         if not stat.S_ISFIFO(os.fstat(0).st_mode):
@@ -60,5 +63,5 @@ def _hung_up() -> bool:
     except OSError:
         return False
     poll = select.poll()
-    poll.register(0, 0)  # a hang-up is always reported
+    poll.register(0, 0)  # POLLHUP is always reported
     return bool(poll.poll(0))

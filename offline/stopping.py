@@ -1,4 +1,4 @@
-"""A request to stop what is under way, shared by everything that may take long."""
+"""A request to stop all running operations."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from threading import Condition, Event
 
 
 class Stopped(Exception):
-    """The operation was ended because the deployment was cancelled."""
+    """The operation ended because the update was cancelled."""
 
     def __init__(self) -> None:
         super().__init__("cancelled")
 
 
 class Stop:
-    """Asked once, never taken back.
+    """A stop request, which is made at most once and cannot be withdrawn.
 
     with stop.calling(process.terminate):
         process.wait()
@@ -28,11 +28,11 @@ class Stop:
 
     @property
     def requested(self) -> bool:
-        """Whether everything should end."""
+        """Whether the request has been made."""
         return self._requested.is_set()
 
     def request(self) -> None:
-        """Ask everything to end, and call what is registered, latest first."""
+        """Make the request, and call the registered callbacks in reverse order."""
         with self._changed:
             self._requested.set()
             callbacks = list(reversed(self._callbacks))
@@ -40,19 +40,19 @@ class Stop:
             callback()
 
     def finish(self, seconds: float) -> None:
-        """Ask everything to end, and wait until it has, for `seconds` at most."""
+        """Make the request, and wait at most `seconds` until all operations have ended."""
         self.request()
         with self._changed:
             self._changed.wait_for(lambda: not self._callbacks, seconds)
 
     def wait(self, seconds: float) -> None:
-        """Sleep. Raises Stopped as soon as a stop is requested."""
+        """Sleep. Raises Stopped as soon as the request is made."""
         if self._requested.wait(seconds):
             raise Stopped
 
     @contextmanager
     def calling(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Have `callback` called when a stop is requested inside the block. Raises Stopped where it already was."""
+        """Call `callback` if the request is made inside the block. Raises Stopped if it was made earlier."""
         with self._changed:
             if self._requested.is_set():
                 raise Stopped

@@ -1,6 +1,7 @@
-"""Property values as the engine sends them: JSON, in which a marked object is a secret, an asset or an archive.
+"""Property values in the engine's format: JSON in which an object with a signature represents a secret, an asset or an
+archive.
 
-Constants: the `signatures` and `unknown` values of Pulumi's property protocol (sdk/go/common/resource/plugin/rpc.go).
+The constants are from Pulumi's property protocol (sdk/go/common/resource/plugin/rpc.go).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ Value: TypeAlias = "bool | float | str | list[Value] | dict[str, Value] | None"
 Properties: TypeAlias = dict[str, Value]
 
 MARK = "4dabf18193072939515e22adb298388d"
-SECRET = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - the protocol's word for "secret"
+SECRET = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - a constant of the protocol
 ASSET = "c44067f5952c0a294b673a41bacd8c17"
 ARCHIVE = "0def7320c3a5731c473e5ecbe6d01bc7"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
@@ -32,7 +33,7 @@ _UNKNOWNS = frozenset(
 
 
 def from_struct(struct: struct_pb2.Struct) -> Properties:
-    """Read a message's properties."""
+    """Return the properties in a protobuf message."""
     return {key: _from_wire(value) for key, value in struct.fields.items()}
 
 
@@ -52,42 +53,47 @@ def _from_wire(value: struct_pb2.Value) -> Value:
 
 
 def to_struct(properties: Mapping[str, Value]) -> struct_pb2.Struct:
-    """Write properties as a message."""
+    """Return properties as a protobuf message."""
     struct = struct_pb2.Struct()
     struct.update(properties)
     return struct
 
 
 def signature(value: Value) -> str:
-    """Tell what a marked object stands for; "" for an ordinary value."""
+    """Return the signature of an object, or "" for a value without one."""
     found = value.get(MARK) if isinstance(value, dict) else None
     return found if isinstance(found, str) else ""
 
 
 def is_unknown(value: Value) -> bool:
-    """Tell whether the value is one that only a later step knows."""
+    """Return whether the value is unknown until the update."""
     return isinstance(value, str) and value in _UNKNOWNS
 
 
 def is_secret(value: Value) -> bool:
-    """Tell whether the value itself (not just something inside it) is marked secret."""
+    """Return whether the value itself is a secret. Secrets inside the value are ignored."""
     return signature(value) == SECRET
 
 
 def secret(value: Value) -> Value:
-    """Mark a value secret, once."""
+    """Return the value as a secret."""
     return value if is_secret(value) else {MARK: SECRET, "value": value}
 
 
 def bare(value: Value) -> Value:
-    """Take the secret mark off the value itself; what it contains keeps its marks."""
+    """Return the value without its own secret mark. Values inside it keep their marks."""
     while isinstance(value, dict) and is_secret(value):
         value = value.get("value")
     return value
 
 
+def objects(value: Value) -> list[Properties]:
+    """Return the objects in a list, or an empty list for any other value."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
 def reveal(value: Value) -> Value:
-    """Take every secret mark off, at any depth."""
+    """Return the value with secret marks removed at every depth."""
     value = bare(value)
     if isinstance(value, list):
         return [reveal(item) for item in value]

@@ -1,9 +1,12 @@
-"""What the tests share: golden files, and plans of every kind that the renderers must handle."""
+"""Fixtures for all tests: golden files, plans and SSH servers."""
 
 from __future__ import annotations
 
 import functools
 import gc
+import shutil
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +15,16 @@ import pytest
 from typer.main import get_command
 
 from components.catalog import Machine, images, machines
-from components.plan import ClusterPlan, plan_cluster
-from components.spec import ClusterSpec
-from components.stackfile import read_stack
+from components.plan.plan import ClusterPlan, plan_cluster
+from components.stackfile.read import read_stack
+from components.stackfile.spec import ClusterSpec
+from tests.offline.loopback_sshd import Sshd, new_server, running, sshd_binary
+from tests.yard.contract.tunnel_programs import TunnelPrograms
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden"
 
-# The SDKs' classes live to the end: looking through them time and again takes a tenth of the tests' time.
+# The classes in the SDKs stay in memory until the end. Repeated garbage collection would take a tenth of the test time.
 gc.set_threshold(100_000, 50, 1000)
 
 CheckGolden = Callable[[str, str], None]
@@ -31,7 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _commands_once() -> Iterator[None]:
-    """Build yard's commands once: for each call anew, as typer's runner does, takes longer than most calls."""
+    """Cache yard's commands. Otherwise, Typer's runner builds them for each call, which takes longer than most
+    calls."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("typer.testing._get_command", functools.cache(get_command))
         yield
@@ -39,7 +45,7 @@ def _commands_once() -> Iterator[None]:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> CheckGolden:
-    """Compare a text with the golden file of that relative path, or write it with --update-golden."""
+    """Compare a text with the golden file at a relative path, or write the file with --update-golden."""
 
     def check(path: str, text: str) -> None:
         file = GOLDEN / path
@@ -47,7 +53,7 @@ def golden(request: pytest.FixtureRequest) -> CheckGolden:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
         assert file.exists(), f"{path} is missing; write it with --update-golden and review it"
-        assert text == file.read_text(), f"{path} differs; if that is meant, rewrite it with --update-golden"
+        assert text == file.read_text(), f"{path} differs; if the change is intended, run with --update-golden"
 
     return check
 
@@ -60,7 +66,7 @@ def local_plan() -> ClusterPlan:
 
 @pytest.fixture(scope="session")
 def wide_plan() -> ClusterPlan:
-    """A plan with everything that the local stack lacks: a large GPU group beyond one /24, one GPU, and no GPU."""
+    """A plan with a large GPU group that spans several /24 networks, a node with one GPU, and nodes without GPUs."""
     fact = {"provider": "test", "fabric": "ethernet", "source": "made up", "dated": "2026-01-01"}
     gpu = {"gpu_type": "h100", "gpu_device": "/dev/nvidia"}
     kinds = [
@@ -90,11 +96,47 @@ def wide_plan() -> ClusterPlan:
 
 @pytest.fixture(scope="session", params=sorted(images()))
 def plan_of_each_image(request: pytest.FixtureRequest, local_plan: ClusterPlan) -> ClusterPlan:
-    """The local plan as it would be on each image of the catalog, and so on each version of Slurm."""
+    """The local plan with each image in the catalog, and therefore with each Slurm version."""
     return replace(local_plan, image=images()[request.param])
 
 
 @pytest.fixture(scope="session")
 def local_machines() -> dict[str, Machine]:
-    """The machine types of the local platform."""
+    """Machine types on the local platform."""
     return machines("local")
+
+
+@pytest.fixture
+def server_folder() -> Iterator[Path]:
+    """Folder for the files of an sshd. The folder is not in tmp_path, because sshd requires a folder that all users can
+    access."""
+    folder = Path(tempfile.mkdtemp(prefix="ty-sshd-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def new_sshd(server_folder: Path) -> Sshd:
+    """An sshd that is not started. The test is skipped if sshd is not installed."""
+    if not sshd_binary():
+        pytest.skip("needs sshd (Debian: apt-get install openssh-server)")
+    return new_server(server_folder)
+
+
+@pytest.fixture
+def sshd(new_sshd: Sshd) -> Iterator[Sshd]:
+    """A running sshd."""
+    with running(new_sshd) as found:
+        yield found
+
+
+@pytest.fixture
+def tunnel_programs(sshd: Sshd, tmp_path: Path) -> Iterator[TunnelPrograms]:
+    """Fake `az` and `gcloud` that open tunnels to the sshd. Every tunnel must be closed at the end of the test."""
+    programs = TunnelPrograms(tmp_path / "bin")
+    programs.install(sshd.port)
+    yield programs
+    deadline = time.monotonic() + 20
+    while programs.running:
+        assert time.monotonic() < deadline, "a tunnel is still running"
+        time.sleep(0.05)

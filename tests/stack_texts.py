@@ -1,4 +1,4 @@
-"""Stack files as people, editors and accidents make them: the project's own, changed as hypothesis chooses."""
+"""Hypothesis strategy for stack files: the project's stack files with random changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from hypothesis import strategies as st
 
-STACKS = sorted((Path(__file__).parent.parent / "stacks").glob("Pulumi.*.yaml"))
+STACKS = sorted((Path(__file__).parents[1] / "stacks").glob("Pulumi.*.yaml"))
 _TREES = [yaml.safe_load(file.read_text()) for file in STACKS]
 _DUMPER: type[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _KEYS = sorted({key for tree in _TREES for key in str(tree).replace("'", " ").split() if key.isidentifier()})
@@ -40,7 +40,7 @@ Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 @st.composite
 def stack_bytes(draw: Draw) -> bytes:
-    """Draw a file: a stack's tree with up to four changes, then up to two of its text, then perhaps of its bytes."""
+    """Draw a stack file with up to four changes in its tree, up to two changes in its text, and a random encoding."""
     tree = copy.deepcopy(draw(st.sampled_from(_TREES)))
     for _ in range(draw(st.integers(0, 4))):
         _change_tree(draw, tree)
@@ -56,46 +56,46 @@ _STYLES = st.sampled_from([False, None, True])
 
 
 def _change_tree(draw: Draw, tree: Any) -> None:
-    """Walk down to a random place and break it."""
-    place, depth = tree, draw(st.integers(1, 6))
+    """Change a random node in the tree."""
+    node, depth = tree, draw(st.integers(1, 6))
     while True:
-        keys = list(place) if isinstance(place, dict) else list(range(len(place))) if isinstance(place, list) else []
+        keys = list(node) if isinstance(node, dict) else list(range(len(node))) if isinstance(node, list) else []
         if not keys:
             return
         key = draw(st.sampled_from(keys))
-        inner = place[key]
+        inner = node[key]
         depth -= 1
         if depth <= 0 or not isinstance(inner, dict | list) or not inner:
             break
-        place = inner
+        node = inner
     change = draw(st.sampled_from(["replace", "delete", "rename", "add", "wrap"]))
     if change == "delete":
-        del place[key]
+        del node[key]
     elif change == "wrap":
-        place[key] = [inner]
-    elif change == "replace" or isinstance(place, list):
-        place[key] = draw(_VALUES)
+        node[key] = [inner]
+    elif change == "replace" or isinstance(node, list):
+        node[key] = draw(_VALUES)
     elif change == "add":
-        place[draw(_KEY)] = draw(_VALUES)
+        node[draw(_KEY)] = draw(_VALUES)
     else:
-        place[draw(_KEY)] = place.pop(key)
+        node[draw(_KEY)] = node.pop(key)
 
 
 def _at_a_line(insert: Callable[[str], str]) -> Callable[[Draw, str], str]:
-    """Return a change that puts something in front of a random line; `insert` makes it of that line."""
+    """Return a change that inserts text before a random line. `insert` returns the text for this line."""
 
     def change(draw: Draw, text: str) -> str:
         lines = text.splitlines(keepends=True)
-        at = draw(st.integers(0, max(0, len(lines) - 1)))
-        return "".join([*lines[:at], insert(lines[at] if lines else ""), *lines[at:]])
+        index = draw(st.integers(0, max(0, len(lines) - 1)))
+        return "".join([*lines[:index], insert(lines[index] if lines else ""), *lines[index:]])
 
     return change
 
 
 def _after_a_colon(draw: Draw, text: str) -> str:
-    """Put an anchor, an alias, a tag or an indicator where a value begins."""
+    """Insert an anchor, an alias, a tag or an indicator before a value."""
     parts = text.split(": ")
-    at = draw(st.integers(0, len(parts) - 1))
+    index = draw(st.integers(0, len(parts) - 1))
     marks = [
         "&a ",
         "*a ",
@@ -108,7 +108,7 @@ def _after_a_colon(draw: Draw, text: str) -> str:
         "{<<: ",
         "&a [*a] #",
     ]
-    return ": ".join([*parts[:at], draw(st.sampled_from(marks)) + parts[at], *parts[at + 1 :]])
+    return ": ".join([*parts[:index], draw(st.sampled_from(marks)) + parts[index], *parts[index + 1 :]])
 
 
 def _cut(draw: Draw, text: str) -> str:
@@ -117,9 +117,9 @@ def _cut(draw: Draw, text: str) -> str:
 
 
 def _deep(draw: Draw, text: str) -> str:
-    many: int = draw(st.sampled_from([50, 1500, 20_000]))
+    depth: int = draw(st.sampled_from([50, 1500, 20_000]))
     opening, closing = draw(st.sampled_from([("[", "]"), ("{a: ", "}"), ("- ", ""), ("? ", "")]))
-    return f"{text}deep: {opening * many}x{closing * many}\n"
+    return f"{text}deep: {opening * depth}x{closing * depth}\n"
 
 
 _TEXT_CHANGES = [

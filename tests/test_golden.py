@@ -1,4 +1,4 @@
-"""What every stack renders to, byte for byte, in files that are reviewed like code."""
+"""Rendered files of each stack, compared with golden files."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from components.cloud_init import AccessKeys, render_user_data
-from components.handover import hosts_block
-from components.plan import ClusterPlan, HostPlan
-from components.slurm import render_cgroup_conf, render_gres_conf, render_slurm_conf, render_slurmdbd_conf
-from components.stackfile import read_stack
+from components.node.bundle import bundle_files
+from components.node.handover import hosts_block
+from components.node.parameters import ON_HEAD
+from components.node.slurm import render_cgroup_conf, render_gres_conf, render_slurm_conf, render_slurmdbd_conf
+from components.node.user_data import AccessKeys, render_user_data
+from components.plan.plan import ClusterPlan, HostPlan
+from components.stackfile.read import read_stack
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 STACKS = sorted((ROOT / "stacks").glob("Pulumi.*.yaml"))
 KEYS = AccessKeys("ssh-ed25519 AAAAadmin admin@cluster", "ssh-ed25519 AAAAcluster cluster@cluster")
 SLURM = {
@@ -31,18 +33,26 @@ def stack_name(file: Path) -> str:
 
 
 def own_part(plan: ClusterPlan, host: HostPlan) -> str:
-    """Return user-data without the shipped files' contents: test_install.py compares those with the files."""
-    mark = "\n    === /"
+    """Return user-data without the contents of shipped files, which test_install.py checks."""
+    mark = "\n=== /"
     head, *files = render_user_data(plan, host, KEYS).split(mark)
-    return mark.join([head, *files[:2]]) + "\n"
+    return mark.join([head, *files[:3]]) + "\n"
 
 
 @pytest.mark.parametrize("file", STACKS, ids=stack_name)
 def test_user_data_of_each_role(file: Path, golden: CheckGolden) -> None:
     plan = read_stack(file).plan
-    golden(f"{stack_name(file)}/user-data-head.yaml", own_part(plan, plan.head))
+    golden(f"{stack_name(file)}/user-data-head.mime", own_part(plan, plan.head))
     for group in plan.groups:
-        golden(f"{stack_name(file)}/user-data-{group}.yaml", own_part(plan, plan.group(group)[0]))
+        golden(f"{stack_name(file)}/user-data-{group}.mime", own_part(plan, plan.group(group)[0]))
+
+
+@pytest.mark.parametrize("file", STACKS, ids=stack_name)
+def test_bundle_of_each_stack(file: Path, golden: CheckGolden) -> None:
+    # test_install.py checks the contents of shipped files.
+    files = bundle_files(read_stack(file).plan, ON_HEAD)
+    shown = [f"=== {file.path}\n" + (file.text if file.path.startswith("kinds/") else "") for file in files]
+    golden(f"{stack_name(file)}/bundle", "".join(shown))
 
 
 @pytest.mark.parametrize("file", STACKS, ids=stack_name)

@@ -1,8 +1,8 @@
-"""`make bench`: what the local stack must reach, measured on this machine.
+"""`make bench`: measure the local stack on this machine and compare the figures with ceilings.
 
-Runs the whole demo from cold machines, then measures on its cluster. Compares within one run, since machines differ and
-are noisy: a preview with an empty program's preview, a submission with an ssh round trip, a job with a bare srun.
-Prints a table; exit code 1 when a ceiling is passed. The cluster stays.
+Runs the demo on new machines, runs the measurements on its cluster, and prints a table. Because computers differ, most
+figures are relative: a preview is compared with the preview of an empty program, a submission with an SSH round trip,
+and a job with a plain srun. Exits with code 1 if a figure is above its ceiling. The cluster is not deleted.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -24,9 +25,10 @@ from rich.console import Console
 from rich.table import Table
 
 from components.platforms.local.paths import PIDFILE
+from yard.contract.checkout import ROOT
+from yard.stack import pulumi
 
 STACK = "local"
-ROOT = Path(__file__).parents[1]
 _RUN = ROOT / ".trainyard" / "run" / STACK
 _EMPTY = {
     "Pulumi.yaml": "name: empty\nruntime: python\n",
@@ -35,7 +37,8 @@ _EMPTY = {
 }
 _STAMP = r'date "+began %s.%N"'
 _LAUNCH_JOB = f"name: bench-launch\nnodes: 2\ntime: 5m\nrun: |\n  {_STAMP}\n"
-# Prints the seconds from asking to a rank's first line, for a bare srun and for the job's script, on the head's clock.
+# Prints the seconds from the start of a command to the first line from a rank, for a plain srun and for the job's
+# script.
 _LAUNCH = r"""
 cd "$1"
 first() { sed -nE 's/.*began ([0-9.]+).*/\1/p' | sort -n | head -1; }
@@ -53,7 +56,7 @@ awk "BEGIN { print $t1 - $t0, $t3 - $t2 }"
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured figure and the most it may be, in the same unit."""
+    """A measured value and its ceiling, in the same unit."""
 
     name: str
     value: float
@@ -62,12 +65,14 @@ class Figure:
 
     @property
     def within(self) -> bool:
-        """Whether the figure keeps its ceiling."""
+        """Whether the value is at most the ceiling."""
         return self.value <= self.ceiling
 
 
 def median_seconds(action: Callable[[], object], runs: int) -> float:
-    """Return the median duration of an action, after one unmeasured run that warms caches and connections."""
+    """Return the median duration of an action. The first run is not counted, because it fills caches and opens
+    connections.
+    """
     action()
     durations = []
     for _ in range(runs):
@@ -78,105 +83,115 @@ def median_seconds(action: Callable[[], object], runs: int) -> float:
 
 
 def output(*command: str) -> str:
-    """Run a command in the checkout and return what it prints. Its own words on stderr reach the terminal."""
+    """Run a command in the checkout and return its stdout. Its stderr is shown on the terminal."""
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
 
 
 def yard(*arguments: str) -> str:
-    """Run yard on the stack and return what it prints."""
-    return output(sys.executable, "-m", "jobs", *arguments)
+    """Run yard on the stack and return its stdout."""
+    return output(sys.executable, "-m", "yard", *arguments)
 
 
 def yard_json(*arguments: str) -> Any:
-    """Return what yard says with --json."""
+    """Return the parsed output of a yard command with --json."""
     return json.loads(yard(arguments[0], "--json", *arguments[1:]))
 
 
 def demo_cost() -> Figure:
-    """Seconds of `make demo` from cold machines, with tools and golden image cached."""
+    """Measure `make demo` in seconds, with cached tools and golden image but without machines."""
     subprocess.run(["make", "down"], check=True, cwd=ROOT)
     with subprocess.Popen(["make", "demo"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as demo:
-        said = []
+        lines = []
         for line in demo.stdout or ():
             sys.stdout.write(line)
-            said.append(line)
-    found = re.search(r"to the job's result\W+([0-9.]+)", "".join(said))
+            lines.append(line)
+    found = re.search(r"to the job's result\W+([0-9.]+)", "".join(lines))
     if demo.returncode or found is None:
-        raise SystemExit("make bench: make demo failed; what it said is above")
+        raise SystemExit("make bench: make demo failed; its output is above")
     return Figure("make demo to the job's result, warm", float(found.group(1)), 120.0, "s")
 
 
 def preview_cost(runs: int) -> Figure:
-    """Seconds that a preview of the stack takes over one of an empty program."""
+    """Measure the preview of the stack in seconds, minus the preview of an empty program."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text in _EMPTY.items():
             (Path(folder) / name).write_text(text)
-        shell = f". '{ROOT}/.trainyard/env.sh' && cd {folder} && unset PULUMI_OPTION_CONFIG_FILE && "
-        here = "PULUMI_BACKEND_URL=file://$PWD pulumi --non-interactive"
-        output("bash", "-c", f"{shell}{here} stack init local")
-        empty = median_seconds(lambda: output("bash", "-c", f"{shell}{here} preview -s local"), runs)
+        variables = {**pulumi.environment(required=True), "PULUMI_BACKEND_URL": f"file://{folder}"}
+        variables.pop("PULUMI_OPTION_CONFIG_FILE", None)
+
+        def empty_project(*words: str) -> None:
+            pulumi.run([*words, "--non-interactive"], variables, folder=Path(folder)).check_returncode()
+
+        empty_project("stack", "init", "local")
+        empty = median_seconds(lambda: empty_project("preview", "-s", "local"), runs)
     ours = median_seconds(lambda: output(sys.executable, "-m", "tools.stack", "preview", STACK), runs)
-    return Figure(f"preview, over an empty program's {empty:.1f} s", ours - empty, 2.0, "s")
+    return Figure(f"preview, minus {empty:.1f} s for an empty program", ours - empty, 2.0, "s")
 
 
 def submit_cost(runs: int) -> Figure:
-    """Seconds that `yard submit` takes over an ssh round trip on a warm connection."""
+    """Measure `yard submit` in seconds, minus an SSH round trip on an open connection."""
     head = head_name()
     config = f"{ROOT}/.trainyard/ssh/{STACK}/config"
     trip = median_seconds(lambda: output("ssh", "-F", config, head, "true"), runs)
     ours = median_seconds(lambda: yard("submit", "hello"), runs)
     yard("cancel", "--all")
-    return Figure(f"yard submit, over an ssh round trip of {trip:.2f} s", ours - trip, 0.5, "s")
+    return Figure(f"yard submit, minus an SSH round trip of {trip:.2f} s", ours - trip, 0.5, "s")
 
 
 def launch_cost(runs: int) -> Figure:
-    """Seconds from sbatch to a rank's first line, over the same for a bare srun; both on the cluster's own clocks."""
+    """Measure the seconds from sbatch to the first line from a rank, minus the seconds for a plain srun."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(_LAUNCH_JOB)
         file.flush()
         job = yard_json("submit", file.name)
     yard("wait", str(job["id"]))
-    script = f"bash -c {_quoted(_LAUNCH)} launch {job['run_dir']}"
+    script = f"bash -c {shlex.quote(_LAUNCH)} launch {job['run_dir']}"
     pairs = [[float(word) for word in yard("ssh", head_name(), "--", script).split()] for _ in range(runs)]
     bare, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
-    return Figure(f"job launch, over a bare srun's {bare:.1f} s", ours - bare, 1.0, "s")
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
+    return Figure(f"job launch, minus {bare:.1f} s for a plain srun", ours - bare, 1.0, "s")
 
 
 def head_name() -> str:
-    """Return the head's name."""
+    """Return the name of the head node."""
     return str(json.loads(output(sys.executable, "-m", "tools.stack", "outputs", STACK))["cluster"]["head"]["name"])
 
 
 def machines() -> list[int]:
-    """Return the process ids of the stack's machines."""
+    """Return the process ids of the stack's virtual machines."""
     return [int(path.read_text()) for path in _RUN.rglob(PIDFILE)]
 
 
 def memory_gib(pids: list[int]) -> float:
-    """Return the resident memory of processes together."""
+    """Return the total resident memory of the processes."""
     pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
     return pages * 4096 / 2**30
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """Return the CPU time that processes have used so far."""
+    """Return the total CPU time of the processes."""
     fields = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split() for pid in pids]
     return sum(int(field[11]) + int(field[12]) for field in fields) / 100
 
 
+def report(figures: list[Figure]) -> int:
+    """Print a table of the figures. Return 1 if a figure is above its ceiling, otherwise 0."""
+    table = Table("figure", "measured", "ceiling", "")
+    for figure in figures:
+        mark = "ok" if figure.within else "OVER"
+        table.add_row(figure.name, f"{figure.value:.2f} {figure.unit}", f"{figure.ceiling:.4g} {figure.unit}", mark)
+    Console().print(table)
+    return 0 if all(figure.within for figure in figures) else 1
+
+
 def idle_cost(pids: list[int], seconds: float) -> Figure:
-    """Share of a core that the machines use together when nothing runs on them."""
+    """Measure the total CPU use of the idle machines, as a percentage of one core."""
     begin = cpu_seconds(pids)
     time.sleep(seconds)
-    return Figure("idle CPU of the machines together", (cpu_seconds(pids) - begin) / seconds * 100, 10.0, "% of a core")
+    return Figure("idle CPU of all machines", (cpu_seconds(pids) - begin) / seconds * 100, 10.0, "% of a core")
 
 
 def main() -> int:
-    """Measure and print. Returns 1 when a ceiling is passed."""
+    """Measure and print the figures. Return 1 if a figure is above its ceiling."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--no-demo", action="store_true", help="measure on the running cluster only")
     figures = [] if parser.parse_args().no_demo else [demo_cost()]
@@ -189,14 +204,9 @@ def main() -> int:
         submit_cost(5),
         launch_cost(3),
         idle_cost(pids, 30.0),
-        Figure("memory of the machines together", memory_gib(pids), 5.0, "GiB"),
+        Figure("memory of all machines", memory_gib(pids), 5.0, "GiB"),
     ]
-    table = Table("what", "measured", "at most", "")
-    for figure in figures:
-        mark = "ok" if figure.within else "OVER"
-        table.add_row(figure.name, f"{figure.value:.2f} {figure.unit}", f"{figure.ceiling:g} {figure.unit}", mark)
-    Console().print(table)
-    return 0 if all(figure.within for figure in figures) else 1
+    return report(figures)
 
 
 if __name__ == "__main__":

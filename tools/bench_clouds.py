@@ -1,8 +1,8 @@
-"""`make bench-clouds`: what large stacks must keep to, measured on this machine against simulated clouds.
+"""`make bench-clouds`: measure the run time and memory of large stacks on simulated clouds.
 
-Each stack of 512 nodes is compared with its twin of two, in turns, the best of each, since machines differ and are
-noisy. Says on stderr what each run took, and prints a table; exit code 1 when a ceiling is passed. Needs `make setup`
-and no cloud.
+Each stack with 512 nodes is compared with the same stack with two nodes. The runs alternate, and the fastest run of
+each stack is used, because the load on a computer varies. Prints each run on stderr and a table on stdout. Exits with
+code 1 if a figure is above its ceiling. Requires `make setup` but no cloud.
 """
 
 from __future__ import annotations
@@ -19,52 +19,57 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from rich.console import Console
-from rich.table import Table
 
-from tools import offline
-from tools.bench import Figure
-from tools.environment import ROOT, ToolError, load
-from tools.program_cost import ALL, IMPORTS, MEMORY, OURS, SDK
+from tools.bench import Figure, report
+from yard.contract.checkout import ROOT
+from yard.errors import StackError
+from yard.stack import pulumi
+from yard.stack import simulated as offline
 
 STACKS = ("azure-a100", "gcp-a2")
 MANY, FEW = 512, 2
 _ROUNDS = 5
 _WIDE = "10.64.0.0/16"
-"""A group gets an eighth of the network's addresses, and 512 nodes need more than the stacks' own network has."""
+"""A network with room for 512 nodes in one group. Each group receives an eighth of the network's addresses."""
 _NO_QUESTIONS = ("--yes", "--skip-preview")
 _SAVE_AT_THE_END = {"PULUMI_SKIP_CHECKPOINTS": "true"}
-"""Else the engine writes the whole state, tens of megabytes, before and after each resource: docs/scale.md."""
+"""Without this setting, the engine writes the whole state (tens of MB) before and after each resource
+(docs/dev/scale.md).
+"""
 _PROGRAM = """
-import atexit, runpy, sys
+import atexit, json, resource, runpy, sys, time
 from pathlib import Path
 
-sys.path.insert(0, {root!r})
-from tools.program_cost import recorded
 
-watched = recorded(Path({report!r}))
-watched.__enter__()
-atexit.register(watched.__exit__, None, None, None)
+def report():
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    Path({report!r}).write_text(json.dumps(dict(seconds=time.process_time(), mib=memory)))
+
+
+sys.path.insert(0, {root!r})
+atexit.register(report)
 runpy.run_path({program!r}, run_name="__main__")
 """
+"""Runs the project's program and reports its processor time and peak memory."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One run: its time as a person waits for it, and what the program in it cost (tools/program_cost.py)."""
+    """The cost of a run."""
 
     seconds: float
     program: dict[str, float]
+    """Processor time (`seconds`) and peak memory (`mib`) of the Pulumi program, or empty if no program ran."""
 
 
 class Twin:
-    """A stack of the project, made as large as one wants, in a project folder of its own."""
+    """A copy of a stack with a different number of nodes, in a separate project folder."""
 
     def __init__(self, home: Path, stack: str, nodes: int) -> None:
         self.name = f"{stack}-{nodes}"
         self._folder = home / self.name
         self._folder.mkdir()
-        self._environment = {**offline.environment(load(), self._folder), **_SAVE_AT_THE_END}
+        self._environment = {**offline.environment(pulumi.environment(required=True), self._folder), **_SAVE_AT_THE_END}
         self._report = self._folder / "report.json"
         (self._folder / "Pulumi.yaml").write_text("name: trainyard\nruntime: python\n")
         (self._folder / "__main__.py").write_text(
@@ -74,7 +79,7 @@ class Twin:
         self._pulumi("stack", "init", self.name)
 
     def run(self, verb: str, *options: str) -> Cost:
-        """Run an operation and return what it cost. Ends the program with Pulumi's words when it fails."""
+        """Run an operation and return its cost. Exits with Pulumi's output if it fails."""
         self._report.unlink(missing_ok=True)
         begin, before = time.perf_counter(), _processor_seconds()
         self._pulumi(verb, "-s", self.name, *options)
@@ -83,62 +88,55 @@ class Twin:
         return Cost(seconds, json.loads(self._report.read_text()) if self._report.exists() else {})
 
     def _pulumi(self, *arguments: str) -> None:
-        done = subprocess.run(
-            ["pulumi", *arguments, "--non-interactive"],
-            cwd=self._folder,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words = [*arguments, "--non-interactive"]
+        done = pulumi.run(words, self._environment, folder=self._folder, seconds=None)
         if done.returncode:
             sys.stderr.write(f"{done.stdout[-4000:]}{done.stderr[-4000:]}\n")
-            raise SystemExit(f"make bench-clouds: pulumi {arguments[0]} of {self.name} failed; what it said is above")
+            raise SystemExit(f"make bench-clouds: pulumi {arguments[0]} of {self.name} failed; its output is above")
 
 
 def _processor_seconds() -> float:
-    """Return what all processes took that this one started and that have ended."""
+    """Return the processor time of all child processes that have ended."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return ended.ru_utime + ended.ru_stime
 
 
 def sized(stack: str, nodes: int) -> str:
-    """Return the stack's file with its one group of so many nodes, in a wide network."""
+    """Return the stack file with `nodes` nodes in its only group and a larger network."""
     document: dict[str, Any] = yaml.safe_load((ROOT / "stacks" / f"Pulumi.{stack}.yaml").read_text())
     cluster = document["config"]["trainyard:cluster"]
     (group,) = cluster["nodes"].values()
-    # An availability set holds 200 machines: what a fabric holds is for the checks to say, not for this measurement.
+    # An availability set can contain 200 machines, so the checks would reject same_fabric.
     group.update(count=nodes, placement="none")
     cluster["network"] = {"cidr": _WIDE}
-    cluster["platform"]["protect_storage"] = False  # or `destroy` would refuse
+    cluster["platform"]["protect_storage"] = False  # otherwise `destroy` would fail
     cluster.pop("limits", None)
     return yaml.safe_dump(document, sort_keys=False)
 
 
 def preview_costs(home: Path, stack: str) -> list[Figure]:
-    """Measure previews of a stack and of its twin."""
+    """Measure previews of a stack with many nodes and with few nodes."""
     few, many = Twin(home, stack, FEW), Twin(home, stack, MANY)
-    few.run("preview")  # compiles what was not compiled, and fills the kernel's cache
+    few.run("preview")  # fills the caches: bytecode and files
     rounds = [(few.run("preview"), many.run("preview")) for _ in range(_ROUNDS)]
     small, large = (min(costs, key=lambda cost: cost.seconds) for costs in zip(*rounds, strict=True))
-    ceiling = 1.5 * small.seconds + 6
-    share = f"{small.program[IMPORTS]:.2f} s are imports, {small.program[SDK]:.2f} s the SDK's"
+    ceiling = 2 * small.seconds + 10
+    milliseconds = (large.program["seconds"] - small.program["seconds"]) / (MANY - FEW) * 1000
     return [
         Figure(f"{stack}: preview of {MANY} nodes ({FEW}: {small.seconds:.1f} s)", large.seconds, ceiling, "s"),
-        Figure(f"{stack}: memory of the program with {MANY} nodes", large.program[MEMORY], 400.0, "MiB"),
-        Figure(f"{stack}: our own code with {FEW} nodes ({share})", small.program[OURS], 0.5, "s"),
-        Figure(f"{stack}: processor time of the program, of each node", _each(large, small) * 1000, 25.0, "ms"),
+        Figure(f"{stack}: memory of the program with {MANY} nodes", large.program["mib"], 400.0, "MiB"),
+        Figure(f"{stack}: processor time of the program for each node", milliseconds, 25.0, "ms"),
     ]
 
 
 def up_costs(home: Path, stack: str) -> list[Figure]:
-    """Measure a whole life of a stack and of its twin: up, up again, destroy."""
+    """Measure `up`, a second `up` and `destroy` for a stack with many nodes and with few nodes."""
     figures = []
-    lives = {nodes: _life(Twin(home, f"{stack}", nodes)) for nodes in (FEW, MANY)}
+    lives = {nodes: _life(Twin(home, stack, nodes)) for nodes in (FEW, MANY)}
     for verb, many in lives[MANY].items():
         few = lives[FEW][verb]
-        # The same room that a preview has, four times over: each resource is made, asked for and remembered as well.
-        ceiling = 1.5 * few + 4 * 6
+        # Four times the margin for a preview, because each resource is also created, read and saved.
+        ceiling = 2 * few + 4 * 10
         figures.append(Figure(f"{stack}: {verb} of {MANY} nodes ({FEW}: {few:.1f} s)", many, ceiling, "s"))
     return figures
 
@@ -149,26 +147,25 @@ def _life(twin: Twin) -> dict[str, float]:
 
 
 def every_stack() -> Figure:
-    """Measure what a pull request waits for: previews of all stacks."""
+    """Measure the preview of all stacks, which runs for each pull request."""
     begin = time.perf_counter()
     done = subprocess.run(
-        ["yard", "preview", "--all", "--offline"], cwd=ROOT, stdout=subprocess.DEVNULL, env=load(), check=False
+        ["yard", "preview", "--all", "--offline"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        env=pulumi.environment(required=True),
+        check=False,
     )
     if done.returncode:
-        raise SystemExit("make bench-clouds: yard preview --all --offline failed; what it said is above")
+        raise SystemExit("make bench-clouds: yard preview --all --offline failed; its output is above")
     return Figure("yard preview --all --offline", time.perf_counter() - begin, 60.0, "s")
 
 
-def _each(large: Cost, small: Cost) -> float:
-    return (large.program[ALL] - small.program[ALL]) / (MANY - FEW)
-
-
 def main() -> int:
-    """Measure and print. Returns 1 when a ceiling is passed."""
+    """Measure and print the figures. Return 1 if a figure is above its ceiling."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--up", action="store_true", help="measure up and destroy as well, minutes more")
+    parser.add_argument("--up", action="store_true", help="also measure up and destroy, which takes minutes")
     with_up = parser.parse_args().up
-    table = Table("what", "measured", "at most", "")
     figures = [every_stack()]
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         for stack in STACKS:
@@ -177,15 +174,11 @@ def main() -> int:
                     home = Path(folder) / part
                     home.mkdir(exist_ok=True)
                     figures += measure(home, stack)
-    for figure in figures:
-        limit, mark = f"{figure.ceiling:.4g} {figure.unit}", "ok" if figure.within else "OVER"
-        table.add_row(figure.name, f"{figure.value:.2f} {figure.unit}", limit, mark)
-    Console().print(table)
-    return 0 if all(figure.within for figure in figures) else 1
+    return report(figures)
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except ToolError as error:
+    except StackError as error:
         sys.exit(f"error: {error}")

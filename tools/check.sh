@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What CI checks on every change, what fails fastest first. Run by `make check`, with env.sh sourced.
+# The checks for `make check`, which CI also runs. Requires the environment from env.sh. Fast checks run first.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# Scripts are found by their first line, so that a new one cannot be forgotten. The stages of a node's bring-up have
-# none: they are sourced, and SC2154 cannot know the variables that are set before.
-# Goldens of jobs leave out the part that is always the same; tests of theirs check whole scripts.
-mapfile -t scripts < <(git grep --untracked -lIE '^#!.*\b(ba)?sh$' -- ':!*.py' ':!*.md' ':!tests/golden/jobs')
+# Scripts are found by their interpreter line. A node's stages have no interpreter line, because the bootstrap sources
+# them. SC2154 is disabled for stages, because stage.sh sets their variables.
+# Golden files contain parts of scripts. Tests run shellcheck on the complete scripts of jobs.
+mapfile -t scripts < <(git grep --untracked -lIE '^#!.*\b(ba)?sh$' -- ':!*.py' ':!*.md' ':!tests/golden')
 stages=(cloud-init/files/usr/local/lib/trainyard/{*.sh,stages/*})
 
 step() {
@@ -16,28 +16,32 @@ step() {
   echo "   $((SECONDS - began)) s"
 }
 
-# Tests wait now and then, also on all cores: what needs one core goes on beside them, and what it says comes after.
-beside=()
-said=$(mktemp -d)
-trap 'kill "${beside[@]}" 2>/dev/null || true; rm -rf "$said"' EXIT
+# Checks that need one core run in the background during the tests. Their output is printed after the test output.
+background=()
+outputs=$(mktemp -d)
+trap 'kill "${background[@]}" 2>/dev/null || true; rm -rf "$outputs"' EXIT
 
 start() {
-  echo "== $*" >"$said/${#beside[@]}"
-  "$@" >>"$said/${#beside[@]}" 2>&1 &
-  beside+=($!)
+  echo "== $*" >"$outputs/${#background[@]}"
+  "$@" >>"$outputs/${#background[@]}" 2>&1 &
+  background+=($!)
 }
 
 step ruff check .
 step ruff format --check .
 start mypy
 start shellcheck --severity=warning --external-sources --check-sourced "${scripts[@]}"
+# Runs offline, so that CI and a laptop report the same findings.
+start zizmor --offline --persona=auditor --no-progress --quiet --format=plain .github/workflows .github/dependabot.yml
 start shellcheck --severity=warning --shell=bash --exclude=SC2154 "${stages[@]}"
 failed=0
-# Each test is alone with its folder, so all cores share them; tests on machines and engines run one after the other.
-# A worker begins with one half and steals at the end: tests that need the same SDK stay where it is imported.
-step python -m pytest -q -n auto --dist worksteal -m "not integration and not engine" || failed=1
-for number in "${!beside[@]}"; do
-  wait "${beside[number]}" || failed=1
-  cat "$said/$number"
+# Many tests wait for a process, so a small machine runs twice as many workers as it has cores. With worksteal, tests
+# that import the same cloud SDK mostly run in the same process.
+workers=$(nproc)
+((workers > 4)) || workers=$((2 * workers))
+step python -m pytest -q -n "$workers" --dist worksteal -m "not integration and not engine" || failed=1
+for number in "${!background[@]}"; do
+  wait "${background[number]}" || failed=1
+  cat "$outputs/$number"
 done
 exit "$failed"

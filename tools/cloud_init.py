@@ -1,6 +1,6 @@
-"""Fetch cloud-init of the guests' Debian release, for its `schema` command: unpacked into a folder, never installed.
+"""Download cloud-init from the guests' Debian release into a folder, for its `schema` command.
 
-As a package it would bring services that reconfigure this very machine at its next boot.
+The package is not installed, because its services would reconfigure this computer at the next boot.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from components.errors import ClusterError
 from components.platforms.local.image.archive import Archive, machine_archive
 from components.platforms.local.image.recipe import SUITE
+from yard.contract.errors import ClusterError
 
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 def fetch(target: Path, archive: Archive) -> None:
-    """Unpack the `cloudinit` package into the folder `target`. Raises CalledProcessError when apt cannot get it."""
+    """Unpack the Python package `cloudinit` into the folder `target`. Raise CalledProcessError if apt fails."""
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         options = _apt_options(work, archive)
@@ -33,7 +33,7 @@ def fetch(target: Path, archive: Archive) -> None:
 
 
 def _apt_options(work: Path, archive: Archive) -> list[str]:
-    """Return the options that give apt a state of its own under `work`, with the guests' release as its only source."""
+    """Return apt options that use a separate state under `work`, with the guests' release as the only source."""
     line = archive.sources(SUITE)[0]
     if _KEYRING.exists():
         line = line.replace("deb ", f"deb [signed-by={_KEYRING}] ", 1)
@@ -53,7 +53,7 @@ def _apt_options(work: Path, archive: Archive) -> list[str]:
 
 
 def main() -> int:
-    """Fetch into the folder named on the command line; return 1 with the reason when that cannot be done."""
+    """Download into the folder given by the first argument. If the download fails, print the reason and return 1."""
     try:
         fetch(Path(sys.argv[1]), machine_archive())
     except (ClusterError, subprocess.CalledProcessError) as error:

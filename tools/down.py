@@ -1,7 +1,7 @@
-"""`make down`: deletes the local stack and leaves nothing of it but the caches and the set-up.
+"""`make down`: delete the local stack and its files, except caches and the set-up.
 
-The machines are this computer's own, so they also go when Pulumi cannot delete them any more: a broken state, a
-killed engine, a missing folder.
+If `pulumi destroy` fails, for example because of a broken state or a killed engine, the processes of the virtual
+machines are ended directly.
 """
 
 from __future__ import annotations
@@ -11,29 +11,30 @@ import sys
 
 from components.platforms.local.paths import runs_folder
 from components.platforms.local.sweep import sweep_run
-from jobs.stack import forget
-from tools.environment import STATE, ToolError
 from tools.stack import Stack
+from yard.contract import checkout
+from yard.errors import StackError
+from yard.stack.load import forget
 
 STACK = "local"
 _SIGNALLED = 128
 
 
 def down() -> int:
-    """Remove the stack. Returns 0, or the exit code of the Pulumi command that was interrupted or failed last."""
+    """Remove the stack. Return 0, or the exit code of the last Pulumi command that was interrupted or failed."""
     stack = Stack(STACK)
     code = stack.destroy()
     if code >= _SIGNALLED:
         return code
     if code:
-        sys.stderr.write("pulumi destroy failed; ending the machines without it\n")
+        sys.stderr.write("pulumi destroy failed; ending the virtual machines directly\n")
     ended = sweep_run(runs_folder() / STACK)
     if ended:
-        sys.stderr.write(f"ended {ended} processes that Pulumi did not know any more\n")
+        sys.stderr.write(f"ended {ended} processes that were not in the Pulumi state\n")
     code = stack.rm(["--force"] if code else [])
     if code:
         return code
-    ssh_files = STATE / "ssh" / STACK
+    ssh_files = checkout.state() / "ssh" / STACK
     forget(ssh_files)
     shutil.rmtree(ssh_files, ignore_errors=True)
     remove_empty_state()
@@ -41,19 +42,19 @@ def down() -> int:
 
 
 def remove_empty_state() -> None:
-    """Remove what Pulumi keeps after the last stack: history, backups, old locks and logs."""
-    backend = STATE / "state" / ".pulumi"
+    """Remove Pulumi's history, backups, old locks and logs if no stack is left."""
+    backend = checkout.state() / "state" / ".pulumi"
     if not any((backend / "stacks").rglob("*.json")):
         shutil.rmtree(backend, ignore_errors=True)
     for name in ("logs", "workspaces"):
-        shutil.rmtree(STATE / "pulumi-home" / name, ignore_errors=True)
+        shutil.rmtree(checkout.state() / "pulumi-home" / name, ignore_errors=True)
 
 
 def main() -> int:
-    """Remove the stack, or say why that cannot be done now."""
+    """Remove the stack and return the exit code. Prints a StackError as a message."""
     try:
         return down()
-    except ToolError as error:
+    except StackError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# All set-up on Debian or Ubuntu: system packages, Python environment, Pulumi CLI, this checkout's state folder.
-# Safe to run again and again: what is there already is kept, and then it takes about a second.
-# Usage: tools/setup.sh [--image]    --image: also build the virtual machines' golden image, beside the other steps
+# Set-up on Debian or Ubuntu: system packages, Python environment, Pulumi CLI and this checkout's state folder.
+# Idempotent: a second run takes about a second.
+# Usage: tools/setup.sh [--image]    --image: also build the golden image for the virtual machines, in parallel
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -14,7 +14,7 @@ source "$root/tools/setup/plugins.sh"
 source "$root/tools/setup/env.sh"
 
 main() {
-  [[ -r /etc/debian_version ]] || die "this set-up knows Debian and Ubuntu. Elsewhere: install what tools/setup/ names by hand"
+  [[ -r /etc/debian_version ]] || die "this set-up supports Debian and Ubuntu only. Fix: install the packages listed in tools/setup/ manually"
   mkdir -p "$logs"
   one_at_a_time
   trap on_exit EXIT
@@ -41,7 +41,7 @@ main() {
 one_at_a_time() {
   exec 9>"$state/setup.lock"
   flock -n 9 && return
-  say "another set-up of this checkout is running; waiting for it"
+  say "waiting for another set-up in this checkout"
   flock 9
 }
 
@@ -49,7 +49,7 @@ on_exit() {
   local code=$?
   stop_steps
   rm -rf "$state/bin.new"
-  ((code < 128)) || say "interrupted; run it again to go on" >&2
+  ((code < 128)) || say "interrupted; run it again to continue" >&2
   exit "$code"
 }
 
@@ -59,7 +59,7 @@ install_system() {
   if ((${#missing[@]})); then
     require_root_for "${missing[@]}"
     start system "System packages by apt (${missing[*]})" install_packages "${missing[@]}"
-    # Python and Go may be among them, and the Pulumi installer needs curl.
+    # The next steps need Python, and curl if the Pulumi CLI must be installed.
     if ! find_python >/dev/null || [[ $pulumi_choice == none ]]; then await system; fi
   fi
 }
@@ -67,7 +67,7 @@ install_system() {
 install_go() {
   if ! needs_go || have go; then return; fi
   require_root_for golang-go
-  await system # two apt runs at once would only wait for each other
+  await system # parallel apt runs would wait for each other
   start go "Go by apt, to build the Pulumi CLI" install_packages golang-go
   await go
 }
@@ -92,7 +92,7 @@ start_cloud_init() {
   [[ -d $cloud_init_dir/cloudinit ]] || start cloud-init "cloud-init's schema checker" fetch_cloud_init
 }
 
-# Fills .trainyard/bin and writes env.sh, once the programs themselves are there.
+# Fills .trainyard/bin and writes env.sh after all programs have been installed.
 finish_programs() {
   choose_pulumi
   link_pulumi

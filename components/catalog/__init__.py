@@ -1,4 +1,4 @@
-"""Facts about machines, fabrics and images, each with its source: data files beside this one, and their reader."""
+"""Facts about machines, fabrics and images: models, and functions that read the YAML files in this folder."""
 
 from __future__ import annotations
 
@@ -9,33 +9,32 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from components.catalog.drivers import Archive, Conflict, DriverLock
 from components.catalog.fact import Fact as Fact  # re-exported
 from components.catalog.services import ServicePrice, Throughput
 from components.catalog.topology import Topology
-from components.errors import CatalogError
+from yard.contract.errors import CatalogError
 
 _FOLDER = Path(__file__).parent
-
-
 _Row = TypeVar("_Row", bound=Fact)
 
 Count = Literal["vcpus", "gpus"] | Annotated[int, Field(ge=1)]
-"""What a quota counts of a machine: its vCPUs, its GPUs, or a number."""
+"""How much of a quota a machine uses: the number of its vCPUs or GPUs, or a fixed number."""
 
 
 class Price(Fact):
-    """List price of one machine for one hour in one region; None if no list has it."""
+    """List prices of a machine in dollars per hour in one region, or None if unknown."""
 
     usd_per_hour: float | None = Field(gt=0)
-    """On demand."""
+    """On-demand price."""
     spot_usd_per_hour: float | None = Field(default=None, gt=0)
     region: str
 
 
 class Floors(Fact):
-    """All-reduce bus bandwidth in GB/s below which a machine type has a fault; None if no threshold is published.
+    """Published minimum all-reduce bus bandwidth of a fault-free machine type in GB/s.
 
-    `node` is for the GPUs of one node, `pair` for two or more nodes.
+    `node` applies within one node, and `pair` between two or more nodes. A value is None if no minimum is published.
     """
 
     node: float | None = Field(default=None, gt=0)
@@ -43,7 +42,7 @@ class Floors(Fact):
 
 
 class Machine(Fact):
-    """A machine type of one provider. Memory in MiB."""
+    """A machine type offered by a provider."""
 
     provider: str
     vcpus: int = Field(ge=1)
@@ -51,27 +50,27 @@ class Machine(Fact):
     gpus: int = Field(ge=0)
     gpu_type: str | None = None
     gpu_device: str | None = None
-    """Prefix of the GPUs' device files; '/dev/nvidia' on real ones."""
+    """Prefix of the GPU device files, which is '/dev/nvidia' for real GPUs."""
     fabric: str
     topology: Topology | None = None
-    """From topologies.yaml; None if no source gives it."""
+    """From topologies.yaml, or None if no source states the topology."""
     floors: Floors | None = None
-    """From floors.yaml; None if no source gives any."""
+    """From floors.yaml, or None if no source states the floors."""
     rdma: int = Field(default=0, ge=0)
-    """How many RDMA devices a node must show before collectives may use its fabric."""
+    """Number of RDMA devices that must be present on a node before collectives can use its fabric."""
     rdma_devices: tuple[str, ...] = ()
-    """Their names, where not every device that is up is for collectives."""
+    """Names of the RDMA devices for collectives. If empty, all active devices are used."""
     quotas: dict[str, Count] = Field(default_factory=dict)
-    """What one machine takes of which quota; `spot_quotas` if it is bought as Spot."""
+    """How much of each quota one machine uses. A Spot machine uses `spot_quotas` instead."""
     spot_quotas: dict[str, Count] = Field(default_factory=dict)
     unverified: tuple[str, ...] = ()
-    """Fields that no published page or code confirmed."""
+    """Names of the fields whose values are not stated in any published page or code."""
     usd_per_hour: float | None = None
-    """On demand, from prices.yaml; None if it has none."""
+    """On-demand price from prices.yaml, or None if unknown."""
     spot_usd_per_hour: float | None = None
 
     @model_validator(mode="after")
-    def _agrees_with_its_topology(self) -> Self:
+    def _check_topology(self) -> Self:
         if self.topology is None:
             return self
         if self.topology.vcpus != self.vcpus:
@@ -82,81 +81,96 @@ class Machine(Fact):
 
     @property
     def gpu_affinity_unknown(self) -> bool:
-        """Whether no source states which cores are near which of the machine's real GPUs."""
-        if self.gpus < 2 or self.gpu_type == "fake":  # noqa: PLR2004  (one GPU has no other to differ from)
+        """Whether it is unknown which cores are near each GPU. It is false for fake GPUs."""
+        if self.gpus < 2 or self.gpu_type == "fake":  # noqa: PLR2004  (affinity differs only between GPUs)
             return False
         known = self.topology
         return known is None or (not known.gpu_numa and known.sockets * known.numa_per_socket > 1)
 
     @property
+    def has_nvidia_gpus(self) -> bool:
+        """Whether the machine has GPUs that need the NVIDIA driver. It is false for fake GPUs."""
+        return self.gpus > 0 and self.gpu_type != "fake"
+
+    def without_gpus(self) -> Machine:
+        """Return a copy without GPUs, for jobs that use no GPUs. The prices and the amount of each quota are kept."""
+        counts = {"gpus": self.gpus}
+        quotas, spot_quotas = (
+            {name: counts.get(str(count), count) for name, count in known.items()}
+            for known in (self.quotas, self.spot_quotas)
+        )
+        topology = self.topology.model_copy(update={"gpu_numa": ()}) if self.topology else None
+        none = {"gpus": 0, "gpu_type": None, "gpu_device": None, "topology": topology, "floors": None}
+        return self.model_copy(update=none | {"quotas": quotas, "spot_quotas": spot_quotas})
+
+    @property
     def schedulable_memory_mib(self) -> int:
-        """Memory that Slurm may hand out: a node that reports less than its RealMemory is drained, so the kernel's
-        and the daemons' share is left out (5 %, at least 1 GiB, but never more than a quarter of a tiny machine)."""
+        """Memory in MiB that Slurm can allocate to jobs.
+
+        Slurm drains a node that has less memory than its RealMemory. Therefore 5 % of the memory is reserved for the
+        kernel and the daemons. The reserve is at least 1 GiB, but at most a quarter of the memory.
+        """
         reserve = max(self.memory_mib // 20, min(1024, self.memory_mib // 4))
         return self.memory_mib - reserve
 
 
 class Fabric(Fact):
-    """A kind of network between nodes, the environment of its collective libraries, and the files that jobs need.
-
-    `library_path`: the folder of the NCCL plugin on the node, which a job puts first in LD_LIBRARY_PATH.
-    `mounts`: paths of the node that a job's container must have under the same name; ':ro' after it if read-only.
-    """
+    """A type of network between nodes, with the environment variables and files that collective libraries need."""
 
     env: dict[str, str]
     library_path: str | None = Field(default=None, pattern=r"^/[\w./-]+$")
+    """Folder of the NCCL plugin on the node. It is the first folder in LD_LIBRARY_PATH of jobs."""
     mounts: tuple[Annotated[str, Field(pattern=r"^/[\w./-]+(:ro)?$")], ...] = ()
+    """Paths on the node that are mounted at the same paths in containers. The suffix ':ro' makes a mount read-only."""
 
 
 class Image(Fact):
-    """An operating system image and the versions that decide how it is configured."""
+    """An operating system image and the versions of the software in it."""
 
     os: str
     slurm_version: tuple[int, int]
     reference: str | None = None
-    """What the cloud calls it, with its version; None where the platform makes it."""
+    """Name of the image in the cloud with its version, or None if it is not a cloud image."""
     versions: dict[str, str] = Field(default_factory=dict)
-    """What is pinned with it, by name; driver and fabric_manager must be one version, or GPUs behind NVSwitch fail."""
+    """Pinned versions by name. For GPUs with NVSwitch, `driver` and `fabric_manager` must be equal."""
     cloud_config: dict[str, Any] = Field(default_factory=dict)
-    """Cloud-config that the image's own agents need on every node; joined to cloud-init/base.yaml."""
+    """Cloud-config for the agents in the image. It is merged with cloud-init/base.yaml."""
 
 
 class ImageContract(Fact):
-    """What an image's published build leaves on a machine before its first boot, as far as stages depend on it."""
+    """State of a published image before its first boot. It contains the facts that bootstrap stages depend on."""
 
     files: dict[str, str] = Field(default_factory=dict)
-    """Text of files, or the part of it that matters, by path."""
+    """Relevant content of files by path."""
     removed: tuple[str, ...] = ()
-    """Paths or patterns of files that the build deletes."""
+    """Paths or patterns of deleted files."""
     services: dict[str, Literal["enabled", "disabled", "masked"]] = Field(default_factory=dict)
     modules: dict[str, str] = Field(default_factory=dict)
-    """Commands that are not on PATH, and the environment module that puts them there."""
+    """For each command, the environment module that adds it to PATH."""
     no_packages: tuple[str, ...] = ()
-    """Packages that the archive of the image's distribution does not have."""
-
-
-class Conflict(Fact):
-    """Versions, by name, that break something when they come together; `consequence` says what."""
-
-    versions: dict[str, str] = Field(min_length=1)
-    consequence: str
+    """Packages that are missing from the distribution's archive."""
 
 
 def _read(file: str) -> dict[str, dict[str, Any]]:
-    read: dict[str, dict[str, Any]] = yaml.safe_load((_FOLDER / file).read_text())
-    return read
+    raw: dict[str, dict[str, Any]] = yaml.safe_load((_FOLDER / file).read_text())
+    return raw
 
 
-def _rows(file: str, raw: dict[str, dict[str, Any]], kind: type[_Row], **common: str) -> dict[str, _Row]:
+def _rows(file: str, raw: dict[str, dict[str, Any]], model: type[_Row], **common: str) -> dict[str, _Row]:
     try:
-        return {name: kind(name=name, **common, **row) for name, row in raw.items()}
+        return {name: model(name=name, **common, **row) for name, row in raw.items()}
     except (ValidationError, TypeError) as error:
         raise CatalogError(f"components/catalog/{file}: {error}") from error
 
 
+def read_rows(file: str, model: type[_Row]) -> dict[str, _Row]:
+    """Return the rows in a file in this folder by name. Raises CatalogError if the file does not match the model."""
+    return _rows(file, _read(file), model)
+
+
 @cache
 def machines(provider: str) -> dict[str, Machine]:
-    """Return the provider's machine types by name, with price, topology and floors. Raises CatalogError."""
+    """Return the provider's machine types by name with prices, topologies and floors. Raises CatalogError."""
     file = f"machines/{provider}.yaml"
     topology, floor, price = topologies(provider), floors(provider), prices(provider)
     rows = {
@@ -188,13 +202,13 @@ def prices(provider: str) -> dict[str, Price]:
 
 @cache
 def throughputs(provider: str) -> dict[str, Throughput]:
-    """Return the write throughput of the provider's storages, and of the disks of machine types, by name."""
+    """Return the write throughput of shared storage by kind, and of machine disks by machine type."""
     return _rows("throughput.yaml", _read("throughput.yaml").get(provider, {}), Throughput)
 
 
 @cache
 def service_prices(provider: str) -> dict[str, ServicePrice]:
-    """Return the list prices of the provider's storages and gateways by name."""
+    """Return the list prices for the provider's shared storage and gateways by name."""
     return _rows("service_prices.yaml", _read("service_prices.yaml").get(provider, {}), ServicePrice)
 
 
@@ -212,11 +226,23 @@ def images() -> dict[str, Image]:
 
 @cache
 def image_contracts() -> dict[str, ImageContract]:
-    """Return the facts of the pinned images' builds by image name. Tests compare the stages with them."""
+    """Return the facts about pinned images by image name. Tests compare the bootstrap stages with these facts."""
     return _rows("image_contracts.yaml", _read("image_contracts.yaml"), ImageContract)
 
 
 @cache
 def conflicts() -> dict[str, Conflict]:
-    """Return the versions that are known to break one another."""
+    """Return the known sets of incompatible versions."""
     return _rows("conflicts.yaml", _read("conflicts.yaml"), Conflict)
+
+
+@cache
+def driver_locks() -> dict[str, DriverLock]:
+    """Return the version locks for the NVIDIA driver by operating system."""
+    return _rows("drivers.yaml", _read("drivers.yaml"), DriverLock)
+
+
+@cache
+def archives() -> dict[str, Archive]:
+    """Return the package archives for which a mirror can be set."""
+    return _rows("archives.yaml", _read("archives.yaml"), Archive)

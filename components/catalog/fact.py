@@ -1,4 +1,4 @@
-"""Fact: the base of every row of the catalog."""
+"""Fact: the base class of all rows in the catalog."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Fact(BaseModel):
-    """A row of the catalog. `source` is where the fact was published, `dated` when it was read (ISO date)."""
+    """A row in the catalog. `source` is the publication, and `dated` is the ISO date on which it was read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,4 +1,4 @@
-"""Throughput and price of shared storage and gateways: two kinds of rows of the catalog. Pure."""
+"""Models of the rows in throughput.yaml and service_prices.yaml, for shared storage and gateways."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from pydantic import Field
 from components.catalog.fact import Fact
 
 HOURS_PER_MONTH = 730
-"""What both clouds' price lists count as a month."""
+"""Number of hours per month in the price lists of both clouds."""
 
 _MIB_PER_MB = 1e6 / 2**20
 
 
 class Throughput(Fact):
-    """Write throughput of a storage, or the limit of a machine's disks."""
+    """Write throughput of shared storage, or of the disks of a machine type.
+
+    The fields are described in throughput.yaml.
+    """
 
     mb_s_of_size: dict[int, float] = Field(default_factory=dict)
     mib_s: float = Field(default=0, ge=0)
@@ -24,7 +27,7 @@ class Throughput(Fact):
     most_mb_s: float | None = Field(default=None, gt=0)
 
     def write_mib_s(self, size_gib: int) -> float:
-        """Return the MiB/s that a storage of that size writes at most; infinite if only other limits apply."""
+        """Return the maximum write throughput in MiB/s for a size, or infinity if there is no limit."""
         if self.mb_s_of_size:
             rate = _of_size(self.mb_s_of_size, size_gib)
             base = float("inf") if rate is None else rate * _MIB_PER_MB
@@ -35,19 +38,19 @@ class Throughput(Fact):
 
 
 class ServicePrice(Fact):
-    """List price of a storage or gateway in one region; no price field is set if none is known."""
+    """List price of shared storage or a gateway in one region. If the price is unknown, all price fields are unset."""
 
     region: str
     priced: str = Field(default="", pattern=r"^(\d{4}-\d{2}-\d{2})?$")
-    """Date of the price; empty if there is none."""
+    """Date on which the price was valid, or empty if the price is unknown."""
     usd_per_hour: float | None = Field(default=None, gt=0)
     usd_per_gib_hour: float | None = Field(default=None, gt=0)
     usd_per_month_of_size: dict[int, float | None] = Field(default_factory=dict)
-    """Dollars a month of each size in GiB; None if the price of that size is unknown."""
+    """Dollars per month for each size in GiB, or None if unknown."""
     billed_gib: int = Field(default=1, ge=1)
 
     def usd(self, size_gib: int) -> float | None:
-        """Return dollars per hour of that size, or None if the price is unknown."""
+        """Return the price in dollars per hour for a size, or None if the price is unknown."""
         if self.usd_per_month_of_size:
             month = _of_size(self.usd_per_month_of_size, size_gib)
             return None if month is None else month / HOURS_PER_MONTH
@@ -57,5 +60,5 @@ class ServicePrice(Fact):
 
 
 def _of_size(values: Mapping[int, float | None] | Mapping[int, float], size_gib: int) -> float | None:
-    """Return the value of the smallest size that holds `size_gib`, or None if no size does or its value is unknown."""
+    """Return the value for the smallest size that is at least `size_gib`, or None if no such size or value exists."""
     return next((value for size, value in sorted(values.items()) if size >= size_gib), None)

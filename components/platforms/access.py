@@ -1,34 +1,42 @@
-"""Rules of access that every cloud shares. A platform lists them under ids of its own."""
+"""Checks for SSH access for all clouds. Each platform lists them with its own ids."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from components.checks.base import Planned
-from components.errors import Problem
+from components.plan.checks.base import Broken, Level, Planned, check
 
 _WIDEST: Final = 8
-"""Bits of the widest network that one organisation may own (RFC 1918's largest, and the largest ever given away)."""
+"""Prefix length of the largest network that is accepted, for example 10.0.0.0/8. No organisation owns a larger public
+network."""
 
 
-def ssh_is_not_open(planned: Planned) -> Iterator[Problem]:
-    """Ssh is for those who work with the cluster: what the whole world may try, it tries within minutes."""
-    for place, network in enumerate(planned.spec.access.allow_ssh_from):
+@check(
+    "ssh-open",
+    Level.ERROR,
+    "list the networks that you work from, for example 203.0.113.0/24, or use via: bastion",
+)
+def ssh_is_not_open(planned: Planned) -> Iterator[Broken]:
+    """Only networks of a limited size can connect over SSH."""
+    for index, network in enumerate(planned.plan.access.allow_ssh_from):
         if network.prefixlen < _WIDEST:
-            yield Problem(
-                path=f"cluster.access.allow_ssh_from.{place}",
-                rule=f"{network} opens ssh to the world, or to much of it",
-                fix="name the networks that you work from, for example 203.0.113.0/24, or use via: bastion",
+            yield Broken(
+                path=f"cluster.access.allow_ssh_from.{index}",
+                rule=f"{network} opens SSH to the whole internet or a large part of it",
             )
 
 
-def ssh_has_a_way(planned: Planned) -> Iterator[Problem]:
-    """Without a source, the rules let nobody reach the head, and the bring-up waits in vain."""
-    access = planned.spec.access
+@check(
+    "ssh-way",
+    Level.ERROR,
+    "list the networks that you work from, for example [203.0.113.0/24], or use via: bastion",
+)
+def ssh_has_a_way(planned: Planned) -> Iterator[Broken]:
+    """At least one network can connect to the head over SSH."""
+    access = planned.plan.access
     if access.via != "bastion" and not access.allow_ssh_from:
-        yield Problem(
+        yield Broken(
             path="cluster.access.allow_ssh_from",
-            rule="nobody may reach the head over ssh, so it could never be brought up",
-            fix="name the networks that you work from, for example [203.0.113.0/24], or use via: bastion",
+            rule="no network may connect to the head over SSH, so `up` would fail",
         )

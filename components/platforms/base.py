@@ -1,118 +1,126 @@
-"""The contract between the neutral code and whatever creates machines."""
+"""The interface of a platform: its arguments and its hosts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pulumi
 
-from components.cloud_init import SharedFiles
-from components.plan import ClusterPlan, HostPlan
+from components.node.parameters import ON_HEAD, SharedFiles
+from components.node.user_data import Birth
+from components.plan.plan import ClusterPlan, HostPlan, Role
 from components.platforms.shared_disk import refuse_to_shrink, shared_disk_inputs
-from components.spec import ClusterSpec, PlatformSpec
+from yard.contract.machines import ROLL
 
 if TYPE_CHECKING:
     from pulumi_command.remote import ProxyConnectionArgs
 
 
-Render = Callable[[HostPlan], str]
-"""Returns a host's user-data."""
+Render = Callable[[HostPlan], Birth]
+"""Returns a host's user-data and identity."""
+
+MACHINES = "machines"
+"""Input of the platform's component: digests of the machines by host name."""
+ROLLED = "rolled"
+"""Input of the platform's component: hosts of ROLL."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tunnel:
-    """How the machine that runs Pulumi reaches a head without a public address."""
+def rolled_hosts() -> frozenset[str]:
+    """Return the hosts of the environment variable ROLL. `pulumi up` replaces those whose user-data has changed.
 
-    program: str
-    """The cloud's command line, which opens the tunnel."""
-    port: int
-    """The loopback port at which the head is reached while a deployment runs."""
-    option: str
-    """Where the stack file sets the port."""
+    A change to user-data does not affect other existing machines. A machine that is replaced for another reason gets
+    the new user-data, because the engine uses ignored inputs only to compare (tests/components/platforms/test_births.py
+    runs this with pulumi 3.250.0).
+    """
+    return frozenset(filter(None, os.environ.get(ROLL, "").split(",")))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """A machine that exists: all that the neutral code ever knows about it."""
+    """A host in the cluster."""
 
     plan: HostPlan
     address: pulumi.Input[str]
-    """Where ssh reaches it from here (not necessarily the private address)."""
+    """The address that SSH uses, which can differ from the private address."""
     port: pulumi.Input[int]
     user: str
     """The admin user, with sudo."""
     host_key: pulumi.Output[str]
-    """Its ssh host key ("ssh-ed25519 AAAA..."), learned over a channel other than ssh; "" if none is available now."""
+    """SSH host key ("ssh-ed25519 AAAA..."), read over a channel other than SSH, or "" if it is not available."""
     host_key_declared: bool = False
-    """Whether the stack file states the key, so that a changed one was changed on purpose."""
+    """Whether the stack file sets the host key. A change to such a key is intentional."""
     machine_id: pulumi.Output[str]
-    """Changes if and only if the machine is a new one with an empty disk."""
+    """Id that changes if and only if a new machine with an empty disk replaces this one."""
     boots: pulumi.Output[int] | None = None
-    """How often the platform itself has started it: another start is waited for again. None where nobody counts, as on
-    clouds: a machine that was stopped and started there returns to service by itself, and no `up` waits for it."""
+    """Number of times that the platform has started the machine. `up` waits for the node again if the number changes.
+    None on clouds, because a stopped machine there returns to service without `up` when it is started."""
+    data_disk: pulumi.Output[str] | None = None
+    """Unique id of the head's data disk, or None if the host has no data disk."""
     through_head: bool = False
-    """Whether ssh reaches `address` from the head only."""
+    """Whether SSH uses the head node as the jump host."""
     tunnel: pulumi.Output[Sequence[str]] | None = None
-    """The command that opens a tunnel to its SSH port, once the host and the tunnel's service exist. It listens on the
-    loopback port that replaces "{port}", and runs until it is interrupted."""
+    """Command that opens a tunnel to the SSH port. It listens on the loopback port that replaces "{port}", and runs
+    until it is interrupted. The command is known after the host and the tunnel service exist."""
     proxy: ProxyConnectionArgs | None = None
-    """The machine between here and `address`; None: there is none."""
+    """The jump host, or None for a direct connection."""
     proxy_jump: str | None = None
-    """The same as ssh takes it: "user@address:port"."""
+    """The jump host in the format of SSH's ProxyJump option: "user@address:port"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlatformArgs:
-    """What every platform gets. `user_data` gives what renders one host's cloud-config, once the public keys are known.
+    """Arguments for a platform."""
 
-    Its argument says where the shared files are, which a platform may learn only when it has made them.
-    """
-
-    spec: PlatformSpec
-    cluster: ClusterSpec
     plan: ClusterPlan
     user_data: Callable[[pulumi.Input[SharedFiles]], pulumi.Output[Render]]
+    """Returns the function that renders a host's user-data for a given location of the shared files. On some platforms,
+    the location is an output of the shared storage."""
     admin_key: pulumi.Output[str]
-    """Public half of the admin's ssh key, for clouds that make no machine without one. User-data has it anyway."""
+    """The admin's public SSH key, for clouds that require a key to create a machine. User-data also contains it."""
     cluster_key: pulumi.Output[str]
-    """Public half of the head's key for workers, for machines that no user-data reaches."""
+    """Public key that the head uses to connect to workers, for machines without user-data."""
+    machines: Mapping[str, str] = field(default_factory=dict)
+    """Digest of the properties of each machine by host name. Resource hooks can read the digests of the last `up`."""
+    rolled: frozenset[str] = frozenset()
+    """Names of the hosts that are replaced if their user-data has changed."""
 
 
 class Platform(pulumi.ComponentResource):
-    """Makes the machines of a plan. A subclass gives `hosts` (head first, in the plan's order)."""
+    """Component that creates the machines of a plan. Subclasses set `hosts`, and `shared` if it is not the default."""
 
-    hosts: Iterable[Host]
-    """One per planned host, in the plan's order; to be gone through once. Each is declared when it is asked for, where
-    there may be hundreds."""
-
-    user_data_limit: ClassVar[int]
-    """Bytes of user-data that the platform accepts, counted as `wire_user_data` gives it."""
-
-    largest_disk_gib: ClassVar[int | None] = None
-    """The largest disk that the head may share; None where the platform's own rules say more."""
-
-    shared_disk: ClassVar[bool] = False
-    """Whether the head node shares a cloud disk of its own, which cannot shrink."""
-    billed: ClassVar[Mapping[str, str]] = {}
-    """Pulumi type -> plain name of each kind of resource that costs money by the hour while it exists."""
-    storage_types: ClassVar[frozenset[str]] = frozenset()
-    """Those types of `billed` that are the shared storage."""
-    gateway_types: ClassVar[frozenset[str]] = frozenset()
-    """Those types of `billed` that are the gateway of `access.via: bastion`."""
+    hosts: Sequence[Host]
+    """The hosts in the order of the plan, which begins with the head."""
+    shared: pulumi.Input[SharedFiles] = ON_HEAD
+    """Location of the shared files."""
 
     @staticmethod
-    def wire_user_data(text: str) -> bytes:
-        """Return what a machine is given of rendered user-data: the text, unless the platform's limit is narrow."""
-        return text.encode()
-
-    @staticmethod
-    def tunnel(cluster: ClusterSpec) -> Tunnel | None:
-        """Return the tunnel that the cluster's head is reached through, or None if it is reached without one."""
-        return None
+    def golden_image() -> str:
+        """Return the id of the image that the platform builds, or "" if it does not build images."""
+        return ""
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        inputs = shared_disk_inputs(args.cluster) if self.shared_disk else {}
-        guarded = pulumi.ResourceOptions.merge(opts, refuse_to_shrink() if inputs else None)
+        disk = shared_disk_inputs(args.plan)
+        guarded = pulumi.ResourceOptions.merge(opts, refuse_to_shrink() if disk else None)
+        inputs = {
+            **disk,
+            **({MACHINES: dict(args.machines)} if args.machines else {}),
+            **({ROLLED: sorted(args.rolled)} if args.rolled else {}),
+        }
         super().__init__(f"trainyard:index:{type(self).__name__}", name, inputs, guarded)
+
+
+def ssh_address(
+    plan: ClusterPlan, host: HostPlan, public: pulumi.Input[str] | None, tunnel_port: int
+) -> tuple[pulumi.Input[str], int]:
+    """Return the address and the port for SSH connections to a host in a cloud.
+
+    `public` is the head's public address, and `tunnel_port` is the loopback port of the tunnel to the head.
+    """
+    if host.role is Role.HEAD and public is not None:
+        return public, 22
+    if host.role is Role.HEAD and plan.access.via == "bastion":
+        return "127.0.0.1", tunnel_port
+    return str(host.private_ip), 22

@@ -1,13 +1,13 @@
-"""The simulated Azure: ids, names and outputs of its resources, and its data sources."""
+"""Simulated Azure: resource ids, names and outputs, and data sources."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
-from offline.cloud.addressing import Wish, azure_ranges, azure_wishes
-from offline.cloud.azure_refusals import run_command_refusal
-from offline.cloud.cloud import Function
+from offline.cloud.addressing import AddressRequest
+from offline.cloud.azure_refusals import RUN_COMMAND, run_command_refusal
+from offline.cloud.cloud import Cloud
 from offline.cloud.kinds import Scalar
 from offline.cloud.outputs import host_key, private_address, public_address, stable_uuid
 from offline.cloud.places import azure_refusal
@@ -15,18 +15,16 @@ from offline.cloud.rules import Rules, fill_path
 from offline.cloud.sdk import Described, Sdk, snake
 from offline.cloud.world import World
 from offline.resources import ResourceError
-from offline.values import Properties, Value
+from offline.values import Properties, Value, objects
 
 SUBSCRIPTION = "00000000-0000-0000-0000-00000offline"
-"""No real subscription can have this id: its last letters are not hexadecimal."""
+"""This is not a valid subscription id, because its last letters are not hexadecimal."""
 _GROUPS = f"/subscriptions/{SUBSCRIPTION}/resourceGroups"
-_GUID_NAMES = frozenset({"roleAssignmentName", "roleDefinitionId"})
 _INTERFACE = "azure-native:network:NetworkInterface"
-_RUN_COMMAND = "azure-native:compute:VirtualMachineRunCommandByVirtualMachine"
 
 
-class Azure:
-    """See Cloud."""
+class Azure(Cloud):
+    """The simulated Azure."""
 
     package = "azure-native"
     reserved_addresses = (4, 1)
@@ -34,55 +32,43 @@ class Azure:
     def __init__(self) -> None:
         self.sdk = Sdk("pulumi_azure_native")
         self.rules = Rules(self.package)
-        self.functions: Mapping[str, Function] = {
+        self.functions = {
             "azure-native:authorization:getClientConfig": lambda world, arguments: _client(),
             "azure-native:compute:getVirtualMachineRunCommandByVirtualMachine": _run_command,
         }
         self._location = ""
 
     def configure(self, config: Properties) -> None:
-        """See Cloud."""
         self._location = str(config.get("location") or "")
 
     def name_property(self, described: Described) -> str:
-        """See Cloud. The type's path tells; else the optional "...Name" that is most like the type's own name."""
+        # A type without a path in the rules is named by the optional "...Name" input most similar to the type's name.
         known = self.rules.of(described.token).own_name
         if known:
             return known
         own = snake(described.token.rpartition(":")[2])
         texts = [found for found in described.inputs.values() if found.kind == Scalar("string") and not found.required]
-        named = [found for found in texts if found.python.endswith("_name")]
-        return max(named, key=lambda found: _likeness(found.python, own)).name if named else ""
+        likeness = {
+            found.name: SequenceMatcher(a=found.python.removesuffix("_name"), b=own).ratio()
+            for found in texts
+            if found.python.endswith("_name")
+        }
+        return max(likeness, key=likeness.__getitem__, default="")
 
     def automatic_name(self, described: Described, logical: str, suffix: str) -> str:
-        """See Cloud."""
-        if self.name_property(described) in _GUID_NAMES:
-            return stable_uuid(f"{logical}{suffix}")
         name = f"{logical}{suffix}"
         plain = self.rules.of(described.token).plain_name
         return "".join(filter(str.isalnum, name.lower()))[-24:] if plain else name
 
-    def checked(self, described: Described, inputs: Properties) -> Properties:
-        """See Cloud."""
-        return inputs
-
-    def reported(self, described: Described, inputs: Properties) -> Properties:
-        """See Cloud."""
-        return inputs
-
     def identity(self, described: Described, inputs: Properties) -> str:
-        """See Cloud."""
         rule = self.rules.of(described.token)
         values = {name: str(value) for name, value in inputs.items()}
         group = f"{_GROUPS}/{values.get('resourceGroupName', 'offline')}"
         if rule.holds_all:
             return f"{_GROUPS}/{fill_path(rule.path, values)}"
-        if "scope" in described.inputs and "scope" in values:
-            group = values["scope"]
         return f"{group}/providers/{fill_path(rule.path or self._guessed_path(described), values)}"
 
     def given(self, described: Described, inputs: Properties) -> Properties:
-        """See Cloud."""
         known: Properties = {}
         if "location" in described.outputs and "location" not in inputs:
             known["location"] = self._location or "offline"
@@ -94,47 +80,44 @@ class Azure:
         return known
 
     def computed(self, described: Described, identity: str, outputs: Properties, world: World) -> Properties:
-        """See Cloud."""
         match described.token.rpartition(":")[2]:
             case "PublicIPAddress":
                 own: Properties = {"ipAddress": public_address(identity)}
             case "NetworkInterface":
                 own = {"ipConfigurations": _addressed(identity, outputs.get("ipConfigurations"))}
-            case "RoleAssignment":
-                own = {"principalType": outputs.get("principalType") or "ServicePrincipal"}
             case "CapacityPoolVolume":
                 own = {"mountTargets": [_mount_target(identity)]}
             case "VirtualNetwork":
                 own = {"subnets": _identified(f"{identity}/subnets", outputs.get("subnets"))}
             case _:
-                own = {"instanceView": _view("")} if described.token == _RUN_COMMAND else {}
+                own = {"instanceView": _view("")} if described.token == RUN_COMMAND else {}
         return {**outputs, **own}
 
     def refers(self, text: str) -> str:
-        """See Cloud."""
         return text if text.lower().startswith(f"/subscriptions/{SUBSCRIPTION}/".lower()) else ""
 
-    def misplaced(self, inputs: Properties) -> str:
-        """See Cloud."""
+    def refused_location(self, inputs: Properties) -> str:
         return azure_refusal(str(inputs.get("location") or ""))
 
-    def wishes(self, token: str, inputs: Properties) -> Sequence[Wish]:
-        """See Cloud."""
-        return tuple(azure_wishes(inputs)) if token == _INTERFACE else ()
+    def requested_addresses(self, token: str, inputs: Properties) -> Iterator[AddressRequest]:
+        for item in objects(inputs.get("ipConfigurations")) if token == _INTERFACE else ():
+            subnet, address = item.get("subnet"), item.get("privateIPAddress")
+            if isinstance(subnet, dict) and isinstance(subnet.get("id"), str) and isinstance(address, str):
+                yield AddressRequest(str(subnet["id"]), address)
 
     def ranges(self, inputs: Properties) -> Sequence[str]:
-        """See Cloud."""
-        return azure_ranges(inputs)
+        several = inputs.get("addressPrefixes")
+        found = several if isinstance(several, list) else [inputs.get("addressPrefix")]
+        return [item for item in found if isinstance(item, str)]
 
     def refused(self, path: str) -> str:
-        """See Cloud."""
         return (
             f"Code=PropertyChangeNotAllowed Message=Changing property '{path}' is not allowed. Fix: ignore the change "
             f"(ignore_changes), or have the resource replaced (replace_on_changes with delete_before_replace)"
         )
 
     def _guessed_path(self, described: Described) -> str:
-        """Make up a resource path out of the required names, parents first."""
+        """Return a path for the ids of a type without rules. It contains the names of the parents and the resource."""
         own = self.name_property(described)
         parents = [found.name for found in described.inputs.values() if found.required and found.name.endswith("Name")]
         chain = [name for name in parents if name not in ("resourceGroupName", own)]
@@ -151,10 +134,6 @@ class Azure:
         return "/".join([pieces[0], *pieces[1::2]])
 
 
-def _likeness(name: str, own: str) -> float:
-    return SequenceMatcher(a=name.removesuffix("_name"), b=own).ratio()
-
-
 def _client() -> Properties:
     return {
         "clientId": stable_uuid("client"),
@@ -165,12 +144,10 @@ def _client() -> Properties:
 
 
 def _addressed(identity: str, configurations: Value) -> Value:
-    """Give each IP configuration without a private address one."""
+    """Return the IP configurations, each with a private address."""
     return [
         {"privateIPAddress": private_address(f"{identity}/{index}"), "primary": index == 0, **item}
-        if isinstance(item, dict)
-        else item
-        for index, item in enumerate(configurations if isinstance(configurations, list) else [])
+        for index, item in enumerate(objects(configurations))
     ]
 
 
@@ -183,17 +160,14 @@ def _mount_target(identity: str) -> Properties:
 
 
 def _identified(parent: str, items: Value) -> Value:
-    return [
-        {"id": f"{parent}/{item.get('name', 'offline')}", **item} if isinstance(item, dict) else item
-        for item in (items if isinstance(items, list) else [])
-    ]
+    return [{"id": f"{parent}/{item.get('name', 'offline')}", **item} for item in objects(items)]
 
 
 def _run_command(world: World, arguments: Properties) -> Properties:
-    """Return a run command. What it wrote is only in the expanded view, and a deallocated machine has no view.
+    """Return a run command. Raises ResourceError if it does not exist.
 
-    REST API, "Virtual Machine Run Commands - Get By Virtual Machine": instanceView with $expand=instanceView only.
-    Raises ResourceError if there is no such run command.
+    Its output is in instanceView, which is present only with $expand=instanceView (REST API, "Virtual Machine Run
+    Commands - Get By Virtual Machine"). A run command on a deallocated machine has no instanceView.
     """
     group, machine, name = (str(arguments.get(key)) for key in ("resourceGroupName", "vmName", "runCommandName"))
     owner = f"{_GROUPS}/{group}/providers/Microsoft.Compute/virtualMachines/{machine}"
@@ -213,5 +187,5 @@ def _view(output: str) -> Properties:
         "exitCode": 0,
         "output": output,
         "error": "",
-        "executionMessage": "offline: nothing ran",
+        "executionMessage": "offline: no command ran",
     }

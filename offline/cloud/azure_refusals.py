@@ -1,23 +1,26 @@
-"""What Azure refuses because of other resources, or because of the resource's own earlier state.
+"""Requests that Azure refuses because of other resources, or because of the resource's earlier state.
 
-Each rule names its source and the day on which that was read. A message is this simulation's, unless it is quoted.
+Each rule names its source and the date on which it was read. Only the messages in quotation marks are Azure's original
+messages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from offline.cloud.world import Record, World
-from offline.values import Properties, Value
+from offline.values import Properties
 
 EVICTED = "offlineEvicted"
-"""Output of a machine that is deallocated."""
+"""Name of an output that exists only on deallocated machines."""
+RUN_COMMAND = "azure-native:compute:VirtualMachineRunCommandByVirtualMachine"
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A create, or an update if there is a resource `before`. `inputs` are without secret marks."""
+    """A create request, or an update request for the resource `before`. `inputs` contains no secret marks."""
 
     identity: str
     inputs: Properties
@@ -26,7 +29,7 @@ class Attempt:
 
 
 def _scale_set_member(attempt: Attempt) -> str:
-    """New machines join a flexible set whose singlePlacementGroup is false; unset becomes null, which is refused too.
+    """Only a flexible scale set whose singlePlacementGroup is false (not unset) accepts a new machine.
 
     MicrosoftDocs/azure-compute-docs@01e1fb7d:articles/virtual-machine-scale-sets/
     virtual-machine-scale-sets-attach-detach-vm.md, "Exceptions to attaching a new Virtual Machine" (2026-11-22).
@@ -39,34 +42,33 @@ def _scale_set_member(attempt: Attempt) -> str:
     if mode == "Flexible" and single is False:
         return ""
     return (
-        f"{found.id} takes no machines: a scale set takes new virtual machines only with orchestrationMode Flexible "
-        "and singlePlacementGroup false. Fix: make the set with both, or use an availability set"
+        f"{found.id} accepts no machines: a scale set accepts new virtual machines only with orchestrationMode "
+        "Flexible and singlePlacementGroup false. Fix: set both, or use an availability set"
     )
 
 
 def _os_disk_name(attempt: Attempt) -> str:
-    """The OS disk of a deleted machine (deleteOption Delete) may outlive it for a while, and its name with it.
+    """The OS disk of a deleted machine (deleteOption Delete) can exist for some time after the machine has been
+    deleted.
 
-    This simulation always refuses such a name: the worst case of that race. hashicorp/terraform-provider-azurerm issue
-    23038 reports the race, Azure/azure-cli issue 3918 has the quoted message (2026-11-22).
+    Azure then refuses a new disk with that name. This simulation always refuses the new disk, which is the worst case.
+    hashicorp/terraform-provider-azurerm issue 23038 reports the race. Azure/azure-cli issue 3918 contains the quoted
+    message (2026-11-22).
     """
-    name = _inner(attempt.inputs, "storageProfile", "osDisk").get("name")
+    profile: Any = attempt.inputs.get("storageProfile") or {}
+    name = (profile.get("osDisk") or {}).get("name")
     if attempt.before is not None or not name or attempt.world.seed(attempt.identity) == attempt.identity:
         return ""
     return (
         f"Code=ConflictingUserInput Message=Disk {name} already exists in resource group. Only CreateOption.Attach is "
-        "supported. Fix: give the disk no name, and Azure chooses one"
+        "supported. Fix: omit the disk's name, so that Azure chooses one"
     )
 
 
-def _machine(attempt: Attempt) -> str:
-    return _scale_set_member(attempt) or _os_disk_name(attempt)
-
-
 def _availability_set(attempt: Attempt) -> str:
-    """The portal: "The update domain count must be 1 when fault domain count is 1."
+    """The portal's message is "The update domain count must be 1 when fault domain count is 1."
 
-    MicrosoftDocs/azure-docs pull request 121752 (2026-11-22). Azure's own HPC templates ask for 1 and 1:
+    MicrosoftDocs/azure-docs pull request 121752 (2026-11-22). Azure's HPC templates set both to 1:
     Azure/azurehpc@6dac1ef9:pyazhpc/arm.py.
     """
     faults, updates = (attempt.inputs.get(f"platform{kind}DomainCount") for kind in ("Fault", "Update"))
@@ -76,7 +78,7 @@ def _availability_set(attempt: Attempt) -> str:
 
 
 def _disk(attempt: Attempt) -> str:
-    """A disk never becomes smaller. MicrosoftDocs/azure-docs pull request 57951 has the quoted message (2026-11-22)."""
+    """A disk cannot shrink. MicrosoftDocs/azure-docs pull request 57951 contains the quoted message (2026-11-22)."""
     old = attempt.before.inputs.get("diskSizeGB") if attempt.before else None
     new = attempt.inputs.get("diskSizeGB")
     if isinstance(old, int | float) and isinstance(new, int | float) and new < old:
@@ -88,10 +90,10 @@ def _disk(attempt: Attempt) -> str:
 
 
 def run_command_refusal(identity: str, world: World) -> str:
-    """Return why a run command of a deallocated machine cannot be made, changed or deleted; "" for a running machine.
+    """Return Azure's error message for a change to a run command on a deallocated machine, or "" for a running machine.
 
-    hashicorp/terraform-provider-azurerm issues 477 and 6098 have the quoted message for extensions, by one of which
-    run commands are executed (2026-11-22).
+    hashicorp/terraform-provider-azurerm issues 477 and 6098 contain the quoted message for extensions. An extension
+    executes run commands (2026-11-22).
     """
     machine = world.find(identity.partition("/runCommands/")[0])
     if machine is None or not machine.outputs.get(EVICTED):
@@ -99,29 +101,20 @@ def run_command_refusal(identity: str, world: World) -> str:
     return "Code=OperationNotAllowed Message=Cannot modify extensions in the VM when the VM is not running."
 
 
-_RUN_COMMAND = "azure-native:compute:VirtualMachineRunCommandByVirtualMachine"
 _RULES: Mapping[str, Callable[[Attempt], str]] = {
     "azure-native:compute:AvailabilitySet": _availability_set,
     "azure-native:compute:Disk": _disk,
-    "azure-native:compute:VirtualMachine": _machine,
-    _RUN_COMMAND: lambda attempt: run_command_refusal(attempt.identity, attempt.world),
+    "azure-native:compute:VirtualMachine": lambda attempt: _scale_set_member(attempt) or _os_disk_name(attempt),
+    RUN_COMMAND: lambda attempt: run_command_refusal(attempt.identity, attempt.world),
 }
 
 
 def refusal(token: str, attempt: Attempt) -> str:
-    """Return why Azure refuses a create or update, "" if it does not. Resources of other clouds are never refused."""
+    """Return Azure's error message for a refused create or update, or "". Other clouds' resources are never refused."""
     rule = _RULES.get(token)
     return rule(attempt) if rule else ""
 
 
 def deletion_refusal(token: str, identity: str, world: World) -> str:
-    """Return why Azure refuses to delete it, "" if it does not."""
-    return run_command_refusal(identity, world) if token == _RUN_COMMAND else ""
-
-
-def _inner(properties: Properties, *path: str) -> Properties:
-    """Return the object at a path of property names, {} if there is none."""
-    found: Value = properties
-    for name in path:
-        found = found.get(name) if isinstance(found, dict) else None
-    return found if isinstance(found, dict) else {}
+    """Return Azure's error message for a refused deletion, or ""."""
+    return run_command_refusal(identity, world) if token == RUN_COMMAND else ""

@@ -1,4 +1,4 @@
-"""Holds a resource's inputs against the SDK's description of them."""
+"""Check a resource's inputs against the SDK's description."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from offline.cloud.kinds import Anything, File, Kind, ListOf, MapOf, Named, OneOf, Scalar
+from offline.cloud.kinds import ANYTHING, Kind, ListOf, MapOf, Named, OneOf, Scalar
 from offline.cloud.sdk import Property, Sdk, Shape
 from offline.resources import Failure
 from offline.values import ARCHIVE, ASSET, Value, bare, is_unknown, signature
 
 _MOST_NAMES = 12
-_IN_WORDS = {"string": "a string", "boolean": "true or false", "integer": "a whole number", "number": "a number"}
+_IN_WORDS = {
+    "string": "a string",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "number": "a number",
+    "file": "an asset or archive",
+}
 
 
 class Checker:
-    """Checks values of one resource type, whose nested classes lie in `folder`. `values`: see Rules."""
+    """Checks the inputs of a resource type. `folder` is Described.folder, and `values` is Rules.values."""
 
     def __init__(self, sdk: Sdk, folder: Path, values: Mapping[str, Sequence[str]]) -> None:
         self._sdk = sdk
@@ -24,19 +30,19 @@ class Checker:
         self._values = values
 
     def object(self, shape: Shape, given: dict[str, Value], path: str = "") -> Iterator[Failure]:
-        """Yield every broken rule of an object's properties."""
+        """Yield the problems of an object's properties. `path` is the object's path, or "" for the inputs."""
         for name, value in given.items():
             if name.startswith("__") or (not path and name == "version"):
                 continue
             at = f"{path}.{name}" if path else name
             if name not in shape:
-                yield Failure(at, f"no such property. Fix: {_nearest_property(name, shape)}")
+                yield Failure(at, f"unknown property. Fix: {_nearest_property(name, shape)}")
             elif bare(value) is not None:
                 yield from self._property(shape[name], value, at)
         for name, described in shape.items():
             if described.required and bare(given.get(name)) is None:
                 at = f"{path}.{name}" if path else name
-                yield Failure(at, f"must be given. Fix: set {described.python}")
+                yield Failure(at, f"is required. Fix: set {described.python}")
 
     def _property(self, described: Property, value: Value, path: str) -> Iterator[Failure]:
         found = list(self._value(described.kind, value, path))
@@ -46,15 +52,12 @@ class Checker:
 
     def _value(self, kind: Kind, value: Value, path: str) -> Iterator[Failure]:
         value = bare(value)
-        if value is None or is_unknown(value) or isinstance(kind, Anything):
+        if value is None or is_unknown(value) or kind == ANYTHING:
             return
         match kind:
             case Scalar():
                 if not _fits(kind.name, value):
-                    yield Failure(path, f"must be {_IN_WORDS[kind.name]}, and is {_described(value)}")
-            case File():
-                if signature(value) not in (ASSET, ARCHIVE):
-                    yield Failure(path, f"must be an asset or archive, and is {_described(value)}")
+                    yield Failure(path, f"must be {_IN_WORDS[kind.name]}, but is {_described(value)}")
             case ListOf():
                 yield from self._list(kind, value, path)
             case MapOf():
@@ -66,14 +69,14 @@ class Checker:
 
     def _list(self, kind: ListOf, value: Value, path: str) -> Iterator[Failure]:
         if not isinstance(value, list):
-            yield Failure(path, f"must be a list, and is {_described(value)}")
+            yield Failure(path, f"must be a list, but is {_described(value)}")
             return
         for index, item in enumerate(value):
             yield from self._value(kind.item, item, f"{path}[{index}]")
 
     def _map(self, kind: MapOf, value: Value, path: str) -> Iterator[Failure]:
         if not isinstance(value, dict) or signature(value):
-            yield Failure(path, f"must be a map, and is {_described(value)}")
+            yield Failure(path, f"must be a map, but is {_described(value)}")
             return
         for key, item in value.items():
             yield from self._value(kind.item, item, f'{path}["{key}"]')
@@ -92,7 +95,7 @@ class Checker:
             if isinstance(value, dict) and not signature(value):
                 yield from self.object(shape, value, path)
             else:
-                yield Failure(path, f"must be an object ({kind.name}), and is {_described(value)}")
+                yield Failure(path, f"must be an object ({kind.name}), but is {_described(value)}")
             return
         choices = self._enum(kind)
         if choices:
@@ -106,7 +109,9 @@ class Checker:
 
 
 def _how_far_off(failures: list[Failure]) -> tuple[int, int]:
-    """Prefer the alternative with the deepest, then the fewest problems: it is the one that was meant."""
+    """Return a sort key. The alternative with the deepest problems, and then the fewest, is first, because it is the
+    most likely match.
+    """
     return -max(failure.property.count(".") for failure in failures), len(failures)
 
 
@@ -115,6 +120,8 @@ def _fits(name: str, value: Value) -> bool:
         return isinstance(value, str)
     if name == "boolean":
         return isinstance(value, bool)
+    if name == "file":
+        return signature(value) in (ASSET, ARCHIVE)
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return name == "number" or value == int(value)
@@ -134,7 +141,7 @@ def _described(value: Value) -> str:
 
 
 def _outside(choices: Iterable[str], value: Value, path: str, *, any_case: bool = False) -> Iterator[Failure]:
-    """Yield a failure for text that is none of the choices; items of a list are looked at one by one."""
+    """Yield a failure for a value or list item that is not one of the choices."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from _outside(choices, bare(item), f"{path}[{index}]", any_case=any_case)

@@ -1,22 +1,22 @@
-"""What every simulated cloud must tell of its own resource types."""
+"""The base class for the simulated clouds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from offline.cloud.addressing import Wish
+from offline.cloud.addressing import AddressRequest
 from offline.cloud.rules import Rules
 from offline.cloud.sdk import Described, Sdk
 from offline.cloud.world import World
 from offline.values import Properties
 
 Function: TypeAlias = "Callable[[World, Properties], Properties]"
-"""Answers one data source from its arguments. Raises ResourceError."""
+"""Function that returns the result of a data source. Raises ResourceError."""
 
 
 class Cloud(Protocol):
-    """One cloud. `inputs` are always without secret marks."""
+    """A simulated cloud. The `inputs` parameter contains no secret marks in any method."""
 
     package: str
     """The plugin's name: azure-native or gcp."""
@@ -24,43 +24,45 @@ class Cloud(Protocol):
     rules: Rules
     functions: Mapping[str, Function]
     reserved_addresses: tuple[int, int]
-    """How many addresses at each end of a subnet nobody can have."""
+    """Number of reserved addresses at the start and at the end of a subnet."""
 
     def configure(self, config: Properties) -> None:
-        """Take the provider's configuration (project, region, location...)."""
+        """Set the provider's configuration, for example project, region and location."""
 
     def name_property(self, described: Described) -> str:
-        """Return the property that names a resource of the type; "" where it has none."""
+        """Return the property that names a resource of the type, or ""."""
 
     def automatic_name(self, described: Described, logical: str, suffix: str) -> str:
-        """Return a name for a resource that was given none. `suffix` is seven random hexadecimal digits."""
+        """Return a name for a resource that has no name. `suffix` is seven random hexadecimal digits."""
 
     def checked(self, described: Described, inputs: Properties) -> Properties:
-        """Return the inputs with what the plugin adds to them from its configuration."""
+        """Return the inputs with the values that the plugin adds from its configuration."""
+        return inputs
 
     def reported(self, described: Described, inputs: Properties) -> Properties:
-        """Return the inputs in the form in which the cloud's API reports them: a plan compares with that."""
+        """Return the inputs as the cloud's API reports them. A diff compares the new inputs with the result."""
+        return inputs
 
     def identity(self, described: Described, inputs: Properties) -> str:
-        """Return the id that the cloud would give."""
+        """Return the resource's id."""
 
     def given(self, described: Described, inputs: Properties) -> Properties:
-        """Return what follows from the inputs and the configuration alone, so that a preview knows it too."""
+        """Return the outputs that depend only on the inputs and the configuration. They are known in a preview."""
 
     def computed(self, described: Described, identity: str, outputs: Properties, world: World) -> Properties:
-        """Return `outputs` with what only the cloud knows."""
+        """Return `outputs` with the values that the cloud chooses."""
 
     def refers(self, text: str) -> str:
-        """Return the id that a text refers to, "" where it refers to no resource of this cloud's simulation."""
+        """Return the id to which a text refers, or "" if it is not a reference to a simulated resource."""
 
     def refused(self, path: str) -> str:
-        """Return the cloud's words for a change that it does not allow."""
+        """Return the cloud's error message for a property change that it does not allow."""
 
-    def misplaced(self, inputs: Properties) -> str:
-        """Return the cloud's refusal of a region or zone that it does not have, or ""."""
+    def refused_location(self, inputs: Properties) -> str:
+        """Return the cloud's error message for a region or zone that does not exist, or ""."""
 
-    def wishes(self, token: str, inputs: Properties) -> Sequence[Wish]:
-        """Return the fixed private addresses that a resource asks for."""
+    def requested_addresses(self, token: str, inputs: Properties) -> Iterable[AddressRequest]:
+        """Yield the fixed private addresses that a resource requests."""
 
     def ranges(self, inputs: Properties) -> Sequence[str]:
-        """Return a subnet's address ranges, none where the resource is no subnet."""
+        """Return a subnet's address ranges, or an empty list if the resource is not a subnet."""

@@ -1,4 +1,4 @@
-"""What happens to resources behind Pulumi's back."""
+"""Changes made to resources outside Pulumi, which a refresh detects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
 def drifted(record: Record, settings: Mapping[str, Any]) -> Record:
-    """Return the resource with properties set by path ("tags.owner", "networkInterfaces[0].networkIp")."""
+    """Return the resource with the values from `settings`, by property path ("networkInterfaces[0].networkIp")."""
     inputs, outputs = deepcopy(record.inputs), deepcopy(record.outputs)
     for path, value in settings.items():
         for properties in (inputs, outputs):
@@ -26,10 +26,10 @@ def drifted(record: Record, settings: Mapping[str, Any]) -> Record:
 
 
 def evicted(record: Record) -> Record | None:
-    """Return a Spot machine after its eviction: a stopped one, or None if the eviction deletes it.
+    """Return the record of an evicted Spot machine, which is stopped, or None if the eviction deletes the machine.
 
-    Google's provider reports the status of a machine as its desiredStatus if the program sets one
-    (resource_compute_instance.go), so a refresh finds a difference there.
+    Google's provider reports a machine's status as its desiredStatus if the program sets desiredStatus
+    (resource_compute_instance.go), so a refresh detects a difference in desiredStatus.
     """
     scheduling = record.inputs.get("scheduling")
     policy = scheduling.get("instanceTerminationAction") if isinstance(scheduling, dict) else None
@@ -47,11 +47,12 @@ def evicted(record: Record) -> Record | None:
 
 
 def deallocated(record: Record) -> Record:
-    """Return a virtual machine of Azure as its API describes it while it is deallocated: without facts of its disks.
+    """Return an Azure virtual machine as described by Azure's API while the machine is deallocated.
 
-    storageAccountType: Azure/azure-powershell issue 13213 ("not returned by the VM GET API when the VM is deallocated",
-    by design). diskSizeGB: hashicorp/terraform-provider-azurerm issue 539. The plugin removes from the inputs what the
-    outputs lost: pulumi/pulumi-azure-native@006a62af:provider/pkg/provider/provider.go, Read (all read 2026-11-22).
+    storageAccountType is missing: Azure/azure-powershell issue 13213 ("not returned by the VM GET API when the VM is
+    deallocated", by design). diskSizeGB is missing: hashicorp/terraform-provider-azurerm issue 539. The plugin removes
+    the same values from the inputs: pulumi/pulumi-azure-native@006a62af:provider/pkg/provider/provider.go, Read (all
+    read 2026-11-22).
     """
     outputs = {**_without_disk_facts(record.outputs), EVICTED: True}
     return replace(record, inputs=_without_disk_facts(record.inputs), outputs=outputs)
@@ -75,4 +76,4 @@ def _set(properties: Properties, path: str, value: Any) -> None:
             at = at.setdefault(step, {}) if isinstance(at, dict) else at[step]
         at[steps[-1]] = value
     except (IndexError, TypeError) as error:
-        raise ResourceError(f"faults.yaml: drifted: there is no {path}. Fix: give a path of the resource") from error
+        raise ResourceError(f"faults.yaml: drifted: no {path} in the resource. Fix: correct the path") from error

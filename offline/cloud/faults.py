@@ -1,7 +1,7 @@
-"""Faults that a person asks for: a file `faults.yaml` in the stack's folder, read at every operation.
+"""Injected faults, from the file `faults.yaml` in the stack's folder. docs/offline.md describes the file.
 
-docs/offline.md lists what may be written there. How often each was met is counted on disk, so that "the third machine"
-and "twice, then well" hold across processes and runs.
+The file is read before every operation. The number of matching operations is stored on disk, because `skip` and `times`
+apply to all processes and runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from offline.resources import ResourceError
 
 FILE = "faults.yaml"
 COUNTS = "faults-met.json"
-"""In the stack's folder: the file of what faults.yaml asks for, and how often each entry was met."""
+"""Number of matching operations by fault."""
 _AT = {
     "quota": "create",
     "stockout": "create",
@@ -38,33 +38,33 @@ _ONCE = frozenset({"evicted", "deallocated", "deleted", "drifted"})
 
 @dataclass(frozen=True)
 class Fault:
-    """One entry of the file."""
+    """An entry in the file."""
 
     fault: str
-    """A key of _AT."""
+    """A key in _AT."""
     of: str = "*"
-    """Pattern of resource types ("*:VirtualMachine")."""
+    """Pattern for resource types ("*:VirtualMachine")."""
     name: str = "*"
-    """Pattern of Pulumi names ("opt-gpu-*")."""
+    """Pattern for Pulumi names ("opt-gpu-*")."""
     at: str = ""
     """create, read, update, delete, attributes or console; the default depends on the fault."""
     skip: int = 0
-    """How many matching operations pass before it strikes."""
+    """Number of matching operations that succeed before the first failure."""
     times: int = 0
-    """How often it strikes; 0 for always."""
+    """Number of failures, or 0 for no limit."""
     seconds: float = 1.0
-    """How long `slow` takes."""
+    """Duration of `slow`."""
     set: Mapping[str, Any] = field(default_factory=dict)
-    """What `drifted` writes, by property path."""
+    """Values that `drifted` sets, by property path."""
 
     @property
     def key(self) -> str:
-        """What its count is kept under: an edited fault starts anew."""
+        """Key of the fault's count. An edited fault has a different key, so its count starts at zero."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
 
 def strikes(world: World, operation: str, token: str, name: str) -> list[Fault]:
-    """Return the faults that this operation meets, and count it. Raises ResourceError for a file with mistakes."""
+    """Count this operation and return its faults. Raises ResourceError for an invalid file."""
     met = [fault for fault in _read(world) if _matches(fault, operation, token, name)]
     if not met:
         return []

@@ -1,14 +1,14 @@
-"""The simulated Google Cloud: ids, names and outputs of its resources, and its data sources."""
+"""Simulated Google Cloud: resource ids, names and outputs, and data sources."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from offline.cloud.addressing import Wish, gcp_ranges, gcp_wishes
-from offline.cloud.cloud import Function
+from offline.cloud.addressing import AddressRequest
+from offline.cloud.cloud import Cloud
 from offline.cloud.faults import strikes
 from offline.cloud.outputs import fingerprint, host_key, private_address, public_address
 from offline.cloud.places import gcp_refusal
@@ -16,19 +16,19 @@ from offline.cloud.rules import Rules, fill_path
 from offline.cloud.sdk import Described, Sdk
 from offline.cloud.world import Record, World
 from offline.resources import ResourceError
-from offline.values import Properties, Value, signature
+from offline.values import Properties, Value, objects, signature
 
 _API = "https://www.googleapis.com/compute/v1/"
 _LINK = re.compile(r"^(?:https://[\w.-]+/(?:compute/)?\w+/)?(projects/[^/]+/.+)$")
 _INSTANCE = "gcp:compute/instance:Instance"
 _FILESTORE = "gcp:filestore/instance:Instance"
-_PLACES = ("zone", "region", "location")
+_LOCATIONS = ("zone", "region", "location")
 _BOOTING = 2
-"""Requests for a new machine's guest attributes or console that come before it has published its host key."""
+"""Number of initial requests for a new machine's guest attributes or console output that return no host key."""
 
 
-class Gcp:
-    """See Cloud."""
+class Gcp(Cloud):
+    """The simulated Google Cloud."""
 
     package = "gcp"
     reserved_addresses = (2, 2)
@@ -36,7 +36,7 @@ class Gcp:
     def __init__(self) -> None:
         self.sdk = Sdk("pulumi_gcp")
         self.rules = Rules(self.package)
-        self.functions: Mapping[str, Function] = {
+        self.functions = {
             "gcp:compute/getImage:getImage": self._image,
             "gcp:compute/getZones:getZones": self._zones,
             "gcp:compute/getInstanceGuestAttributes:getInstanceGuestAttributes": self._guest_attributes,
@@ -48,7 +48,6 @@ class Gcp:
         self._labels: Properties = {}
 
     def configure(self, config: Properties) -> None:
-        """See Cloud."""
         self._config = {name: str(config[name]) for name in ("project", "region", "zone") if config.get(name)}
         labels = config.get("defaultLabels")
         # The engine sends nested configuration as JSON.
@@ -56,40 +55,39 @@ class Gcp:
         self._labels = given if isinstance(given, dict) else {}
 
     def name_property(self, described: Described) -> str:
-        """See Cloud."""
         found = described.inputs.get(self.rules.of(described.token).own_name or "name")
         return found.name if found and not found.required else ""
 
     def automatic_name(self, described: Described, logical: str, suffix: str) -> str:
-        """See Cloud."""
         return f"{logical}-{suffix}"
 
     def checked(self, described: Described, inputs: Properties) -> Properties:
-        """See Cloud. pulumi-gcp merges the provider's defaultLabels into `labels`."""
+        # pulumi-gcp merges the provider's defaultLabels into `labels`.
         own = inputs.get("labels") or {}
         if "labels" not in described.inputs or not self._labels or not isinstance(own, dict) or signature(own):
             return inputs
         return {**inputs, "labels": {**self._labels, **own}}
 
     def reported(self, described: Described, inputs: Properties) -> Properties:
-        """See Cloud. Filestore reports a network of the same project by its name.
+        """Return the inputs. Filestore reports a network in the same project by its name.
 
-        GoogleCloudPlatform/cluster-toolkit@1047080375af:modules/file-system/filestore/main.tf gives the bare name, and
-        the full id only for a shared VPC; read 2026-11-22.
+        GoogleCloudPlatform/cluster-toolkit@1047080375af:modules/file-system/filestore/main.tf uses the name, and the
+        full id only for a shared VPC (read 2026-11-22).
         """
-        networks = inputs.get("networks")
-        if described.token != _FILESTORE or not isinstance(networks, list):
+        if described.token != _FILESTORE:
             return inputs
-        return {**inputs, "networks": [_bare_network(item) for item in networks]}
+        networks = objects(inputs.get("networks"))
+        return {**inputs, "networks": [{**item, "network": _last(item.get("network"))} for item in networks]}
 
     def identity(self, described: Described, inputs: Properties) -> str:
-        """See Cloud."""
         known = {**inputs, **self.given(described, inputs)}
-        values = {name: _last(name, str(value)) for name, value in known.items()}
+        # Inputs may be links, but ids contain the name of a zone, region or router.
+        values = {
+            name: _last(value) if name in (*_LOCATIONS, "router") else str(value) for name, value in known.items()
+        }
         return fill_path(self.rules.of(described.token).path or _guessed_path(described), values)
 
     def given(self, described: Described, inputs: Properties) -> Properties:
-        """See Cloud."""
         known: Properties = {}
         for name in ("project", "region", "zone"):
             if name in described.outputs and inputs.get(name) is None:
@@ -104,7 +102,6 @@ class Gcp:
         return known
 
     def computed(self, described: Described, identity: str, outputs: Properties, world: World) -> Properties:
-        """See Cloud."""
         made = dict(outputs)
         if "selfLink" in described.outputs:
             made["selfLink"] = f"{_API}{identity}"
@@ -117,29 +114,30 @@ class Gcp:
             email = identity.rpartition("/")[2]
             made |= {"email": email, "member": f"serviceAccount:{email}", "name": identity}
         if described.token == _FILESTORE:
-            made["networks"] = _served(identity, made.get("networks"))
+            addresses: Value = [private_address(identity)]
+            made["networks"] = [{"ipAddresses": addresses, **item} for item in objects(made.get("networks"))]
         return made
 
     def refers(self, text: str) -> str:
-        """See Cloud. Other projects' resources (images, reservations shared with us) are taken as given."""
+        # Resources in other projects (images, shared reservations) are assumed to exist.
         found = _LINK.match(text)
         mine = f"projects/{self._setting('project', {})}/"
         return found.group(1) if found and found.group(1).startswith(mine) else ""
 
-    def misplaced(self, inputs: Properties) -> str:
-        """See Cloud."""
+    def refused_location(self, inputs: Properties) -> str:
         return gcp_refusal(str(inputs.get("zone") or ""))
 
-    def wishes(self, token: str, inputs: Properties) -> Sequence[Wish]:
-        """See Cloud."""
-        return tuple(gcp_wishes(inputs)) if token == _INSTANCE else ()
+    def requested_addresses(self, token: str, inputs: Properties) -> Iterator[AddressRequest]:
+        for item in objects(inputs.get("networkInterfaces")) if token == _INSTANCE else ():
+            subnet, address = item.get("subnetwork"), item.get("networkIp")
+            if isinstance(subnet, str) and isinstance(address, str):
+                yield AddressRequest(subnet, address)
 
     def ranges(self, inputs: Properties) -> Sequence[str]:
-        """See Cloud."""
-        return gcp_ranges(inputs)
+        found = inputs.get("ipCidrRange")
+        return [found] if isinstance(found, str) else []
 
     def refused(self, path: str) -> str:
-        """See Cloud."""
         return f"googleapi: Error 400: Invalid value for field '{path}': it cannot be changed., invalid"
 
     def _setting(self, name: str, inputs: Properties) -> str:
@@ -170,11 +168,11 @@ class Gcp:
         return {"id": f"projects/{project}/regions/{region}", "names": names, "project": project, "region": region}
 
     def _guest_attributes(self, world: World, arguments: Properties) -> Properties:
-        """Return the host key under hostkeys/, or {} while there is none.
+        """Return the host key under hostkeys/, or {} if the machine has not published it.
 
-        The provider reports a missing machine as "not found", and swallows every error of the request for the
-        attributes: terraform-provider-google-beta@93c65b2d60fe,
-        services/compute/data_source_google_compute_instance_guest_attributes.go, read 2026-11-22.
+        The provider reports a missing machine as "not found" and ignores all errors from the request for the
+        attributes: terraform-provider-google-beta@93c65b2d60fe:
+        services/compute/data_source_google_compute_instance_guest_attributes.go (read 2026-11-22).
         """
         machine = self._instance(world, arguments, arguments.get("name"))
         name = str(arguments.get("name"))
@@ -194,9 +192,8 @@ class Gcp:
         return {**answer, "queryValues": [found] if wanted else []}
 
     def _serial_port(self, world: World, arguments: Properties) -> Properties:
-        """Return what a machine wrote to its console.
-
-        Errors are the API's own: data_source_google_compute_instance_serial_port.go, same revision as above.
+        """Return a machine's console output. The errors match the API errors
+        (data_source_google_compute_instance_serial_port.go in the same revision).
         """
         machine = self._instance(world, arguments, arguments.get("instance"))
         name = str(arguments.get("instance"))
@@ -224,18 +221,17 @@ class Gcp:
         return {"id": f"projects/{project}", "projectId": project, "number": "000000000000", "name": "offline"}
 
 
-def _last(name: str, value: str) -> str:
-    """Zones, regions and the like may be given as links; ids use their last part."""
-    return value.rpartition("/")[2] if name in (*_PLACES, "router") else value
+def _last(link: Value) -> str:
+    return str(link).rpartition("/")[2]
 
 
 def _guessed_path(described: Described) -> str:
-    """Make up a resource path out of where the type lives."""
+    """Return a path for the ids of a type without rules, from the inputs zone, region and location."""
     kind = described.token.rpartition(":")[2]
     collection = f"{kind[0].lower()}{kind[1:]}s"
-    place = next((name for name in _PLACES if name in described.inputs), "")
+    scope = next((name for name in _LOCATIONS if name in described.inputs), "")
     module = described.token.split(":")[1].partition("/")[0]
-    middle = f"{place}s/{{{place}}}/" if place else "global/" if module == "compute" else ""
+    middle = f"{scope}s/{{{scope}}}/" if scope else "global/" if module == "compute" else ""
     return f"projects/{{project}}/{middle}{collection}/{{name}}"
 
 
@@ -244,44 +240,27 @@ def _runs(machine: Record) -> bool:
 
 
 def _machine(identity: str, outputs: Properties) -> Properties:
-    interfaces = outputs.get("networkInterfaces")
     return {
         "currentStatus": outputs.get("currentStatus") or "RUNNING",
         "creationTimestamp": outputs.get("creationTimestamp") or datetime.now(UTC).isoformat(timespec="milliseconds"),
         "cpuPlatform": "offline",
         "networkInterfaces": [
-            _interface(f"{identity}/{index}", index, item) if isinstance(item, dict) else item
-            for index, item in enumerate(interfaces if isinstance(interfaces, list) else [])
+            _interface(f"{identity}/{index}", index, item)
+            for index, item in enumerate(objects(outputs.get("networkInterfaces")))
         ],
     }
 
 
 def _interface(seed: str, index: int, given: Properties) -> Value:
-    access = given.get("accessConfigs")
     made: Properties = {
         "name": f"nic{index}",
         "networkIp": private_address(seed),
         "fingerprint": fingerprint(seed),
         **given,
     }
-    if isinstance(access, list):
+    if "accessConfigs" in given:
         made["accessConfigs"] = [
             {"networkTier": "PREMIUM", **item, "natIp": item.get("natIp") or public_address(seed)}
-            if isinstance(item, dict)
-            else item
-            for item in access
+            for item in objects(given["accessConfigs"])
         ]
     return made
-
-
-def _bare_network(item: Value) -> Value:
-    if not (isinstance(item, dict) and isinstance(item.get("network"), str)):
-        return item
-    return {**item, "network": str(item["network"]).rpartition("/")[2]}
-
-
-def _served(identity: str, networks: Value) -> Value:
-    return [
-        {"ipAddresses": [private_address(identity)], **item} if isinstance(item, dict) else item
-        for item in (networks if isinstance(networks, list) else [])
-    ]

@@ -1,4 +1,4 @@
-"""The types that the SDK's annotations spell, as plain data."""
+"""Data types that represent the SDK's annotations."""
 
 from __future__ import annotations
 
@@ -6,47 +6,49 @@ import ast
 from dataclasses import dataclass
 from typing import TypeAlias
 
-_SCALARS = {"str": "string", "bool": "boolean", "int": "integer", "float": "number"}
+_SCALARS = {
+    "str": "string",
+    "bool": "boolean",
+    "int": "integer",
+    "float": "number",
+    "Asset": "file",
+    "Archive": "file",
+    "Any": "anything",
+    "object": "anything",
+    "None": "anything",
+}
 _WRAPPERS = frozenset({"Input", "InputType", "Output", "Optional", "NotRequired", "Awaitable"})
 _LISTS = frozenset({"Sequence", "List", "list"})
 _MAPS = frozenset({"Mapping", "Dict", "dict"})
-_FILES = frozenset({"Asset", "Archive"})
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """A string, boolean, integer or number."""
+    """A string, boolean, integer, number, file (an asset or archive) or any JSON value."""
 
     name: str
 
 
-@dataclass(frozen=True)
-class Anything:
-    """Whatever JSON can say."""
-
-
-@dataclass(frozen=True)
-class File:
-    """An asset or an archive."""
+ANYTHING = Scalar("anything")
 
 
 @dataclass(frozen=True)
 class ListOf:
-    """A list of one kind."""
+    """A list. All items have the same kind."""
 
     item: Kind
 
 
 @dataclass(frozen=True)
 class MapOf:
-    """A map from strings to one kind."""
+    """A map with strings as keys. All values have the same kind."""
 
     item: Kind
 
 
 @dataclass(frozen=True)
 class Named:
-    """A class of the SDK by name: an object's shape or an enum. `module` is the prefix it was written with."""
+    """An SDK class for an object or an enum. `module` is the name before the dot in the annotation, or ""."""
 
     name: str
     module: str = ""
@@ -54,16 +56,16 @@ class Named:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Any of several kinds."""
+    """A value that has one of several kinds."""
 
     kinds: tuple[Kind, ...]
 
 
-Kind: TypeAlias = "Scalar | Anything | File | ListOf | MapOf | Named | OneOf"
+Kind: TypeAlias = "Scalar | ListOf | MapOf | Named | OneOf"
 
 
 def kind_of(annotation: ast.expr | None) -> Kind:
-    """Read an annotation. What cannot be understood may be anything: a check must never refuse out of ignorance."""
+    """Return the kind of an annotation. For an unknown annotation, checks accept any value."""
     match annotation:
         case ast.Constant(value=str(text)):
             return kind_of(ast.parse(text, mode="eval").body)
@@ -71,11 +73,11 @@ def kind_of(annotation: ast.expr | None) -> Kind:
             return _generic(_last_name(of), inner)
         case ast.Name() | ast.Attribute():
             return _plain(annotation)
-    return Anything()
+    return ANYTHING
 
 
 def is_optional(annotation: ast.expr | None) -> bool:
-    """Tell whether an annotation, below its Input or Output, lets the value be absent."""
+    """Return whether an annotation allows a missing value. A surrounding Input or Output is ignored."""
     match annotation:
         case ast.Constant(value=str(text)):
             return is_optional(ast.parse(text, mode="eval").body)
@@ -95,13 +97,13 @@ def _generic(name: str, inner: ast.expr) -> Kind:
         return MapOf(kind_of(parts[-1]))
     if name == "Union":
         return _union([kind_of(part) for part in parts])
-    return Anything()
+    return ANYTHING
 
 
 def _union(kinds: list[Kind]) -> Kind:
-    # The dictionary spelling of a class says nothing that the class does not.
-    telling = [kind for kind in kinds if not (isinstance(kind, Named) and kind.name.endswith("Dict"))]
-    unique = tuple(dict.fromkeys(telling))
+    # The class NameDict is the dictionary form of the class Name.
+    classes = [kind for kind in kinds if not (isinstance(kind, Named) and kind.name.endswith("Dict"))]
+    unique = tuple(dict.fromkeys(classes))
     return unique[0] if len(unique) == 1 else OneOf(unique)
 
 
@@ -109,14 +111,7 @@ def _plain(annotation: ast.Name | ast.Attribute) -> Kind:
     name = _last_name(annotation)
     if name in _SCALARS:
         return Scalar(_SCALARS[name])
-    if name in _FILES:
-        return File()
-    if name in ("Any", "object", "None"):
-        return Anything()
-    prefix = (
-        annotation.value.id if isinstance(annotation, ast.Attribute) and isinstance(annotation.value, ast.Name) else ""
-    )
-    return Named(name, prefix)
+    return Named(name, _last_name(annotation.value) if isinstance(annotation, ast.Attribute) else "")
 
 
 def _last_name(expression: ast.expr) -> str:

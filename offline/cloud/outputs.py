@@ -1,4 +1,4 @@
-"""Plausible values for what a cloud, not the program, decides. The same resource always gets the same ones."""
+"""Invented values for the outputs that a cloud chooses. The values for a resource are always the same."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from offline.values import UNKNOWN, Properties, Value, signature
 
 _PUBLIC = IPv4Network("203.0.113.0/24")
 _PRIVATE = IPv4Network("198.51.100.0/24")
-"""Ranges set aside for documentation (RFC 5737): no such address can be reached by mistake."""
+"""Both ranges are reserved for documentation (RFC 5737), so their addresses belong to no real machine."""
 _DEEPEST = 4
 _KEY_BEGINS = 26
-"""Characters of a public key's base64 that are the same in all of its kind."""
+"""Length of the base64 prefix common to all ed25519 public keys."""
 _NUMBERS = frozenset({"instanceId", "networkId", "numericId", "subnetworkId", "diskId", "proxyId", "uniqueId"})
 _UUIDS = ("Guid", "vmId", "principalId", "clientId", "tenantId", "uniqueId", "resourceGuid", "objectId")
 _EPOCH = "1970-01-01T00:00:00Z"
-"""When every simulated resource was made: a real time would show as a change."""
+"""Creation time of all resources. It is constant, because the current time would appear in the next diff."""
 
 
 def public_address(seed: str) -> str:
@@ -31,12 +31,12 @@ def public_address(seed: str) -> str:
 
 
 def private_address(seed: str) -> str:
-    """Return a private address for an interface whose subnet is not known."""
+    """Return a private address for an interface with an unknown subnet."""
     return str(_PRIVATE[1 + _number(seed) % (_PRIVATE.num_addresses - 2)])
 
 
 def fingerprint(seed: str) -> str:
-    """Return a short token like those with which a cloud detects lost updates."""
+    """Return a fingerprint, which clouds use to detect concurrent updates."""
     return base64.b64encode(hashlib.sha256(seed.encode()).digest()[:8]).decode()
 
 
@@ -46,7 +46,7 @@ def stable_uuid(seed: str) -> str:
 
 
 def host_key(seed: str) -> str:
-    """Return an ssh public key in OpenSSH's spelling, with "offline" to be read in it. Nobody has its private half."""
+    """Return an SSH public key that contains the text "offline". No private key for it is known."""
     kind = b"ssh-ed25519"
     key = hashlib.sha256(f"offline host key {seed}".encode()).digest()
     blob = b"".join(len(part).to_bytes(4, "big") + part for part in (kind, key))
@@ -55,10 +55,9 @@ def host_key(seed: str) -> str:
 
 
 def kept_outputs(old_inputs: Properties, old_outputs: Properties, inputs: Properties) -> Properties:
-    """Return the inputs with everything beside them that an update leaves as it was, at any depth.
+    """Return the new inputs and the cloud outputs that an update does not change, at any depth.
 
-    The plugins plan an update over the state: what only the cloud knows stays known, also in a preview. A value that
-    was an input before, and is not given any more, is gone.
+    The real plugins also plan an update from the state, so these outputs are known in a preview.
     """
     outputs = {name: value for name, value in old_outputs.items() if name not in old_inputs}
     return {**outputs, **{name: _kept(old_inputs.get(name), old_outputs.get(name), inputs[name]) for name in inputs}}
@@ -79,7 +78,7 @@ def _number(seed: str) -> int:
 
 
 class Filler:
-    """Fills what the SDK says is always there and nobody gave."""
+    """Adds a resource type's required outputs. In a preview, the added values are unknown."""
 
     def __init__(self, sdk: Sdk, folder: Path, *, preview: bool) -> None:
         self._sdk = sdk
@@ -87,7 +86,7 @@ class Filler:
         self._preview = preview
 
     def fill(self, shape: Shape, given: Properties, seed: str, depth: int = 0) -> Properties:
-        """Return `given` with a value for every property that is always there; unknown values in a preview."""
+        """Return `given` with values for all required properties of `shape`."""
         filled: Properties = {}
         for name, described in shape.items():
             path = f"{seed}/{name}"
@@ -101,7 +100,7 @@ class Filler:
         if isinstance(kind, ListOf) and isinstance(value, list):
             return [self._inside(kind.item, item, f"{path}/{index}", depth) for index, item in enumerate(value)]
         if isinstance(kind, MapOf) and isinstance(value, list):
-            # Given as a list of ids, told as a map from them (a machine's identities).
+            # For a machine's identities, the input is a list of ids, and the output is a map keyed by these ids.
             return UNKNOWN if self._preview else {str(one): self._made(kind.item, "", path, depth) for one in value}
         if not isinstance(value, dict) or signature(value) or "id" in value or not isinstance(kind, Named):
             return value  # an object with an id is a reference to another resource
@@ -114,8 +113,9 @@ class Filler:
             return self.fill(shape, {}, path, depth + 1) if shape else "offline"
         if kind == Scalar("string"):
             return _text(name, path)
-        empty: dict[type, Value] = {ListOf: [], MapOf: {}, Scalar: False if kind == Scalar("boolean") else 0.0}
-        return empty.get(type(kind))
+        if isinstance(kind, Scalar):
+            return {"boolean": False, "integer": 0.0, "number": 0.0}.get(kind.name)
+        return [] if isinstance(kind, ListOf) else {} if isinstance(kind, MapOf) else None
 
 
 _TEXTS: tuple[tuple[Callable[[str], bool], Callable[[str], str]], ...] = (
@@ -127,7 +127,7 @@ _TEXTS: tuple[tuple[Callable[[str], bool], Callable[[str], str]], ...] = (
     (lambda name: name.lower().endswith(("ipaddress", "ip")), public_address),
     (lambda name: name == "provisioningState", lambda path: "Succeeded"),
 )
-"""By the name of a property, what its text looks like. The first that fits holds."""
+"""Conditions on a property name, and functions that return the property's value. The first match is used."""
 
 
 def _text(name: str, path: str) -> str:

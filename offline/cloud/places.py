@@ -1,24 +1,24 @@
-"""Refusals of regions and zones that a cloud does not have.
-
-Facts and their sources: components/catalog/azure_regions.yaml and gcp_zones.yaml. The error codes are those of the
-clouds' APIs: LocationNotAvailableForResourceType of Azure Resource Manager, "Unknown zone" of Compute Engine.
+"""Reject regions and zones that do not exist. The facts and their sources are in components/catalog/azure_regions.yaml
+and gcp_zones.yaml. The error codes are from the APIs: LocationNotAvailableForResourceType (Azure Resource Manager) and
+"Unknown zone" (Compute Engine).
 """
 
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-_CATALOG = Path(__file__).parents[2] / "components" / "catalog"
+from yard.contract.checkout import ROOT
+
+_CATALOG = ROOT / "components" / "catalog"
 _EVERYWHERE = "global"
-"""The location of Azure resources without a region, for example private DNS zones."""
+"""The location of Azure resources that have no region, for example private DNS zones."""
 
 
 def azure_refusal(location: str) -> str:
-    """Return Azure's refusal of a location, or "" for a location that exists."""
+    """Return Azure's error message for a location, or "" for a location that exists."""
     name = location.replace(" ", "").lower()
     if not name or name == _EVERYWHERE or name in _azure_regions():
         return ""
@@ -29,7 +29,7 @@ def azure_refusal(location: str) -> str:
 
 
 def gcp_refusal(zone: str) -> str:
-    """Return Compute Engine's refusal of a zone, or "" for a zone that exists."""
+    """Return Compute Engine's error message for a zone, or "" for a zone that exists."""
     region, _, letter = zone.rpartition("/")[2].rpartition("-")
     if not zone or letter in _gcp_zones().get(region, ""):
         return ""

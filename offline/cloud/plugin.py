@@ -1,4 +1,4 @@
-"""The process of a simulated cloud's plugin."""
+"""The plugin process of a simulated cloud."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _END_SECONDS = 3.0
 
 
 def main(package: str, arguments: list[str]) -> None:
-    """Serve the engine that started this process, until it ends."""
+    """Serve the engine that started this process. Does not return."""
     stop = Stop()
     provider = CloudProvider(CLOUDS[package](), EngineLog(engine_address(arguments)), stop)
     serve(provider, lambda: stop.finish(_END_SECONDS))

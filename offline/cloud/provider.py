@@ -1,9 +1,8 @@
-"""The engine's side of a simulated cloud."""
+"""The provider protocol for a simulated cloud."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
@@ -17,8 +16,7 @@ from offline.cloud.making import Made, Maker, preview_outputs
 from offline.cloud.sdk import Described, UnknownToken
 from offline.cloud.world import World
 from offline.engine import EngineLog
-from offline.protocol import Plugin, diff_response, refuse, token_of
-from offline.resources import Failure
+from offline.protocol import Plugin, check_failures, diff_response, refuse, stack_of, token_of
 from offline.stopping import Stop
 from offline.values import Properties, from_struct, is_unknown, reveal, to_struct
 
@@ -26,7 +24,7 @@ _SUFFIX_DIGITS = 7
 
 
 class CloudProvider(Plugin):
-    """Answers the engine for one simulated cloud."""
+    """The plugin for a simulated cloud. The methods are defined in Pulumi's provider.proto."""
 
     def __init__(self, cloud: Cloud, log: EngineLog, stop: Stop) -> None:
         super().__init__(cloud.sdk.version, log, stop)
@@ -38,18 +36,18 @@ class CloudProvider(Plugin):
         self._take_stack(request.urn)
         config = {name: reveal(value) for name, value in from_struct(request.args).items()}
         self._cloud.configure({name: value for name, value in config.items() if not is_unknown(value)})
-        said = f"offline: {self._cloud.package} is simulated in {self._world.folder}; nothing real is touched"
-        self._log.warning(request.urn, next(self._streams), said)
+        text = f"offline: {self._cloud.package} is simulated in {self._world.folder}; no real resource is changed"
+        self._log.warning(request.urn, next(self._streams), text)
         return super().Configure(request, context)
 
     def Check(self, request: provider_pb2.CheckRequest, context: Any) -> provider_pb2.CheckResponse:
         described = self._described(request.urn, context)
         inputs, old = from_struct(request.news), from_struct(request.olds)
         checker = Checker(self._cloud.sdk, described.folder, self._cloud.rules.values)
-        failures = list(checker.object(described.inputs, inputs))
+        failures = check_failures(checker.object(described.inputs, inputs))
         named = self._cloud.checked(described, self._named(described, request, inputs, old))
         checked = request.news if named is inputs else to_struct(named)
-        return provider_pb2.CheckResponse(inputs=checked, failures=[_failure(found) for found in failures])
+        return provider_pb2.CheckResponse(inputs=checked, failures=failures)
 
     def Diff(self, request: provider_pb2.DiffRequest, context: Any) -> provider_pb2.DiffResponse:
         described, rule = self._described(request.urn, context), self._cloud.rules.of(token_of(request.urn))
@@ -94,12 +92,13 @@ class CloudProvider(Plugin):
     def Invoke(self, request: provider_pb2.InvokeRequest, context: Any) -> provider_pb2.InvokeResponse:
         function = self._cloud.functions.get(request.tok)
         if function is None:
-            refuse(context, self._unknown_function(request.tok))
-        given = from_struct(request.args)
-        plain: Properties = {name: reveal(value) for name, value in given.items()}
-        result = self._answer(context, _bound(function, self._world, plain))
+            known = ", ".join(sorted(self._cloud.functions))
+            fix = f"Fix: use one of {known}, or run online"
+            refuse(context, f"{request.tok}: not supported by the offline {self._cloud.package}. {fix}")
+        plain: Properties = {name: reveal(value) for name, value in from_struct(request.args).items()}
+        result = self._answer(context, lambda: function(self._world, plain))
         response = provider_pb2.InvokeResponse()
-        getattr(response, "return").CopyFrom(to_struct(result))  # the field's name is a word of Python
+        getattr(response, "return").CopyFrom(to_struct(result))  # `return` is a Python keyword
         return response
 
     @property
@@ -107,9 +106,9 @@ class CloudProvider(Plugin):
         return World(self._stack)
 
     def _take_stack(self, urn: str) -> None:
-        """Learn the stack from any URN ("urn:pulumi:STACK::project::..."): invokes come without one."""
+        """Set the stack from a URN, which function requests do not contain."""
         if urn:
-            self._stack = urn.split("::", maxsplit=1)[0].rpartition(":")[2]
+            self._stack = stack_of(urn)
 
     def _described(self, urn: str, context: Any) -> Described:
         self._take_stack(urn)
@@ -118,7 +117,7 @@ class CloudProvider(Plugin):
             return self._cloud.sdk.describe(token)
         except UnknownToken:
             near = get_close_matches(token, self._cloud.sdk.tokens, 1)
-            fix = f"use {near[0]}" if near else "look for it in the SDK"
+            fix = f"use {near[0]}" if near else "use a type in the SDK"
             refuse(context, f"{token}: {self._cloud.package} {self._version} has no such type. Fix: {fix}")
 
     def _named(
@@ -135,17 +134,3 @@ class CloudProvider(Plugin):
 
     def _maker(self, urn: str, seconds: float, described: Described) -> Maker:
         return Maker(self._cloud, self._world, described, self._operation(urn, seconds))
-
-    def _unknown_function(self, token: str) -> str:
-        known = ", ".join(sorted(self._cloud.functions))
-        return f"{token}: the offline {self._cloud.package} has no answer to it. Fix: use one of {known}, or run online"
-
-
-def _bound(
-    function: Callable[[World, Properties], Properties], world: World, given: Properties
-) -> Callable[[], Properties]:
-    return lambda: function(world, given)
-
-
-def _failure(found: Failure) -> provider_pb2.CheckFailure:
-    return provider_pb2.CheckFailure(property=found.property, reason=found.reason)

@@ -1,4 +1,4 @@
-"""What a cloud does beyond what the SDK's classes say: resource paths, and what a change of a property means."""
+"""Facts that the SDK's classes do not contain: resource paths, and the effects of changed properties."""
 
 from __future__ import annotations
 
@@ -23,39 +23,40 @@ _PLACES = frozenset({"project", "region", "zone", "location"})
 
 @dataclass(frozen=True)
 class Rule:
-    """One type's behaviour. Property paths are without list indices; a rule covers everything below its path."""
+    """Rules for a resource type. Property paths contain no list indices. A rule applies to all paths below its path."""
 
     path: str = ""
-    """How ids of the type look; "" where nothing is known."""
+    """Pattern for the type's ids, or ""."""
     replace: frozenset[str] = frozenset()
-    """A change makes a new resource. A path that ends in ".#": only the presence of a block or the number of its
-    elements, not their contents."""
+    """A change replaces the resource. A path that ends in ".#" represents the presence of a block or the number of its
+    elements, not their contents.
+    """
     shrink: frozenset[str] = frozenset()
-    """Top-level properties (numbers, CIDR ranges) whose smaller value makes a new resource."""
+    """Top-level properties (numbers, CIDR ranges). A smaller value replaces the resource."""
     refuse: frozenset[str] = frozenset()
-    """The plugin plans an update, and the cloud refuses it."""
+    """The plugin plans an update, but the cloud refuses the update."""
     stop: frozenset[str] = frozenset()
-    """A change needs the machine stopped."""
+    """A change requires a stopped machine."""
     start: frozenset[str] = frozenset()
     """A change starts a stopped machine."""
     plain_name: bool = False
-    """Names are letters and digits only."""
+    """Names contain only lowercase letters and digits."""
     holds_all: bool = False
-    """Deleting it deletes everything inside it."""
+    """Deleting the resource deletes the resources in it."""
 
     @cached_property
     def own_name(self) -> str:
-        """The property that names the resource among its siblings; "" where nothing is known."""
+        """The property that names the resource, which is the last property in `path`, or ""."""
         return next((name for name in reversed(_HOLE.findall(self.path)) if name not in _PLACES), "")
 
     def replaces(self, path: str) -> bool:
-        """Tell whether a change at this path needs a new resource."""
+        """Return whether a change at this path replaces the resource."""
         return f"{_INDEX.sub('', path)}.#" in self.replace or _covered(path, self.replace)
 
     def replacing(self, old: Properties, new: Properties) -> set[str]:
-        """Return those of the changed paths (see `changes`) that need a new resource.
+        """Return the changed paths (see `changes`) that require a replacement of the resource.
 
-        An added or removed object needs one if something inside it does.
+        An added or removed object replaces the resource if a property in the object replaces it.
         """
         leaves = [*changes(old, new, whole=False)]
         shrunk = {path for path in self.shrink if _is_smaller(new.get(path), old.get(path))}
@@ -68,20 +69,20 @@ class Rule:
         }
 
     def refuses(self, path: str) -> bool:
-        """Tell whether the cloud refuses an update at this path."""
+        """Return whether the cloud refuses an update at this path."""
         return _covered(path, self.refuse)
 
     def stops(self, path: str) -> bool:
-        """Tell whether an update at this path needs the machine stopped."""
+        """Return whether an update at this path requires a stopped machine."""
         return _covered(path, self.stop)
 
     def starts(self, path: str) -> bool:
-        """Tell whether an update at this path starts a stopped machine."""
+        """Return whether an update at this path starts a stopped machine."""
         return _covered(path, self.start)
 
 
 class Rules:
-    """All rules of one package."""
+    """All rules for a package."""
 
     def __init__(self, package: str) -> None:
         content: dict[str, Any] = yaml.safe_load((_FOLDER / f"{package}.yaml").read_text())
@@ -89,11 +90,11 @@ class Rules:
         self._unlisted: Sequence[str] = content.get("unlisted", ())
         self._types: Mapping[str, Mapping[str, Any]] = content["types"]
         self.values: Mapping[str, Sequence[str]] = content["values"]
-        """Values that the SDK's lists lack, by the name of the list; none for a list that is not to be used."""
+        """Additional values for the SDK's enums, by the enum's name. An enum with an empty list is not checked."""
         self._made: dict[str, Rule] = {}
 
     def of(self, token: str) -> Rule:
-        """Return a type's rule; the defaults for a type that has none."""
+        """Return the rules for a type, or the defaults for a type without rules."""
         if token not in self._made:
             self._made[token] = self._make(token)
         return self._made[token]
@@ -115,7 +116,7 @@ class Rules:
 
 
 def fill_path(path: str, values: Mapping[str, str]) -> str:
-    """Return an id with its holes filled; what is not given reads "offline"."""
+    """Return a path with its placeholders replaced by values. A missing value becomes "offline"."""
     return _HOLE.sub(lambda hole: values.get(hole.group(1), "offline"), path)
 
 

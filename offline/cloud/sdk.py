@@ -1,7 +1,7 @@
-"""What the real SDK says about its resources, read from its own classes without importing them.
+"""Descriptions of resource types, parsed from the source of the official SDKs.
 
-Importing one module of these SDKs takes seconds and 100 MB and more, and the engine waits for it on every preview. The
-classes are generated and alike, so the text of the few that a stack uses is found and parsed alone: milliseconds.
+Importing a module of these SDKs takes seconds and more than 100 MB. All classes are generated in the same format, so
+this module parses only the text of the classes that a stack uses, which takes milliseconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,36 +27,39 @@ _WORD_EDGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 @dataclass(frozen=True)
 class Property:
-    """One property: its name on the wire and in Python, its kind, and what its documentation restricts it to."""
+    """A property of a resource or of an object."""
 
     name: str
+    """Name in the protocol."""
     python: str
+    """Name in Python."""
     kind: Kind
     required: bool
     choices: tuple[str, ...] = ()
+    """The possible values listed in the SDK's documentation."""
 
 
 Shape = Mapping[str, Property]
-"""Properties by their name on the wire."""
+"""Properties by protocol name."""
 
 
 @dataclass(frozen=True)
 class Described:
-    """A resource type as the SDK describes it."""
+    """A resource type in the SDK."""
 
     token: str
     inputs: Shape
     outputs: Shape
     folder: Path = field(repr=False)
-    """Where the module's `_inputs.py`, `outputs.py` and `_enums.py` lie."""
+    """Folder that contains the module's `_inputs.py`, `outputs.py` and `_enums.py`."""
 
 
 class UnknownToken(Exception):
-    """A type that the SDK does not have."""
+    """The SDK does not contain the type."""
 
 
 class Sdk:
-    """One Python SDK of Pulumi, by the name of its package ("pulumi_gcp")."""
+    """A Pulumi Python SDK. `package` is its package name, for example "pulumi_gcp"."""
 
     def __init__(self, package: str) -> None:
         spec = importlib.util.find_spec(package)
@@ -64,17 +67,12 @@ class Sdk:
             raise UnknownToken(f"{package} is not installed. Fix: run `make setup`")
         self._root = Path(spec.origin).parent
         self.version = version(package)
-        self._texts: dict[Path, str] = {}
         self._described: dict[str, Described] = {}
-        # By folder, module and name: hundreds of resources of one type ask the same of it, and paths are slow to join.
-        self._input_shapes: dict[tuple[Path, Named], Shape | None] = {}
-        self._output_shapes: dict[tuple[Path, Named], Shape | None] = {}
-        self._enums: dict[tuple[Path, Named], tuple[str, ...] | None] = {}
 
     @cached_property
     def _classes(self) -> dict[str, tuple[Path, str]]:
-        """Folder and class by resource token, from the package's own registry."""
-        found = _REGISTRY.search(self._text(self._root / "__init__.py"))
+        """Folder and class name by resource token, from the package's registry."""
+        found = _REGISTRY.search(_text(self._root / "__init__.py"))
         modules = json.loads(found.group(1)) if found else []
         return {
             token: (self._root.joinpath(*module["fqn"].split(".")[1:]), name)
@@ -84,7 +82,7 @@ class Sdk:
 
     @property
     def tokens(self) -> list[str]:
-        """Every resource type there is."""
+        """All resource types."""
         return list(self._classes)
 
     def describe(self, token: str) -> Described:
@@ -93,8 +91,8 @@ class Sdk:
             if token not in self._classes:
                 raise UnknownToken(token)
             folder, name = self._classes[token]
-            text = self._text(_module_of(folder, name))
-            arguments = _ARGUMENTS.search(text)  # mostly NameArgs; another name where an input type has that one
+            text = _text(_module_of(folder, name))
+            arguments = _ARGUMENTS.search(text)  # NameArgs, or a different name if an input type has that name
             inputs = _shape(text, arguments.group(1)) if arguments else None
             if inputs is None:
                 raise UnknownToken(f"{token}: its inputs cannot be read in {folder}")
@@ -102,53 +100,44 @@ class Sdk:
         return self._described[token]
 
     def function_result(self, token: str) -> Shape | None:
-        """Return what a function ("gcp:compute/getZones:getZones") gives; None for one that there is not."""
+        """Return the result type of a function ("gcp:compute/getZones:getZones"), or None if it does not exist."""
         _, module, name = token.split(":")
         file = self._root / module.partition("/")[0] / f"{snake(name)}.py"
-        return _outputs(self._text(file), f"{name[0].upper()}{name[1:]}Result") if file.is_file() else None
+        return _outputs(_text(file), f"{name[0].upper()}{name[1:]}Result") if file.is_file() else None
 
     def input_shape(self, folder: Path, kind: Named) -> Shape | None:
-        """Return an input class's properties; None for what is no such class."""
-        key = (folder, kind)
-        if key not in self._input_shapes:
-            self._input_shapes[key] = self._class(self._folder(folder, kind) / "_inputs.py", kind.name)
-        return self._input_shapes[key]
+        """Return the properties of an input class, or None if `kind` is not an input class."""
+        return _class(self._folder(folder, kind), "_inputs.py", kind.name)
 
     def output_shape(self, folder: Path, kind: Named) -> Shape | None:
-        """Return an output class's properties; None for what is no such class."""
-        key = (folder, kind)
-        if key not in self._output_shapes:
-            home = self._root if kind.module == "_root_outputs" else folder
-            self._output_shapes[key] = self._class(home / "outputs.py", kind.name)
-        return self._output_shapes[key]
+        """Return the properties of an output class, or None if `kind` is not an output class."""
+        return _class(self._folder(folder, kind), "outputs.py", kind.name)
 
     def enum(self, folder: Path, kind: Named) -> tuple[str, ...] | None:
-        """Return an enum's values; None for what is no enum."""
-        key = (folder, kind)
-        if key not in self._enums:
-            file = self._folder(folder, kind) / "_enums.py"
-            self._enums[key] = _enum(self._text(file), kind.name) if file.is_file() else None
-        return self._enums[key]
+        """Return the values of an enum, or None if `kind` is not an enum."""
+        return _enum(self._folder(folder, kind), kind.name)
 
     def _folder(self, folder: Path, kind: Named) -> Path:
         return self._root if kind.module.startswith("_root") else folder
 
-    def _class(self, file: Path, name: str) -> Shape | None:
-        return _shape(self._text(file), name) if file.is_file() else None
 
-    def _text(self, file: Path) -> str:
-        if file not in self._texts:
-            self._texts[file] = file.read_text()
-        return self._texts[file]
+@cache
+def _text(file: Path) -> str:
+    return file.read_text() if file.is_file() else ""
+
+
+@cache
+def _class(folder: Path, module: str, name: str) -> Shape | None:
+    return _shape(_text(folder / module), name)
 
 
 def snake(name: str) -> str:
-    """Return a CamelCase name as Python spells it."""
+    """Return a CamelCase name in snake_case."""
     return _WORD_EDGE.sub("_", name).lower()
 
 
 def _module_of(folder: Path, name: str) -> Path:
-    """Find the file of a resource class. Its name follows from the class's, but for a few."""
+    """Return the file of a resource class. For most classes, the file name is the class name in snake_case."""
     likely = folder / f"{snake(name)}.py"
     if likely.is_file():
         return likely
@@ -160,7 +149,7 @@ def _module_of(folder: Path, name: str) -> Path:
 
 
 def _body(text: str, name: str) -> ast.ClassDef | None:
-    """Parse one class out of a module's text."""
+    """Return the syntax tree of a class defined in a module's text."""
     start = next((at for end in ":(" if (at := text.find(f"\nclass {name}{end}")) >= 0), -1)
     if start < 0:
         return None
@@ -171,7 +160,10 @@ def _body(text: str, name: str) -> ast.ClassDef | None:
 
 
 def _shape(text: str, name: str) -> Shape | None:
-    """Read a class: names and documentation from its getters, the required ones from its constructor."""
+    """Return the properties of a class from its getters, or None if the class does not exist.
+
+    A property is required if the constructor's parameter has no default.
+    """
     body = _body(text, name)
     if body is None:
         return None
@@ -201,7 +193,7 @@ def _getters(body: ast.ClassDef) -> list[ast.FunctionDef]:
 
 
 def _wire_name(function: ast.FunctionDef) -> str:
-    """Return the property's name on the wire, as the SDK's getter gives it; "" for what is no getter."""
+    """Return the protocol name of a getter's property, or "" for any other function."""
     for decorator in function.decorator_list:
         call = decorator if isinstance(decorator, ast.Call) else None
         target = call.func if call else decorator
@@ -217,8 +209,9 @@ def _property(function: ast.FunctionDef, required: bool) -> Property:
     return Property(_wire_name(function), function.name, kind_of(function.returns), required, choices)
 
 
-def _enum(text: str, name: str) -> tuple[str, ...] | None:
-    body = _body(text, name)
+@cache
+def _enum(folder: Path, name: str) -> tuple[str, ...] | None:
+    body = _body(_text(folder / "_enums.py"), name)
     if body is None or not any(isinstance(base, ast.Name) and base.id == "Enum" for base in body.bases):
         return None
     values = [item.value for item in body.body if isinstance(item, ast.Assign)]

@@ -1,7 +1,7 @@
-"""The simulated cloud's own memory: one small file per resource, in a folder per stack.
+"""The resources in the simulated clouds: one small file per resource, in a folder per stack.
 
-Every write is atomic, so a process killed at any moment leaves either the old or the new. No secret is written: in its
-place stands a mark, and only the engine's state can put the value back.
+Every write is atomic, so a killed process leaves either the old or the new file. The files contain a marker in place of
+each secret. Only the engine's state contains the secrets.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from offline.values import Properties, Value, is_secret
+from yard.contract.checkout import ROOT
 
 ENVIRONMENT = "TRAINYARD_OFFLINE"
-"""Environment variable: the folder that holds a folder per stack."""
-_DEFAULT = Path(__file__).resolve().parents[2] / ".trainyard" / "offline" / "clouds"
-_HIDDEN = "offline: secret, kept by Pulumi only"
+"""Environment variable that contains the path of the parent folder of all stacks' folders."""
+_DEFAULT = ROOT / ".trainyard" / "offline" / "clouds"
+_HIDDEN = "offline: secret, in Pulumi's state only"
 
 
 @dataclass(frozen=True)
 class Record:
-    """One resource as the simulated cloud remembers it."""
+    """A resource in a simulated cloud."""
 
     id: str
     token: str
@@ -34,24 +35,26 @@ class Record:
     inputs: Properties
     outputs: Properties
     made_by: int = 0
-    """Process id of the plugin that is still making it; 0 when it is finished."""
+    """Process id of the plugin that is creating the resource, or 0 for a complete resource."""
     uses: Sequence[str] = ()
-    """Ids of the resources that its inputs refer to."""
+    """Ids of the resources to which its inputs refer."""
     claims: Sequence[str] = ()
-    """What nobody else may have: fixed addresses, each with its subnet."""
+    """Keys that only one resource may have: each fixed address, with its subnet."""
 
 
 _read_before: dict[Path, tuple[tuple[int, int], Record]] = {}
-"""Records by file, with time and inode of what each was read from: deleting a large stack asks for all, often."""
+"""Cached records by file, with the file's modification time and inode. Destroying a large stack reads each record
+often.
+"""
 
 
 def base_folder() -> Path:
-    """Return the folder of all stacks' simulated clouds."""
+    """Return the folder that contains the simulated clouds of all stacks."""
     return Path(os.environ.get(ENVIRONMENT) or _DEFAULT)
 
 
 class World:
-    """One stack's simulated clouds, all providers together."""
+    """A stack's simulated clouds, which all its providers share."""
 
     def __init__(self, stack: str, base: Path | None = None) -> None:
         self.folder = (base or base_folder()) / stack
@@ -61,26 +64,26 @@ class World:
         self._counts = self.folder / "counts"
 
     def find(self, identity: str) -> Record | None:
-        """Return the resource with this id. Ids are compared without case, as Azure does."""
+        """Return the resource with this id, or None. Ids are case-insensitive, as in Azure."""
         return _read(self._file(identity))
 
     def records(self) -> Iterator[Record]:
-        """Yield every resource, in a stable order."""
+        """Yield all resources in a stable order."""
         for file in sorted(self._resources.glob("*.json")):
             found = _read(file)
             if found:
                 yield found
 
     def linked(self, key: str) -> Iterator[Record]:
-        """Yield what uses or claims `key`, or lies inside the resource with that id: of thousands, not all are read."""
+        """Yield the resources that use or claim `key`, and the resources inside the resource with that id."""
         for name in sorted(os.listdir(folder)) if (folder := self._links / _name(key)).is_dir() else ():
             found = _read(self._resources / f"{name}.json")
-            # A link is made before its resource and outlives it in a killed run: the resource itself has the last word.
+            # After a killed run, the index can contain a link although the resource does not have the key.
             if found and key.lower() in map(str.lower, self._keys(found)):
                 yield found
 
     def put(self, record: Record) -> None:
-        """Write a resource, new or changed, without the secrets in it."""
+        """Write a resource without its secrets."""
         self._resources.mkdir(parents=True, exist_ok=True)
         for key in self._keys(record):
             folder = self._links / _name(key)
@@ -90,7 +93,7 @@ class World:
         write_atomically(self._file(record.id), asdict(replace(record, inputs=inputs, outputs=outputs)))
 
     def remove(self, identity: str) -> None:
-        """Forget a resource; nothing happens when there is none. Another one with its id will not be the same."""
+        """Remove a resource if it exists. A later resource with the same id has a different seed."""
         record = self.find(identity)
         if record is not None:
             self._gone.mkdir(parents=True, exist_ok=True)
@@ -100,7 +103,7 @@ class World:
             (self._links / _name(key) / _name(identity)).unlink(missing_ok=True)
 
     def seed(self, identity: str) -> str:
-        """Return what tells this resource from those of the same id that were there before it."""
+        """Return a text that is different for each resource that has ever had this id."""
         gone = self._times_gone(identity)
         return f"{identity} after {gone}" if gone else identity
 
@@ -111,7 +114,7 @@ class World:
             return 0
 
     def count(self, key: str) -> int:
-        """Return how often this was called with `key`, this call included."""
+        """Return the number of calls with this `key`, including this call."""
         file = self._counts / _name(key)
         with self.locked():
             self._counts.mkdir(parents=True, exist_ok=True)
@@ -121,7 +124,7 @@ class World:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other plugins, in this process or another, out of what must not interleave."""
+        """Hold the stack's lock, which is shared by all plugins and processes."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -131,7 +134,7 @@ class World:
         return self._resources / f"{_name(identity)}.json"
 
     def _keys(self, record: Record) -> set[str]:
-        """Return what the resource is found under, besides its own id: what it uses and claims, and what it is in."""
+        """Return this resource's index keys: `uses`, `claims`, and the ids of the resources that contain it."""
         parts = record.id.split("/")
         around = ("/".join(parts[:end]) for end in range(2, len(parts)))
         return {*record.uses, *record.claims, *(one for one in around if self._file(one).exists())}
@@ -142,7 +145,7 @@ def _name(key: str) -> str:
 
 
 def write_atomically(file: Path, content: object) -> None:
-    """Write JSON so that a reader, or the next run after a crash, finds it whole or not at all."""
+    """Write JSON. Readers see either the old or the new content, even after a crash."""
     fresh = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
     with fresh.open("w") as target:
         json.dump(content, target, indent=1)
@@ -150,12 +153,12 @@ def write_atomically(file: Path, content: object) -> None:
 
 
 def without_secrets(properties: Properties) -> Properties:
-    """Return the properties with a mark in place of every secret."""
+    """Return the properties with a marker instead of each secret."""
     return {name: _hidden(value) for name, value in properties.items()}
 
 
 def with_secrets(seen: Properties, known: Properties) -> Properties:
-    """Put the secrets of `known`, the engine's state, back where `seen` has marks."""
+    """Return `seen` with its markers replaced by the secrets in `known`, which is from the engine's state."""
     return {name: _shown(value, known.get(name)) for name, value in seen.items()}
 
 
@@ -181,7 +184,7 @@ def _shown(value: Value, known: Value) -> Value:
 def _read(file: Path) -> Record | None:
     try:
         found = file.stat()
-        version = (found.st_mtime_ns, found.st_ino)  # every write makes a new file
+        version = (found.st_mtime_ns, found.st_ino)  # every write creates a new file
         before = _read_before.get(file)
         if before and before[0] == version:
             return before[1]

@@ -1,18 +1,20 @@
-"""An executing stand-in for the pulumi-command plugin: the same resources, run over the OpenSSH client.
+"""Replacement for the pulumi-command plugin, for machines where the official plugin cannot be installed.
 
-Semantics are those of the official plugin 1.2.1, read in its source (github.com/pulumi/pulumi-command); a stack can go
-from one to the other without a change showing. What differs:
+It supports one resource, `command:remote:Command`, and runs its commands over SSH with asyncssh. The behaviour follows
+the official plugin (pulumi/pulumi-command@v1.2.1:provider/pkg/provider/remote, read 2026-11-22), so a stack can switch
+between the two plugins. Differences:
 
-- Keys only: `connection.password` and `privateKeyPassword` are refused, with the way out in the message. Where a
-  `privateKey` is given, an ssh agent is asked only if `agentSocketPath` names it.
-- `environment` and the previous output reach the command whether or not sshd accepts variables: they are read from
-  standard input by the remote shell (which must be a POSIX one then), so they are in no process's arguments.
-- A cancelled deployment also ends the remote process, where the machine has Linux's /proc and the user may signal it
-  (itself, or by sudo without a password).
-- `perDialTimeout` covers the ssh handshake too, and a machine that falls silent is given up after a minute.
-- A failure shows the last lines of output, and never the text of a secret command.
-- `command:remote:CopyFile` (deprecated) and `assetPaths`/`archivePaths` are refused.
-- One attempt to connect through a proxy covers both hops, so their `dialErrorLimit`s and `perDialTimeout`s add up.
+- `connection.password` and `connection.privateKeyPassword` are rejected. If `privateKey` is set, an SSH agent is used
+  only if `agentSocketPath` is also set.
+- `environment` and the previous output are sent on standard input, so they work without AcceptEnv in sshd's
+  configuration and never appear in a process's arguments. The remote login shell must be a POSIX shell.
+- All commands for one connection share one SSH login.
+- Cancelling an update also ends the remote processes. This requires Linux, and processes that
+  belong to the login user or sudo without a password.
+- `perDialTimeout` includes the SSH handshake and login. A connection is closed after a minute without a response.
+- An attempt to connect through a proxy covers both logins. The dial error limit is the sum of both
+  `dialErrorLimit` values.
+- Error messages contain the last lines of output, and never a secret command.
 """
 
 VERSION = "1.2.1"

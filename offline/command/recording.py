@@ -1,71 +1,55 @@
-"""Commands for simulated machines: noted, not run. What they would have answered is made up.
+"""Record the commands for simulated machines without running them.
 
-The note is one JSON line per command in the stack's simulated cloud. It holds no secret: no standard input, no values
-of the environment, no command that is a secret itself.
+Each command is one JSON line in the folder for the stack's simulated clouds. The line contains no standard input, no
+values of environment variables and no secret command.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from offline.cloud.world import World
 from offline.command.capture import Capture
-from offline.command.commands import Run
-from offline.command.copy import CopyToRemote
-from offline.command.link import Links
+from offline.command.run import Run
+from offline.protocol import stack_of
 from offline.resources import Operation
-from offline.values import Properties, reveal
 
 FILE = "commands.jsonl"
 _ENVIRONMENT = "TRAINYARD_OFFLINE_COMMANDS"
-_ANSWERS: Sequence[tuple[str, str]] = (("trainyard-gate", "offline: no node was asked; nothing is ready"),)
-"""Last words by a part of the command; the rest answer just "offline"."""
+_GATE = "trainyard-gate"
+_GATE_OUTPUT = "offline: no machine was checked; nothing is ready"
 
 
-def wanted() -> bool:
-    """Tell whether this run's machines are simulated."""
+def recording() -> bool:
+    """Return whether this process uses simulated machines."""
     return os.environ.get(_ENVIRONMENT) == "record"
 
 
 class Recorder:
-    """Stands where a Runner runs commands."""
+    """A Runner that writes commands to a file."""
 
     def run(self, operation: Operation, run: Run, capture: Capture) -> str:
-        """See Runner. Every command succeeds."""
-        note: dict[str, Any] = {"command": "(secret)" if run.hidden else run.text}
+        """Record a command. Every command succeeds."""
+        connection = run.properties.get("connection")
+        where = connection if isinstance(connection, dict) else {}
+        line: dict[str, Any] = {
+            "urn": operation.urn,
+            "host": where.get("host"),
+            "user": where.get("user"),
+            "command": "(secret)" if run.hidden else run.text,
+        }
         if run.stdin:
-            note["stdin_bytes"] = len(run.stdin.encode())
+            line["stdin_bytes"] = len(run.stdin.encode())
         if run.environment:
-            note["environment"] = sorted(run.environment)
-        _write(operation, run.properties, note)
-        answer = next((words for part, words in _ANSWERS if part in run.text), "offline")
-        capture.stdout.feed(f"{answer}\n".encode())
+            line["environment"] = sorted(run.environment)
+        world = World(stack_of(operation.urn))
+        with world.locked(), (world.folder / FILE).open("a") as file:
+            file.write(f"{json.dumps(line)}\n")
+        capture.stdout.feed(f"{_GATE_OUTPUT if _GATE in run.text else 'offline'}\n".encode())
         capture.stdout.feed(b"")
         return ""
 
-
-class RecordedCopy(CopyToRemote):
-    """A copy that is noted, not made."""
-
-    def __init__(self) -> None:
-        super().__init__(Links())
-
-    def create(self, operation: Operation, inputs: Properties) -> Properties:
-        """See Resource."""
-        _write(
-            operation, {name: reveal(value) for name, value in inputs.items()}, {"copy_to": inputs.get("remotePath")}
-        )
-        return inputs
-
-
-def _write(operation: Operation, plain: Properties, note: Mapping[str, Any]) -> None:
-    connection = plain.get("connection")
-    place = connection if isinstance(connection, dict) else {}
-    stack = operation.urn.split("::", maxsplit=1)[0].rpartition(":")[2]
-    world = World(stack)
-    line = {"urn": operation.urn, "host": place.get("host"), "user": place.get("user"), **note}
-    with world.locked(), (world.folder / FILE).open("a") as file:
-        file.write(f"{json.dumps(line)}\n")
+    def close(self) -> None:
+        """Do nothing, because there are no connections."""

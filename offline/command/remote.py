@@ -1,76 +1,92 @@
-"""Run a command on another machine."""
+"""Run commands on other machines in one asyncio event loop in a thread."""
 
 from __future__ import annotations
 
-import os
+import asyncio
 import re
 from collections.abc import Mapping
-from contextlib import ExitStack
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from threading import Thread
+from typing import TYPE_CHECKING
 
-from offline.command.capture import Capture, Pump
-from offline.command.commands import Run
-from offline.command.connection import connection
-from offline.command.link import Link, Links
-from offline.command.mux import MuxSession
+from offline.command.capture import Capture
+from offline.command.connection import Connection, connection
+from offline.command.run import Run
 from offline.resources import Operation, ResourceError
+from offline.stopping import Stopped
+
+if TYPE_CHECKING:
+    from offline.command.link import Link
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CLOSE_SECONDS = 5.0
 
-# `read` takes exactly one line, byte by byte, so that the command finds its own input whole. In this way the values
-# stand in no argument list, neither here nor there, and no setting of sshd is in the way.
+# `read` reads exactly one line, byte by byte, so the command's own input remains complete.
 _READ_ENVIRONMENT = 'IFS= read -r TRAINYARD_ENV && eval "$(printf %b "$TRAINYARD_ENV")" && unset TRAINYARD_ENV\n'
 
 
 class RemoteRunner:
-    """Runs with the remote user's login shell, over a shared connection."""
+    """Runs commands with the remote user's login shell. Commands for equal connections share one login."""
 
-    def __init__(self, links: Links) -> None:
-        self._links = links
+    def __init__(self) -> None:
+        self._links: dict[Connection, Link] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
 
     def run(self, operation: Operation, run: Run, capture: Capture) -> str:
         """See Runner."""
-        link = self._links.to(connection(run.properties.get("connection")))
+        where = connection(run.properties.get("connection"))
         command, data = _with_environment(run)
-        with link.sessions, ExitStack() as stack:
-            session, pump = _start(link, operation, command, data, capture)
-            stack.callback(session.close)
-            stack.callback(pump.close)
+        tasks: list[asyncio.Task[str] | None] = []
 
-            def stop() -> None:
-                link.end_commands()
-                session.end()
+        async def start() -> str:
+            tasks.append(asyncio.current_task())
+            if operation.stop.requested:
+                raise asyncio.CancelledError
+            return await self._run(operation, where, command, data, capture)
 
+        def stop() -> None:
+            self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks if task])
+
+        try:
             with operation.stop.calling(stop):
-                pump.run(operation.seconds)
-                status = session.exit_status()
-        if status != 0:
+                ended = asyncio.run_coroutine_threadsafe(start(), self._loop).result()
+        except CancelledError as problem:
+            raise Stopped from problem
+        if ended:
             operation.stop.wait(0)
-        if status is None:
-            return "ended without an exit status (killed by a signal, or the connection was lost)"
-        return f"exit status {status}" if status else ""
+        return ended
 
+    def close(self) -> None:
+        """Close all connections and the event loop."""
 
-def _start(link: Link, operation: Operation, command: str, data: bytes, capture: Capture) -> tuple[MuxSession, Pump]:
-    """Start the command with three pipes; the ends that are not ours are closed again."""
-    stdin_theirs, stdin = os.pipe() if data else (os.open(os.devnull, os.O_RDONLY), None)
-    stdout, stdout_theirs = os.pipe()
-    stderr, stderr_theirs = os.pipe()
-    theirs = (stdin_theirs, stdout_theirs, stderr_theirs)
-    try:
-        session = link.open(operation, command, theirs)
-    except BaseException:
-        for descriptor in (stdin, stdout, stderr):
-            if descriptor is not None:
-                os.close(descriptor)
-        raise
-    finally:
-        for descriptor in theirs:
-            os.close(descriptor)
-    return session, Pump(capture, stdout=stdout, stderr=stderr, stdin=stdin, data=data)
+        async def close() -> None:
+            await asyncio.gather(*(link.close() for link in self._links.values()))
+
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(close(), self._loop).result(_CLOSE_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CLOSE_SECONDS)
+        self._loop.close()
+
+    async def _run(self, operation: Operation, where: Connection, command: str, data: bytes, capture: Capture) -> str:
+        try:
+            from offline.command.link import Link  # noqa: PLC0415 - previews run no command and need no asyncssh
+        except ModuleNotFoundError as problem:
+            raise ResourceError(f"{problem}. Fix: run `make setup`") from problem
+
+        link = self._links.setdefault(where, Link(where))
+        try:
+            async with asyncio.timeout(operation.seconds or None):
+                return await link.run(operation, command, data, capture)
+        except TimeoutError:
+            raise ResourceError(f"ended because it took longer than {operation.seconds:g} s (customTimeouts)") from None
 
 
 def _with_environment(run: Run) -> tuple[str, bytes]:
-    """Return the command as the remote shell gets it, and its standard input."""
+    """Return the command for the remote shell, and its standard input. Raises ResourceError for an invalid name."""
     if not run.environment:
         return run.text, run.stdin.encode()
     script = _exports(run.environment).replace("\\", "\\\\").replace("\n", "\\n")
@@ -80,6 +96,6 @@ def _with_environment(run: Run) -> tuple[str, bytes]:
 def _exports(environment: Mapping[str, str]) -> str:
     for name in environment:
         if not _NAME.fullmatch(name):
-            raise ResourceError(f"environment.{name}: a name holds letters, digits and _ only. Fix: rename it")
+            raise ResourceError(f"environment.{name}: a name can contain only letters, digits and _. Fix: rename it")
     quoted = {name: value.replace("'", "'\\''") for name, value in environment.items()}
     return "\n".join(f"export {name}='{value}'" for name, value in quoted.items())

@@ -1,4 +1,4 @@
-"""Bare machines that have nothing but sshd, as somebody's own hosts would be, and a stack that names them."""
+"""Virtual machines that run only sshd to simulate existing hosts, and a stack that uses them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import yaml
 
 from components.keys import ssh_keypair
 from components.platforms.local.image import ensure_image
+from components.platforms.local.machine import HOST_KEY_MARK, Machine
+from components.platforms.local.network import start_switch
 from components.platforms.local.probe import choose
+from components.platforms.local.qemu import Hardware
 from components.platforms.local.seed import macs
 from components.platforms.local.sweep import sweep_run
-from components.platforms.local.switch import start_switch
-from components.platforms.local.vm import HOST_KEY_MARK, Hardware, Machine
 from tests.integration.project import Project, wait_until
 
 OWNER = "owner"
@@ -47,13 +48,14 @@ systemctl list-unit-files --no-legend --state=enabled,masked | awk '{ print "uni
 systemctl list-units --no-legend --plain --type=service,mount,automount --state=active |
   awk '{ print "active", $1 }' | sort
 sysctl net.core.rmem_max net.ipv4.tcp_wmem vm.zone_reclaim_mode
+/usr/sbin/nft list tables
 """
-"""Everything that a cluster may leave behind, as lines that can be compared."""
+"""Prints a host's state as lines: files, links, folders, packages, units and sysctl values."""
 
 
 @dataclass(frozen=True)
 class BareHost:
-    """A machine that runs. `entry` is what a stack file says of it."""
+    """A running machine. `entry` is its entry in the stack file."""
 
     machine: Machine
     port: int
@@ -63,7 +65,7 @@ class BareHost:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """Its place in cluster.platform.hosts."""
+        """The host's entry in cluster.platform.hosts."""
         return {
             "name": self.machine.name,
             "address": "127.0.0.1",
@@ -73,7 +75,7 @@ class BareHost:
         }
 
     def ssh(self, command: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        """Run a command as root, by its owner's key."""
+        """Run a command as root, with the owner's key."""
         known = self.key.parent / f"{self.machine.name}.known"
         known.write_text(f"bare {self.host_key}\n")
         options = {
@@ -89,7 +91,8 @@ class BareHost:
         return subprocess.run(argv, input=command, capture_output=True, text=True, check=False, timeout=timeout)
 
     def state(self) -> list[str]:
-        """Return what the machine is like. On a busy host systemd may be too slow to answer in its own time."""
+        """Return the machine's state as lines of text. The command is retried once, because systemd on a busy host may
+        exceed its own timeouts."""
         done = self.ssh(STATE, timeout=300)
         if done.returncode:
             done = self.ssh(STATE, timeout=300)
@@ -98,7 +101,7 @@ class BareHost:
 
 
 def boot(run: Path, names: Sequence[str], port_base: int) -> list[BareHost]:
-    """Boot machines with one user, whom a key lets in, and wait until each lets him in."""
+    """Boot machines with one user and an SSH key, and wait until logins succeed."""
     image = ensure_image()
     sweep_run(run)
     start_switch(run)
@@ -131,7 +134,7 @@ def _booted(host: BareHost) -> bool:
 
 
 class HostsProject(Project):
-    """A copied checkout and its stack `bare`, of hosts that exist."""
+    """A copied checkout with the stack `bare`, which uses existing hosts."""
 
     name = "bare"
 
@@ -156,8 +159,8 @@ class HostsProject(Project):
         self.stack_file.write_text(yaml.safe_dump({"config": {"trainyard:cluster": section}}, sort_keys=False))
 
 
-def timed(what: Callable[[], object]) -> float:
-    """Return how many seconds something took."""
+def timed(action: Callable[[], object]) -> float:
+    """Return the duration of a call in seconds."""
     begin = time.monotonic()
-    what()
+    action()
     return time.monotonic() - begin

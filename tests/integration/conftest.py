@@ -1,4 +1,4 @@
-"""One real cluster for all integration tests: booted once, broken on purpose, removed at the end."""
+"""The cluster of virtual machines shared by the integration tests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.integration.project import Project
 
 @pytest.fixture(scope="session", autouse=True)
 def _end_in_order() -> None:
-    """Take SIGTERM for Ctrl-C: machines would outlive tests that somebody ends."""
+    """Handle SIGTERM in the same way as Ctrl-C, so that the fixtures remove the machines."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A running cluster of one head and two workers, in a copy of the project."""
+    """A running cluster with one head and two workers, in a copy of the project."""
     folder: Path = tmp_path_factory.mktemp("cluster") / "project"
     project = Project(folder, cluster="it", port_base=23100)
     project.setup()

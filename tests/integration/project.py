@@ -1,4 +1,4 @@
-"""A copy of this project with a stack of its own: what the integration tests start, break and remove."""
+"""A copy of this project with a separate stack, for integration tests."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Done:
 
 
 class Project:
-    """A copied checkout and its stack `local`. Nothing of the developer's own stack is touched."""
+    """A copied checkout with its stack `local`. The developer's own stack is not changed."""
 
     name = "local"
-    """The stack that every command is about."""
+    """The stack used by all commands."""
 
     def __init__(self, folder: Path, cluster: str, port_base: int) -> None:
         self.copy(folder)
@@ -47,21 +47,21 @@ class Project:
 
     @property
     def stack_file(self) -> Path:
-        """The stack file that a person would edit."""
+        """The committed stack file."""
         return self.folder / "stacks" / f"Pulumi.{self.name}.yaml"
 
     def edit(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change the cluster section of the stack file."""
+        """Change the cluster section in the stack file."""
         document = yaml.safe_load(self.stack_file.read_text())
         change(document["config"]["trainyard:cluster"])
         self.stack_file.write_text(yaml.safe_dump(document, sort_keys=False))
 
     def setup(self) -> None:
-        """Make the copy's own .trainyard (the tools are shared through the cache)."""
+        """Run the set-up in the copy. The copy shares the cached tools."""
         self.run("bash", "tools/setup.sh", timeout=600)
 
     def start(self, *command: str) -> subprocess.Popen[str]:
-        """Start a command in the copy, in a process group of its own."""
+        """Start a command in the copy, in a new session."""
         path = f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, "TRAINYARD_STACK": self.name}
         return subprocess.Popen(
@@ -70,7 +70,7 @@ class Project:
         )  # fmt: skip
 
     def run(self, *command: str, timeout: float = 300, check: bool = True) -> Done:
-        """Run a command in the copy. What it prints is shown when the test fails."""
+        """Run a command in the copy. pytest shows its output if the test fails."""
         begin = time.monotonic()
         process = self.start(*command)
         try:
@@ -80,7 +80,8 @@ class Project:
             out, _ = process.communicate(timeout=60)
             raise AssertionError(f"{' '.join(command)} did not end within {timeout} s:\n{out}") from None
         except KeyboardInterrupt:
-            # In its own session, it did not hear of it; the cluster's end would find the stack locked by it.
+            # The command runs in a different session and did not receive SIGINT. Without SIGINT, it would keep the lock
+            # on the stack.
             os.killpg(process.pid, 2)
             process.communicate(timeout=120)
             raise
@@ -90,30 +91,30 @@ class Project:
         return done
 
     def stack(self, verb: str, *more: str, timeout: float = 600, check: bool = True) -> Done:
-        """Run a Pulumi verb on the stack, as `make` does."""
+        """Run a Pulumi command on the stack, as `make` does."""
         return self.run(sys.executable, "-m", "tools.stack", verb, self.name, *more, timeout=timeout, check=check)
 
     def yard(self, *arguments: str, timeout: float = 300, check: bool = True) -> Done:
         """Run yard on the stack."""
-        return self.run(sys.executable, "-m", "jobs", *arguments, timeout=timeout, check=check)
+        return self.run(sys.executable, "-m", "yard", *arguments, timeout=timeout, check=check)
 
     def yard_json(self, *arguments: str, timeout: float = 300) -> Any:
-        """Run yard with --json and return what it says."""
+        """Run yard with --json and return the parsed output."""
         return json.loads(self.yard(arguments[0], "--json", *arguments[1:], timeout=timeout).out)
 
     def on(self, node: str, command: str, timeout: float = 120, check: bool = True) -> str:
-        """Run a shell command on a node as its admin, over the generated ssh configuration."""
+        """Run a shell command on a node as the admin user, with the generated SSH configuration."""
         return self.yard("ssh", node, "--admin", "--", command, timeout=timeout, check=check).out
 
     def pid(self, node: str) -> int:
-        """Return the process id of a node's VM."""
+        """Return the process id of a node's virtual machine."""
         found = list((self.folder / ".trainyard" / "run" / "local").rglob(f"{node}/*pid*"))
-        assert found, f"no pid file of {node}"
+        assert found, f"no pid file for {node}"
         return int(found[0].read_text())
 
 
 def wait_until(what: str, seconds: float, condition: Callable[[], bool], pause: float = 2.0) -> None:
-    """Poll a condition until a deadline."""
+    """Poll a condition. Fails after the given number of seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
@@ -121,7 +122,7 @@ def wait_until(what: str, seconds: float, condition: Callable[[], bool], pause: 
 
 
 def alive(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Jobs that meet a fault in their first start and show, in a later one, what they go on from. None needs torch."""
+"""Jobs that fail in their first start and continue from a checkpoint in a later start. They do not use torch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from jobs.launcher import LAUNCHERS
 from tests.integration.project import Project, wait_until
+from yard.job.launcher import LAUNCHERS
 
 _NEEDS_MORE = {
     "deepspeed-no-ssh": "DeepSpeed",
@@ -19,7 +19,7 @@ _NEEDS_MORE = {
     "mpirun": "Open MPI",
     "neox": "gpt-neox",
 }
-"""What the virtual machines would have to have besides, for these launchers."""
+"""Software that these launchers need and that is not installed on the virtual machines."""
 ON_THE_MACHINES = sorted(set(LAUNCHERS) - set(_NEEDS_MORE))
 
 _COUNTING = """
@@ -39,11 +39,11 @@ while step < 6:
     if begins and step == 3:
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        # As a collective does without its peer: only whoever watches the ranks can end this one.
+        # Blocks like a collective operation without its peer, until the rank is terminated.
         while True:
             signal.pause()
 """
-"""Its rank 1 is killed in the first start, after three steps of six."""
+"""In the first start, rank 1 kills itself after three of the six steps."""
 
 SLEEPING = """\
 place=$CHECKPOINT_DIR/rank-$RANK
@@ -56,7 +56,7 @@ mv "$place.new" "$place"
 echo "rank $RANK has saved"
 sleep 900
 """
-"""Saves, and then does nothing until something happens to it; a start that finds what was saved ends at once."""
+"""Writes a checkpoint and then sleeps. If a checkpoint exists, the job exits immediately."""
 
 
 def job_file(folder: Path, name: str, **keys: Any) -> str:
@@ -67,38 +67,39 @@ def job_file(folder: Path, name: str, **keys: Any) -> str:
 
 
 def counting(folder: Path, launcher: str) -> str:
-    """Write a job of two ranks, of which one is killed, for a launcher."""
+    """Write a job for a launcher with two ranks, one of which is killed."""
     (folder / "counting.py").write_text(_COUNTING)
     return job_file(folder, f"killed-{launcher}", nodes=2, retries=1, launcher=launcher, workload="counting.py")
 
 
 def submit(cluster: Project, file: str) -> dict[str, Any]:
-    """Submit a job and return what yard says about it."""
+    """Submit a job and return yard's output."""
     answer: dict[str, Any] = cluster.yard_json("submit", file)
     return answer
 
 
 def finish(cluster: Project, job: Mapping[str, Any], seconds: float = 1800) -> str:
-    """Follow a job until it has completed. Returns what ranks 0 and 1 said in all its starts."""
+    """Follow a job until it has completed. Return the output of ranks 0 and 1 from all starts."""
     number = str(job["id"])
-    said = cluster.yard("logs", number, "-f", timeout=seconds).out
-    return said + cluster.yard("logs", number, "--rank", "1").out
+    output = cluster.yard("logs", number, "-f", timeout=seconds).out
+    return output + cluster.yard("logs", number, "--rank", "1").out
 
 
 def starts(cluster: Project, head: str, job: Mapping[str, Any]) -> list[str]:
-    """Return the nodes of each start of a job."""
+    """Return the nodes used in each start of a job."""
     lines = cluster.on(head, f"sudo cat {job['run_dir']}/events").splitlines()
     return [line.split()[3] for line in lines if line.split()[1:2] == ["start"]]
 
 
 def wait_saved(cluster: Project, head: str, job: Mapping[str, Any], ranks: int = 1) -> None:
-    """Wait until each rank of a sleeping job has saved."""
-    # By the directory's own server: what the nodes wrote is there when their files are closed.
+    """Wait until each rank in a sleeping job has written its checkpoint."""
+    # The data is on the head, which is the NFS server, as soon as the nodes have closed their files.
     look = f"sudo sh -c 'cat {job['run_dir']}/checkpoints/rank-?' 2>/dev/null | wc -l"
     wait_until("every rank to save", 180, lambda: cluster.on(head, look).strip() == str(ranks))
 
 
 def left_on(cluster: Project, node: str, job: Mapping[str, Any]) -> str:
-    """Return the processes that a node still has of a job, by the mark in their environment; '' when none."""
+    """Return a job's processes on a node, or an empty string. Processes are identified by the job's marker in their
+    environment."""
     look = f"sudo grep -lszFx RUN_DIR={job['run_dir']} /proc/[0-9]*/environ || true"
     return cluster.on(node, look).strip()

@@ -1,6 +1,7 @@
-"""The whole path on real machines: bring-up, jobs, the faults that must be survived, and a clean end.
+"""A cluster of virtual machines: bring-up, jobs, faults and repairs.
 
-The tests share one cluster and run in the order they stand in: each leaves it whole for the next.
+The tests share one cluster and run in the order in which they are defined. Each test leaves the cluster ready for the
+next.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ HEAD, FIRST, SECOND, THIRD = "it-head", "it-gpu-0", "it-gpu-1", "it-gpu-2"
 
 
 def slurm_states(cluster: Project) -> dict[str, str]:
-    """Return Slurm's state of each node."""
+    """Return the Slurm state of each node."""
     lines = cluster.on(HEAD, "sinfo -h -N -o '%N %T'").split("\n")
     return dict(line.split() for line in lines if line.startswith("it-"))
 
 
 def submit(cluster: Project, *arguments: str) -> dict[str, Any]:
-    """Submit a job and return what yard says about it."""
+    """Submit a job and return yard's output."""
     answer: dict[str, Any] = cluster.yard_json("submit", *arguments)
     return answer
 
@@ -39,13 +40,13 @@ def follow(cluster: Project, job: str, seconds: float = 400, check: bool = True)
 
 
 def job_field(cluster: Project, job: str, field: str) -> str:
-    """Return one field of `scontrol show job`, or of the accounting once the job is forgotten."""
-    said = cluster.on(HEAD, f"scontrol -o show job {job} 2>/dev/null || true")
-    found = re.search(rf"\b{field}=(\S+)", said)
+    """Return a field from `scontrol show job`, or from the accounting if slurmctld no longer lists the job."""
+    output = cluster.on(HEAD, f"scontrol -o show job {job} 2>/dev/null || true")
+    found = re.search(rf"\b{field}=(\S+)", output)
     return found.group(1) if found else ""
 
 
-def test_the_cluster_is_ready(cluster: Project) -> None:
+def test_all_nodes_are_ready(cluster: Project) -> None:
     assert slurm_states(cluster) == {FIRST: "idle", SECOND: "idle"}
     outputs = json.loads(cluster.stack("outputs").out)
     assert outputs["cluster"]["contract"] == 1
@@ -53,7 +54,7 @@ def test_the_cluster_is_ready(cluster: Project) -> None:
     assert [node["name"] for node in outputs["cluster"]["nodes"]] == [FIRST, SECOND]
 
 
-def test_no_secret_lies_open(cluster: Project) -> None:
+def test_secret_files_are_not_readable(cluster: Project) -> None:
     state = next((cluster.folder / ".trainyard" / "state").rglob("local.json")).read_text()
     assert "PRIVATE KEY" not in state
     key = cluster.on(HEAD, "sudo base64 -w0 /etc/munge/munge.key").strip()
@@ -65,20 +66,20 @@ def test_no_secret_lies_open(cluster: Project) -> None:
         assert key not in user_data
 
 
-def test_nothing_changes_on_a_second_up(cluster: Project) -> None:
+def test_second_up_changes_nothing(cluster: Project) -> None:
     cluster.stack("preview", "--expect-no-changes")
 
 
 def test_hello_runs_on_both_nodes(cluster: Project) -> None:
     job = submit(cluster, "hello")
     follow(cluster, str(job["id"]))
-    said = cluster.on(HEAD, f"sudo sh -c 'cat {job['run_dir']}/*.log'")
-    assert FIRST in said
-    assert SECOND in said
+    output = cluster.on(HEAD, f"sudo sh -c 'cat {job['run_dir']}/*.log'")
+    assert FIRST in output
+    assert SECOND in output
     assert "Permission denied" in cluster.on(HEAD, f"cat {job['run_dir']}/job.sbatch 2>&1 || true")
 
 
-def test_yard_lists_cancels_and_names_hosts(cluster: Project, tmp_path: Path) -> None:
+def test_yard_lists_and_cancels_jobs_and_lists_nodes(cluster: Project, tmp_path: Path) -> None:
     sleeper = tmp_path / "sleeper.yaml"
     sleeper.write_text("name: sleeper\nnodes: 2\ntime: 5m\nrun: sleep 200\n")
     job = int(submit(cluster, str(sleeper))["id"])
@@ -92,7 +93,7 @@ def test_yard_lists_cancels_and_names_hosts(cluster: Project, tmp_path: Path) ->
     wait_until("both nodes idle", 60, lambda: set(slurm_states(cluster).values()) == {"idle"})
 
 
-def test_gpus_are_given_and_confined(cluster: Project) -> None:
+def test_gpus_are_allocated_and_confined(cluster: Project) -> None:
     ask = "for i in 0 1; do (exec 3</dev/fakegpu$i) 2>&1 || true; done"
     run = "sudo setpriv --reuid=trainer --regid=trainer --init-groups srun --chdir=/ -N1 --mem=64"
     one = cluster.on(HEAD, f"{run} --gpus-per-node=1 bash -c {json.dumps(ask)!s}".replace("$", "\\$"))
@@ -102,19 +103,19 @@ def test_gpus_are_given_and_confined(cluster: Project) -> None:
 
 def test_all_reduce_prints_its_table(cluster: Project) -> None:
     job = submit(cluster, "allreduce")
-    said = follow(cluster, str(job["id"]))
-    assert "busbw" in said
-    assert "# Avg bus bandwidth" in said
+    output = follow(cluster, str(job["id"]))
+    assert "busbw" in output
+    assert "# Avg bus bandwidth" in output
 
 
-def test_accounting_knows_the_jobs(cluster: Project) -> None:
-    said = cluster.on(HEAD, "sudo sacct -a -n -X -o jobname,state")
-    assert "COMPLETED" in said
-    assert "FAILED" not in said
+def test_accounting_contains_the_jobs(cluster: Project) -> None:
+    output = cluster.on(HEAD, "sudo sacct -a -n -X -o jobname,state")
+    assert "COMPLETED" in output
+    assert "FAILED" not in output
 
 
 def final_loss(cluster: Project, job: dict[str, Any]) -> str:
-    """Return the last loss a training job wrote, as it stands in the file."""
+    """Return the last loss in the log of a training job."""
     text = cluster.on(HEAD, f"sudo sh -c 'cat {job['run_dir']}/*.jsonl {job['run_dir']}/*/*.jsonl' 2>/dev/null || true")
     rows = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     losses = [row["loss"] for row in rows if "loss" in row and "step" in row]
@@ -122,8 +123,8 @@ def final_loss(cluster: Project, job: dict[str, Any]) -> str:
     return f"{losses[-1]:.5f}"
 
 
-def test_a_killed_worker_costs_only_time(cluster: Project) -> None:
-    small = ("--", "--batch", "2")  # a second or two a step: the machine dies in the middle of twenty
+def test_training_continues_after_a_killed_worker(cluster: Project) -> None:
+    small = ("--", "--batch", "2")  # a step takes one to two seconds, so the machine is killed during the 20 steps
     unbroken = submit(cluster, "train-tiny", "--name", "unbroken", *small)
     follow(cluster, str(unbroken["id"]), 600)
 
@@ -146,7 +147,7 @@ def test_a_killed_worker_costs_only_time(cluster: Project) -> None:
     wait_until("both nodes idle", 120, lambda: set(slurm_states(cluster).values()) == {"idle"})
 
 
-def test_a_rebooted_head_keeps_its_queue(cluster: Project) -> None:
+def test_rebooted_head_keeps_its_queue(cluster: Project) -> None:
     both = f"nodename={FIRST},{SECOND}"
     cluster.on(HEAD, f"sudo scontrol update {both} state=drain reason=test")
     waiting = str(submit(cluster, "hello", "--name", "waiting")["id"])
@@ -154,33 +155,33 @@ def test_a_rebooted_head_keeps_its_queue(cluster: Project) -> None:
     before = cluster.on(HEAD, boot_id).strip()
     cluster.on(HEAD, "sudo systemctl reboot", check=False)
     wait_until("the head's next boot", 240, lambda: cluster.on(HEAD, boot_id, check=False).strip() not in {"", before})
-    # Nobody helps it: no `up`, no command on any node.
+    # The head must recover without `up` and without manual commands on a node.
     ready = '"state":"ready"'
     wait_until("the head", 240, lambda: ready in cluster.on(HEAD, "cat /var/lib/trainyard/status.json", check=False))
     assert job_field(cluster, waiting, "JobState") == "PENDING"
-    # The controller knows a node's state again when the node has registered; until then it refuses to change it.
-    # `sinfo` calls a drained node "drained" all along: the state below the drain is what `scontrol` shows.
+    # slurmctld refuses to change the state of a node that has not registered again. Because `sinfo` already shows
+    # "drained" before the registration, the test reads the underlying state from `scontrol`.
     known = f"scontrol -o show node {FIRST},{SECOND}"
     wait_until("both nodes' registration", 90, lambda: cluster.on(HEAD, known).count("State=IDLE+DRAIN") == 2)
     cluster.on(HEAD, f"sudo scontrol update {both} state=resume")
     follow(cluster, waiting)
-    said = cluster.on(HEAD, "sudo sacct -a -n -X -P -o jobname,state")
-    assert "waiting|COMPLETED" in said
-    assert "hello|COMPLETED" in said  # what was known before the reboot
+    output = cluster.on(HEAD, "sudo sacct -a -n -X -P -o jobname,state")
+    assert "waiting|COMPLETED" in output
+    assert "hello|COMPLETED" in output  # this job ended before the reboot
 
 
-def test_larger_machines_would_replace_their_group_only(cluster: Project) -> None:
+def test_larger_machine_type_replaces_only_its_group(cluster: Project) -> None:
     cluster.edit(lambda spec: spec["nodes"]["gpu"].update(machine="vm-gpu2-large"))
-    said = cluster.stack("preview", "--json").out
+    output = cluster.stack("preview", "--json").out
     cluster.edit(lambda spec: spec["nodes"]["gpu"].update(machine="vm-gpu2"))
-    steps = json.loads(said[said.index("{") :])["steps"]
+    steps = json.loads(output[output.index("{") :])["steps"]
     replaced = {
         step["urn"].rsplit("-it-", 1)[-1] for step in steps if "replace" in step["op"] and "Vm::" in step["urn"]
     }
     assert replaced == {"gpu-0", "gpu-1"}
 
 
-def test_a_third_worker_comes_and_goes(cluster: Project) -> None:
+def test_third_worker_is_added_and_removed(cluster: Project) -> None:
     before = {node: cluster.pid(node) for node in (HEAD, FIRST, SECOND)}
     cluster.edit(lambda spec: spec["nodes"]["gpu"].update(count=3))
     cluster.stack("up", timeout=900)
@@ -194,13 +195,13 @@ def test_a_third_worker_comes_and_goes(cluster: Project) -> None:
     wait_until("Slurm to forget the node", 60, lambda: set(slurm_states(cluster)) == {FIRST, SECOND})
 
 
-def test_doctor_names_the_node_with_a_wrong_key(cluster: Project) -> None:
+def test_doctor_reports_the_node_with_a_wrong_munge_key(cluster: Project) -> None:
     cluster.yard("doctor", timeout=300)
     spoil = "head -c 128 /dev/urandom | sudo tee /etc/munge/munge.key >/dev/null"
     cluster.on(SECOND, f"sudo cp -a /etc/munge/munge.key /root/right.key; {spoil}; sudo systemctl restart munge")
-    said = cluster.yard("doctor", timeout=300, check=False)
+    done = cluster.yard("doctor", timeout=300, check=False)
     cluster.on(SECOND, "sudo cp -a /root/right.key /etc/munge/munge.key; sudo systemctl restart munge slurmd")
-    assert said.code == 1
-    blamed = [line for line in said.out.splitlines() if "munge" in line.lower()]
-    assert any(SECOND in line for line in blamed), said.out
-    assert not any(FIRST in line for line in blamed), said.out
+    assert done.code == 1
+    blamed = [line for line in done.out.splitlines() if "munge" in line.lower()]
+    assert any(SECOND in line for line in blamed), done.out
+    assert not any(FIRST in line for line in blamed), done.out

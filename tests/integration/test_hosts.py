@@ -1,6 +1,6 @@
-"""Hosts that exist become a cluster, without a scheduler and with Slurm, and go back as they were.
+"""A cluster on existing hosts, first without a scheduler and then with Slurm, and the restoration of the hosts.
 
-Two bare machines, whose owner has a user there and nothing else; the tests run in the order they stand in.
+The hosts are two virtual machines with one user each. The tests run in the order in which they are defined.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pytest
 
 from components.platforms.local.process import end
 from components.platforms.local.sweep import sweep_run
+from tests.components.platforms.hosts.apt import USABLE, add_package
 from tests.integration.bare import BareHost, HostsProject, boot
 from tests.integration.project import wait_until
-from tests.platforms.hosts.apt import USABLE, add_package
 
 pytestmark = [
     pytest.mark.integration,
@@ -48,8 +48,8 @@ rm -rf /run/mysqld
 mkdir -p /srv/disk
 systemctl daemon-reload
 """
-"""The first host has the unit of Ubuntu 22.04's mariadb-server-10.6 (1:10.6.23-0ubuntu0.22.04.1, read 2026-11-22). Its
-first hook creates /run/mysqld, and no tmpfiles.d entry does."""
+"""The first host has the systemd unit from mariadb-server-10.6 on Ubuntu 22.04 (1:10.6.23-0ubuntu0.22.04.1, read
+2026-11-22). The unit's first ExecStartPre command creates /run/mysqld. No tmpfiles.d entry creates it."""
 
 _OTHERWISE = f"""
 dpkg --purge pdsh genders
@@ -62,13 +62,13 @@ hostname odd.example.org && hostname >/etc/hostname
 sed -i '1i 127.0.1.1 odd.example.org odd' /etc/hosts
 echo '# theirs' >>/etc/default/slurmd
 """
-"""The second host calls itself otherwise than the stack file does, and has settings of its own. It lacks a package that
-the bring-up installs, and its archive has none yet."""
+"""The hostname of the second host differs from its name in the stack file. The owner of the host has changed settings.
+A package that the bring-up installs is missing on the host and not yet in its package archive."""
 
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[BareHost]]:
-    """Two machines with a user and his key, and nothing of ours."""
+    """Two machines with a user and a key, but without files from Trainyard."""
     run = Path(tmp_path_factory.mktemp("bare")) / "run"
     try:
         hosts = boot(run, ["node1", "node2"], 25100)
@@ -82,13 +82,13 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[BareHost]]:
 
 @pytest.fixture(scope="module")
 def before(bare: list[BareHost]) -> State:
-    """What each machine is like before anything touches it."""
+    """The state of each machine before the first change."""
     return {host.machine.name: host.state() for host in bare}
 
 
 @pytest.fixture(scope="module")
 def project(bare: list[BareHost], before: State, tmp_path_factory: pytest.TempPathFactory) -> HostsProject:
-    """A stack of both, without a scheduler; the first is the head, and works too."""
+    """A stack with both machines and without a scheduler. The first machine is the head node and also runs jobs."""
     folder = Path(tmp_path_factory.mktemp("hosts")) / "project"
     group = {"gpu": {"machine": "vm", "hosts": ["node1", "node2"]}}
     shared = {"kind": "head_nfs", "path": "/srv/disk/trainyard"}
@@ -98,38 +98,36 @@ def project(bare: list[BareHost], before: State, tmp_path_factory: pytest.TempPa
 
 
 def changes(host: BareHost, before: State) -> list[str]:
-    """Return what is not as it was."""
+    """Return the differences between the initial and the current state."""
     lines = unified_diff(before[host.machine.name], host.state(), n=0, lineterm="")
     return [line for line in lines if not line.startswith(("---", "+++", "@@"))]
 
 
-def test_conflicts_are_named_before_anything_is_changed(
-    project: HostsProject, bare: list[BareHost], before: State
-) -> None:
+def test_conflicts_are_reported_before_any_change(project: HostsProject, bare: list[BareHost], before: State) -> None:
     bare[0].ssh("useradd --uid 2000 somebody; groupadd ops; echo '/shared 192.0.2.0/24(rw)' >>/etc/exports")
     bare[1].ssh("date -s '+400 seconds'")
-    said = project.stack("up", check=False)
-    assert said.code != 0
-    assert "host node1: uid 2000 is somebody's, and the cluster's trainer needs it" in said.out
-    assert "host node1: /etc/exports has a line for /shared already. Fix: remove that line" in said.out
-    assert "host node1: has a group ops already (gid 2001)" in said.out
-    assert "host node1: the clock of node2 differs by +" in said.out
+    done = project.stack("up", check=False)
+    assert done.code != 0
+    assert "host node1: uid 2000 belongs to somebody, but the cluster's trainer needs it" in done.out
+    assert "host node1: /etc/exports already contains a line for /shared. Fix: remove that line" in done.out
+    assert "host node1: already has a group ops (gid 2001)" in done.out
+    assert "host node1: the clock of node2 differs by +" in done.out
     bare[0].ssh("userdel somebody; groupdel ops; sed -i '/192.0.2.0/d' /etc/exports")
     bare[1].ssh("date -s '-400 seconds'")
     assert changes(bare[1], before) == []
 
 
-def test_a_closed_private_network_is_found_on_both_hosts(project: HostsProject, bare: list[BareHost]) -> None:
+def test_blocked_private_network_is_reported_for_both_hosts(project: HostsProject, bare: list[BareHost]) -> None:
     bare[0].ssh("ip route add unreachable 10.77.0.11")
-    said = project.stack("up", check=False)
+    done = project.stack("up", check=False)
     bare[0].ssh("ip route del unreachable 10.77.0.11")
-    assert said.code != 0
-    assert "host node1: node2 (10.77.0.11) is not reached on port 22 (ssh): No route to host" in said.out
-    assert "host node2: node1 (10.77.0.10) is not reached on port 22 (ssh): no answer" in said.out
-    assert "hosts-node1-lease" not in said.out
+    assert done.code != 0
+    assert "host node1: node2 (10.77.0.11) cannot be reached on port 22 (ssh): No route to host" in done.out
+    assert "host node2: node1 (10.77.0.10) cannot be reached on port 22 (ssh): no answer" in done.out
+    assert "hosts-node1-lease" not in done.out
 
 
-def test_a_server_of_mariadb_10_6_needs_the_folder_of_its_socket(bare: list[BareHost]) -> None:
+def test_mariadb_10_6_needs_its_socket_folder(bare: list[BareHost]) -> None:
     folder = "/etc/systemd/system/mariadb.service.d"
     hooks = "[Service]\\nExecStartPre=\\nExecStartPost=\\n"
     started = bare[0].ssh(
@@ -139,12 +137,12 @@ def test_a_server_of_mariadb_10_6_needs_the_folder_of_its_socket(bare: list[Bare
     assert started.returncode != 0
 
 
-def test_the_owner_installs_packages_after_a_failed_stage(
+def test_owner_can_install_packages_after_a_failed_stage(
     project: HostsProject, bare: list[BareHost], tmp_path: Path
 ) -> None:
-    said = project.stack("up", check=False)
-    assert said.code != 0
-    assert "node2: stage 20-apt failed" in said.out
+    output = project.stack("up", check=False)
+    assert output.code != 0
+    assert "node2: stage 20-apt failed" in output.out
     assert bare[1].ssh("test -e /usr/sbin/policy-rc.d").returncode == 1
     archive = tmp_path / "archive"
     archive.mkdir()
@@ -163,7 +161,7 @@ def test_the_owner_installs_packages_after_a_failed_stage(
     assert done.returncode == 0, done.stderr
 
 
-def test_hosts_become_a_cluster(project: HostsProject, bare: list[BareHost]) -> None:
+def test_existing_hosts_become_a_cluster(project: HostsProject, bare: list[BareHost]) -> None:
     assert "2 nodes are ready" in project.stack("up", timeout=600).out
     outputs = json.loads(project.stack("outputs").out)["cluster"]
     assert outputs["scheduler"] == "none"
@@ -171,37 +169,37 @@ def test_hosts_become_a_cluster(project: HostsProject, bare: list[BareHost]) -> 
     assert bare[0].ssh("cat /job/hostfile").stdout == "node1 slots=2\nnode2 slots=2\n"
 
 
-def test_nothing_changes_on_a_second_up(project: HostsProject) -> None:
+def test_second_up_changes_nothing(project: HostsProject) -> None:
     project.stack("preview", "--expect-no-changes")
 
 
-def test_the_job_user_reaches_every_host_and_shares_files(bare: list[BareHost]) -> None:
+def test_job_user_can_log_in_everywhere_and_shares_files(bare: list[BareHost]) -> None:
     remote = "cat /shared/word ~/word; . /etc/trainyard/fabric.env; echo $NCCL_IB_DISABLE"
     script = f"echo shared >/shared/word; echo home >~/word; pdsh -R ssh -w node1,node2 '{remote}'"
     done = bare[0].ssh(f"runuser -u trainer -- env HOME=/home/trainer bash -c {json.dumps(script)}".replace("$", "\\$"))
     assert sorted(done.stdout.splitlines()) == [f"node{n}: {word}" for n in (1, 2) for word in ("1", "home", "shared")]
 
 
-def test_shared_lies_in_the_folder_that_the_stack_file_names(bare: list[BareHost]) -> None:
+def test_shared_mounts_the_configured_folder(bare: list[BareHost]) -> None:
     assert bare[0].ssh("cat /srv/disk/trainyard/word; findmnt -no SOURCE /shared").stdout.startswith("shared\n")
 
 
-def test_the_owner_still_gets_in_and_finds_his_home_and_names(bare: list[BareHost]) -> None:
-    said = bare[1].ssh("ls /home; hostname; getent hosts odd; sudo true").stdout
-    assert "owner\n" in said
-    assert "odd.example.org\n10.77.0.11 " in said
+def test_owner_keeps_login_home_and_host_names(bare: list[BareHost]) -> None:
+    output = bare[1].ssh("ls /home; hostname; getent hosts odd; sudo true").stdout
+    assert "owner\n" in output
+    assert "odd.example.org\n10.77.0.11 " in output
 
 
-def test_a_host_that_leaves_is_as_it_was(project: HostsProject, bare: list[BareHost], before: State) -> None:
+def test_removed_host_is_restored(project: HostsProject, bare: list[BareHost], before: State) -> None:
     def leave(spec: dict[str, Any]) -> None:
         spec["platform"]["hosts"].pop()
         spec["nodes"]["gpu"]["hosts"].pop()
 
     project.edit(leave)
-    said = project.stack("up", timeout=400).out
-    assert "1 nodes are ready" in said
-    assert "hosts-node1" not in said
-    # What the owner added is there, and of the cluster nothing is left.
+    output = project.stack("up", timeout=400).out
+    assert "1 nodes are ready" in output
+    assert "hosts-node1" not in output
+    # The owner's additions are kept, and all files of the cluster are removed.
     owners = bare[1].ssh(
         "dpkg-query -W -f '${Status}' owners-tool; id -un owners-daemon; id transport; dpkg -s transport"
     )
@@ -211,7 +209,7 @@ def test_a_host_that_leaves_is_as_it_was(project: HostsProject, bare: list[BareH
     assert bare[0].ssh("cat /job/hostfile").stdout == "node1 slots=2\n"
 
 
-def test_it_joins_again_and_slurm_runs_a_job_on_it(project: HostsProject, bare: list[BareHost], tmp_path: Path) -> None:
+def test_host_joins_again_and_runs_a_slurm_job(project: HostsProject, bare: list[BareHost], tmp_path: Path) -> None:
     def join(spec: dict[str, Any]) -> None:
         spec["platform"]["hosts"].append(bare[1].entry)
         spec.update(scheduler="slurm", nodes={"gpu": {"machine": "vm", "hosts": ["node2"]}})
@@ -221,9 +219,9 @@ def test_it_joins_again_and_slurm_runs_a_job_on_it(project: HostsProject, bare: 
     job = str(project.yard_json("submit", str(sleeper))["id"])
     wait_until("the job to run", 60, lambda: project.yard_json("ps")[0]["state"] == "RUNNING")
     project.edit(join)
-    said = project.stack("up", timeout=300, check=False)
-    assert said.code != 0
-    assert "host node1: has jobs (node-node1), and scheduler: slurm would not know of them" in said.out
+    done = project.stack("up", timeout=300, check=False)
+    assert done.code != 0
+    assert "host node1: has jobs (node-node1), which would not be in the queue of scheduler: slurm" in done.out
     assert bare[0].ssh("cat /job/hostfile").stdout == "node1 slots=2\n"
     project.yard("cancel", job)
     project.yard("wait", job, check=False)
@@ -231,21 +229,21 @@ def test_it_joins_again_and_slurm_runs_a_job_on_it(project: HostsProject, bare: 
     project.stack("up", timeout=600)
     assert bare[0].ssh("test -e /job/hostfile").returncode == 1
     assert bare[0].ssh("sinfo -h -o '%N %T'").stdout == "node2 idle\n"
-    said = project.yard("submit", "hello", "--nodes", "1", "--follow")
-    assert "on node2\nrank 0 of 1 on odd.example.org, GPUs 0,1" in said.out
+    done = project.yard("submit", "hello", "--nodes", "1", "--follow")
+    assert "on node2\nrank 0 of 1 on odd.example.org, GPUs 0,1" in done.out
 
 
-def test_a_dead_host_is_forgotten_and_the_rest_goes_back(
+def test_dead_host_is_forgotten_and_others_are_restored(
     project: HostsProject, bare: list[BareHost], before: State
 ) -> None:
     pid = bare[1].machine.pid
     assert pid is not None
     end(pid)
-    said = project.stack("destroy", timeout=300, check=False)
-    assert said.code != 0
-    assert "hosts-node2-lease" in said.out
-    assert "127.0.0.1" in said.out
+    done = project.stack("destroy", timeout=300, check=False)
+    assert done.code != 0
+    assert "hosts-node2-lease" in done.out
+    assert "127.0.0.1" in done.out
     project.yard("hosts", "forget", "node2")
     project.stack("destroy", timeout=300)
-    # Its user was here, and gone, before: only that he ever was is left.
+    # An earlier test added and removed the user `somebody`, so files may still contain this name.
     assert [line for line in changes(bare[0], before) if "somebody" not in line] == []

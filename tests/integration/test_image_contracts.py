@@ -1,6 +1,7 @@
-"""What the pinned images leave behind, replayed on a bare Debian machine, with Azure's real agent and real mdadm.
+"""Stages on a Debian machine with recorded files from the pinned images, Azure's agent and mdadm.
 
-Neither Azure's nor Google's image boots here: this proves the stages against the recorded facts of the images' builds.
+The Azure and Google images cannot boot in local virtual machines. The tests therefore use recorded facts about their
+builds.
 """
 
 from __future__ import annotations
@@ -14,19 +15,16 @@ import pytest
 import yaml
 
 from components.catalog import image_contracts, images
-from components.cloud_init import AccessKeys, cloud_config, install_script
-from components.plan import ClusterPlan
+from components.node.user_data import AccessKeys, cloud_config
+from components.plan.plan import ClusterPlan
 from components.platforms.local.sweep import sweep_run
 from tests.integration.bare import BareHost, boot
+from tests.integration.files import install_all, run_stage
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 AZURE = "azure-ubuntu-24.04-hpc"
 KEYS = AccessKeys("ssh-ed25519 AAAAadmin admin@yard", "ssh-ed25519 AAAAcluster cluster@yard")
-_STAGE = """
-mkdir -p /run/trainyard /var/lib/trainyard
-bash -c 'source /usr/local/lib/trainyard/stage.sh; source "$1"' {name} /usr/local/lib/trainyard/stages/{name} 2>&1
-"""
 _INSTALL = """
 export DEBIAN_FRONTEND=noninteractive
 printf '#!/bin/sh\\nexit 101\\n' >/usr/sbin/policy-rc.d
@@ -42,7 +40,7 @@ from azurelinuxagent.pa.provision.cloudinit import CloudInitProvisionHandler
 print("thumbprint", CloudInitProvisionHandler().wait_for_ssh_host_key(max_retry=3))
 PYTHON
 """
-"""The agent's own wait, for 3 seconds instead of 30 minutes."""
+"""Runs the agent's function that waits for the host key, with a limit of 3 seconds instead of 30 minutes."""
 _MAKE_KEYS = """
 cat >/etc/cloud/cloud.cfg.d/99-test.cfg
 cloud-init single --name ssh --frequency always
@@ -51,29 +49,29 @@ cloud-init single --name ssh --frequency always
 
 @pytest.fixture(scope="module")
 def node(local_plan: ClusterPlan, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareHost]:
-    """A machine with the stages' files, on which no stage ran."""
+    """A machine on which the stage files are installed. No stage has run on this machine."""
     run = Path(tmp_path_factory.mktemp("image")) / "run"
     try:
         [host] = boot(run, ["node1"], 26100)
-        ok(host, install_script(local_plan, local_plan.workers[0], begin="true"))
+        ok(host, install_all(local_plan, local_plan.workers[0]))
         yield host
     finally:
         sweep_run(run)
 
 
 def ok(host: BareHost, command: str) -> str:
-    """Run a command as root. Returns what it printed."""
+    """Run a command as root and return its output."""
     done = host.ssh(command, timeout=600)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout
 
 
 def stage(host: BareHost, name: str) -> subprocess.CompletedProcess[str]:
-    """Run a stage as the bootstrap does, once."""
-    return host.ssh(_STAGE.format(name=name), timeout=600)
+    """Run a stage once, like the bootstrap."""
+    return host.ssh(run_stage(name), timeout=600)
 
 
-def test_slurm_is_installed_where_the_image_forbids_it(node: BareHost) -> None:
+def test_slurm_is_installed_despite_the_images_pin(node: BareHost) -> None:
     path = "/etc/apt/preferences.d/slurm-repository-pin-990"
     archive = ok(node, "sed -n 's#^deb http[s]*://\\([^/]*\\)/.*#\\1#p' /etc/apt/sources.list | head -n 1").strip()
     pin = image_contracts()[AZURE].files[path].replace("*ubuntu.com*", f"*{archive}*")
@@ -89,14 +87,14 @@ def test_slurm_is_installed_where_the_image_forbids_it(node: BareHost) -> None:
     assert ok(node, "dpkg-query -W -f '${db:Status-Abbrev}' slurmd").startswith("ii")
 
 
-def test_azures_agent_gets_the_host_key_it_awaits(node: BareHost, local_plan: ClusterPlan) -> None:
+def test_azure_agent_finds_the_host_key(node: BareHost, local_plan: ClusterPlan) -> None:
     ok(node, _INSTALL.format(packages="waagent"))
     settings = image_contracts()[AZURE].files["/etc/waagent.conf"]
     ok(node, f"cat >/etc/waagent.conf <<'CONF'\n{settings}OS.SshDir=/etc/ssh\nCONF\n")
 
     def make_keys(plan: ClusterPlan) -> None:
         types = yaml.safe_load(cloud_config(plan, plan.head, KEYS))["ssh_genkeytypes"]
-        # This session's own host key stays.
+        # The host key for the test's SSH connection is kept.
         config = yaml.safe_dump({"ssh_genkeytypes": types, "ssh_deletekeys": False})
         ok(node, _MAKE_KEYS.replace("99-test.cfg", f"99-test.cfg <<'CONFIG'\n{config}CONFIG"))
 
@@ -119,11 +117,11 @@ for index in 0 1; do
   ln -sf /dev/loop$index /dev/disk/by-id/google-local-nvme-ssd-$index
 done
 """
-"""Two empty disks under the names that Google's udev rules give local SSDs."""
+"""Creates two empty disks with the names that Google's udev rules assign to local SSDs."""
 _OFF = "umount /mnt/localssd && mdadm --stop --scan"
 
 
-def test_local_disks_are_scratch_space_over_reboots_and_stops(node: BareHost) -> None:
+def test_scratch_disks_survive_reboots_but_not_stops(node: BareHost) -> None:
     ok(node, _INSTALL.format(packages="e2fsprogs") + _DISKS)
     first = stage(node, "43-scratch")
     assert first.returncode == 0, first.stdout[-2000:]
@@ -131,17 +129,17 @@ def test_local_disks_are_scratch_space_over_reboots_and_stops(node: BareHost) ->
     assert {"nodev", "nosuid"} <= set(options)
     assert ok(node, "stat -c '%a %U' /mnt/localssd /mnt/localssd/jobs").split() == ["755", "root", "1777", "root"]
     ok(node, "touch /mnt/localssd/jobs/kept")
-    # A reboot: the array is not assembled, or udev assembled it under another name.
+    # After a reboot, the array is not assembled, or udev has assembled it under a different name.
     for assembled in ("true", "mdadm --assemble /dev/md77 /dev/loop0 /dev/loop1"):
         ok(node, f"{_OFF} && {assembled}")
         again = stage(node, "43-scratch")
         assert again.returncode == 0, again.stdout[-2000:]
         ok(node, "test -e /mnt/localssd/jobs/kept")
-    # A stop: the disks are new ones.
+    # After the machine is stopped and started again, the disks are empty.
     ok(node, f"{_OFF}\n{_DISKS}")
     assert stage(node, "43-scratch").returncode == 0
     assert ok(node, "ls /mnt/localssd/jobs") == ""
-    # A disk of somebody else's.
+    # The second disk contains a file system that Trainyard did not create.
     ok(node, f"{_OFF}\n{_DISKS}\nmkfs.ext4 -q -L theirs /dev/loop1")
     refused = stage(node, "43-scratch")
     assert refused.returncode != 0

@@ -1,6 +1,6 @@
-"""What jobs meet on real nodes: names on loopback, cards in the way, a server that restarts, a disk that fills up.
+"""Node faults during jobs: wrong host names, additional network interfaces, an NFS restart and a full disk.
 
-They share the cluster with test_cluster.py and leave it whole.
+The tests share the cluster with test_cluster.py and leave it ready.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _is_ready(cluster: Project, node: str) -> bool:
     return '"state":"ready"' in cluster.on(node, "cat /var/lib/trainyard/status.json")
 
 
-def test_names_on_loopback_and_other_cards_are_told_and_survived(cluster: Project) -> None:
+def test_wrong_names_and_interfaces_are_reported_and_tolerated(cluster: Project) -> None:
     spoil = (
         'sudo sed -i "1i 127.0.1.1 $(hostname).lan $(hostname)" /etc/hosts;'
         "sudo ip link add docker0 type bridge; sudo ip addr add 172.17.0.1/16 dev docker0; sudo ip link set docker0 up;"
@@ -54,9 +54,9 @@ def test_names_on_loopback_and_other_cards_are_told_and_survived(cluster: Projec
     )
     for node in (FIRST, SECOND):
         cluster.on(node, spoil)
-    said = cluster.yard("doctor", timeout=300, check=False)
-    assert said.code == 1
-    assert f"{FIRST} resolves to 127.0.1.1" in said.out
+    done = cluster.yard("doctor", timeout=300, check=False)
+    assert done.code == 1
+    assert f"{FIRST} resolves to 127.0.1.1" in done.out
     job = submit(cluster, "allreduce")
     assert "# Avg bus bandwidth" in follow(cluster, str(job["id"]))
     for node in (FIRST, SECOND):
@@ -66,7 +66,7 @@ def test_names_on_loopback_and_other_cards_are_told_and_survived(cluster: Projec
     wait_until("both nodes idle", 120, lambda: set(slurm_states(cluster).values()) == {"idle"})
 
 
-def test_a_mapped_read_outlives_a_restart_of_its_server(cluster: Project, tmp_path: Path) -> None:
+def test_mapped_read_survives_an_nfs_restart(cluster: Project, tmp_path: Path) -> None:
     file = tmp_path / "mapped.yaml"
     file.write_text(READ)
     job = submit(cluster, str(file))
@@ -76,20 +76,21 @@ def test_a_mapped_read_outlives_a_restart_of_its_server(cluster: Project, tmp_pa
     follow(cluster, str(job["id"]))
 
 
-def test_a_full_disk_costs_no_checkpoint(cluster: Project) -> None:
+def test_full_disk_destroys_no_checkpoint(cluster: Project) -> None:
     job = submit(cluster, "train-tiny", "--name", "full", "--", "--batch", "2", "--steps", "8", "--save-every", "2")
     number, run_dir = str(job["id"]), job["run_dir"]
     wait_until(
         "a first checkpoint", 300, lambda: "latest" in cluster.on(HEAD, f"sudo ls {run_dir}/checkpoints || true")
     )
-    # As the job user, who may not take what is kept for root. It asks for all there is, and gets what it can.
+    # The job user fills all space that is not reserved for root. fallocate may fail, but the space allocated so far
+    # stays allocated.
     cluster.yard("ssh", "--", "fallocate -l $(df -k --output=avail /shared | tail -1)K /shared/ballast", check=False)
     try:
         wait_until("a failure", 120, lambda: "failed" in cluster.on(HEAD, f"sudo cat {run_dir}/events"))
     finally:
         cluster.yard("ssh", "--", "rm -f /shared/ballast")
-    said = cluster.yard("logs", number).out + cluster.yard("logs", number, "--rank", "1").out
-    assert "could not be written; 0 MiB are free there" in said
+    output = cluster.yard("logs", number).out + cluster.yard("logs", number, "--rank", "1").out
+    assert "could not be written; 0 MiB are free there" in output
     follow(cluster, number, 600)
     assert int(job_field(cluster, number, "Restarts") or 1) >= 1
     assert "resumed at step" in cluster.yard("logs", number).out

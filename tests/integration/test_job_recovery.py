@@ -1,7 +1,7 @@
-"""What jobs meet under Slurm, and go on from: killed ranks, bad nodes, time limits, half checkpoints, frozen nodes.
+"""Job recovery under Slurm: killed ranks, faulty nodes, time limits, partial checkpoints and frozen nodes.
 
-They share the cluster with test_cluster.py and leave it whole. Most jobs are submitted at once: while Slurm holds one
-before its next start, another runs.
+The tests share the cluster with test_cluster.py and leave it ready. Most jobs are submitted together, because another
+job can run while Slurm delays the next start of a job.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from jobs.launcher import launcher as chosen
 from tests.integration.project import Project, wait_until
 from tests.integration.survivors import (
     ON_THE_MACHINES,
@@ -28,6 +27,7 @@ from tests.integration.survivors import (
     wait_saved,
 )
 from tests.integration.test_cluster import FIRST, HEAD, SECOND, job_field, slurm_states
+from yard.job.launcher import launcher as chosen
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
@@ -45,11 +45,12 @@ bad=$(sort "$CHECKPOINT_DIR/failed" | uniq -d)
 [[ -n $bad && $bad != "$NODE_IP" ]] || exit 9
 echo 'runs elsewhere'
 """
-"""Fails until two failures were on one node, and there, too."""
+"""Fails on every node until one node has two failures, and afterwards only on that node."""
 _UNTIL_ENOUGH = """\
   until grep -qs . "$RUN_DIR/enough"; do sleep 1; done
   exit 0"""
-"""It must still run when the node comes back: of a job that has just ended, Slurm takes what is left for a delay."""
+"""The job must still be running when the node returns, because Slurm tolerates processes of a job that has just
+ended."""
 _KILLED_WHILE_IT_SAVES = """\
 import os
 import signal
@@ -67,15 +68,16 @@ def rename_or_die(old, new, **more):
 
 os.rename = rename_or_die
 """
-"""Python reads it before any program: all data of the second checkpoint is written when the rank dies, not its name."""
+"""Python imports this file at startup. The file kills the rank after it has written the second checkpoint and before it
+renames the checkpoint."""
 
 _TRAINED = {"srun": 1, "torchrun-elastic": 2}
-"""Launchers of that job, and its nodes; ranks of the static torchrun need a torch with libuv, which is not there."""
+"""Number of nodes for each launcher of the job."""
 
 
 @pytest.fixture(scope="module")
 def jobs(cluster: Project, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The jobs of this module but for that of the frozen node, by name, all submitted."""
+    """The submitted jobs by name, without the job for the frozen node."""
     folder = tmp_path_factory.mktemp("jobs")
     small = "--preset tiny --batch 2 --steps 6 --save-every 2 --run-dir $CHECKPOINT_DIR"
     saves: dict[str, Any] = {"workload": "train.py", "args": small.split(), "retries": 1}
@@ -94,24 +96,20 @@ def jobs(cluster: Project, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 @pytest.mark.parametrize("launcher", ON_THE_MACHINES)
-def test_a_killed_rank_costs_no_more_than_a_start(
-    launcher: str, cluster: Project, jobs: dict[str, dict[str, Any]]
-) -> None:
-    said = finish(cluster, jobs[launcher])
-    assert "rank 1 begins at step 0" in said
-    assert "rank 1 begins at step 3" in said
-    # torchrun's elastic agents start the ranks again by themselves.
+def test_job_continues_after_a_killed_rank(launcher: str, cluster: Project, jobs: dict[str, dict[str, Any]]) -> None:
+    output = finish(cluster, jobs[launcher])
+    assert "rank 1 begins at step 0" in output
+    assert "rank 1 begins at step 3" in output
+    # torchrun's elastic agents restart the ranks themselves.
     assert len(starts(cluster, HEAD, jobs[launcher])) == (1 if chosen(launcher).elastic else 2)
 
 
 @pytest.mark.parametrize("launcher", _TRAINED)
-def test_a_checkpoint_that_is_half_written_is_not_used(
-    launcher: str, cluster: Project, jobs: dict[str, dict[str, Any]]
-) -> None:
+def test_partial_checkpoint_is_not_used(launcher: str, cluster: Project, jobs: dict[str, dict[str, Any]]) -> None:
     job = jobs[f"half-{launcher}"]
-    said = finish(cluster, job)
-    assert "step-00000004/.metadata is there" in said
-    assert "resumed at step 2" in said
+    output = finish(cluster, job)
+    assert "step-00000004/.metadata is there" in output
+    assert "resumed at step 2" in output
     assert len(starts(cluster, HEAD, job)) == (1 if chosen(launcher).elastic else 2)
     checkpoints = f"{job['run_dir']}/checkpoints"
     assert cluster.on(HEAD, f"sudo sh -c 'cat {checkpoints}/latest; ls {checkpoints}/step-*/.metadata'").split() == [
@@ -121,43 +119,44 @@ def test_a_checkpoint_that_is_half_written_is_not_used(
     ]
 
 
-def test_a_full_time_limit_is_the_next_start(cluster: Project, jobs: dict[str, dict[str, Any]]) -> None:
-    said = finish(cluster, jobs["limit"])
-    assert "time limit, checkpoint written: the job is started again" in said
-    assert "goes on after the time limit" in said
+def test_job_is_requeued_at_its_time_limit(cluster: Project, jobs: dict[str, dict[str, Any]]) -> None:
+    output = finish(cluster, jobs["limit"])
+    assert "time limit, checkpoint written: restarting the job" in output
+    assert "goes on after the time limit" in output
 
 
-def test_a_full_time_limit_is_the_next_job_of_a_chain(cluster: Project, jobs: dict[str, dict[str, Any]]) -> None:
+def test_next_job_of_a_chain_starts_at_the_time_limit(cluster: Project, jobs: dict[str, dict[str, Any]]) -> None:
     chain = jobs["chain"]
     rows = {row["id"]: row for row in cluster.yard_json("ps")}
     both = [number for number, row in rows.items() if row["run_dir"] == chain["run_dir"]]
     assert len(both) == 2, rows
-    said = finish(cluster, {"id": max(both)})
-    assert "time limit: the next job of the chain goes on" in said
-    assert "goes on after the time limit" in said
+    output = finish(cluster, {"id": max(both)})
+    assert "time limit: the next job of the chain continues" in output
+    assert "goes on after the time limit" in output
     assert len(starts(cluster, HEAD, chain)) == 2
 
 
-def test_a_job_is_kept_off_a_node_where_it_failed_twice(cluster: Project, jobs: dict[str, dict[str, Any]]) -> None:
-    said = finish(cluster, jobs["bad-node"])
-    assert "runs elsewhere" in said
+def test_job_excludes_a_node_after_two_failures(cluster: Project, jobs: dict[str, dict[str, Any]]) -> None:
+    output = finish(cluster, jobs["bad-node"])
+    assert "runs elsewhere" in output
     *failed, last = starts(cluster, HEAD, jobs["bad-node"])
     [bad] = {node for node in failed if failed.count(node) == 2}
     assert last != bad
-    # Noted when Slurm has taken it (ExcNodeList), which it forgets soon after the job.
+    # The runner logs the exclusion after Slurm has accepted it. Slurm removes the job's ExcNodeList soon after the job
+    # ends, so the test reads the log.
     assert f"avoid {bad}\n" in cluster.on(HEAD, f"sudo cat {jobs['bad-node']['run_dir']}/events")
 
 
 @pytest.fixture
 def frozen(cluster: Project) -> Iterator[list[int]]:
-    """Processes that were stopped: they go on at the end."""
+    """A list of stopped processes that are continued after the test."""
     stopped: list[int] = []
     yield stopped
     for pid in stopped:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_a_frozen_node_costs_no_more_than_a_start(cluster: Project, frozen: list[int], tmp_path: Path) -> None:
+def test_job_continues_after_a_frozen_node(cluster: Project, frozen: list[int], tmp_path: Path) -> None:
     job = submit(cluster, job_file(tmp_path, "frozen", run=SLEEPING.replace("  exit 0", _UNTIL_ENOUGH)))
     wait_saved(cluster, HEAD, job)
     node = job_field(cluster, str(job["id"]), "BatchHost")
@@ -166,7 +165,8 @@ def test_a_frozen_node_costs_no_more_than_a_start(cluster: Project, frozen: list
     os.kill(frozen[0], signal.SIGSTOP)
     wait_until("a start on the other node", 400, lambda: starts(cluster, HEAD, job) == [node, other])
     os.kill(frozen[0], signal.SIGCONT)
-    # Slurm asks a node that did not answer only every few minutes, and learns only then what still runs there.
+    # Slurm polls an unresponsive node only every few minutes. Until then, Slurm cannot detect which jobs still run on
+    # the node.
     cluster.on(node, "sudo systemctl restart slurmd")
     wait_until("no rank of the first start", 400, lambda: left_on(cluster, node, job) == "")
     cluster.on(HEAD, f"echo yes | sudo tee {job['run_dir']}/enough")

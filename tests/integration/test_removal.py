@@ -1,4 +1,4 @@
-"""The end of the cluster that the tests before this one shared: nothing of it is left on this machine."""
+"""Removal of the shared cluster."""
 
 from __future__ import annotations
 

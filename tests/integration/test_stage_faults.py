@@ -1,4 +1,4 @@
-"""What `up` says when a node cannot be brought up, and what it survives on the way there."""
+"""`up` with failing stages and with a killed engine."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.integration.project import Project, alive, wait_until
-from tools.engine import session_members
+from yard.stack.sessions import session_members
 
 pytestmark = pytest.mark.integration
 
-_ONCE = """# Fails the first time it runs on a node, like a mirror that hiccups.
+_ONCE = """# Fails in its first run on a node, like a package mirror with temporary errors.
 # runs: once
 [[ -e /var/lib/trainyard/hiccup ]] || { touch /var/lib/trainyard/hiccup; fail 'the mirror hiccuped'; }
 """
-_ALWAYS = """# Fails on workers, always.
+_ALWAYS = """# Always fails on workers.
 # runs: once
 is_head || fail 'the flux capacitor is missing'
 """
@@ -27,7 +27,8 @@ is_head || fail 'the flux capacitor is missing'
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """A project whose bundle has a stage that fails once and one that fails always, on one head and one worker."""
+    """A project with one worker and two additional stages that fail. One stage fails once on each node, and the other
+    stage always fails on workers."""
     project = Project(Path(tmp_path_factory.mktemp("faulty")) / "project", cluster="bad", port_base=23300)
     project.edit(lambda spec: spec["nodes"]["gpu"].update(count=1))
     stages = project.folder / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
@@ -40,8 +41,8 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         project.run("python", "-m", "tools.down", timeout=300, check=False)
 
 
-def test_a_killed_up_is_mended_and_a_stage_that_always_fails_speaks(faulty: Project) -> None:
-    # The engine is killed while the machines boot; nothing of it may stand in the way of the next `up`.
+def test_up_repairs_a_killed_up_and_reports_a_failed_stage(faulty: Project) -> None:
+    # The engine is killed while the machines boot. The next `up` must still work.
     first = faulty.start("python", "-m", "tools.stack", "up", "local")
     run = faulty.folder / ".trainyard" / "run"
     wait_until("two machines", 120, lambda: len(list(run.rglob("console.log"))) == 2, 0.5)
@@ -53,10 +54,11 @@ def test_a_killed_up_is_mended_and_a_stage_that_always_fails_speaks(faulty: Proj
     assert first.stdout is not None
     first.stdout.close()
 
-    said = faulty.stack("up", timeout=900, check=False)
-    assert said.code != 0
-    assert "bad-gpu-0: stage 65-flux failed: the flux capacitor is missing" in said.out, said.out
-    # The console tells of the stage that failed once; that the head got past it is why flux could speak.
+    done = faulty.stack("up", timeout=900, check=False)
+    assert done.code != 0
+    assert "bad-gpu-0: stage 65-flux failed: the flux capacitor is missing" in done.out, done.out
+    # The console shows the message from the stage that failed once. The later stage ran, so the failed stage was
+    # repeated successfully.
     console = next(run.rglob("bad-head/console.log")).read_text(errors="replace")
     assert "stage 12-hiccup failed (attempt 1 of 3)" in console
     assert session_members(engine) == [], "plugins of the killed engine still run"

@@ -1,4 +1,4 @@
-"""An ssh server of our own on loopback, with keys made for the occasion."""
+"""An sshd on the loopback interface with newly generated keys."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from offline.values import Properties
+if TYPE_CHECKING:
+    from offline.values import Properties
 
 _SECONDS = 10
 
 
 def sshd_binary() -> str | None:
-    """Find sshd, which is usually not on a user's PATH."""
+    """Return the path of sshd, or None if it is not installed. It is usually not on PATH."""
     return shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
 @dataclass(frozen=True)
 class Sshd:
-    """An ssh server with its files in `folder`."""
+    """An sshd. Its files are in `folder`."""
 
     folder: Path
     port: int
@@ -34,11 +36,11 @@ class Sshd:
 
     @property
     def log(self) -> Path:
-        """What it says about connections."""
+        """The log file."""
         return self.folder / "log"
 
     def connection(self, **more: object) -> Properties:
-        """Return the `connection` property that reaches it, verified."""
+        """Return the `connection` property for this server, with its host key. `more` overrides properties."""
         found: Properties = {
             "host": "127.0.0.1",
             "port": float(self.port),
@@ -50,25 +52,25 @@ class Sshd:
 
     @property
     def logins(self) -> int:
-        """How many times somebody logged in."""
+        """Number of successful logins."""
         return self.log.read_text().count("Accepted publickey")
 
 
-def make_key(path: Path) -> tuple[str, str]:
+def make_key(path: Path, kind: str = "ed25519") -> tuple[str, str]:
     """Return a new private and public key."""
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", path], check=True)
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "", "-f", path], check=True)
     return path.read_text(), path.with_suffix(".pub").read_text().strip()
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return an unused port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def new_server(folder: Path) -> Sshd:
-    """Configure a server that lets the current user in with one key. It does not run yet."""
+    """Return a server that accepts one user key. The server is not started."""
     port = free_port()
     _, host_key = make_key(folder / "host")
     private, public = make_key(folder / "user")
@@ -76,18 +78,18 @@ def new_server(folder: Path) -> Sshd:
     (folder / "config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\n"
         "StrictModes no\nUsePAM no\nPidFile none\nSubsystem sftp internal-sftp\n"
-        "SetEnv SHLVL=1\n"  # bash then leaves the start-up file alone, which may be slow
+        "SetEnv SHLVL=1\n"  # with it, bash skips its startup file, which can be slow
     )
     return Sshd(folder, port, private, host_key)
 
 
 @contextmanager
 def running(server: Sshd) -> Iterator[Sshd]:
-    """Run a server in the foreground of its folder, and end it."""
+    """Run a server until the `with` block ends."""
     binary = sshd_binary()
     assert binary
     if os.getuid() == 0:
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd demands it
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd requires it
     # With `-E log`, the process of each connection opens the log by name, and may create it again after the folder has
     # been removed.
     with server.log.open("ab") as log:

@@ -1,4 +1,4 @@
-"""A plugin served in this process, and the engine's end of it: what Pulumi sends, and the log that it would show."""
+"""The command plugin in the test process, and an engine that sends requests and stores log messages."""
 
 from __future__ import annotations
 
@@ -13,30 +13,27 @@ import pytest
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc, provider_pb2, provider_pb2_grpc
 
-from offline.command.link import Links
-from offline.command.plugin import provider
+from offline.command.plugin import CommandProvider, new_runner
 from offline.engine import EngineLog
 from offline.stopping import Stop
 from offline.values import MARK, SECRET, Properties, Value, from_struct, to_struct
 
 REMOTE = "command:remote:Command"
-LOCAL = "command:local:Command"
-COPY = "command:remote:CopyToRemote"
 _SECONDS = 20
 
 
 def urn(token: str) -> str:
-    """Return the URN of a resource named `it`, inside a component."""
+    """Return the URN of a resource named `it` in a component."""
     return f"urn:pulumi:stack::project::trainyard:index:Part${token}::it"
 
 
 def hidden(value: Value) -> Value:
-    """Return a value as the engine marks it secret."""
+    """Return the value as a secret in the engine's format."""
     return {MARK: SECRET, "value": value}
 
 
 class Engine(engine_pb2_grpc.EngineServicer):
-    """Keeps what the plugin logs."""
+    """Stores log messages from the plugin."""
 
     def __init__(self) -> None:
         self.requests: list[engine_pb2.LogRequest] = []
@@ -50,30 +47,30 @@ class Engine(engine_pb2_grpc.EngineServicer):
 
     @property
     def lines(self) -> list[str]:
-        """What was logged so far."""
+        """Text of all log messages."""
         return [request.message for request in self.requests]
 
     def wait_for(self, line: str) -> None:
-        """Wait until a line that contains this was logged."""
+        """Wait for a log message that contains `line`."""
         with self._changed:
             assert self._changed.wait_for(lambda: any(line in found for found in self.lines), _SECONDS), self.lines
 
 
 class Plugin:
-    """Calls a provider over gRPC, with properties as plain Python values."""
+    """Sends requests to a plugin, with properties as Python values."""
 
     def __init__(self, port: int, engine: Engine) -> None:
         self.stub = provider_pb2_grpc.ResourceProviderStub(grpc.insecure_channel(f"127.0.0.1:{port}"))
         self.engine = engine
 
     def check(self, token: str, inputs: Mapping[str, Value]) -> tuple[Properties, dict[str, str]]:
-        """Return the checked inputs and the reasons by property."""
+        """Return the checked inputs, and the reason for each failure by property."""
         request = provider_pb2.CheckRequest(urn=urn(token), news=to_struct(inputs))
         answer = self.stub.Check(request, timeout=_SECONDS)
         return from_struct(answer.inputs), {failure.property: failure.reason for failure in answer.failures}
 
     def diff(self, token: str, old: Mapping[str, Value], new: Mapping[str, Value]) -> provider_pb2.DiffResponse:
-        """Ask what a change of inputs means."""
+        """Return the diff between two sets of inputs."""
         request = provider_pb2.DiffRequest(
             id="it1", urn=urn(token), olds=to_struct(old), old_inputs=to_struct(old), news=to_struct(new)
         )
@@ -83,7 +80,7 @@ class Plugin:
     def create(
         self, token: str, inputs: Mapping[str, Value], *, preview: bool = False, timeout: float = 0
     ) -> tuple[str, Properties]:
-        """Return the id and the outputs."""
+        """Create a resource and return its id and outputs."""
         request = provider_pb2.CreateRequest(
             urn=urn(token), properties=to_struct(inputs), preview=preview, timeout=timeout
         )
@@ -91,23 +88,23 @@ class Plugin:
         return answer.id, from_struct(answer.properties)
 
     def update(self, token: str, state: Properties, inputs: Properties, *, preview: bool = False) -> Properties:
-        """Return the new outputs."""
+        """Update a resource and return its new outputs."""
         request = provider_pb2.UpdateRequest(
             id="it1", urn=urn(token), olds=to_struct(state), news=to_struct(inputs), preview=preview
         )
         return from_struct(self.stub.Update(request, timeout=_SECONDS).properties)
 
     def delete(self, token: str, state: Properties) -> None:
-        """Delete what has this state."""
+        """Delete the resource that has this state."""
         request = provider_pb2.DeleteRequest(id="it1", urn=urn(token), properties=to_struct(state))
         self.stub.Delete(request, timeout=_SECONDS)
 
     def cancel(self) -> None:
-        """Do what the engine does on Ctrl-C."""
+        """Cancel running operations, as the engine does after Ctrl-C."""
         self.stub.Cancel(empty_pb2.Empty(), timeout=_SECONDS)
 
     def failure(self, call: Any) -> str:
-        """Return the message that a call ends with. Fails when it succeeds."""
+        """Return the error message from a call, which must fail."""
         with pytest.raises(grpc.RpcError) as caught:
             call()
         problem: Any = caught.value
@@ -116,20 +113,20 @@ class Plugin:
 
 @contextmanager
 def serving() -> Iterator[Plugin]:
-    """Serve the command plugin and an engine, and end both."""
-    engine, stop, links = Engine(), Stop(), Links()
+    """Serve a command plugin and an engine until the `with` block ends."""
+    engine, stop, runner = Engine(), Stop(), new_runner()
     engine_server, plugin_server = (grpc.server(ThreadPoolExecutor(32)) for _ in range(2))
     engine_pb2_grpc.add_EngineServicer_to_server(engine, engine_server)
     engine_port = engine_server.add_insecure_port("127.0.0.1:0")
     engine_server.start()
-    made = provider(EngineLog(f"127.0.0.1:{engine_port}"), stop, links)
-    provider_pb2_grpc.add_ResourceProviderServicer_to_server(made, plugin_server)
+    provider = CommandProvider(runner, EngineLog(f"127.0.0.1:{engine_port}"), stop)
+    provider_pb2_grpc.add_ResourceProviderServicer_to_server(provider, plugin_server)
     port = plugin_server.add_insecure_port("127.0.0.1:0")
     plugin_server.start()
     try:
         yield Plugin(port, engine)
     finally:
         stop.finish(3)
-        links.close()
+        runner.close()
         plugin_server.stop(None)
         engine_server.stop(None)

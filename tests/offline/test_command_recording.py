@@ -1,4 +1,4 @@
-"""Commands for simulated machines: noted without their secrets, and never run."""
+"""Commands for simulated machines are recorded without secrets and are never executed."""
 
 from __future__ import annotations
 
@@ -9,44 +9,51 @@ from typing import Any
 
 import pytest
 
-from offline.values import MARK, Properties, reveal
-from tests.offline.plugin import COPY, LOCAL, REMOTE, Plugin, hidden, serving
+from offline.values import Properties, reveal
+from tests.offline.plugin import REMOTE, Plugin, hidden, serving
 
-HERE: dict[str, Any] = {"host": "203.0.113.7", "user": "ops", "privateKey": "the private key"}
+CONNECTION: dict[str, Any] = {"host": "203.0.113.7", "user": "ops", "privateKey": "the private key"}
 
 
 @pytest.fixture
 def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugin]:
-    """The plugin, told that machines are simulated."""
+    """A plugin that records commands."""
     monkeypatch.setenv("TRAINYARD_OFFLINE", str(tmp_path))
     monkeypatch.setenv("TRAINYARD_OFFLINE_COMMANDS", "record")
     with serving() as found:
         yield found
 
 
-def _notes(folder: Path) -> list[dict[str, Any]]:
+def _records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "stack" / "commands.jsonl").read_text().splitlines()]
 
 
-def test_a_command_is_noted_and_answered(recorder: Plugin, tmp_path: Path) -> None:
-    inputs = {"connection": hidden(HERE), "create": "sudo trainyard-gate", "stdin": hidden("munge"), "delete": "bye"}
+def test_commands_are_recorded(recorder: Plugin, tmp_path: Path) -> None:
+    inputs = {
+        "connection": hidden(CONNECTION),
+        "create": "sudo trainyard-gate",
+        "stdin": hidden("munge"),
+        "delete": "bye",
+    }
     _, outputs = recorder.create(REMOTE, inputs)
-    assert reveal(outputs["stdout"]) == "offline: no node was asked; nothing is ready"
+    assert reveal(outputs["stdout"]) == "offline: no machine was checked; nothing is ready"
     recorder.delete(REMOTE, outputs)
-    made, gone = _notes(tmp_path)
-    assert (made["host"], made["user"], made["command"], made["stdin_bytes"]) == (
-        "203.0.113.7",
-        "ops",
-        "sudo trainyard-gate",
-        5,
-    )
-    assert gone["command"] == "bye"
+    created, deleted = _records(tmp_path)
+    found = [created[key] for key in ("host", "user", "command", "stdin_bytes")]
+    assert found == ["203.0.113.7", "ops", "sudo trainyard-gate", 5]
+    assert deleted["command"] == "bye"
 
 
-def test_no_secret_is_noted(recorder: Plugin, tmp_path: Path) -> None:
+def test_a_recorded_command_does_not_run(recorder: Plugin, tmp_path: Path) -> None:
+    _, outputs = recorder.create(REMOTE, {"connection": hidden(CONNECTION), "create": f"touch {tmp_path}/made"})
+    assert outputs["stdout"] == "offline"
+    assert not (tmp_path / "made").exists()
+
+
+def test_no_secret_is_recorded(recorder: Plugin, tmp_path: Path) -> None:
     environment: Properties = {"TOKEN": hidden("hush")}
     inputs: Properties = {
-        "connection": hidden(HERE),
+        "connection": hidden(CONNECTION),
         "create": hidden("echo hush"),
         "stdin": hidden("hush"),
         "environment": environment,
@@ -55,17 +62,5 @@ def test_no_secret_is_noted(recorder: Plugin, tmp_path: Path) -> None:
     text = (tmp_path / "stack" / "commands.jsonl").read_text()
     assert "hush" not in text
     assert "private key" not in text
-    (note,) = _notes(tmp_path)
-    assert (note["command"], note["environment"]) == ("(secret)", ["TOKEN"])
-
-
-def test_local_commands_and_copies_do_nothing_either(recorder: Plugin, tmp_path: Path) -> None:
-    recorder.create(LOCAL, {"create": f"touch {tmp_path}/made"})
-    recorder.create(
-        COPY, {"connection": hidden(HERE), "remotePath": "/etc/x", "source": {MARK: "asset", "text": "hush"}}
-    )
-    assert not (tmp_path / "made").exists()
-    ran, copied = _notes(tmp_path)
-    assert ran["command"].startswith("touch")
-    assert copied["copy_to"] == "/etc/x"
-    assert "hush" not in json.dumps(copied)
+    (found,) = _records(tmp_path)
+    assert (found["command"], found["environment"]) == ("(secret)", ["TOKEN"])

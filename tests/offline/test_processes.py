@@ -1,4 +1,4 @@
-"""Tests of the check whether another process still runs."""
+"""The check whether another process is still running."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from offline.processes import is_running
 
 ROOT = Path(__file__).parents[2]
-CODE = ("components", "jobs", "offline", "tools")
+CODE = ("components", "yard", "offline", "tools")
 
 
 def test_a_live_process_runs() -> None:
@@ -20,7 +20,7 @@ def test_a_live_process_runs() -> None:
 
 def test_a_zombie_does_not_run() -> None:
     child = subprocess.Popen(["true"])
-    # WNOWAIT leaves the child as a zombie.
+    # With WNOWAIT, the child process remains a zombie.
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     os.kill(child.pid, 0)
     assert not is_running(child.pid)
@@ -34,7 +34,7 @@ def test_a_reaped_process_does_not_run() -> None:
 
 
 @pytest.mark.parametrize("folder", CODE)
-def test_no_code_takes_a_zombie_for_a_live_process(folder: str) -> None:
+def test_no_code_checks_processes_with_signal_zero(folder: str) -> None:
     signal_zero = ("os.kill(", ", 0)")
     lines = [
         f"{file.relative_to(ROOT)}:{number}"

@@ -1,4 +1,4 @@
-"""Property values and what differs between them."""
+"""Property values, and differences between them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from offline.values import ASSET, MARK, UNKNOWN, Properties, from_struct, reveal
 from tests.offline.plugin import hidden
 
 
-def test_properties_survive_the_wire() -> None:
+def test_properties_can_be_sent_and_received() -> None:
     properties: Properties = {
         "text": "a",
         "number": 1.5,
@@ -24,7 +24,7 @@ def test_a_secret_is_marked_once() -> None:
     assert secret(secret("a")) == hidden("a")
 
 
-def test_reveal_takes_marks_off_at_any_depth() -> None:
+def test_reveal_removes_marks_at_any_depth() -> None:
     assert reveal(hidden({"a": [hidden("b")], "c": hidden(hidden(1.0))})) == {"a": ["b"], "c": 1.0}
 
 

@@ -1,4 +1,4 @@
-""".ci/run's verdict and closing line, with a `make` that only says what a real one would."""
+"""Exit code and last output line of .ci/run, with a fake `make` that prints pytest summary lines."""
 
 from __future__ import annotations
 

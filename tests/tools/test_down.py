@@ -1,4 +1,4 @@
-"""What `make down` clears of Pulumi's own files, and what it keeps while another stack needs it."""
+"""`make down` removes Pulumi's state files."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from tools import down
+from yard.contract import checkout
 
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state folder as it is after a stack's removal."""
-    monkeypatch.setattr(down, "STATE", tmp_path)
+    """A state folder with the files that remain after a stack is removed."""
+    monkeypatch.setattr(checkout, "state", lambda: tmp_path)
     for folder in (
         "state/.pulumi/stacks/trainyard",
         "state/.pulumi/backups",
@@ -24,13 +25,13 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_nothing_stays_after_the_last_stack(state: Path) -> None:
+def test_state_is_removed_after_the_last_stack(state: Path) -> None:
     down.remove_empty_state()
     assert not (state / "state/.pulumi").exists()
     assert [path.name for path in (state / "pulumi-home").iterdir()] == ["plugins"]
 
 
-def test_state_of_another_stack_stays(state: Path) -> None:
+def test_state_of_another_stack_is_kept(state: Path) -> None:
     other = state / "state/.pulumi/stacks/trainyard/azure-h100.json"
     other.write_text("{}")
     down.remove_empty_state()

@@ -1,4 +1,4 @@
-"""Set-up's decisions, asked of the shell functions themselves; a whole second set-up, in a copy of the checkout."""
+"""Functions in the set-up scripts, and a complete second set-up in a copy of the checkout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTS = ("common", "system", "python", "pulumi", "plugins", "env")
 def shell(
     script: str, root: Path = ROOT, user: int | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a line with set-up's functions loaded, as tools/setup.sh loads them."""
+    """Run a shell script after sourcing the files in tools/setup."""
     load = "".join(f"source {ROOT}/tools/setup/{part}.sh; " for part in PARTS)
     return subprocess.run(
         ["/bin/bash", "-c", f"set -euo pipefail; root='{root}'; {load}{script}"],
@@ -33,7 +33,7 @@ def shell(
 
 
 def put_pulumi(folder: Path, version: str) -> Path:
-    """Write a program that answers `pulumi version`."""
+    """Write a fake pulumi that prints the given version."""
     folder.mkdir(parents=True)
     program = folder / "pulumi"
     program.write_text(f"#!/bin/sh\necho v{version}\n")
@@ -48,14 +48,14 @@ def test_versions_compare_by_number(have: str, want: str, enough: int) -> None:
     assert shell(f"version_at_least {have} {want}").returncode == enough
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become the user without rights that this is about")
-def test_without_root_and_sudo_says_what_to_install() -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a process as another user")
+def test_missing_packages_are_printed_without_root_and_sudo() -> None:
     done = shell("require_root_for qemu-utils vde2", user=65534, PATH="/nonexistent")
     assert done.returncode == 1
     assert "apt-get install --no-install-recommends qemu-utils vde2" in done.stderr
 
 
-def test_own_pulumi_is_taken_when_new_enough(tmp_path: Path) -> None:
+def test_pulumi_on_path_is_used_if_new_enough(tmp_path: Path) -> None:
     put_pulumi(tmp_path / "old", "3.100.0")
     put_pulumi(tmp_path / "new", "3.260.1")
     path = f"{tmp_path}/old:{tmp_path}/new:/usr/bin:/bin"
@@ -63,7 +63,7 @@ def test_own_pulumi_is_taken_when_new_enough(tmp_path: Path) -> None:
     assert done.stdout.strip() == f"path {tmp_path}/new"
 
 
-def test_link_to_our_own_build_is_not_the_users_pulumi(tmp_path: Path) -> None:
+def test_link_to_a_cached_build_is_not_the_users_pulumi(tmp_path: Path) -> None:
     program = put_pulumi(tmp_path / "cache" / "pulumi" / "x", "3.260.1")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "pulumi").symlink_to(program)
@@ -73,12 +73,12 @@ def test_link_to_our_own_build_is_not_the_users_pulumi(tmp_path: Path) -> None:
         PATH=f"{tmp_path}/bin:/usr/bin:/bin",
         TRAINYARD_CACHE=f"{tmp_path}/cache",
     )
-    # The tools/pulumi folder of this root is absent, so that no build of it can be there either.
+    # This root has no tools/pulumi folder and therefore no cached build.
     assert done.stdout.strip() != "path"
 
 
 @pytest.mark.parametrize(("keep", "backend"), [("", "file://{root}/.trainyard/state"), ("1", "s3://mine")])
-def test_env_file_lets_the_users_pulumi_win_only_when_asked(tmp_path: Path, keep: str, backend: str) -> None:
+def test_env_file_keeps_the_users_backend_only_on_request(tmp_path: Path, keep: str, backend: str) -> None:
     root = tmp_path / "with a space"
     root.mkdir()
     script = 'make_state; echo stand-in >"$state/command-plugin"; write_env; source "$state/env.sh"; '
@@ -91,22 +91,23 @@ def test_env_file_lets_the_users_pulumi_win_only_when_asked(tmp_path: Path, keep
     assert done.stdout.splitlines() == [backend.format(root=root), "600"], done.stderr
 
 
-def test_lock_is_pinned_by_hash_and_names_no_server() -> None:
+def test_requirements_have_hashes_and_no_server() -> None:
     assert "://" not in LOCK
     entries = re.split(r"\n(?=\S)", LOCK.strip())
     assert [entry.splitlines()[0] for entry in entries if "--hash=sha256:" not in entry] == []
 
 
-def test_lock_holds_every_package_of_pyproject() -> None:
+def test_requirements_contain_all_packages_of_pyproject() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = project["project"]["dependencies"] + project["dependency-groups"]["dev"]
+    extras = project["project"]["optional-dependencies"]
+    wanted = project["project"]["dependencies"] + extras["cluster"] + project["dependency-groups"]["dev"]
     names = {re.split(r"[=<>~ ]", want)[0].lower() for want in wanted if isinstance(want, str)}
     assert names - set(re.findall(r"(?m)^([a-z0-9-]+)==", LOCK)) == set()
 
 
 @pytest.mark.skipif(not (ROOT / ".trainyard" / "env.sh").exists(), reason="needs a finished set-up (make setup)")
-def test_second_set_up_does_nothing_and_leaves_git_clean(tmp_path: Path) -> None:
-    """A copy of the checkout that shares the caches: nothing to install the first time, nothing to do the second."""
+def test_second_set_up_changes_nothing(tmp_path: Path) -> None:
+    """The copy shares the caches with this checkout, so its first run does not install anything either."""
     copy = tmp_path / "checkout"
     shutil.copytree(ROOT / "tools", copy / "tools")
     for name in ("requirements.lock", "pyproject.toml", ".gitignore"):
@@ -123,16 +124,16 @@ def test_second_set_up_does_nothing_and_leaves_git_clean(tmp_path: Path) -> None
     assert ": started" not in second.stdout, first.stdout + second.stdout
     assert (copy / ".trainyard" / "passphrase").read_text() == passphrase
     status = subprocess.run(["git", "status", "--porcelain"], cwd=copy, capture_output=True, text=True, check=True)
-    assert status.stdout.strip() in ("", "?? .venv"), "a link named .venv is no folder, so .gitignore's rule misses it"
+    assert status.stdout.strip() in ("", "?? .venv"), ".gitignore does not match .venv if .venv is a symbolic link"
 
 
 @pytest.mark.parametrize("hash_is_right", [True, False])
-def test_the_official_cli_is_verified_before_use(hash_is_right: bool, tmp_path: Path) -> None:
+def test_official_cli_is_verified_before_use(hash_is_right: bool, tmp_path: Path) -> None:
     put_pulumi(tmp_path / "made" / "pulumi", "3.259.0")
     subprocess.run(["tar", "-czf", tmp_path / "archive", "-C", tmp_path / "made", "pulumi"], check=True)
     programs = tmp_path / "programs"
     programs.mkdir()
-    # The last argument of curl is the file that it writes.
+    # The last argument of curl is the output file.
     (programs / "curl").write_text(f'#!/bin/sh\nfor last; do :; done\ncp {tmp_path}/archive "$last"\n')
     (programs / "curl").chmod(0o755)
     digest = hashlib.sha256((tmp_path / "archive").read_bytes()).hexdigest() if hash_is_right else "0" * 64
@@ -148,10 +149,11 @@ def test_the_official_cli_is_verified_before_use(hash_is_right: bool, tmp_path: 
         assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
 
 
-def test_the_official_cli_installs_the_locked_packages() -> None:
+def test_official_cli_installs_the_locked_packages() -> None:
     # Without this file, `pulumi up` in a fresh clone creates an empty virtual environment.
     lines = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
     assert lines == ["-r requirements.lock"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    names = [re.split(r"[=<>\[ ]", line)[0] for line in project["dependencies"]]
+    wanted = project["dependencies"] + project["optional-dependencies"]["cluster"]
+    names = [re.split(r"[=<>\[ ]", line)[0] for line in wanted]
     assert [name for name in names if not re.search(rf"(?m)^{re.escape(name)}==", LOCK)] == []

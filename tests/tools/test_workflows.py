@@ -1,10 +1,11 @@
-"""What runs on GitHub: every stack is seen, nobody may do more than needed, and actions are pinned by commit."""
+"""GitHub workflows: permissions, pinned actions, credentials, and previews of all stacks."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from jobs.preview.markdown import LONGEST, MARKER
+from yard.preview.markdown import LONGEST, MARKER
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))
@@ -33,29 +34,29 @@ LONG_LIVED = ("ARM_CLIENT_SECRET", "GOOGLE_CREDENTIALS", "PULUMI_ACCESS_TOKEN")
 STACKS = sorted(file.name.split(".")[1] for file in (ROOT / "stacks").glob("Pulumi.*.yaml"))
 
 
-def test_the_workflows_that_there_must_be() -> None:
+def test_expected_workflows_exist() -> None:
     assert {"check", "preview", "preview-comment"} <= set(WORKFLOWS)
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
-def test_a_token_may_read_and_no_more(name: str) -> None:
+def test_tokens_are_read_only_with_listed_exceptions(name: str) -> None:
     content = WORKFLOWS[name]
-    # YAML reads the key `on` as true.
-    assert "pull_request_target" not in content[True], "it would run a fork's code with our token"
+    # YAML parses the key `on` as true.
+    assert "pull_request_target" not in content[True], "it would run code from a fork with this repository's token"
     assert content["permissions"] in ({}, {"contents": "read"})
     granted = {key: level for job in content["jobs"].values() for key, level in job.get("permissions", {}).items()}
     assert {(name, key) for key, level in granted.items() if level != "read"} <= MAY_WRITE
 
 
 @pytest.mark.parametrize(("workflow", "job"), JOBS)
-def test_a_job_ends(workflow: str, job: dict[str, Any]) -> None:
+def test_every_job_has_a_timeout(workflow: str, job: dict[str, Any]) -> None:
     assert job["timeout-minutes"] <= 30
     assert job["runs-on"] == "ubuntu-24.04"
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_step_runs_no_text_of_a_stranger(step: dict[str, Any]) -> None:
-    assert "${{" not in step.get("run", ""), "hand it over in env: it may hold shell code"
+def test_steps_run_no_untrusted_text_or_unpinned_action(step: dict[str, Any]) -> None:
+    assert "${{" not in step.get("run", ""), "pass it in env, because it may contain shell code"
     if "uses" in step:
         assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", step["uses"])
     if step.get("uses", "").startswith("actions/checkout@"):
@@ -63,13 +64,13 @@ def test_a_step_runs_no_text_of_a_stranger(step: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_pinned_action_says_its_version(file: Path) -> None:
+def test_pinned_actions_have_a_version_comment(file: Path) -> None:
     for line in file.read_text().splitlines():
         if "uses:" in line:
             assert re.search(r"@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
 
 
-def test_whoever_may_write_runs_nothing_of_a_pull_request() -> None:
+def test_comment_workflow_runs_no_code_of_a_pull_request() -> None:
     comment = WORKFLOWS["preview-comment"]
     assert list(comment[True]) == ["workflow_run"]
     assert comment[True]["workflow_run"]["workflows"] == [WORKFLOWS["preview"]["name"]]
@@ -77,17 +78,17 @@ def test_whoever_may_write_runs_nothing_of_a_pull_request() -> None:
     assert ["ref" in step["with"] or "repository" in step["with"] for step in checkouts] == [False]
 
 
-def test_no_stack_is_forgotten() -> None:
+def test_all_stacks_are_previewed() -> None:
     jobs = WORKFLOWS["preview"]["jobs"]
-    said = subprocess.run([ROOT / "tools/ci/stacks.sh"], capture_output=True, text=True, check=True).stdout
-    key, _, value = said.strip().partition("=")
+    output = subprocess.run([ROOT / "tools/ci/stacks.sh"], capture_output=True, text=True, check=True).stdout
+    key, _, value = output.strip().partition("=")
     assert json.loads(value) == STACKS
     assert jobs["offline"]["outputs"] == {"stacks": f"${{{{ steps.stacks.outputs.{key} }}}}"}
     assert jobs["live"]["strategy"]["matrix"] == {"stack": "${{ fromJSON(needs.offline.outputs.stacks) }}"}
     assert any("yard preview --all --offline" in step.get("run", "") for step in jobs["offline"]["steps"])
 
 
-def test_credentials_are_for_our_own_branches() -> None:
+def test_only_branches_of_this_repository_get_credentials() -> None:
     jobs = WORKFLOWS["preview"]["jobs"]
     assert "secrets." not in json.dumps(jobs["offline"])
     assert "head.repo.full_name == github.repository" in jobs["live"]["if"]
@@ -104,13 +105,49 @@ def test_no_workflow_uses_a_long_lived_cloud_key(file: Path) -> None:
     assert not [name for name in LONG_LIVED if f"secrets.{name}" in file.read_text()]
 
 
-def test_a_live_preview_creates_no_stack() -> None:
+def test_live_preview_creates_no_stack() -> None:
     assert "upsert" not in json.dumps(WORKFLOWS["preview"])
+
+
+def zizmor(*inputs: str) -> subprocess.CompletedProcess[str]:
+    """Run zizmor with the options from tools/check.sh, but with progress on stderr. `inputs` replaces the input
+    files."""
+    (line,) = (line for line in (ROOT / "tools/check.sh").read_text().splitlines() if line.startswith("start zizmor "))
+    words = [word for word in shlex.split(line)[1:] if word != "--quiet"]
+    options = [word for word in words if not word.startswith(".github/")]
+    command = [*options, *inputs] if inputs else words
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_check_runs_zizmor_over_every_workflow() -> None:
+    done = zizmor()
+    assert done.returncode == 0, done.stdout
+    completed = re.findall(r"completed (\S+)", done.stderr)
+    assert sorted(completed) == sorted(f".github/{name}" for name in ["dependabot.yml", *_relative(FILES)])
+
+
+def test_zizmor_rejects_an_unpinned_action(tmp_path: Path) -> None:
+    job = {"runs-on": "ubuntu-24.04", "steps": [{"uses": "actions/checkout@v5"}]}
+    (tmp_path / "bad.yml").write_text(yaml.safe_dump({"on": "push", "jobs": {"job": job}}))
+    done = zizmor(str(tmp_path / "bad.yml"))
+    assert done.returncode != 0
+    assert "unpinned-uses" in done.stdout
+
+
+def test_zizmor_ignores_only_the_trigger_of_the_comment() -> None:
+    rules = yaml.safe_load((ROOT / ".github" / "zizmor.yml").read_text())["rules"]
+    assert {name: rule["ignore"] for name, rule in rules.items() if "ignore" in rule} == {
+        "dangerous-triggers": ["preview-comment.yml"]
+    }
+
+
+def _relative(files: list[Path]) -> list[str]:
+    return [file.relative_to(ROOT / ".github").as_posix() for file in files]
 
 
 @pytest.fixture
 def gh(tmp_path: Path) -> Path:
-    """A gh that notes its calls, hands over the file `preview.md` and answers with the files pulls and comments."""
+    """A fake `gh` that logs its calls, copies preview.md, and prints the files `pulls` and `comments`."""
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "gh").write_text(
@@ -139,7 +176,7 @@ def comment(notes: Path) -> tuple[int, list[str]]:
     return done.returncode, (notes / "calls").read_text().splitlines()
 
 
-def test_the_first_comment_and_the_next(gh: Path) -> None:
+def test_comment_is_created_and_then_updated(gh: Path) -> None:
     code, calls = comment(gh)
     assert code == 0
     assert "head=o:b; touch x" in calls[1]
@@ -154,7 +191,7 @@ def test_the_first_comment_and_the_next(gh: Path) -> None:
     assert "--method PATCH repos/{owner}/{repo}/issues/comments/42 -F body=@" in calls[-1]
 
 
-def test_a_pull_request_that_moved_on_gets_none(gh: Path) -> None:
+def test_pull_request_with_newer_commits_gets_no_comment(gh: Path) -> None:
     (gh / "pulls").write_text("")
     code, calls = comment(gh)
     assert code == 0
@@ -162,7 +199,7 @@ def test_a_pull_request_that_moved_on_gets_none(gh: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "words", f"{MARKER}\n" + "x" * 66_000, None])
-def test_what_is_no_preview_is_not_posted(gh: Path, text: str | None) -> None:
+def test_only_a_valid_preview_is_posted(gh: Path, text: str | None) -> None:
     if text is None:
         (gh / "preview.md").unlink()
     else:

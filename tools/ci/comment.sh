@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Posts the preview of a workflow run as the one comment of its pull request, and replaces the earlier comment.
-# Environment: GH_TOKEN and GH_REPO for gh; RUN, OWNER, BRANCH and COMMIT of the run that made the preview.
+# Posts the preview from a workflow run as a comment on its pull request, or updates the existing comment.
+# Environment: GH_TOKEN and GH_REPO for gh; RUN, OWNER, BRANCH and COMMIT for the workflow run.
 set -euo pipefail
 
 marker='<!-- trainyard-preview -->'
-# The longest comment that GitHub accepts, less the note below.
+# The maximum length of a GitHub comment, minus space for the note below.
 longest=65436
 note='_The code of this pull request computed the preview. Nobody has verified it._'
 folder=$(mktemp -d)
@@ -12,9 +12,9 @@ trap 'rm -rf "$folder"' EXIT
 
 gh run download "$RUN" --name preview --dir "$folder"
 text=$folder/preview.md
-# The text comes from a run of the pull request's own code, so only a text in the form of a preview is posted.
+# Code in the pull request wrote the text, so the text is posted only if it has the format of a preview.
 if [[ ! -f $text || -L $text ]] || (($(wc -m <"$text") > longest)) || [[ $(head -n 1 "$text") != "$marker" ]]; then
-  echo "run $RUN left no preview that can be a comment" >&2
+  echo "the artifact of run $RUN is not a valid preview" >&2
   exit 1
 fi
 {
@@ -27,7 +27,7 @@ fi
 number=$(gh api --method GET 'repos/{owner}/{repo}/pulls' -f state=open -f "head=$OWNER:$BRANCH" \
   --jq "map(select(.head.sha == \"$COMMIT\"))[0].number // empty")
 if [[ -z $number ]]; then
-  echo "no open pull request ends in commit $COMMIT any more: nothing to say"
+  echo "no comment was posted, because no open pull request has the head commit $COMMIT"
   exit 0
 fi
 

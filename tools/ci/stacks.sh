@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints `stacks=["a","b"]`: every stack file's stack, as an output that a workflow's matrix can read.
+# Prints the names of all stacks as an output for a workflow's matrix: `stacks=["a","b"]`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../stacks"
 

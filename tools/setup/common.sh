@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Messages, timing and background steps for tools/setup.sh. Sourced, never run.
+# Messages, timing and background steps for tools/setup.sh, which sources this file.
 
 state=$root/.trainyard
 cache=${TRAINYARD_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/trainyard}
@@ -16,7 +16,7 @@ die() {
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# start ID TITLE FUNCTION [ARG...]: runs the step in the background, in a process group of its own.
+# start ID TITLE FUNCTION [ARG...]: runs the step in the background, in a separate process group.
 start() {
   local id=$1 title=$2
   shift 2
@@ -28,7 +28,7 @@ start() {
   set +m
 }
 
-# await ID...: returns when these steps have ended, with a line each; a failed step ends the set-up.
+# await ID...: waits until these steps have ended and prints a line for each. A failed step ends the set-up.
 await() {
   local id
   for id in "$@"; do
@@ -43,7 +43,7 @@ await() {
   done
 }
 
-# Every 20 s, what still runs and the last thing it said, so that a long build does not look like a hang.
+# until_ended ID: waits for a step. Prints the running steps and their last lines every 20 s.
 until_ended() {
   local pid=${step_pid[$1]} waited=0
   while kill -0 "$pid" 2>/dev/null; do
@@ -67,12 +67,12 @@ step_failed() {
   say "${step_title[$1]}: FAILED. The end of $log:" >&2
   tail -n 25 "$log" | sed 's/^/    /' >&2
   if grep -qiE 'could not resolve|temporary failure|connection (refused|timed out)|network is unreachable|no such host|unable to fetch|TLS handshake timeout|Max retries' "$log"; then
-    say "This looks like the network: a package server did not answer. Check the connection, or the proxy settings of apt, pip or go, and run it again; finished steps are kept." >&2
+    say "A package server did not respond. Fix: check the network connection and the proxy settings for apt, pip and go, then run it again. Finished steps are not repeated." >&2
   fi
   exit 1
 }
 
-# Ends every step still running, with all it started.
+# Ends all running steps with their child processes.
 stop_steps() {
   local pid
   for pid in "${step_pid[@]}"; do
@@ -84,5 +84,5 @@ stop_steps() {
   step_pid=()
 }
 
-# version_at_least HAVE WANT: compares dotted versions.
+# version_at_least VERSION MINIMUM: compares dotted versions.
 version_at_least() { [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1) == "$2" ]]; }

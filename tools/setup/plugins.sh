@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# The pulumi-command plugin (official, else this project's stand-in) and cloud-init's schema checker.
+# The pulumi-command plugin (the official one or this project's replacement) and cloud-init's schema checker.
 
 command_version() { sed -n 's/^pulumi-command==\([0-9.]*\).*/\1/p' "$root/requirements.lock"; }
 
-# Decided once and remembered in .trainyard/command-plugin: "official VERSION" or "stand-in".
+# Writes the choice to .trainyard/command-plugin: "official VERSION" or "stand-in". Later runs use the same plugin.
 choose_command_plugin() {
   local version place
   version=$(command_version)
@@ -14,7 +14,7 @@ choose_command_plugin() {
     "$state/bin.new/pulumi" plugin install resource command "$version"; then
     echo "official $version" >"$state/command-plugin"
   else
-    # As an installed plugin of this version, the engine takes it without asking the network or warning about PATH.
+    # In this folder, the engine finds the replacement without network access and without a warning about PATH.
     mkdir -p "$place"
     ln -s "$root/offline/bin/pulumi-resource-command" "$place/"
     echo stand-in >"$state/command-plugin"
@@ -23,7 +23,7 @@ choose_command_plugin() {
 
 describe_command_plugin() {
   if [[ $(cat "$state/command-plugin") == stand-in ]]; then
-    say "pulumi-command: the project's stand-in, since the official plugin cannot be installed here (to try again: rm .trainyard/command-plugin)"
+    say "pulumi-command: the project's replacement, because the official plugin cannot be installed (to try again: rm .trainyard/command-plugin)"
   else
     say "pulumi-command: $(cat "$state/command-plugin")"
   fi
@@ -31,7 +31,7 @@ describe_command_plugin() {
 
 cloud_init_dir=$cache/cloud-init
 
-# Not fatal: only the tests of rendered user-data use it, and they say so when it is absent.
+# A failure does not end the set-up, because only user-data tests need the checker, and they are skipped without it.
 fetch_cloud_init() {
   [[ -d $cloud_init_dir/cloudinit ]] && return
   (cd "$root" && "$venv/bin/python" -m tools.cloud_init "$cloud_init_dir") || echo "not available"
@@ -47,6 +47,6 @@ describe_cloud_init() {
   if [[ -d $cloud_init_dir/cloudinit ]]; then
     say "cloud-init schema checker: $cloud_init_dir (unpacked, not installed)"
   else
-    say "cloud-init schema checker: could not be fetched; the schema tests will be skipped (see $logs/setup-cloud-init.log)"
+    say "cloud-init schema checker: not available; tests that need it are skipped (see $logs/setup-cloud-init.log)"
   fi
 }

@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# The Pulumi CLI: the one on PATH, else the official release, else built from its Go modules.
+# The Pulumi CLI: from PATH, otherwise from the official release, otherwise built from its Go modules.
 
-pulumi_oldest=3.250.0   # the oldest CLI this project was run with; also the one built here
-# The official release, and the SHA-256 of its archives.
+pulumi_oldest=3.250.0   # the oldest CLI that this project was run with, and the version that is built
+# The version of the official release, and the SHA-256 of its archives.
 # Source: pulumi/homebrew-tap at 51fb494f, Formula/pulumi.rb, 2026-08-20.
 pulumi_official=3.259.0
 pulumi_sha256_x64=94ba357acac23d01474084c4b00098dc0f7bc70ce13f34c777459254a5f718e5
 pulumi_sha256_arm64=edc8327463a72160bb36cf82cf5062da9c8a244290a706d9980988e7bf486853
-pulumi_host=3.79.0      # the last sdk/v3 tag with the Python language host inside
-go_wanted=1.25.11       # what tools/pulumi/cli/go.mod asks for
+pulumi_host=3.79.0      # the last sdk/v3 tag that contains the Python language host
+go_wanted=1.25.11       # the version in tools/pulumi/cli/go.mod
 pulumi_choice=          # set by choose_pulumi: path | official | built | none
 pulumi_dir=             # its folder
 
@@ -18,7 +18,8 @@ pulumi_built_dir() {
   printf '%s/pulumi/%s-%s-%s' "$cache" "$pulumi_oldest" "$(uname -m)" "$hash"
 }
 
-# The user's own CLI: on PATH, not one of this project's, and new enough. Prints the folder it really lies in.
+# Prints the folder that contains the user's CLI: the first CLI on PATH that is new enough and was not installed by this
+# project.
 pulumi_on_path() {
   local found
   while read -r found; do
@@ -31,7 +32,7 @@ pulumi_on_path() {
   return 1
 }
 
-# What is here already, without installing anything.
+# Sets pulumi_choice and pulumi_dir to an installed CLI. Installs nothing.
 choose_pulumi() {
   if pulumi_dir=$(pulumi_on_path); then
     pulumi_choice=path
@@ -46,7 +47,7 @@ choose_pulumi() {
 
 needs_go() { [[ $pulumi_choice == none ]] && ! installer_answers; }
 
-# Asked once a run; a network that swallows packets costs 5 s here, not a time-out each.
+# Succeeds if the Pulumi installer can be reached. Connects once per run, with a timeout of 5 s.
 installer_answers() {
   if [[ -z ${installer_answer:-} ]]; then
     installer_answer=no
@@ -58,14 +59,14 @@ installer_answers() {
 install_pulumi() {
   mkdir -p "$cache/pulumi"
   exec 8>"$cache/pulumi/lock"
-  flock 8 # another checkout may be building the same thing
+  flock 8 # another checkout may be building the same version
   choose_pulumi
   [[ $pulumi_choice == none ]] || return 0
   if installer_answers && install_official; then return; fi
   build_pulumi
 }
 
-# Prints the name and the SHA-256 of the official archive for this machine. Fails for other processors.
+# Prints the name and the SHA-256 of the official archive for this machine. Fails on unsupported processors.
 official_archive() {
   case $(uname -m) in
     x86_64) echo "pulumi-v$pulumi_official-linux-x64.tar.gz $pulumi_sha256_x64" ;;
@@ -74,7 +75,7 @@ official_archive() {
   esac
 }
 
-# Nothing of the archive runs before its hash was compared.
+# Verifies the archive's hash before unpacking it.
 install_official() {
   local fresh=$cache/pulumi/.official.$$ archive hash
   read -r archive hash < <(official_archive) || return 1
@@ -96,13 +97,13 @@ build_pulumi() {
   fresh=$(pulumi_built_dir).new
   rm -rf "$fresh"
   mkdir -p "$fresh"
-  # Go's own caches, kept apart so that 3 GB can go once the build is done; an interrupted build finds them again.
+  # Separate Go caches (3 GB), which are deleted after the build. A build after an interruption uses them again.
   export GOCACHE=$cache/go/build GOMODCACHE=$cache/go/mod GOFLAGS='-modcacherw -buildvcs=false' GOTOOLCHAIN=auto GOWORK=off
   go=$(find_go)
   echo "building with $("$go" version)"
   go_build "$go" host "$pulumi_host" github.com/pulumi/pulumi/sdk/v3/python/cmd/pulumi-language-python "$fresh"
   go_build "$go" cli "$pulumi_oldest" github.com/pulumi/pulumi/pkg/v3/cmd/pulumi "$fresh"
-  # The Python SDK's two launcher scripts come with the sdk module that the CLI was built from.
+  # The two launcher scripts for the Python SDK are in the CLI's sdk module.
   shims=$(cd "$root/tools/pulumi/cli" && "$go" list -m -f '{{.Dir}}' github.com/pulumi/pulumi/sdk/v3)
   install -m 755 "$shims/python/cmd/pulumi-language-python-exec" "$shims/python/dist/pulumi-resource-pulumi-python" "$fresh/"
   rm -rf "$(pulumi_built_dir)"
@@ -113,15 +114,15 @@ build_pulumi() {
 # go_build GO MODULE VERSION PACKAGE TARGET_FOLDER
 go_build() {
   local flags="-s -w -X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=$3"
-  # GOGC: less work for the compiler's collector, for memory that the virtual machines need later anyway.
+  # With GOGC=400, the compiler collects garbage less often, which is faster but uses more memory.
   (cd "$root/tools/pulumi/$2" && CGO_ENABLED=0 GOGC=400 nice -n 5 "$1" build -v -trimpath -ldflags "$flags" -o "$5/" "$4")
 }
 
-# Prints a Go that can build the CLI. From 1.21 on, Go fetches a newer toolchain by itself; an older one can still
-# fetch it as the module that it is.
+# Prints the path of a Go toolchain that can build the CLI. Go 1.21 and later download newer toolchains automatically.
+# With an older Go, this function downloads the toolchain as a module.
 find_go() {
   local have_version dir arch
-  have go || die "no Go here, and the Pulumi installer does not answer. Fix: install Go (any version) or the Pulumi CLI $pulumi_oldest or newer"
+  have go || die "Go is not installed, and the Pulumi installer does not respond. Fix: install Go (any version), or the Pulumi CLI $pulumi_oldest or newer"
   have_version=$(cd / && GOTOOLCHAIN=local go env GOVERSION | sed 's/^go//')
   if version_at_least "$have_version" 1.21; then
     command -v go
@@ -133,7 +134,7 @@ find_go() {
   printf '%s/bin/go' "$dir"
 }
 
-# .trainyard/bin names the chosen CLI's programs, so that the choice holds wherever env.sh is sourced.
+# Links the chosen CLI's programs into .trainyard/bin, which env.sh adds to PATH.
 link_pulumi() {
   local program
   rm -rf "$state/bin.new"
@@ -145,8 +146,8 @@ link_pulumi() {
 
 describe_pulumi() {
   case $pulumi_choice in
-    path) say "Pulumi CLI: the one on PATH, $pulumi_dir/pulumi" ;;
-    official) say "Pulumi CLI: the official release $pulumi_official, $pulumi_dir" ;;
+    path) say "Pulumi CLI: $pulumi_dir/pulumi from PATH" ;;
+    official) say "Pulumi CLI: official release $pulumi_official, $pulumi_dir" ;;
     built) say "Pulumi CLI: $pulumi_oldest built from its Go modules, $pulumi_dir" ;;
   esac
 }

@@ -3,7 +3,7 @@
 
 venv=$root/.venv
 
-# Prints the first Python that is 3.11 or newer and can make a virtual environment.
+# Prints the first Python that is 3.11 or newer and can create virtual environments.
 find_python() {
   local name
   for name in python3 python3.14 python3.13 python3.12 python3.11; do
@@ -15,8 +15,8 @@ find_python() {
 }
 
 python_stamp() {
-  # Of pyproject.toml only what the installed package is made of: a new test marker must not make everything anew.
-  # The place belongs to the stamp: the programs in a virtual environment name it, so it cannot be moved.
+  # The stamp includes only the part of pyproject.toml on which the installed package depends, so a new test marker does
+  # not cause the environment to be recreated. It includes the path, because a virtual environment cannot be moved.
   { cat "$root/requirements.lock"; sed '/^\[tool\.ruff/,$d' "$root/pyproject.toml"; readlink -m "$venv"; } | sha256sum | cut -d' ' -f1
 }
 
@@ -27,14 +27,14 @@ python_ready() {
 
 install_python() {
   local python pip
-  python=$(find_python) || die "no Python 3.11 or newer with venv here. Fix: install python3.11 or newer and its -venv package"
-  [[ ! -L $venv ]] || die "$venv is a link to another checkout's environment, which is out of date. Fix: run set-up there"
+  python=$(find_python) || die "no Python 3.11 or newer with venv is installed. Fix: install python3.11 or newer and its -venv package"
+  [[ ! -L $venv ]] || die "$venv is a link to the environment of another checkout and is out of date. Fix: run the set-up in that checkout"
   rm -f "$venv/.trainyard-stamp"
   "$python" -m venv --clear "$venv"
   pip=("$venv/bin/python" -m pip --disable-pip-version-check --no-input install --progress-bar off)
-  # Without --no-compile pip would spend longer compiling the cloud SDKs, most of which no stack imports.
+  # --no-compile: most modules of the cloud SDKs are never imported, so compiling all of them would waste time.
   "${pip[@]}" --no-deps --no-compile --require-hashes --only-binary :all: -r "$root/requirements.lock"
-  # A plain path entry (editable_mode=compat) keeps yard's start free of setuptools' import finder.
+  # editable_mode=compat adds a plain path entry, so yard starts without the setuptools import finder.
   "${pip[@]}" --no-deps --no-index --no-build-isolation --config-settings editable_mode=compat -e "$root"
   python_stamp >"$venv/.trainyard-stamp"
 }

@@ -1,16 +1,16 @@
 # shellcheck shell=bash
-# System packages by apt, only those that are missing.
+# Installs missing system packages with apt.
 
 system_packages=(
   qemu-system-x86 qemu-utils cloud-image-utils # the virtual machines and their seed disks
   mmdebstrap gpg uidmap e2fsprogs zstd lz4     # the golden image
-  debian-archive-keyring                       # its signatures, also on Ubuntu
+  debian-archive-keyring                       # keys of Debian's archive, also on Ubuntu
   vde2                                         # the private network between machines
-  openssh-client rsync                         # talking to nodes
-  ca-certificates curl                         # everything fetched later
+  openssh-client rsync                         # connections to nodes
+  ca-certificates curl                         # downloads
 )
 
-# Prints the packages to install, one a line. A Python that is new enough makes Debian's own unnecessary.
+# Prints the missing packages, one per line. Debian's Python package is omitted if a suitable Python is installed.
 missing_packages() {
   local wanted=("${system_packages[@]}") name installed
   if ! find_python >/dev/null; then
@@ -26,23 +26,23 @@ missing_packages() {
   done
 }
 
-# as_root COMMAND...: runs it as root, by sudo where needed.
+# as_root COMMAND...: runs a command as root, with sudo if necessary.
 as_root() {
   if [[ $EUID == 0 ]]; then "$@"; else sudo "$@"; fi
 }
 
-# Ends the set-up with what to install when nobody here may install it.
+# require_root_for PACKAGE...: if this user cannot install packages, prints the necessary command and ends the set-up.
 require_root_for() {
   [[ $EUID == 0 ]] && return
   if have sudo && { sudo -n true 2>/dev/null || { [[ -t 0 && -t 2 ]] && sudo -v; }; }; then return; fi
   say "These packages are missing, and this user may not install them (not root, no sudo):" >&2
   printf '\n    apt-get install --no-install-recommends %s\n\n' "$*" >&2
-  die "Have an administrator run that line, then run this again."
+  die "Ask an administrator to run this command, then run the set-up again."
 }
 
 install_packages() {
   export DEBIAN_FRONTEND=noninteractive
-  as_root dpkg --configure -a # mends what an interrupted run left half done
+  as_root dpkg --configure -a # completes an interrupted installation
   as_root apt-get -o DPkg::Lock::Timeout=300 update
   as_root env DEBIAN_FRONTEND=noninteractive NEEDRESTART_MODE=l \
     apt-get -o DPkg::Lock::Timeout=300 -y --no-install-recommends install "$@"

@@ -1,245 +1,174 @@
-"""The virtual network of a cluster: its subnets, who may enter, and the way out."""
+"""The virtual network of a cluster: subnets, security rules, NAT gateway and Bastion."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Network
+from typing import Any
 
 import pulumi
+from pulumi_azure_native import network
 
-from components.platforms.azure.site import Site
-from components.platforms.narrow import narrow_import
+from components.plan.plan import ClusterPlan
+from components.platforms.azure.resource_group import ResourceGroup
+from components.platforms.azure.spec import AzureSpec
 
-with narrow_import("pulumi_azure_native.network"):
-    from pulumi_azure_native.network._inputs import (
-        AddressSpaceArgs,
-        BastionHostIPConfigurationArgs,
-        DelegationArgs,
-        NatGatewaySkuArgs,
-        NetworkSecurityGroupArgs,
-        PublicIPAddressSkuArgs,
-        SecurityRuleArgs,
-        ServiceEndpointPropertiesFormatArgs,
-        SkuArgs,
-        SubResourceArgs,
-    )
-    from pulumi_azure_native.network.bastion_host import BastionHost
-    from pulumi_azure_native.network.nat_gateway import NatGateway
-    from pulumi_azure_native.network.network_security_group import NetworkSecurityGroup
-    from pulumi_azure_native.network.public_ip_address import PublicIPAddress
-    from pulumi_azure_native.network.subnet import Subnet
-    from pulumi_azure_native.network.virtual_network import VirtualNetwork
-
-_BASTION_SUBNET = "AzureBastionSubnet"
-"""Azure finds Bastion's subnet by this very name."""
+HEAD_IDLE_MINUTES = 30
+"""Idle timeout for TCP connections to the head's public address. Azure's default is 4 minutes and the maximum is 30
+(Azure blog, "New: Configurable Idle Timeout for Azure Load Balancer", read 2026-11-22)."""
 _NAT_IDLE_MINUTES = 10
-_HEAD_IDLE_MINUTES = 30
-"""Azure forgets a silent TCP connection to a public address after 4 minutes unless it is told otherwise, and 30 is its
-maximum (Azure blog, "New: Configurable Idle Timeout for Azure Load Balancer", read 2026-11-22)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkArgs:
-    """All plain values. `ssh_from`: where ssh may come from; empty for nowhere."""
-
-    cidr: IPv4Network
-    head: IPv4Address
-    ssh_from: Sequence[IPv4Network]
-    bastion: IPv4Network | None = None
-    netapp: IPv4Network | None = None
-    storage_endpoint: bool = False
-    """Whether nodes reach storage accounts from inside, without the way out."""
 
 
 class Network(pulumi.ComponentResource):
-    """One network for all nodes. ssh enters at the head only; between nodes everything is open."""
+    """The network of all nodes. The head accepts SSH from outside. Traffic between nodes is not restricted."""
 
     nodes: pulumi.Output[str]
-    """Id of the nodes' subnet. It exists with its rules and its way out, so machines may come."""
+    """Id of the nodes' subnet, to which the security rules and the NAT gateway apply."""
     netapp: pulumi.Output[str] | None = None
-    """Id of the subnet delegated to NetApp Files."""
+    """Id of the subnet that is delegated to NetApp Files, or None."""
     bastion: pulumi.Output[str] | None = None
-    """Id of the Bastion, or None if the stack has none. Its creation takes minutes, and no tunnel works before."""
+    """Id of the Bastion, or None. Tunnels need the Bastion, whose creation takes minutes."""
 
-    def __init__(self, name: str, site: Site, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__("trainyard:azure:Network", name, {}, opts)
-        self._site, self._args = site, args
+    def __init__(self, plan: ClusterPlan, resource_group: ResourceGroup, opts: pulumi.ResourceOptions) -> None:
+        super().__init__("trainyard:azure:Network", f"{plan.name}-network", {}, opts)
+        for_bastion, for_netapp = plan.platform_spec(AzureSpec).service_subnets()
+        bastion = for_bastion if plan.access.via == "bastion" else None
+        netapp = for_netapp if plan.storage.kind == "azure_netapp" else None
+        cidrs = (plan.network, bastion, netapp)
+        self._group = resource_group
+        self._name = f"{plan.name}-net"
         self._child = pulumi.ResourceOptions(parent=self)
-        # Two changes of one network at a time are refused, so each subnet waits for the one before.
-        self._last: pulumi.Resource = self._network()
-        self.nodes = self._nodes_subnet().id
-        if args.netapp is not None:
-            self.netapp = self._netapp_subnet(args.netapp).id
-        if args.bastion is not None:
-            self.bastion = self._bastion(args.bastion)
-        self.register_outputs({})
-
-    def _network(self) -> VirtualNetwork:
-        blocks = [self._args.cidr, self._args.bastion, self._args.netapp]
-        self._name = f"{self._site.cluster}-net"
-        return VirtualNetwork(
+        self._last: pulumi.Resource = network.VirtualNetwork(
             self._name,
             virtual_network_name=self._name,
-            resource_group_name=self._site.group,
-            location=self._site.region,
-            address_space=AddressSpaceArgs(address_prefixes=[str(block) for block in blocks if block is not None]),
-            tags=self._site.tags,
+            address_space=network.AddressSpaceArgs(address_prefixes=[str(cidr) for cidr in cidrs if cidr is not None]),
+            **resource_group.common,
             opts=self._child,
         )
+        self.nodes = self._nodes_subnet(plan, bastion)
+        if netapp is not None:
+            delegation = network.DelegationArgs(name="netapp", service_name="Microsoft.NetApp/volumes")
+            self.netapp = self._subnet("netapp", netapp, delegations=[delegation], default_outbound_access=False)
+        if bastion is not None:
+            self.bastion = self._bastion(f"{plan.name}-bastion", bastion)
+        self.register_outputs({})
 
-    def _nodes_subnet(self) -> Subnet:
-        endpoint = ServiceEndpointPropertiesFormatArgs(service="Microsoft.Storage")
-        subnet = Subnet(
-            f"{self._name}-nodes",
-            subnet_name="nodes",
-            virtual_network_name=self._name,
-            resource_group_name=self._site.group,
-            address_prefix=str(self._args.cidr),
-            network_security_group=NetworkSecurityGroupArgs(id=self._rules().id),
-            nat_gateway=SubResourceArgs(id=self._way_out().id),
-            # Said here, since Azure's own default changed between versions: nodes leave through the gateway or not.
+    def _nodes_subnet(self, plan: ClusterPlan, bastion: IPv4Network | None) -> pulumi.Output[str]:
+        rules = network.NetworkSecurityGroup(
+            f"{self._name}-rules",
+            network_security_group_name=f"{self._name}-rules",
+            security_rules=_security_rules(plan, bastion),
+            **self._group.common,
+            opts=self._child,
+        )
+        endpoint = network.ServiceEndpointPropertiesFormatArgs(service="Microsoft.Storage")
+        return self._subnet(
+            "nodes",
+            plan.network,
+            network_security_group=network.NetworkSecurityGroupArgs(id=rules.id),
+            nat_gateway=network.SubResourceArgs(id=self._nat()),
+            # Set explicitly, because Azure's default changed between API versions. Nodes reach the internet only
+            # through the NAT gateway.
             default_outbound_access=False,
-            service_endpoints=[endpoint] if self._args.storage_endpoint else None,
-            opts=self._after_last(),
+            service_endpoints=[endpoint] if plan.storage.kind == "azure_files" else None,
         )
-        self._last = subnet
-        return subnet
 
-    def _netapp_subnet(self, cidr: IPv4Network) -> Subnet:
-        subnet = Subnet(
-            f"{self._name}-netapp",
-            subnet_name="netapp",
-            virtual_network_name=self._name,
-            resource_group_name=self._site.group,
-            address_prefix=str(cidr),
-            delegations=[DelegationArgs(name="netapp", service_name="Microsoft.NetApp/volumes")],
-            default_outbound_access=False,
-            opts=self._after_last(),
-        )
-        self._last = subnet
-        return subnet
+    def _subnet(
+        self, name: str, cidr: IPv4Network, *, subnet_name: str | None = None, **properties: Any
+    ) -> pulumi.Output[str]:
+        """Declare a subnet and return its id.
 
-    def _bastion(self, cidr: IPv4Network) -> pulumi.Output[str]:
-        subnet = Subnet(
-            f"{self._name}-bastion",
-            subnet_name=_BASTION_SUBNET,
+        The subnet depends on the previous one, because Azure rejects concurrent changes to one network.
+        """
+        self._last = subnet = network.Subnet(
+            f"{self._name}-{name}",
+            subnet_name=subnet_name or name,
             virtual_network_name=self._name,
-            resource_group_name=self._site.group,
+            resource_group_name=self._group.name,
             address_prefix=str(cidr),
-            opts=self._after_last(),
+            **properties,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[self._last]),
         )
-        self._last = subnet
-        name = f"{self._site.cluster}-bastion"
-        address = public_address(name, self._site, self._child)
-        return BastionHost(
+        return subnet.id
+
+    def _bastion(self, name: str, cidr: IPv4Network) -> pulumi.Output[str]:
+        # Azure requires the name AzureBastionSubnet.
+        subnet = self._subnet("bastion", cidr, subnet_name="AzureBastionSubnet")
+        address = public_address(name, self._group, self._child)
+        return network.BastionHost(
             name,
             bastion_host_name=name,
-            resource_group_name=self._site.group,
-            location=self._site.region,
-            # Tunnels for a client of one's own come with Standard, not with Basic.
-            sku=SkuArgs(name="Standard"),
+            # Tunnels from native clients need the Standard SKU.
+            sku=network.SkuArgs(name="Standard"),
             enable_tunneling=True,
             ip_configurations=[
-                BastionHostIPConfigurationArgs(
+                network.BastionHostIPConfigurationArgs(
                     name="bastion",
-                    subnet=SubResourceArgs(id=subnet.id),
-                    public_ip_address=SubResourceArgs(id=address.id),
+                    subnet=network.SubResourceArgs(id=subnet),
+                    public_ip_address=network.SubResourceArgs(id=address.id),
                 )
             ],
-            tags=self._site.tags,
+            **self._group.common,
             opts=self._child,
         ).id
 
-    def _rules(self) -> NetworkSecurityGroup:
-        return NetworkSecurityGroup(
-            f"{self._name}-rules",
-            network_security_group_name=f"{self._name}-rules",
-            resource_group_name=self._site.group,
-            location=self._site.region,
-            security_rules=security_rules(self._args),
-            tags=self._site.tags,
-            opts=self._child,
-        )
-
-    def _way_out(self) -> NatGateway:
+    def _nat(self) -> pulumi.Output[str]:
         name = f"{self._name}-nat"
-        return NatGateway(
+        return network.NatGateway(
             name,
             nat_gateway_name=name,
-            resource_group_name=self._site.group,
-            location=self._site.region,
-            sku=NatGatewaySkuArgs(name="Standard"),
+            sku=network.NatGatewaySkuArgs(name="Standard"),
             idle_timeout_in_minutes=_NAT_IDLE_MINUTES,
-            public_ip_addresses=[SubResourceArgs(id=public_address(name, self._site, self._child).id)],
-            tags=self._site.tags,
+            public_ip_addresses=[network.SubResourceArgs(id=public_address(name, self._group, self._child).id)],
+            **self._group.common,
             opts=self._child,
-        )
-
-    def _after_last(self) -> pulumi.ResourceOptions:
-        return pulumi.ResourceOptions(parent=self, depends_on=[self._last])
-
-
-def head_address(name: str, site: Site, opts: pulumi.ResourceOptions) -> PublicIPAddress:
-    """Declare the head's public address: silent ssh sessions to it last as long as Azure allows."""
-    return public_address(name, site, opts, idle_minutes=_HEAD_IDLE_MINUTES)
+        ).id
 
 
 def public_address(
-    name: str, site: Site, opts: pulumi.ResourceOptions, *, idle_minutes: int | None = None
-) -> PublicIPAddress:
-    """Declare a fixed public address; its name ends with "-address".
+    name: str, resource_group: ResourceGroup, opts: pulumi.ResourceOptions, *, idle_minutes: int | None = None
+) -> network.PublicIPAddress:
+    """Declare a static public address with the name "<name>-address".
 
-    It belongs to no zone: it serves machines of every zone, and a stack that moves to another zone keeps it.
+    The address is not zonal, so it stays the same if the machines move to another zone.
     """
-    return PublicIPAddress(
+    return network.PublicIPAddress(
         f"{name}-address",
         public_ip_address_name=f"{name}-address",
-        resource_group_name=site.group,
-        location=site.region,
-        sku=PublicIPAddressSkuArgs(name="Standard"),
+        sku=network.PublicIPAddressSkuArgs(name="Standard"),
         public_ip_allocation_method="Static",
         idle_timeout_in_minutes=idle_minutes,
-        tags=site.tags,
+        **resource_group.common,
         opts=opts,
     )
 
 
-def security_rules(args: NetworkArgs) -> list[SecurityRuleArgs]:
-    """Return who may enter: ssh at the head, everything between nodes, and nobody else of any network."""
-    inside = str(args.cidr)
-    ssh = SecurityRuleArgs(
-        name="ssh",
-        priority=100,
-        access="Allow",
+def _security_rules(plan: ClusterPlan, bastion: IPv4Network | None) -> list[network.SecurityRuleArgs]:
+    """Return the inbound rules. They allow SSH to the head and traffic between nodes, and deny all other traffic."""
+    ssh_from = (bastion,) if bastion else plan.access.allow_ssh_from
+    ssh = _inbound(
+        "ssh",
+        100,
+        "Allow",
         protocol="Tcp",
-        source_address_prefixes=[str(source) for source in args.ssh_from],
-        destination_address_prefix=f"{args.head}/32",
+        source_address_prefixes=[str(source) for source in ssh_from],
+        destination_address_prefix=f"{plan.head.private_ip}/32",
         destination_port_range="22",
+    )
+    inside = str(plan.network)
+    between = _inbound("inside", 200, "Allow", source_address_prefix=inside, destination_address_prefix=inside)
+    # Azure's default rules allow traffic from peered networks.
+    others = _inbound("nobody-else", 4096, "Deny", source_address_prefix="*", destination_address_prefix="*")
+    return [*([ssh] if ssh_from else []), between, others]
+
+
+def _inbound(name: str, priority: int, access: str, **properties: Any) -> network.SecurityRuleArgs:
+    """Return an inbound rule. By default, it covers all protocols and ports."""
+    everything = {"protocol": "*", "destination_port_range": "*"}
+    return network.SecurityRuleArgs(
+        name=name,
+        priority=priority,
+        access=access,
         direction="Inbound",
         source_port_range="*",
+        **{**everything, **properties},
     )
-    between = SecurityRuleArgs(
-        name="inside",
-        priority=200,
-        access="Allow",
-        protocol="*",
-        source_address_prefix=inside,
-        destination_address_prefix=inside,
-        destination_port_range="*",
-        direction="Inbound",
-        source_port_range="*",
-    )
-    # Azure's own last rules let in whatever is joined to the network by a peering.
-    nobody_else = SecurityRuleArgs(
-        name="nobody-else",
-        priority=4096,
-        access="Deny",
-        protocol="*",
-        source_address_prefix="*",
-        destination_address_prefix="*",
-        destination_port_range="*",
-        direction="Inbound",
-        source_port_range="*",
-    )
-    return [*([ssh] if args.ssh_from else []), between, nobody_else]

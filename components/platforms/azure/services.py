@@ -12,12 +12,12 @@ SERVICES = {
     "resources": "Microsoft.Resources",
     "storage": "Microsoft.Storage",
 }
-"""Module of the Pulumi type ("compute" of azure-native:compute:VirtualMachine) -> namespace of its provider."""
+"""Resource provider for each module of Pulumi types. The module of azure-native:compute:VirtualMachine is "compute"."""
 
 ROLES = {
-    "Contributor": "every resource of the cluster",
+    "Contributor": "every resource in the cluster",
 }
-"""Role on the subscription -> what needs it."""
+"""Roles on the subscription, with the resources that need the role."""
 
 
 def register_command(namespace: str) -> str:

@@ -1,4 +1,4 @@
-"""The command that opens a tunnel through Azure Bastion."""
+"""Command that opens a tunnel through Azure Bastion."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PROGRAM = "az"
 def tunnel_command(bastion: pulumi.Output[str], machine: pulumi.Output[str]) -> pulumi.Output[Sequence[str]]:
     """Return the command, with "{port}" for the local port. `bastion` and `machine` are resource ids.
 
-    The subscription is the Bastion's: the default of `az login` may be another than the one that Pulumi uses.
-    Options: Azure/azure-cli-extensions@0928ba2:src/bastion/azext_bastion/_params.py (read 2026-11-22). The extension
-    `bastion` has the command; az installs it when no terminal is attached
+    The command names the subscription of the Bastion, because the default subscription of `az login` can be different.
+    Options: Azure/azure-cli-extensions@0928ba2:src/bastion/azext_bastion/_params.py (read 2026-11-22). The command is
+    part of the extension `bastion`, which az installs without a prompt if no terminal is attached
     (Azure/azure-cli@0363f19:src/azure-cli-core/azure/cli/core/extension/dynamic_install.py).
     """
     return pulumi.Output.all(bastion, machine).apply(lambda ids: _command(*ids))

@@ -1,21 +1,19 @@
-"""The networks of a GCP cluster and every card's address in them, known before anything exists. Pure."""
+"""The networks of a GCP cluster and the address of each network interface. Imports no SDK."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 
-from components.plan import ClusterPlan, HostPlan
-from components.platforms.gcp.families import Family, family_of
-
-PRIMARY = 0
-"""Index of the network that every host is in, and the only one with a way out."""
+from components.plan.plan import ClusterPlan, HostPlan
+from components.platforms.gcp.machine_facts import Nics, family_of
+from components.platforms.gcp.spec import GcpSpec
 
 
 class Nic(StrEnum):
-    """Kinds of network card, as the API names them."""
+    """Types of network interfaces, with their names in the API."""
 
     GVNIC = "GVNIC"
     RDMA = "MRDMA"
@@ -23,7 +21,7 @@ class Nic(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class SubnetLayout:
-    """A subnet to be. `name` is unique in the project."""
+    """A subnet. `name` is unique in the project."""
 
     name: str
     cidr: IPv4Network
@@ -31,7 +29,7 @@ class SubnetLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkLayout:
-    """A network to be: one subnet, or one for each RDMA card. `profile` is set on the RoCE network alone."""
+    """A network. Only the RoCE network has a profile and more than one subnet: one for each RDMA interface."""
 
     name: str
     mtu: int
@@ -41,75 +39,73 @@ class NetworkLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """A card of a host, in the order of the guest's devices."""
+    """A network interface of a host."""
 
     kind: Nic
-    network: str
     subnet: str
     address: IPv4Address
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """All networks of a cluster, the primary one first."""
+def networks(plan: ClusterPlan) -> tuple[NetworkLayout, ...]:
+    """Return the networks that the plan's machines need.
 
-    networks: tuple[NetworkLayout, ...]
-
-    def cards(self, host: HostPlan) -> tuple[Card, ...]:
-        """Return the cards of a host: as many as its machine family needs, the head's just one."""
-        family = family_of(host.machine.name)
-        subnets = [(Nic.GVNIC, net, net.subnets[0]) for net in self._gvnic[: family.nics.gvnic]]
-        subnets += [(Nic.RDMA, net, subnet) for net in self._roce for subnet in net.subnets[: family.nics.rdma]]
-        return tuple(
-            # A host stands at the same place in every subnet, so that one number finds it everywhere.
-            Card(kind=kind, network=net.name, subnet=subnet.name, address=subnet.cidr[host.slot])
-            for kind, net, subnet in subnets
-        )
-
-    @property
-    def _gvnic(self) -> tuple[NetworkLayout, ...]:
-        return tuple(net for net in self.networks if net.profile is None)
-
-    @property
-    def _roce(self) -> tuple[NetworkLayout, ...]:
-        return tuple(net for net in self.networks if net.profile is not None)
-
-
-def layout(plan: ClusterPlan, fabric: IPv4Network, zone: str) -> Layout:
-    """Return the networks that the plan's machines need; those beside the primary one lie in `fabric`.
-
-    Raises ValueError where `fabric` is too narrow; `subnets_needed` tells before.
+    The first network is the primary network, which all hosts share. The other networks are in the stack file's
+    `fabric_cidr`.
     """
-    used = [family_of(name) for name in {host.machine.name: None for host in plan.hosts}]
-    blocks = fabric.subnets(new_prefix=plan.network.prefixlen) if subnets_needed(plan) else iter(())
-    extra = max(family.nics.gvnic for family in used) - 1
-    networks = [_network(f"{plan.name}-net", _mtu(used, PRIMARY), [plan.network])]
-    networks += [
-        _network(f"{plan.name}-gpu-net-{index}", _mtu(used, index), [next(blocks)]) for index in range(1, extra + 1)
+    spec, nics = plan.platform_spec(GcpSpec), _most_nics(plan)
+    families = {family_of(host.machine.name) for host in plan.hosts}
+    blocks = spec.fabric_cidr.subnets(new_prefix=plan.network.prefixlen)
+    names = [f"{plan.name}-net", *(f"{plan.name}-gpu-net-{index}" for index in range(1, nics.gvnic))]
+    made = [
+        # Families with a smaller MTU drop larger packets.
+        _network(
+            name,
+            min(family.mtu for family in families if family.nics.gvnic > index),
+            [next(blocks) if index else plan.network],
+        )
+        for index, name in enumerate(names)
     ]
-    cards = max(family.nics.rdma for family in used)
-    if cards:
-        mtu = max(family.mtu for family in used if family.nics.rdma)
-        subnets = [next(blocks) for _ in range(cards)]
-        networks.append(_network(f"{plan.name}-roce-net", mtu, subnets, f"{zone}-vpc-roce"))
-    return Layout(networks=tuple(networks))
+    if nics.rdma:
+        mtu = max(family.mtu for family in families if family.nics.rdma)
+        subnets = [next(blocks) for _ in range(nics.rdma)]
+        made.append(_network(f"{plan.name}-roce-net", mtu, subnets, f"{spec.zone}-vpc-roce"))
+    return tuple(made)
+
+
+def cards(made: Iterable[NetworkLayout], host: HostPlan) -> tuple[Card, ...]:
+    """Return the network interfaces of a host, in the order of the devices in the guest."""
+    return tuple(
+        # A host has the same offset in every subnet.
+        Card(kind=kind, subnet=subnet.name, address=subnet.cidr[host.slot])
+        for kind, subnet in _subnets(made, family_of(host.machine.name).nics)
+    )
 
 
 def subnets_needed(plan: ClusterPlan) -> int:
-    """Return how many subnets as wide as the primary network the plan needs beside it."""
-    nics = [family_of(host.machine.name).nics for host in plan.hosts]
-    return max(nic.gvnic for nic in nics) - 1 + max(nic.rdma for nic in nics)
+    """Return the number of subnets in addition to the primary subnet. All subnets have the same prefix length."""
+    nics = _most_nics(plan)
+    return nics.gvnic - 1 + nics.rdma
 
 
 def networks_needed(plan: ClusterPlan) -> int:
-    """Return how many networks the plan makes: one for each gVNIC card, and one for all RDMA cards together."""
+    """Return the number of networks: one for each gVNIC interface, and one for all RDMA interfaces."""
+    nics = _most_nics(plan)
+    return nics.gvnic + (nics.rdma > 0)
+
+
+def _most_nics(plan: ClusterPlan) -> Nics:
+    """Return the largest number of network interfaces that a machine has, by type."""
     nics = [family_of(host.machine.name).nics for host in plan.hosts]
-    return max(nic.gvnic for nic in nics) + any(nic.rdma for nic in nics)
+    return Nics(gvnic=max(nic.gvnic for nic in nics), rdma=max(nic.rdma for nic in nics))
 
 
-def _mtu(used: Iterable[Family], index: int) -> int:
-    """The smallest that a family with a card in the network asks for: a larger packet would not arrive."""
-    return min(family.mtu for family in used if family.nics.gvnic > index)
+def _subnets(made: Iterable[NetworkLayout], nics: Nics) -> Iterator[tuple[Nic, SubnetLayout]]:
+    """Yield the type and the subnet of each network interface."""
+    ordinary = [network.subnets[0] for network in made if network.profile is None]
+    yield from ((Nic.GVNIC, subnet) for subnet in ordinary[: nics.gvnic])
+    for network in made:
+        if network.profile is not None:
+            yield from ((Nic.RDMA, subnet) for subnet in network.subnets[: nics.rdma])
 
 
 def _network(name: str, mtu: int, cidrs: Sequence[IPv4Network], profile: str | None = None) -> NetworkLayout:

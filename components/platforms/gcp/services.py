@@ -1,6 +1,6 @@
 """Google APIs and IAM roles that `pulumi up` and `yard preview --live` need in a project. Read 2026-11-22.
 
-Sources: API names of the Google Cloud API reference; roles: "IAM basic and predefined roles reference" of Google Cloud.
+Sources: Google Cloud API reference (API names); Google Cloud, "IAM basic and predefined roles reference" (roles).
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ SERVICES = {
     "filestore": "file.googleapis.com",
     "serviceaccount": "iam.googleapis.com",
 }
-"""Module of the Pulumi type ("compute" of gcp:compute/instance:Instance) -> API that serves it."""
+"""API for each module of Pulumi types. The module of gcp:compute/instance:Instance is "compute"."""
 
 BESIDE = ("iap.googleapis.com", "cloudquotas.googleapis.com", "serviceusage.googleapis.com")
-"""APIs without a resource: the tunnel to the head, and the quotas and APIs that `yard preview --live` reads."""
+"""APIs for the tunnel to the head, and for the quotas and services that `yard preview --live` reads."""
 
 ROLES = {
     "roles/compute.admin": "machines, disks, networks, firewall rules, addresses, guest attributes",
     "roles/file.editor": "Filestore",
-    "roles/iam.serviceAccountAdmin": "the service account of the machines",
+    "roles/iam.serviceAccountAdmin": "the machines' service account",
     "roles/iam.serviceAccountUser": "iam.serviceAccounts.actAs, to start machines with that account",
     "roles/iap.tunnelResourceAccessor": "the tunnel to the head with access.via: bastion",
     "roles/serviceusage.serviceUsageAdmin": "to enable the APIs",
-    "roles/cloudquotas.viewer": "the quotas of yard preview --live",
+    "roles/cloudquotas.viewer": "the quotas that yard preview --live reads",
 }
-"""Role -> what needs it."""
+"""Roles, with the resources or commands that need each role."""
 
 
 def required_services() -> tuple[str, ...]:

@@ -1,28 +1,22 @@
-"""What a stack file may say about the GCP platform, and the way to its rules and its Platform. Imports no SDK."""
+"""GcpSpec: the `platform:` section of a GCP stack. Imports no SDK."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from ipaddress import IPv4Network
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from components.addresses import Cidr, is_private
-from components.errors import RuleError
-from components.platforms.gcp.zones import known_zone
-from components.spec import Model, PlatformSpec
-
-if TYPE_CHECKING:
-    from components.checks.base import Check, Planned
-    from components.errors import Problem
-    from components.plan import ClusterPlan
-    from components.platforms.base import Platform
-    from components.spec import ClusterSpec
-
-__all__ = ["FilestoreSpec", "Spec", "checks", "platform_class", "problems"]
+from components.platforms.gcp.places import known_zone
+from components.stackfile.addresses import Cidr, is_private
+from components.stackfile.model import CloudSpec, Model
+from yard.contract.errors import RuleError
 
 FilestoreTier = Literal["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL", "ENTERPRISE"]
+
+REGIONAL_TIERS = frozenset({"REGIONAL", "ENTERPRISE"})
+"""Filestore tiers that Google replicates across three zones."""
 
 Zone = Annotated[
     str,
@@ -35,25 +29,27 @@ Zone = Annotated[
 ]
 
 _NO_FLEX_START = (
-    "Flex-start is not supported: Google queues such requests for a managed instance group, and this platform creates "
+    "Flex-start is not supported: Google queues such requests for managed instance groups, but this platform creates "
     "single instances, which cannot wait in that queue",
     "remove it and set the group's capacity to {kind: spot} or {kind: reservation, reservation: <name>}",
 )
 """Sources, read 2026-11-22: Google, "About resize requests in a MIG"; GoogleCloudPlatform/cluster-toolkit@1047080,
-docs/slurm-dws-flex.md. Instance of the Pulumi SDK 10.2.0 has no requestValidForDuration."""
+docs/slurm-dws-flex.md. The Instance resource in Pulumi SDK 10.2.0 has no requestValidForDuration."""
 
 
 class FilestoreSpec(Model):
-    """How the shared storage `filestore` is made; its size is in `storage.shared`."""
+    """Settings for the shared storage `filestore`. Its size is in `storage.shared`."""
 
     tier: FilestoreTier = "ZONAL"
-    """Its speed, its price, and whether a zone or the region must fail to lose it."""
+    """Service tier, which determines performance, price, and whether files are replicated across zones."""
     zone: Annotated[Zone | None, Field(examples=["us-central1-a"])] = None
-    """Where it stands, if not in the nodes' own zone. Tiers with a region's reach stand in the zone's region."""
+    """Zone of Filestore. Default: the nodes' zone. Regional tiers use the region of the zone."""
 
 
-class Spec(PlatformSpec):
-    """`platform:` of a GCP stack."""
+class GcpSpec(CloudSpec):
+    """The `platform:` section of a GCP stack."""
+
+    beside_machines: ClassVar[frozenset[str]] = frozenset({"filestore", "iap_port", "protect_storage"})
 
     refused_keys: ClassVar[Mapping[str, tuple[str, str]]] = {"flex_start": _NO_FLEX_START}
 
@@ -67,7 +63,7 @@ class Spec(PlatformSpec):
         ),
     ]
     zone: Annotated[Zone, Field(examples=["us-central1-a"])]
-    """All machines stand in it; the region is the zone's."""
+    """Zone of all machines, which also determines the region."""
     image: Literal["gcp-ubuntu-24.04-nvidia-580"] = "gcp-ubuntu-24.04-nvidia-580"
     custom_image: Annotated[
         str | None,
@@ -77,67 +73,43 @@ class Spec(PlatformSpec):
             examples=["projects/my-project-123456/global/images/tcpx-v3"],
         ),
     ] = None
-    """An image of your own, made from `image`: what runs on it is configured as on that one."""
+    """Custom image that was built from `image`. The bootstrap configures it in the same way as `image`."""
     boot_disk_gib: Annotated[int, Field(ge=50, le=65536, strict=True, examples=[200])] = 200
-    """Of every machine."""
+    """Size of each machine's boot disk in GiB."""
     boot_disk_type: Literal["pd-balanced", "pd-ssd", "hyperdisk-balanced"] | None = None
-    """For every machine; if not given, each family's own first choice."""
+    """Type of each machine's boot disk. Default: the default type of the machine family."""
     tier_1: bool = True
-    """Whether machines without GPUs that can have Tier_1 networking get it (it costs extra)."""
+    """Whether machines without GPUs use Tier_1 networking if their type supports it. Tier_1 costs extra."""
     fabric_cidr: Annotated[Cidr, Field(examples=["10.192.0.0/10"])] = IPv4Network("10.192.0.0/10")
-    """Where the networks of the GPUs' own cards lie; nothing is routed between them and the rest."""
+    """Address range for the networks of the GPU network interfaces. These networks are not routed to other networks."""
     filestore: Annotated[FilestoreSpec, Field(examples=[{"tier": "ZONAL"}])] = FilestoreSpec()
     protect_storage: bool = True
-    """Whether Filestore or the head's data disk survives `destroy`. To lose them on purpose: false, `up`, `destroy`."""
+    """Whether `destroy` keeps the shared files. To delete them, set false, run `up`, then `destroy`."""
     iap_port: Annotated[int, Field(ge=1024, le=65535, strict=True)] = 22200
-    """The loopback port of the tunnel to the head while `pulumi up` runs, with `access.via: bastion`."""
+    """Loopback port of the tunnel to the head during `pulumi up`, with `access.via: bastion`."""
 
     @field_validator("fabric_cidr")
     @classmethod
     def _private(cls, cidr: IPv4Network) -> IPv4Network:
         if not is_private(cidr):
-            raise RuleError("must lie in a private range", "use 10.192.0.0/10")
+            raise RuleError("must be in a private range", "use 10.192.0.0/10")
         return cidr
 
     @property
     def region(self) -> str:
-        """The zone's region."""
+        """The region of the zone."""
         return region_of(self.zone)
 
-    def storage_offer(self, kind: str) -> str | None:
-        """See PlatformSpec."""
-        return {"head_nfs": "pd-ssd", "filestore": f"filestore-{self.filestore.tier}"}.get(kind)
-
-    def quotas(self, cluster: ClusterSpec, plan: ClusterPlan) -> Mapping[str, int]:
-        """Return the needs for disks, Filestore, networks and addresses."""
-        from components.platforms.gcp.quotas import stack_quotas  # noqa: PLC0415  (it imports the layout)
-
-        return stack_quotas(self, cluster, plan)
-
-    def quota_place(self) -> str:
-        """Return the region."""
+    @property
+    def quota_region(self) -> str:
+        """See CloudSpec."""
         return self.region
+
+    def offer(self, kind: str) -> str | None:
+        """See CloudSpec."""
+        return {"head_nfs": "pd-ssd", "filestore": f"filestore-{self.filestore.tier}"}.get(kind)
 
 
 def region_of(zone: str) -> str:
     """Return the region of a zone ("us-central1-a" is in "us-central1")."""
     return zone.rpartition("-")[0]
-
-
-def problems(spec: ClusterSpec, plan: ClusterPlan) -> list[Problem]:
-    """Return nothing: every rule of GCP is a check of its own."""
-    return []
-
-
-def checks() -> tuple[Check[Planned], ...]:
-    """Return the rules of GCP. They know the Spec here, so they are imported when asked for."""
-    from components.platforms.gcp.rules import RULES  # noqa: PLC0415
-
-    return RULES
-
-
-def platform_class() -> type[Platform]:
-    """Return the Platform; only this imports pulumi and its GCP SDK."""
-    from components.platforms.gcp.platform import GcpPlatform  # noqa: PLC0415
-
-    return GcpPlatform

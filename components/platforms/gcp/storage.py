@@ -1,102 +1,84 @@
-"""Shared storage that outlives the machines: Filestore, or a disk of the head. Both are protected."""
+"""Shared storage that outlives the machines: Filestore, or a data disk on the head."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network
 
 import pulumi
-from pulumi_gcp import filestore
+from pulumi_gcp import compute, filestore
 
-from components.plan import GROUP_BLOCKS
-from components.platforms.gcp.sdk import narrow_import
-from components.platforms.gcp.spec import region_of
+from components.node.parameters import SharedFiles
+from components.plan.plan import GROUP_BLOCKS, ClusterPlan
+from components.platforms.gcp.network import Networks
+from components.platforms.gcp.spec import REGIONAL_TIERS, GcpSpec, region_of
 
-with narrow_import():
-    from pulumi_gcp.compute.disk import Disk
-
-SHARE = "shared"
-"""Name of the only share of the Filestore; hosts mount <address>:/<this>."""
-NFS = "3"
-"""NFS version of every tier. It is the default of Google's API, of gcloud and of Google's cluster toolkit
-(GoogleCloudPlatform/cluster-toolkit@1047080375af:modules/file-system/filestore/variables.tf). Version 4.1 is not
-available in the basic tiers, and "requires RPCSEC_GSS Authentication", that is Kerberos and LDAP (Google, "About
+_SHARE = "shared"
+"""Name of the only share in the Filestore. Hosts mount <address>:/<name>."""
+_NFS = "3"
+"""NFS version that all tiers support, and the default in Google's API, gcloud and Google's Cluster Toolkit
+(GoogleCloudPlatform/cluster-toolkit@1047080375af:modules/file-system/filestore/variables.tf). The basic tiers do not
+support version 4.1, which also "requires RPCSEC_GSS Authentication", that is Kerberos and LDAP (Google, "About
 supported file system protocols"). Both read 2026-11-22."""
-
-_REGIONAL = frozenset({"REGIONAL", "ENTERPRISE"})
-_BASIC = frozenset({"BASIC_HDD", "BASIC_SSD"})
+_BASIC_TIERS = frozenset({"BASIC_HDD", "BASIC_SSD"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class FilestoreArgs:
-    """A Filestore to be. All values but the network are plain."""
-
-    name: str
-    tier: str
-    zone: str
-    size_gib: int
-    network: pulumi.Input[str]
-    """Name of the network. The API reports the name of a network of its own project, and the provider replaces the
-    instance if the program gives another form (cluster-toolkit@1047080375af:modules/file-system/filestore/main.tf)."""
-    head: IPv4Address
-    cidr: IPv4Network
-    """The cluster's network; only hosts in it may mount the share."""
-    protect: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataDiskArgs:
-    """A disk to be."""
-
-    name: str
-    zone: str
-    size_gib: int
-    protect: bool
-
-
-def filestore_instance(args: FilestoreArgs, parent: pulumi.Resource) -> filestore.Instance:
-    """Declare the Filestore beside the nodes: in a zone, or in the region for tiers of a region's reach."""
-    share = filestore.InstanceFileSharesArgs(
-        name=SHARE, capacity_gb=args.size_gib, nfs_export_options=_exports(args.head, args.cidr)
-    )
-    network = filestore.InstanceNetworkArgs(network=args.network, modes=["MODE_IPV4"], connect_mode="DIRECT_PEERING")
-    return filestore.Instance(
-        args.name,
-        name=args.name,
-        tier=args.tier,
-        location=region_of(args.zone) if args.tier in _REGIONAL else args.zone,
-        protocol=f"NFS_V{NFS}",
-        file_shares=share,
-        networks=[network],
-        # The basic tiers have no deletion protection of their own; Pulumi's `protect` covers every tier.
-        deletion_protection_enabled=None if args.tier in _BASIC else args.protect,
+def filestore_files(plan: ClusterPlan, networks: Networks, parent: pulumi.Resource) -> pulumi.Output[SharedFiles]:
+    """Declare the Filestore and the firewall rule for its callbacks. Returns the location of the shared files."""
+    spec, name = plan.platform_spec(GcpSpec), f"{plan.name}-shared"
+    tier, zone = spec.filestore.tier, spec.filestore.zone or spec.zone
+    made = filestore.Instance(
+        name,
+        name=name,
+        tier=tier,
+        location=region_of(zone) if tier in REGIONAL_TIERS else zone,
+        protocol=f"NFS_V{_NFS}",
+        file_shares=filestore.InstanceFileSharesArgs(
+            name=_SHARE, capacity_gb=plan.storage.size_gib, nfs_export_options=_exports(plan)
+        ),
+        # The API returns only the name of a network in the same project. The provider replaces the instance if the
+        # program uses a different form (cluster-toolkit@1047080375af:modules/file-system/filestore/main.tf).
+        networks=[
+            filestore.InstanceNetworkArgs(network=networks.primary, modes=["MODE_IPV4"], connect_mode="DIRECT_PEERING")
+        ],
+        # The basic tiers do not support deletion protection. Pulumi's `protect` covers all tiers.
+        deletion_protection_enabled=None if tier in _BASIC_TIERS else spec.protect_storage,
         opts=pulumi.ResourceOptions(
             parent=parent,
-            protect=args.protect,
+            protect=spec.protect_storage,
             custom_timeouts=pulumi.CustomTimeouts(create="90m", update="90m", delete="30m"),
         ),
     )
+    # In a preview, `networks` is the input value, which has no address. The value of `id` is unknown until the address
+    # is known.
+    addresses = made.networks.apply(lambda attached: attached[0].ip_addresses)
+    server = pulumi.Output.all(made.id, addresses).apply(lambda known: str(known[1][0]))
+    networks.allow_callbacks(f"{name}-callbacks", server)
+    return server.apply(lambda address: SharedFiles(source=f"{address}:/{_SHARE}", nfs=_NFS))
 
 
-def data_disk(args: DataDiskArgs, parent: pulumi.Resource) -> Disk:
-    """Declare the disk that the head serves /home and /shared from: a new head finds the old files."""
-    return Disk(
-        args.name,
-        name=args.name,
-        zone=args.zone,
-        size=args.size_gib,
+def data_disk(plan: ClusterPlan, parent: pulumi.Resource) -> compute.Disk:
+    """Declare the data disk with /home and /shared. A replacement head uses the same disk."""
+    spec, name = plan.platform_spec(GcpSpec), f"{plan.name}-shared"
+    return compute.Disk(
+        name,
+        name=name,
+        zone=spec.zone,
+        size=plan.storage.size_gib,
         type="pd-ssd",
-        opts=pulumi.ResourceOptions(parent=parent, protect=args.protect),
+        opts=pulumi.ResourceOptions(parent=parent, protect=spec.protect_storage),
     )
 
 
-def _exports(head: IPv4Address, cidr: IPv4Network) -> Sequence[filestore.InstanceFileSharesNfsExportOptionArgs]:
-    """The head may act as root, to make folders for others; ranges of two options must not overlap."""
-    blocks = list(cidr.subnets(prefixlen_diff=GROUP_BLOCKS.bit_length() - 1))
+def _exports(plan: ClusterPlan) -> Sequence[filestore.InstanceFileSharesNfsExportOptionArgs]:
+    """Return the export options. Only the head has root access.
+
+    The address ranges of export options must not overlap, so the second option contains the address blocks of the node
+    groups.
+    """
+    blocks = list(plan.network.subnets(prefixlen_diff=GROUP_BLOCKS.bit_length() - 1))
     option = filestore.InstanceFileSharesNfsExportOptionArgs
     return [
-        option(ip_ranges=[f"{head}/32"], access_mode="READ_WRITE", squash_mode="NO_ROOT_SQUASH"),
+        option(ip_ranges=[f"{plan.head.private_ip}/32"], access_mode="READ_WRITE", squash_mode="NO_ROOT_SQUASH"),
         option(
             ip_ranges=[str(block) for block in blocks[1:]],
             access_mode="READ_WRITE",

@@ -1,4 +1,4 @@
-"""The command that opens a tunnel through Identity-Aware Proxy."""
+"""Command that opens a tunnel through Identity-Aware Proxy."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ PROGRAM = "gcloud"
 
 
 def tunnel_command(machine: pulumi.Output[str], zone: str, project: str) -> pulumi.Output[Sequence[str]]:
-    """Return the command, with "{port}" for the local port. `machine` is the instance's name, once it exists.
+    """Return the command, with "{port}" for the local port. `machine` is the name of the instance.
 
-    Options: Google, "gcloud compute start-iap-tunnel" (read 2026-11-22). It tests a connection before it listens, and
-    ends with exit code 1 while the machine does not answer (google-cloud-sdk@01f043c:
+    Options: Google, "gcloud compute start-iap-tunnel" (read 2026-11-22). The command tests a connection before it
+    listens, and exits with code 1 if the machine does not respond (google-cloud-sdk@01f043c:
     lib/googlecloudsdk/command_lib/compute/iap_tunnel.py, _TestConnection).
     """
     return machine.apply(

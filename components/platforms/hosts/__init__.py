@@ -1,1 +1,1 @@
-"""Hosts that exist already, reached over ssh: nothing is created, and everything goes back as it was."""
+"""The hosts platform: a cluster of existing hosts. `destroy` restores the earlier state of each host."""

@@ -1,4 +1,4 @@
-"""How ssh reaches a host: address, user, key and proxy, each known by its host key."""
+"""SSH connections to existing hosts: address, user, key, host key and jump host."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from pathlib import Path
 import pulumi
 from pulumi_command import remote
 
-from components.errors import PlatformError
 from components.platforms.hosts.rules import PROXY
-from components.platforms.hosts.spec import Spec
+from components.platforms.hosts.spec import HostsSpec
+from yard.contract.errors import PlatformError
 
 _DIAL_ATTEMPTS = 3
 _DIAL_SECONDS = 15
-"""These hosts run already: one that is off should be told within a minute."""
+"""These values are small because the hosts are already running. A host that is off is reported within a minute."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """The way to a host. `proxy_jump` is the proxy as ssh takes it."""
+    """The SSH connection to a host. `proxy_jump` is the jump host in the format of SSH's ProxyJump option."""
 
     connection: remote.ConnectionArgs
     proxy: remote.ProxyConnectionArgs | None
     proxy_jump: str | None
 
 
-def route(spec: Spec, name: str) -> Route:
-    """Return the way to the host of that name. Raises PlatformError for a key file that is not there."""
+def route(spec: HostsSpec, name: str) -> Route:
+    """Return the SSH connection to a host. Raises PlatformError if its key file cannot be read."""
     host = spec.host(name)
     proxy, jump = _proxy(spec, name)
     connection = remote.ConnectionArgs(
@@ -43,18 +43,18 @@ def route(spec: Spec, name: str) -> Route:
     return Route(connection, proxy, jump)
 
 
-def _proxy(spec: Spec, name: str) -> tuple[remote.ProxyConnectionArgs | None, str | None]:
+def _proxy(spec: HostsSpec, name: str) -> tuple[remote.ProxyConnectionArgs | None, str | None]:
     host = spec.host(name)
     if host.proxy_jump is None:
         return None, None
-    if host.proxy_jump in spec.existing():
+    if host.proxy_jump in spec.addresses():
         other = spec.host(host.proxy_jump)
         user, address, port = spec.user_of(other), other.address, other.port
         key, host_key = spec.key_of(other), other.host_key
     else:
         found = PROXY.fullmatch(host.proxy_jump)
         if found is None:
-            raise PlatformError(f"{name}: its proxy_jump should have been refused by the checks")
+            raise PlatformError(f"host {name}: proxy_jump is invalid. Fix: write user@address:port")
         user, address, port = found["user"] or spec.user_of(host), found["address"], int(found["port"] or 22)
         key, host_key = spec.key_of(host), host.proxy_host_key
     proxy = remote.ProxyConnectionArgs(
@@ -70,7 +70,10 @@ def _proxy(spec: Spec, name: str) -> tuple[remote.ProxyConnectionArgs | None, st
 
 
 def _key(file: str | None, name: str) -> pulumi.Output[str] | None:
-    """Return a key file's content as a secret of the stack; None lets the ssh agent log in. A preview needs no key."""
+    """Return the content of a key file as a Pulumi secret, or None to use the SSH agent.
+
+    Raises PlatformError if the file cannot be read. In a preview, the content is empty instead.
+    """
     if file is None:
         return None
     path = Path(file).expanduser()
@@ -79,5 +82,5 @@ def _key(file: str | None, name: str) -> pulumi.Output[str] | None:
     except OSError as error:
         if pulumi.runtime.is_dry_run():
             return pulumi.Output.secret("")
-        fix = "correct cluster.platform.key, or load the key into the ssh agent and leave it out"
+        fix = "correct cluster.platform.key, or load the key into the SSH agent and remove the field"
         raise PlatformError(f"host {name}: cannot read the key {path} ({error.strerror}). Fix: {fix}") from error

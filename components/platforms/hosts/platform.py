@@ -1,17 +1,18 @@
-"""HostsPlatform: machines that exist become a cluster's, over ssh, and go back as they were."""
+"""HostsPlatform configures existing hosts as cluster nodes over SSH. `destroy` restores their earlier state."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any
 
 import pulumi
 from pulumi_command import remote
 
-from components.cloud_init import ADMIN_USER, AccessKeys
-from components.plan import HostPlan, Role
+from components.node.parameters import SharedFiles, birth_env
+from components.node.user_data import ADMIN_USER, AccessKeys
+from components.plan.plan import HostPlan, Role
 from components.platforms.base import Host, Platform, PlatformArgs
-from components.platforms.hosts.connect import Route, route
+from components.platforms.hosts.connect import route
 from components.platforms.hosts.scripts import (
     AS_ROOT,
     GIVE_BACK,
@@ -21,90 +22,59 @@ from components.platforms.hosts.scripts import (
     reach_script,
     survey_script,
 )
-from components.platforms.hosts.spec import Spec
+from components.platforms.hosts.spec import HostsSpec
 
 
 class HostsPlatform(Platform):
-    """Four commands for each host: a survey and a test of its connections, which change nothing, a lease that `delete`
-    ends, and the bring-up."""
+    """Four resources for each host: a survey, a connection test, a lease and the bring-up.
 
-    user_data_limit: ClassVar[int] = 1 << 20
-    """The script comes over ssh and takes any size; this is for the Pulumi state, which holds it once per host."""
+    The survey and the connection test do not change the host. Deleting the lease restores the host.
+    """
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(name, args, opts)
-        if not isinstance(args.spec, Spec):
-            raise TypeError(f"the hosts platform cannot take a {type(args.spec).__name__}")
-        self._name, self._args, self._spec = name, args, args.spec
-        wanted = args.cluster.storage.shared
-        self._shared = SharedFolder(
-            path=wanted.path or "", gib=wanted.size_gib if "size_gib" in wanted.model_fields_set else 0
-        )
-        routes = {host.name: route(args.spec, host.name) for host in args.plan.hosts}
-        # All of them before any is changed: a host that cannot be taken leaves every other as it was.
-        surveys = [
-            command(host, routes[host.name]) for command in (self._survey, self._reach) for host in args.plan.hosts
-        ]
-        hosts: list[Host] = []
-        head: remote.Command | None = None
-        for host in args.plan.hosts:
-            lease = self._lease(host, routes[host.name], [*surveys, *([head] if head else [])])
-            head = head or lease
-            hosts.append(self._bring_up(host, routes[host.name], lease))
-        self.hosts = hosts
+        self._name, self._args = name, args
+        self._spec = args.plan.platform_spec(HostsSpec)
+        storage = args.plan.storage
+        required_gib = storage.size_gib if "size_gib" in storage.model_fields_set else 0
+        self._shared = SharedFolder(path=storage.path or "", gib=required_gib)
+        self._routes = {host.name: route(self._spec, host.name) for host in args.plan.hosts}
+        # All surveys run before any lease, so that one unsuitable host leaves all hosts unchanged.
+        surveys = [survey(host) for survey in (self._survey, self._reach) for host in args.plan.hosts]
+        # `destroy` restores workers before the head, because they mount files from the head.
+        head, *workers = args.plan.hosts
+        head_lease = self._lease(head, surveys)
+        leases = [head_lease, *(self._lease(worker, [*surveys, head_lease]) for worker in workers)]
+        self.shared = SharedFiles(folder=self._shared.path)
+        self.hosts = [self._bring_up(host, lease) for host, lease in zip(args.plan.hosts, leases, strict=True)]
         self.register_outputs({})
 
-    def _survey(self, host: HostPlan, route: Route) -> remote.Command:
-        script = survey_script(self._args.plan, host, self._spec.host(host.name).interface, self._shared)
-        return remote.Command(
-            f"{self._name}-{host.name}-survey",
-            connection=route.connection,
-            create=AS_ROOT,
-            stdin=script,
-            add_previous_output_in_env=False,
-            opts=pulumi.ResourceOptions(parent=self),
-        )
+    def _survey(self, host: HostPlan) -> remote.Command:
+        interface = self._spec.host(host.name).interface
+        return self._command(host, "survey", survey_script(self._args.plan, host, interface, self._shared))
 
-    def _reach(self, host: HostPlan, route: Route) -> remote.Command:
-        """Run once, before the host's lease: hosts that join or leave later are no reason to log in here again."""
-        return remote.Command(
-            f"{self._name}-{host.name}-reach",
-            connection=route.connection,
-            create=AS_ROOT,
-            stdin=reach_script(self._args.plan, host),
-            add_previous_output_in_env=False,
-            opts=pulumi.ResourceOptions(parent=self, ignore_changes=["stdin"]),
-        )
+    def _reach(self, host: HostPlan) -> remote.Command:
+        """Test the connections once, before the lease. The test does not run again when hosts join or leave later."""
+        once = pulumi.ResourceOptions(ignore_changes=["stdin"])
+        return self._command(host, "reach", reach_script(self._args.plan, host), once)
 
-    def _lease(self, host: HostPlan, route: Route, after: Sequence[remote.Command]) -> remote.Command:
-        """What is written anew is run again in place: a replacement would end the lease that it has just begun."""
+    def _lease(self, host: HostPlan, after: Sequence[remote.Command]) -> remote.Command:
+        """Begin the lease. A changed script updates the resource, because a replacement would end the new lease."""
         plan, keep, shared = self._args.plan, self._spec.keep_files, self._shared
         script = pulumi.Output.all(self._args.admin_key, self._args.cluster_key).apply(
             lambda keys: lease_script(plan, host, AccessKeys(keys[0], keys[1]), keep_files=keep, shared=shared)
         )
-        # Workers go back before the head whose files they have mounted.
-        return remote.Command(
-            f"{self._name}-{host.name}-lease",
-            connection=route.connection,
-            create=AS_ROOT,
-            delete=GIVE_BACK,
-            stdin=script,
-            add_previous_output_in_env=False,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=list(after)),
-        )
+        return self._command(host, "lease", script, pulumi.ResourceOptions(depends_on=list(after)), delete=GIVE_BACK)
 
-    def _bring_up(self, host: HostPlan, route: Route, lease: remote.Command) -> Host:
-        files = remote.Command(
-            f"{self._name}-{host.name}-files",
-            connection=route.connection,
-            create=AS_ROOT,
-            stdin=bring_up_script(self._args.plan, host, self._shared),
-            # A lease begun anew is a machine that has none of the files.
-            triggers=[lease.stdout],
-            add_previous_output_in_env=False,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[lease]),
-        )
-        entry = self._spec.host(host.name)
+    def _bring_up(self, host: HostPlan, lease: remote.Command) -> Host:
+        script = bring_up_script(self._args.plan, host)
+        # Later versions of the files arrive in the bundle. After a new lease, the host lacks all files, so the lease
+        # triggers the command.
+        ignored = [] if host.name in self._args.rolled else ["stdin"]
+        after = pulumi.ResourceOptions(depends_on=[lease], ignore_changes=ignored)
+        triggers = [lease.stdout, birth_env(self._args.plan, host)]
+        files = self._command(host, "files", script, after, triggers=triggers)
+        entry, route = self._spec.host(host.name), self._routes[host.name]
         return Host(
             plan=host,
             address=entry.address,
@@ -116,4 +86,23 @@ class HostsPlatform(Platform):
             through_head=host.role is Role.WORKER and entry.proxy_jump is not None,
             proxy=route.proxy,
             proxy_jump=route.proxy_jump,
+        )
+
+    def _command(
+        self,
+        host: HostPlan,
+        name: str,
+        script: pulumi.Input[str],
+        opts: pulumi.ResourceOptions | None = None,
+        **inputs: Any,
+    ) -> remote.Command:
+        """Return a resource that runs a script on a host as root."""
+        return remote.Command(
+            f"{self._name}-{host.name}-{name}",
+            connection=self._routes[host.name].connection,
+            create=AS_ROOT,
+            stdin=script,
+            add_previous_output_in_env=False,
+            opts=pulumi.ResourceOptions.merge(pulumi.ResourceOptions(parent=self), opts),
+            **inputs,
         )

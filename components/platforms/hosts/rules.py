@@ -1,4 +1,4 @@
-"""What a stack file about existing hosts can get wrong beyond its schema. What only a host knows, its survey says."""
+"""Checks for stacks with existing hosts. The survey checks the hosts themselves."""
 
 from __future__ import annotations
 
@@ -6,26 +6,21 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from components.checks.base import Check, Level, Planned
-from components.errors import Problem
-from components.host_key_format import HOST_KEY
-from components.slurm import confines
-
-if TYPE_CHECKING:
-    from components.platforms.hosts.spec import Host, Spec
+from components.node.slurm import confines
+from components.plan.checks.base import Broken, Check, Level, Planned, check
+from components.platforms.hosts.spec import Host, HostsSpec
+from yard.contract.host_key import HOST_KEY
 
 _HOST_KEY = re.compile(rf"(?:{HOST_KEY.pattern})( [^\n]*)?")
-"""A host key of the stack file may end with a comment."""
+"""A host key in the stack file, which can end with a comment."""
 PROXY = re.compile(r"(?:(?P<user>[a-z_][a-z0-9_-]{0,31})@)?(?P<address>[A-Za-z0-9.-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
 _PORTS = range(1, 65536)
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-def _spec(planned: Planned) -> Spec:
-    found: Spec = planned.spec.platform  # type: ignore[assignment]
-    return found
+def _spec(planned: Planned) -> HostsSpec:
+    return planned.plan.platform_spec(HostsSpec)
 
 
 def _each(planned: Planned) -> Iterator[tuple[str, Host]]:
@@ -33,49 +28,63 @@ def _each(planned: Planned) -> Iterator[tuple[str, Host]]:
         yield f"cluster.platform.hosts.{index}", host
 
 
-def addresses_differ(planned: Planned) -> Iterator[Problem]:
-    """Two entries for one machine would bring it up twice."""
+@check("hosts-address", Level.ERROR, "keep one of the two entries")
+def addresses_differ(planned: Planned) -> Iterator[Broken]:
+    """No two hosts share an address and port."""
     seen: dict[tuple[str, int, str | None], str] = {}
     for path, host in _each(planned):
-        place = (host.address.lower(), host.port, host.proxy_jump)
-        if place in seen:
-            rule = f"{host.address} port {host.port} is {seen[place]}'s already"
-            yield Problem(path=f"{path}.address", rule=rule, fix="keep one of the two entries")
-        seen.setdefault(place, host.called)
+        endpoint = (host.address.lower(), host.port, host.proxy_jump)
+        if endpoint in seen:
+            rule = f"{host.address} port {host.port} is already the address of {seen[endpoint]}"
+            yield Broken(path=f"{path}.address", rule=rule)
+        seen.setdefault(endpoint, host.called)
 
 
-def private_ips_differ(planned: Planned) -> Iterator[Problem]:
-    """Nodes find one another by these."""
+@check("hosts-private-ip", Level.ERROR, "correct one of them; `ip -4 address` on the host prints its addresses")
+def private_ips_differ(planned: Planned) -> Iterator[Broken]:
+    """No two hosts share a private address."""
     seen: dict[str, str] = {}
     for path, host in _each(planned):
         address = str(host.private_ip)
         if address in seen:
-            rule, fix = f"{address} is {seen[address]}'s already", "correct one; `ip -4 address` on the host shows it"
-            yield Problem(path=f"{path}.private_ip", rule=rule, fix=fix)
+            yield Broken(path=f"{path}.private_ip", rule=f"{address} is already the private address of {seen[address]}")
         seen.setdefault(address, host.called)
 
 
-def private_ips_in_network(planned: Planned) -> Iterator[Problem]:
-    """The shares are exported to the cluster's network, and to nobody else."""
-    network = planned.spec.network.cidr
+@check("hosts-network", Level.ERROR, "set cluster.network.cidr to the private network of the hosts")
+def private_ips_in_network(planned: Planned) -> Iterator[Broken]:
+    """All hosts are in the cluster's network, to which the head exports the shared folders."""
+    network = planned.plan.network
     for path, host in _each(planned):
         if host.private_ip not in network:
-            fix = "set cluster.network.cidr to the network that joins the hosts"
-            yield Problem(path=f"{path}.private_ip", rule=f"{host.private_ip} is not in {network}", fix=fix)
+            yield Broken(path=f"{path}.private_ip", rule=f"{host.private_ip} is not in {network}")
 
 
-def host_keys_known(planned: Planned) -> Iterator[Problem]:
-    """A host is known by its key before anything is sent to it; the first answer on a line proves nothing."""
+@check(
+    "hosts-host-key",
+    Level.ERROR,
+    "run `yard hosts scan {address}`, which prints the key, and check its fingerprint on the host's console",
+)
+def host_keys_known(planned: Planned) -> Iterator[Broken]:
+    """The stack file contains the SSH host key of each host."""
     for path, host in _each(planned):
-        scan = f"`yard hosts scan {host.address}:{host.port}` prints it; compare its fingerprint on the host's console"
+        words = {"address": f"{host.address}:{host.port}"}
         if host.host_key is None:
-            yield Problem(path=f"{path}.host_key", rule="is missing: nobody could tell the host from another", fix=scan)
+            rule = "is missing, so the identity of the host cannot be verified"
+            yield Broken(path=f"{path}.host_key", rule=rule, words=words)
         elif not _HOST_KEY.fullmatch(host.host_key):
-            yield Problem(path=f"{path}.host_key", rule="must be a public host key, type and key", fix=scan)
+            yield Broken(path=f"{path}.host_key", rule="must be a public host key: the type and the key", words=words)
 
 
-def proxies_known(planned: Planned) -> Iterator[Problem]:
-    """A proxy is one of the hosts, or somebody else with a host key of its own."""
+@check(
+    "hosts-proxy",
+    Level.ERROR,
+    "name a host without proxy_jump",
+    "write an address such as ubuntu@203.0.113.9:22, or the name of a host in this list",
+    "run `yard hosts scan {address}`, which prints it",
+)
+def proxies_known(planned: Planned) -> Iterator[Broken]:
+    """A jump host is a host in the list without proxy_jump, or a different machine with a known host key."""
     names = {host.called: host for host in _spec(planned).hosts}
     for path, host in _each(planned):
         proxy = host.proxy_jump
@@ -84,29 +93,28 @@ def proxies_known(planned: Planned) -> Iterator[Problem]:
         where = f"{path}.proxy_jump"
         found = PROXY.fullmatch(proxy)
         if proxy in names:
-            fix = "name a host that is reached directly"
-            yield Problem(path=where, rule=f"{proxy} is not reached directly itself", fix=fix)
+            yield Broken(path=where, rule=f"{proxy} cannot be a jump host, because it is this host or has a proxy_jump")
         elif not found or int(found["port"] or 22) not in _PORTS:
-            fix = "write something like ubuntu@203.0.113.9:22, or the name of a host of this list"
-            yield Problem(path=where, rule="must be a host's name or [user@]address[:port]", fix=fix)
+            yield Broken(path=where, rule="must be a host's name or [user@]address[:port]", fix=1)
         elif not _HOST_KEY.fullmatch(host.proxy_host_key or ""):
-            fix = f"`yard hosts scan {found['address']}:{found['port'] or 22}` prints it"
-            yield Problem(path=f"{path}.proxy_host_key", rule="must be the proxy's public host key", fix=fix)
+            words = {"address": f"{found['address']}:{found['port'] or 22}"}
+            yield Broken(path=f"{path}.proxy_host_key", rule="must be the proxy's public host key", words=words, fix=2)
 
 
-def keys_private(planned: Planned) -> Iterator[Problem]:
-    """ssh refuses a private key that others may read, and so does this."""
+@check("hosts-key-private", Level.ERROR, "chmod 600 {file}")
+def keys_private(planned: Planned) -> Iterator[Broken]:
+    """The private keys are readable only by their owner. SSH rejects keys that other users can read."""
     for path, file in _key_files(planned):
         if file.is_file() and file.stat().st_mode & _OTHERS:
-            yield Problem(path=path, rule="others may read this private key", fix=f"chmod 600 {file}")
+            yield Broken(path=path, rule="other users can read this private key", words={"file": file})
 
 
-def keys_there(planned: Planned) -> Iterator[Problem]:
-    """A preview works without the keys; `pulumi up` does not."""
+@check("hosts-key-missing", Level.WARNING, "correct the path, or load the key into the SSH agent and remove the path")
+def keys_exist(planned: Planned) -> Iterator[Broken]:
+    """The private keys exist. A preview does not need the keys, but `pulumi up` does."""
     for path, file in _key_files(planned):
         if not file.is_file():
-            fix = "correct the path, or leave key out and load the key into the ssh agent"
-            yield Problem(path=path, rule="there is no such file here, so `pulumi up` would fail", fix=fix)
+            yield Broken(path=path, rule="the file does not exist on this computer, so `pulumi up` would fail")
 
 
 def _key_files(planned: Planned) -> Iterator[tuple[str, Path]]:
@@ -118,108 +126,148 @@ def _key_files(planned: Planned) -> Iterator[tuple[str, Path]]:
             yield f"{path}.key", Path(host.key).expanduser()
 
 
-def every_host_used(planned: Planned) -> Iterator[Problem]:
-    """A host that nobody uses is probably forgotten in a group."""
+@check("hosts-unused", Level.ERROR, "add {host} to the hosts of a group, or remove it here")
+def every_host_used(planned: Planned) -> Iterator[Broken]:
+    """Each host is the head or a member of a group."""
     used = {host.name for host in planned.plan.hosts}
     for path, host in _each(planned):
         if host.called not in used:
-            fix = f"add {host.called} to the hosts of a group, or remove it here"
-            yield Problem(path=path, rule=f"{host.called} is neither the head nor in a group", fix=fix)
+            rule = f"{host.called} is neither the head nor a member of a group"
+            yield Broken(path=path, rule=rule, words={"host": host.called})
 
 
-def head_may_work(planned: Planned) -> Iterator[Problem]:
-    """Slurm's controller shares its machine with no job; without Slurm, the head is a node like others."""
-    plan, spec = planned.plan, planned.spec
-    if not plan.head.works:
+@check(
+    "hosts-head-works",
+    Level.ERROR,
+    "choose a different cluster.head.host, or use scheduler: none",
+    "write {machine} in both sections",
+)
+def head_may_run_jobs(planned: Planned) -> Iterator[Broken]:
+    """If the head runs jobs, it has the same machine type as its group, and the cluster does not use Slurm."""
+    plan = planned.plan
+    if not plan.head.runs_jobs:
         return
     group = str(plan.head.group)
     if plan.scheduler == "slurm":
-        fix = "choose another cluster.head.host, or use scheduler: none"
-        yield Problem(
-            path=f"cluster.nodes.{group}.hosts", rule=f"{plan.head.name} is the head of a Slurm cluster", fix=fix
-        )
-    if spec.head.machine != spec.nodes[group].machine:
-        fix = f"write {spec.nodes[group].machine} in both places"
-        yield Problem(
-            path="cluster.head.machine", rule=f"the head is in group {group}, of another machine type", fix=fix
+        rule = f"{plan.head.name} is the head of a Slurm cluster, which cannot run jobs"
+        yield Broken(path=f"cluster.nodes.{group}.hosts", rule=rule)
+    if plan.head.machine.name != plan.groups[group].machine:
+        yield Broken(
+            path="cluster.head.machine",
+            rule=f"differs from the machine type of group {group}, which contains the head",
+            words={"machine": plan.groups[group].machine},
+            fix=1,
         )
 
 
-def gpus_named(planned: Planned) -> Iterator[Problem]:
-    """A machine's GPUs have a type, which the host is asked for; InfiniBand has ports, which must be up."""
+@check(
+    "hosts-machine",
+    Level.ERROR,
+    "add `gpu_type: h100`",
+    "write the number of ports that are up on each host, or declare fabric: ethernet",
+)
+def gpus_named(planned: Planned) -> Iterator[Broken]:
+    """Machine types with GPUs have gpu_type, and machine types with InfiniBand or RoCE have rdma."""
     for name, facts in _spec(planned).machines.items():
         path = f"cluster.platform.machines.{name}"
         if facts.gpus and facts.gpu_type is None:
-            yield Problem(path=f"{path}.gpu_type", rule="is missing, and there are GPUs", fix="add `gpu_type: h100`")
+            yield Broken(path=f"{path}.gpu_type", rule="is missing, but the machine type has GPUs")
         if (facts.fabric == "ethernet") == (facts.rdma > 0):
-            fix = "write how many ports of each host are up, or declare fabric: ethernet"
-            yield Problem(path=f"{path}.rdma", rule="rdma belongs to fabric: infiniband and fabric: roce", fix=fix)
+            yield Broken(path=f"{path}.rdma", rule="must be set if and only if fabric is infiniband or roce", fix=1)
 
 
-def rdma_devices_known(planned: Planned) -> Iterator[Problem]:
-    """As many devices as the machine types have. On Ethernet, cards for storage and for ssh look alike."""
+@check(
+    "hosts-rdma-devices",
+    Level.ERROR,
+    "list {rdma} devices, or correct rdma of {machine}",
+    "list the devices for collectives, as `rdma link` prints them",
+)
+def rdma_devices_known(planned: Planned) -> Iterator[Broken]:
+    """rdma_devices contains as many entries as each machine type has ports. rdma_devices is required with RoCE."""
     listed = _spec(planned).rdma_devices
     for machine in {host.machine.name: host.machine for host in planned.plan.hosts if host.machine.rdma}.values():
         if len(listed) not in {0, machine.rdma}:
-            fix = f"list {machine.rdma} devices, or correct rdma of {machine.name}"
-            rule = f"lists {len(listed)} devices, and {machine.name} has {machine.rdma}"
-            yield Problem(path="cluster.platform.rdma_devices", rule=rule, fix=fix)
+            yield Broken(
+                path="cluster.platform.rdma_devices",
+                rule=f"lists {len(listed)} devices, but {machine.name} has {machine.rdma}",
+                words={"rdma": machine.rdma, "machine": machine.name},
+            )
         elif machine.fabric == "roce" and not listed:
-            fix = "list those for collectives, as `rdma link` shows them"
-            rule = f"must name the devices of {machine.name}, whose fabric is roce"
-            yield Problem(path="cluster.platform.rdma_devices", rule=rule, fix=fix)
+            rule = f"must list the RDMA devices of {machine.name}, because its fabric is roce"
+            yield Broken(path="cluster.platform.rdma_devices", rule=rule, fix=1)
+
+
+@check("hosts-defaults", Level.ERROR, "leave it out")
+def defaults_kept(planned: Planned) -> Iterator[Broken]:
+    """Placement, capacity and access.via use their default values."""
+    plan = planned.plan
+    for name, group in plan.groups.items():
+        path = f"cluster.nodes.{name}"
+        if group.placement != "none":
+            rule = f"{group.placement} has no effect: existing hosts cannot be placed together"
+            yield Broken(path=f"{path}.placement", rule=rule)
+        if group.capacity.kind != "on_demand":
+            rule = f"{group.capacity.kind} has no effect: existing hosts use no cloud capacity"
+            yield Broken(path=f"{path}.capacity", rule=rule)
+    if plan.access.via != "public":
+        rule = f"{plan.access.via} has no effect: SSH uses the address and proxy_jump of each host"
+        yield Broken(path="cluster.access.via", rule=rule)
 
 
 _LEAST_PARTS = 2
 _OTHER_FOLDERS = frozenset(
     "bin boot dev etc home job lib lib64 proc root run sbin shared sys tmp usr var".split()  # noqa: SIM905
 )
-"""Top-level folders in which the cluster, the system or its users write."""
+"""Top-level folders to which the system, the cluster or users write."""
 
 
-def storage_on_head(planned: Planned) -> Iterator[Problem]:
-    """The head serves the files; nothing outside is created or asked."""
-    kind = planned.spec.storage.shared.kind
+@check("hosts-storage", Level.ERROR, "write head_nfs", "write a folder such as /raid/trainyard")
+def storage_on_head(planned: Planned) -> Iterator[Broken]:
+    """The head serves the shared files from a folder outside the system folders."""
+    kind = planned.plan.storage.kind
     if kind != "head_nfs":
-        yield Problem(
-            path="cluster.storage.shared.kind", rule=f"{kind} is not made on hosts that exist", fix="write head_nfs"
-        )
-    folder = planned.spec.storage.shared.path or ""
+        yield Broken(path="cluster.storage.shared.kind", rule=f"{kind} is not available on existing hosts")
+    folder = planned.plan.storage.path or ""
     parts = folder.split("/")[1:]
     if folder and (
         len(parts) < _LEAST_PARTS or not all(parts) or {".", ".."} & set(parts) or parts[0] in _OTHER_FOLDERS
     ):
-        yield Problem(
+        yield Broken(
             path="cluster.storage.shared.path",
-            rule=f"{folder} must be a folder of its own below a disk's, outside the system's folders",
-            fix="write something like /raid/trainyard",
+            rule=f"{folder} must be a folder below a mount point, outside the system folders",
+            fix=1,
         )
 
 
-def jobs_confined(planned: Planned) -> Iterator[Problem]:
-    """Without cgroup v2, Slurm hands out GPUs and memory and cannot hold a job to its share."""
+@check(
+    "hosts-unconfined",
+    Level.WARNING,
+    "give each job whole nodes, or upgrade the hosts to ubuntu-24.04, or use scheduler: none",
+)
+def jobs_confined(planned: Planned) -> Iterator[Broken]:
+    """Slurm limits jobs to their resources, which requires a Slurm version that supports cgroup v2."""
     if planned.plan.scheduler == "slurm" and not confines(planned.plan):
         major, minor = planned.plan.image.slurm_version
-        yield Problem(
+        yield Broken(
             path="cluster.platform.image",
-            rule=f"{planned.plan.image.name} has Slurm {major}.{minor:02}, which knows no cgroup v2: jobs are given "
-            "cores, memory and GPUs, but not held to them",
-            fix="give each job whole nodes, or upgrade the hosts to ubuntu-24.04, or use scheduler: none",
+            rule=f"Slurm {major}.{minor:02} of {planned.plan.image.name} does not support cgroup v2, so jobs can "
+            "use more cores, memory and GPUs than Slurm allocates to them",
         )
 
 
 RULES: tuple[Check[Planned], ...] = (
-    Check(id="hosts-address", level=Level.ERROR, run=addresses_differ),
-    Check(id="hosts-private-ip", level=Level.ERROR, run=private_ips_differ),
-    Check(id="hosts-network", level=Level.ERROR, run=private_ips_in_network),
-    Check(id="hosts-host-key", level=Level.ERROR, run=host_keys_known),
-    Check(id="hosts-proxy", level=Level.ERROR, run=proxies_known),
-    Check(id="hosts-key-private", level=Level.ERROR, run=keys_private),
-    Check(id="hosts-key-missing", level=Level.WARNING, run=keys_there),
-    Check(id="hosts-unused", level=Level.ERROR, run=every_host_used),
-    Check(id="hosts-head-works", level=Level.ERROR, run=head_may_work),
-    Check(id="hosts-machine", level=Level.ERROR, run=gpus_named),
-    Check(id="hosts-rdma-devices", level=Level.ERROR, run=rdma_devices_known),
-    Check(id="hosts-storage", level=Level.ERROR, run=storage_on_head),
-    Check(id="hosts-unconfined", level=Level.WARNING, run=jobs_confined),
+    addresses_differ,
+    private_ips_differ,
+    private_ips_in_network,
+    host_keys_known,
+    proxies_known,
+    keys_private,
+    keys_exist,
+    every_host_used,
+    head_may_run_jobs,
+    gpus_named,
+    rdma_devices_known,
+    defaults_kept,
+    storage_on_head,
+    jobs_confined,
 )

@@ -1,1 +1,1 @@
-"""The local platform: a cluster of QEMU machines on this one. Empty: the engine's plugin imports what lies in here."""
+"""The local platform: a cluster of QEMU machines on this computer. Pulumi's dynamic provider imports this package."""

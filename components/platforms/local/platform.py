@@ -1,81 +1,90 @@
-"""LocalPlatform: a plan's machines as QEMU machines on this host."""
+"""LocalPlatform runs a plan's machines with QEMU on this computer."""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import ClassVar
-
 import pulumi
 
-from components.cloud_init import SharedFiles
-from components.plan import HostPlan, Role
-from components.platforms.base import Host, Platform, PlatformArgs, Render
-from components.platforms.local.fit import ssh_port
+from components.node.parameters import SharedFiles
+from components.node.user_data import ADMIN_USER
+from components.plan.plan import HostPlan, Role
+from components.platforms.base import Host, Platform, PlatformArgs
 from components.platforms.local.image import ensure_image, image_id
 from components.platforms.local.paths import runs_folder
+from components.platforms.local.ports import ssh_port
 from components.platforms.local.probe import choose
-from components.platforms.local.resources import Switch, Vm, VmArgs
-from components.platforms.local.spec import Spec
+from components.platforms.local.qemu import DATA_SERIAL
+from components.platforms.local.resources import Disk, Switch, Vm, VmArgs
+from components.platforms.local.spec import LocalSpec
 
-ADMIN_USER = "ops"
+_DATA_DISK_GIB = 16
+"""Size of the head's data disk, a sparse file."""
 _WORKER_NICENESS = 3
-"""Half the weight of the head's (sched(7): a factor of 1.25 a step). On fewer cores than machines, every worker waits
-for what the head serves, and the head must not wait for what the workers compute."""
+"""Niceness of workers. It halves their CPU weight, which is divided by 1.25 per step (sched(7)). All workers wait for
+services on the head, so the head has priority on computers with few cores."""
 
 
 class LocalPlatform(Platform):
-    """A switch and one machine per host; sshd of each on a loopback port of its own."""
+    """A switch, and one machine per host. Each machine's sshd has its own port on 127.0.0.1."""
 
-    user_data_limit: ClassVar[int] = 1 << 20
-    """The seed is a disk and takes any size; this is for the Pulumi state, which holds it once per machine."""
+    @staticmethod
+    def golden_image() -> str:
+        """See Platform."""
+        return image_id()
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(name, args, opts)
-        if not isinstance(args.spec, Spec):
-            raise TypeError(f"the local platform cannot take a {type(args.spec).__name__}")
-        _announce(args.spec)
-        run = runs_folder() / pulumi.get_stack()
-        switch = Switch(f"{name}-switch", run, pulumi.ResourceOptions(parent=self))
-        image = image_id()
-        user_data = args.user_data(SharedFiles())
-        self.hosts = hosts = list[Host]()
-        for host in args.plan.hosts:
-            machine = VmArgs(
-                host=host.name,
-                folder=str(run),
-                image=image,
-                memory_mib=host.machine.memory_mib,
-                vcpus=host.machine.vcpus,
-                private_ip=f"{host.private_ip}/{args.plan.network.prefixlen}",
-                ssh_port=ssh_port(args.spec.ssh_port_base, args.plan, host),
-                accelerator=args.spec.accelerator,
-                niceness=0 if host.role is Role.HEAD else _WORKER_NICENESS,
-                user_data=user_data.apply(partial(_rendered, host)),
-                switch_starts=switch.starts,
-            )
-            hosts.append(_host(host, Vm(f"{name}-{host.name}", machine, pulumi.ResourceOptions(parent=self))))
+        self._args, self._spec = args, args.plan.platform_spec(LocalSpec)
+        _prepare(self._spec)
+        self._image = image_id()
+        self._run = run = runs_folder() / pulumi.get_stack()
+        self._switch = switch = Switch(f"{name}-switch", run, pulumi.ResourceOptions(parent=self))
+        head = args.plan.head.name
+        # The disk is in the switch's folder, which `destroy` removes last.
+        below = pulumi.ResourceOptions(parent=self, depends_on=[switch])
+        self._disk = Disk(f"{name}-{head}-data", run / "disks" / f"{head}.qcow2", _DATA_DISK_GIB, below)
+        self.shared = SharedFiles(disk=f"/dev/disk/by-id/virtio-{DATA_SERIAL}")
+        self._user_data = args.user_data(self.shared)
+        self.hosts = [self._host(name, host) for host in args.plan.hosts]
         self.register_outputs({})
 
+    def _host(self, name: str, host: HostPlan) -> Host:
+        plan, is_head = self._args.plan, host.role is Role.HEAD
+        birth = self._user_data.apply(lambda render: render(host))
+        machine = VmArgs(
+            host=host.name,
+            folder=str(self._run),
+            image=self._image,
+            memory_mib=host.machine.memory_mib,
+            vcpus=host.machine.vcpus,
+            private_ip=f"{host.private_ip}/{plan.network.prefixlen}",
+            ssh_port=ssh_port(self._spec.ssh_port_base, plan, host),
+            accelerator=self._spec.accelerator,
+            niceness=0 if is_head else _WORKER_NICENESS,
+            user_data=birth.apply(lambda known: known.user_data),
+            identity=birth.apply(lambda known: known.identity),
+            is_rolled=host.name in self._args.rolled,
+            switch_starts=self._switch.starts,
+            data_disk=self._disk.path if is_head else "",
+        )
+        vm = Vm(f"{name}-{host.name}", machine, pulumi.ResourceOptions(parent=self))
+        return Host(
+            plan=host,
+            address=vm.address,
+            port=vm.ssh_port,
+            user=ADMIN_USER,
+            host_key=vm.host_key,
+            machine_id=vm.machine_id,
+            boots=vm.boots,
+            data_disk=self._disk.disk_id if is_head else None,
+        )
 
-def _rendered(host: HostPlan, render: Render) -> str:
-    return render(host)
 
+def _prepare(spec: LocalSpec) -> None:
+    """Build the golden image and log the accelerator. Does nothing in a preview.
 
-def _announce(spec: Spec) -> None:
-    """Say how machines will run, and build the image first: here people see how far it is. Not in a preview."""
+    The engine's provider process would also build the image, but without displaying the progress.
+    """
     if pulumi.runtime.is_dry_run():
         return
     choice = choose(spec.accelerator, ensure_image().kernel)
     pulumi.log.info(f"local machines run with {choice.accelerator}: {choice.reason}")
-
-
-def _host(plan: HostPlan, vm: Vm) -> Host:
-    return Host(
-        plan=plan,
-        address=vm.address,
-        port=vm.ssh_port,
-        user=ADMIN_USER,
-        host_key=vm.host_key,
-        machine_id=vm.machine_id,
-        boots=vm.boots,
-    )

@@ -1,22 +1,42 @@
-"""Processes that outlive us, known by their pidfile. Never by name: another's process must not be taken for ours."""
+"""Programs that the local platform runs. Background processes are identified by their pidfile, because other users can
+have processes with the same name."""
 
 from __future__ import annotations
 
 import os
 import select
 import signal
+import subprocess
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
+from yard.contract.errors import PlatformError
+
 _PIDFILE_OPTIONS = {b"-pidfile", b"-p"}
-"""What qemu and vde_switch call it."""
+"""Options of QEMU and vde_switch for the pidfile."""
+
+
+def run_program(subject: str, fix: str, *command: str) -> str:
+    """Run a command and return its output.
+
+    Raises PlatformError if the program is missing or fails. The message begins with `subject`. `fix` states how to
+    install the program.
+    """
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise PlatformError(f"{subject}: {command[0]} is missing. Fix: {fix}") from error
+    if done.returncode:
+        reason = done.stderr.strip() or f"exit status {done.returncode}"
+        raise PlatformError(f"{subject}: {command[0]} failed: {reason}")
+    return done.stdout
 
 
 def find(pidfile: Path) -> int | None:
-    """Return the process that was started with this pidfile, None when it is gone.
+    """Return the id of the process that was started with this pidfile, or None if the process has ended.
 
-    Its own arguments name the file, so a pid that was given to another process since does not count.
+    The arguments of the process must contain the path of the pidfile, because the kernel reuses process ids.
     """
     try:
         pid = int(pidfile.read_text())
@@ -26,13 +46,13 @@ def find(pidfile: Path) -> int | None:
 
 
 def started_under(folder: Path) -> list[int]:
-    """Return the processes whose pidfile lies, or lay, under `folder`: also those whose files were removed by hand."""
+    """Return the ids of the processes whose pidfile is under `folder`, even if the pidfile was deleted."""
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return [pid for pid in pids if (pidfile := _pidfile_of(pid)) and pidfile.is_relative_to(folder)]
 
 
 def wait_gone(pid: int, seconds: float) -> bool:
-    """Wait until the process is gone; False when it still runs after `seconds`."""
+    """Wait until the process ends. Returns False if the process is still running after `seconds`."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -43,34 +63,33 @@ def wait_gone(pid: int, seconds: float) -> bool:
         os.close(handle)
 
 
-def weigh(pid: int, niceness: int) -> None:
-    """Give a session's processes this niceness towards other sessions.
+def set_niceness(pid: int, niceness: int) -> None:
+    """Set the niceness of the session of a process.
 
-    Where the kernel groups processes by session (sched(7), autogroup), their own niceness counts within one only.
+    With autogroups (sched(7)), the kernel compares the niceness of a process only with other processes in its session.
     """
-    with suppress(OSError):  # no such grouping here, or the process has ended
+    with suppress(OSError):  # autogroups are disabled, or the process has ended
         Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
 
 
 def end(pid: int, seconds: float = 3.0) -> None:
-    """End a process that `find` or `started_under` gave: asks, kills after `seconds`. One already gone is fine."""
+    """Terminate a process that `find` or `started_under` returned, and kill it if it is still running after
+    `seconds`."""
     pidfile = _pidfile_of(pid)
-    try:
+    if pidfile is None:
+        return
+    with suppress(ProcessLookupError):
         handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        # From here on the handle means one process; it is ours only if the number was not given anew before.
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if pidfile is None or _pidfile_of(pid) != pidfile:
-                return
-            signal.pidfd_send_signal(handle, number)
-            if select.select([handle], [], [], seconds)[0]:
-                return
-    except ProcessLookupError:
-        return
-    finally:
-        os.close(handle)
+        try:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                # The kernel may have reused the process id before `pidfd_open`.
+                if _pidfile_of(pid) != pidfile:
+                    return
+                signal.pidfd_send_signal(handle, number)
+                if select.select([handle], [], [], seconds)[0]:
+                    return
+        finally:
+            os.close(handle)
 
 
 def _pidfile_of(pid: int) -> Path | None:

@@ -1,6 +1,6 @@
-"""How the engine's verbs act on machines and switches. It runs in a process of the engine, beside the program.
+"""Dynamic providers for switches, disks and machines. They run in a process that the Pulumi engine starts.
 
-Every verb can be repeated: one that was cut short leaves nothing that the next could not mend.
+Every operation can be repeated after an interruption.
 """
 
 from __future__ import annotations
@@ -13,40 +13,31 @@ from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any
 
-from pulumi.dynamic import (
-    CheckFailure,
-    CheckResult,
-    CreateResult,
-    DiffResult,
-    ReadResult,
-    ResourceProvider,
-    UpdateResult,
-)
+from pulumi.dynamic import CreateResult, DiffResult, ReadResult, ResourceProvider, UpdateResult
 
-from components.errors import PlatformError
 from components.platforms.local.image import GoldenImage, ensure_image, find_image
+from components.platforms.local.machine import Machine, make_data_disk
+from components.platforms.local.network import start_switch, switch_pid
 from components.platforms.local.probe import choose
+from components.platforms.local.qemu import Hardware
 from components.platforms.local.seed import Macs, macs
 from components.platforms.local.sweep import sweep_run
-from components.platforms.local.switch import start_switch, switch_pid
-from components.platforms.local.vm import Hardware, Machine
+from yard.contract.errors import PlatformError
 
 Props = dict[str, Any]
 
 SWITCH_OUTPUTS = ("starts", "pid", "running")
 VM_OUTPUTS = ("address", "host_key", "machine_id", "boots", "pid", "running", "accelerated_by")
-VM_REPLACED_BY = ("host", "folder", "image", "memory_mib", "private_ip", "user_data")
-VM_RESTARTED_BY = ("vcpus", "ssh_port", "accelerator", "niceness", "switch_starts")
+VM_REPLACED_BY = ("host", "folder", "image", "memory_mib", "private_ip", "identity")
+VM_RESTARTED_BY = ("vcpus", "ssh_port", "accelerator", "niceness", "switch_starts", "data_disk")
+DISK_OUTPUTS = ("disk_id",)
 
-LOOPBACK = "127.0.0.1"
-_LEAST_MEMORY_MIB = 512
-_PORTS = range(1024, 65536)
 _GONE = ReadResult(id_="", outs={})
 
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Our own errors explain themselves: the engine would print where they were raised, and the reason last."""
+    """Omit the traceback of a PlatformError, which the engine would print before the message."""
     try:
         yield
     except PlatformError:
@@ -55,36 +46,35 @@ def _plain_errors() -> Iterator[None]:
 
 
 class SwitchProvider(ResourceProvider):
-    """Input: folder. Outputs: SWITCH_OUTPUTS."""
+    """Provider for the switch. Input: folder. Outputs: SWITCH_OUTPUTS."""
 
     def create(self, props: Props) -> CreateResult:
-        """Start the switch in an empty run folder: leftovers of a lost state end first."""
+        """Start the switch. Processes and files from an earlier run in this folder are removed first."""
         run = Path(props["folder"])
         with _plain_errors():
             sweep_run(run)
             return CreateResult(id_=run.name, outs=self._started(run, 1))
 
     def read(self, id_: str, props: Props) -> ReadResult:
-        """See whether it runs; without its folder there is no such switch any more."""
+        """Return the state with the current value of `running`, or no resource if the folder is missing."""
         run = Path(props["folder"])
         if not run.is_dir():
             return _GONE
         return ReadResult(id_=id_, outs={**props, "running": switch_pid(run) is not None})
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        """Another folder is another switch; one that is off is started again."""
-        moved = ["folder"] if olds["folder"] != news["folder"] else []
-        return DiffResult(
-            changes=bool(moved) or not olds.get("running"), replaces=moved, delete_before_replace=bool(moved)
-        )
+        """Replace the switch if its folder changes. Update it if it is not running."""
+        replaces = _changed(("folder",), olds, news)
+        changes = bool(replaces) or not olds.get("running")
+        return DiffResult(changes=changes, replaces=replaces, delete_before_replace=True)
 
     def update(self, _id: str, olds: Props, news: Props) -> UpdateResult:
-        """Start it again."""
+        """Start the switch again."""
         with _plain_errors():
             return UpdateResult(outs=self._started(Path(news["folder"]), int(olds["starts"]) + 1))
 
     def delete(self, _id: str, props: Props) -> None:
-        """Leave nothing of the run: machines that no state knows, the switch, the folder."""
+        """Terminate the switch and all machines of the run, and delete the run folder."""
         sweep_run(Path(props["folder"]))
 
     def _started(self, run: Path, starts: int) -> Props:
@@ -92,31 +82,45 @@ class SwitchProvider(ResourceProvider):
         return {"folder": str(run), "starts": starts, "pid": pid, "running": True}
 
 
-class VmProvider(ResourceProvider):
-    """Inputs: the fields of VmArgs. Outputs: VM_OUTPUTS beside them."""
-
-    def check(self, _olds: Props, news: Props) -> CheckResult:
-        """Refuse what QEMU would refuse later, or worse, accept."""
-        failures = []
-        if int(news["memory_mib"]) < _LEAST_MEMORY_MIB:
-            failures.append(CheckFailure("memory_mib", f"must be at least {_LEAST_MEMORY_MIB}"))
-        if int(news["vcpus"]) < 1:
-            failures.append(CheckFailure("vcpus", "must be at least 1"))
-        if int(news["ssh_port"]) not in _PORTS:
-            failures.append(CheckFailure("ssh_port", f"must be between {_PORTS.start} and {_PORTS.stop - 1}"))
-        if news["accelerator"] not in ("auto", "kvm", "tcg"):
-            failures.append(CheckFailure("accelerator", "must be auto, kvm or tcg"))
-        return CheckResult(news, failures)
+class DiskProvider(ResourceProvider):
+    """Provider for the data disk. Inputs: path and gib. Additional outputs: DISK_OUTPUTS."""
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        """Tell a new machine from a new start of the same one."""
-        replaces = [key for key in VM_REPLACED_BY if olds.get(key) != news.get(key)]
-        restarts = [key for key in VM_RESTARTED_BY if olds.get(key) != news.get(key)]
+        """Replace the disk with an empty disk if its path or size changes."""
+        replaces = _changed(("path", "gib"), olds, news)
+        return DiffResult(changes=bool(replaces), replaces=replaces, delete_before_replace=True)
+
+    def create(self, props: Props) -> CreateResult:
+        """Create an empty sparse disk."""
+        with _plain_errors():
+            make_data_disk(Path(props["path"]), int(props["gib"]))
+        disk_id = uuid.uuid4().hex
+        return CreateResult(id_=disk_id, outs={**props, "disk_id": disk_id})
+
+    def read(self, id_: str, props: Props) -> ReadResult:
+        """Return the disk, or no resource if its file is missing."""
+        return ReadResult(id_=id_, outs=props) if Path(props["path"]).exists() else _GONE
+
+    def delete(self, _id: str, props: Props) -> None:
+        """Delete the disk's file."""
+        Path(props["path"]).unlink(missing_ok=True)
+
+
+class VmProvider(ResourceProvider):
+    """Provider of machines. Inputs: the fields of VmArgs. Additional outputs: VM_OUTPUTS."""
+
+    def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
+        """Replace a machine if an input in VM_REPLACED_BY changes. Update it for other changes, or if it is off.
+
+        cloud-init reads user-data only at the first boot, so a change affects only machines of TRAINYARD_ROLL.
+        """
+        compared = (*VM_REPLACED_BY, "user_data") if news.get("is_rolled") else VM_REPLACED_BY
+        replaces, restarts = _changed(compared, olds, news), _changed(VM_RESTARTED_BY, olds, news)
         changes = bool(replaces or restarts) or not olds.get("running")
         return DiffResult(changes=changes, replaces=replaces, delete_before_replace=True)
 
     def create(self, props: Props) -> CreateResult:
-        """Make a machine with a fresh disk and start it. A leftover of the same name is removed first."""
+        """Create a machine with an empty disk and start it. An existing machine with this name is removed first."""
         with _plain_errors():
             machine, image = _machine(props), ensure_image()
             machine_id = uuid.uuid4().hex
@@ -124,33 +128,41 @@ class VmProvider(ResourceProvider):
             try:
                 outs = _started(machine, image, props, machine_id, boots=1)
             except BaseException:
-                # The engine keeps no record of a machine whose create failed, so only its console may stay.
+                # The engine does not record a machine that could not be created, so its process would never be
+                # terminated.
                 machine.power_off()
                 raise
             return CreateResult(id_=f"{machine.run.name}/{machine.name}", outs=outs)
 
     def read(self, id_: str, props: Props) -> ReadResult:
-        """See whether it runs; without its disk, or the image below it, there is no such machine any more."""
+        """Return the state with the current value of `running`, or no resource if its disk or golden image is
+        missing."""
         machine = _machine(props)
         if not machine.disk.exists() or find_image(props["image"]) is None:
             return _GONE
         return ReadResult(id_=id_, outs={**props, "running": machine.pid is not None})
 
     def update(self, _id: str, olds: Props, news: Props) -> UpdateResult:
-        """Start it again on the same disk."""
+        """Restart the machine with the same disk."""
         with _plain_errors():
             machine, image = _machine(news), find_image(news["image"])
             if image is None:
                 raise PlatformError(
                     f"{machine.name}: its golden image {news['image']} is no longer in the cache. "
-                    "Fix: run `pulumi refresh`, then `pulumi up` makes the machine anew"
+                    "Fix: run `pulumi refresh` and then `pulumi up`, which creates the machine again"
                 )
             machine.shut_down()
-            return UpdateResult(outs=_started(machine, image, news, olds["machine_id"], int(olds["boots"]) + 1))
+            # The seed disk still has the old user-data.
+            props = {**news, "user_data": olds["user_data"]}
+            return UpdateResult(outs=_started(machine, image, props, olds["machine_id"], int(olds["boots"]) + 1))
 
     def delete(self, _id: str, props: Props) -> None:
-        """Leave nothing of the machine; one that is gone already is fine."""
+        """Delete the machine, if it exists."""
         _machine(props).remove()
+
+
+def _changed(keys: tuple[str, ...], olds: Props, news: Props) -> list[str]:
+    return [key for key in keys if olds.get(key) != news.get(key)]
 
 
 def _machine(props: Props) -> Machine:
@@ -165,14 +177,14 @@ def _started(machine: Machine, image: GoldenImage, props: Props, machine_id: str
         memory_mib=int(props["memory_mib"]),
         ssh_port=int(props["ssh_port"]),
         niceness=int(props["niceness"]),
+        data_disk=Path(props["data_disk"]) if props.get("data_disk") else None,
     )
     since = machine.console_size()
     machine.start(image, hardware, _cards(props))
-    host_key = machine.wait_host_key(since)
     return {
-        **{key: props[key] for key in (*VM_REPLACED_BY, *VM_RESTARTED_BY)},
-        "address": LOOPBACK,
-        "host_key": host_key,
+        **{key: props[key] for key in (*VM_REPLACED_BY, *VM_RESTARTED_BY, "user_data")},
+        "address": "127.0.0.1",
+        "host_key": machine.wait_host_key(since),
         "machine_id": machine_id,
         "boots": boots,
         "pid": machine.pid,

@@ -1,86 +1,89 @@
-"""The QEMU command line of one machine. Pure: a MachineConfig in, an argument list out."""
+"""The QEMU command line for a machine."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-QEMU = "qemu-system-x86_64"
+from components.platforms.local.paths import MachineFiles, switch_socket
+from components.platforms.local.seed import Macs
+
+DATA_SERIAL = "data"
+"""Serial number of the data disk. udev links the disk as /dev/disk/by-id/virtio-<serial>."""
 
 _KERNEL = (
     "root=/dev/nvme0n1 rootfstype=ext4 rw console=ttyS0 net.ifnames=0 quiet systemd.show_status=false audit=0 panic=1 "
-    # Emulation makes a kernel stumble now and then; half alive, it would never be ready: it starts again instead.
+    # Emulation sometimes causes a kernel oops. A panic restarts the guest, which would otherwise never become ready.
     "oops=panic "
-    # No policy is loaded, but systemd would spend seconds on a BPF program for a security module that listens.
+    # Without this option, systemd loads a BPF program for the BPF security module, which takes seconds.
     "lsm=capability "
-    # Duplicate address detection holds the network up for seconds on a segment where nobody speaks IPv6.
+    # IPv6 duplicate address detection delays the network by seconds.
     "ipv6.disable=1"
 )
 _KERNEL_EMULATED = (
-    # An emulated CPU has none of the known flaws, and pays for every guard and every cleared page.
+    # An emulated CPU has no hardware vulnerabilities. Mitigations and the clearing of pages are disabled because they
+    # are slow.
     "mitigations=off init_on_alloc=0 random.trust_cpu=on no_timer_check "
-    # Code that lies at the same address in every process is translated once (28.3 -> 26.1 CPU-s per boot).
+    # QEMU translates code only once if it has the same address in all processes (28.3 -> 26.1 CPU-s per boot).
     "norandmaps"
 )
 _MACHINE = "q35,sata=off,smbus=off,vmport=off"
-"""Without the devices that a guest would find, load drivers for and never use."""
+"""The machine type, without unused devices for which the guest would load drivers."""
 _EMULATED_CPU = "max,-smap,-smep,-la57,-pku,-mpx"
-"""All that QEMU can emulate, but for what only costs: smap ends a translated block at every copy to user memory, la57
-adds a level to every page walk, pku and mpx make every context switch larger. Measured: 35.5 -> 29.4 CPU-s per boot."""
+"""All emulated CPU features except slow ones. smap ends a translated block at every copy to user memory, la57 adds a
+level to every page walk, and pku and mpx slow down context switches. Measured: 35.5 -> 29.4 CPU-s per boot."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineConfig:
-    """Everything that decides a machine's command line. Paths are absolute; `accelerator` is kvm or tcg,
-    `niceness` the process's own, as nice(1) counts."""
+class Hardware:
+    """Properties that can change when a machine is started again. `accelerator` is kvm or tcg."""
 
-    name: str
     accelerator: str
     vcpus: int
     memory_mib: int
     ssh_port: int
-    mac_external: str
-    mac_private: str
-    kernel: Path
-    disk: Path
-    seed: Path
-    console: Path
-    pidfile: Path
-    monitor: Path
-    switch: Path
     niceness: int
+    data_disk: Path | None = None
+    """Disk that is kept if the machine is removed."""
 
 
-def command(config: MachineConfig) -> list[str]:
-    """Return the arguments that start the machine in the background; they return once it runs."""
+def command(files: MachineFiles, hardware: Hardware, cards: Macs, kernel: Path) -> list[str]:
+    """Return the command that starts a machine in the background."""
     return [
-        "nice", "-n", str(config.niceness),
-        QEMU, "-name", config.name, *_processor(config), "-m", str(config.memory_mib),
+        "nice", "-n", str(hardware.niceness),
+        "qemu-system-x86_64", "-name", files.name, *_processor(hardware), "-m", str(hardware.memory_mib),
         "-display", "none", "-nodefaults", "-no-user-config", "-rtc", "base=utc",
-        "-daemonize", "-pidfile", str(config.pidfile),
-        "-chardev", f"file,id=console,path={config.console},append=on", "-serial", "chardev:console",
-        "-qmp", f"unix:{config.monitor},server=on,wait=off",
-        "-kernel", str(config.kernel), "-append", _kernel_command_line(config),
-        # Losing the host, not the guest, is what `unsafe` risks: a machine that dies here is made anew.
-        "-drive", f"if=none,id=root,file={config.disk},format=qcow2,cache=unsafe,discard=unmap",
+        "-daemonize", "-pidfile", str(files.pidfile),
+        "-chardev", f"file,id=console,path={files.console},append=on", "-serial", "chardev:console",
+        "-qmp", f"unix:{files.monitor},server=on,wait=off",
+        "-kernel", str(kernel),
+        "-append", _KERNEL if hardware.accelerator == "kvm" else f"{_KERNEL} {_KERNEL_EMULATED}",
+        # With `unsafe`, a crash of this computer can corrupt the disk. In this case, the machine is created again.
+        "-drive", f"if=none,id=root,file={files.disk},format=qcow2,cache=unsafe,discard=unmap",
         "-device", "nvme,drive=root,serial=root",
-        "-drive", f"if=none,id=seed,file={config.seed},format=raw,readonly=on",
-        # Not a second NVMe disk: the kernel finds those at the same time, and either may become nvme0.
+        "-drive", f"if=none,id=seed,file={files.seed},format=raw,readonly=on",
+        # The seed is not an NVMe disk, because the kernel probes NVMe disks in parallel and the seed could become
+        # nvme0.
         "-device", "virtio-blk-pci,drive=seed",
-        "-netdev", f"user,id=ext,hostfwd=tcp:127.0.0.1:{config.ssh_port}-:22",
-        "-device", f"virtio-net-pci,netdev=ext,mac={config.mac_external},romfile=",
-        "-netdev", f"vde,id=clu,sock={config.switch}",
-        "-device", f"virtio-net-pci,netdev=clu,mac={config.mac_private},romfile=",
+        *_data_disk(hardware.data_disk),
+        "-netdev", f"user,id=ext,hostfwd=tcp:127.0.0.1:{hardware.ssh_port}-:22",
+        "-device", f"virtio-net-pci,netdev=ext,mac={cards.external},romfile=",
+        "-netdev", f"vde,id=clu,sock={switch_socket(files.run)}",
+        "-device", f"virtio-net-pci,netdev=clu,mac={cards.private},romfile=",
     ]  # fmt: skip
 
 
-def _kernel_command_line(config: MachineConfig) -> str:
-    return _KERNEL if config.accelerator == "kvm" else f"{_KERNEL} {_KERNEL_EMULATED}"
+def _data_disk(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    drive = f"if=none,id=data,file={path},format=qcow2,cache=unsafe,discard=unmap"
+    return ["-drive", drive, "-device", f"virtio-blk-pci,drive=data,serial={DATA_SERIAL}"]
 
 
-def _processor(config: MachineConfig) -> list[str]:
-    size = ["-smp", str(config.vcpus)]
-    if config.accelerator == "kvm":
+def _processor(hardware: Hardware) -> list[str]:
+    size = ["-smp", str(hardware.vcpus)]
+    if hardware.accelerator == "kvm":
         return ["-accel", "kvm", "-machine", _MACHINE, "-cpu", "host", *size]
-    # 256 MiB of translated code per machine: more is host memory, less is translated again and again.
+    # The buffer for translated code is 256 MiB. A larger buffer needs more memory. With a smaller buffer, QEMU
+    # translates the same code repeatedly.
     return ["-accel", "tcg,thread=multi,tb-size=256", "-machine", _MACHINE, "-cpu", _EMULATED_CPU, *size]

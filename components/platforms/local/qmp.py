@@ -1,4 +1,4 @@
-"""QEMU's monitor (QMP): the few words we say to a running machine."""
+"""Shuts down a running machine through QEMU's monitor (QMP)."""
 
 from __future__ import annotations
 
@@ -8,41 +8,37 @@ from pathlib import Path
 from typing import Any
 
 _SECONDS = 5.0
+_CTRL_ALT_DELETE = [{"type": "qcode", "data": key} for key in ("ctrl", "alt", "delete")]
+_COMMANDS: tuple[dict[str, Any], ...] = (
+    {"execute": "qmp_capabilities"},
+    # systemd reboots on Ctrl-Alt-Delete, and QEMU then exits. The power button would need systemd-logind, which the
+    # image does not run.
+    {"execute": "set-action", "arguments": {"reboot": "shutdown"}},
+    {"execute": "send-key", "arguments": {"keys": _CTRL_ALT_DELETE}},
+)
 
 
-def ask(monitor: Path, *commands: dict[str, Any]) -> bool:
-    """Send commands one after the other; False when the machine does not listen or refuses one of them."""
+def begin_shutdown(monitor: Path) -> bool:
+    """Begin the shutdown of the guest. Returns False if the monitor does not respond or rejects a command."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             link.settimeout(_SECONDS)
             link.connect(str(monitor))
             with link.makefile("rw", encoding="utf-8") as stream:
                 stream.readline()  # the greeting
-                for command in ({"execute": "qmp_capabilities"}, *commands):
+                for command in _COMMANDS:
                     stream.write(json.dumps(command) + "\n")
                     stream.flush()
-                    if "error" in _answer(stream):
+                    if "error" in _response(stream):
                         return False
     except (OSError, ValueError):
         return False
     return True
 
 
-def _answer(stream: Any) -> dict[str, Any]:
-    """Return the answer to a command, past the events that come between. Raises ValueError when the link ends."""
+def _response(stream: Any) -> dict[str, Any]:
+    """Return the response to a command, skipping events. Raises ValueError if the connection is closed."""
     while True:
         message: dict[str, Any] = json.loads(stream.readline())
         if "event" not in message:
             return message
-
-
-SHUT_DOWN: tuple[dict[str, Any], ...] = (
-    # systemd answers these keys with an orderly restart, and the restart ends the machine. The power button would
-    # need systemd-logind, which the image does without.
-    {"execute": "set-action", "arguments": {"reboot": "shutdown"}},
-    {
-        "execute": "send-key",
-        "arguments": {"keys": [{"type": "qcode", "data": key} for key in ("ctrl", "alt", "delete")]},
-    },
-)
-QUIT: dict[str, Any] = {"execute": "quit"}

@@ -1,7 +1,4 @@
-"""The local platform's Pulumi resources: Switch (a stack's network) and Vm (a machine with a whole life).
-
-Only what a machine is made of is an input; no secret ever is. Their providers are in provider.py.
-"""
+"""The Pulumi resources of the local platform. Their providers are in provider.py. Inputs never contain secrets."""
 
 from __future__ import annotations
 
@@ -11,30 +8,48 @@ from pathlib import Path
 import pulumi
 from pulumi.dynamic import Resource
 
-from components.platforms.local.provider import SWITCH_OUTPUTS, VM_OUTPUTS, SwitchProvider, VmProvider
+from components.platforms.local.provider import (
+    DISK_OUTPUTS,
+    SWITCH_OUTPUTS,
+    VM_OUTPUTS,
+    DiskProvider,
+    SwitchProvider,
+    VmProvider,
+)
 
 
 class Switch(Resource, module="local", name="Switch"):
-    """The private network of one stack: its run folder and the switch in it."""
+    """The private network of a stack: its run folder and the switch."""
 
-    folder: pulumi.Output[str]
     starts: pulumi.Output[int]
-    """How often the switch was started; machines must be started again to plug into a new one."""
-    running: pulumi.Output[bool]
+    """Number of times that the switch has started. Machines restart if this number changes, because they must connect
+    to the new switch."""
 
-    def __init__(self, name: str, run: Path, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(self, name: str, run: Path, opts: pulumi.ResourceOptions) -> None:
         super().__init__(SwitchProvider(), name, {"folder": str(run), **dict.fromkeys(SWITCH_OUTPUTS)}, opts)
+
+
+class Disk(Resource, module="local", name="Disk"):
+    """The head's data disk. The disk remains if the head's machine is replaced."""
+
+    path: pulumi.Output[str]
+    disk_id: pulumi.Output[str]
+    """Id that changes with each new disk."""
+
+    def __init__(self, name: str, path: Path, gib: int, opts: pulumi.ResourceOptions) -> None:
+        inputs = {"path": str(path), "gib": gib}
+        super().__init__(DiskProvider(), name, {**inputs, **dict.fromkeys(DISK_OUTPUTS)}, _delete_first(opts))
 
 
 @dataclass(frozen=True, kw_only=True)
 class VmArgs:
-    """A machine. Plain values are known when the program runs; `private_ip` has its prefix: "10.77.0.4/20"."""
+    """Arguments for a machine. `private_ip` has a prefix length: "10.77.0.4/20"."""
 
     host: str
     folder: str
     """The stack's run folder."""
     image: str
-    """Identity of the golden image."""
+    """Id of the golden image."""
     memory_mib: int
     vcpus: int
     private_ip: str
@@ -43,31 +58,40 @@ class VmArgs:
     """auto, kvm or tcg."""
     niceness: int
     user_data: pulumi.Input[str]
+    identity: pulumi.Input[str]
+    """Digest of the facts of user-data that a machine cannot change."""
+    is_rolled: bool
+    """Whether changed user-data replaces the machine."""
     switch_starts: pulumi.Input[int]
+    data_disk: pulumi.Input[str]
+    """Path of the data disk, or "" if the machine has none."""
 
 
 class Vm(Resource, module="local", name="Vm"):
-    """A QEMU machine. It outlives the program that started it.
+    """A QEMU machine, which continues to run after the Pulumi program has ended.
 
-    A change of its processors, port or accelerator, or a machine that is off, is mended by a start on the same disk;
-    any other change makes a new machine.
+    A change to an input in VM_RESTARTED_BY restarts the machine with the same disk. `up` also restarts a machine that
+    is off. A change to an input in VM_REPLACED_BY replaces the machine.
     """
 
     address: pulumi.Output[str]
     ssh_port: pulumi.Output[int]
     host_key: pulumi.Output[str]
-    """As its console told it: "ssh-ed25519 AAAA..."."""
+    """SSH host key from the console: "ssh-ed25519 AAAA..."."""
     machine_id: pulumi.Output[str]
-    """New with every fresh disk."""
+    """Id that changes with each new root disk."""
     boots: pulumi.Output[int]
-    pid: pulumi.Output[int]
-    running: pulumi.Output[bool]
-    accelerated_by: pulumi.Output[str]
-    """kvm or tcg."""
 
-    def __init__(self, name: str, args: VmArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        super().__init__(VmProvider(), name, {**_shallow(args), **dict.fromkeys(VM_OUTPUTS)}, opts)
+    def __init__(self, name: str, args: VmArgs, opts: pulumi.ResourceOptions) -> None:
+        super().__init__(VmProvider(), name, {**vars(args), **dict.fromkeys(VM_OUTPUTS)}, _delete_first(opts))
 
 
-def _shallow(args: VmArgs) -> dict[str, object]:
-    return {field: getattr(args, field) for field in VmArgs.__dataclass_fields__}
+def _delete_first(opts: pulumi.ResourceOptions) -> pulumi.ResourceOptions:
+    """Return options that delete a resource before its replacement is created, because both have the same path.
+
+    The provider's diff also sets this option, but `pulumi up --replace` does not call the diff.
+    """
+    merged: pulumi.ResourceOptions = pulumi.ResourceOptions.merge(
+        opts, pulumi.ResourceOptions(delete_before_replace=True)
+    )
+    return merged

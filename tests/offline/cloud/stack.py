@@ -1,9 +1,10 @@
-"""A small Pulumi program in a folder of its own, run by the real engine against the simulated clouds."""
+"""Stacks with a small Pulumi program that the real engine deploys to the simulated clouds."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +17,8 @@ import yaml
 
 from offline.cloud.faults import COUNTS, FILE
 from offline.cloud.world import Record, World
-from tools.engine import end_session
-from tools.offline import environment
+from yard.stack.sessions import end_session
+from yard.stack.simulated import environment
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 300.0
@@ -30,11 +31,11 @@ def made(token, called, opts=None, /, **inputs):
 
 outputs = {"selfLink": None}
 """
-"""Makes resources by token, without the seconds that importing an SDK takes."""
+"""Creates resources from type tokens. It imports no SDK, because the import would take seconds."""
 
 
 class Run:
-    """How one `pulumi` command ended."""
+    """Exit code and output of a `pulumi` command."""
 
     def __init__(self, code: int, text: str) -> None:
         self.code = code
@@ -45,42 +46,46 @@ class Run:
 
 
 class TestStack:
-    """One project with one stack, `test`."""
+    """A project with the stack `test`."""
 
     __test__ = False
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, original: TestStack | None = None) -> None:
+        """Create a stack in `folder`, either empty or as a copy of the stack `original` with its simulated clouds."""
         self.folder = folder / "program"
-        self.folder.mkdir(parents=True)
+        if original:
+            shutil.copytree(original.folder.parent, folder, symlinks=True, dirs_exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         python = Path(sys.executable).parent
         search = f"{python}:{ROOT / '.trainyard' / 'bin'}:{os.environ['PATH']}"
         self.environment = environment({**os.environ, "PATH": search}, folder)
         self.world = World("test", folder / "clouds")
         (self.folder / "Pulumi.yaml").write_text("name: small\nruntime: python\n")
-        assert self("stack", "init", "test").code == 0
+        if not original:
+            assert self("stack", "init", "test").code == 0
 
     def write(self, text: str, *, raw: bool = False) -> None:
         """Set the program."""
         (self.folder / "__main__.py").write_text(f"{_HEAD}{_RAW if raw else ''}{text}")
 
     def faults(self, *entries: Mapping[str, Any]) -> None:
-        """Set the faults that the clouds have."""
+        """Set the faults that the simulated clouds produce."""
         self.world.folder.mkdir(parents=True, exist_ok=True)
         (self.world.folder / FILE).write_text(yaml.safe_dump(list(map(dict, entries))))
 
     @property
     def met_a_fault(self) -> bool:
-        """Whether anything has met one of them."""
+        """Whether a fault has occurred."""
         return (self.world.folder / COUNTS).exists()
 
     def __call__(self, *arguments: str) -> Run:
-        """Run pulumi to its end."""
+        """Run pulumi until it exits."""
         process = self.start(*arguments)
         text, _ = process.communicate(timeout=SECONDS)
         return Run(process.returncode, text)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start pulumi in a session of its own, its words in one stream."""
+        """Start pulumi in a new session. Its stdout and stderr are one stream."""
         return subprocess.Popen(
             ["pulumi", *arguments, "--non-interactive"],
             cwd=self.folder,
@@ -93,13 +98,13 @@ class TestStack:
         )
 
     def kill(self, process: subprocess.Popen[str]) -> None:
-        """Kill an engine with SIGKILL, end the plugins that it leaves, and clear its lock."""
+        """Kill an engine with SIGKILL, terminate its plugins, and remove its lock."""
         assert process.stdout
         with process.stdout:
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
             end_session(process.pid)
-        # What `python -m tools.stack` does before every operation.
+        # `python -m tools.stack` does this before every operation.
         locks = self.world.folder.parents[1] / "state" / ".pulumi" / "locks" / "organization" / "small" / "test"
         for lock in locks.glob("*"):
             lock.unlink()
@@ -117,23 +122,23 @@ class TestStack:
         return self("destroy", "-s", "test", "--yes", "--skip-preview")
 
     def outputs(self) -> dict[str, Any]:
-        """Return the stack's outputs, secrets shown."""
+        """Return the stack's outputs, including secrets."""
         found: dict[str, Any] = json.loads(self("stack", "output", "--json", "--show-secrets", "-s", "test").text)
         return found
 
     @property
     def kinds(self) -> Sequence[str]:
-        """The types of what the clouds hold, sorted."""
+        """Sorted types of the resources in the simulated clouds."""
         return sorted(record.token.rpartition(":")[2] for record in self.world.records())
 
     def record(self, name: str) -> Record:
-        """Return what the clouds hold of the resource with this Pulumi name."""
+        """Return the simulated cloud's record of the resource with this Pulumi name."""
         (found,) = (record for record in self.world.records() if record.urn.endswith(f"::{name}"))
         return found
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for something that must come soon."""
+    """Wait until the condition is true, or fail after two minutes."""
     deadline = time.monotonic() + _SOON
     while not condition():
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""What the simulated Azure refuses because of other resources, or because of a resource's earlier state."""
+"""Requests that the simulated Azure rejects because of other resources or previous states."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_one_fault_domain_allows_one_update_domain(world: World, faults: int, up
 
 
 @pytest.mark.parametrize(("size", "accepted"), [(512, False), (1024, True), (2048, True)])
-def test_a_disk_never_becomes_smaller(world: World, size: int, accepted: bool) -> None:
+def test_a_disk_cannot_shrink(world: World, size: int, accepted: bool) -> None:
     disk = record(f"{COMPUTE}:Disk", "/g/d", diskSizeGB=1024)
     assert (refused(world, disk.token, disk, diskSizeGB=size) == "") is accepted
     assert refused(world, disk.token, diskSizeGB=size) == ""
 
 
-def test_the_disk_name_of_a_deleted_machine_is_taken(world: World) -> None:
+def test_the_disk_name_of_a_deleted_machine_is_refused(world: World) -> None:
     named: dict[str, Any] = {"storageProfile": {"osDisk": {"name": "node-os"}}}
     assert refused(world, VM, **named) == ""
     world.put(record(VM, MACHINE))
@@ -81,7 +81,7 @@ def test_run_commands_are_refused_while_the_machine_is_off(world: World) -> None
     assert deletion_refusal(VM, MACHINE, world) == ""
 
 
-def test_a_deallocated_machine_lacks_facts_of_its_disks() -> None:
+def test_a_deallocated_machine_has_no_disk_size() -> None:
     left = evicted(record(VM, MACHINE, evictionPolicy="Deallocate", **DISKS))
     assert left is not None
     for properties in (left.inputs, left.outputs):

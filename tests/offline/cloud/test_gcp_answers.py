@@ -1,4 +1,4 @@
-"""The simulated Google Cloud's data sources, labels and outputs, without an engine."""
+"""Data sources, labels and outputs in the simulated Google Cloud, without an engine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cloud() -> Gcp:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """A world with one running machine, `head`."""
+    """A simulated cloud with the running machine `head`."""
     found = World("s", tmp_path)
     inputs: Properties = {"metadata": {"enable-guest-attributes": "TRUE"}, "desiredStatus": "RUNNING"}
     outputs: Properties = {"currentStatus": "RUNNING", "desiredStatus": "RUNNING"}
@@ -43,7 +43,7 @@ def world(tmp_path: Path) -> World:
     return found
 
 
-def test_a_new_machine_publishes_its_key_after_a_while(cloud: Gcp, world: World) -> None:
+def test_a_new_machine_publishes_its_key_later(cloud: Gcp, world: World) -> None:
     answers = [cloud.functions[ATTRIBUTES](world, KEY) for _ in range(4)]
     assert answers[:2] == [{}, {}]
     assert str(answers[3]["variableValue"]).startswith("AAAA")
@@ -72,7 +72,7 @@ def test_a_stopped_machine_has_no_attributes_and_no_console(cloud: Gcp, world: W
         cloud.functions[CONSOLE](world, PORT)
 
 
-def test_attributes_that_a_policy_forbids_are_empty(cloud: Gcp, world: World) -> None:
+def test_attributes_are_empty_if_not_published(cloud: Gcp, world: World) -> None:
     (world.folder / FILE).write_text(yaml.safe_dump([{"fault": "unpublished", "name": "head"}]))
     assert [cloud.functions[ATTRIBUTES](world, KEY) for _ in range(4)] == [{}] * 4
     machine = world.find(ID)
@@ -82,7 +82,7 @@ def test_attributes_that_a_policy_forbids_are_empty(cloud: Gcp, world: World) ->
     assert cloud.functions[ATTRIBUTES](world, KEY) == {}
 
 
-def test_default_labels_are_inputs_of_every_labelled_resource(cloud: Gcp) -> None:
+def test_default_labels_are_added_to_labels(cloud: Gcp) -> None:
     disk = cloud.sdk.describe("gcp:compute/disk:Disk")
     checked = cloud.checked(disk, {"labels": {"own": "yes"}})
     assert checked["labels"] == {"team": "a", "own": "yes"}
@@ -95,7 +95,7 @@ def test_default_labels_are_inputs_of_every_labelled_resource(cloud: Gcp) -> Non
     assert cloud.checked(network, {}) == {}
 
 
-def test_an_update_keeps_what_only_the_cloud_knows() -> None:
+def test_an_update_keeps_outputs_of_the_cloud() -> None:
     old: Properties = {"size": 1.0, "cards": [{"ip": "10.0.0.4", "nat": {}}], "gone": "x"}
     outputs: Properties = {**old, "cards": [{"ip": "10.0.0.4", "nat": {"at": "1.2.3.4"}, "name": "nic0"}], "link": "l"}
     new: Properties = {"size": 2.0, "cards": [{"ip": "10.0.0.4"}, {"ip": "10.0.1.4"}]}
@@ -106,7 +106,7 @@ def test_an_update_keeps_what_only_the_cloud_knows() -> None:
     }
 
 
-def test_a_preview_of_an_update_knows_the_id_of_the_machine(cloud: Gcp) -> None:
+def test_a_preview_of_an_update_has_the_machines_id(cloud: Gcp) -> None:
     described = cloud.sdk.describe(INSTANCE)
     old: Properties = {"name": "head", "machineType": "a", "zone": "z"}
     made = Made(old, {**old, "instanceId": "42", "selfLink": "l"})

@@ -1,4 +1,4 @@
-"""The simulated Google Cloud's rules for replacing resources, compared with the provider's own schema."""
+"""Compare the rules for replacing resources in the simulated Google Cloud with the provider's schema."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ RULES = Rules("gcp")
 SDK = Sdk("pulumi_gcp")
 BEYOND: dict[str, dict[str, str]] = {
     "gcp:compute/instance:Instance": {
-        "metadataStartupScript": "CustomizeDiff: ForceNewIf, unless it moves from or to metadata",
+        "metadataStartupScript": "CustomizeDiff: ForceNewIf, unless the script is moved from or to metadata",
         "networkInterfaces.networkIp": "CustomizeDiff: forceNewIfNetworkIPNotUpdatable, unless the network changes too",
     },
     "gcp:compute/resourcePolicy:ResourcePolicy": {"name": "part of the id; the schema has no update for it either"},
     "gcp:filestore/instance:Instance": {"name": "part of the id; the schema has no update for it either"},
 }
-"""Paths that need a new resource for another reason than ForceNew. CustomizeDiff: read 2026-11-22 in
+"""Paths that replace a resource for reasons other than ForceNew. CustomizeDiff: read 2026-11-22 in
 terraform-provider-google-beta@93c65b2d60fe, services/compute/resource_compute_instance.go."""
 
 
@@ -33,7 +33,8 @@ def camel(name: str) -> str:
 
 
 def pulumi_path(token: str, path: str) -> str:
-    """Return the SDK's path for a path of the provider: "network_interface.vlan" is networkInterfaces.vlan."""
+    """Convert a path from the provider's schema to the SDK's path, for example network_interface.vlan to
+    networkInterfaces.vlan."""
     described = SDK.describe(token)
     shape, names = described.inputs, list[str]()
     for part in map(camel, path.split(".")):
@@ -50,7 +51,7 @@ def element(kind: Kind) -> Kind:
 
 
 @pytest.mark.parametrize("resource", SCHEMA)
-def test_exactly_what_the_schema_forces_is_replaced(resource: str) -> None:
+def test_the_rules_have_all_paths_of_the_schema(resource: str) -> None:
     row = SCHEMA[resource]
     token, partly = row["token"], row.get("partly", [])
     whole = {pulumi_path(token, path) for path in row["forces"] if path not in partly}
@@ -59,7 +60,7 @@ def test_exactly_what_the_schema_forces_is_replaced(resource: str) -> None:
     assert RULES.of(token).replace == expected | BEYOND.get(token, {}).keys()
 
 
-def test_every_type_with_rules_is_compared() -> None:
+def test_all_types_with_rules_are_compared() -> None:
     rules = yaml.safe_load((Path(__file__).parents[3] / "offline/cloud/rules/gcp.yaml").read_text())
     assert set(rules["types"]) == {row["token"] for row in SCHEMA.values()}
     assert rules["replace"] == []

@@ -1,4 +1,4 @@
-"""The resource of host keys in the real engine: what it remembers between runs, and what it refuses."""
+"""The host keys resource in the real engine: stored and rejected keys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def key(letter: str) -> str:
 
 
 def up(stack: TestStack, offers: dict[str, tuple[str, str]], *options: str) -> Run:
-    """Run `up` on machines by name, each with its id and the key that it offers."""
+    """Run `up` with the given machines. `offers` contains the machine id and the presented key of each machine by
+    name."""
     listed: list[dict[str, Any]] = [
         {"name": name, "machine": machine, "key": text, "declared": False} for name, (machine, text) in offers.items()
     ]
@@ -35,19 +36,19 @@ def up(stack: TestStack, offers: dict[str, tuple[str, str]], *options: str) -> R
     return stack.up(*options)
 
 
-def test_the_first_key_of_a_machine_stays_until_a_person_accepts_another(stack: TestStack) -> None:
-    # The engine starts the provider in a process of its own.
+def test_a_changed_host_key_must_be_accepted(stack: TestStack) -> None:
+    # The provider runs in a separate process.
     stack.environment["PYTHONPATH"] = str(ROOT)
     stack.write(_PROGRAM)
     none = up(stack, {"head": ("1", ""), "gpu-0": ("2", ""), "gpu-1": ("3", key("c"))})
     assert none.code != 0
-    assert "no SSH host key is known of head, gpu-0. Fix: " in none.text, none
+    assert "no SSH host key is known for head, gpu-0. Fix: " in none.text, none
     assert "Traceback" not in none.text, none
     first = up(stack, {"head": ("1", key("a")), "gpu-0": ("2", key("b"))})
     assert first.code == 0, first
     known = stack.outputs()["known"]
     assert known == {"head": {"machine": "1", "key": key("a")}, "gpu-0": {"machine": "2", "key": key("b")}}
-    # An evicted machine answers nothing.
+    # An evicted machine presents no key.
     silent = up(stack, {"head": ("1", key("a")), "gpu-0": ("2", "")}, "--expect-no-changes")
     assert silent.code == 0, silent
     changed = {"head": ("1", key("a")), "gpu-0": ("2", key("x"))}
@@ -61,6 +62,6 @@ def test_the_first_key_of_a_machine_stays_until_a_person_accepts_another(stack: 
     again = up(stack, changed, "--expect-no-changes")
     assert again.code == 0, again
     assert stack.outputs()["known"]["gpu-0"] == {"machine": "2", "key": key("x")}
-    # A new machine has a new key, and the old one is forgotten.
+    # The key of a replaced machine is removed.
     assert up(stack, {"head": ("1", key("a")), "gpu-0": ("4", key("d"))}).code == 0
     assert stack.outputs()["known"]["gpu-0"] == {"machine": "4", "key": key("d")}

@@ -1,4 +1,4 @@
-"""Mistakes in inputs, as the engine shows them: every one at once, with the path and the nearest right name."""
+"""Input checks: one run reports all mistakes, each with its path and the closest correct name."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MISTAKEN: list[tuple[str, Any, str, str]] = [
     (VM, {**GROUP, "osProfile": {"custom_data": "x"}}, "osProfile.custom_data", "Fix: write customData"),
     (VM, {**GROUP, "osProfile": {"customDta": "x"}}, "osProfile.customDta", "(custom_data in Python)"),
     (VM, {**GROUP, "priority": "Spott"}, "priority", '"Spott" is not one of Regular, Low, Spot. Fix: write "Spot"'),
-    (VM, {**GROUP, "osProfile": []}, "osProfile", "must be an object (OSProfileArgs), and is a list"),
-    (VM, {**GROUP, "zones": "1"}, "zones", 'must be a list, and is the text "1"'),
-    (VM, {**GROUP, "zones": [1.0]}, "zones[0]", "must be a string, and is the number 1"),
-    (VM, {**GROUP, "tags": {"a": True}}, 'tags["a"]', "must be a string, and is true"),
-    (VM, {}, "resourceGroupName", "must be given. Fix: set resource_group_name"),
+    (VM, {**GROUP, "osProfile": []}, "osProfile", "must be an object (OSProfileArgs), but is a list"),
+    (VM, {**GROUP, "zones": "1"}, "zones", 'must be a list, but is the text "1"'),
+    (VM, {**GROUP, "zones": [1.0]}, "zones[0]", "must be a string, but is the number 1"),
+    (VM, {**GROUP, "tags": {"a": True}}, 'tags["a"]', "must be a string, but is true"),
+    (VM, {}, "resourceGroupName", "is required. Fix: set resource_group_name"),
     (
         NIC,
         {**GROUP, "ipConfigurations": [{"privateIPAddres": "10.0.0.4"}]},
@@ -56,9 +56,9 @@ MISTAKEN: list[tuple[str, Any, str, str]] = [
         "networkInterfaces[0].accessConfigs[0].natIpp",
         "Fix: write natIp",
     ),
-    (INSTANCE, {**MACHINE, "machineType": None}, "machineType", "must be given"),
+    (INSTANCE, {**MACHINE, "machineType": None}, "machineType", "is required"),
     (FIREWALL, {"network": "n", "direction": "INGRES"}, "direction", 'Fix: write "INGRESS"'),
-    (FIREWALL, {"network": "n", "allows": [{"ports": ["22"]}]}, "allows[0].protocol", "must be given"),
+    (FIREWALL, {"network": "n", "allows": [{"ports": ["22"]}]}, "allows[0].protocol", "is required"),
     (NETWORK, {"mtu": 1460.5}, "mtu", "must be a whole number"),
     (NETWORK, {"autoCreateSubnetworks": "false"}, "autoCreateSubnetworks", "must be true or false"),
     ("gcp:storage/bucketObject:BucketObject", {"bucket": "b", "source": "f"}, "source", "asset or archive"),
@@ -75,7 +75,7 @@ RIGHT: list[tuple[str, Any]] = [
 
 
 def failures(token: str, inputs: Properties) -> dict[str, str]:
-    """Return the reasons by path."""
+    """Return the problems by path."""
     cloud = CLOUDS[token.partition(":")[0]]
     described = cloud.sdk.describe(token)
     checker = Checker(cloud.sdk, described.folder, cloud.rules.values)
@@ -83,25 +83,25 @@ def failures(token: str, inputs: Properties) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("token", "inputs", "path", "reason"), MISTAKEN)
-def test_a_mistake_is_named(token: str, inputs: Any, path: str, reason: str) -> None:
+def test_a_wrong_input_is_refused(token: str, inputs: Any, path: str, reason: str) -> None:
     found = failures(token, inputs)
     assert list(found) == [path]
     assert reason in found[path]
 
 
 @pytest.mark.parametrize(("token", "inputs"), RIGHT)
-def test_what_is_right_passes(token: str, inputs: Any) -> None:
+def test_a_correct_input_is_accepted(token: str, inputs: Any) -> None:
     assert failures(token, inputs) == {}
 
 
-def test_a_name_that_is_like_no_other_gets_a_list() -> None:
+def test_an_unknown_name_lists_the_properties() -> None:
     reason = failures(NETWORK, {"xyzzy": 1.0})["xyzzy"]
     assert "Fix: remove it, or use one of autoCreateSubnetworks, " in reason
     assert reason.endswith("more")
 
 
 @pytest.mark.parametrize("package", CLOUDS)
-def test_types_all_over_the_sdk_can_be_read(package: str) -> None:
+def test_every_thirtieth_type_of_the_sdk_can_be_parsed(package: str) -> None:
     sdk = CLOUDS[package].sdk
     for token in sdk.tokens[::30]:
         described = sdk.describe(token)
@@ -115,26 +115,26 @@ made("azure-native:compute:VirtualMachine", "vm", osProfile={"customDta": "x"}, 
 
 
 @pytest.mark.engine
-def test_the_engine_shows_every_mistake_before_anything_is_made(stack: TestStack) -> None:
+def test_all_mistakes_are_shown_before_any_change(stack: TestStack) -> None:
     stack.write(MISTAKES, raw=True)
     run = stack.up()
     assert run.code != 0
-    for words in (
+    for message in (
         "property osProfile.customDta",
         "write customData (custom_data in Python)",
         '"Spott" is not one of Regular, Low, Spot. Fix: write "Spot"',
-        "must be given. Fix: set resource_group_name",
-        'must be a list, and is the text "1"',
+        "is required. Fix: set resource_group_name",
+        'must be a list, but is the text "1"',
     ):
-        assert words in run.text, run
+        assert message in run.text, run
     assert stack.kinds == []
 
 
 @pytest.mark.engine
-def test_an_unknown_type_or_function_is_refused_by_name(stack: TestStack) -> None:
+def test_unknown_types_and_functions_are_refused(stack: TestStack) -> None:
     stack.write('made("azure-native:compute:VirtualMachin", "vm")', raw=True)
     assert "Fix: use azure-native:compute:VirtualMachine" in stack.preview().text
     stack.write('pulumi.runtime.invoke("gcp:compute/getRegions:getRegions", {})', raw=True)
     run = stack.preview()
     assert run.code != 0
-    assert "the offline gcp has no answer to it" in run.text
+    assert "not supported by the offline gcp" in run.text

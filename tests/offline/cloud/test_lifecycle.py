@@ -1,4 +1,4 @@
-"""Whole lives of small stacks, written with the real SDKs and run by the real engine."""
+"""Preview, up, refresh and destroy of small stacks with the real SDKs and the real engine."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ pulumi.export("metadata", vm.metadata)
 
 
 def _live(stack: TestStack, resources: int) -> None:
-    """Take a stack from nothing to everything, and see that nothing changes after that."""
+    """Preview and create a stack. Check that refresh and a second up change nothing."""
     preview = stack.preview()
     assert preview.code == 0, preview
     assert f"+ {resources + 1} to create" in preview.text
@@ -76,7 +76,7 @@ def _live(stack: TestStack, resources: int) -> None:
 
 
 def _end(stack: TestStack, secret: str) -> None:
-    """See that no file of the cloud holds the secret, and that destroying leaves nothing."""
+    """Check that no file in the simulated cloud contains the secret, and that destroy removes all resources."""
     files = [file for file in stack.world.folder.rglob("*") if file.is_file()]
     assert not [file for file in files if secret in file.read_text()]
     destroy = stack.destroy()

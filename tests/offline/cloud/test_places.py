@@ -1,4 +1,4 @@
-"""The simulated clouds refuse regions and zones that the real ones do not have."""
+"""The simulated clouds reject unknown regions and zones."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tests.offline.cloud.stack import TestStack
 
 
 @pytest.mark.parametrize("location", ["", "eastus", "South Central US", "global"])
-def test_a_location_of_azure_is_accepted(location: str) -> None:
+def test_an_azure_region_is_accepted(location: str) -> None:
     assert azure_refusal(location) == ""
 
 
 @pytest.mark.parametrize("zone", ["", "us-central1-f", "projects/p/zones/europe-west4-a"])
-def test_a_zone_of_google_is_accepted(zone: str) -> None:
+def test_a_google_zone_is_accepted(zone: str) -> None:
     assert gcp_refusal(zone) == ""
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize(
-    ("program", "words"),
+    ("program", "message"),
     [
         (
             'made("azure-native:resources:ResourceGroup", "group", resourceGroupName="g", location="mars")',
@@ -32,9 +32,9 @@ def test_a_zone_of_google_is_accepted(zone: str) -> None:
         ),
     ],
 )
-def test_an_unknown_place_is_refused(stack: TestStack, program: str, words: str) -> None:
+def test_an_unknown_region_or_zone_is_refused(stack: TestStack, program: str, message: str) -> None:
     stack.write(program, raw=True)
     run = stack.up()
     assert run.code != 0
-    assert words in run.text, run
+    assert message in run.text, run
     assert stack.kinds == []

@@ -1,4 +1,4 @@
-"""The reading of the SDKs' text, held against the SDKs as Python imports them."""
+"""Compare the descriptions parsed from SDK source code with the imported SDKs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ CLASSES = {
 
 @pytest.fixture(scope="module")
 def sdks() -> dict[str, Sdk]:
-    """Both SDKs, read once."""
+    """Both SDKs."""
     return {"azure-native": Sdk("pulumi_azure_native"), "gcp": Sdk("pulumi_gcp")}
 
 
 def _names(found: Any) -> dict[str, str]:
-    """Return Python names by wire names, as the SDK itself translates."""
+    """Return the Python names in the imported class by protocol name."""
     getters = {name: item.fget for name, item in vars(found).items() if isinstance(item, property)}
     return {getattr(get, "_pulumi_name", name): name for name, get in getters.items()}
 
@@ -70,6 +70,6 @@ def test_possible_values_in_the_documentation_are_choices(sdks: dict[str, Sdk]) 
     assert firewall.inputs["network"].choices == ()
 
 
-def test_an_unknown_type_is_none(sdks: dict[str, Sdk]) -> None:
+def test_an_unknown_type_is_refused(sdks: dict[str, Sdk]) -> None:
     with pytest.raises(UnknownToken):
         sdks["gcp"].describe("gcp:compute/instanc:Instanc")

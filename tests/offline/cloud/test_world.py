@@ -1,4 +1,4 @@
-"""The simulated cloud's memory and listing, its addresses and its host keys, without an engine."""
+"""The simulated clouds without an engine: resources, listing, addresses, faults and host keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from offline.__main__ import main
-from offline.cloud.addressing import Wish, problem
+from offline.cloud.addressing import AddressRequest, problem
 from offline.cloud.drift import evicted
 from offline.cloud.faults import strikes
 from offline.cloud.outputs import host_key
@@ -23,7 +23,7 @@ def _record(inputs: Properties, made_by: int = 0) -> Record:
     return Record(ID, "gcp:compute/network:Network", "urn:pulumi:s::p::t::net", inputs, {}, made_by)
 
 
-def test_a_secret_never_reaches_the_disk_and_comes_back_from_the_engines_state(tmp_path: Path) -> None:
+def test_secrets_are_only_in_the_engines_state(tmp_path: Path) -> None:
     world = World("s", tmp_path)
     hidden: Value = {MARK: SECRET, "value": "hush"}
     world.put(_record({"plain": "seen", "deep": {"list": [hidden]}, "top": hidden}))
@@ -35,7 +35,7 @@ def test_a_secret_never_reaches_the_disk_and_comes_back_from_the_engines_state(t
     assert with_secrets(found.inputs, known) == {"deep": {"list": [hidden]}, "top": hidden, "plain": "seen"}
 
 
-def test_what_was_written_last_is_read(tmp_path: Path) -> None:
+def test_the_last_write_is_read(tmp_path: Path) -> None:
     world = World("s", tmp_path)
     for number in range(20):
         world.put(_record({"number": number}))
@@ -47,7 +47,7 @@ def test_what_was_written_last_is_read(tmp_path: Path) -> None:
     assert world.find(ID) is None
 
 
-def test_a_write_that_was_cut_off_is_not_seen(tmp_path: Path) -> None:
+def test_an_interrupted_write_is_ignored(tmp_path: Path) -> None:
     world = World("s", tmp_path)
     world.put(_record({}))
     (file,) = (tmp_path / "s" / "resources").iterdir()
@@ -55,7 +55,7 @@ def test_a_write_that_was_cut_off_is_not_seen(tmp_path: Path) -> None:
     assert [record.id for record in world.records()] == [ID]
 
 
-def test_what_hangs_together_is_found_without_reading_everything(tmp_path: Path) -> None:
+def test_related_resources_are_found_by_the_index(tmp_path: Path) -> None:
     world = World("s", tmp_path)
     group, card, disk = "/groups/g", "/groups/g/cards/card", "/groups/g/disks/disk"
     world.put(Record(group, "t", "u", {}, {}))
@@ -64,7 +64,7 @@ def test_what_hangs_together_is_found_without_reading_everything(tmp_path: Path)
     assert [found.id for found in world.linked("/NETS/n")] == [card]
     assert [found.id for found in world.linked("/nets/n#10.0.0.4")] == [card]
     assert {found.id for found in world.linked(group)} == {card, disk}
-    # Changed: what it no longer uses has it no longer.
+    # An update removes outdated references from the index.
     world.put(Record(card, "t", "u", {}, {}, uses=["/nets/other"]))
     assert list(world.linked("/nets/n")) == list(world.linked("/nets/n#10.0.0.4")) == []
     assert [found.id for found in world.linked("/nets/other")] == [card]
@@ -86,7 +86,7 @@ def test_the_listing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == "s\n"
 
 
-def test_faults_are_counted_across_readers_and_an_edited_one_starts_anew(tmp_path: Path) -> None:
+def test_faults_are_counted_across_processes(tmp_path: Path) -> None:
     def met(name: str) -> list[str]:
         return [fault.fault for fault in strikes(World("s", tmp_path), "create", "gcp:x:Instance", name)]
 
@@ -108,7 +108,7 @@ def test_faults_are_counted_across_readers_and_an_edited_one_starts_anew(tmp_pat
     ("address", "ranges", "reason"),
     [
         ("10.0.0.4", ["10.0.0.0/24"], ""),
-        ("10.0.0.3", ["10.0.0.0/24"], "reserved by the cloud. Fix: choose one from 10.0.0.4 to 10.0.0.254"),
+        ("10.0.0.3", ["10.0.0.0/24"], "reserved by the cloud. Fix: choose an address from 10.0.0.4 to 10.0.0.254"),
         ("10.0.0.255", ["10.0.0.0/24"], "reserved"),
         ("10.0.1.4", ["10.0.0.0/24"], "not in the subnet's range 10.0.0.0/24"),
         ("10.0.1.4", ["10.0.0.0/24", "10.0.1.0/24"], ""),
@@ -118,12 +118,12 @@ def test_faults_are_counted_across_readers_and_an_edited_one_starts_anew(tmp_pat
     ],
 )
 def test_addresses(address: str, ranges: list[str], reason: str) -> None:
-    found = problem(Wish("subnet", address), ranges, (4, 1), {"10.0.0.9"})
+    found = problem(AddressRequest("subnet", address), ranges, (4, 1), {"10.0.0.9"})
     assert reason in found
     assert bool(found) == bool(reason)
 
 
-def test_a_host_key_is_one_by_form_and_reads_offline() -> None:
+def test_a_host_key_is_valid_and_contains_offline() -> None:
     kind, text = host_key("machine").split()
     blob = base64.b64decode(text, validate=True)
     assert (blob[4:15].decode(), len(blob)) == (kind, 4 + 11 + 4 + 32)

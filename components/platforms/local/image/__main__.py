@@ -1,12 +1,12 @@
-"""`python -m components.platforms.local.image build|path`: build the golden image, or say where it is."""
+"""`python -m components.platforms.local.image build` builds the golden image if it is not cached."""
 
 from __future__ import annotations
 
 import signal
 import sys
 
-from components.errors import PlatformError
-from components.platforms.local.image.cache import ensure_image, find_image, image_id
+from components.platforms.local.image import ensure_image
+from yard.contract.errors import PlatformError
 
 
 def _interrupt(number: int, _: object) -> None:
@@ -14,23 +14,19 @@ def _interrupt(number: int, _: object) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the image's folder. Exit status 1: `path` found none or `build` failed; 2: neither was asked for."""
-    if arguments not in (["build"], ["path"]):
-        sys.stderr.write("usage: python -m components.platforms.local.image build|path\n")
+    """Build the image and print its folder. Returns 1 if the build fails, and 2 for invalid arguments."""
+    if arguments != ["build"]:
+        sys.stderr.write("usage: python -m components.platforms.local.image build\n")
         return 2
-    # A build that is told to end cleans up like an interrupted one.
+    # By default, SIGTERM would end the process without removing the incomplete image.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        image = ensure_image() if arguments == ["build"] else find_image(image_id())
+        sys.stdout.write(f"{ensure_image().folder}\n")
     except PlatformError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     except KeyboardInterrupt:
         return 130
-    if image is None:
-        sys.stderr.write("golden image: not built yet. Fix: python -m components.platforms.local.image build\n")
-        return 1
-    sys.stdout.write(f"{image.folder}\n")
     return 0
 
 

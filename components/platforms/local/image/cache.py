@@ -1,9 +1,8 @@
-"""The cache of golden images: images/<hash>/ {gold.qcow2, vmlinux, manifest.json}, complete or absent."""
+"""The cache of golden images. A complete image consists of images/<id>/{gold.qcow2, vmlinux, manifest.json}."""
 
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -14,24 +13,23 @@ from pathlib import Path
 from components.platforms.local.image.archive import machine_archive
 from components.platforms.local.image.privilege import privilege
 from components.platforms.local.image.progress import BuildProgress
-from components.platforms.local.image.recipe import recipe_hash
+from components.platforms.local.image.recipe import image_id
 from components.platforms.local.image.steps import build, remove_tree
 from components.platforms.local.paths import cache_folder
 
 _KEPT = 2
-"""Images kept after a build: the new one, and one for machines that were made before the recipe changed."""
+"""Number of images in the cache: the new image, and the previous image for existing machines."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class GoldenImage:
     """A complete image in the cache."""
 
-    id: str
     folder: Path
 
     @property
     def disk(self) -> Path:
-        """The disk that every machine's own disk builds on. Read-only."""
+        """The read-only base of all root disks."""
         return self.folder / "gold.qcow2"
 
     @property
@@ -40,19 +38,14 @@ class GoldenImage:
         return self.folder / "vmlinux"
 
 
-def image_id() -> str:
-    """Return the identity of the image that this checkout asks for."""
-    return recipe_hash()
-
-
 def find_image(wanted: str) -> GoldenImage | None:
-    """Return a cached image by its identity."""
+    """Return a cached image by id, or None."""
     folder = _images() / wanted
-    return GoldenImage(id=wanted, folder=folder) if (folder / "manifest.json").exists() else None
+    return GoldenImage(folder) if (folder / "manifest.json").exists() else None
 
 
 def ensure_image() -> GoldenImage:
-    """Return this checkout's image, building it first when it is not cached. One builder at a time on a machine."""
+    """Return the image of this checkout, which is built if it is not cached. A lock prevents concurrent builds."""
     wanted = image_id()
     found = find_image(wanted)
     if found is not None:
@@ -60,7 +53,7 @@ def ensure_image() -> GoldenImage:
     images = _images()
     images.mkdir(parents=True, exist_ok=True)
     with BuildProgress("golden image") as progress, _lock(images, progress):
-        # Another process may have built it while this one waited for the lock.
+        # Another process may have built the image while this process waited for the lock.
         return find_image(wanted) or _build(images, wanted, progress)
 
 
@@ -76,7 +69,7 @@ def _build(images: Path, wanted: str, progress: BuildProgress) -> GoldenImage:
         if work.exists():
             remove_tree(work, rights)
     _prune(images)
-    return GoldenImage(id=wanted, folder=images / wanted)
+    return GoldenImage(images / wanted)
 
 
 def _prune(images: Path) -> None:
@@ -87,16 +80,13 @@ def _prune(images: Path) -> None:
 
 @contextmanager
 def _lock(images: Path, progress: BuildProgress) -> Iterator[None]:
-    handle = os.open(images / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
+    with (images / "lock").open("w") as lock:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress.phase("wait for another build")
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            progress.phase("wait for a concurrent build")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(handle)
 
 
 def _images() -> Path:

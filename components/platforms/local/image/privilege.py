@@ -1,4 +1,4 @@
-"""How the build gets the rights it needs: as root, through sudo, or in a user namespace."""
+"""Privileges for the build: root, sudo or a user namespace."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from components.errors import PlatformError
+from yard.contract.errors import PlatformError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Privilege:
-    """`mode` is mmdebstrap's --mode; `prefix` runs any other command with the same rights over the tree."""
+    """`mode` is the value of mmdebstrap's --mode, and `prefix` begins all other commands that need these privileges."""
 
     mode: str
     prefix: tuple[str, ...]
@@ -20,12 +20,12 @@ class Privilege:
 
     @property
     def installer(self) -> tuple[str, ...]:
-        """What mmdebstrap itself must be run with: unshare mode enters its namespace on its own."""
+        """Prefix for mmdebstrap. It is empty in unshare mode, because mmdebstrap then creates the namespace itself."""
         return () if self.mode == "unshare" else self.prefix
 
 
 def privilege() -> Privilege:
-    """Choose the first way that works. Raises PlatformError naming what would."""
+    """Return the first available privileges, in the order root, sudo, user namespace. Raises PlatformError."""
     if os.geteuid() == 0:
         return Privilege(mode="root", prefix=(), why="root")
     if _works("sudo", "-n", "true"):
@@ -33,7 +33,7 @@ def privilege() -> Privilege:
     if _works("mmdebstrap", "--unshare-helper", "true"):
         return Privilege(mode="unshare", prefix=("mmdebstrap", "--unshare-helper"), why="user namespace")
     raise PlatformError(
-        "golden image: building it needs root, sudo without a password, or user namespaces for this user. "
+        "golden image: the build needs root, passwordless sudo, or user namespaces for this user. "
         "Fix: run `sudo -v` first, or install the uidmap package and give this user a range in /etc/subuid and "
         "/etc/subgid"
     )

@@ -1,42 +1,30 @@
-"""Progress of a build: a live line on a terminal, one line per phase anywhere else."""
+"""Displays the progress of a build: a live line on a terminal, otherwise one line per phase."""
 
 from __future__ import annotations
 
 import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 
 class BuildProgress:
-    """Shows the phase and the time since the start.
+    """Context manager that displays the current phase of a build and the time since its start."""
 
-    with BuildProgress("golden image") as progress:
-        progress.phase("install packages")
-    """
-
-    def __init__(self, title: str, stream: TextIO | None = None) -> None:
+    def __init__(self, title: str) -> None:
         self._title = title
-        self._stream = stream or sys.stderr
         self._begin = time.monotonic()
-        self._live: Progress | None = None
-        if self._stream.isatty():
-            self._live = _live(title, self._stream)
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._begin
+        self._live = _live(title) if sys.stderr.isatty() else None
 
     def phase(self, text: str) -> None:
-        """Say what goes on now."""
-        if self._live is not None:
+        """Display the name of the current phase."""
+        if self._live is None:
+            self._line(text)
+        else:
             self._live.update(self._live.task_ids[0], description=text)
-            return
-        self._line(text)
 
     def __enter__(self) -> BuildProgress:
         if self._live is not None:
@@ -49,16 +37,16 @@ class BuildProgress:
         self._line("done" if kind is None else "failed")
 
     def _line(self, text: str) -> None:
-        self._stream.write(f"{self._title}: {self.elapsed:4.0f} s  {text}\n")
-        self._stream.flush()
+        sys.stderr.write(f"{self._title}: {time.monotonic() - self._begin:4.0f} s  {text}\n")
+        sys.stderr.flush()
 
 
-def _live(title: str, stream: TextIO) -> Progress:
-    # Imported here: every preview imports this module, and only a build on a terminal draws.
+def _live(title: str) -> Progress:
+    # Imported here because every preview imports this module, but only a build on a terminal needs rich.
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415
 
     columns = (SpinnerColumn(), TextColumn(f"{title}: {{task.description}}"), TimeElapsedColumn())
-    progress = Progress(*columns, console=Console(file=stream), transient=True)
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
     progress.add_task("start", total=None)
     return progress

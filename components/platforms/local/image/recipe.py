@@ -1,4 +1,4 @@
-"""The recipe: the data files of recipe/, their identity and how they travel into the image. Only reads."""
+"""The recipe of the golden image: the files of the folder recipe/, and options of mmdebstrap."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "recipe"
 INSIDE = "/run/image-recipe"
-"""Where the recipe lies inside the image while it is being built."""
+"""Path of the recipe in the image during the build."""
 
 SUITE = "trixie"
 DISK_GIB = 5
-"""Size of the root file system; the file is sparse."""
+"""Size of the root file system, a sparse file."""
 
 ESSENTIAL_HOOKS = (
-    # The kernel mounts the root disk by itself, so no initrd is made; this name comes first on PATH.
+    # The kernel mounts the root disk without an initrd, so a program that does nothing replaces update-initramfs.
     'ln -s /bin/true "$1/usr/local/sbin/update-initramfs"',
     # No service may start while packages are installed.
     'printf "#!/bin/sh\\nexit 101\\n" >"$1/usr/sbin/policy-rc.d" && chmod 755 "$1/usr/sbin/policy-rc.d"',
@@ -32,8 +32,8 @@ DPKG_OPTIONS = (
 )
 APT_OPTIONS = ('Apt::Install-Recommends "false"', 'Acquire::Languages "none"')
 
-_DECIDING_CODE = ("recipe.py", "steps.py", "kernel.py")
-"""Modules whose change makes another image."""
+_HASHED_CODE = ("recipe.py", "steps.py", "kernel.py")
+"""Modules whose content is part of the id, because they determine the image."""
 
 
 def packages() -> tuple[str, ...]:
@@ -42,16 +42,19 @@ def packages() -> tuple[str, ...]:
     return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
 
 
-def recipe_hash() -> str:
-    """Return 16 hexadecimal digits that change with the recipe and with the code that follows it."""
+def image_id() -> str:
+    """Return the id of the image: 16 hexadecimal digits of a hash of the recipe and the build's code."""
     digest = hashlib.sha256(recipe_tar())
-    for name in _DECIDING_CODE:
+    for name in _HASHED_CODE:
         digest.update((FOLDER.parent / name).read_bytes())
     return digest.hexdigest()[:16]
 
 
 def recipe_tar() -> bytes:
-    """Return the recipe as a tar for the root of the image: rootfs/ over it, the rest under INSIDE. Stable bytes."""
+    """Return a tar of the recipe for the root of the image: files of rootfs/ at their paths, other files in INSIDE.
+
+    The bytes depend only on the content and the permissions of the files.
+    """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for path in sorted(path for path in FOLDER.rglob("*") if path.is_file()):

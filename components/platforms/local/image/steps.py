@@ -1,4 +1,4 @@
-"""The build itself: packages into a tree, the tree into a disk, the kernel out of the tree."""
+"""The steps of a build: install the packages in a folder, extract the kernel, and create the disk."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import subprocess
 import time
 from pathlib import Path
 
-from components.errors import PlatformError
 from components.platforms.local.image import recipe
 from components.platforms.local.image.archive import Archive
 from components.platforms.local.image.kernel import vmlinux
 from components.platforms.local.image.privilege import Privilege
 from components.platforms.local.image.progress import BuildProgress
 from components.platforms.local.image.tool import run_tool
+from yard.contract.errors import PlatformError
 
 _SPACE_GIB = 6
-"""Room for the tree, the raw disk and the qcow2 at once (1.6 GiB each, measured), and a little more."""
+"""Free space for a build. The folder, the raw disk and the qcow2 disk need 1.6 GiB each (measured)."""
 
 
 def build(work: Path, archive: Archive, rights: Privilege, progress: BuildProgress) -> None:
-    """Make gold.qcow2, vmlinux and manifest.json in `work`, an empty folder. Raises PlatformError with a log's tail."""
+    """Create gold.qcow2, vmlinux and manifest.json in the empty folder `work`. Raises PlatformError if a tool fails."""
     _check_space(work)
     begin = time.monotonic()
     tree = work / "root"
     (work / "recipe.tar").write_bytes(recipe.recipe_tar())
-    work.chmod(0o755)  # a user namespace reads it as somebody else
+    work.chmod(0o755)  # in a user namespace, another user reads it
     run_tool(install_command(tree, work / "recipe.tar", archive, rights), progress)
-    progress.phase("take the kernel out")
+    progress.phase("extract the kernel")
     (work / "vmlinux").write_bytes(vmlinux(_kernel(tree).read_bytes()))
     versions = run_tool([*rights.prefix, "chroot", str(tree), "dpkg-query", "-W"])
-    progress.phase("make the disk")
+    progress.phase("create the disk")
     raw = work / "gold.raw"
     raw.touch()
     raw.chmod(0o666)
@@ -40,21 +40,21 @@ def build(work: Path, archive: Archive, rights: Privilege, progress: BuildProgre
     run_tool([*rights.prefix, "mke2fs", "-q", "-t", "ext4", "-L", "root", "-d", str(tree), str(raw)])
     run_tool(["qemu-img", "convert", "-O", "qcow2", str(raw), str(work / "gold.qcow2")])
     manifest = {
-        "recipe": recipe.recipe_hash(),
+        "recipe": recipe.image_id(),
         "suite": recipe.SUITE,
         "built_with": rights.why,
         "seconds": round(time.monotonic() - begin),
         "packages": dict(line.split("\t") for line in versions.splitlines()),
     }
     (work / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
-    progress.phase("tidy up")
-    for leftover in (raw, work / "recipe.tar"):
-        leftover.unlink()
+    progress.phase("delete temporary files")
+    raw.unlink()
+    (work / "recipe.tar").unlink()
     remove_tree(tree, rights)
 
 
 def install_command(tree: Path, recipe_tar: Path, archive: Archive, rights: Privilege) -> list[str]:
-    """Return the mmdebstrap call that makes the image's whole root file system in `tree`."""
+    """Return the mmdebstrap command that creates the root file system of the image in `tree`."""
     command = [*rights.installer, "mmdebstrap", f"--mode={rights.mode}", "--variant=minbase", "--format=directory"]
     command += [f"--aptopt={option}" for option in (*archive.options, *recipe.APT_OPTIONS)]
     command += [f"--dpkgopt={option}" for option in recipe.DPKG_OPTIONS]
@@ -69,11 +69,11 @@ def install_command(tree: Path, recipe_tar: Path, archive: Archive, rights: Priv
 
 
 def remove_tree(tree: Path, rights: Privilege) -> None:
-    """Remove a tree that belongs to other users, unless something is still mounted in it."""
+    """Remove a folder with files of other users. Raises PlatformError if a file system is mounted in it."""
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     below = [mount for mount in mounts if mount.startswith(f"{tree}/")]
     if below:
-        raise PlatformError(f"golden image: {below[0]} is still mounted. Fix: umount it, then remove {tree}")
+        raise PlatformError(f"golden image: {below[0]} is still mounted. Fix: unmount it, then remove {tree}")
     subprocess.run([*rights.prefix, "rm", "-rf", "--one-file-system", str(tree)], check=False, capture_output=True)
 
 
@@ -81,7 +81,7 @@ def _check_space(work: Path) -> None:
     free = os.statvfs(work).f_bavail * os.statvfs(work).f_frsize >> 30
     if free < _SPACE_GIB:
         raise PlatformError(
-            f"golden image: {work.parent} has {free} GiB free and the build needs {_SPACE_GIB}. "
+            f"golden image: {work.parent} has {free} GiB of free space, and the build needs {_SPACE_GIB}. "
             "Fix: free some space, or set TRAINYARD_CACHE to a folder on a larger disk"
         )
 

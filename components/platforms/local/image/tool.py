@@ -1,4 +1,4 @@
-"""Running the tools of a build: their output is kept for the error message, and none outlives the build."""
+"""Runs the tools for a build. Error messages contain the last lines of a tool's output."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import signal
 import subprocess
 from collections.abc import Sequence
 
-from components.errors import PlatformError
 from components.platforms.local.image.progress import BuildProgress
+from yard.contract.errors import PlatformError
 
 _STOP_SECONDS = 30
 _TAIL_LINES = 15
@@ -19,11 +19,14 @@ _PHASES = {
     "installing remaining packages": "install packages",
     "running --customize-hook": "customise",
 }
-"""What mmdebstrap says, and what it means to people."""
+"""Text in a line of mmdebstrap's output -> name of the phase that this line begins."""
 
 
 def run_tool(command: Sequence[str], progress: BuildProgress | None = None) -> str:
-    """Run a tool to its end and return what it said. Raises PlatformError with the last lines when it fails."""
+    """Run a tool and return its output. Raises PlatformError with the last lines if the tool fails.
+
+    `progress` displays the phases of mmdebstrap.
+    """
     output: list[str] = []
     try:
         process = subprocess.Popen(
@@ -37,7 +40,7 @@ def run_tool(command: Sequence[str], progress: BuildProgress | None = None) -> s
         try:
             for line in process.stdout or ():
                 output.append(line)
-                phase = next((shown for said, shown in _PHASES.items() if said in line), None)
+                phase = next((name for begin, name in _PHASES.items() if begin in line), None)
                 if progress and phase:
                     progress.phase(phase)
             code = process.wait()
@@ -52,7 +55,7 @@ def run_tool(command: Sequence[str], progress: BuildProgress | None = None) -> s
 def _stop(process: subprocess.Popen[str]) -> None:
     if process.poll() is not None:
         return
-    # mmdebstrap unmounts what it mounted when it is asked to end.
+    # mmdebstrap unmounts its file systems after SIGTERM.
     os.killpg(process.pid, signal.SIGTERM)
     try:
         process.wait(_STOP_SECONDS)

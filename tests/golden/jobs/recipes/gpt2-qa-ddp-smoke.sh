@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Job gpt2-qa-ddp: 2 nodes, 2 ranks, started by srun.
 # Needs: torch 2.4 or newer
-# Unproved: the UCC backend has never run; torch from PyPI and from Debian has none, and then the job says so and ends
-# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
+# Unverified: the UCC backend was never used, because torch from PyPI and from Debian does not include it
+# Written by yard. Code shared by all jobs is in yard.sh. To resubmit this job, run `sbatch job.sbatch`.
 #SBATCH --job-name=gpt2-qa-ddp
 #SBATCH --partition=gpu
 #SBATCH --nodes=2
@@ -18,20 +18,23 @@
 set -euo pipefail
 
 readonly workdir=''
+readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE)
 readonly gpus_per_node=2 tasks_per_node=1
-readonly ranks_per_task=1 leads=0 strays=0
+readonly ranks_per_task=1 leads=0 over_ssh=0
 readonly retries=0 chain=1 checkpoint_dir=''
 readonly heartbeat=0 warning_seconds=300
 readonly step_options=(--kill-on-bad-exit=1)
-
-enter() { begin; }
+readonly container_runtime=''
 
 work() {
   export NCCL_IB_DISABLE=1
   export NCCL_IBEXT_DISABLE=1
   export BUSBW_FLOOR=''
-  # The warning before the time limit is for work that handles it; other work goes on.
+  # Ignore the warning before the time limit, unless the program handles it.
   trap '' USR2
   exec python3 -u "$RUN_DIR/"gpt2_qa.py --parallel ddp --size tiny --batch 2 --seq 32 --steps 4
 }
 
+# Slurm runs a copy of this file without arguments. Tasks run this file with an argument.
+(($#)) || RUN_DIR=$SLURM_SUBMIT_DIR
+source "$RUN_DIR/yard.sh"

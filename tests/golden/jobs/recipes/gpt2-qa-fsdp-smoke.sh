@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Job gpt2-qa-fsdp: 2 nodes, 2 ranks, started by torchrun.
-# Needs: torch 2.6 or newer from PyPI (Debian's cannot run FSDP2 on a CPU, nor ranks of torchrun)
-# Unproved: has not run with the older torch of the virtual machines
-# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
+# Needs: torch 2.6 or newer from PyPI (Debian's torch cannot run FSDP2 on a CPU)
+# Unverified: never run with the older torch version on the virtual machines
+# Written by yard. Code shared by all jobs is in yard.sh. To resubmit this job, run `sbatch job.sbatch`.
 #SBATCH --job-name=gpt2-qa-fsdp
 #SBATCH --partition=gpu
 #SBATCH --nodes=2
@@ -18,19 +18,19 @@
 set -euo pipefail
 
 readonly workdir=''
+readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE)
 readonly gpus_per_node=2 tasks_per_node=1
-readonly ranks_per_task=1 leads=0 strays=0
+readonly ranks_per_task=1 leads=0 over_ssh=0
 readonly retries=0 chain=1 checkpoint_dir=''
 readonly heartbeat=0 warning_seconds=300
 readonly step_options=(--kill-on-bad-exit=1)
-
-enter() { begin; }
+readonly container_runtime=''
 
 work() {
   export NCCL_IB_DISABLE=1
   export NCCL_IBEXT_DISABLE=1
   export BUSBW_FLOOR=''
-  # The warning before the time limit is for work that handles it; other work goes on.
+  # Ignore the warning before the time limit, unless the program handles it.
   trap '' USR2
   start_torchrun \
     --nnodes="$NNODES" --nproc-per-node="$TASKS_PER_NODE" --node-rank="$NODE_RANK" \
@@ -38,3 +38,6 @@ work() {
     "$RUN_DIR/"gpt2_qa.py --parallel fsdp2 --size tiny --batch 2 --seq 32 --steps 4
 }
 
+# Slurm runs a copy of this file without arguments. Tasks run this file with an argument.
+(($#)) || RUN_DIR=$SLURM_SUBMIT_DIR
+source "$RUN_DIR/yard.sh"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Job gpt2-qa-fsdp: 1 node, 8 ranks, started by torchrun.
 # Needs: torch 2.6 or newer
-# Unproved: has not run with the older torch of the virtual machines
-# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
+# Unverified: never run with the older torch version on the virtual machines
+# Written by yard. Code shared by all jobs is in yard.sh. To resubmit this job, run `sbatch job.sbatch`.
 #SBATCH --job-name=gpt2-qa-fsdp
 #SBATCH --partition=gpu
 #SBATCH --nodes=1
@@ -18,19 +18,19 @@
 set -euo pipefail
 
 readonly workdir=''
+readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE)
 readonly gpus_per_node=8 tasks_per_node=8
-readonly ranks_per_task=8 leads=0 strays=0
+readonly ranks_per_task=8 leads=0 over_ssh=0
 readonly retries=0 chain=1 checkpoint_dir=''
 readonly heartbeat=0 warning_seconds=300
 readonly step_options=(--kill-on-bad-exit=1)
-
-enter() { begin; }
+readonly container_runtime=''
 
 work() {
   export NCCL_IB_DISABLE=1
   export NCCL_IBEXT_DISABLE=1
   export BUSBW_FLOOR=300
-  # The warning before the time limit is for work that handles it; other work goes on.
+  # Ignore the warning before the time limit, unless the program handles it.
   trap '' USR2
   start_torchrun \
     --nnodes="$NNODES" --nproc-per-node="$TASKS_PER_NODE" --node-rank="$NODE_RANK" \
@@ -38,3 +38,6 @@ work() {
     "$RUN_DIR/"gpt2_qa.py --parallel fsdp2 --size gpt2 --batch 80 --steps 200
 }
 
+# Slurm runs a copy of this file without arguments. Tasks run this file with an argument.
+(($#)) || RUN_DIR=$SLURM_SUBMIT_DIR
+source "$RUN_DIR/yard.sh"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Job nccl-allreduce-sbatch: 2 nodes, 2 ranks, started by srun.
 # Needs: torch
-# Unproved: has never run with nccl-tests, which needs real GPUs; the smoke size is our own all-reduce by the same launcher
-# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
+# Unverified: never run with nccl-tests, which needs GPUs; the smoke size runs yard's all-reduce with the same launcher
+# Written by yard. Code shared by all jobs is in yard.sh. To resubmit this job, run `sbatch job.sbatch`.
 #SBATCH --job-name=nccl-allreduce-sbatch
 #SBATCH --partition=gpu
 #SBATCH --nodes=2
@@ -18,21 +18,24 @@
 set -euo pipefail
 
 readonly workdir=''
+readonly own_env=(BUSBW_FLOOR NCCL_DEBUG NCCL_IBEXT_DISABLE NCCL_IB_DISABLE)
 readonly gpus_per_node=2 tasks_per_node=1
-readonly ranks_per_task=1 leads=0 strays=0
+readonly ranks_per_task=1 leads=0 over_ssh=0
 readonly retries=0 chain=1 checkpoint_dir=''
 readonly heartbeat=0 warning_seconds=300
 readonly step_options=(--kill-on-bad-exit=1)
-
-enter() { begin; }
+readonly container_runtime=''
 
 work() {
   export NCCL_IB_DISABLE=1
   export NCCL_IBEXT_DISABLE=1
   export BUSBW_FLOOR=''
   export NCCL_DEBUG=WARN
-  # The warning before the time limit is for work that handles it; other work goes on.
+  # Ignore the warning before the time limit, unless the program handles it.
   trap '' USR2
   exec python3 -u "$RUN_DIR/"allreduce.py -b 8 -e 64K -f 8 --warmup 1 --iters 2
 }
 
+# Slurm runs a copy of this file without arguments. Tasks run this file with an argument.
+(($#)) || RUN_DIR=$SLURM_SUBMIT_DIR
+source "$RUN_DIR/yard.sh"

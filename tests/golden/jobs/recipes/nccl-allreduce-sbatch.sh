@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Job nccl-allreduce-sbatch: 2 nodes, 16 ranks, started by srun.
-# Needs: Slurm with PMIx, and nccl-tests built with MPI at /opt/nccl-tests (NDv4 and NDv5 images have it)
-# Unproved: has never run with nccl-tests, which needs real GPUs; the smoke size is our own all-reduce by the same launcher
-# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
+# Needs: Slurm with PMIx (`srun --mpi=list` lists it), and nccl-tests in /opt/nccl-tests, built with MPI (NDv4 and NDv5 images)
+# Unverified: never run with nccl-tests, which needs GPUs; the smoke size runs yard's all-reduce with the same launcher
+# Written by yard. Code shared by all jobs is in yard.sh. To resubmit this job, run `sbatch job.sbatch`.
 #SBATCH --job-name=nccl-allreduce-sbatch
 #SBATCH --partition=gpu
 #SBATCH --nodes=2
@@ -18,20 +18,22 @@
 set -euo pipefail
 
 readonly workdir=''
+readonly own_env=(BUSBW_FLOOR NCCL_DEBUG NCCL_IBEXT_DISABLE NCCL_IB_DISABLE)
 readonly gpus_per_node=8 tasks_per_node=8
-readonly ranks_per_task=1 leads=0 strays=0
+readonly ranks_per_task=1 leads=0 over_ssh=0
 readonly retries=0 chain=1 checkpoint_dir=''
 readonly heartbeat=0 warning_seconds=300
 readonly step_options=(--kill-on-bad-exit=1 --mpi=pmix)
-
-enter() { begin; }
+readonly container_runtime=''
 
 work() {
   export NCCL_IB_DISABLE=1
   export NCCL_IBEXT_DISABLE=1
   export BUSBW_FLOOR=300
   export NCCL_DEBUG=WARN
-  # The warning before the time limit is for work that handles it; other work goes on.
   exec bash --norc -euo pipefail -c 'trap "" USR2; source "$0"' "$RUN_DIR/run.sh"
 }
 
+# Slurm runs a copy of this file without arguments. Tasks run this file with an argument.
+(($#)) || RUN_DIR=$SLURM_SUBMIT_DIR
+source "$RUN_DIR/yard.sh"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Job neox-20b: 3 nodes, 24 ranks, started by gpt-neox's deepy.py.
-# Needs: a checkout of github.com/EleutherAI/gpt-neox at ea7aefd in /shared/gpt-neox with tokenised data at the data-path of configs/20B.yml and 20B_checkpoints/20B_tokenizer.json, its requirements in /shared/venv-neox, and pdsh on every node
-# Unproved: has never run: gpt-neox, its DeepSpeed and its data come from git and the web, and it needs 24 real GPUs, so there is no smoke size
-# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
+# Needs: a checkout of github.com/EleutherAI/gpt-neox at ea7aefd in /shared/gpt-neox, with tokenised data at the data-path of configs/20B.yml and with 20B_checkpoints/20B_tokenizer.json; its requirements/requirements.txt installed in /shared/venv-neox; pdsh on every node
+# Unverified: never run, because gpt-neox, its DeepSpeed and its data come from git and the web, and training needs 24 real GPUs; for the same reasons, the recipe has no smoke size
+# Written by yard. Code shared by all jobs is in yard.sh. To resubmit this job, run `sbatch job.sbatch`.
 #SBATCH --job-name=neox-20b
 #SBATCH --partition=gpu
 #SBATCH --nodes=3
@@ -18,25 +18,27 @@
 set -euo pipefail
 
 readonly workdir=/shared/gpt-neox
+readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE)
 readonly gpus_per_node=8 tasks_per_node=8
-readonly ranks_per_task=8 leads=1 strays=1
+readonly ranks_per_task=8 leads=1 over_ssh=1
 readonly retries=10 chain=1 checkpoint_dir=checkpoints
 readonly heartbeat=0 warning_seconds=300
 readonly step_options=(--kill-on-bad-exit=1)
-readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE)
-
-enter() { begin; }
+readonly container_runtime=''
 
 work() {
   export NCCL_IB_DISABLE=1
   export NCCL_IBEXT_DISABLE=1
   export BUSBW_FLOOR=300
-  # The warning before the time limit is for work that handles it; other work goes on.
+  # Ignore the warning before the time limit, unless the program handles it.
   trap '' USR2
   write_deepspeed_env
   unset RANK LOCAL_RANK NODE_RANK
   export DLTS_HOSTFILE="$HOSTFILE"
-  [[ -s $HOSTFILE ]] || { say "there is no host file $HOSTFILE"; exit 2; }
+  [[ -s $HOSTFILE ]] || { say "host file $HOSTFILE is missing or empty"; exit 2; }
   exec python3 -u ./deepy.py train.py "$RUN_DIR"/20B.yml
 }
 
+# Slurm runs a copy of this file without arguments. Tasks run this file with an argument.
+(($#)) || RUN_DIR=$SLURM_SUBMIT_DIR
+source "$RUN_DIR/yard.sh"

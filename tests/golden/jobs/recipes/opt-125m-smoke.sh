@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Job opt-125m: 2 nodes, 2 ranks, started by srun.
-# Needs: torch 2.6 or newer, and a C compiler, which torch.compile asks for
-# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
+# Needs: torch 2.6 or newer, and a C compiler for torch.compile
+# Written by yard. Code shared by all jobs is in yard.sh. To resubmit this job, run `sbatch job.sbatch`.
 #SBATCH --job-name=opt-125m
 #SBATCH --partition=gpu
 #SBATCH --nodes=2
@@ -17,20 +17,23 @@
 set -euo pipefail
 
 readonly workdir=''
+readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE)
 readonly gpus_per_node=2 tasks_per_node=1
-readonly ranks_per_task=1 leads=0 strays=0
+readonly ranks_per_task=1 leads=0 over_ssh=0
 readonly retries=2 chain=1 checkpoint_dir=checkpoints
 readonly heartbeat=600 warning_seconds=300
 readonly step_options=(--kill-on-bad-exit=1)
-
-enter() { begin; }
+readonly container_runtime=''
 
 work() {
   export NCCL_IB_DISABLE=1
   export NCCL_IBEXT_DISABLE=1
   export BUSBW_FLOOR=''
-  # The warning before the time limit is for work that handles it; other work goes on.
+  # Ignore the warning before the time limit, unless the program handles it.
   trap '' USR2
   exec python3 -u "$RUN_DIR/"train.py --preset tiny --parallel ddp --batch 4 --steps 4 --save-every 2 --run-dir "$CHECKPOINT_DIR"
 }
 
+# Slurm runs a copy of this file without arguments. Tasks run this file with an argument.
+(($#)) || RUN_DIR=$SLURM_SUBMIT_DIR
+source "$RUN_DIR/yard.sh"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Job opt-125m: 1 node, 8 ranks, started by torchrun.
-# Needs: torch 2.6 or newer, and a C compiler, which torch.compile asks for
-# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
+# Needs: torch 2.6 or newer, and a C compiler for torch.compile
+# Written by yard. Code shared by all jobs is in yard.sh. To resubmit this job, run `sbatch job.sbatch`.
 #SBATCH --job-name=opt-125m
 #SBATCH --partition=gpu
 #SBATCH --nodes=1
@@ -17,19 +17,19 @@
 set -euo pipefail
 
 readonly workdir=''
+readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE)
 readonly gpus_per_node=8 tasks_per_node=8
-readonly ranks_per_task=8 leads=0 strays=0
+readonly ranks_per_task=8 leads=0 over_ssh=0
 readonly retries=2 chain=1 checkpoint_dir=checkpoints
 readonly heartbeat=600 warning_seconds=300
 readonly step_options=(--kill-on-bad-exit=1)
-
-enter() { begin; }
+readonly container_runtime=''
 
 work() {
   export NCCL_IB_DISABLE=1
   export NCCL_IBEXT_DISABLE=1
   export BUSBW_FLOOR=300
-  # The warning before the time limit is for work that handles it; other work goes on.
+  # Ignore the warning before the time limit, unless the program handles it.
   trap '' USR2
   start_torchrun \
     --nnodes="$NNODES" --nproc-per-node="$TASKS_PER_NODE" --node-rank="$NODE_RANK" \
@@ -37,3 +37,6 @@ work() {
     "$RUN_DIR/"train.py --preset opt-125m --parallel fsdp2 --compile --batch 256 --steps 50 --save-every 50 --run-dir "$CHECKPOINT_DIR"
 }
 
+# Slurm runs a copy of this file without arguments. Tasks run this file with an argument.
+(($#)) || RUN_DIR=$SLURM_SUBMIT_DIR
+source "$RUN_DIR/yard.sh"

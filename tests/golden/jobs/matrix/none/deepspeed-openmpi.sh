@@ -1,29 +1,23 @@
 #!/usr/bin/env bash
 # Job deepspeed-openmpi: 4 nodes, 32 ranks, started by deepspeed over Open MPI.
-# Written by yard. It runs in its own folder; without a scheduler, runner/ starts its tasks.
+# Written by yard. Code shared by all jobs is in yard.sh. runner/ starts the tasks.
 set -euo pipefail
 
 readonly workdir=/shared/code
-
-enter() { begin; }
+readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE OMP_NUM_THREADS)
+readonly container_runtime=''
 
 work() {
   export NCCL_IB_DISABLE=1
   export NCCL_IBEXT_DISABLE=1
   export BUSBW_FLOOR=300
   export OMP_NUM_THREADS=6
-  # The warning before the time limit is for work that handles it; other work goes on.
+  # Ignore the warning before the time limit, unless the program handles it.
   trap '' USR2
-  if ! command -v mpirun >/dev/null && [[ -e /usr/share/modules/init/bash ]]; then
-    set +u
-    # shellcheck source=/dev/null
-    source /usr/share/modules/init/bash
-    module load mpi/hpcx
-    set -u
-  fi
+  load_mpirun
   case $(python3 -c 'from importlib.metadata import version; print(version("deepspeed"))') in
     0.16.* | 0.17.* | 0.18.*)
-      say 'DeepSpeed 0.16 to 0.18 cannot start by Open MPI; use 0.19 or newer, or launcher deepspeed-no-ssh'
+      say 'DeepSpeed 0.16 to 0.18 cannot start with Open MPI; use 0.19 or newer, or launcher deepspeed-no-ssh'
       exit 2
       ;;
   esac
@@ -34,3 +28,4 @@ work() {
     "$RUN_DIR/"train.py '--x y'
 }
 
+source "$RUN_DIR/yard.sh"

@@ -1,74 +1,33 @@
 #!/usr/bin/env bash
 # Job neox: 4 nodes, 32 ranks, started by gpt-neox's deepy.py.
-# Written by yard. It runs in its own folder; without a scheduler, runner/ starts its tasks.
+# Written by yard. Code shared by all jobs is in yard.sh. runner/ starts the tasks.
 set -euo pipefail
 
 readonly workdir=/shared/code
 readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE OMP_NUM_THREADS)
-
-container_name() { printf "yard-%s-%d-%d" "${RUN_DIR##*/}" "$NODE_RANK" "$LOCAL_RANK"; }
-keys() { printf "/tmp/%s.ssh" "$(container_name)"; }
-leave() {
-  docker rm --force "$(container_name)" >/dev/null 2>&1 || true
-  rm -rf -- "$(keys)"
-}
-contain() {
-  docker_ready yes
-  lend_keys "$(keys)"
-  local name names=()
-  for name in JOB_NAME RUN_DIR CHECKPOINT_DIR RESTART_COUNT NNODES NODE_IPS NODE_IP NODE_RANK GPUS_PER_NODE TASKS_PER_NODE MASTER_ADDR MASTER_PORT HOSTFILE MPI_HOSTFILE RANK LOCAL_RANK WORLD_SIZE; do
-    [[ -z ${!name+set} ]] || names+=(--env "$name=${!name}")
-  done
-  [[ ! -d /dev/infiniband ]] || names+=(--device /dev/infiniband)
-  exec docker run --rm --name "$(container_name)" "${names[@]}" \
-    --network host --ipc host --ulimit memlock=-1 --ulimit stack=67108864 --cap-add SYS_PTRACE \
-    --security-opt no-new-privileges \
-    --user "$(id -u):$(id -g)" --env HOME="$HOME" \
-    --gpus all \
-    --mount type=bind,source=/shared,target=/shared \
-    --mount type=bind,source=/etc/trainyard,target=/etc/trainyard,readonly \
-    --mount type=bind,source=/data,target=/data,readonly \
-    --mount type=bind,source=/etc/passwd,target=/etc/passwd,readonly \
-    --mount type=bind,source=/etc/group,target=/etc/group,readonly \
-    --mount "type=bind,source=$(keys),target=$HOME/.ssh,readonly" \
-    nvcr.io/nvidia/pytorch:26.01-py3 bash "$RUN_DIR/job.sh" "$1"
-}
-# The other nodes' containers wait for ssh; the first one's starts the ranks once all of them do.
-enter() { if ((NODE_RANK)); then contain listen; else contain lead; fi; }
-listen() {
-  local place
-  place=$(mktemp -d)
-  ssh-keygen -q -t ed25519 -N "" -f "$place/host"
-  exec /usr/sbin/sshd -D -e -f /dev/null -p 2222 -o ListenAddress="$NODE_IP" \
-    -h "$place/host" -o PidFile=none -o StrictModes=no \
-    -o UsePAM=no -o PasswordAuthentication=no -o AuthorizedKeysFile="$HOME/.ssh/authorized_keys"
-}
-lead() {
-  listen &
-  local address deadline=$((SECONDS + 300))
-  # shellcheck disable=SC2153
-  for address in ${NODE_IPS//,/ }; do
-    until (: <"/dev/tcp/$address/2222") 2>/dev/null; do
-      ((SECONDS < deadline)) || { say "no sshd in the container of $address after 300 s"; exit 1; }
-      sleep 1
-    done
-  done
-  export PDSH_SSH_ARGS_APPEND="-o StrictHostKeyChecking=accept-new"
-  PDSH_SSH_ARGS_APPEND+=" -o UserKnownHostsFile=$RUN_DIR/known_hosts"
-  begin
-}
+readonly container_runtime=docker
+readonly container_image=nvcr.io/nvidia/pytorch:26.01-py3 container_ssh_port=2222
+readonly container_gpus=yes
+readonly container_options=(
+  --mount type=bind,source=/shared,target=/shared
+  --mount type=bind,source=/etc/trainyard,target=/etc/trainyard,readonly
+  --mount type=bind,source=/data,target=/data,readonly
+  --mount type=bind,source=/etc/passwd,target=/etc/passwd,readonly
+  --mount type=bind,source=/etc/group,target=/etc/group,readonly
+)
 
 work() {
   export NCCL_IB_DISABLE=1
   export NCCL_IBEXT_DISABLE=1
   export BUSBW_FLOOR=300
   export OMP_NUM_THREADS=6
-  # The warning before the time limit is for work that handles it; other work goes on.
+  # Ignore the warning before the time limit, unless the program handles it.
   trap '' USR2
   write_deepspeed_env
   unset RANK LOCAL_RANK NODE_RANK
   export DLTS_HOSTFILE="$HOSTFILE"
-  [[ -s $HOSTFILE ]] || { say "there is no host file $HOSTFILE"; exit 2; }
+  [[ -s $HOSTFILE ]] || { say "host file $HOSTFILE is missing or empty"; exit 2; }
   exec python3 -u ./deepy.py train.py '--x y'
 }
 
+source "$RUN_DIR/yard.sh"

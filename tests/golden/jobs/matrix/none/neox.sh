@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
 # Job neox: 4 nodes, 32 ranks, started by gpt-neox's deepy.py.
-# Written by yard. It runs in its own folder; without a scheduler, runner/ starts its tasks.
+# Written by yard. Code shared by all jobs is in yard.sh. runner/ starts the tasks.
 set -euo pipefail
 
 readonly workdir=/shared/code
 readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE OMP_NUM_THREADS)
-
-enter() { begin; }
+readonly container_runtime=''
 
 work() {
   export NCCL_IB_DISABLE=1
   export NCCL_IBEXT_DISABLE=1
   export BUSBW_FLOOR=300
   export OMP_NUM_THREADS=6
-  # The warning before the time limit is for work that handles it; other work goes on.
+  # Ignore the warning before the time limit, unless the program handles it.
   trap '' USR2
   write_deepspeed_env
   unset RANK LOCAL_RANK NODE_RANK
   export DLTS_HOSTFILE="$HOSTFILE"
-  [[ -s $HOSTFILE ]] || { say "there is no host file $HOSTFILE"; exit 2; }
+  [[ -s $HOSTFILE ]] || { say "host file $HOSTFILE is missing or empty"; exit 2; }
   exec python3 -u ./deepy.py train.py '--x y'
 }
 
+source "$RUN_DIR/yard.sh"

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # Job torchrun: 4 nodes, 32 ranks, started by torchrun.
-# Written by yard. It runs in its own folder; without a scheduler, runner/ starts its tasks.
+# Written by yard. Code shared by all jobs is in yard.sh. runner/ starts the tasks.
 set -euo pipefail
 
 readonly workdir=/shared/code
-
-enter() { begin; }
+readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE OMP_NUM_THREADS)
+readonly container_runtime=''
 
 work() {
   export NCCL_IB_DISABLE=1
   export NCCL_IBEXT_DISABLE=1
   export BUSBW_FLOOR=300
   export OMP_NUM_THREADS=6
-  # The warning before the time limit is for work that handles it; other work goes on.
+  # Ignore the warning before the time limit, unless the program handles it.
   trap '' USR2
   start_torchrun \
     --nnodes="$NNODES" --nproc-per-node="$TASKS_PER_NODE" --node-rank="$NODE_RANK" \
@@ -20,3 +20,4 @@ work() {
     "$RUN_DIR/"train.py '--x y'
 }
 
+source "$RUN_DIR/yard.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Job deepspeed-openmpi: 4 nodes, 32 ranks, started by deepspeed over Open MPI.
-# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
+# Written by yard. Code shared by all jobs is in yard.sh. To resubmit this job, run `sbatch job.sbatch`.
 #SBATCH --job-name=deepspeed-openmpi
 #SBATCH --partition=gpu
 #SBATCH --nodes=4
@@ -16,31 +16,25 @@
 set -euo pipefail
 
 readonly workdir=/shared/code
+readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE OMP_NUM_THREADS)
 readonly gpus_per_node=8 tasks_per_node=8
-readonly ranks_per_task=8 leads=1 strays=0
+readonly ranks_per_task=8 leads=1 over_ssh=0
 readonly retries=0 chain=1 checkpoint_dir=''
 readonly heartbeat=0 warning_seconds=300
 readonly step_options=(--kill-on-bad-exit=1)
-
-enter() { begin; }
+readonly container_runtime=''
 
 work() {
   export NCCL_IB_DISABLE=1
   export NCCL_IBEXT_DISABLE=1
   export BUSBW_FLOOR=300
   export OMP_NUM_THREADS=6
-  # The warning before the time limit is for work that handles it; other work goes on.
+  # Ignore the warning before the time limit, unless the program handles it.
   trap '' USR2
-  if ! command -v mpirun >/dev/null && [[ -e /usr/share/modules/init/bash ]]; then
-    set +u
-    # shellcheck source=/dev/null
-    source /usr/share/modules/init/bash
-    module load mpi/hpcx
-    set -u
-  fi
+  load_mpirun
   case $(python3 -c 'from importlib.metadata import version; print(version("deepspeed"))') in
     0.16.* | 0.17.* | 0.18.*)
-      say 'DeepSpeed 0.16 to 0.18 cannot start by Open MPI; use 0.19 or newer, or launcher deepspeed-no-ssh'
+      say 'DeepSpeed 0.16 to 0.18 cannot start with Open MPI; use 0.19 or newer, or launcher deepspeed-no-ssh'
       exit 2
       ;;
   esac
@@ -51,3 +45,6 @@ work() {
     "$RUN_DIR/"train.py '--x y'
 }
 
+# Slurm runs a copy of this file without arguments. Tasks run this file with an argument.
+(($#)) || RUN_DIR=$SLURM_SUBMIT_DIR
+source "$RUN_DIR/yard.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Job neox: 4 nodes, 32 ranks, started by gpt-neox's deepy.py.
-# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
+# Written by yard. Code shared by all jobs is in yard.sh. To resubmit this job, run `sbatch job.sbatch`.
 #SBATCH --job-name=neox
 #SBATCH --partition=gpu
 #SBATCH --nodes=4
@@ -16,26 +16,28 @@
 set -euo pipefail
 
 readonly workdir=/shared/code
+readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE OMP_NUM_THREADS)
 readonly gpus_per_node=8 tasks_per_node=8
-readonly ranks_per_task=8 leads=1 strays=1
+readonly ranks_per_task=8 leads=1 over_ssh=1
 readonly retries=0 chain=1 checkpoint_dir=''
 readonly heartbeat=0 warning_seconds=300
 readonly step_options=(--kill-on-bad-exit=1)
-readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE OMP_NUM_THREADS)
-
-enter() { begin; }
+readonly container_runtime=''
 
 work() {
   export NCCL_IB_DISABLE=1
   export NCCL_IBEXT_DISABLE=1
   export BUSBW_FLOOR=300
   export OMP_NUM_THREADS=6
-  # The warning before the time limit is for work that handles it; other work goes on.
+  # Ignore the warning before the time limit, unless the program handles it.
   trap '' USR2
   write_deepspeed_env
   unset RANK LOCAL_RANK NODE_RANK
   export DLTS_HOSTFILE="$HOSTFILE"
-  [[ -s $HOSTFILE ]] || { say "there is no host file $HOSTFILE"; exit 2; }
+  [[ -s $HOSTFILE ]] || { say "host file $HOSTFILE is missing or empty"; exit 2; }
   exec python3 -u ./deepy.py train.py '--x y'
 }
 
+# Slurm runs a copy of this file without arguments. Tasks run this file with an argument.
+(($#)) || RUN_DIR=$SLURM_SUBMIT_DIR
+source "$RUN_DIR/yard.sh"

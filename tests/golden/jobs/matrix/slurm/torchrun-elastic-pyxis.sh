@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Job torchrun-elastic: 4 nodes, 32 ranks, started by elastic torchrun.
-# Written by yard. It runs in its own folder, and `sbatch job.sbatch` there runs it again.
+# Written by yard. Code shared by all jobs is in yard.sh. To resubmit this job, run `sbatch job.sbatch`.
 #SBATCH --job-name=torchrun-elastic
 #SBATCH --partition=gpu
 #SBATCH --nodes=4
@@ -17,21 +17,20 @@
 set -euo pipefail
 
 readonly workdir=/shared/code
-[[ ! -d /dev/infiniband ]] || export MELLANOX_VISIBLE_DEVICES=all
+readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE OMP_NUM_THREADS)
 readonly gpus_per_node=8 tasks_per_node=8
-readonly ranks_per_task=8 leads=0 strays=0
+readonly ranks_per_task=8 leads=0 over_ssh=0
 readonly retries=0 chain=1 checkpoint_dir=''
 readonly heartbeat=0 warning_seconds=300
 readonly step_options=(--no-kill --kill-on-bad-exit=0 --container-image='nvcr.io#nvidia/pytorch:26.01-py3' --container-mounts=/shared:/shared,/etc/trainyard:/etc/trainyard:ro,/data:/data:ro --no-container-mount-home --container-env=JOB_NAME,RUN_DIR,CHECKPOINT_DIR,RESTART_COUNT,NNODES,NODE_IPS,NODE_IP,NODE_RANK,GPUS_PER_NODE,TASKS_PER_NODE,MASTER_ADDR,MASTER_PORT,HOSTFILE,MPI_HOSTFILE,RANK,LOCAL_RANK,WORLD_SIZE,MELLANOX_VISIBLE_DEVICES)
-
-enter() { begin; }
+readonly container_runtime=pyxis
 
 work() {
   export NCCL_IB_DISABLE=1
   export NCCL_IBEXT_DISABLE=1
   export BUSBW_FLOOR=300
   export OMP_NUM_THREADS=6
-  # The warning before the time limit is for work that handles it; other work goes on.
+  # Ignore the warning before the time limit, unless the program handles it.
   trap '' USR2
   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
   start_torchrun \
@@ -41,3 +40,6 @@ work() {
     "$RUN_DIR/"train.py '--x y'
 }
 
+# Slurm runs a copy of this file without arguments. Tasks run this file with an argument.
+(($#)) || RUN_DIR=$SLURM_SUBMIT_DIR
+source "$RUN_DIR/yard.sh"

@@ -1,27 +1,43 @@
-# Packages of other archives than the distribution's; sourced by the stages that need them.
+# Functions for third-party package archives. Sourced by the stages that need them.
 # fabrics: gvnic gpudirect-tcpx gpudirect-tcpxo gpudirect-gib
 # containers: docker enroot
+# drivers: install
 
-# apt_source NAME KEY-URL FINGERPRINT ARCHIVE [OPTION...]: an archive whose packages are signed with the key at that
-# address. FINGERPRINT '-': the publisher changes its keys, so only the connection vouches for them. Returns 1 if the
-# archive does not answer.
+# mirrored TEXT: prints the text with archive addresses replaced by mirror addresses (key `mirrors` in the stack file).
+mirrored() { sed -E "${TRAINYARD_MIRRORS:-}" <<<"$1"; }
+
+# apt_key NAME KEY FINGERPRINT: sets `key` to the file of an archive's signing key. KEY is a file on this node or a URL.
+# Returns 1 if the URL does not respond. FINGERPRINT: see apt_source.
+apt_key() {
+  local fingerprint=$3 url
+  key=$2
+  [[ $key != /* ]] || return 0
+  key=/usr/share/keyrings/trainyard-$1.asc
+  [[ ! -e $key ]] || return 0
+  url=$(mirrored "$2")
+  command -v curl >/dev/null || install_missing curl
+  [[ $fingerprint == - ]] || command -v gpg >/dev/null || install_missing gpg
+  curl -fsS --retry 5 --max-time 60 -o "$key.new" "$url" || return 1
+  [[ $fingerprint == - ]] || signed_by "$fingerprint" "$key.new" || {
+    rm -f "$key.new"
+    fail "the key at $url does not have the fingerprint $fingerprint: no package of that archive is installed"
+  }
+  mv "$key.new" "$key"
+}
+
+# apt_source NAME KEY-URL FINGERPRINT ARCHIVE [OPTION...]: adds an archive whose packages are signed with the key at
+# that URL. FINGERPRINT is '-' if the publisher rotates its keys. The key is then authenticated only by TLS. Returns 1
+# if the archive does not respond.
 apt_source() {
-  local name=$1 key=/usr/share/keyrings/trainyard-$1.asc fingerprint=$3 archive=$4 before=$changed
-  if [[ ! -e $key ]]; then
-    [[ $fingerprint == - ]] || command -v gpg >/dev/null || installed gpg
-    curl -fsS --retry 5 --max-time 60 -o "$key.new" "$2" || return 1
-    [[ $fingerprint == - ]] || signed_by "$fingerprint" "$key.new" || {
-      rm -f "$key.new"
-      fail "the key at $2 is not $fingerprint: nothing of that archive is installed"
-    }
-    mv "$key.new" "$key"
-  fi
+  local name=$1 key archive before=$changed
+  archive=$(mirrored "$4")
+  apt_key "$name" "$2" "$3" || return 1
   shift 4
   put_file "/etc/apt/sources.list.d/trainyard-$name.list" 0644 root:root <<<"deb [${*:+$* }signed-by=$key] $archive"
   ((changed == before)) || apt_update
 }
 
-# signed_by FINGERPRINT FILE: the file has this one key.
+# signed_by FINGERPRINT FILE: succeeds if the file contains exactly one key and the key has this fingerprint.
 signed_by() {
   local found
   found=$(gpg --show-keys --with-colons "$2" 2>/dev/null) || return 1

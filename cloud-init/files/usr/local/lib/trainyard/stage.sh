@@ -1,5 +1,5 @@
-# Sourced before every stage.
-# What a stage may use: the node's parameters, and a few words that keep stages short.
+# The node's parameters and the functions shared by all stages. Sourced before every stage. life.sh contains the
+# functions that are used only by stages in the bundle.
 set -euo pipefail
 trap 'printf "%s\n" "$BASH_COMMAND" >/run/trainyard/failed-command' ERR
 set -o errtrace
@@ -10,8 +10,11 @@ source /etc/trainyard/node.env
 # Read by the stages that source this file.
 # shellcheck disable=SC2034
 readonly handover=/var/lib/trainyard/handover
+# Folder in the bundle with the parameters for this node's kind.
+# shellcheck disable=SC2034
+readonly kind=/usr/local/lib/trainyard/kinds/$TRAINYARD_ROLE${TRAINYARD_GROUP:+-$TRAINYARD_GROUP}
 
-say() { printf '%s\n' "$*"; }
+log() { printf '%s\n' "$*"; }
 
 fail() {
   printf '%s\n' "$*" >/run/trainyard/failed-command
@@ -23,20 +26,21 @@ fail() {
 is_head() { [[ $TRAINYARD_ROLE == head ]]; }
 has_slurm() { [[ $TRAINYARD_SCHEDULER == slurm ]]; }
 
-# A machine that existed before the cluster keeps a ledger of what it was like, and goes back to its owner so.
+# An existing host has a ledger that records its state before it joined the cluster. `give-back` restores that state.
 readonly ledger=/var/lib/trainyard/borrowed
-is_borrowed() { [[ -d $ledger ]]; }
-if is_borrowed; then
-  # Every apt-get of a stage notes, under apt's lock, what it installs.
+is_existing_host() { [[ -d $ledger ]]; }
+if is_existing_host; then
+  # With these settings, every apt-get command in a stage records the packages that it installs, while it holds apt's
+  # lock.
   export APT_CONFIG=$ledger/apt.conf
-  # needrestart 3.5 in mode "a" restarts the owner's services; its apt hook ends early where this is set.
+  # In mode "a", needrestart 3.5 restarts the owner's services. Its apt hook exits early if this variable is set.
   export NEEDRESTART_SUSPEND=1
 fi
-# remember PATH...: before the first change to it. Nothing to do on a machine that the platform made.
-remember() { ! is_borrowed || "$ledger/remember" "$@"; }
+# remember PATH...: on an existing host, records the state of these files before their first change.
+remember() { ! is_existing_host || "$ledger/remember" "$@"; }
 
-# put_file PATH MODE OWNER:GROUP <content: writes only what differs; `changed` then counts it.
-# One process when it writes and none when it does not: on an emulated machine every process is felt.
+# put_file PATH MODE OWNER:GROUP <content: writes the file and increments `changed` if the content differs. Starts a
+# process only to write the file, because processes start slowly on an emulated machine.
 changed=0
 put_file() {
   local path=$1 mode=$2 owner=$3 new
@@ -47,31 +51,30 @@ put_file() {
   changed=$((changed + 1))
 }
 
-# put_secret PATH OWNER:GROUP FROM: a file that may hold any byte, readable by its owner alone.
-put_secret() {
-  local path=$1 owner=$2 from=$3
-  ! cmp -s "$from" "$path" || return 0
-  remember "$path"
-  install -D -m 0400 -o "${owner%:*}" -g "${owner#*:}" "$from" "$path"
-  changed=$((changed + 1))
-}
-
-# own_name: the line of /etc/hosts for a machine that the cluster calls by another name than it calls itself.
-own_name() {
+# own_host_line: prints a line of /etc/hosts with the hostname of this machine, if it differs from its node name.
+own_host_line() {
   [[ ${HOSTNAME%%.*} == "$TRAINYARD_NODE" ]] || echo "$TRAINYARD_PRIVATE_IP $HOSTNAME ${HOSTNAME%%.*}"
 }
 
-# put_block PATH <content: this cluster's lines in a file that others write too. The rest of it stays, and nobody ever
-# reads it half-written.
+# put_block PATH <content: writes the cluster's lines between two marker lines, in a file that is also written by other
+# programs. The other lines stay unchanged, and the file is replaced atomically. Fails without a change if one of the
+# two markers is missing, because the cluster's lines cannot be identified.
 put_block() {
-  local path=$1 new=$1.trainyard-new
-  ! is_borrowed || "$ledger/remember" --block "$path"
+  local path=$1 new=$1.trainyard-new old=/dev/null
+  ! is_existing_host || "$ledger/remember" --block "$path"
+  [[ ! -e $path ]] || old=$path
+  if ! awk '$0 == "# trainyard" { bad += inside; inside = 1; next }
+    $0 == "# end of trainyard" { bad += !inside; inside = 0; next }
+    !inside { print }
+    END { exit (bad + inside > 0) }' "$old" >"$new"; then
+    rm "$new"
+    fail "$path: '# trainyard' and '# end of trainyard' must enclose the cluster's lines; remove these lines and both markers"
+  fi
   {
-    [[ ! -e $path ]] || sed -e '/^# trainyard$/,/^# end of trainyard$/d' -e '$a\' "$path"
     echo '# trainyard'
     cat
     echo '# end of trainyard'
-  } >"$new"
+  } >>"$new"
   if cmp -s "$new" "$path"; then
     rm "$new"
     return 0
@@ -81,13 +84,13 @@ put_block() {
   changed=$((changed + 1))
 }
 
-# Polling costs an emulated machine dearly, so nothing below starts a process just to wait or to look at a clock.
-# pause SECONDS: sleep, by waiting for what never comes.
-exec {never}<> <(:)
-pause() { read -r -t "$1" -u "$never" _ || true; }
+# Processes start slowly on an emulated machine, so the functions below wait and read the clock without a process.
+# pause SECONDS: sleeps by reading from an empty pipe.
+exec {idle_fd}<> <(:)
+pause() { read -r -t "$1" -u "$idle_fd" _ || true; }
 
-# wait_for SECONDS WHAT COMMAND...: polls until the command succeeds; a deadline is an error that names WHAT.
-# It counts on uptime: bash's own SECONDS jumps when chrony steps the clock.
+# wait_for SECONDS WHAT COMMAND...: polls until the command succeeds. After SECONDS, fails with a message that contains
+# WHAT. Reads the uptime, because bash's SECONDS jumps when chrony steps the clock.
 wait_for() {
   local seconds=$1 what=$2 now end
   shift 2
@@ -100,12 +103,9 @@ wait_for() {
   done
 }
 
-# listens HOST PORT: somebody accepts connections there.
-listens() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
-
-# apt_update: reads the package lists anew; returns apt-get's exit code. DPkg::Lock::Timeout does not cover the lock of
-# the lists, which apt-daily holds for minutes after a first boot (apt 2.6.1 fails at once), so this waits up to 10
-# minutes for that lock.
+# apt_update: updates the package lists and returns apt-get's exit code. Waits up to 10 minutes for the lock on the
+# lists, because apt-daily holds it for minutes after the first boot. DPkg::Lock::Timeout does not apply to this lock
+# (apt 2.6.1 fails at once).
 apt_update() {
   local log=/run/trainyard/apt-update code now end
   IFS=. read -r now _ </proc/uptime
@@ -120,15 +120,15 @@ apt_update() {
   done
 }
 
-# has PACKAGE: it is installed.
-has() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
+# is_installed PACKAGE
+is_installed() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
 
-# installed PACKAGE[=VERSION]...: there when this returns; `changed` then counts it. A package that is there keeps its
-# version. The package lists are read anew if they are absent or too old for the packages.
-installed() {
+# install_missing PACKAGE[=VERSION]...: installs the missing packages and increments `changed`. Packages that are
+# already installed keep their version. If the installation fails, it is retried after an update of the package lists.
+install_missing() {
   local wanted missing=()
   for wanted in "$@"; do
-    has "${wanted%%=*}" || missing+=("$wanted")
+    is_installed "${wanted%%=*}" || missing+=("$wanted")
   done
   ((${#missing[@]})) || return 0
   local install=(apt-get -q -y --no-install-recommends install "${missing[@]}")
@@ -136,18 +136,8 @@ installed() {
   changed=$((changed + 1))
 }
 
-# is_empty DISK: it holds no known content. A disk that cannot be read fails the stage: blkid exits with 2 for such a disk
-# as well as for an empty one.
-is_empty() {
-  local code=0 mib
-  mib=$(($(blockdev --getsize64 "$1") / 1048576))
-  dd if="$1" of=/dev/null bs=1M count=1 status=none &&
-    dd if="$1" of=/dev/null bs=1M count=1 skip=$((mib > 0 ? mib - 1 : 0)) status=none ||
-    fail "the disk $1 cannot be read: it is not formatted"
-  blkid -p "$1" || code=$?
-  ((code == 0 || code == 2)) || fail "blkid cannot judge the disk $1 (exit $code): it is not formatted"
-  ((code == 2))
-}
-
-# as_trainer COMMAND...: as the job user, without a login session and its cost.
-as_trainer() { setpriv --reuid=trainer --regid=trainer --init-groups -- env HOME=/home/trainer "$@"; }
+life=${BASH_SOURCE[0]%/*}/life.sh
+if [[ -e $life ]]; then
+  # shellcheck source=/dev/null
+  source "$life"
+fi

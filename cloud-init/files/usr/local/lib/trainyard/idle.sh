@@ -1,0 +1,76 @@
+# Bootstrap functions for stages that must not run next to jobs. They apply only to Slurm jobs. The node is drained
+# while such a stage is due, so Slurm starts no further jobs on it. A drain is ended only if it has the reason defined
+# in this file.
+
+readonly drain_reason=TY:update drain_mark=/var/lib/trainyard/drained
+readonly poll_seconds=10 resume_seconds=60
+idle='' jobs=''
+
+node_state() { scontrol -o show node "$TRAINYARD_NODE" 2>/dev/null; }
+
+# is_idle: drains the node and succeeds if no job is running on it. Later calls in the same pass return the same result.
+# If slurmd is not running, only job processes are checked, because they continue to run when slurmd stops.
+is_idle() {
+  if [[ -z $idle ]]; then
+    idle=no
+    if ! systemctl is-active --quiet slurmd.service; then
+      pgrep -f '^slurmstepd: \[' >/dev/null || idle=yes
+    elif drain_node && read_jobs && [[ -z $jobs ]]; then
+      idle=yes
+    fi
+  fi
+  [[ $idle == yes ]]
+}
+
+# drain_node: fails if slurmctld does not respond. If an operator or a health check has already drained the node, the
+# existing reason is kept.
+drain_node() {
+  local shown
+  shown=$(node_state) || return 1
+  [[ $shown =~ ' State='[^\ ]*DRAIN ]] || {
+    : >"$drain_mark"
+    scontrol update nodename="$TRAINYARD_NODE" state=drain reason="$drain_reason"
+  }
+}
+
+# read_jobs: sets `jobs` to the IDs of the jobs on the node. Fails if slurmctld does not respond.
+read_jobs() {
+  jobs=$(squeue -h -w "$TRAINYARD_NODE" -t R,CF,CG,S -o %A 2>/dev/null) || return 1
+  jobs=${jobs//$'\n'/, }
+}
+
+# wait_until_idle STAGE...: waits until no job is running on the node, or until a new bundle or hand-over has arrived.
+wait_until_idle() {
+  local reason last='' polled=-$poll_seconds now
+  console "trainyard-status: $TRAINYARD_NODE waiting stage=$1: running jobs: $jobs"
+  until has_news; do
+    IFS=. read -r now _ </proc/uptime
+    if ((now - polled >= poll_seconds)); then
+      polled=$now
+      if drain_node && read_jobs; then
+        [[ -n $jobs ]] || return 0
+        reason="stages $* need a node without jobs; running jobs: $jobs"
+      else
+        reason="stages $* need a node without jobs; Slurm does not answer"
+      fi
+      [[ $reason == "$last" ]] || status waiting "$1" 0 "$reason"
+      last=$reason
+    fi
+    pause 0.5
+  done
+}
+
+# resume_node: returns the node to service if it was drained for a stage.
+resume_node() {
+  local now end
+  IFS=. read -r now _ </proc/uptime
+  end=$((now + resume_seconds))
+  until node_state >/dev/null; do
+    IFS=. read -r now _ </proc/uptime
+    # The next pass tries again.
+    ((now < end)) || return 0
+    pause 2
+  done
+  [[ $(node_state) != *" Reason=$drain_reason "* ]] || scontrol update nodename="$TRAINYARD_NODE" state=resume
+  rm -f "$drain_mark"
+}

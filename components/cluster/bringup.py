@@ -1,0 +1,152 @@
+"""The bring-up of a cluster: sends the hand-over to the head and waits until the gate passes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+
+import pulumi
+from pulumi_command import remote
+
+from components.cluster.format_permission import format_permission
+from components.cluster.tunnel import open_tunnel
+from components.host_keys import ACCEPT, HostKeys
+from components.keys import StackKeys
+from components.node.bundle import Bundle, render_bundle
+from components.node.handover import Secrets, bundle_message, handover_files, pack
+from components.plan.plan import ClusterPlan
+from components.platforms.base import Host, Platform
+
+_DIAL_ATTEMPTS = 190
+"""Failed connection attempts before the bring-up fails. A GPU machine can take 15 minutes from power-on until sshd
+answers. A refused connection fails immediately, so the total time is the sum of the pauses between attempts. The pauses
+start at 0.1 s and grow by a factor of 1.5 up to 5 s, for a total of 911 s. If packets are dropped, each attempt also
+takes _DIAL_SECONDS, for a total of 31 minutes
+(pulumi/pulumi-command@010bd8e:provider/pkg/provider/remote/connection.go, dialWithRetry;
+pulumi/pulumi@242a78a:sdk/go/common/util/retry/until.go; read 2026-11-22)."""
+_DIAL_SECONDS = 5
+_TUNNEL_ATTEMPTS = 5
+"""Number of failed connection attempts through a tunnel after which the bring-up fails. The bring-up connects only when
+the head's sshd has answered through the tunnel."""
+_TUNNEL_SECONDS = 30
+
+
+def _handover(plan: ClusterPlan, host_keys: Mapping[str, str], secrets: Sequence[str], bundle: Bundle) -> str:
+    munge_key, cluster_key, user_public = secrets
+    keys = Secrets(munge_key=munge_key, cluster_key=cluster_key, user_public=user_public)
+    return pack(handover_files(plan, host_keys, keys, bundle))
+
+
+class BringUp(pulumi.ComponentResource):
+    """Configures the machines as a cluster. It is complete when every node is ready and Slurm has run a task on it."""
+
+    ready: pulumi.Output[str]
+    """The last line of the gate's output, which is known only after the gate has passed."""
+    host_keys: pulumi.Output[dict[str, str]]
+    """SSH host keys by host name."""
+
+    def __init__(
+        self,
+        name: str,
+        plan: ClusterPlan,
+        platform: Platform,
+        keys: StackKeys,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("trainyard:index:BringUp", name, {}, opts)
+        hosts = platform.hosts
+        head = hosts[0]
+        child = pulumi.ResourceOptions(parent=self)
+        # The head receives the bundle before the workers' host keys are known, so that the head's stages start early.
+        head_key = _host_keys(f"{name}-head", plan, hosts[:1], child)
+        self.host_keys = _host_keys(name, plan, hosts, child)
+
+        def connection(keys_of_hosts: pulumi.Output[dict[str, str]]) -> remote.ConnectionArgs:
+            return remote.ConnectionArgs(
+                host=address,
+                port=pulumi.Output.from_input(head.port).apply(float),
+                user=head.user,
+                private_key=keys.cluster.admin_private,
+                host_key=keys_of_hosts.apply(lambda known: known[plan.head.name]),
+                proxy=head.proxy,
+                dial_error_limit=_DIAL_ATTEMPTS if head.tunnel is None else _TUNNEL_ATTEMPTS,
+                per_dial_timeout=_DIAL_SECONDS if head.tunnel is None else _TUNNEL_SECONDS,
+            )
+
+        address = head.address if head.tunnel is None else open_tunnel(head.tunnel, head.port)
+        to_head, to_known = connection(head_key), connection(self.host_keys)
+        permissions = [format_permission(name, head.data_disk, to_head, self)] if head.data_disk is not None else []
+        bundle = pulumi.Output.from_input(platform.shared).apply(lambda shared: render_bundle(plan, shared))
+        # A changed bundle or hand-over updates the corresponding resource. Only a new head replaces the resource.
+        sent = remote.Command(
+            f"{name}-bundle",
+            connection=to_head,
+            create="sudo trainyard-receive --bundle",
+            stdin=bundle.apply(bundle_message),
+            triggers=[head.machine_id],
+            logging=remote.Logging.STDERR,
+            opts=child,
+        )
+        secrets = pulumi.Output.all(keys.munge.key, keys.cluster.cluster_private, keys.user.public)
+        packed: pulumi.Output[str] = self.host_keys.apply(
+            lambda known: secrets.apply(
+                lambda values: bundle.apply(lambda rendered: _handover(plan, known, values, rendered))
+            )
+        )
+        content: pulumi.Output[str] = pulumi.Output.secret(packed)
+        handover = remote.Command(
+            f"{name}-handover",
+            connection=to_known,
+            create="sudo trainyard-receive",
+            stdin=content,
+            triggers=[head.machine_id],
+            logging=remote.Logging.STDERR,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[sent]),
+        )
+        # The gate runs again if a machine is new or has been restarted, or if the hand-over has changed.
+        machines = [_boot_id(host) for host in hosts]
+        gate = remote.Command(
+            f"{name}-gate",
+            connection=to_known,
+            create="sudo trainyard-gate",
+            triggers=[*machines, pulumi.Output.unsecret(content.apply(_digest))],
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[handover, *permissions]),
+        )
+        # The gate's output contains the names of nodes and stages, but nothing from the hand-over.
+        self.ready = pulumi.Output.unsecret(gate.stdout).apply(_last_line)
+        self.register_outputs({"ready": self.ready})
+
+
+def _host_keys(
+    name: str, plan: ClusterPlan, hosts: Sequence[Host], opts: pulumi.ResourceOptions
+) -> pulumi.Output[dict[str, str]]:
+    """Return the SSH host key of each host by name.
+
+    The keys are those reported by the platform and those recorded in the stack's state.
+    """
+    facts = pulumi.Output.all(*(fact for host in hosts for fact in (host.machine_id, host.host_key)))
+    offers = facts.apply(
+        lambda found: [
+            {"name": host.plan.name, "machine": machine, "key": key, "declared": host.host_key_declared}
+            for host, machine, key in zip(hosts, found[::2], found[1::2], strict=True)
+        ]
+    )
+    accepted = [host for host in os.environ.get(ACCEPT, "").split(",") if host]
+    known = HostKeys(f"{name}-host-keys", plan.name, offers, accepted, opts).known
+    return known.apply(lambda entries: {host: entry["key"] for host, entry in entries.items()})
+
+
+def _boot_id(host: Host) -> pulumi.Output[str]:
+    """Return a string that changes if the machine is replaced and, if the platform counts boots, after each boot."""
+    if host.boots is None:
+        return host.machine_id
+    return pulumi.Output.concat(host.machine_id, ":", host.boots.apply(str))
+
+
+def _last_line(text: str) -> str:
+    return text.strip().splitlines()[-1] if text else ""
+
+
+def _digest(content: str) -> str:
+    return hashlib.sha256(content.encode()).hexdigest()

@@ -1,0 +1,147 @@
+"""Cluster: the top-level component of a stack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pulumi
+
+from components.catalog import fabrics
+from components.cluster.bringup import BringUp
+from components.cluster.busy import refuse_to_end_jobs
+from components.cluster.leftovers import Leftovers
+from components.cluster.machine_digests import machine_digests
+from components.cluster.tunnel import require_tunnel
+from components.keys import StackKeys
+from components.node.parameters import SharedFiles
+from components.node.user_data import JOB_USER, AccessKeys, birth_of
+from components.plan.demand import hourly_price
+from components.plan.plan import ClusterPlan
+from components.platforms.base import Host, PlatformArgs, Render, rolled_hosts
+from components.platforms.registry import platform_class, platform_facts
+from yard.contract.outputs import Cluster as ClusterOutputs
+from yard.contract.outputs import Head, Node, Transport, dumped
+
+
+def outputs_of(
+    plan: ClusterPlan,
+    hosts: Sequence[Host],
+    endpoints: Sequence[Any],
+    host_keys: Mapping[str, str],
+    tunnel: Sequence[str] | None,
+) -> dict[str, Any]:
+    """Return the stack output `cluster`.
+
+    `endpoints` is a flat list of the address and port of each host, in the order of the plan.
+    """
+    direct = {host.plan.name for host in hosts if not host.through_head}
+    endpoint_of = dict(
+        zip((host.name for host in plan.hosts), zip(endpoints[::2], endpoints[1::2], strict=True), strict=True)
+    )
+    address, port = endpoint_of[plan.head.name]
+    head = Head(
+        name=plan.head.name,
+        address=address,
+        port=int(port),
+        private_ip=str(plan.head.private_ip),
+        user=JOB_USER,
+        admin_user=hosts[0].user,
+        host_key=host_keys[plan.head.name],
+        proxy_jump=hosts[0].proxy_jump,
+        tunnel=None if tunnel is None else tuple(tunnel),
+    )
+    nodes = tuple(
+        Node(
+            name=host.name,
+            private_ip=str(host.private_ip),
+            group=str(host.group),
+            gpus=host.machine.gpus,
+            gpu_type=host.machine.gpu_type,
+            fabric=host.machine.fabric,
+            address=endpoint_of[host.name][0] if host.name in direct else None,
+            port=int(endpoint_of[host.name][1]),
+            host_key=host_keys[host.name],
+        )
+        for host in plan.nodes
+    )
+    first = {group: plan.group(group)[0].machine for group in plan.groups}
+    fabric_of = {group: fabrics()[machine.fabric] for group, machine in first.items()}
+    outputs = ClusterOutputs(
+        name=plan.name,
+        provider=plan.provider,
+        scheduler=plan.scheduler,
+        head=head,
+        nodes=nodes,
+        env={group: fabric.env for group, fabric in fabric_of.items()},
+        transport={
+            group: Transport(library_path=fabric.library_path, mounts=fabric.mounts)
+            for group, fabric in fabric_of.items()
+            if fabric.library_path or fabric.mounts
+        },
+        thresholds={group: machine.floors.node if machine.floors else None for group, machine in first.items()},
+        pair_thresholds={group: machine.floors.pair if machine.floors else None for group, machine in first.items()},
+        usd_per_hour=hourly_price(plan).total,
+    )
+    return dumped(outputs)
+
+
+class Cluster(pulumi.ComponentResource):
+    """A cluster with its keys, machines, bring-up and outputs."""
+
+    outputs: pulumi.Output[dict[str, Any]]
+    """The stack output `cluster` (ClusterOutputs), which is known only after the gate has passed."""
+    admin_private_key: pulumi.Output[str]
+    """The admin user's SSH private key, as a secret."""
+    user_private_key: pulumi.Output[str]
+    """The job user's SSH private key, as a secret."""
+
+    def __init__(self, name: str, plan: ClusterPlan, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:index:Cluster", name, {}, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        secrets = StackKeys(name, plan.name, child)
+        keys = secrets.cluster
+
+        def user_data(shared: pulumi.Input[SharedFiles]) -> pulumi.Output[Render]:
+            return pulumi.Output.all(keys.admin_public, keys.cluster_public, shared).apply(
+                lambda facts: lambda host: birth_of(plan, host, AccessKeys(facts[0], facts[1]), facts[2])
+            )
+
+        facts = platform_facts(plan.provider)
+        if plan.access.via == "bastion" and facts.tunnel is not None:
+            require_tunnel(facts.tunnel(plan))
+        transformations: list[pulumi.ResourceTransformation] = []
+        if facts.billed and Leftovers.can_watch():
+            transformations.append(Leftovers(plan, facts).watch)
+        platform = platform_class(plan.provider)
+        made = platform(
+            f"{name}-{plan.provider}",
+            PlatformArgs(
+                plan=plan,
+                user_data=user_data,
+                admin_key=keys.admin_public,
+                cluster_key=keys.cluster_public,
+                machines=machine_digests(plan, platform.golden_image()),
+                rolled=rolled_hosts(),
+            ),
+            pulumi.ResourceOptions.merge(
+                pulumi.ResourceOptions(parent=self, transformations=transformations),
+                refuse_to_end_jobs(keys.admin_private),
+            ),
+        )
+        hosts = made.hosts
+        self.admin_private_key = pulumi.Output.secret(keys.admin_private)
+        self.user_private_key = pulumi.Output.secret(secrets.user.private)
+        bringup = BringUp(f"{name}-bringup", plan, made, secrets, child)
+        endpoints = pulumi.Output.all(*(value for host in hosts for value in (host.address, host.port)))
+        # The applies are nested, because Output.all would convert each value in its arguments to an output. The stack
+        # outputs depend on the gate, because they describe a working cluster.
+        tunnel = pulumi.Output.from_input(hosts[0].tunnel)
+        self.outputs = bringup.ready.apply(
+            lambda _: bringup.host_keys.apply(
+                lambda keys: tunnel.apply(
+                    lambda command: endpoints.apply(lambda found: outputs_of(plan, hosts, found, keys, command))
+                )
+            )
+        )
+        self.register_outputs({"outputs": self.outputs})

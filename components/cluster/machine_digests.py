@@ -1,0 +1,50 @@
+"""Machine digests, which change if a platform may replace or restart the machine, or if the machine's jobs end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from components.node.parameters import birth_env
+from components.plan.plan import ClusterPlan, HostPlan
+
+_DIGITS = 16
+
+
+def machine_digests(plan: ClusterPlan, golden_image: str = "") -> dict[str, str]:
+    """Return the digest of each host by name.
+
+    `golden_image` identifies an image built by the platform. Existing hosts are changed in place, so their digests
+    contain only their roles. The digests do not cover the access keys or the address of the shared storage, because
+    these are known only after the corresponding resources have been created.
+    """
+    if plan.uses_existing_hosts:
+        return {host.name: _digest(host.role.value) for host in plan.hosts}
+    common = [
+        plan.platform.model_dump(mode="json", exclude=set(plan.platform.beside_machines)),
+        [plan.image.name, plan.image.reference, golden_image],
+        [plan.storage.kind, plan.storage.address, plan.storage.path],
+        # Removing Slurm ends its jobs.
+        plan.scheduler,
+    ]
+    return {host.name: _digest([*common, _host_facts(plan, host)]) for host in plan.hosts}
+
+
+def changed_hosts(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the hosts that are missing from `after` or have a different digest there, in the order of `before`."""
+    return tuple(name for name, digest in before.items() if after.get(name) != digest)
+
+
+def _host_facts(plan: ClusterPlan, host: HostPlan) -> list[object]:
+    group = plan.groups[host.group] if host.group is not None else None
+    return [
+        birth_env(plan, host),
+        host.machine.name,
+        host.placement,
+        group.capacity.model_dump(mode="json") if group else None,
+    ]
+
+
+def _digest(facts: object) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:_DIGITS]

@@ -1,0 +1,103 @@
+"""The tunnel to the head during `pulumi up`. It closes when the Pulumi program exits (see relay.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import pulumi
+
+from components.platforms.facts import Tunnel
+from yard.contract import relay
+
+RELAY = Path(relay.__file__)
+"""Path of the relay, which needs only the standard library and is run with `python -I`."""
+
+_LOOPBACK = "127.0.0.1"
+
+_RELAYS: list[subprocess.Popen[str]] = []
+"""References that keep the standard input of each relay open. When this process ends for any reason, the standard input
+closes, and the relay then closes its tunnels."""
+
+
+def connects() -> bool:
+    """Return whether this run connects to machines. Previews and runs on simulated clouds do not connect."""
+    return not pulumi.runtime.is_dry_run() and os.environ.get("TRAINYARD_OFFLINE_COMMANDS") != "record"
+
+
+def require_tunnel(tunnel: Tunnel) -> None:
+    """Raise pulumi.RunError if the tunnel's program is missing or its port is in use."""
+    if not connects():
+        return
+    program, port = tunnel.program, tunnel.port
+    if shutil.which(program) is None:
+        raise pulumi.RunError(
+            f"`{program}` is not on PATH. With access.via: bastion, `pulumi up` reaches the head through a tunnel "
+            f"opened by `{program}`. Fix: install it and log in, or set access.via: public"
+        )
+    with socket.socket() as probe:
+        # The relay also sets SO_REUSEADDR, so a port is free even if its last connection has only just closed.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_LOOPBACK, port))
+        except OSError as error:
+            raise pulumi.RunError(
+                f"port {port} on this machine is in use ({error.strerror}), and the tunnel to the head needs it. "
+                f"Fix: stop the program that uses it (`ss -ltnp sport = :{port}` lists it), or set a different "
+                f"{tunnel.option}"
+            ) from error
+
+
+def open_tunnel(command: pulumi.Output[Sequence[str]], port: pulumi.Input[int]) -> pulumi.Output[str]:
+    """Start the relay, and return its address after the head's sshd has answered through the tunnel.
+
+    Raises pulumi.RunError if the command fails permanently, or if sshd does not answer within 15 minutes.
+    """
+    return pulumi.Output.all(command, port).apply(lambda values: _open(values[0], values[1]))
+
+
+async def _open(command: Sequence[str], port: int) -> str:
+    if connects():
+        await _serve(command, port)
+    return _LOOPBACK
+
+
+async def _serve(command: Sequence[str], port: int) -> None:
+    # The relay runs in a new session, so that Ctrl-C does not stop it. The engine first cancels the resources that use
+    # the tunnel.
+    relay = subprocess.Popen(
+        [sys.executable, "-I", str(RELAY), "serve", str(port), *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    _RELAYS.append(relay)
+    assert relay.stdout  # noqa: S101  (PIPE above; for the type checker)
+    status = await _line(relay.stdout)
+    if status == "ready":
+        return
+    reason = status.removeprefix("error ") or "the relay ended"
+    raise pulumi.RunError(
+        f"no tunnel to the head: {reason}. Fix: run that command by hand, correct its error, then run `pulumi up` "
+        "again. The existing machines are kept"
+    )
+
+
+async def _line(stream: IO[str]) -> str:
+    """Return the next line from a pipe. No thread reads it, because a blocked thread would keep the program running."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(stream.fileno(), readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(stream.fileno())
+    return stream.readline().strip()

@@ -1,0 +1,65 @@
+"""The install script: one shell script that contains the files in user-data.
+
+The files are not in `write_files`, because cloud-init would parse them a dozen times. The script is plain text so that
+operators can read user-data and compare versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import PurePosixPath
+
+from components.node.files import BUNDLES, LIBRARY, NodeFile
+from yard.contract.errors import CatalogError
+
+BIRTH = f"{BUNDLES}/birth"
+"""Folder with the files from user-data."""
+START = "systemctl start --no-block trainyard-bootstrap.service"
+"""Command that starts the bring-up of a node that has just booted."""
+
+_FILE_PREFIX = "=== /"
+"""Prefix of the line before each file's content. The rest of the line is the path."""
+_END_LINE = "END-OF-FILES"
+
+
+def render_install(files: Iterable[NodeFile], begin: str = START) -> str:
+    """Return the script. Its last command is `begin`. It does not replace an active bundle.
+
+    A single awk process writes all files, because processes start slowly on emulated machines. Raises CatalogError if
+    the script cannot contain a file.
+    """
+    files = list(files)
+    for file in files:
+        _check(file)
+    folders = sorted({str(PurePosixPath(file.path).parent) for file in files})
+    programs = sorted(file.path for file in files if file.executable)
+    body = "".join(f"=== {file.path}\n{file.text}" for file in files)
+    return f"""#!/usr/bin/env bash
+# Writes this node's files and starts its bring-up. Each file's text follows a line with its path.
+set -euo pipefail
+umask 022
+mkdir -p {" ".join(folders)}
+awk '/^=== \\// {{ if (file) close(file); file = $2; printf "" > file; next }} {{ print > file }}' <<'{_END_LINE}'
+{body}{_END_LINE}
+chmod 0755 {" ".join(programs)}
+[[ -L {LIBRARY} ]] || {{ rm -rf {LIBRARY}; ln -s {BIRTH} {LIBRARY}; }}
+{LIBRARY}/place
+{begin}
+"""
+
+
+@lru_cache(maxsize=256)  # the shipped files are the same for all hosts
+def _check(file: NodeFile) -> None:
+    lines = file.text.splitlines()
+    breaks_script = (
+        _END_LINE in lines
+        or any(line.startswith(_FILE_PREFIX) for line in lines)
+        or (lines and not file.text.endswith("\n"))
+    )
+    if breaks_script or not PurePosixPath(file.path).is_absolute() or any(mark in file.path for mark in " '\"$*?\n"):
+        raise CatalogError(
+            f"the install script cannot contain {file.path}: the path must be absolute without spaces, quotes and "
+            f"wildcards, and the text must end with a newline and have no line that is {_END_LINE} or begins with "
+            f"'{_FILE_PREFIX}'"
+        )

@@ -1,0 +1,229 @@
+"""Slurm's configuration files as text, for the Slurm version in the plan's image.
+
+The plan contains all hosts and addresses, so slurm.conf is complete before any machine exists. Workers run in
+configless mode: the head serves slurm.conf, gres.conf and cgroup.conf to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from components.catalog import Machine
+from components.catalog.topology import SlurmVersion
+from components.plan.plan import ClusterPlan, HostPlan
+from yard.contract.errors import CatalogError
+
+SLURM_VERSIONS = ((21, 8), (22, 5), (23, 11), (24, 11))
+"""Supported versions, from Ubuntu 22.04, Debian 12, Ubuntu 24.04 and Debian 13. Each supports all keys below."""
+
+_CONFINES_SINCE = (22, 5)
+"""First version with support for cgroup v2. Current distributions mount only cgroup v2."""
+
+_UNCONFINED = {
+    # Tracks processes by their parent instead of by cgroup, so a process that forks twice can outlive its job.
+    "ProctrackType": "proctrack/linuxproc",
+    "TaskPlugin": "task/affinity",
+    "JobAcctGatherType": "jobacct_gather/linux",
+    # PrologFlags=Contain needs proctrack/cgroup.
+    "PrologFlags": "Alloc",
+}
+
+_HEADER = "# Written by trainyard from the stack file; changes made here are lost.\n"
+
+_MESSAGE_SECONDS = 60
+_COMMON = {
+    "AuthType": "auth/munge",
+    # A requeued job is held for the lifetime of its step credentials. The default is 120 s.
+    "AuthInfo": "cred_expire=20",
+    "CredType": "cred/munge",
+    "SlurmUser": "slurm",
+    "SlurmctldParameters": "enable_configless",
+    "StateSaveLocation": "/var/lib/slurm/slurmctld",
+    "SlurmdSpoolDir": "/var/spool/slurmd",
+    "SlurmctldPidFile": "/run/slurmctld.pid",
+    "SlurmdPidFile": "/run/slurmd.pid",
+    "SlurmctldLogFile": "/var/log/slurm/slurmctld.log",
+    "SlurmdLogFile": "/var/log/slurm/slurmd.log",
+    "SelectType": "select/cons_tres",
+    "SelectTypeParameters": "CR_Core_Memory",
+    "ProctrackType": "proctrack/cgroup",
+    "TaskPlugin": "task/cgroup,task/affinity",
+    "JobAcctGatherType": "jobacct_gather/cgroup",
+    "JobAcctGatherFrequency": "30",
+    "AccountingStorageType": "accounting_storage/slurmdbd",
+    "AccountingStorageTRES": "gres/gpu",
+    "MpiDefault": "none",
+    "LaunchParameters": "use_interactive_step",
+    # Slurm tracks a job's processes on each node from the start of the job. A job does not start if its prolog fails.
+    "PrologFlags": "Contain",
+    # Otherwise, jobs inherit the login shell's 8 MiB limit for locked memory, which is too low for RDMA.
+    "PropagateResourceLimits": "NONE",
+    "DisableRootJobs": "YES",
+    # If a rank fails, Slurm ends its step. If a node fails, its job starts again and appends to its output.
+    "KillOnBadExit": "1",
+    "JobRequeue": "1",
+    "JobFileAppend": "1",
+    # A node that rebooted unexpectedly stays down, so that its job is requeued and not marked as completed. The node's
+    # health stage returns it to service.
+    "ReturnToService": "1",
+    # A failed node is detected within a minute. Clouds pause machines for maintenance for up to 30 seconds.
+    "SlurmdTimeout": "60",
+    "SlurmctldTimeout": "120",
+    "MessageTimeout": str(_MESSAGE_SECONDS),
+    "TCPTimeout": "15",
+    "BatchStartTimeout": "120",
+    # If this is less than five times MessageTimeout, slow storage drains nodes with "Kill task failed".
+    "UnkillableStepTimeout": str(5 * _MESSAGE_SECONDS),
+    # Seconds between SIGTERM and SIGKILL, in which a job can write a last checkpoint.
+    "KillWait": "60",
+    # batch_sched_delay: by default, a job submitted soon after another job waits up to 3 s (measured: 2.8 s by default,
+    # 0.9 s with this setting). nohold_on_prolog_fail: if a prolog fails, the node is drained, but the requeued job is
+    # not held.
+    "SchedulerParameters": (
+        "batch_sched_delay=0,bf_interval=5,sched_interval=10,bf_continue,"
+        "nohold_on_prolog_fail,salloc_wait_nodes,sbatch_wait_nodes"
+    ),
+}
+
+
+def render_slurm_conf(plan: ClusterPlan) -> str:
+    """Return slurm.conf. Raises CatalogError if the Slurm version is not supported."""
+    _require_supported_version(plan)
+    head = plan.head
+    values = {
+        "ClusterName": plan.name,
+        # The address is included so that configless workers need no DNS.
+        "SlurmctldHost": f"{head.name}({head.private_ip})",
+        "AccountingStorageHost": head.name,
+        **_COMMON,
+    }
+    if not confines(plan):
+        values |= _UNCONFINED
+    if any(host.machine.gpus for host in plan.workers):
+        values["GresTypes"] = "gpu"
+    topologies = [host.machine.topology for host in plan.nodes if host.machine.topology is not None]
+    if any(topology.needs_numa_as_socket(plan.image.slurm_version) for topology in topologies):
+        values["SlurmdParameters"] = "numa_node_as_socket"
+    settings = "".join(f"{key}={value}\n" for key, value in sorted(values.items()))
+    version = plan.image.slurm_version
+    nodes = "".join(f"{line}\n" for group in plan.groups for line in _node_lines(plan.group(group), version))
+    partitions = "".join(
+        f"{_partition_line(group, plan.group(group), default=group == next(iter(plan.groups)))}\n"
+        for group in plan.groups
+    )
+    return f"{_HEADER}{settings}\n{nodes}\n{partitions}"
+
+
+def render_gres_conf(plan: ClusterPlan) -> str:
+    """Return gres.conf, which lists the GPU device files and the cores near each GPU, from facts in the catalog."""
+    _require_supported_version(plan)
+    lines = [
+        f"NodeName={host_list(hosts)} Name=gpu Type={hosts[0].machine.gpu_type} {gpus}\n"
+        for hosts in map(plan.group, plan.groups)
+        for gpus in _gpu_lines(hosts[0].machine, plan.image.slurm_version)
+    ]
+    return f"{_HEADER}AutoDetect=off\n{''.join(lines)}"
+
+
+def render_cgroup_conf(plan: ClusterPlan) -> str:
+    """Return cgroup.conf, which confines jobs to their cores, memory and GPUs if this Slurm version supports it."""
+    _require_supported_version(plan)
+    if not confines(plan):
+        unused = "# This version of Slurm does not support cgroup v2: jobs are not confined, and this file is not used."
+        return f"{_HEADER}{unused}\n"
+    return (
+        f"{_HEADER}CgroupPlugin=cgroup/v2\nConstrainCores=yes\nConstrainDevices=yes\n"
+        "ConstrainRAMSpace=yes\nConstrainSwapSpace=no\n"
+    )
+
+
+def render_slurmdbd_conf(plan: ClusterPlan) -> str:
+    """Return slurmdbd.conf without the password. The head generates a password and adds the line `StoragePass=`."""
+    _require_supported_version(plan)
+    return (
+        f"{_HEADER}AuthType=auth/munge\nDbdHost={plan.head.name}\nSlurmUser=slurm\n"
+        "StorageType=accounting_storage/mysql\nStorageHost=localhost\nStorageUser=slurm\nStorageLoc=slurm_acct_db\n"
+        "LogFile=/var/log/slurm/slurmdbd.log\nPidFile=/run/slurmdbd.pid\n"
+    )
+
+
+def confines(plan: ClusterPlan) -> bool:
+    """Return whether this Slurm version can confine jobs to their cores, memory and GPUs."""
+    return plan.image.slurm_version >= _CONFINES_SINCE
+
+
+def host_list(hosts: Sequence[HostPlan]) -> str:
+    """Return the hosts in a group as a Slurm host list: `yard-gpu-[0-1]` if they are numbered, otherwise `a,b`."""
+    stem = hosts[0].name.removesuffix(str(hosts[0].index))
+    if any(host.name != f"{stem}{host.index}" for host in hosts):
+        return ",".join(host.name for host in hosts)
+    return f"{stem}{_range(hosts[0].index, hosts[-1].index)}"
+
+
+def _require_supported_version(plan: ClusterPlan) -> None:
+    version = plan.image.slurm_version
+    if version not in SLURM_VERSIONS:
+        known = ", ".join(f"{major}.{minor:02}" for major, minor in SLURM_VERSIONS)
+        raise CatalogError(
+            f"image {plan.image.name} has Slurm {version[0]}.{version[1]:02}, but supported versions are {known}; "
+            "use another image, or check components/node/slurm.py against that version and extend SLURM_VERSIONS"
+        )
+
+
+def _node_lines(hosts: Sequence[HostPlan], version: SlurmVersion) -> Iterator[str]:
+    """Yield a node line for each address range in a /24, because Slurm expands only ranges in the last number."""
+    facts = _node_facts(hosts[0].machine, version)
+    rows = groupby(enumerate(hosts), key=lambda pair: (int(pair[1].private_ip) >> 8, int(pair[1].private_ip) - pair[0]))
+    for _, row in rows:
+        part = [host for _, host in row]
+        prefix, first = str(part[0].private_ip).rsplit(".", 1)
+        address = f"{prefix}.{_range(int(first), int(first) + len(part) - 1)}"
+        yield f"NodeName={host_list(part)} NodeAddr={address} {facts} State=UNKNOWN"
+
+
+def _node_facts(machine: Machine, version: SlurmVersion) -> str:
+    """Return the settings for a machine type in a node line.
+
+    SlurmdParameters=config_overrides is not set, because Slurm would then also accept nodes with too little memory. The
+    manual describes this option as "generally only useful for testing". Without the option, a node with the same number
+    of CPUs but different sockets stays up (slurmd logs "Node configuration differs from hardware"), and a node with
+    fewer CPUs is set INVAL and drained with "Low socket*core*thread count". Source: SchedMD/slurm at slurm-23-11-4-1,
+    slurmd.c and node_mgr.c; 21.08 and 24.11 behave in the same way.
+    """
+    sockets = ""
+    if machine.topology is not None:
+        count, cores = machine.topology.slurm_sockets(version)
+        sockets = f" Sockets={count} CoresPerSocket={cores} ThreadsPerCore={machine.topology.threads_per_core}"
+    gres = f" Gres=gpu:{machine.gpu_type}:{machine.gpus}" if machine.gpus else ""
+    return f"CPUs={machine.vcpus}{sockets} RealMemory={machine.schedulable_memory_mib}{gres}"
+
+
+def _partition_line(group: str, hosts: Sequence[HostPlan], *, default: bool) -> str:
+    machine = hosts[0].machine
+    # Without these defaults, a job that requests no memory is given all memory on the node, and a job that requests
+    # no CPUs is given one core for all its GPUs.
+    share = f"DefMemPerCPU={machine.schedulable_memory_mib // machine.vcpus}"
+    if machine.gpus and machine.vcpus >= machine.gpus:
+        share += f" DefCpuPerGPU={machine.vcpus // machine.gpus}"
+    first = "YES" if default else "NO"
+    return f"PartitionName={group} Nodes={host_list(hosts)} Default={first} MaxTime=INFINITE State=UP {share}"
+
+
+def _gpu_lines(machine: Machine, version: SlurmVersion) -> Iterator[str]:
+    """Yield File and Cores for each range of GPUs with the same cores.
+
+    Cores is omitted if the cores are unknown. It is also omitted if each GPU is near all cores, as the gres.conf manual
+    requires.
+    """
+    cores = machine.topology.gpu_cores(version) if machine.topology is not None else ()
+    first = 0
+    for near, run in groupby(cores or (None,) * machine.gpus):
+        last = first + len(list(run)) - 1
+        suffix = "" if near is None else f" Cores={near[0]}-{near[1]}"
+        yield f"File={machine.gpu_device}{_range(first, last)}{suffix}"
+        first = last + 1
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"[{first}-{last}]"

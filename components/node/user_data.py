@@ -1,0 +1,183 @@
+"""User-data for a host: a MIME message with a #cloud-config and the install script.
+
+Text that is the same for all hosts is under cloud-init/. User-data contains no secrets, because it can be read by
+every process on the node and in the cloud console. It contains only the files that a node needs until the bundle
+arrives (bundle.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from ipaddress import IPv4Address
+from typing import Any
+
+import yaml
+
+from components.catalog import images
+from components.node.bundle import kind_files
+from components.node.files import MIRRORS, NodeFile, files_for
+from components.node.install import BIRTH, START, render_install
+from components.node.parameters import ON_HEAD, SharedFiles, birth_env, storage_env
+from components.plan.plan import ClusterPlan, HostPlan, Role
+from yard.contract.checkout import ROOT
+from yard.contract.errors import CatalogError
+
+ADMIN_USER, ADMIN_UID, ADMIN_HOME = "ops", 1500, "/var/lib/ops"
+"""The user for provisioning. Its home is not under /home, because workers mount the head's export there."""
+JOB_USER, JOB_UID, JOB_HOME = "trainer", 2000, "/home/trainer"
+"""The job user. NFS and Slurm need the same uid on all nodes."""
+
+_FOLDER = ROOT / "cloud-init"
+_BOUNDARY = "TRAINYARD"
+"""Boundary between the MIME parts. Text in a MIME part needs no indentation, unlike text in YAML."""
+
+
+@dataclass(frozen=True)
+class AccessKeys:
+    """OpenSSH public keys in user-data: the admin's key and the head's key. The head logs in to workers as the admin.
+
+    The job user's key is in the hand-over, so its rotation does not change user-data.
+    """
+
+    admin_public: str
+    cluster_public: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Birth:
+    """User-data and identity of a new machine."""
+
+    user_data: str
+    identity: str
+    """Digest of the facts that do not change while the machine exists. A different identity requires a new machine."""
+
+
+def birth_of(plan: ClusterPlan, host: HostPlan, keys: AccessKeys, shared: SharedFiles = ON_HEAD) -> Birth:
+    """Return the host's user-data and identity.
+
+    The identity consists of the node's names and addresses, the keys that may log in, and the location of the shared
+    files, which running nodes have mounted. All other data in user-data can change without a new machine.
+    """
+    facts = [birth_env(plan, host), dataclasses.astuple(keys), storage_env(host, shared)]
+    identity = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+    return Birth(user_data=render_user_data(plan, host, keys), identity=identity)
+
+
+def render_user_data(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str:
+    """Return the host's user-data. A worker's user-data does not depend on other workers."""
+    return f"""Content-Type: multipart/mixed; boundary="{_BOUNDARY}"
+MIME-Version: 1.0
+
+--{_BOUNDARY}
+Content-Type: text/cloud-config
+
+{cloud_config(plan, host, keys)}
+--{_BOUNDARY}
+Content-Type: text/x-shellscript
+Content-Disposition: attachment; filename="trainyard-install"
+
+{install_script(plan, host)}
+--{_BOUNDARY}--
+"""
+
+
+def cloud_config(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str:
+    """Return the #cloud-config: host name, users and SSH. It is short, because cloud-init parses it a dozen times.
+
+    Raises CatalogError if two fragments have different values for a key.
+    """
+    # Without `fqdn`, cloud-init would add the domain from the cloud's metadata.
+    own = {"hostname": host.name, "fqdn": host.name}
+    shared = _shared(host.role, plan.image.name)
+    return f"#cloud-config\n{shared}{_dump(own)}{_users(plan.head.private_ip, host.role, keys)}"
+
+
+def install_script(plan: ClusterPlan, host: HostPlan, begin: str = START) -> str:
+    """Return the script, run as root, that writes the node's files and starts its bring-up with the command `begin`."""
+    shipped = [
+        file
+        for file in files_for(host.machine.fabric, plan.containers, host.driver)
+        if file.is_birth or (plan.mirrors and file.member == MIRRORS)
+    ]
+    in_folder = [
+        *kind_files(plan, host, None),
+        *(NodeFile(file.member, file.text, file.executable) for file in shipped),
+    ]
+    own = NodeFile("/etc/trainyard/birth.env", birth_env(plan, host))
+    return render_install([own, *(replace(file, path=f"{BIRTH}/{file.path}") for file in in_folder)], begin)
+
+
+def merge(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Merge two cloud-configs recursively and concatenate lists. Raises CatalogError if other values differ."""
+    merged = dict(first)
+    for key, value in second.items():
+        known = merged.get(key)
+        path = f"{prefix}{key}"
+        if key not in merged:
+            merged[key] = value
+        elif isinstance(known, dict) and isinstance(value, dict):
+            merged[key] = merge(known, value, f"{path}.")
+        elif isinstance(known, list) and isinstance(value, list):
+            merged[key] = [*known, *value]
+        elif type(known) is not type(value) or known != value:
+            raise CatalogError(f"cloud-init fragments have different values for {path}; keep it in one of them")
+    return merged
+
+
+def host_users(head: IPv4Address, role: Role, keys: AccessKeys) -> list[dict[str, Any]]:
+    """Return the users for hosts with this role as cloud-config: the admin, then the job user."""
+    # Only the head can use the cluster key, and only to run commands on workers.
+    from_head = f'restrict,from="{head}" {keys.cluster_public}'
+    is_worker = role is Role.WORKER
+    admin = {
+        "name": ADMIN_USER,
+        "uid": ADMIN_UID,
+        "homedir": ADMIN_HOME,
+        "gecos": "Trainyard administrator",
+        "shell": "/bin/bash",
+        "lock_passwd": True,
+        "sudo": "ALL=(ALL) NOPASSWD:ALL",
+        "ssh_authorized_keys": [keys.admin_public, *([from_head] if is_worker else [])],
+    }
+    job_user: dict[str, Any] = {
+        "name": JOB_USER,
+        "uid": JOB_UID,
+        "homedir": JOB_HOME,
+        "gecos": "Trainyard jobs",
+        "shell": "/bin/bash",
+        "lock_passwd": True,
+    }
+    # Workers mount the head's /home, so cloud-init must not write to it.
+    home = {"no_create_home": True} if is_worker else {}
+    return [admin, job_user | home]
+
+
+@cache
+def _users(head: IPv4Address, role: Role, keys: AccessKeys) -> str:
+    """Return the users as YAML text. Cached, because the YAML emitter is the slowest part of rendering."""
+    return _dump({"users": host_users(head, role, keys)})
+
+
+@cache
+def _shared(role: Role, image: str) -> str:
+    """Return the cloud-config shared by all hosts with this role and image, as YAML text."""
+    base, own = (yaml.safe_load((_FOLDER / f"{name}.yaml").read_text()) or {} for name in ("base", role.value))
+    merged = merge(merge(base, own), images()[image].cloud_config)
+    generated = merged.keys() & {"hostname", "fqdn", "users"}
+    if generated:
+        raise CatalogError(
+            f"cloud-init/*.yaml and the image's cloud_config set {', '.join(sorted(generated))}, "
+            "which are generated for each host; remove them"
+        )
+    return _dump(merged)
+
+
+def _dump(value: Any) -> str:
+    # Uses the Python emitter, so that the output does not depend on whether libyaml is installed.
+    text: str = yaml.safe_dump(value, sort_keys=True, width=4096, allow_unicode=True)
+    return text

@@ -1,0 +1,1 @@
+"""Checks of stack files that the schema cannot express."""

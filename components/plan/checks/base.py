@@ -1,0 +1,94 @@
+"""Types for checks and their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Generic, TypeVar
+
+from components.plan.plan import ClusterPlan
+from components.stackfile.model import PlatformSpec
+from components.stackfile.spec import GroupSpec, HeadSpec, NetworkSpec
+from yard.contract.errors import Problem
+
+FreeMemory = Callable[[ClusterPlan], int]
+"""Function that returns the memory in MiB that the VMs in a plan can use on this computer."""
+
+
+class Level(StrEnum):
+    """Severity of a finding. An error makes the stack file invalid. Warnings and notes are only printed."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """The valid sections of a stack file. Invalid sections are None, and invalid groups are omitted."""
+
+    platform: PlatformSpec | None = None
+    network: NetworkSpec | None = None
+    head: HeadSpec | None = None
+    nodes: Mapping[str, GroupSpec] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A plan and the facts about this computer that its checks need."""
+
+    plan: ClusterPlan
+    free_memory: FreeMemory | None = None
+    """If None, the memory of this computer is not checked."""
+
+
+_Subject = TypeVar("_Subject")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken:
+    """A violation of a rule. `fix` is an index into `Check.fixes`. `words` contains the values for its placeholders."""
+
+    path: str
+    rule: str
+    words: Mapping[str, object] = field(default_factory=dict)
+    fix: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check(Generic[_Subject]):
+    """A check. `rule` is the requirement, and `fixes` are texts with {placeholders}. Stack files refer to the ID."""
+
+    id: str
+    level: Level
+    rule: str
+    fixes: tuple[str, ...]
+    find: Callable[[_Subject], Iterable[Broken]]
+
+    def run(self, subject: _Subject) -> Iterator[Problem]:
+        """Yield a problem for each violation."""
+        for broken in self.find(subject):
+            fix = self.fixes[broken.fix]
+            for name, value in broken.words.items():
+                fix = fix.replace(f"{{{name}}}", str(value))
+            yield Problem(path=broken.path, rule=broken.rule, fix=fix)
+
+
+def check(id: str, level: Level, *fixes: str) -> Callable[[Callable[[_Subject], Iterable[Broken]]], Check[_Subject]]:
+    """Return a decorator that turns a function into a check. The rule is the first line of the function's docstring."""
+
+    def decorate(find: Callable[[_Subject], Iterable[Broken]]) -> Check[_Subject]:
+        rule = (find.__doc__ or "").partition("\n")[0]
+        return Check(id=id, level=level, rule=rule, fixes=fixes, find=find)
+
+    return decorate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A problem and the check that found it."""
+
+    check: str
+    level: Level
+    problem: Problem

@@ -1,0 +1,129 @@
+"""Checks of a complete plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from components.node.user_data import AccessKeys, render_user_data
+from components.plan.checks.base import Broken, Level, Planned, check
+from components.plan.demand import hourly_price, quota_needs, services, storage_mib_s, used_prices
+from components.platforms.registry import platform_facts
+
+_KEY = f"ssh-ed25519 {'A' * 68} cluster@{'a' * 16}"
+"""A placeholder with the length of a real public key."""
+
+
+@check("user-data-fits", Level.ERROR, "remove text under cloud-init/files, or download it in a bootstrap stage")
+def user_data_fits(planned: Planned) -> Iterator[Broken]:
+    """User-data does not exceed the size limit of the platform. One host of each role and group is checked."""
+    platform = platform_facts(planned.plan.provider)
+    limit = platform.user_data_limit
+    plan = planned.plan
+    for host in (plan.head, *(plan.group(name)[0] for name in plan.groups)):
+        size = len(platform.wire_user_data(render_user_data(plan, host, AccessKeys(_KEY, _KEY))))
+        if size > limit:
+            yield Broken(
+                path="cluster.platform",
+                rule=f"user-data of {host.name} has {size} bytes, and the limit of {plan.provider} is {limit}",
+            )
+
+
+@check("disk-size", Level.ERROR, "use {largest} or less, or another kind of storage")
+def disk_size(planned: Planned) -> Iterator[Broken]:
+    """The shared storage on the head fits on one disk."""
+    shared, largest = planned.plan.storage, platform_facts(planned.plan.provider).largest_disk_gib
+    if shared.kind == "head_nfs" and largest is not None and shared.size_gib > largest:
+        yield Broken(
+            path="cluster.storage.shared.size_gib",
+            rule=f"head_nfs uses one disk, and the largest has {largest} GiB, not {shared.size_gib}",
+            words={"largest": largest},
+        )
+
+
+@check("shared-path", Level.ERROR, "remove it, or use kind: external")
+def shared_path(planned: Planned) -> Iterator[Broken]:
+    """With head_nfs, a path is set only on existing hosts. Other platforms use a separate disk."""
+    shared = planned.plan.storage
+    if shared.kind == "head_nfs" and shared.path is not None and not planned.plan.uses_existing_hosts:
+        yield Broken(
+            path="cluster.storage.shared.path",
+            rule=f"head_nfs has a path only on existing hosts, but {planned.plan.provider} creates its machines",
+        )
+
+
+@check("within-budget", Level.ERROR, "use fewer or smaller machines, or raise the limit")
+def within_budget(planned: Planned) -> Iterator[Broken]:
+    """The total of the known list prices for machines, shared storage and gateway does not exceed the price limit."""
+    limit = planned.plan.limits.max_usd_per_hour
+    usd = hourly_price(planned.plan).usd + sum(service.usd or 0 for service in services(planned.plan))
+    if limit is not None and usd > limit:
+        yield Broken(
+            path="cluster.limits.max_usd_per_hour",
+            rule=f"machines, storage and gateway cost {usd:.2f} dollars an hour at list prices; the limit is {limit:g}",
+        )
+
+
+@check(
+    "limit-can-be-kept",
+    Level.WARNING,
+    "add their prices with a source and date to prices.yaml or service_prices.yaml in components/catalog",
+)
+def limit_is_effective(planned: Planned) -> Iterator[Broken]:
+    """If a price limit is set, all prices are known."""
+    unknown = [*hourly_price(planned.plan).unpriced]
+    unknown += [service.name for service in services(planned.plan) if service.usd is None]
+    if planned.plan.limits.max_usd_per_hour is not None and unknown:
+        yield Broken(
+            path="cluster.limits.max_usd_per_hour",
+            rule=f"no price is recorded for {', '.join(unknown)}, so the limit does not include them",
+        )
+
+
+@check("price", Level.INFO, "set cluster.limits.max_usd_per_hour to refuse changes that cost more")
+def report_price(planned: Planned) -> Iterator[Broken]:
+    """The hourly price of the machines is reported."""
+    price, known = hourly_price(planned.plan), used_prices(planned.plan)
+    if not known:
+        return
+    unknown = f", plus the unknown price of {', '.join(price.unpriced)}" if price.unpriced else ""
+    regions = ", ".join(dict.fromkeys(row.region for row in known))
+    yield Broken(
+        path="cluster",
+        rule=f"the machines cost {price.usd:.2f} dollars an hour at list prices for {regions}{unknown}; shared "
+        "storage, gateway, boot disks, addresses and traffic cost extra",
+    )
+
+
+@check(
+    "quota",
+    Level.INFO,
+    "compare it with your account's usage and limits before `pulumi up`; a quota increase takes days",
+)
+def report_quota(planned: Planned) -> Iterator[Broken]:
+    """The required quotas are reported. Otherwise, a missing quota becomes visible only when machines are created."""
+    needs = quota_needs(planned.plan)
+    if not needs:
+        return
+    words = ", ".join(f"{need.amount} of {need.quota}" for need in needs)
+    yield Broken(path="cluster.nodes", rule=f"the stack needs free quota in {planned.plan.region}: {words}")
+
+
+_MIN_MIB_S_PER_GPU = 20
+"""A threshold of this project, because no published threshold was found. With Adam in mixed precision, training stores
+16 bytes per parameter in memory and 14 bytes in a checkpoint (ZeRO, arXiv 1910.02054). A checkpoint therefore has at
+most 70 GB for each 80 GB GPU. At 20 MiB/s per GPU, writing the checkpoint takes an hour."""
+
+
+@check("storage-throughput", Level.WARNING, "use a larger size_gib, or a faster kind or tier")
+def storage_throughput(planned: Planned) -> Iterator[Broken]:
+    """The shared storage can write the checkpoints from all GPUs within an hour."""
+    rate = storage_mib_s(planned.plan)
+    gpus = sum(host.machine.gpus for host in planned.plan.nodes)
+    if rate is None or not gpus or rate >= gpus * _MIN_MIB_S_PER_GPU:
+        return
+    shared = planned.plan.storage
+    yield Broken(
+        path="cluster.storage.shared",
+        rule=f"{shared.kind} with {shared.size_gib} GiB writes at most {rate:.0f} MiB/s, which is {rate / gpus:.0f} "
+        f"for each of {gpus} GPUs; with less than {_MIN_MIB_S_PER_GPU}, checkpoints of large models take hours",
+    )

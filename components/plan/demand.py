@@ -1,0 +1,133 @@
+"""Quotas, prices and storage throughput for a plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from components.catalog import Count, Machine, Price, prices, service_prices, throughputs
+from components.plan.plan import ClusterPlan, HostPlan
+from components.platforms.registry import platform_facts
+from components.stackfile.model import CloudSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuotaNeed:
+    """How much of one quota a stack needs in a region, in the quota's unit (vCPUs, GPUs, networks)."""
+
+    quota: str
+    region: str
+    amount: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class HourlyPrice:
+    """Total list price of the machines per hour."""
+
+    usd: float
+    """Sum of the known prices."""
+    unpriced: tuple[str, ...]
+    """Machine types without a known price."""
+
+    @property
+    def total(self) -> float | None:
+        """The price of all machines, or None if a price is unknown."""
+        return None if self.unpriced else self.usd
+
+
+def quota_needs(plan: ClusterPlan) -> tuple[QuotaNeed, ...]:
+    """Return how much of each quota the cluster needs. Machine quotas come before other quotas."""
+    amounts: Counter[str] = Counter()
+    for host in plan.hosts:
+        quotas = host.machine.spot_quotas if host.spot else host.machine.quotas
+        for name, count in quotas.items():
+            amounts[name] += _amount(host.machine, count)
+    if other_quotas := platform_facts(plan.provider).quotas:
+        amounts.update(other_quotas(plan))
+    return tuple(QuotaNeed(quota=name, region=plan.region, amount=amount) for name, amount in amounts.items())
+
+
+def hourly_price(plan: ClusterPlan) -> HourlyPrice:
+    """Return the price of the machines per hour.
+
+    A reserved machine is listed at its on-demand price, which is an upper limit. A Spot machine is listed at its Spot
+    price, which is unknown if the catalog does not contain it.
+    """
+    unpriced = (host for host in plan.hosts if host_usd(host) is None)
+    names = (f"{host.machine.name} (Spot)" if host.spot else host.machine.name for host in unpriced)
+    usd = sum(host_usd(host) or 0 for host in plan.hosts)
+    return HourlyPrice(usd=round(usd, 3), unpriced=tuple(dict.fromkeys(names)))
+
+
+def used_prices(plan: ClusterPlan) -> tuple[Price, ...]:
+    """Return the catalog's list price of each host. Hosts without a known price are omitted."""
+    listed = prices(plan.provider)
+    return tuple(listed[host.machine.name] for host in plan.hosts if host_usd(host) is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """The shared storage or the gateway."""
+
+    name: str
+    usd: float | None
+    """List price per hour, or None if unknown."""
+    region: str
+    priced: str
+    """Date of the price."""
+
+
+def services(plan: ClusterPlan) -> tuple[Service, ...]:
+    """Return the shared storage, followed by the gateway. Services without a row in service_prices.yaml are omitted."""
+    kinds = [plan.storage.kind, *(["bastion"] if plan.access.via == "bastion" else [])]
+    return tuple(service for kind in kinds if (service := _service(plan, kind)))
+
+
+def storage_usd(plan: ClusterPlan) -> float | None:
+    """Return the list price of the shared storage in dollars per hour, or None if it is unknown."""
+    service = _service(plan, plan.storage.kind)
+    return service.usd if service else None
+
+
+def gateway_usd(plan: ClusterPlan) -> float | None:
+    """Return the list price of the gateway in dollars per hour, or None if it is unknown."""
+    service = _service(plan, "bastion")
+    return service.usd if service else None
+
+
+def storage_mib_s(plan: ClusterPlan) -> float | None:
+    """Return the maximum write throughput of the shared storage in MiB/s, or None if no source states it.
+
+    With `head_nfs`, the head's disk and, if known, its machine type limit the throughput.
+    """
+    shared, known = plan.storage, throughputs(plan.provider)
+    row = _service_row(plan, shared.kind)
+    if row is None or row not in known:
+        return None
+    limits = [known[row]]
+    if shared.kind == "head_nfs" and plan.head.machine.name in known:
+        limits.append(known[plan.head.machine.name])
+    return min(limit.write_mib_s(shared.size_gib) for limit in limits)
+
+
+def _service_row(plan: ClusterPlan, kind: str) -> str | None:
+    return plan.platform.offer(kind) if isinstance(plan.platform, CloudSpec) else None
+
+
+def _service(plan: ClusterPlan, kind: str) -> Service | None:
+    name = _service_row(plan, kind)
+    if name is None:
+        return None
+    price = service_prices(plan.provider)[name]
+    return Service(name=name, usd=price.usd(plan.storage.size_gib), region=price.region, priced=price.priced)
+
+
+def host_usd(host: HostPlan) -> float | None:
+    """Return the list price of a host in dollars per hour, or None if unknown. Spot machines have a separate price."""
+    return host.machine.spot_usd_per_hour if host.spot else host.machine.usd_per_hour
+
+
+def _amount(machine: Machine, count: Count) -> int:
+    if isinstance(count, int):
+        return count
+    return machine.vcpus if count == "vcpus" else machine.gpus

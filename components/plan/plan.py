@@ -1,0 +1,227 @@
+"""ClusterPlan: the hosts of a cluster with their names and addresses, computed before any resource is created."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network
+from typing import TypeVar
+
+from components.catalog import Image, Machine, driver_locks
+from components.stackfile.model import CloudSpec, ExistingHostsSpec, PlatformSpec, existing_hosts
+from components.stackfile.spec import AccessSpec, ClusterSpec, GroupSpec, LimitsSpec, SharedStorageSpec
+
+HEAD_OFFSET = 4
+"""Index of the head's address in the network. Azure reserves the first four addresses in each subnet."""
+
+GROUP_BLOCKS = 8
+"""The network is divided into eight equal blocks: block 0 for the head and services, blocks 1-7 for node groups.
+A group's addresses depend only on its position in the stack file, so enlarging a group does not affect other groups."""
+
+
+class Role(StrEnum):
+    """Role of a host."""
+
+    HEAD = "head"
+    WORKER = "worker"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostPlan:
+    """A planned host."""
+
+    name: str
+    role: Role
+    group: str | None
+    index: int
+    """Index of the host in its group, starting at 0."""
+    slot: int
+    """Index of the host in the cluster. If the platform creates the machine, this is also the index of its address."""
+    private_ip: IPv4Address
+    machine: Machine
+    spot: bool = False
+    """Whether the host is a Spot machine, which the cloud can evict."""
+    placement: str = "none"
+    """Placement of the host's group: `none`, `compact` or `same_fabric`."""
+    runs_jobs: bool = True
+    """True for workers, and for a head that belongs to a node group."""
+    driver: str = "none"
+    """Origin of NVIDIA's driver: `image`, `install` or `none`."""
+
+
+_Platform = TypeVar("_Platform", bound=PlatformSpec)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterPlan:
+    """A planned cluster: the only input to plan checks, renderers, platforms and previews."""
+
+    name: str
+    platform: PlatformSpec
+    """The `platform:` section. Only that platform's code reads the platform-specific fields."""
+    scheduler: str
+    containers: str
+    """Container runtime on the nodes: none, docker or enroot."""
+    network: IPv4Network
+    groups: Mapping[str, GroupSpec]
+    """Node groups by name, in the same order as in the stack file."""
+    access: AccessSpec
+    storage: SharedStorageSpec
+    limits: LimitsSpec
+    mirrors: Mapping[str, str]
+    """URLs of mirrors by package archive."""
+    image: Image
+    head: HostPlan
+    workers: tuple[HostPlan, ...]
+
+    @property
+    def provider(self) -> str:
+        """Name of the platform."""
+        return self.platform.provider
+
+    @property
+    def region(self) -> str:
+        """The cloud region for quotas and prices, or "" if the platform is not a cloud."""
+        return self.platform.quota_region if isinstance(self.platform, CloudSpec) else ""
+
+    @property
+    def uses_existing_hosts(self) -> bool:
+        """Whether the platform uses existing hosts instead of creating machines."""
+        return isinstance(self.platform, ExistingHostsSpec)
+
+    def platform_spec(self, model: type[_Platform]) -> _Platform:
+        """Return the `platform:` section. Raises TypeError if it is not an instance of `model`."""
+        if not isinstance(self.platform, model):
+            raise TypeError(f"the plan has a {type(self.platform).__name__}, not a {model.__name__}")
+        return self.platform
+
+    @property
+    def hosts(self) -> tuple[HostPlan, ...]:
+        """All hosts, head first."""
+        return (self.head, *self.workers)
+
+    @property
+    def nodes(self) -> tuple[HostPlan, ...]:
+        """All hosts that run jobs. If the head runs jobs, it comes first."""
+        return tuple(host for host in self.hosts if host.runs_jobs)
+
+    def group(self, name: str) -> tuple[HostPlan, ...]:
+        """Return the hosts in a node group. If the head belongs to the group, it comes first."""
+        return tuple(host for host in self.nodes if host.group == name)
+
+
+def group_capacity(network: IPv4Network) -> int:
+    """Return the maximum size of a node group. The first and last addresses in its block are not used."""
+    return network.num_addresses // GROUP_BLOCKS - 2
+
+
+def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Image) -> ClusterPlan:
+    """Return the plan for a checked spec. Raises KeyError if the spec names an unknown machine type or host."""
+    existing = existing_hosts(spec.platform)
+    if existing is None:
+        head, workers = _created_hosts(spec, machines, image)
+    else:
+        head, workers = _existing_hosts(spec, machines, image, existing)
+    return ClusterPlan(
+        name=spec.name,
+        platform=spec.platform,
+        scheduler=spec.scheduler,
+        containers=spec.containers,
+        network=spec.network.cidr,
+        groups=spec.nodes,
+        access=spec.access,
+        storage=spec.storage.shared,
+        limits=spec.limits,
+        mirrors=spec.mirrors.by_archive(),
+        image=image,
+        head=head,
+        workers=workers,
+    )
+
+
+def driver_origin(chosen: str | None, machine: Machine, image: Image, *, exists: bool) -> str:
+    """Return the origin of NVIDIA's driver for a group: `chosen`, or a default from facts of machine and image.
+
+    An existing host must have a driver, because its owner decides about installations.
+    """
+    if chosen is not None:
+        return chosen
+    if not machine.has_nvidia_gpus:
+        return "none"
+    has_driver = exists or "driver" in image.versions
+    return "image" if has_driver or image.os not in driver_locks() else "install"
+
+
+def _created_hosts(
+    spec: ClusterSpec, machines: Mapping[str, Machine], image: Image
+) -> tuple[HostPlan, tuple[HostPlan, ...]]:
+    """Return the head and the workers that the platform creates. Addresses depend on the order of the groups."""
+    network = spec.network.cidr
+    block = network.num_addresses // GROUP_BLOCKS
+    workers = tuple(
+        HostPlan(
+            name=f"{spec.name}-{group}-{index}",
+            role=Role.WORKER,
+            group=group,
+            index=index,
+            slot=block * position + 1 + index,
+            private_ip=network[block * position + 1 + index],
+            machine=_usable(machines[section.machine], section.driver),
+            spot=section.capacity.kind == "spot",
+            placement=section.placement,
+            driver=driver_origin(section.driver, machines[section.machine], image, exists=False),
+        )
+        for position, (group, section) in enumerate(spec.nodes.items(), start=1)
+        for index in range(section.count)
+    )
+    head = HostPlan(
+        name=f"{spec.name}-head",
+        role=Role.HEAD,
+        group=None,
+        index=0,
+        slot=HEAD_OFFSET,
+        private_ip=network[HEAD_OFFSET],
+        machine=machines[spec.head.machine],
+        runs_jobs=False,
+        driver=_head_driver(machines[spec.head.machine], image),
+    )
+    return head, workers
+
+
+def _existing_hosts(
+    spec: ClusterSpec, machines: Mapping[str, Machine], image: Image, existing: Mapping[str, IPv4Address]
+) -> tuple[HostPlan, tuple[HostPlan, ...]]:
+    """Return the head and the workers among existing hosts, with the names and addresses from the stack file."""
+    head = spec.head.host or next(iter(existing))
+    groups = {name: (group, index) for group, section in spec.nodes.items() for index, name in enumerate(section.hosts)}
+
+    def host(name: str, role: Role, machine: str) -> HostPlan:
+        group, index = groups.get(name, (None, 0))
+        chosen = spec.nodes[group].driver if group else None
+        return HostPlan(
+            name=name,
+            role=role,
+            group=group,
+            index=index,
+            slot=list(existing).index(name),
+            private_ip=existing[name],
+            machine=_usable(machines[machine], chosen),
+            runs_jobs=name in groups,
+            driver=driver_origin(chosen, machines[machine], image, exists=True),
+        )
+
+    workers = tuple(
+        host(name, Role.WORKER, spec.nodes[group].machine) for name, (group, _) in groups.items() if name != head
+    )
+    return host(head, Role.HEAD, spec.head.machine), workers
+
+
+def _usable(machine: Machine, driver: str | None) -> Machine:
+    """Return the machine as jobs can use it. Without a driver, they cannot use real GPUs."""
+    return machine.without_gpus() if driver == "none" and machine.has_nvidia_gpus else machine
+
+
+def _head_driver(machine: Machine, image: Image) -> str:
+    """Return the origin of the driver of a head that runs no jobs. Nothing is installed there."""
+    return "image" if machine.has_nvidia_gpus and "driver" in image.versions else "none"

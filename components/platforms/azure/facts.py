@@ -1,0 +1,62 @@
+"""Rules and limits for Azure stacks."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping
+
+from components.plan.plan import ClusterPlan
+from components.platforms.azure.rules import RULES
+from components.platforms.azure.spec import AzureSpec
+from components.platforms.azure.tunnel import PROGRAM
+from components.platforms.facts import PlatformFacts, Tunnel
+
+_GIB_PER_TIB = 1024
+
+
+def _compressed(user_data: str) -> bytes:
+    """Return user-data in gzip format, which cloud-init decompresses. Plain text would exceed Azure's limit."""
+    return gzip.compress(user_data.encode(), mtime=0)
+
+
+def _tunnel(plan: ClusterPlan) -> Tunnel:
+    port = plan.platform_spec(AzureSpec).bastion_port
+    return Tunnel(program=PROGRAM, port=port, option="cluster.platform.bastion_port")
+
+
+def _quotas(plan: ClusterPlan) -> Mapping[str, int]:
+    """Return how much of each quota the stack needs in addition to its machines, in the quota's unit.
+
+    The names are those that `az network list-usages` and `az netappfiles quota-limit list` print (read 2026-11-22).
+    """
+    # The NAT gateway has a public address. With `via: public` or `via: bastion`, the head or the Bastion also has one.
+    needs = {"PublicIPAddresses": 1 if plan.access.via == "private" else 2}
+    shared = plan.storage
+    if shared.kind == "azure_netapp":
+        needs["totalTiBsPerSubscription"] = -(-shared.size_gib // _GIB_PER_TIB)
+    return needs
+
+
+FACTS = PlatformFacts(
+    # Maximum size of custom data in bytes, before base64 encoding (SDK documentation of osProfile.customData).
+    user_data_limit=65535,
+    wire_user_data=_compressed,
+    checks=RULES,
+    quotas=_quotas,
+    tunnel=_tunnel,
+    # Premium SSD (Microsoft, "Azure managed disk types").
+    largest_disk_gib=32767,
+    billed={
+        "azure-native:compute:VirtualMachine": "machine",
+        "azure-native:compute:Disk": "disk",
+        "azure-native:netapp:CapacityPool": "NetApp capacity pool",
+        "azure-native:storage:FileShare": "file share",
+        "azure-native:network:BastionHost": "Bastion",
+        "azure-native:network:NatGateway": "NAT gateway",
+        "azure-native:network:PublicIPAddress": "public address",
+    },
+    storage_types=frozenset(
+        {"azure-native:compute:Disk", "azure-native:netapp:CapacityPool", "azure-native:storage:FileShare"}
+    ),
+    gateway_types=frozenset({"azure-native:network:BastionHost"}),
+)

@@ -1,0 +1,279 @@
+"""Checks for Azure machines: sizes, images, placement and capacity."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from components.plan.checks.base import Broken, Level, Planned, check
+from components.platforms.azure.machine_facts import Size, size_of
+from components.platforms.azure.placement import PlacementKind, placement_of
+from components.platforms.azure.spec import AzureSpec
+
+_RESERVATION_ID = re.compile(
+    r"/subscriptions/[^/]+/resourceGroups/[^/]+/providers/Microsoft\.Compute/capacityReservationGroups/[^/]+",
+    re.IGNORECASE,
+)
+
+
+@check(
+    "azure-size-retired",
+    Level.ERROR,
+    "use a size with newer GPUs, for example Standard_NC24ads_A100_v4 or Standard_ND96amsr_A100_v4",
+)
+def size_not_retired(planned: Planned) -> Iterator[Broken]:
+    """Azure has not retired any of the machine sizes in the stack."""
+    for path, size in asked_for(planned):
+        if size.retired is not None:
+            yield Broken(path=path, rule=f"Azure retired {size.name} on {size.retired}")
+
+
+@check(
+    "azure-image",
+    Level.ERROR,
+    "build an image from microsoft-dsvm:ubuntu-hpc:2204-v100 with Ubuntu 24.04's Slurm and set it as "
+    "cluster.platform.custom_image, or use a size with newer GPUs",
+)
+def image_has_drivers(planned: Planned) -> Iterator[Broken]:
+    """The image contains a driver for the GPUs in each machine."""
+    if azure_spec(planned).custom_image is not None:
+        return
+    for path, size in asked_for(planned):
+        if not size.stock_image:
+            yield Broken(
+                path=path,
+                rule="the pinned image contains NVIDIA's open kernel modules, which do not support the V100s in "
+                f"{size.name}",
+            )
+
+
+@check("azure-image-version", Level.ERROR, "remove image_version or custom_image")
+def one_image_is_set(planned: Planned) -> Iterator[Broken]:
+    """image_version is not set together with custom_image, which replaces the marketplace image."""
+    spec = azure_spec(planned)
+    if spec.custom_image is not None and spec.image_version is not None:
+        yield Broken(
+            path="cluster.platform.image_version",
+            rule="has no effect together with custom_image, whose id already includes a version",
+        )
+
+
+@check(
+    "azure-fabric",
+    Level.ERROR,
+    "use compact or none",
+    "use {with_fabric}, whose name differs by the letter r for RDMA",
+)
+def size_has_fabric(planned: Planned) -> Iterator[Broken]:
+    """The machines of a group with placement same_fabric have InfiniBand."""
+    for name, group in planned.plan.groups.items():
+        size = size_of(group.machine)
+        if group.placement != "same_fabric" or size.largest_fabric is not None:
+            continue
+        yield Broken(
+            path=f"cluster.nodes.{name}.placement",
+            rule=f"{size.name} has no InfiniBand",
+            words={"with_fabric": size.with_fabric},
+            fix=0 if size.with_fabric is None else 1,
+        )
+
+
+@check("azure-fabric-size", Level.ERROR, "use {largest} or fewer, or two groups with separate jobs")
+def fabric_holds_group(planned: Planned) -> Iterator[Broken]:
+    """A group with InfiniBand fits into one availability set or scale set."""
+    for name, group in planned.plan.groups.items():
+        size = size_of(group.machine)
+        largest = size.largest_fabric
+        if group.placement == "same_fabric" and largest is not None and group.count > largest:
+            yield Broken(
+                path=f"cluster.nodes.{name}.count",
+                rule=f"one {placement_of(planned.plan, name).kind} contains at most {largest} machines, and "
+                f"InfiniBand works only within it; the group has {group.count}",
+                words={"largest": largest},
+            )
+
+
+@check("azure-compact", Level.ERROR, "use same_fabric")
+def compact_without_fabric(planned: Planned) -> Iterator[Broken]:
+    """Sizes with InfiniBand use same_fabric instead of compact."""
+    for name, group in planned.plan.groups.items():
+        size = size_of(group.machine)
+        if group.placement == "compact" and size.largest_fabric is not None:
+            yield Broken(
+                path=f"cluster.nodes.{name}.placement",
+                rule=f"{size.name} has InfiniBand, but a proximity placement group does not connect machines over it",
+            )
+
+
+@check("azure-reservable", Level.ERROR, "use {kind: on_demand}, which needs quota and free capacity")
+def size_is_reservable(planned: Planned) -> Iterator[Broken]:
+    """Azure supports capacity reservations for the size of each reserved group."""
+    for name, group in planned.plan.groups.items():
+        size = size_of(group.machine)
+        if group.capacity.kind == "reservation" and not size.reservable:
+            yield Broken(
+                path=f"cluster.nodes.{name}.capacity",
+                rule=f"Azure does not offer capacity reservations for {size.name}",
+            )
+
+
+@check(
+    "azure-reservation-id",
+    Level.ERROR,
+    "write /subscriptions/.../resourceGroups/.../providers/Microsoft.Compute/capacityReservationGroups/<name>, as "
+    "`az capacity reservation group show --query id` prints it",
+)
+def reservation_has_id(planned: Planned) -> Iterator[Broken]:
+    """A reservation is specified by the full id of a capacity reservation group."""
+    for name, group in planned.plan.groups.items():
+        reservation = group.capacity.reservation
+        if reservation is not None and not _RESERVATION_ID.fullmatch(reservation):
+            yield Broken(
+                path=f"cluster.nodes.{name}.capacity.reservation",
+                rule=f"{reservation} is not the id of a capacity reservation group",
+            )
+
+
+@check(
+    "azure-reservation-zone",
+    Level.ERROR,
+    "set the reservation's zone, as `az capacity reservation show --query zones` prints it",
+)
+def reservation_has_zone(planned: Planned) -> Iterator[Broken]:
+    """A stack with reserved GPU machines sets the zone of the reservation."""
+    if azure_spec(planned).zone is not None:
+        return
+    for name, group in planned.plan.groups.items():
+        size = size_of(group.machine)
+        if group.capacity.kind == "reservation" and size.reservable and planned.plan.group(name)[0].machine.gpus:
+            yield Broken(
+                path="cluster.platform.zone",
+                rule=f"is missing: a reservation of {size.name} is in a zone, but group {name} has none",
+            )
+
+
+@check("azure-reservation-placement", Level.ERROR, "use none")
+def reservation_without_placement(planned: Planned) -> Iterator[Broken]:
+    """Groups of reserved machines do not set a placement."""
+    for name, group in planned.plan.groups.items():
+        if group.capacity.kind == "reservation" and group.placement != "none":
+            yield Broken(
+                path=f"cluster.nodes.{name}.placement",
+                rule="Azure places reserved machines in their reservation, and rejects an availability set, a single "
+                "placement group or a proximity placement group for them",
+            )
+
+
+@check("azure-fabric-idle", Level.WARNING, "use same_fabric")
+def fabric_is_used(planned: Planned) -> Iterator[Broken]:
+    """A group of machines with InfiniBand uses the placement same_fabric."""
+    for name, group in planned.plan.groups.items():
+        size = size_of(group.machine)
+        if group.placement == "none" and group.count > 1 and size.largest_fabric is not None:
+            yield Broken(
+                path=f"cluster.nodes.{name}.placement",
+                rule=f"machines of {size.name} need an availability set or scale set to use InfiniBand",
+            )
+
+
+@check(
+    "azure-fabric-unsupported",
+    Level.WARNING,
+    "use capacity: {kind: on_demand} and no platform.zone, which gives an availability set; or keep it, and run "
+    "the all-reduce recipe over all nodes before you rely on it",
+)
+def fabric_is_supported(planned: Planned) -> Iterator[Broken]:
+    """Groups with InfiniBand are in availability sets, because InfiniBand is not documented for flexible scale sets."""
+    for name, group in planned.plan.groups.items():
+        size = size_of(group.machine)
+        chosen = placement_of(planned.plan, name)
+        if chosen.kind is PlacementKind.SCALE_SET and size.largest_fabric is not None and group.count > 1:
+            yield Broken(
+                path=f"cluster.nodes.{name}.placement",
+                rule=f"unverified: its machines go into a {chosen.kind} ({chosen.reason}), and Microsoft does not "
+                "document InfiniBand for this resource; the nodes may have no InfiniBand between them",
+            )
+
+
+@check("azure-image-unverified", Level.INFO, "compare the release notes of Azure/azhpc-images for both versions")
+def image_is_the_pinned_one(planned: Planned) -> Iterator[Broken]:
+    """The image is the pinned version, whose driver, CUDA and Slurm versions are in the catalog."""
+    version = azure_spec(planned).image_version
+    if version is not None and not str(planned.plan.image.reference).endswith(f":{version}"):
+        yield Broken(
+            path="cluster.platform.image_version",
+            rule=f"unverified: the driver, CUDA and Slurm versions in {version} were not compared with those in the "
+            f"pinned {planned.plan.image.reference}",
+        )
+
+
+@check("azure-fabric-letter", Level.WARNING, "use {with_fabric}, with placement: same_fabric")
+def fabric_variant(planned: Planned) -> Iterator[Broken]:
+    """A group with several nodes uses the size variant with InfiniBand, if such a variant exists."""
+    for name, group in planned.plan.groups.items():
+        size = size_of(group.machine)
+        if group.count > 1 and size.with_fabric is not None:
+            yield Broken(
+                path=f"cluster.nodes.{name}.machine",
+                rule=f"{size.name} has no InfiniBand: its nodes communicate over Ethernet",
+                words={"with_fabric": size.with_fabric},
+            )
+
+
+@check("azure-placement", Level.INFO, "change placement, capacity or platform.zone if you need a different one")
+def placement_reported(planned: Planned) -> Iterator[Broken]:
+    """A note names the availability set, scale set or proximity placement group of each node group."""
+    for name in planned.plan.groups:
+        chosen = placement_of(planned.plan, name)
+        if chosen.kind is not PlacementKind.NONE:
+            yield Broken(
+                path=f"cluster.nodes.{name}.placement", rule=f"its machines go into one {chosen.kind}: {chosen.reason}"
+            )
+
+
+@check("azure-groups-apart", Level.INFO, "put machines that run one job into one group")
+def separate_fabrics_reported(planned: Planned) -> Iterator[Broken]:
+    """A note names node groups whose fabrics are not connected."""
+    fabrics = [name for name, group in planned.plan.groups.items() if group.placement == "same_fabric"]
+    if len(fabrics) > 1:
+        yield Broken(
+            path="cluster.nodes",
+            rule=f"the groups {', '.join(fabrics)} have separate fabrics: a job on nodes from two groups has no "
+            "InfiniBand between the groups",
+        )
+
+
+@check("azure-spot", Level.INFO, "start it with `az vm start`, and write checkpoints and set retries in jobs")
+def spot_reported(planned: Planned) -> Iterator[Broken]:
+    """A note describes the effect of Spot evictions on jobs."""
+    for name, group in planned.plan.groups.items():
+        if group.capacity.kind == "spot":
+            yield Broken(
+                path=f"cluster.nodes.{name}.capacity",
+                rule="Azure can evict a Spot machine with 30 seconds' notice; the machine stops and keeps its disk "
+                "and address, and the job continues from its checkpoint after the machine is started again",
+            )
+
+
+@check("azure-unverified", Level.INFO, "check its capabilities with `az vm list-skus`")
+def unverified_reported(planned: Planned) -> Iterator[Broken]:
+    """A note lists unverified facts about the sizes of reserved machines."""
+    for name, group in planned.plan.groups.items():
+        size = size_of(group.machine)
+        if group.capacity.kind == "reservation" and "reservable" in size.unverified:
+            yield Broken(
+                path=f"cluster.nodes.{name}.capacity",
+                rule=f"unverified: no public source states that {size.name} can be reserved",
+            )
+
+
+def azure_spec(planned: Planned) -> AzureSpec:
+    """Return the `platform:` section of an Azure stack."""
+    return planned.plan.platform_spec(AzureSpec)
+
+
+def asked_for(planned: Planned) -> list[tuple[str, Size]]:
+    """Return the size of the head's machine and of each node group's machines, with its path in the stack file."""
+    asked = {"cluster.head.machine": planned.plan.head.machine.name}
+    asked |= {f"cluster.nodes.{name}.machine": group.machine for name, group in planned.plan.groups.items()}
+    return [(path, size_of(machine)) for path, machine in asked.items()]

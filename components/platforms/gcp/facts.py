@@ -1,0 +1,34 @@
+"""Rules and limits for Google Cloud stacks."""
+
+from __future__ import annotations
+
+from components.plan.plan import ClusterPlan
+from components.platforms.facts import PlatformFacts, Tunnel
+from components.platforms.gcp.quotas import stack_quotas
+from components.platforms.gcp.rules import RULES
+from components.platforms.gcp.spec import GcpSpec
+from components.platforms.gcp.tunnel import PROGRAM
+
+
+def _tunnel(plan: ClusterPlan) -> Tunnel:
+    port = plan.platform_spec(GcpSpec).iap_port
+    return Tunnel(program=PROGRAM, port=port, option="cluster.platform.iap_port")
+
+
+FACTS = PlatformFacts(
+    # Maximum size of a metadata value in bytes.
+    user_data_limit=256 * 1024,
+    checks=RULES,
+    quotas=stack_quotas,
+    tunnel=_tunnel,
+    # Persistent Disk (Google, "About Persistent Disk").
+    largest_disk_gib=65536,
+    billed={
+        "gcp:compute/instance:Instance": "machine",
+        "gcp:compute/disk:Disk": "disk",
+        "gcp:filestore/instance:Instance": "Filestore",
+        "gcp:compute/routerNat:RouterNat": "Cloud NAT",
+        "gcp:compute/address:Address": "reserved address",
+    },
+    storage_types=frozenset({"gcp:compute/disk:Disk", "gcp:filestore/instance:Instance"}),
+)

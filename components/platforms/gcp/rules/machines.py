@@ -1,0 +1,208 @@
+"""Checks for Compute Engine machines: zones, disks, images, placement and capacity."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from components.plan.checks.base import Broken, Level, Planned, check
+from components.platforms.gcp.machine_facts import Family, family_of
+from components.platforms.gcp.spec import GcpSpec
+
+_RESERVATION = re.compile(r"[a-z][-a-z0-9]*|projects/[^/]+/reservations/[^/]+(/reservationBlocks/[^/]+)?")
+
+
+@check("gcp-boot-disk", Level.ERROR, "remove it, so that each family uses its default")
+def boot_disk_fits(planned: Planned) -> Iterator[Broken]:
+    """Every machine family in the stack supports the stack's boot disk type."""
+    spec = gcp_spec(planned)
+    for name, family in _families(planned).items():
+        if spec.boot_disk_type is not None and spec.boot_disk_type not in family.boot_disks:
+            known = ", ".join(family.boot_disks)
+            yield Broken(
+                path="cluster.platform.boot_disk_type",
+                rule=f"{name} machines boot only from {known}, not from {spec.boot_disk_type}",
+            )
+
+
+@check(
+    "gcp-image-fabric",
+    Level.ERROR,
+    "build an image with this kernel and set it as cluster.platform.custom_image, or use a3-megagpu-8g, which supports "
+    "the pinned image",
+)
+def image_has_fabric(planned: Planned) -> Iterator[Broken]:
+    """A stack uses a custom image if the fabric of its machines needs a different kernel."""
+    if gcp_spec(planned).custom_image is not None:
+        return
+    for path, _, family in _machines(planned):
+        if not family.stock_image:
+            yield Broken(
+                path=path,
+                rule=f"GPUDirect-TCPX on {family.name} needs a kernel that is only in Google's private "
+                "archive, and the pinned image does not include it",
+            )
+
+
+@check("gcp-zone", Level.ERROR, "use one of {zones}")
+def zone_offers(planned: Planned) -> Iterator[Broken]:
+    """The zone offers every machine type of the stack."""
+    zone = gcp_spec(planned).zone
+    for _, who, family in _machines(planned):
+        if family.zones and zone not in family.zones:
+            near = [known for known in family.zones if known.rpartition("-")[0] == gcp_spec(planned).region]
+            yield Broken(
+                path="cluster.platform.zone",
+                rule=f"{zone} does not offer {family.name} machines ({who}; list read {family.dated})",
+                words={"zones": ", ".join(near or family.zones)},
+            )
+
+
+@check(
+    "gcp-zone-unlisted", Level.WARNING, "check `gcloud compute machine-types list --zones={zone} --filter=name={name}`"
+)
+def zones_recorded(planned: Planned) -> Iterator[Broken]:
+    """The catalog lists the zones of all families with GPUs."""
+    zone = gcp_spec(planned).zone
+    for name in planned.plan.groups:
+        machine = planned.plan.group(name)[0].machine
+        family = family_of(machine.name)
+        if machine.gpus and not family.zones:
+            yield Broken(
+                path="cluster.platform.zone",
+                rule=f"no source in the catalog lists the zones with {family.name} machines",
+                words={"zone": zone, "name": machine.name},
+            )
+
+
+@check(
+    "gcp-placement",
+    Level.ERROR,
+    "use compact to place them close together, or none",
+    "use none, or a different machine",
+)
+def placement_supported(planned: Planned) -> Iterator[Broken]:
+    """GCP supports each group's placement: none, or compact for some families."""
+    for name, group in planned.plan.groups.items():
+        path = f"cluster.nodes.{name}.placement"
+        family = family_of(group.machine)
+        if group.placement == "same_fabric":
+            yield Broken(
+                path=path, rule="GCP does not support same_fabric: all machines in a zone share the zone's network"
+            )
+        if group.placement == "compact" and not family.compact:
+            yield Broken(path=path, rule=f"{family.name} machines cannot be placed compactly", fix=1)
+
+
+@check(
+    "gcp-reservation-name",
+    Level.ERROR,
+    "write its name, or projects/<project>/reservations/<name> if another project shares it",
+)
+def reservation_has_name(planned: Planned) -> Iterator[Broken]:
+    """A reservation is specified by its name, or by its path if it belongs to a different project."""
+    for name, group in planned.plan.groups.items():
+        reservation = group.capacity.reservation
+        if reservation is not None and not _RESERVATION.fullmatch(reservation):
+            yield Broken(
+                path=f"cluster.nodes.{name}.capacity.reservation",
+                rule=f"{reservation} is neither a reservation's name nor its path",
+            )
+
+
+@check("gcp-dense-reservation", Level.ERROR, "use none")
+def dense_reservation_without_placement(planned: Planned) -> Iterator[Broken]:
+    """Node groups in dense reservations do not set a placement."""
+    for name, group in planned.plan.groups.items():
+        family = family_of(group.machine)
+        if group.capacity.kind == "reservation" and group.placement == "compact" and family.dense_reservations:
+            yield Broken(
+                path=f"cluster.nodes.{name}.placement",
+                rule=f"a reservation of {family.name} machines is dense: the machines are already close together, and "
+                "Google rejects other placement policies",
+            )
+
+
+@check("gcp-reservation-policy", Level.WARNING, "use none, and create the reservation with a placement policy")
+def reservation_without_placement(planned: Planned) -> Iterator[Broken]:
+    """Node groups in other reservations have no placement, because a reservation accepts only its own policy."""
+    for name, group in planned.plan.groups.items():
+        family = family_of(group.machine)
+        if group.capacity.kind == "reservation" and group.placement == "compact" and not family.dense_reservations:
+            yield Broken(
+                path=f"cluster.nodes.{name}.placement",
+                rule="a reservation accepts only the placement policy that it was created with, but the stack creates "
+                "a new one",
+            )
+
+
+@check("gcp-compact-scarce", Level.INFO, "use none, for which capacity is available more often, or a reservation")
+def compact_scarcity_reported(planned: Planned) -> Iterator[Broken]:
+    """A note warns that Google may have no capacity for a compact group."""
+    for name, group in planned.plan.groups.items():
+        if group.placement == "compact" and group.capacity.kind != "reservation":
+            yield Broken(
+                path=f"cluster.nodes.{name}.placement",
+                rule="a compact group needs free machines close together, so Google may have no capacity",
+            )
+
+
+@check("gcp-on-demand", Level.WARNING, "use {kind: reservation, reservation: <name>} or {kind: spot}")
+def on_demand_documented(planned: Planned) -> Iterator[Broken]:
+    """Google's deployment examples use the machine family of each on-demand group on demand."""
+    for name, group in planned.plan.groups.items():
+        family = family_of(group.machine)
+        if group.capacity.kind == "on_demand" and not family.on_demand_seen:
+            yield Broken(
+                path=f"cluster.nodes.{name}.capacity",
+                rule=f"Google's deployment examples use {family.name} machines with reservations or Spot, not "
+                "on demand: `up` may fail because no machine is free",
+            )
+
+
+@check(
+    "gcp-unverified",
+    Level.INFO,
+    "compare it with Google's documentation, and set boot_disk_type",
+    "set it to false if Google rejects it: each machine with Tier_1 networking costs more",
+)
+def unverified_reported(planned: Planned) -> Iterator[Broken]:
+    """A note lists unverified facts about the machine families in the stack."""
+    spec = gcp_spec(planned)
+    for name, family in _families(planned).items():
+        if "boot_disks" in family.unverified and spec.boot_disk_type is None:
+            yield Broken(
+                path="cluster.platform.boot_disk_type",
+                rule=f"unverified: no public source states that {name} machines boot from {family.boot_disks[0]}",
+            )
+        starts_at = family.tier_1_from_vcpus
+        if not spec.tier_1 or starts_at is None or "tier_1_from_vcpus" not in family.unverified:
+            continue
+        largest = max(host.machine.vcpus for host in planned.plan.hosts if family_of(host.machine.name) is family)
+        if largest >= starts_at:
+            yield Broken(
+                path="cluster.platform.tier_1",
+                rule=f"unverified: no public source states that {name} machines with {starts_at} vCPUs have Tier_1 "
+                "networking",
+                fix=1,
+            )
+
+
+def gcp_spec(planned: Planned) -> GcpSpec:
+    """Return the `platform:` section of a GCP stack."""
+    return planned.plan.platform_spec(GcpSpec)
+
+
+def _machines(planned: Planned) -> list[tuple[str, str, Family]]:
+    """Return the machine family of the head and of each node group, with its path in the stack file and a name for
+    messages."""
+    head = ("cluster.head.machine", "the head", family_of(planned.plan.head.machine.name))
+    groups = planned.plan.groups.items()
+    return [
+        head,
+        *((f"cluster.nodes.{name}.machine", f"group {name}", family_of(group.machine)) for name, group in groups),
+    ]
+
+
+def _families(planned: Planned) -> dict[str, Family]:
+    return {family.name: family for family in (family_of(host.machine.name) for host in planned.plan.hosts)}

@@ -1,0 +1,10 @@
+"""Checks and limits for existing hosts."""
+
+from __future__ import annotations
+
+from components.platforms.facts import PlatformFacts
+from components.platforms.hosts.rules import RULES
+
+# SSH transfers scripts of any size. The Pulumi state contains the script for each host, so a limit keeps the state
+# small.
+FACTS = PlatformFacts(user_data_limit=1 << 20, checks=RULES)

@@ -1,0 +1,73 @@
+"""Checks for local stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import IPv4Network
+
+from components.plan.checks.base import Broken, Check, Level, Planned, check
+from components.platforms.local.ports import GROUP_PORTS
+from components.stackfile.spec import AccessSpec, SharedStorageSpec
+
+EXTERNAL_NETWORK = IPv4Network("10.0.2.0/24")
+"""QEMU's user-mode network, which every local machine uses."""
+_OVERHEAD_MIB = 350
+"""Memory that a QEMU process uses in addition to guest memory (measured). Translated code uses up to 256 MiB of it."""
+
+
+@check("local-network", Level.ERROR, "choose a different private range, for example 10.77.0.0/20")
+def network_free(planned: Planned) -> Iterator[Broken]:
+    """The network does not overlap QEMU's user-mode network."""
+    network = planned.plan.network
+    if network.overlaps(EXTERNAL_NETWORK):
+        yield Broken(
+            path="cluster.network.cidr",
+            rule=f"{network} overlaps {EXTERNAL_NETWORK}, which is QEMU's user-mode network",
+        )
+
+
+@check("local-group-size", Level.ERROR, f"use {GROUP_PORTS} or fewer, or two groups")
+def groups_fit(planned: Planned) -> Iterator[Broken]:
+    """A group does not have more nodes than reserved SSH ports."""
+    for name, group in planned.plan.groups.items():
+        if group.count > GROUP_PORTS:
+            yield Broken(
+                path=f"cluster.nodes.{name}.count",
+                rule=f"a group on the local platform has at most {GROUP_PORTS} nodes, not {group.count}",
+            )
+
+
+@check("local-defaults", Level.ERROR, "leave it out")
+def defaults_kept(planned: Planned) -> Iterator[Broken]:
+    """Placement, capacity, shared storage and access use their default values."""
+    plan = planned.plan
+    set_by_stack = {
+        **{f"nodes.{name}.placement": group.placement != "none" for name, group in plan.groups.items()},
+        **{f"nodes.{name}.capacity": group.capacity.kind != "on_demand" for name, group in plan.groups.items()},
+        "storage.shared": plan.storage != SharedStorageSpec(),
+        "access": plan.access != AccessSpec(),
+    }
+    for path, is_set in set_by_stack.items():
+        if is_set:
+            yield Broken(
+                path=f"cluster.{path}",
+                rule="the local platform supports only the default, because all machines are on this computer, "
+                "files are on the head's data disk, and SSH listens on 127.0.0.1",
+            )
+
+
+@check("local-memory", Level.ERROR, "use fewer or smaller machines, or free some memory")
+def memory_suffices(planned: Planned) -> Iterator[Broken]:
+    """This computer has enough memory for all machines."""
+    if planned.free_memory is None:
+        return
+    needed = sum(host.machine.memory_mib + _OVERHEAD_MIB for host in planned.plan.hosts)
+    free = planned.free_memory(planned.plan)
+    if needed > free:
+        yield Broken(
+            path="cluster.nodes",
+            rule=f"{len(planned.plan.hosts)} machines need {needed} MiB of memory, but only {free} MiB are free",
+        )
+
+
+RULES: tuple[Check[Planned], ...] = (network_free, groups_fit, defaults_kept, memory_suffices)

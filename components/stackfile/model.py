@@ -1,0 +1,110 @@
+"""Base models and field types for stack files, shared by the models of all platforms. Does not import pulumi."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from ipaddress import IPv4Address
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from components.catalog import Machine, machines
+from yard.contract.errors import RuleError
+
+_RESERVED_GROUPS = frozenset({"head", "default", "all"})
+
+
+class Model(BaseModel):
+    """Base class of all sections in a stack file. Unknown keys are errors. Error messages do not contain values."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    refused_keys: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """Rule and fix for each unknown key with a specific message."""
+
+
+def _not_reserved(name: str) -> str:
+    if name in _RESERVED_GROUPS:
+        raise RuleError(f"'{name}' is reserved", "name the group after its machines, for example gpu")
+    return name
+
+
+Name = Annotated[
+    str,
+    Field(
+        pattern=r"^[a-z]([a-z0-9-]{0,14}[a-z0-9])?$",
+        description="must be 1 to 16 lowercase letters, digits and hyphens, beginning with a letter, not ending in '-'",
+        examples=["gpu"],
+    ),
+]
+"""A DNS label of at most 16 characters, because host names contain it."""
+
+GroupName = Annotated[Name, AfterValidator(_not_reserved)]
+"""Name of a node group and of its Slurm partition."""
+
+MachineName = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z][A-Za-z0-9_-]{1,62}$",
+        description="must be the name of a machine type: letters, digits, hyphens and underscores",
+        examples=["vm-gpu2"],
+    ),
+]
+"""Name of a machine type on the platform."""
+
+HostName = Annotated[
+    str,
+    Field(
+        pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$",
+        description="must be lowercase letters, digits and hyphens, beginning with a letter, not ending in '-'",
+        examples=["node1"],
+    ),
+]
+"""Name of an existing host, both in the stack file and in the cluster."""
+
+
+class PlatformSpec(Model):
+    """Base class of the `platform:` sections. Each platform has a subclass with `provider: Literal[...]`."""
+
+    # Fields that can change without replacing or restarting a machine. This is a comment because schema.py would treat
+    # a docstring as the description of a field.
+    beside_machines: ClassVar[frozenset[str]] = frozenset()
+
+    provider: Annotated[str, Field(description="must be a known platform", examples=["local"])]
+    image: Annotated[str, Field(description="must be a known image", examples=["debian-13"])]
+
+
+class CloudSpec(PlatformSpec, ABC):
+    """Base class of the `platform:` sections for clouds, which have prices and quotas."""
+
+    @property
+    @abstractmethod
+    def quota_region(self) -> str:
+        """The region for the stack's quotas and prices."""
+
+    @abstractmethod
+    def offer(self, kind: str) -> str | None:
+        """Return the row in service_prices.yaml for a kind of shared storage or for `bastion`, or None."""
+
+
+class ExistingHostsSpec(PlatformSpec, ABC):
+    """Base class of the `platform:` sections for platforms that use existing hosts."""
+
+    @abstractmethod
+    def addresses(self) -> Mapping[str, IPv4Address]:
+        """Return the private address of each host by name."""
+
+    @abstractmethod
+    def machine_types(self) -> Mapping[str, Machine]:
+        """Return the machine types in the catalog and in the `platform:` section, by name."""
+
+
+def machine_types(platform: PlatformSpec) -> Mapping[str, Machine]:
+    """Return the machine types that a stack file for the platform can use, by name."""
+    return platform.machine_types() if isinstance(platform, ExistingHostsSpec) else machines(platform.provider)
+
+
+def existing_hosts(platform: PlatformSpec) -> Mapping[str, IPv4Address] | None:
+    """Return the private address of each existing host by name, or None if the platform creates its machines."""
+    return platform.addresses() if isinstance(platform, ExistingHostsSpec) else None

@@ -1,0 +1,174 @@
+"""Reads and checks a stack file or Pulumi's configuration, and plans its cluster. Does not import pulumi.
+
+All problems are reported at once. If a section is invalid, the other sections are still checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from components.catalog import images
+from components.plan.checks.base import Draft, Finding, FreeMemory, Level, Planned
+from components.plan.checks.common import DRAFT_CHECKS, PLAN_CHECKS, run_checks, silence_problems
+from components.plan.plan import ClusterPlan, plan_cluster
+from components.platforms.models import platform_model, platform_spec
+from components.platforms.registry import platform_facts
+from components.stackfile.explain import dotted, explain, nearest
+from components.stackfile.model import machine_types
+from components.stackfile.spec import ClusterSpec, GroupSpec, HeadSpec, NetworkSpec
+from yard.contract.errors import Problem, StackFileError
+from yard.contract.strict_yaml import YamlError, load_strict
+
+NAMESPACE = "trainyard"
+CLUSTER_KEY = f"{NAMESPACE}:cluster"
+_MINIMAL = (
+    "{name: yard, platform: {provider: local}, head: {machine: vm-head}, nodes: {gpu: {machine: vm-gpu2, count: 2}}}"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """A valid stack file. `findings` are the warnings and notes about it."""
+
+    file: str
+    plan: ClusterPlan
+    findings: tuple[Finding, ...]
+
+
+def read_stack(path: Path, free_memory: FreeMemory | None = None) -> Stack:
+    """Return the stack described by a file. Raises StackFileError. `free_memory`: see `Planned`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise StackFileError(
+            str(path), [Problem(path="file", rule=str(reason), fix="use a readable YAML file in UTF-8")]
+        ) from error
+    return parse_stack(text, str(path), free_memory)
+
+
+def parse_stack(text: str, file: str, free_memory: FreeMemory | None = None) -> Stack:
+    """Return the stack described by the text of a file. Raises StackFileError with all problems."""
+    try:
+        document = load_strict(text)
+    except YamlError as error:
+        fix = "correct the YAML there; indent with spaces, and quote values that contain ': ' or begin with punctuation"
+        raise StackFileError(file, [Problem(path=f"line {error.line}", rule=error.reason, fix=fix)]) from error
+    repeated = [
+        Problem(path=_problem_path(keys), rule=f"is repeated in line {line}", fix="keep one of them")
+        for keys, line in document.repeated
+    ]
+    config = document.value.get("config") if isinstance(document.value, dict) else None
+    if not isinstance(config, dict) or not config:
+        rule, fix = "must be a section that describes the cluster", f"add `{CLUSTER_KEY}:` under it"
+        raise StackFileError(file, [*repeated, Problem(path="config", rule=rule, fix=fix)])
+    secret = _contains_secret(config.get(CLUSTER_KEY))
+    return parse_config(config, file, secret=secret, known=repeated, free_memory=free_memory)
+
+
+def parse_config(
+    config: Mapping[Any, Any],
+    file: str,
+    *,
+    secret: bool = False,
+    known: Iterable[Problem] = (),
+    free_memory: FreeMemory | None = None,
+) -> Stack:
+    """Return the stack described by Pulumi's configuration. Raises StackFileError.
+
+    `secret`: whether the cluster section contains a secret. `known`: problems found earlier.
+    """
+    problems = [*known, *_stray_keys(config)]
+    section = config.get(CLUSTER_KEY)
+    if secret:
+        rule = "must not contain a secret, because Pulumi would encrypt the whole section"
+        fix = "write it in plain text, and set secrets under other keys"
+    elif CLUSTER_KEY not in config:
+        rule, fix = "is missing", f"add `{CLUSTER_KEY}: {_MINIMAL}` under config"
+    elif not isinstance(section, dict):
+        rule, fix = "must be a section of keys and values", f"write something like {_MINIMAL}"
+    else:
+        return _parse_cluster(section, file, problems, free_memory)
+    raise StackFileError(file, [*problems, Problem(path="cluster", rule=rule, fix=fix)])
+
+
+def _parse_cluster(
+    section: dict[Any, Any], file: str, problems: list[Problem], free_memory: FreeMemory | None
+) -> Stack:
+    spec: ClusterSpec | None = None
+    malformed: set[tuple[str | int, ...]] = set()
+    try:
+        spec = ClusterSpec.model_validate(section)
+    except ValidationError as error:
+        platform = platform_model(section.get("platform"))
+        problems += explain(error, ClusterSpec, "cluster", {"platform": platform} if platform else {})
+        malformed = {detail["loc"] for detail in error.errors(include_url=False, include_input=False)}
+    found = list(run_checks(DRAFT_CHECKS, _draft(section, malformed)))
+    problems += _errors(found)
+    if spec is None or problems:
+        raise StackFileError(file, problems)
+    image = images()[spec.platform.image]
+    plan = plan_cluster(spec, machine_types(spec.platform), image)
+    checks = (*PLAN_CHECKS, *platform_facts(plan.provider).checks)
+    found += run_checks(checks, Planned(plan=plan, free_memory=free_memory))
+    levels = {check.id: check.level for check in DRAFT_CHECKS} | {check.id: check.level for check in checks}
+    if errors := [*_errors(found), *silence_problems(spec.silence, levels)]:
+        raise StackFileError(file, errors)
+    findings = tuple(finding for finding in found if finding.check not in spec.silence)
+    return Stack(file=file, plan=plan, findings=findings)
+
+
+def _draft(section: dict[Any, Any], malformed: set[tuple[str | int, ...]]) -> Draft:
+    """Return the valid sections."""
+
+    def well_formed(*keys: str) -> bool:
+        return not any(loc[: len(keys)] == keys[: len(loc)] for loc in malformed)
+
+    nodes = section.get("nodes")
+    # Keys of other types are rejected, but `malformed` contains them as text.
+    groups = {key: group for key, group in nodes.items() if isinstance(key, str)} if isinstance(nodes, dict) else {}
+    return Draft(
+        platform=platform_spec(section["platform"]) if well_formed("platform") else None,
+        network=NetworkSpec.model_validate(section.get("network", {})) if well_formed("network") else None,
+        head=HeadSpec.model_validate(section["head"]) if well_formed("head") else None,
+        nodes={name: GroupSpec.model_validate(group) for name, group in groups.items() if well_formed("nodes", name)},
+    )
+
+
+def _errors(found: Iterable[Finding]) -> list[Problem]:
+    return [finding.problem for finding in found if finding.level is Level.ERROR]
+
+
+def _stray_keys(config: Mapping[Any, Any]) -> list[Problem]:
+    """Return a problem for each unknown key in this project's namespace, because Pulumi ignores these keys."""
+    own_keys = (str(key) for key in config if str(key).startswith(f"{NAMESPACE}:") or str(key) == "cluster")
+    return [
+        Problem(
+            path=_problem_path(("config", key)),
+            rule="is not a known key",
+            fix=f"write {CLUSTER_KEY} instead" if nearest(key.rpartition(":")[2], ["cluster"]) else "remove it",
+        )
+        for key in own_keys
+        if key != CLUSTER_KEY
+    ]
+
+
+def _problem_path(keys: tuple[str, ...]) -> str:
+    if keys[:2] == ("config", CLUSTER_KEY):
+        return dotted("cluster", keys[2:])
+    return dotted("", keys)
+
+
+def _contains_secret(value: Any) -> bool:
+    """Return whether a configuration value contains an encrypted value, which is a mapping whose only key is `secure`.
+
+    Pulumi then treats the whole configuration value as a secret.
+    """
+    if isinstance(value, list):
+        return any(map(_contains_secret, value))
+    return isinstance(value, dict) and (value.keys() == {"secure"} or any(map(_contains_secret, value.values())))

@@ -1,0 +1,44 @@
+"""Reads the stack from pulumi.Config. No other module reads it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pulumi
+from pulumi.runtime.config import CONFIG, is_config_secret
+
+from components.plan.checks.base import Level
+from components.platforms.local.memory import free_memory
+from components.stackfile.read import CLUSTER_KEY, NAMESPACE, Stack, parse_config
+from yard.contract.errors import ClusterError
+
+
+def load_settings() -> Stack:
+    """Return the current stack and log its warnings and notes.
+
+    Raises pulumi.RunError, which Pulumi prints without a traceback.
+    """
+    file = f"stacks/Pulumi.{pulumi.get_stack()}.yaml"
+    # All keys in the namespace are read so that misspelt keys are rejected.
+    keys = [key for key in CONFIG.get() if key.startswith(f"{NAMESPACE}:")]
+    config: dict[str, Any] = {key: pulumi.Config(NAMESPACE).get(key.removeprefix(f"{NAMESPACE}:")) for key in keys}
+    if CLUSTER_KEY in config:
+        config[CLUSTER_KEY] = _parsed(config[CLUSTER_KEY])
+    try:
+        stack = parse_config(config, file, secret=is_config_secret(CLUSTER_KEY), free_memory=free_memory)
+    except ClusterError as error:
+        raise pulumi.RunError(str(error)) from error
+    for finding in stack.findings:
+        log = pulumi.log.warn if finding.level is Level.WARNING else pulumi.log.info
+        # Users can add the check's id to `silence`.
+        log(f"{finding.problem.line(file)} [{finding.check}]")
+    return stack
+
+
+def _parsed(value: str) -> Any:
+    # Pulumi passes sections as JSON. `parse_config` rejects other text.
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value

@@ -1,0 +1,239 @@
+"""ClusterSpec: the model of `trainyard:cluster` in a stack file. Does not import pulumi.
+
+A field's `description` is its rule, and its `examples` contains a valid value. The messages in explain.py include both.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_validator
+
+from components.platforms.models import platform_spec
+from components.stackfile.addresses import Cidr, is_private
+from components.stackfile.model import GroupName, HostName, MachineName, Model, Name, PlatformSpec
+from yard.contract.errors import RuleError
+
+MAX_GROUPS = 7
+"""The network is divided into eight equal blocks: one for the head, and one for each node group."""
+
+_WIDEST, _NARROWEST = 12, 24
+"""Shortest and longest prefix of the network. The shortest is the prefix of 172.16.0.0/12, an RFC 1918 private
+range."""
+
+
+class NetworkSpec(Model):
+    """The private network between the nodes."""
+
+    cidr: Cidr = IPv4Network("10.77.0.0/20")
+
+    @field_validator("cidr")
+    @classmethod
+    def _check_range(cls, cidr: IPv4Network) -> IPv4Network:
+        if not is_private(cidr):
+            raise RuleError(
+                "must be in a private range: 10.0.0.0/8, 172.16.0.0/12 or 192.168.0.0/16",
+                "use a network in one of them, for example 10.77.0.0/20",
+            )
+        if not _WIDEST <= cidr.prefixlen <= _NARROWEST:
+            raise RuleError(f"the prefix length must be between {_WIDEST} and {_NARROWEST}", "use 10.77.0.0/20")
+        return cidr
+
+
+class HeadSpec(Model):
+    """The head node: Slurm controller, accounting database, NFS server and login node."""
+
+    machine: MachineName
+    host: Annotated[HostName | None, Field(examples=["node1"])] = None
+    """The existing host that becomes the head. Default: the first host. The head also runs jobs if a node group lists
+    it."""
+
+
+class CapacitySpec(Model):
+    """Billing for the machines in a node group."""
+
+    kind: Annotated[Literal["on_demand", "spot", "reservation"], Field(examples=["on_demand"])] = "on_demand"
+    """Spot machines cost less, but the cloud can evict them at any time."""
+    reservation: Annotated[
+        str | None,
+        Field(
+            min_length=1, max_length=512, description="must be the name or id of a reservation", examples=["my-a100s"]
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _check_reservation(self) -> Self:
+        if (self.kind == "reservation") != (self.reservation is not None):
+            raise RuleError(
+                "kind: reservation and the key reservation must be used together",
+                "write {kind: reservation, reservation: my-a100s}",
+            )
+        return self
+
+
+def _count_or_hosts(schema: dict[str, Any]) -> None:
+    schema["required"].remove("count")
+    schema["anyOf"] = [{"required": ["count"]}, {"required": ["hosts"]}]
+
+
+class GroupSpec(Model):
+    """A node group: machines of one type that form a Slurm partition."""
+
+    model_config = ConfigDict(json_schema_extra=_count_or_hosts)
+
+    machine: MachineName
+    count: Annotated[int, Field(ge=1, le=2000, strict=True, description="must be a whole number", examples=[2])]
+    hosts: Annotated[tuple[HostName, ...], Field(examples=[["node1", "node2"]])] = ()
+    """The existing hosts in the group, instead of `count`."""
+    placement: Annotated[Literal["none", "compact", "same_fabric"], Field(examples=["none"])] = "none"
+    """Placement of the machines: without a constraint, close together, or in one InfiniBand fabric."""
+    capacity: Annotated[CapacitySpec, Field(examples=[{"kind": "on_demand"}])] = CapacitySpec()
+    driver: Annotated[Literal["image", "install", "none"] | None, Field(examples=["image"])] = None
+    """NVIDIA's driver: that of the image, installed by the bring-up, or none. Default: see the platform's page."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _set_count(cls, section: Any) -> Any:
+        hosts = section.get("hosts") if isinstance(section, dict) else None
+        if isinstance(hosts, list) and hosts and "count" not in section:
+            return section | {"count": len(hosts)}
+        return section
+
+    @model_validator(mode="after")
+    def _check_count(self) -> Self:
+        if self.hosts and self.count != len(self.hosts):
+            raise RuleError(f"must be {len(self.hosts)}, the number of listed hosts", "remove it", at="count")
+        return self
+
+
+class AccessSpec(Model):
+    """SSH access to the head node."""
+
+    allow_ssh_from: Annotated[
+        tuple[Annotated[Cidr, Field(examples=["203.0.113.0/24"])], ...],
+        Field(examples=[["203.0.113.0/24"]]),
+    ] = ()
+    """CIDR ranges that may connect to the head's public address over SSH."""
+    via: Annotated[Literal["public", "bastion", "private"], Field(examples=["public"])] = "public"
+    """How SSH reaches the head: through its public address, the cloud's SSH gateway, or its private address."""
+
+
+class SharedStorageSpec(Model):
+    """Storage for /home and /shared."""
+
+    kind: Annotated[
+        Literal["head_nfs", "azure_files", "azure_netapp", "filestore", "external"], Field(examples=["head_nfs"])
+    ] = "head_nfs"
+    """The file server. Every platform supports `head_nfs`, where the head is the NFS server."""
+    size_gib: Annotated[
+        int, Field(ge=100, le=102400, strict=True, description="must be a whole number of GiB", examples=[1024])
+    ] = 1024
+    address: Annotated[
+        str | None,
+        Field(pattern=r"^[A-Za-z0-9.-]{1,253}$", description="must be a host name or address", examples=["10.0.0.9"]),
+    ] = None
+    path: Annotated[
+        str | None,
+        Field(pattern=r"^/[A-Za-z0-9._/-]{0,200}$", description="must be an absolute path", examples=["/export"]),
+    ] = None
+    """The export for `kind: external`. On existing hosts, the folder on the head that becomes /shared."""
+
+    @model_validator(mode="after")
+    def _check_address_and_path(self) -> Self:
+        external, given = self.kind == "external", self.path is not None
+        if (self.address is not None) != external or (given != external and not (given and self.kind == "head_nfs")):
+            raise RuleError(
+                "address needs kind: external, and path needs kind: external or kind: head_nfs",
+                "write {kind: external, address: 10.0.0.9, path: /export}",
+            )
+        return self
+
+
+class LimitsSpec(Model):
+    """Limits for the cluster."""
+
+    max_usd_per_hour: Annotated[
+        float | None, Field(gt=0, le=1_000_000, allow_inf_nan=False, description="must be a number", examples=[80])
+    ] = None
+    """Maximum sum of the known list prices for machines, shared storage and gateway. A preview lists unknown prices."""
+
+
+Mirror = Annotated[
+    str | None,
+    Field(
+        pattern=r"^https?://[A-Za-z0-9.:_~-]+(/[A-Za-z0-9._~-]+)*$",
+        description="must be an http or https URL without a final slash",
+        examples=["http://mirror.example.org/debian"],
+    ),
+]
+
+
+class MirrorsSpec(Model):
+    """Mirrors of package archives. A node downloads from a mirror instead of the archive."""
+
+    debian: Mirror = None
+    debian_security: Mirror = None
+    ubuntu: Mirror = None
+    nvidia_cuda: Mirror = None
+    nvidia_container_toolkit: Mirror = None
+    google_cloud: Mirror = None
+
+    def by_archive(self) -> dict[str, str]:
+        """Return the URL of each mirror by archive, in the order of the fields."""
+        return {name: url for name, url in self.model_dump().items() if url is not None}
+
+
+class StorageSpec(Model):
+    """Storage of the cluster."""
+
+    shared: Annotated[SharedStorageSpec, Field(examples=[{"kind": "head_nfs"}])] = SharedStorageSpec()
+
+
+class ClusterSpec(Model):
+    """A cluster."""
+
+    name: Annotated[Name, Field(examples=["yard"])]
+    platform: Annotated[SerializeAsAny[PlatformSpec], Field(examples=[{"provider": "local"}])]
+    scheduler: Annotated[Literal["slurm", "none"], Field(examples=["slurm"])] = "slurm"
+    """The job scheduler. With `none`, `yard` starts jobs over SSH."""
+    containers: Annotated[Literal["none", "docker", "enroot"], Field(examples=["docker"])] = "none"
+    """Container runtime for jobs. With `docker`, the job user can become root on every node."""
+    network: Annotated[NetworkSpec, Field(examples=[{"cidr": "10.77.0.0/20"}])] = NetworkSpec()
+    head: Annotated[HeadSpec, Field(examples=[{"machine": "vm-head"}])]
+    nodes: Annotated[
+        dict[GroupName, Annotated[GroupSpec, Field(examples=[{"machine": "vm-gpu2", "count": 2}])]],
+        Field(min_length=1, max_length=MAX_GROUPS, examples=[{"gpu": {"machine": "vm-gpu2", "count": 2}}]),
+    ]
+    """Node groups by name. Each is a Slurm partition."""
+    storage: Annotated[StorageSpec, Field(examples=[{"shared": {"kind": "head_nfs"}}])] = StorageSpec()
+    access: Annotated[AccessSpec, Field(examples=[{"allow_ssh_from": ["203.0.113.0/24"]}])] = AccessSpec()
+    limits: Annotated[LimitsSpec, Field(examples=[{"max_usd_per_hour": 80}])] = LimitsSpec()
+    mirrors: Annotated[MirrorsSpec, Field(examples=[{"debian": "http://mirror.example.org/debian"}])] = MirrorsSpec()
+    silence: Annotated[
+        tuple[
+            Annotated[
+                str,
+                Field(
+                    pattern=r"^[a-z][a-z0-9-]{1,60}$",
+                    description="must be the id of a check, which is shown in brackets after each warning",
+                    examples=["head-gpus-idle"],
+                ),
+            ],
+            ...,
+        ],
+        Field(examples=[["head-gpus-idle"]]),
+    ] = ()
+    """Ids of checks whose warnings and notes are not printed."""
+
+    @model_validator(mode="after")
+    def _check_containers(self) -> Self:
+        if self.containers == "docker" and self.scheduler == "slurm":
+            rule = "docker starts containers outside Slurm's job steps, so Slurm could neither limit nor end them"
+            raise RuleError(rule, "use enroot, or scheduler: none", at="containers")
+        return self
+
+    @field_validator("platform", mode="before")
+    @classmethod
+    def _parse_platform(cls, value: Any) -> Any:
+        return platform_spec(value)

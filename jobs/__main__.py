@@ -1,5 +1,0 @@
-"""`python -m jobs` is `yard`."""
-
-from jobs.cli import app
-
-app()

@@ -1,1 +1,0 @@
-"""`yard bench`: runs the shipped benchmarks, keeps what they measured, judges it and draws it."""

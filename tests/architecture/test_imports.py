@@ -1,0 +1,115 @@
+"""Allowed directions of imports between the packages and layers in this project."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+
+import pytest
+
+from components.platforms import PLATFORMS
+from tests.architecture.modules import ROOT, imports, modules, package, parsed, reachable
+
+COMPONENTS = [name for name in modules() if package(name) == "components"]
+NEUTRAL = [name for name in COMPONENTS if not name.startswith("components.platforms.")]
+CREATES_RESOURCES = {
+    "components.stackfile.settings",
+    "components.cluster.cluster",
+    "components.cluster.bringup",
+    "components.cluster.busy",
+    "components.cluster.format_permission",
+    "components.cluster.leftovers",
+    "components.cluster.tunnel",
+    "components.keys",
+    "components.host_keys",
+}
+"""Modules outside the platform packages that import Pulumi to create resources or read configuration."""
+READS_THE_SPEC = re.compile(r"components\.(stackfile|plan)\..*|components\.platforms\.local\.rules")
+"""Modules up to the plan and its checks, and a check that compares values with the defaults in the spec."""
+ABOVE_PLATFORMS = re.compile(
+    r"components\.(stackfile\.(settings|read)|cluster\..*|keys|host_keys|plan\.checks(?!\.base).*)"
+)
+WITHOUT_A_CHECKOUT = ("work", "cluster", "data", "bench", "size", "hosts")
+"""Modules in yard/commands whose commands work from the wheel."""
+
+
+@pytest.mark.parametrize("module", NEUTRAL)
+def test_only_creating_modules_import_pulumi(module: str) -> None:
+    found = {name for name in imports(module) if package(name).startswith("pulumi")}
+    assert module in CREATES_RESOURCES or found == set()
+    assert not any(name.startswith(("pulumi_azure", "pulumi_gcp")) for name in found)
+
+
+@pytest.mark.parametrize("module", COMPONENTS)
+def test_components_import_only_the_contract_of_yard(module: str) -> None:
+    allowed = [name for name in imports(module) if name.startswith("yard.contract.")]
+    assert [name for name in imports(module) if package(name) in {"yard", "tools", "offline", "tests"}] == allowed
+
+
+def test_nothing_after_the_plan_imports_the_spec() -> None:
+    readers = [name for name in modules() if "components.stackfile.spec" in imports(name)]
+    assert [name for name in readers if not READS_THE_SPEC.fullmatch(name)] == []
+
+
+@pytest.mark.parametrize("module", [name for name in COMPONENTS if name not in NEUTRAL])
+def test_a_platform_imports_no_layer_above_it(module: str) -> None:
+    assert [name for name in imports(module) if ABOVE_PLATFORMS.fullmatch(name)] == []
+
+
+@pytest.mark.parametrize("module", NEUTRAL)
+def test_neutral_code_does_not_compare_provider_names(module: str) -> None:
+    for node in ast.walk(parsed(modules()[module])):
+        if isinstance(node, ast.Compare | ast.MatchValue):
+            constants = {inner.value for inner in ast.walk(node) if isinstance(inner, ast.Constant)}
+            assert not constants & set(PLATFORMS), f"line {node.lineno}: use a fact instead of the provider's name"
+
+
+@pytest.mark.parametrize("module", COMPONENTS)
+def test_one_module_reads_configuration_and_none_exports(module: str) -> None:
+    used = {
+        f"{node.value.id}.{node.attr}"
+        for node in ast.walk(parsed(modules()[module]))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    assert "pulumi.export" not in used
+    assert module == "components.stackfile.settings" or "pulumi.Config" not in used
+
+
+def test_the_contract_imports_nothing_else_of_the_project() -> None:
+    for module in modules():
+        if module.startswith("yard.contract"):
+            ours = {name for name in imports(module) if package(name) in {"components", "yard", "tools", "offline"}}
+            assert all(name.startswith("yard.contract") for name in ours), module
+
+
+def test_yard_imports_neither_tools_nor_offline() -> None:
+    for module in modules():
+        if package(module) == "yard":
+            assert not {name for name in imports(module) if package(name) in {"tools", "offline", "tests"}}, module
+
+
+@pytest.mark.parametrize("command", WITHOUT_A_CHECKOUT)
+def test_commands_on_a_cluster_do_not_import_components(command: str) -> None:
+    found = reachable(f"yard.commands.{command}")
+    assert len(found) > 5
+    assert [name for name in found if package(name) == "components"] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("components.stackfile.read", ("pulumi",)),
+        ("components.node.slurm", ("pulumi",)),
+        ("components.node.user_data", ("pulumi",)),
+        ("components.node.handover", ("pulumi",)),
+        ("components.platforms.local.provider", ("pydantic", "rich")),
+        ("yard.contract.outputs", ("pulumi", "pydantic", "rich")),
+        ("yard.stack.remote", ("pulumi", "pydantic", "rich")),
+    ],
+)
+def test_slow_packages_are_not_imported(module: str, absent: tuple[str, ...]) -> None:
+    # Runs in a new process, because other tests have already imported these packages.
+    code = f"import sys, {module}; sys.exit(any(name in sys.modules for name in {absent!r}))"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

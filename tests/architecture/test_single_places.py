@@ -1,0 +1,59 @@
+"""Code that only one module in the project may contain."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tests.architecture.modules import ROOT, modules, parsed
+
+DYNAMIC_PROVIDERS = {"components.keys", "components.host_keys", "components.platforms.local.provider"}
+"""Pulumi's state contains the names of these modules, so renaming one breaks existing stacks."""
+
+
+def lists_that_start_with(word: str) -> Iterator[str]:
+    """Yield the modules that contain a list or tuple whose first item is the word, as in a command line."""
+    for name, path in modules().items():
+        for node in ast.walk(parsed(path)):
+            first = node.elts[0] if isinstance(node, ast.List | ast.Tuple) and node.elts else None
+            if isinstance(first, ast.Constant) and first.value == word:
+                yield name
+
+
+def test_one_module_starts_pulumi() -> None:
+    assert set(lists_that_start_with("pulumi")) == {"yard.stack.pulumi"}
+
+
+def test_one_module_reads_the_environment_of_set_up() -> None:
+    found = {
+        name
+        for name, path in modules().items()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Constant) and node.value == "env.sh"
+    }
+    assert found == {"yard.stack.pulumi"}
+
+
+def test_one_module_computes_the_root_of_the_checkout() -> None:
+    found = {
+        name
+        for name, path in modules().items()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Subscript)
+        and isinstance(node.slice, ast.Constant)
+        and "__file__" in ast.unparse(node.value)
+        and ast.unparse(node.value).endswith(".parents")
+        and path.parents[int(str(node.slice.value))] == ROOT
+    }
+    assert found == {"yard.contract.checkout"}
+
+
+def test_the_modules_of_dynamic_providers_are_pinned() -> None:
+    found = {
+        name
+        for name, path in modules().items()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ClassDef) and any("ResourceProvider" in ast.unparse(base) for base in node.bases)
+        if name.startswith("components.")
+    }
+    assert found == DYNAMIC_PROVIDERS

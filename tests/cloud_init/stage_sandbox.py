@@ -1,0 +1,117 @@
+"""Runs a bring-up stage with recorded commands and with absolute paths moved into a folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+STAGES = Path(__file__).parents[2] / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
+_FOLDERS = (
+    "etc|var|srv|home|shared|job|sys|proc/(?:driver|sys)|opt|run|mnt|usr/(?:share|sbin|src|lib/systemd|local/gib|local/bin)"
+    "|dev/(?:aperture_devices|disk)|usr/local/lib/trainyard"
+)
+_ROOTS = f"/({_FOLDERS})"
+_FUNCTIONS = """
+set -euo pipefail
+set -o errtrace
+changed=0
+handover=${TRAINYARD_TEST_HANDOVER:-} ledger=${TRAINYARD_TEST_LEDGER:-}
+readonly kind=/etc/trainyard
+log() { printf 'log %s\\n' "$*"; }
+fail() { printf 'fail %s\\n' "$*"; exit 1; }
+is_head() { [[ $TRAINYARD_ROLE == head ]]; }
+has_slurm() { [[ ${TRAINYARD_SCHEDULER:-slurm} == slurm ]]; }
+is_existing_host() { [[ -n ${TRAINYARD_TEST_LEDGER:-} ]]; }
+remember() { true; }
+put_file() {
+  local new
+  new=$(cat; echo .)
+  [[ ! -e $1 || $(cat "$1"; echo .) != "$new" ]] || return 0
+  mkdir -p "$(dirname "$1")"
+  printf %s "${new%.}" >"$1"
+  changed=$((changed + 1))
+}
+put_block() { mkdir -p "$(dirname "$1")"; cat >"$1"; }
+own_host_line() { true; }
+wait_for() { shift 2; "$@" || fail "would wait for: $*"; }
+listens() { true; }
+as_trainer() { env HOME=/home/trainer "$@"; }
+apt_update() { apt-get -q update; }
+test() { [[ $1 == -[bc] ]] || builtin test "$@"; }
+pause() { true; }
+"""
+"""Replacements for functions in stage.sh, without waits and with recorded calls."""
+_SOURCE = re.compile(r"(?m)^ *source /usr/local/lib/trainyard/(\S+)$")
+_SHARED = (
+    ("stage.sh", re.compile(r"(?ms)^is_installed\(\) .*?(?=^life=)")),
+    ("life.sh", re.compile(r"(?ms)^is_empty\(\) .*?(?=^# as_trainer)")),
+)
+"""Library functions that the sandbox uses unchanged."""
+
+
+@dataclass
+class Ran:
+    """Exit code, stdout lines, recorded commands with arguments, and stderr from a stage."""
+
+    code: int
+    output: list[str]
+    commands: list[str]
+    errors: str
+
+
+@dataclass
+class Sandbox:
+    """A node. `root`: its root folder. `answers`: maps the start of a command line to "<exit code> <output>"."""
+
+    root: Path
+    recorded: tuple[str, ...]
+    answers: dict[str, str]
+
+    def run(self, stage: str, **env: str) -> Ran:
+        """Run a stage. `env`: the node's parameters, as names without the prefix TRAINYARD_."""
+        bin_folder, log = self.root / ".bin", self.root / ".log"
+        bin_folder.mkdir(parents=True, exist_ok=True)
+        log.write_text("")
+        for name in self.recorded:
+            self._stub(bin_folder / name, log)
+        text = self._moved(_SOURCE.sub(self._sourced, (STAGES / stage).read_text()))
+        # The sandbox cannot move a path that the stage builds from variables.
+        assert '"/$' not in text, f"{stage} builds an absolute path from variables; write it in full"
+        done = subprocess.run(
+            ["bash", "-c", self._moved(_FUNCTIONS) + _shared() + text],
+            capture_output=True, text=True, check=False, timeout=30,
+            env={"PATH": f"{bin_folder}:{os.environ['PATH']}"} | {f"TRAINYARD_{key}": env[key] for key in env},
+        )  # fmt: skip
+        output, commands = done.stdout.splitlines(), log.read_text().splitlines()
+        return Ran(code=done.returncode, output=output, commands=commands, errors=done.stderr)
+
+    def _sourced(self, line: re.Match[str]) -> str:
+        """Return the text of a file that a stage sources."""
+        return _SOURCE.sub(self._sourced, (STAGES.parent / line[1]).read_text())
+
+    def _moved(self, text: str) -> str:
+        return re.sub(rf"(?<![\w.}}/]){_ROOTS}(?=[/\s\"';:)]|$)", rf"{self.root}/\1", text)
+
+    def _stub(self, file: Path, log: Path) -> None:
+        cases = "".join(
+            f"  {shlex.quote(start)}*) printf %s {shlex.quote(answer[2:])}; exit {answer[0]} ;;\n"
+            for start, answer in self.answers.items()
+        )
+        file.write_text(
+            f'#!/bin/bash\nroot={self.root}\nline="{file.name} ${{*//"$root"/}}"\nprintf \'%s\\n\' "$line" >>{log}\n'
+            f'[[ $line != *-stdin* ]] || cat >/dev/null\ncase "$line" in\n{cases}esac\n'
+        )
+        file.chmod(0o755)
+
+
+def _shared() -> str:
+    text = ""
+    for file, functions in _SHARED:
+        found = functions.search((STAGES.parent / file).read_text())
+        assert found, f"{file} does not match {functions.pattern}"
+        text += found[0]
+    return text

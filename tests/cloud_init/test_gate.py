@@ -1,0 +1,227 @@
+"""trainyard-gate: progress, messages, and the checks for busy nodes and faulty nodes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from yard.contract.printable import printable
+
+GATE = Path(__file__).parents[2] / "cloud-init" / "files" / "usr" / "local" / "sbin" / "trainyard-gate"
+WORKERS = ["a-0", "a-1"]
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The program as a module, loaded without writing a bytecode file."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    loader = SourceFileLoader("trainyard_gate", str(GATE))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    return module
+
+
+class Slurm:
+    """Fake Slurm commands. `srun`: functions to run at the next calls of srun."""
+
+    def __init__(self, *srun: Callable[[Slurm], tuple[int, str]]) -> None:
+        self.srun, self.idle, self.busy, self.pending = list(srun), set(WORKERS), set[str](), ""
+
+    def __call__(self, *command: str) -> subprocess.CompletedProcess[str]:
+        code, output = 0, ""
+        if command[0] == "sinfo":
+            states = command[command.index("-t") + 1] if "-t" in command else ""
+            nodes = self.idle if states == "idle" else self.busy if states else self.idle | self.busy
+            output = "".join(f"{name}{'' if states else ' gpu'}\n" for name in sorted(nodes))
+        elif command[0] == "squeue":
+            output = self.pending
+        else:
+            code, output = self.srun.pop(0)(self)
+        return subprocess.CompletedProcess(command, code, output, "srun: error\n" if code else "")
+
+
+def succeeds(slurm: Slurm) -> tuple[int, str]:
+    return 0, "".join(f"{name}\n" for name in sorted(slurm.idle))
+
+
+def fails(slurm: Slurm) -> tuple[int, str]:
+    return 1, ""
+
+
+def nodes_become_busy(slurm: Slurm) -> tuple[int, str]:
+    slurm.busy, slurm.idle = set(WORKERS), set()
+    return 1, ""
+
+
+def job_is_pending(slurm: Slurm) -> tuple[int, str]:
+    slurm.pending = "7\n"
+    return 1, ""
+
+
+def test_idle_nodes_pass_if_a_task_starts(gate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(succeeds)
+    monkeypatch.setattr(gate, "run", slurm)
+    assert gate.check_slurm(WORKERS, 5, gate.Progress()) is None
+    assert slurm.srun == []
+
+
+def test_nodes_that_run_a_users_job_pass(gate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "run", Slurm(nodes_become_busy))
+    assert gate.check_slurm(WORKERS, 5, gate.Progress()) is None
+
+
+def test_gate_retries_while_a_job_is_pending(gate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm(job_is_pending, succeeds)
+    monkeypatch.setattr(gate, "run", slurm)
+    assert gate.check_slurm(WORKERS, 5, gate.Progress()) is None
+    assert slurm.srun == []
+
+
+def test_failed_task_on_idle_nodes_is_reported_at_once(gate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "run", Slurm(fails))
+    message = gate.check_slurm(WORKERS, 5, gate.Progress())
+    assert message == "srun on partition gpu failed (exit 1):\nsrun: error\n"
+
+
+def test_unavailable_nodes_are_reported_at_the_deadline(gate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Slurm()
+    slurm.idle = {"a-0"}
+    monkeypatch.setattr(gate, "run", slurm)
+    assert gate.check_slurm(WORKERS, 0.01, gate.Progress()).startswith("some nodes are not available in Slurm:")
+
+
+class Clock:
+    """A clock with a time that the tests set."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_gate_prints_a_line_at_least_every_minute(gate: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    progress = gate.Progress(clock)
+    for second in range(0, 600, 5):
+        clock.now = float(second)
+        progress.tick()
+        if second == 30:
+            progress.print_line("something happened")
+    lines = capsys.readouterr().out.splitlines()
+    times = [0.0, *(float(line[1:6]) for line in lines), 600.0]
+    assert max(later - earlier for earlier, later in pairwise(times)) <= 60
+    assert lines[0] == "[ 30.0 s] something happened"
+    assert lines[1] == "[ 80.0 s] waiting for the nodes"
+    progress.finish()
+    clock.now = 1000.0
+    progress.tick()
+    assert capsys.readouterr().out == ""
+
+
+def test_status_text_of_a_worker_is_escaped(
+    gate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clear, title = "\x1b[2J", "\x9d0;owned\x9c"
+    status = {"state": "failed", "stage": clear, "command": title, "exit_code": clear, "log_tail": [clear]}
+    (tmp_path / "nodes").mkdir()
+    (tmp_path / "nodes" / "a-0.json").write_text(json.dumps(status))
+    (tmp_path / "handover").mkdir()
+    (tmp_path / "handover" / "nodes").write_text("a-0 10.0.0.5 gpu 8 any\n")
+    node_env = tmp_path / "node.env"
+    node_env.write_text("TRAINYARD_NODE=a-head\nTRAINYARD_SCHEDULER=slurm\n")
+    monkeypatch.setattr(gate, "STATE", tmp_path)
+    monkeypatch.setattr(gate, "Path", lambda path: node_env if path == "/etc/trainyard/node.env" else Path(path))
+    monkeypatch.setattr(gate, "head_status", lambda: {"state": "ready"})
+    monkeypatch.setattr(gate, "run", lambda *command: subprocess.CompletedProcess(command, 1, "", ""))
+    monkeypatch.setattr(gate.Progress, "watch", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["trainyard-gate"])
+    assert gate.main() == 1
+    printed = "".join(capsys.readouterr())
+    assert printed.count(r"\x1b[2J") == 5
+    assert r"\x9d0;owned\x9c" in printed
+    assert not set(printed) & {"\x1b", "\x9d", "\x9c"}
+
+
+def test_all_output_of_the_gate_is_escaped(gate: ModuleType) -> None:
+    every = "".join(map(chr, range(0x3000))) + "\udc80"
+    assert gate.printable(every) == printable(every)
+    prints = [line.strip() for line in GATE.read_text().splitlines() if line.lstrip().startswith("print(")]
+    assert [line for line in prints if not line.startswith("print(printable(")] == [
+        'print(f"{1 + len(workers) - len(waiting)} nodes are ready{rest}")'
+    ]
+
+
+def test_gate_reports_unready_nodes_with_stage_and_duration(
+    gate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = Clock()
+    progress = gate.Progress(clock)
+    (tmp_path / "nodes").mkdir()
+    monkeypatch.setattr(gate, "STATE", tmp_path)
+    monkeypatch.setattr(gate, "head_status", lambda: {"state": "ready"})
+
+    def write(state: str) -> None:
+        status = {"state": state, "stage": "30-driver"}
+        (tmp_path / "nodes" / "a-0.json").write_text(json.dumps(status))
+
+    def pass_time(_: float) -> None:
+        clock.now += 30
+        write("running" if clock.now < 120 else "failed")
+
+    write("running")
+    monkeypatch.setattr(gate.time, "sleep", pass_time)
+    gate.wait_for_nodes("a-head", ["a-0"], 20, 45, progress)
+    assert progress.waiting_for == "a-0 (failed 30-driver, 0 s)"
+    assert gate.describe_unready({"a-head": ("ready", 0.0), "a-0": ("running 30-driver", 0.0)}, 90) == (
+        "a-0 (running 30-driver, 90 s)"
+    )
+    many = {f"a-{index}": ("booting", 0.0) for index in range(512)}
+    assert gate.describe_unready(many, 1).endswith("a-7 (booting, 1 s) and 504 more")
+
+
+REASON = "stages 44-containers need a node without jobs; running jobs: 12"
+
+
+def test_gate_ends_while_a_node_waits_for_its_jobs(
+    gate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+    progress = gate.Progress(clock)
+    (tmp_path / "nodes").mkdir()
+    status = {"state": "waiting", "stage": "44-containers", "reason": REASON}
+    (tmp_path / "nodes" / "a-0.json").write_text(json.dumps(status))
+    monkeypatch.setattr(gate, "STATE", tmp_path)
+    monkeypatch.setattr(gate, "head_status", lambda: {"state": "ready"})
+    monkeypatch.setattr(gate.time, "sleep", lambda _: setattr(clock, "now", clock.now + 10))
+    assert gate.wait_for_nodes("a-head", ["a-0"], 20, 45, progress) == ([], {"a-0": REASON})
+    assert gate.IDLE_SECONDS < clock.now <= gate.IDLE_SECONDS + 20
+    assert f"a-0: waiting 44-containers: {REASON}" in capsys.readouterr().out
+
+
+def test_gate_prints_why_a_node_rejected_the_hand_over(
+    gate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "nodes").mkdir()
+    (tmp_path / "nodes" / "a-0.error").write_text("trainyard-receive: the bundle is damaged\n")
+    monkeypatch.setattr(gate, "STATE", tmp_path)
+    failed = {"state": "failed", "stage": "hand-over", "command": "trainyard-receive", "exit_code": 2}
+    assert gate.failure_message("a-0", failed) == "a-0: trainyard-receive: the bundle is damaged"
+
+
+def test_gate_reports_the_nodes_that_start_no_task(gate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "run", Slurm(fails))
+    progress = gate.Progress(Clock())
+    gate.check_slurm(WORKERS, 5, progress)
+    assert progress.waiting_for == "Slurm to start a task on a-0, a-1"

@@ -1,0 +1,239 @@
+"""Hand-overs that arrive at a node, and the resulting bootstrap passes."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from components.node.handover import pack
+from tests.cloud_init.node_sandbox import NodeSandbox, tar
+
+READY = '{"node":"head","state":"ready"}'
+BUSY = '{"node":"head","state":"running"}'
+PLACE = "#!/bin/bash\n"
+
+
+def bundle(word: str) -> bytes:
+    """Return a bundle with a program and a file that contain this word."""
+    return tar({"place": PLACE, "word": f"{word}\n"})
+
+
+def hand_over(key: str = "one", archive: bytes | None = None, **files: bytes) -> dict[str, bytes]:
+    """Return the files in a hand-over."""
+    archive = bundle("first") if archive is None else archive
+    own = {
+        "bundle.sha256": hashlib.sha256(archive).hexdigest().encode() + b"\n",
+        "bundle.tar": archive,
+        "hosts": b"10.77.0.4 head\n",
+        "known_hosts": b"head ssh-ed25519 AAAA\n",
+        "user_key.pub": key.encode(),
+    }
+    return own | {name.replace("_sha256", ".sha256"): content for name, content in files.items()}
+
+
+def send(
+    node: NodeSandbox, files: dict[str, bytes], bootstrap: str = "active", status: str = READY
+) -> subprocess.CompletedProcess[str]:
+    """Send a hand-over to a node."""
+    node.answer("systemctl", f'[ "$1" != show ] || echo {bootstrap}')
+    node.write("var/lib/trainyard/status.json", status)
+    return node.run("sbin/trainyard-receive", input=pack(files))
+
+
+def restarted(node: NodeSandbox) -> list[str]:
+    """Return the units that were restarted."""
+    return [line.split()[-1] for line in node.calls("systemctl") if line.startswith("restart")]
+
+
+def active(node: NodeSandbox) -> str:
+    """Return the word in the active bundle."""
+    return node.read("usr/local/lib/trainyard/word").strip()
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "status", "again"),
+    [
+        ("active", READY, True),
+        ("failed", BUSY, True),
+        ("activating", BUSY, False),
+        # The bootstrap has made its last comparison, but systemd has not yet detected that it exited.
+        ("activating", READY, True),
+    ],
+)
+def test_changed_hand_over_restarts_a_finished_bootstrap(
+    tmp_path: Path, bootstrap: str, status: str, again: bool
+) -> None:
+    node = NodeSandbox(tmp_path)
+    assert send(node, hand_over()).returncode == 0
+    done = send(node, hand_over("two"), bootstrap, status)
+    assert done.returncode == 0, done.stderr
+    assert restarted(node) == ["trainyard-bootstrap.service"] * again
+    assert node.read("var/lib/trainyard/handover/user_key.pub") == "two"
+    assert (tmp_path / "var/lib/trainyard/status.json").exists() is not again
+
+
+def test_unchanged_hand_over_restarts_nothing(tmp_path: Path) -> None:
+    node = NodeSandbox(tmp_path)
+    send(node, hand_over())
+    before = node.read("var/lib/trainyard/handover/complete")
+    send(node, hand_over())
+    assert restarted(node) == []
+    assert node.read("var/lib/trainyard/handover/complete") == before
+
+
+def test_new_bundle_is_activated_beside_the_previous_one(tmp_path: Path) -> None:
+    node = NodeSandbox(tmp_path)
+    send(node, hand_over())
+    send(node, hand_over(archive=bundle("second")))
+    assert active(node) == "second"
+    assert node.read("var/lib/trainyard/bundles/previous/word") == "first\n"
+    assert (tmp_path / "var/lib/trainyard/bundles/previous/place").stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (hand_over(archive=bundle("second"), bundle_sha256=b"0" * 64), "the bundle is damaged: its SHA-256 is"),
+        (hand_over(archive=bundle("second"), bundle_sha256=b"../../x"), "no digest of a bundle is named"),
+        (hand_over(archive=bundle("second"), known_hosts=b""), "the tar on stdin has no known_hosts"),
+        (hand_over(archive=b"no tar"), "the bundle cannot be unpacked"),
+    ],
+    ids=["other digest", "no digest", "no known_hosts", "no tar"],
+)
+def test_rejected_hand_over_changes_nothing(tmp_path: Path, files: dict[str, bytes], message: str) -> None:
+    node = NodeSandbox(tmp_path)
+    send(node, hand_over())
+    before = node.read("var/lib/trainyard/handover/complete")
+    done = send(node, files)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "the previous bundle stays active" in done.stderr
+    assert active(node) == "first"
+    assert node.read("var/lib/trainyard/handover/complete") == before
+    assert restarted(node) == []
+
+
+def test_interrupted_hand_over_changes_nothing(tmp_path: Path) -> None:
+    node = NodeSandbox(tmp_path)
+    send(node, hand_over())
+    node.answer("systemctl", "true")
+    done = node.run("sbin/trainyard-receive", input=pack(hand_over(archive=bundle("second")))[:9000])
+    assert done.returncode == 2
+    assert active(node) == "first"
+    # The next hand-over is complete.
+    assert send(node, hand_over(archive=bundle("second"))).returncode == 0
+    assert active(node) == "second"
+
+
+PARAMETERS = "TRAINYARD_NODE=n\nTRAINYARD_ROLE=worker\nTRAINYARD_GROUP=gpu\n"
+
+
+READS = 'cp "$root/var/lib/trainyard/handover/complete" "$root/run/trainyard/handover"\n'
+"""A stage that, like 60-munge, reads the hand-over."""
+
+
+def node_with(root: Path, stages: dict[str, str], bundle: str = "b") -> NodeSandbox:
+    """Return a node with these stages in its active bundle."""
+    node = NodeSandbox(root)
+    texts = {
+        "etc/trainyard/birth.env": PARAMETERS,
+        "etc/ssh/ssh_host_ed25519_key.pub": "ssh-ed25519 AAAA root@n\n",
+        "etc/systemd/system/trainyard-bootstrap.service": "",
+        "etc/systemd/system/multi-user.target.wants/x": "",
+        f"var/lib/trainyard/bundles/{bundle}/stage.sh": f"root={root}\n",
+        f"var/lib/trainyard/bundles/{bundle}/kinds/worker-gpu/kind.env": "TRAINYARD_OS=debian-13\n",
+        f"var/lib/trainyard/bundles/{bundle}/kinds/worker-gpu/stages": "".join(f"{name}\n" for name in stages),
+        **({"var/lib/trainyard/handover/complete": "one\n"} if bundle != "birth" else {}),
+        **{f"var/lib/trainyard/bundles/{bundle}/stages/{name}": text for name, text in stages.items()},
+    }
+    for path, text in texts.items():
+        node.write(path, text)
+    node.activate(bundle, "bootstrap", "place", *(["idle.sh"] if bundle != "birth" else []))
+    return node
+
+
+def timeline(node: NodeSandbox) -> list[str]:
+    return [" ".join(line.split()[1:]) for line in node.read("var/lib/trainyard/timeline").splitlines()]
+
+
+ONCE, NOT_BESIDE_JOBS = "# runs: once\n# next to jobs: yes\n", "# runs: every boot\n# next to jobs: no\n"
+
+
+def test_bootstrap_runs_again_after_a_late_hand_over(tmp_path: Path) -> None:
+    # The stage simulates a run of trainyard-receive.
+    late = 'file=$root/var/lib/trainyard/handover/complete\n[[ $(<"$file") == two ]] || echo two >"$file"\n'
+    node = node_with(tmp_path, {"60-names": READS, "70-later": late})
+    done = node.bootstrap()
+    assert done.returncode == 0, done.stderr
+    assert timeline(node) == ["60-names running", "70-later running"] * 2 + ["ready"]
+
+
+def test_stages_of_the_bundle_follow_those_of_birth(tmp_path: Path) -> None:
+    node = node_with(tmp_path, {"10-base": f"{ONCE}true\n"}, bundle="birth")
+    life = tmp_path / "var/lib/trainyard/bundles/life"
+    process = node.start_bootstrap()
+    node.wait_for_line("var/lib/trainyard/timeline", "hand-over running")
+    # The bundle also contains the unchanged stages from user-data.
+    subprocess.run(["cp", "-a", life.with_name("birth"), life], check=True)
+    (life / "stages/60-names").write_text(f"echo applied >$root/applied\n{READS}")
+    (life / "kinds/worker-gpu/stages").write_text("10-base\n60-names\n")
+    node.write("var/lib/trainyard/handover/complete", "one\n")
+    node.activate("life")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert timeline(node) == ["10-base running", "hand-over running", "60-names running", "ready"]
+    assert node.read("applied") == "applied\n"
+    assert '"bundle":"life"' in node.read("var/lib/trainyard/status.json")
+
+
+def test_stages_beside_jobs_run_once_per_boot(tmp_path: Path) -> None:
+    node = node_with(tmp_path, {"44-x": f"{NOT_BESIDE_JOBS}true\n", "60-y": READS})
+    node.answer("systemctl", "false")
+    node.answer("pgrep", "false")
+    for _ in range(2):
+        done = node.bootstrap()
+        assert done.returncode == 0, done.stderr
+    assert timeline(node) == ["44-x running", "60-y running", "ready", "60-y running", "ready"]
+
+
+def slurm(node: NodeSandbox, state: str, jobs: str) -> None:
+    """Make the fake Slurm commands report this node state and these jobs."""
+    node.write("jobs", jobs)
+    node.answer("systemctl", "true")
+    node.answer("scontrol", f"[ $2 = show ] && echo 'NodeName=n State={state} Reason=TY:update [root@x]' || true")
+    node.answer("squeue", f"cat {node.root}/jobs")
+
+
+def test_stage_waits_for_running_jobs(tmp_path: Path) -> None:
+    node = node_with(tmp_path, {"44-x": f"{NOT_BESIDE_JOBS}true\n", "60-y": READS})
+    slurm(node, "MIXED", "12\n13\n")
+    process = node.start_bootstrap()
+    node.wait_for_line("var/lib/trainyard/timeline", "44-x waiting")
+    status = node.read("var/lib/trainyard/status.json")
+    assert '"state":"waiting","stage":"44-x"' in status
+    assert '"reason":"stages 44-x need a node without jobs; running jobs: 12, 13"' in status
+    assert node.calls("scontrol")[1] == "update nodename=n state=drain reason=TY:update"
+    # The other stages did not wait. A new hand-over ends the wait, and the node is idle in the new pass.
+    node.write("jobs", "")
+    node.write("var/lib/trainyard/handover/complete", "two\n")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert timeline(node) == ["60-y running", "44-x waiting", "44-x running", "60-y running", "ready"]
+    assert "update nodename=n state=resume" in node.calls("scontrol")
+
+
+def test_node_that_others_drained_stays_drained(tmp_path: Path) -> None:
+    node = node_with(tmp_path, {"44-x": f"{NOT_BESIDE_JOBS}true\n", "60-y": READS})
+    slurm(node, "IDLE+DRAIN", "")
+    assert node.bootstrap().returncode == 0
+    assert not [call for call in node.calls("scontrol") if call.startswith("update")]
+
+
+def test_bundle_without_the_nodes_kind_fails(tmp_path: Path) -> None:
+    node = node_with(tmp_path, {"60-y": "true\n"})
+    node.write("etc/trainyard/birth.env", PARAMETERS.replace("gpu", "cpu"))
+    assert node.bootstrap().returncode == 1
+    assert "the bundle has no parameters for this node: worker-cpu" in node.read("var/lib/trainyard/status.json")

@@ -1,0 +1,111 @@
+"""The torchrun on the nodes, with fake torch packages that were built with or without libuv."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cloud_init.stage_sandbox import STAGES, Sandbox
+
+TORCHRUN = STAGES.parent / "torchrun"
+_DISTRIBUTED = """
+import os
+
+class TCPStore:
+    def __init__(self, host, port=0, is_master=False, wait_for_workers=True, use_libuv=True):
+        if use_libuv and not {built}:
+            raise RuntimeError("use_libuv was requested but PyTorch was built without libuv support")
+        self.values = {{}}
+
+    def set(self, key, value):
+        self.values[key] = value
+"""
+_RENDEZVOUS = """
+class RendezvousStoreInfo:
+    @staticmethod
+    def build(rank, store, local_addr):
+        store.set("MASTER_ADDR", local_addr)
+        return f"own store at {local_addr}"
+
+class RendezvousInfo:
+    def __init__(self, store, rank, world_size, ranks):
+        self.store, self.rank, self.world_size, self.ranks = store, rank, world_size, ranks
+"""
+_STATIC = """
+from torch.distributed import TCPStore
+from torch.distributed.elastic.rendezvous import RendezvousInfo
+
+class StaticTCPRendezvous:
+    master_addr = "head"
+
+    @property
+    def use_agent_store(self):
+        return True
+
+    def next_rendezvous(self):
+        return RendezvousInfo(TCPStore(self.master_addr), 0, 2, "agent's store")
+"""
+_API = """
+def _get_addr_and_port(parameters):
+    return ("head", 29500)
+"""
+_RUN = """
+import os, sys
+from torch.distributed.elastic.rendezvous import static_tcp_rendezvous
+from torch.distributed.launcher import api
+
+def main():
+    handler = static_tcp_rendezvous.StaticTCPRendezvous()
+    print(sys.argv[1:], handler.use_agent_store, handler.next_rendezvous().ranks)
+    names = ("USE_LIBUV", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+    print(api._get_addr_and_port(None)[1], *map(os.environ.get, names))
+"""
+"""Fake versions of the parts of torch 2.6 (torch/distributed) that the node's torchrun replaces."""
+
+
+def run(folder: Path, *, built: bool) -> str:
+    """Run the node's torchrun with the fake torch and return its output. `built`: whether torch includes libuv."""
+    files = {
+        "__init__": "",
+        "distributed/__init__": _DISTRIBUTED.format(built=built),
+        "distributed/run": _RUN,
+        "distributed/launcher/__init__": "",
+        "distributed/launcher/api": _API,
+        "distributed/elastic/__init__": "",
+        "distributed/elastic/rendezvous/__init__": _RENDEZVOUS,
+        "distributed/elastic/rendezvous/static_tcp_rendezvous": _STATIC,
+    }
+    for name, text in files.items():
+        file = folder / "torch" / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder)}
+    command = [str(TORCHRUN), "--nnodes=2", "a b"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_torchrun_is_unchanged_with_libuv(tmp_path: Path) -> None:
+    assert run(tmp_path, built=True) == "['--nnodes=2', 'a b'] True agent's store\n29500 None None\n"
+
+
+def test_stores_use_no_libuv_if_torch_lacks_it(tmp_path: Path) -> None:
+    assert run(tmp_path, built=False) == "['--nnodes=2', 'a b'] False own store at head\nNone 0 1\n"
+
+
+@pytest.mark.parametrize("installed", [None, "the owner's\n"])
+def test_existing_torchrun_is_not_replaced(tmp_path: Path, installed: str | None) -> None:
+    file = tmp_path / "usr/local/bin/torchrun"
+    file.parent.mkdir(parents=True)
+    if installed is not None:
+        file.write_text(installed)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/hosts").write_text("# trainyard\n# end of trainyard\n")
+    ran = Sandbox(tmp_path, ("sysctl", "systemctl"), {}).run("31-system", SHARED_DOMAIN="", TEST_LEDGER="yes")
+    assert ran.code == 0, ran.errors
+    if installed is None:
+        assert str(file.readlink()).endswith("/usr/local/lib/trainyard/torchrun")
+    else:
+        assert file.read_text() == installed

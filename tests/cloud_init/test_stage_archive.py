@@ -1,0 +1,155 @@
+"""Slurm packages on images whose apt preferences forbid them, and package lists locked by another process."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from components.catalog import image_contracts, images
+from tests.cloud_init.stage_sandbox import STAGES, Sandbox
+
+PIN = image_contracts()["azure-ubuntu-24.04-hpc"].files["/etc/apt/preferences.d/slurm-repository-pin-990"]
+PACKAGES = "".join(
+    f"Package: {name}\nVersion: 23.11.4-1.2ubuntu5\nArchitecture: all\n{depends}Filename: ./{name}.deb\nSize: 1\n"
+    f"SHA256: {'0' * 64}\n\n"
+    for name, depends in (("slurmd", "Depends: slurm-wlm-basic-plugins\n"), ("slurm-wlm-basic-plugins", ""))
+)
+needs_apt = pytest.mark.skipif(shutil.which("apt-get") is None, reason="apt is not installed")
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """A package archive."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Iterator[Path]:
+    """The root folder of a node with apt, and an archive with a Release file like Ubuntu's."""
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    (folder / "Packages").write_text(PACKAGES)
+    (folder / "Release").write_text("Origin: Ubuntu\nSuite: noble\nCodename: noble\nComponents: main\n")
+    root = tmp_path / "root"
+    for path in ("etc/apt/preferences.d", "state/lists/partial", "cache/archives/partial"):
+        (root / path).mkdir(parents=True)
+    (root / "state" / "status").touch()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        (root / "sources.list").write_text(f"deb [trusted=yes] http://127.0.0.1:{server.server_port} ./\n")
+        yield root
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def apt(root: Path, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run apt on the node's folders as the current user."""
+    settings = {
+        "Dir::Etc": f"{root}/etc/apt",
+        "Dir::Etc::sourcelist": f"{root}/sources.list",
+        "Dir::Etc::sourceparts": "/nonexistent",
+        "Dir::State": f"{root}/state",
+        "Dir::State::status": f"{root}/state/status",
+        "Dir::Cache": f"{root}/cache",
+        "APT::Sandbox::User": "",
+        "Acquire::Languages": "none",
+    }
+    options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+    environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
+    return subprocess.run(
+        [command, *options, *arguments], capture_output=True, text=True, check=False, env=environment, timeout=30
+    )
+
+
+@needs_apt
+def test_slurm_is_installable_despite_the_images_pin(archive: Path) -> None:
+    pin = PIN.replace("*ubuntu.com*", "*127.0.0.1*")
+    assert pin != PIN
+    (archive / "etc/apt/preferences.d/slurm-repository-pin-990").write_text(pin)
+    assert apt(archive, "apt-get", "update").returncode == 0
+    assert "no installation candidate" in apt(archive, "apt-get", "-s", "install", "slurmd").stderr
+    ran = Sandbox(archive, (), {}).run("15-archive", OS="ubuntu-24.04")
+    assert ran.code == 0, ran.errors
+    installed = apt(archive, "apt-get", "-s", "install", "slurmd")
+    assert installed.returncode == 0, installed.stderr
+    assert "Inst slurm-wlm-basic-plugins" in installed.stdout
+
+
+@pytest.mark.parametrize("os", sorted({image.os for image in images().values()}))
+def test_stage_supports_the_distribution_of_each_image(tmp_path: Path, os: str) -> None:
+    ran = Sandbox(tmp_path, (), {}).run("15-archive", OS=os)
+    assert ran.code == 0, ran.output
+    origin = "Debian" if os.startswith("debian") else "Ubuntu"
+    assert f"Pin: release o={origin}\n" in (tmp_path / "etc/apt/preferences.d/00-trainyard").read_text()
+
+
+def test_apt_preferences_are_unchanged_without_slurm(tmp_path: Path) -> None:
+    ran = Sandbox(tmp_path, (), {}).run("15-archive", OS="ubuntu-24.04", SCHEDULER="none")
+    assert ran.code == 0
+    assert not (tmp_path / "etc").exists()
+
+
+LOCKED = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)"
+
+
+def apt_update(tmp_path: Path, *answers: tuple[int, str]) -> tuple[int, int]:
+    """Run apt_update with a fake apt-get that returns these results. Return the exit code and the number of calls."""
+    [function] = re.findall(r"^apt_update\(\) \{.*?^\}$", (STAGES.parent / "stage.sh").read_text(), re.M | re.S)
+    for index, (code, text) in enumerate(answers, start=1):
+        (tmp_path / f"{index}").write_text(f"echo {text!r} >&2\nexit {code}\n")
+    script = f"""set -euo pipefail
+calls=0
+apt-get() {{ calls=$((calls + 1)); bash {tmp_path}/$calls; }}
+pause() {{ :; }}
+{function.replace("/run/trainyard/apt-update", f"{tmp_path}/log")}
+code=0
+apt_update >/dev/null || code=$?
+echo $code $calls
+"""
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=30)
+    exit_code, calls = done.stdout.split()
+    return int(exit_code), int(calls)
+
+
+def test_apt_update_waits_for_the_lock_of_the_lists(tmp_path: Path) -> None:
+    assert apt_update(tmp_path, (100, LOCKED), (100, LOCKED), (0, "Reading package lists...")) == (0, 3)
+
+
+def test_apt_update_returns_other_failures_at_once(tmp_path: Path) -> None:
+    assert apt_update(tmp_path, (100, "E: The repository is not signed."), (0, "")) == (100, 1)
+
+
+@needs_apt
+def test_apt_itself_does_not_wait_for_the_lock_of_the_lists(archive: Path) -> None:
+    # apt_update detects the lock by the path in this message.
+    holder = (
+        "import fcntl, sys\n"
+        f"lock = open('{archive}/state/lists/lock', 'w')\n"
+        "fcntl.lockf(lock, fcntl.LOCK_EX)\n"
+        "print('held', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        ["python3", "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        refused = apt(archive, "apt-get", "-o", "DPkg::Lock::Timeout=600", "update")
+        assert process.stdin is not None
+        process.stdin.close()
+    assert refused.returncode == 100
+    assert "/lists/lock" in refused.stderr

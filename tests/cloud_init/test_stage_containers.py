@@ -1,0 +1,186 @@
+"""The stage that prepares docker or enroot, with recorded commands. It has never run on a real cloud."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cloud_init.stage_sandbox import Ran, Sandbox
+
+RECORDED = (
+    *(
+        "curl",
+        "apt-get",
+        "dpkg-query",
+        "gpg",
+        "mv",
+        "systemctl",
+        "id",
+        "usermod",
+        "gpasswd",
+        "mountpoint",
+        "apparmor_parser",
+    ),
+    *("docker", "nvidia-container-runtime-hook", "enroot-nsenter"),
+)
+KEY = {"gpg": "0 pub:-:\nfpr:::::::::C95B321B61E88C1809C4F759DDCAE044F796ECB0:\n"}
+PLAIN = {"id": "0 trainer\n", "mountpoint": "1 ", **KEY}
+RULE = "proc/sys/kernel/apparmor_restrict_unprivileged_userns"
+
+
+def run(tmp_path: Path, answers: dict[str, str] | None = None, without: tuple[str, ...] = (), **env: str) -> Ran:
+    recorded = tuple(name for name in RECORDED if name not in without)
+    node = {
+        "ROLE": "worker",
+        "GROUP": "gpu",
+        "GPUS": "8",
+        "GPU_DEVICE": "/dev/nvidia",
+        "FABRIC": "gvnic",
+        "CONTAINERS": "docker",
+    }
+    return Sandbox(tmp_path, recorded, PLAIN | (answers or {})).run("44-containers", **node | env)
+
+
+def test_docker_stage_installs_toolkit_and_adds_group_member(tmp_path: Path) -> None:
+    ran = run(tmp_path)
+    assert ran.code == 0, (ran.errors, ran.output)
+    version = "1.17.8-1"
+    packages = ("nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools")
+    wanted = " ".join(f"{name}={version}" for name in (*packages, "libnvidia-container1"))
+    assert f"apt-get -q -y --no-install-recommends install {wanted}" in ran.commands
+    source = (tmp_path / "etc/apt/sources.list.d/trainyard-container-toolkit.list").read_text()
+    assert source.endswith("https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n")
+    assert "signed-by=" in source
+    pin = (tmp_path / "etc/apt/preferences.d/trainyard-container-toolkit").read_text()
+    assert "Pin: version 1.17.7-1\nPin-Priority: -1\n" in pin
+    assert "usermod --append --groups docker trainer" in ran.commands
+    assert "systemctl restart docker.service" in ran.commands
+
+
+def test_installed_toolkit_keeps_its_version(tmp_path: Path) -> None:
+    ran = run(tmp_path, {"dpkg-query": "0 installed", "id": "0 trainer docker\n"})
+    assert ran.code == 0, (ran.errors, ran.output)
+    assert not [line for line in ran.commands if line.startswith(("apt-get", "curl", "usermod"))]
+
+
+def test_archive_key_with_another_fingerprint_is_rejected(tmp_path: Path) -> None:
+    ran = run(tmp_path, {"gpg": f"0 pub:-:\nfpr:::::::::{'0' * 40}:\n"})
+    assert ran.code == 1
+    assert "no package of that archive is installed" in ran.output[-1]
+    assert not [line for line in ran.commands if line.startswith("apt-get")]
+
+
+def test_archive_key_file_with_a_second_key_is_rejected(tmp_path: Path) -> None:
+    forged = KEY["gpg"] + f"pub:-:\nfpr:::::::::{'0' * 40}:\n"
+    assert run(tmp_path, {"gpg": forged}).code == 1
+
+
+def test_job_user_joins_docker_group_only_if_requested(tmp_path: Path) -> None:
+    """Members of the group docker are root on the node."""
+    ran = run(tmp_path, CONTAINERS="none", FABRIC="gpudirect-tcpxo")
+    assert ran.code == 0, (ran.errors, ran.output)
+    assert any("nvidia-container-toolkit=" in line for line in ran.commands)
+    assert not [line for line in ran.commands if line.startswith("usermod")]
+
+
+def test_job_user_leaves_docker_group_without_docker(tmp_path: Path) -> None:
+    ran = run(tmp_path, {"id": "0 trainer docker\n"}, CONTAINERS="none")
+    assert (ran.code, ran.commands) == (0, ["id -nG trainer", "gpasswd --delete trainer docker"])
+
+
+def test_node_without_containers_is_unchanged(tmp_path: Path) -> None:
+    assert run(tmp_path, CONTAINERS="none").commands == ["id -nG trainer"]
+    assert run(tmp_path, ROLE="head", GROUP="").commands == []
+
+
+def test_docker_without_the_toolkit_fails_the_stage(tmp_path: Path) -> None:
+    ran = run(tmp_path, without=("nvidia-container-runtime-hook",))
+    assert ran.code == 1
+    assert ran.output[-1].startswith("fail docker finds no GPU here")
+
+
+def test_docker_stores_its_data_on_local_disks(tmp_path: Path) -> None:
+    (tmp_path / "mnt" / "localssd").mkdir(parents=True)
+    ran = run(tmp_path, {"mountpoint": "0 "})
+    assert ran.code == 0, (ran.errors, ran.output)
+    daemon = json.loads((tmp_path / "etc/docker/daemon.json").read_text())
+    assert daemon == {"data-root": f"{tmp_path}/mnt/localssd/docker"}
+    assert (tmp_path / "mnt/localssd/docker").stat().st_mode & 0o777 == 0o710
+
+
+def test_docker_settings_of_the_image_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "mnt" / "localssd").mkdir(parents=True)
+    runtimes = {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}
+    file = tmp_path / "etc/docker/daemon.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"runtimes": runtimes}))
+    assert run(tmp_path, {"mountpoint": "0 "}).code == 0
+    assert json.loads(file.read_text()) == {"data-root": f"{tmp_path}/mnt/localssd/docker", "runtimes": runtimes}
+
+
+def test_installation_is_retried_after_an_update_of_the_lists(tmp_path: Path) -> None:
+    # The first attempt wrote the archive's source file, but its update of the package lists failed.
+    install = "apt-get -q -y --no-install-recommends install nvidia"
+    ran = run(tmp_path, {install: "1 E: Unable to locate package"})
+    assert ran.code != 0
+    again = run(tmp_path, {install: "1 E: Unable to locate package"})
+    lines = [line.split(" nvidia")[0] for line in again.commands if line.startswith("apt-get")]
+    plain = "apt-get -q -y --no-install-recommends install"
+    assert lines[-3:] == [plain, "apt-get -q update", plain]
+
+
+def test_docker_is_restarted_after_a_late_toolkit_installation(tmp_path: Path) -> None:
+    assert run(tmp_path, {"apt-get -q -y --no-install-recommends install nvidia": "1 "}).code != 0
+    assert "systemctl restart docker.service" in run(tmp_path).commands
+
+
+def test_fake_gpus_need_no_toolkit(tmp_path: Path) -> None:
+    ran = run(tmp_path, {"dpkg-query": "1 "}, GPUS="2", GPU_DEVICE="/dev/fakegpu")
+    assert ran.code == 0, (ran.errors, ran.output)
+    assert not [line for line in ran.commands if "nvidia" in line]
+
+
+def test_docker_of_an_existing_host_is_unchanged(tmp_path: Path) -> None:
+    ran = run(tmp_path, TEST_LEDGER="yes", FABRIC="ethernet")
+    assert ran.code == 0, (ran.errors, ran.output)
+    assert [line for line in ran.commands if line.startswith("systemctl")] == ["systemctl start docker.service"]
+    assert not [line for line in ran.commands if line.startswith("apt-get")]
+    assert "usermod --append --groups docker trainer" in ran.commands
+    assert not (tmp_path / "etc").exists()
+
+
+def test_existing_host_without_docker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "cat", "grep"):
+        (tools / name).symlink_to(f"/usr/bin/{name}")
+    # The test must not find a docker that is installed on this machine.
+    monkeypatch.setenv("PATH", str(tools))
+    ran = run(tmp_path, without=("docker",), TEST_LEDGER="yes", FABRIC="ethernet")
+    message = "fail this host has no docker: install it, or remove `containers: docker`"
+    assert (ran.code, ran.output) == (1, [message])
+
+
+@pytest.mark.parametrize(("rule", "loads"), [("1\n", True), ("0\n", False), (None, False)])
+def test_enroot_profile_is_loaded_if_ubuntu_restricts_namespaces(tmp_path: Path, rule: str | None, loads: bool) -> None:
+    """Source: NVIDIA/enroot at 375e05de, conf/apparmor.profile. The rule stays enabled for all other programs."""
+    if rule is not None:
+        (tmp_path / RULE).parent.mkdir(parents=True)
+        (tmp_path / RULE).write_text(rule)
+    ran = run(tmp_path, CONTAINERS="enroot")
+    assert ran.code == 0, (ran.errors, ran.output)
+    profile = tmp_path / "etc" / "apparmor.d" / "trainyard-enroot"
+    assert profile.exists() is loads
+    loading = ["apparmor_parser --replace /etc/apparmor.d/trainyard-enroot"] if loads else []
+    assert ran.commands == ["id -nG trainer", *loading]
+    if loads:
+        text = profile.read_text()
+        assert f"\n{tmp_path}/.bin/enroot-nsenter flags=(unconfined) {{\n  allow userns create,\n}}\n" in text
+        assert (tmp_path / RULE).read_text() == "1\n"
+
+
+def test_node_without_enroot_is_an_error(tmp_path: Path) -> None:
+    ran = run(tmp_path, without=("enroot-nsenter",), CONTAINERS="enroot")
+    assert (ran.code, ran.output) == (1, ["fail this node has no enroot: use an image that has it, or docker"])

@@ -1,0 +1,122 @@
+"""Compatibility of the bootstrap stages with the published builds of the pinned images."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from components.catalog import fabrics, image_contracts, images
+from components.node.user_data import AccessKeys, cloud_config
+from components.plan.plan import ClusterPlan
+from tests.cloud_init.stage_sandbox import STAGES, Sandbox
+from tests.conftest import ROOT
+
+CONTRACTS = image_contracts()
+KEYS = AccessKeys("ssh-ed25519 AAAAadmin admin@yard", "ssh-ed25519 AAAAcluster cluster@yard")
+by_image = pytest.mark.parametrize("name", sorted(CONTRACTS))
+
+
+def config(plan: ClusterPlan, image: str) -> dict[str, Any]:
+    """Return the head's #cloud-config for an image."""
+    on_image = replace(plan, image=images()[image])
+    loaded: dict[str, Any] = yaml.safe_load(cloud_config(on_image, on_image.head, KEYS))
+    return loaded
+
+
+def installed_packages(folder: Path, role: str, system: str) -> set[str]:
+    """Run the stage 20-apt in a sandbox, and return the arguments passed to `apt-get install`."""
+    node = Sandbox(folder, ("apt-get", "systemctl", "chmod"), {})
+    (folder / "usr/sbin").mkdir(parents=True)
+    ran = node.run("20-apt", ROLE=role, OS=system, GPU_DEVICE="")
+    assert ran.code == 0, ran.errors
+    [command] = [line for line in ran.commands if " install " in line]
+    return set(command.split())
+
+
+def test_each_cloud_image_has_a_contract() -> None:
+    assert {name for name, image in images().items() if image.reference} <= CONTRACTS.keys() <= images().keys()
+
+
+@by_image
+def test_cloud_init_generates_the_host_key_for_the_agent(name: str, local_plan: ClusterPlan) -> None:
+    agent = CONTRACTS[name].files.get("/etc/waagent.conf", "")
+    required = re.findall(r"^Provisioning\.SshHostKeyPairType=(\w+)$", agent, re.M)
+    generated = config(local_plan, name)["ssh_genkeytypes"]
+    assert {*required, "ed25519"} <= set(generated)
+
+
+@by_image
+def test_agents_do_not_replace_host_keys(name: str, local_plan: ClusterPlan) -> None:
+    path = "/etc/default/instance_configs.cfg"
+    shipped = CONTRACTS[name].files.get(path)
+    if shipped is None:
+        pytest.skip("the image has no Google guest agent")
+    added = "".join(file["content"] for file in config(local_plan, name)["write_files"] if file["path"] == path)
+    agent = configparser.ConfigParser(strict=False)
+    agent.read_string(shipped + added)
+    assert not agent["InstanceSetup"].getboolean("set_host_keys")
+
+
+@by_image
+def test_stages_do_not_conflict_with_sysctls_of_images(name: str) -> None:
+    settings = re.compile(r"^([a-z][\w.]+) = (.+)$", re.M)
+    image_settings = dict(settings.findall(CONTRACTS[name].files.get("/etc/sysctl.conf", "")))
+    stage_settings = dict(settings.findall((STAGES / "31-system").read_text()))
+    assert stage_settings
+    assert {key: value for key, value in stage_settings.items() if image_settings.get(key, value) != value} == {}
+
+
+@by_image
+@pytest.mark.parametrize("role", ["head", "worker"])
+def test_all_requested_packages_exist(tmp_path: Path, name: str, role: str) -> None:
+    installed = installed_packages(tmp_path, role, images()[name].os)
+    assert not set(CONTRACTS[name].no_packages) & installed
+    assert {"munge", "slurm-client", "unattended-upgrades"} <= installed
+
+
+@by_image
+def test_mpirun_is_loaded_from_its_module(name: str) -> None:
+    lines = (
+        (ROOT / "yard" / "script" / "shared.sh").read_text().partition("\nload_mpirun() {\n")[2].partition("\n}\n")[0]
+    )
+    for command, module in CONTRACTS[name].modules.items():
+        assert f"command -v {command} " in lines
+        assert f"module load {module}" in lines
+
+
+def test_fabrics_use_the_rdma_names_of_azure_images() -> None:
+    named = {
+        name: fabric.env.get("NCCL_IB_HCA") for name, fabric in fabrics().items() if name.startswith("infiniband-")
+    }
+    assert CONTRACTS["azure-ubuntu-24.04-hpc"].services["azure_persistent_rdma_naming.service"] == "enabled"
+    assert set(named.values()) == {"mlx5_ib"}
+
+
+@pytest.mark.parametrize(
+    ("system", "package"), [("debian-12", "libpmix-dev"), ("debian-13", "libpmix2t64"), ("ubuntu-24.04", "libpmix2t64")]
+)
+@pytest.mark.parametrize("role", ["head", "worker"])
+def test_library_of_the_pmix_plugin_is_installed(tmp_path: Path, system: str, package: str, role: str) -> None:
+    installed = installed_packages(tmp_path, role, system)
+    assert package in installed
+
+
+def test_library_of_one_architecture_counts_as_installed(tmp_path: Path) -> None:
+    folder = tmp_path / "var/lib/dpkg/info"
+    folder.mkdir(parents=True)
+    (folder / "libpmix2t64:amd64.list").touch()
+    assert "libpmix2t64" not in installed_packages(tmp_path, "head", "debian-13")
+
+
+@by_image
+def test_only_root_can_use_the_wire_server(name: str) -> None:
+    agent = CONTRACTS[name].files.get("/etc/waagent.conf")
+    if agent is None:
+        pytest.skip("the image has no Azure agent")
+    assert "OS.EnableFirewall=y\n" in agent

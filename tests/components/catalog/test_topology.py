@@ -1,0 +1,168 @@
+"""Topology in slurm.conf and gres.conf, for all machine types and Slurm versions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from components.catalog import Image, Machine, floors, machines, topologies
+from components.catalog.topology import NUMA_AS_SOCKET_SINCE
+from components.node.slurm import SLURM_VERSIONS, render_gres_conf, render_slurm_conf
+from components.plan.plan import ClusterPlan
+from components.platforms import PLATFORMS
+
+KNOWN = [row for provider in PLATFORMS for row in machines(provider).values() if row.topology is not None]
+WITH_AFFINITY = [row for row in KNOWN if row.topology is not None and row.topology.gpu_numa]
+EVERY = [pytest.param(row, id=row.name) for row in KNOWN]
+EVERY_WITH_AFFINITY = [pytest.param(row, id=row.name) for row in WITH_AFFINITY]
+
+# CPU masks per GPU from ai-infrastructure-on-azure at a01b0731, slurm/NCCL/configs/hopper.conf. The order is the same
+# as on ND A100 v4 (azhpc-images at 8e9d055f, topology/ndv4-topo.xml).
+AZURE_MASKS = (
+    "ffffff000000,ffffff000000,ffffff,ffffff,ffffff000000000000000000,ffffff000000000000000000,"
+    "ffffff000000000000,ffffff000000000000"
+)
+
+
+def with_machine(plan: ClusterPlan, machine: Machine, version: tuple[int, int]) -> ClusterPlan:
+    """Return the plan with workers of this machine type and an image with this Slurm version."""
+    image = Image(name="any", os="any", slurm_version=version, source="made up", dated="2026-01-01")
+    return replace(plan, image=image, workers=tuple(replace(host, machine=machine) for host in plan.workers))
+
+
+def node_line(plan: ClusterPlan) -> dict[str, str]:
+    line = next(line for line in render_slurm_conf(plan).splitlines() if line.startswith("NodeName="))
+    return dict(word.split("=", 1) for word in line.split())
+
+
+def gpu_cores(plan: ClusterPlan, gpus: int) -> list[set[int]]:
+    """Return the cores of each GPU in gres.conf in device file order, or empty sets if Cores is absent."""
+    found: dict[int, set[int]] = {}
+    for line in render_gres_conf(plan).splitlines():
+        device = re.search(r"File=/dev/\w+?\[?(\d+)(?:-(\d+)\])?(?: |$)", line)
+        if device is None:
+            continue
+        cores = re.search(r"Cores=(\d+)-(\d+)", line)
+        near = set(range(int(cores[1]), int(cores[2]) + 1)) if cores else set()
+        for gpu in range(int(device[1]), int(device[2] or device[1]) + 1):
+            assert gpu not in found
+            found[gpu] = near
+    assert sorted(found) == list(range(gpus))
+    return [found[gpu] for gpu in range(gpus)]
+
+
+@pytest.mark.parametrize("provider", sorted(PLATFORMS))
+def test_topologies_and_floors_are_of_known_machines(provider: str) -> None:
+    assert set(topologies(provider)) <= set(machines(provider))
+    assert set(floors(provider)) <= set(machines(provider))
+
+
+# Nodes: azurehpc-health-checks at 0e0a1ac2, check_nccl_allreduce in conf/. Pairs: Microsoft's post on CycleCloud and
+# Slurm ("greater than 185 GB/s for two or more nodes"); ai-infrastructure-on-azure at a01b0731,
+# sku_performance_baseline.
+FLOORS: dict[str, tuple[float, float | None]] = {
+    "Standard_ND40rs_v2": (110, None),
+    "Standard_ND96asr_v4": (228, 185),
+    "Standard_ND96amsr_A100_v4": (228, 185),
+    "Standard_ND96isr_H100_v5": (460, 400),
+    "Standard_ND96isr_H200_v5": (431, None),
+    "Standard_ND96is_H100_v5": (460, None),
+    "Standard_NC48ads_A100_v4": (193, None),
+    "Standard_NC96ads_A100_v4": (25, None),
+    "Standard_NC80adis_H100_v5": (208, None),
+}
+
+
+def test_floors_equal_the_published_ones() -> None:
+    assert {name: (row.node, row.pair) for name, row in floors("azure").items()} == FLOORS
+    assert [floors(provider) for provider in PLATFORMS if provider != "azure"] == [{}, {}, {}]
+
+
+@pytest.mark.parametrize("version", SLURM_VERSIONS)
+@pytest.mark.parametrize("machine", EVERY)
+def test_product_of_sockets_cores_threads_is_the_cpu_count(
+    machine: Machine, version: tuple[int, int], local_plan: ClusterPlan
+) -> None:
+    line = node_line(with_machine(local_plan, machine, version))
+    product = int(line["Sockets"]) * int(line["CoresPerSocket"]) * int(line["ThreadsPerCore"])
+    assert product == int(line["CPUs"]) == machine.vcpus
+
+
+@pytest.mark.parametrize("version", SLURM_VERSIONS)
+@pytest.mark.parametrize("machine", EVERY_WITH_AFFINITY)
+def test_each_gpu_has_the_cores_of_its_socket(
+    machine: Machine, version: tuple[int, int], local_plan: ClusterPlan
+) -> None:
+    assert machine.topology is not None
+    plan = with_machine(local_plan, machine, version)
+    line, cores = node_line(plan), gpu_cores(plan, machine.gpus)
+    per_socket = int(line["CoresPerSocket"])
+    # Slurm only accepts all cores of a socket together, and each socket has a GPU.
+    assert all(len(near) == per_socket and min(near) % per_socket == 0 for near in cores)
+    assert set().union(*cores) == set(range(int(line["Sockets"]) * per_socket))
+    for (one, near), (other, also) in pairwise(zip(machine.topology.gpu_numa, cores, strict=True)):
+        if one == other:
+            assert near == also
+        elif version >= NUMA_AS_SOCKET_SINCE:
+            assert near.isdisjoint(also)
+
+
+@pytest.mark.parametrize("name", ["Standard_ND96asr_v4", "Standard_ND96amsr_A100_v4"])
+def test_cores_of_nd_a100_match_the_masks_of_azure(name: str, local_plan: ClusterPlan) -> None:
+    masks = [int(mask, 16) for mask in AZURE_MASKS.split(",")]
+    expected = [{cpu for cpu in range(96) if mask >> cpu & 1} for mask in masks]
+    # With one thread per core, core numbers and CPU numbers are the same.
+    assert gpu_cores(with_machine(local_plan, machines("azure")[name], (23, 11)), 8) == expected
+
+
+def test_numa_nodes_are_sockets_only_if_numbers_differ(local_plan: ClusterPlan) -> None:
+    option = "SlurmdParameters=numa_node_as_socket\n"
+    a100, h100 = machines("azure")["Standard_ND96asr_v4"], machines("azure")["Standard_ND96isr_H100_v5"]
+    assert option in render_slurm_conf(with_machine(local_plan, a100, (23, 11)))
+    assert option not in render_slurm_conf(with_machine(local_plan, h100, (23, 11)))
+    # Slurm 21.08 does not support the option, so the node has its two real sockets.
+    old = with_machine(local_plan, a100, (21, 8))
+    assert option not in render_slurm_conf(old)
+    assert node_line(old)["Sockets"] == "2"
+    assert gpu_cores(old, 8)[2] == set(range(48))
+
+
+def test_machine_without_topology_has_only_cpus(wide_plan: ClusterPlan) -> None:
+    conf = render_slurm_conf(wide_plan)
+    assert "Sockets=" not in conf
+    assert "Cores=" not in render_gres_conf(wide_plan)
+
+
+@pytest.mark.parametrize("machine", EVERY)
+def test_machine_with_one_socket_has_no_cores_line(machine: Machine, local_plan: ClusterPlan) -> None:
+    topology = machine.topology
+    assert topology is not None
+    if machine.gpus and topology.sockets * topology.numa_per_socket == 1:
+        assert "Cores=" not in render_gres_conf(with_machine(local_plan, machine, (23, 11)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sockets": 4}, "has 96 vCPUs, and its topology has 192"),
+        ({"gpu_numa": (0, 1)}, "has 8 GPUs, and its topology has 2"),
+    ],
+)
+def test_refuses_a_topology_that_contradicts_the_machine(change: dict[str, object], message: str) -> None:
+    machine = machines("azure")["Standard_ND96isr_H100_v5"]
+    assert machine.topology is not None
+    row = machine.model_dump() | {"topology": machine.topology.model_dump() | change}
+    with pytest.raises(ValueError, match=message):
+        Machine.model_validate(row)
+
+
+def test_gpu_affinity_is_unknown_without_numa_nodes() -> None:
+    gcp, azure = machines("gcp"), machines("azure")
+    assert gcp["a2-highgpu-8g"].gpu_affinity_unknown
+    assert gcp["a3-megagpu-8g"].gpu_affinity_unknown
+    assert not gcp["a2-highgpu-1g"].gpu_affinity_unknown
+    assert not azure["Standard_ND96isr_H100_v5"].gpu_affinity_unknown
+    assert not machines("local")["vm-gpu2"].gpu_affinity_unknown

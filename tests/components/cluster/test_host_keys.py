@@ -1,0 +1,119 @@
+"""Host keys in the stack's state."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.host_keys import ACCEPT, _Provider, merged_keys
+from yard.contract.errors import PlatformError
+from yard.contract.host_key import HOST_KEY
+
+
+def key(letter: str) -> str:
+    return f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{letter * 43}"
+
+
+def reported(name: str, machine: str, text: str, *, declared: bool = False) -> dict[str, Any]:
+    return {"name": name, "machine": machine, "key": text, "declared": declared}
+
+
+A, B = reported("yard-head", "id-1", key("a")), reported("yard-gpu-0", "id-2", key("b"))
+KNOWN = {
+    "yard-head": {"machine": "id-1", "key": key("a")},
+    "yard-gpu-0": {"machine": "id-2", "key": key("b")},
+}
+
+
+def test_stores_the_first_keys() -> None:
+    assert merged_keys({}, [A, B], []) == KNOWN
+    assert merged_keys(KNOWN, [A, B], []) == KNOWN
+
+
+def test_removes_keys_of_removed_machines() -> None:
+    assert merged_keys(KNOWN, [A], []) == {"yard-head": KNOWN["yard-head"]}
+
+
+def test_keeps_the_key_of_a_machine_that_reports_none() -> None:
+    assert merged_keys(KNOWN, [A, reported("yard-gpu-0", "id-2", "")], []) == KNOWN
+
+
+def test_stores_the_key_of_a_replaced_machine() -> None:
+    new = merged_keys(KNOWN, [A, reported("yard-gpu-0", "id-3", key("c"))], [])
+    assert new["yard-gpu-0"] == {"machine": "id-3", "key": key("c")}
+
+
+def test_refuses_a_changed_key() -> None:
+    with pytest.raises(PlatformError, match=f"yard-gpu-0: .* has changed .*{ACCEPT}=yard-gpu-0"):
+        merged_keys(KNOWN, [A, reported("yard-gpu-0", "id-2", key("c"))], [])
+
+
+def test_accepts_a_changed_key_of_a_listed_host() -> None:
+    changed = [A, reported("yard-gpu-0", "id-2", key("c"))]
+    assert merged_keys(KNOWN, changed, ["yard-gpu-0"])["yard-gpu-0"]["key"] == key("c")
+    with pytest.raises(PlatformError):
+        merged_keys(KNOWN, changed, ["yard-head"])
+
+
+def test_a_declared_key_replaces_the_stored_key() -> None:
+    changed = [A, reported("yard-gpu-0", "id-2", key("c"), declared=True)]
+    assert merged_keys(KNOWN, changed, [])["yard-gpu-0"]["key"] == key("c")
+
+
+def test_names_all_machines_without_a_key() -> None:
+    offers = [reported("yard-head", "id-1", ""), reported("yard-gpu-0", "id-3", "")]
+    with pytest.raises(PlatformError, match="no SSH host key is known for yard-head, yard-gpu-0") as refused:
+        merged_keys({**KNOWN, "yard-head": {"machine": "id-0", "key": key("a")}}, offers, [])
+    assert "Fix: " in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{key('c')}\n@cert-authority * {key('d')}",
+        f"{key('c')}\n",
+        "ssh-ed25519 AAAAshort",
+        f"@cert-authority {key('c')}",
+        "offline",
+        f"ssh-ed25519  {key('c')}",
+    ],
+)
+def test_refuses_malformed_keys(text: str) -> None:
+    with pytest.raises(PlatformError, match="yard-gpu-0: the SSH host key is not one line"):
+        merged_keys({}, [A, reported("yard-gpu-0", "id-2", text)], [])
+
+
+def test_removes_comments() -> None:
+    assert merged_keys({}, [reported("yard-head", "id-1", f"{key('a')} root@host")], [])["yard-head"]["key"] == key("a")
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+def test_accepts_keys_generated_by_openssh(kind: str, tmp_path: Path) -> None:
+    bits = {"rsa": ["-b", "2048"]}.get(kind, [])
+    made = ["ssh-keygen", "-q", "-t", kind, *bits, "-N", "", "-C", "", "-f", str(tmp_path / "key")]
+    subprocess.run(made, check=True)
+    assert HOST_KEY.fullmatch((tmp_path / "key.pub").read_text().strip())
+
+
+def test_resource_changes_only_if_stored_keys_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "tracebacklimit", 1000, raising=False)
+    provider, inputs = _Provider(), {"cluster": "yard", "offers": [A, B], "accepted": []}
+    outs = provider.create({**inputs, "known": None}).outs
+    assert outs is not None
+    assert outs["known"] == KNOWN
+    silent = {**inputs, "offers": [A, reported("yard-gpu-0", "id-2", "")], "known": None}
+    assert provider.diff("id", outs, silent).changes is False
+    fewer = {**inputs, "offers": [A], "known": None}
+    assert provider.diff("id", outs, fewer).changes is True
+    updated = provider.update("id", outs, fewer).outs
+    assert updated is not None
+    assert list(updated["known"]) == ["yard-head"]
+    # A changed key causes an update, and the update reports the change. An error in `diff` would abort a preview.
+    attack = {**inputs, "offers": [reported("yard-head", "id-1", key("x")), B], "known": None}
+    assert provider.diff("id", outs, attack).changes is True
+    with pytest.raises(PlatformError, match="yard-head"):
+        provider.update("id", outs, attack)

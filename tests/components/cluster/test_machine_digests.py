@@ -1,0 +1,92 @@
+"""Changes to machine digests after edits to a stack file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.cluster.machine_digests import changed_hosts, machine_digests
+from components.stackfile.read import read_stack
+from tests.components.platforms.recording import stack_text
+from tests.stack_texts import STACKS
+
+
+def digests(folder: Path, stack: str, **edits: Any) -> dict[str, str]:
+    file = folder / "stack.yaml"
+    file.write_text(stack_text(stack, **edits))
+    return machine_digests(read_stack(file).plan)
+
+
+def changed(folder: Path, stack: str, **edits: Any) -> tuple[str, ...]:
+    """Return the names of the machines whose digests change, without the cluster name prefix."""
+    before = digests(folder, stack)
+    found = changed_hosts(before, digests(folder, stack, **edits))
+    return tuple(name.partition("-")[2] for name in found)
+
+
+@pytest.mark.parametrize("file", STACKS, ids=lambda file: file.name)
+def test_each_host_has_a_digest(file: Path) -> None:
+    stack = read_stack(file)
+    assert list(machine_digests(stack.plan)) == [host.name for host in stack.plan.hosts]
+
+
+def test_adding_workers_changes_no_digest(tmp_path: Path) -> None:
+    assert changed(tmp_path, "local", nodes__gpu__count=3) == ()
+
+
+def test_removing_workers_changes_the_last_ones(tmp_path: Path) -> None:
+    assert changed(tmp_path, "local", nodes__gpu__count=1) == ("gpu-1",)
+
+
+def test_machine_type_changes_only_its_group(tmp_path: Path) -> None:
+    assert changed(tmp_path, "local", nodes__gpu__machine="vm-gpu2-large") == ("gpu-0", "gpu-1")
+    assert changed(tmp_path, "local", head__machine="vm-gpu2-large") == ("head",)
+
+
+@pytest.mark.parametrize(
+    ("stack", "edits"),
+    [
+        ("local", {"scheduler": "none"}),
+        ("local", {"name": "other"}),
+        ("local", {"network__cidr": "10.78.0.0/20"}),
+        ("local", {"platform__ssh_port_base": 23000}),
+        ("azure-a100", {"platform__image_version": "24.04.2026072901"}),
+        ("azure-a100", {"platform__boot_disk_gib": 300}),
+        ("gcp-a2", {"platform__boot_disk_gib": 300}),
+    ],
+)
+def test_common_settings_change_all_digests(tmp_path: Path, stack: str, edits: dict[str, Any]) -> None:
+    assert len(changed(tmp_path, stack, **edits)) == len(digests(tmp_path, stack))
+
+
+@pytest.mark.parametrize(
+    ("stack", "edits"),
+    [
+        ("local", {"limits": {"max_usd_per_hour": 5}}),
+        ("azure-a100", {"platform__protect_storage": False}),
+        ("azure-a100", {"storage__shared__size_gib": 8192}),
+        ("gcp-a2", {"platform__iap_port": 22201}),
+    ],
+)
+def test_other_settings_change_no_digest(tmp_path: Path, stack: str, edits: dict[str, Any]) -> None:
+    assert changed(tmp_path, stack, **edits) == ()
+
+
+def test_golden_image_changes_all_digests(tmp_path: Path) -> None:
+    file = tmp_path / "stack.yaml"
+    file.write_text(stack_text("local"))
+    plan = read_stack(file).plan
+    before, after = (machine_digests(plan, image) for image in ("one", "two"))
+    assert changed_hosts(before, after) == tuple(before)
+
+
+def test_existing_hosts_keep_their_digests(tmp_path: Path) -> None:
+    assert changed(tmp_path, "lambda-a6000", scheduler="none", containers="docker") == ()
+
+
+@pytest.mark.parametrize("file", STACKS, ids=lambda file: file.name)
+def test_beside_machines_names_existing_fields(file: Path) -> None:
+    platform = type(read_stack(file).plan.platform)
+    assert platform.beside_machines <= set(platform.model_fields)

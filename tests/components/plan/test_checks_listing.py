@@ -1,0 +1,50 @@
+"""`yard checks` and `yard schema`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from components.plan.checks.base import Check
+from components.plan.checks.common import DRAFT_CHECKS, PLAN_CHECKS
+from components.platforms import PLATFORMS
+from components.platforms.registry import platform_facts
+from yard.cli import app
+
+CHECKS: list[Check[Any]] = [
+    *DRAFT_CHECKS,
+    *PLAN_CHECKS,
+    *(check for name in PLATFORMS for check in platform_facts(name).checks),
+]
+
+
+def test_check_ids_are_unique() -> None:
+    assert len({check.id for check in CHECKS}) == len(CHECKS)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
+def test_each_check_has_a_rule_and_fixes(check: object) -> None:
+    [found] = [known for known in CHECKS if known is check]
+    assert found.rule.endswith(".")
+    assert found.fixes
+    assert all(found.fixes)
+
+
+def test_checks_command_lists_all_checks() -> None:
+    runner = CliRunner()
+    rows = json.loads(runner.invoke(app, ["checks", "--json"]).stdout)
+    assert [row["id"] for row in rows] == [check.id for check in CHECKS]
+    assert sorted(rows[0]) == ["fixes", "id", "level", "platform", "rule"]
+    assert {row["platform"] for row in rows} == {"all", *PLATFORMS}
+    shown = runner.invoke(app, ["checks"]).stdout
+    assert all(row["id"] in shown for row in rows)
+
+
+def test_schema_is_the_same_with_json_option() -> None:
+    runner = CliRunner()
+    assert json.loads(runner.invoke(app, ["schema"]).stdout) == json.loads(
+        runner.invoke(app, ["schema", "--json"]).stdout
+    )

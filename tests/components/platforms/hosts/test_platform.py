@@ -1,0 +1,159 @@
+"""Resources that HostsPlatform declares."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pulumi.runtime import rpc
+
+from components.node.user_data import AccessKeys
+from components.platforms.hosts.scripts import (
+    SharedFolder,
+    bring_up_script,
+    lease_script,
+    peers,
+    reach_script,
+    survey_script,
+)
+from components.stackfile.read import read_stack
+from tests.components.platforms.recording import ROOT, Build, Built
+
+# Importing the SDK causes a warning about one of its own resources.
+pytestmark = pytest.mark.filterwarnings("ignore:This resource is deprecated:DeprecationWarning")
+
+COMMAND = "remote:Command"
+SHARED = SharedFolder(path="/raid/trainyard", gib=1200)
+KEYS = AccessKeys("ssh-ed25519 AAAAadmin admin@cluster", "ssh-ed25519 AAAAcluster cluster@cluster")
+
+
+def command(built: Built, host: str, what: str) -> dict[str, Any]:
+    return built.one(COMMAND, f"c-{host}-{what}")
+
+
+def connection(built: Built, host: str, what: str = "lease") -> dict[str, Any]:
+    """Return the connection of a command. The connection is a Pulumi secret, because it can contain a key."""
+    secret = command(built, host, what)["connection"]
+    assert secret[rpc._special_sig_key] == rpc._special_secret_sig
+    found: dict[str, Any] = secret["value"]
+    return found
+
+
+COMMANDS = ("survey", "reach", "lease", "files")
+
+
+def test_each_host_has_four_commands(build: Build) -> None:
+    built = build("lambda-a6000")
+    names = {f"c-{host}-{what}" for host in ("lambda-1", "lambda-2") for what in COMMANDS}
+    assert set(built.all(COMMAND)) == names
+    assert {typ for typ, _, _ in built.resources} == {"trainyard:index:HostsPlatform", "command:remote:Command"}
+
+
+def test_only_the_lease_has_a_delete_command(build: Build) -> None:
+    built = build("lambda-a6000")
+    assert "give-back" in command(built, "lambda-2", "lease")["delete"]
+    assert "triggers" not in command(built, "lambda-2", "lease")
+    for what in ("survey", "reach", "files"):
+        assert "delete" not in command(built, "lambda-2", what)
+    lease, identity = command(built, "lambda-2", "files")["triggers"]
+    assert lease == "output of c-lambda-2-lease\n"
+    assert "TRAINYARD_NODE=lambda-2\n" in identity
+
+
+def test_every_connection_has_a_host_key_and_a_short_timeout(build: Build) -> None:
+    built = build("baremetal-h100")
+    for made in (connection(built, host, what) for host in ("login", "h100-1") for what in COMMANDS):
+        assert made["hostKey"].startswith("ssh-ed25519 ")
+        assert made["dialErrorLimit"] * made["perDialTimeout"] <= 60
+    inside, login = connection(built, "h100-1"), connection(built, "login")
+    assert inside["host"] == "10.40.0.11"
+    assert (inside["proxy"]["host"], inside["proxy"]["hostKey"]) == (login["host"], login["hostKey"])
+
+
+def test_workers_behind_a_jump_host_use_the_head(build: Build) -> None:
+    hosts = {host["name"]: host for host in build("baremetal-h100").hosts}
+    assert {name: host["through_head"] for name, host in hosts.items()} == {
+        "login": False,
+        "h100-1": True,
+        "h100-2": True,
+    }
+    assert hosts["h100-1"]["machine_id"] == "output of c-h100-1-files\n"
+
+
+def test_the_key_file_is_read_and_optional(build: Build, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("the private key\n")
+    key.chmod(0o600)
+    assert connection(build("lambda-a6000", platform__key=str(key)), "lambda-1")["privateKey"] == "the private key\n"
+    assert "privateKey" not in connection(build("lambda-a6000"), "lambda-1")
+
+
+@pytest.fixture(scope="module")
+def scripts() -> dict[str, str]:
+    """Return all scripts for a head and for a worker."""
+    plan = read_stack(ROOT / "stacks" / "Pulumi.baremetal-h100.yaml").plan
+    return {
+        f"{what} of {host.name}": script
+        for host in plan.hosts[:2]
+        for what, script in (
+            ("survey", survey_script(plan, host, "eth0", SHARED)),
+            ("reach", reach_script(plan, host)),
+            ("lease", lease_script(plan, host, KEYS, keep_files=True, shared=SHARED)),
+            ("files", bring_up_script(plan, host)),
+        )
+    }
+
+
+def test_all_scripts_have_valid_syntax(scripts: dict[str, str]) -> None:
+    for name, script in scripts.items():
+        done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{name}: {done.stderr}"
+
+
+def test_an_incomplete_script_runs_no_command(scripts: dict[str, str], tmp_path: Path) -> None:
+    for name, script in scripts.items():
+        half = script[: len(script) // 2].replace("{\n", f"{{\ntouch {tmp_path}/ran\n", 1)
+        assert subprocess.run(["bash", "-s"], input=half, capture_output=True, text=True, check=False).returncode, name
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_head_can_run_commands_on_a_worker(scripts: dict[str, str]) -> None:
+    assert 'restrict,from="10.40.0.4" ssh-ed25519 AAAAcluster' in scripts["lease of h100-1"]
+    assert "AAAAcluster" not in scripts["lease of login"]
+    # The hand-over contains the job user's key, so a rotation does not change the lease.
+    assert not [name for name, script in scripts.items() if "PLAN_JOB_KEYS" in script]
+
+
+def test_peers_are_the_head_and_the_next_four_hosts() -> None:
+    plan = read_stack(ROOT / "stacks" / "Pulumi.baremetal-h100.yaml").plan
+    head, *_ = plan.hosts
+    workers = tuple(replace(plan.workers[0], name=f"n{index}") for index in range(1, 9))
+    made = replace(plan, head=replace(head, name="n0"), workers=workers)
+    tested = {host.name: [peer.name for peer in peers(made, host)] for host in made.hosts}
+    assert tested["n0"] == ["n1", "n2", "n3", "n4"]
+    assert tested["n3"] == ["n0", "n4", "n5", "n6", "n7"]
+    assert tested["n7"] == ["n8", "n0", "n1", "n2"]
+
+
+def test_only_the_head_has_the_shared_folder(build: Build) -> None:
+    built = build("lambda-a6000", storage__shared={"kind": "head_nfs", "path": "/raid/t", "size_gib": 1200})
+    assert "TRAINYARD_SHARED_FOLDER=/raid/t\n" in built.storage("lambda-1")
+    assert "TRAINYARD_SHARED_FOLDER=\n" in built.storage("lambda-2")
+    survey = str(command(built, "lambda-1", "survey")["stdin"])
+    assert "PLAN_SHARED_FOLDER=/raid/t\nPLAN_SHARED_GIB=1200\n" in survey
+
+
+def test_free_space_is_required_only_if_size_gib_is_set(build: Build) -> None:
+    survey = str(command(build("lambda-a6000"), "lambda-1", "survey")["stdin"])
+    assert "PLAN_SHARED_FOLDER=''\nPLAN_SHARED_GIB=0\n" in survey
+
+
+def test_rdma_devices_are_in_the_survey_and_on_the_node(build: Build) -> None:
+    devices = [f"mlx5_{index}" for index in (0, 3, 4, 5, 6, 9, 10, 11)]
+    built = build("baremetal-h100", platform__rdma_devices=devices)
+    assert f"PLAN_RDMA_DEVICES={','.join(devices)}\n" in str(command(built, "h100-1", "survey")["stdin"])
+    assert f"TRAINYARD_RDMA_DEVICES={','.join(devices)}\n" in str(command(built, "h100-1", "files")["stdin"])
+    assert "PLAN_RDMA_DEVICES=''\n" in str(command(built, "login", "survey")["stdin"])

@@ -1,0 +1,64 @@
+"""Stacks on one platform with the real engine and a simulated cloud."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.components.platforms.recording import stack_text
+from tests.offline.cloud.stack import ROOT, TestStack
+
+_PROGRAM = """
+import sys
+from pathlib import Path
+
+sys.path.insert(0, {root!r})
+
+from components.node.user_data import Birth
+from components.platforms.base import PlatformArgs, rolled_hosts
+from components.stackfile.read import read_stack
+from {module} import {kind}
+
+
+def user_data(shared):
+    known = pulumi.Output.from_input(shared)
+    return known.apply(
+        lambda files: lambda host: Birth(
+            user_data=f"{word} {{host.name}}", identity=f"{identity} {{host.name}} {{files.source}} {{files.disk}}"
+        )
+    )
+
+
+stack = read_stack(Path("stack.yaml"))
+key = pulumi.Output.from_input("ssh-ed25519 AAAAadmin admin@cluster")
+args = PlatformArgs(plan=stack.plan, user_data=user_data, admin_key=key, cluster_key=key, rolled=rolled_hosts())
+platform = {kind}("c", args)
+pulumi.export("keys", pulumi.Output.all(*(host.host_key for host in platform.hosts)))
+"""
+
+
+class PlatformStack(TestStack):
+    """A stack that creates the machines of an edited stack file."""
+
+    __test__ = False
+    module: str
+    """Module of the platform's class."""
+    kind: str
+
+    def put(self, stack: str, word: str = "first", identity: str = "one", **edits: Any) -> None:
+        """Set the stack file, and the first words of all user-data and identities."""
+        (self.folder / "stack.yaml").write_text(stack_text(stack, **edits))
+        program = _PROGRAM.format(root=str(ROOT), module=self.module, kind=self.kind, word=word, identity=identity)
+        self.write(program)
+
+
+def platform_stack(folder: Path, module: str, kind: str) -> PlatformStack:
+    """Return an empty stack on a platform. Skips the test if the Pulumi CLI is missing."""
+    if not (shutil.which("pulumi") or (ROOT / ".trainyard" / "bin" / "pulumi").exists()):
+        pytest.skip("the Pulumi CLI is missing (make setup)")
+    stack = PlatformStack(folder)
+    stack.module, stack.kind = module, kind
+    return stack

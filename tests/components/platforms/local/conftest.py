@@ -1,0 +1,112 @@
+"""A fake QEMU, a fake switch and a fake golden image, with real processes and files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import run
+from textwrap import dedent
+
+import pytest
+
+from components.platforms.local.image import GoldenImage, image_id
+from components.platforms.local.paths import socket_folder
+from components.platforms.local.process import end, started_under
+
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFakeFakeFakeFakeFakeFakeFakeFakeFakeFakeFak"
+
+# Like QEMU with -daemonize: the program returns when the process in the background has written its pidfile.
+_QEMU = """
+    import os, pathlib, sys, time
+    arguments = sys.argv[1:]
+    value = lambda option: arguments[arguments.index(option) + 1]
+    if os.fork():
+        while not pathlib.Path(value("-pidfile")).exists():
+            time.sleep(0.01)
+        sys.exit(0)
+    os.setsid()
+    pathlib.Path(value("-pidfile")).write_text(f"{os.getpid()}\\n")
+    sys.stdout = sys.stderr = open(os.devnull, "w")
+    for handle in (0, 1, 2):
+        os.dup2(os.open(os.devnull, os.O_RDWR), handle)
+    console = next(part for part in value("-chardev").split(",") if part.startswith("path="))[5:]
+    with open(console, "a") as log:
+        log.write(open(os.environ["FAKE_CONSOLE"]).read())
+    if not os.environ.get("FAKE_DIES"):
+        time.sleep(600)
+"""
+_SWITCH = """
+    import os, pathlib, sys, time
+    arguments = sys.argv[1:]
+    value = lambda option: arguments[arguments.index(option) + 1]
+    if os.fork():
+        sys.exit(0)
+    os.setsid()
+    for handle in (0, 1, 2):
+        os.dup2(os.open(os.devnull, os.O_RDWR), handle)
+    pathlib.Path(value("-s")).mkdir(exist_ok=True)
+    pathlib.Path(value("-p")).write_text(f"{os.getpid()}\\n")
+    time.sleep(600)
+"""
+
+Executable = Callable[[str, str], Path]
+
+
+@pytest.fixture(autouse=True)
+def _tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restore sys.tracebacklimit after the test, because a provider that fails sets it."""
+    monkeypatch.setattr(sys, "tracebacklimit", 1000, raising=False)
+
+
+@pytest.fixture
+def executable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Executable:
+    """Return a function that creates a Python program in the first folder on PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+
+    def make(name: str, program: str) -> Path:
+        path = folder / name
+        path.write_text(f"#!{sys.executable} -IS\n{dedent(program)}")
+        path.chmod(0o755)
+        return path
+
+    return make
+
+
+@pytest.fixture
+def console(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """File with the console output for the next fake guest. By default, it contains the last lines of the boot log."""
+    path = tmp_path / "console"
+    path.write_text(f"booting\r\n[   12.3] trainyard-hostkey: {HOST_KEY}\r\n")
+    monkeypatch.setenv("FAKE_CONSOLE", str(path))
+    return path
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GoldenImage:
+    """The image of this checkout in a cache, with an empty disk and an empty kernel."""
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "cache" / "images" / image_id()
+    folder.mkdir(parents=True)
+    run(["qemu-img", "create", "-q", "-f", "qcow2", str(folder / "gold.qcow2"), "1M"], check=True)
+    (folder / "vmlinux").write_bytes(b"\x7fELF")
+    (folder / "manifest.json").write_text("{}")
+    return GoldenImage(folder)
+
+
+@pytest.fixture
+def stack_run(tmp_path: Path, image: GoldenImage, console: Path, executable: Executable) -> Iterator[Path]:
+    """A run folder. QEMU and the switch are fakes whose processes end with the test."""
+    executable("qemu-system-x86_64", _QEMU)
+    executable("vde_switch", _SWITCH)
+    folder = tmp_path / "run" / "stack"
+    yield folder
+    for pid in started_under(folder):
+        end(pid)
+    sockets = socket_folder(folder)
+    for leftover in sockets.rglob("*") if sockets.exists() else ():
+        leftover.rmdir()
+    if sockets.exists():
+        sockets.rmdir()

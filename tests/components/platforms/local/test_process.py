@@ -1,0 +1,99 @@
+"""Tests for processes that are identified by their pidfile."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from components.platforms.local.process import end, find, set_niceness, started_under, wait_gone
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Return a function that starts a process with the given arguments. A stubborn process ignores SIGTERM."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(*arguments: str, stubborn: bool = False) -> subprocess.Popen[bytes]:
+        ignore = "signal.signal(signal.SIGTERM, signal.SIG_IGN);" if stubborn else ""
+        program = f"import signal, time; {ignore} print(1, flush=True); time.sleep(600)"
+        process = subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def test_a_process_is_found_by_its_pidfile(tmp_path: Path, start: Start) -> None:
+    pidfile = tmp_path / "qemu.pid"
+    process = start("-pidfile", str(pidfile))
+    assert find(pidfile) is None
+    pidfile.write_text(str(process.pid))
+    assert find(pidfile) == process.pid
+
+
+@pytest.mark.parametrize("content", ["", "no number", "999999999", "another process"])
+def test_a_stale_pidfile_finds_no_process(tmp_path: Path, content: str) -> None:
+    pidfile = tmp_path / "qemu.pid"
+    pidfile.write_text(str(os.getpid()) if content == "another process" else content)
+    assert find(pidfile) is None
+
+
+def test_processes_are_found_by_the_folder_of_their_pidfile(tmp_path: Path, start: Start) -> None:
+    ours, theirs = tmp_path / "a", tmp_path / "ab"
+    process = start("-p", str(ours / "switch.pid"))
+    start("-p", str(theirs / "switch.pid"))
+    assert started_under(ours) == [process.pid]
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_end_ends_the_process(tmp_path: Path, start: Start, stubborn: bool) -> None:
+    process = start("-pidfile", str(tmp_path / "qemu.pid"), stubborn=stubborn)
+    end(process.pid, seconds=0.3)
+    assert process.wait(2) != 0
+
+
+def test_a_process_without_a_pidfile_is_not_ended(start: Start) -> None:
+    process = start("-x", "/somewhere")
+    end(process.pid, seconds=0.2)
+    assert process.poll() is None
+
+
+def test_wait_gone_ends_with_the_process_or_the_timeout(tmp_path: Path, start: Start) -> None:
+    process = start("-pidfile", str(tmp_path / "qemu.pid"))
+    begin = time.monotonic()
+    assert not wait_gone(process.pid, 0.1)
+    process.kill()
+    assert wait_gone(process.pid, 5)
+    assert time.monotonic() - begin < 4
+
+
+def test_set_niceness_changes_the_session() -> None:
+    grouped = Path("/proc/sys/kernel/sched_autogroup_enabled")
+    if not grouped.exists() or grouped.read_text().strip() != "1":
+        pytest.skip("this kernel does not group processes by session")
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        set_niceness(other.pid, 3)
+        said = Path(f"/proc/{other.pid}/autogroup").read_text()
+        other.kill()
+    assert said.split()[-2:] == ["nice", "3"]
+
+
+def test_set_niceness_ignores_an_ended_process() -> None:
+    with subprocess.Popen(["true"]) as other:
+        other.wait()
+    set_niceness(other.pid, 3)

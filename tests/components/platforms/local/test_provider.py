@@ -1,0 +1,274 @@
+"""Tests for the dynamic providers, with a fake QEMU process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.platforms.local.image import GoldenImage, image_id
+from components.platforms.local.machine import Machine, make_data_disk
+from components.platforms.local.paths import socket_folder
+from components.platforms.local.process import started_under, wait_gone
+from components.platforms.local.provider import (
+    VM_REPLACED_BY,
+    VM_RESTARTED_BY,
+    DiskProvider,
+    SwitchProvider,
+    VmProvider,
+)
+from components.platforms.local.sweep import sweep_run
+from tests.components.platforms.local.conftest import HOST_KEY, Executable
+from yard.contract.errors import PlatformError
+
+pytestmark = pytest.mark.engine
+
+Props = dict[str, Any]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def inputs(stack_run: Path) -> Props:
+    """Inputs for a machine with a running switch."""
+    SwitchProvider().create({"folder": str(stack_run)})
+    return {
+        "host": "yard-head",
+        "folder": str(stack_run),
+        "image": image_id(),
+        "memory_mib": 1024,
+        "vcpus": 1,
+        "private_ip": "10.77.0.4/20",
+        "ssh_port": free_port(),
+        "accelerator": "tcg",
+        "niceness": 0,
+        "user_data": "#cloud-config\n",
+        "identity": "one",
+        "is_rolled": False,
+        "switch_starts": 1,
+        "data_disk": "",
+    }
+
+
+@pytest.fixture
+def created(inputs: Props) -> Props:
+    """State of a new machine."""
+    outs = VmProvider().create(inputs).outs
+    assert outs is not None
+    return outs
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    assert wait_gone(pid, 5)
+
+
+def test_create_starts_a_machine_and_returns_its_host_key(created: Props, stack_run: Path) -> None:
+    assert created["host_key"] == HOST_KEY
+    assert created["boots"] == 1
+    assert created["running"] is True
+    assert created["address"] == "127.0.0.1"
+    assert created["accelerated_by"] == "tcg"
+    assert created["pid"] == Machine(run=stack_run, name="yard-head").pid
+    arguments = Path(f"/proc/{created['pid']}/cmdline").read_text().split("\0")
+    assert f"user,id=ext,hostfwd=tcp:127.0.0.1:{created['ssh_port']}-:22" in arguments
+
+
+def test_a_running_machine_has_no_changes(created: Props, inputs: Props) -> None:
+    assert VmProvider().diff("id", VmProvider().read("id", created).outs or {}, inputs).changes is False
+
+
+def test_dead_machine_is_restarted_with_its_disk(created: Props, inputs: Props) -> None:
+    disk = Path(inputs["folder"]) / "yard-head" / "disk.qcow2"
+    before = disk.stat().st_ino
+    kill(created["pid"])
+    seen = VmProvider().read("id", created)
+    assert seen.id == "id"
+    assert seen.outs is not None
+    assert seen.outs["running"] is False
+    diff = VmProvider().diff("id", seen.outs, inputs)
+    assert (diff.changes, diff.replaces) == (True, [])
+    again = VmProvider().update("id", seen.outs, inputs).outs or {}
+    assert (again["boots"], again["machine_id"]) == (2, created["machine_id"])
+    assert again["pid"] != created["pid"]
+    assert disk.stat().st_ino == before
+
+
+@pytest.mark.parametrize("vanished", ["disk", "image"])
+def test_a_machine_without_its_disk_is_gone(created: Props, image: GoldenImage, vanished: str) -> None:
+    lost = image.folder / "manifest.json" if vanished == "image" else Path(created["folder"], "yard-head/disk.qcow2")
+    lost.unlink()
+    assert VmProvider().read("id", created).id == ""
+
+
+@pytest.mark.parametrize("key", VM_REPLACED_BY)
+def test_changes_of_replaced_inputs_replace_a_machine(created: Props, inputs: Props, key: str) -> None:
+    diff = VmProvider().diff("id", created, {**inputs, key: "changed"})
+    assert (diff.changes, diff.replaces, diff.delete_before_replace) == (True, [key], True)
+
+
+@pytest.mark.parametrize("key", VM_RESTARTED_BY)
+def test_changes_of_restarted_inputs_restart_a_machine(created: Props, inputs: Props, key: str) -> None:
+    diff = VmProvider().diff("id", created, {**inputs, key: "changed"})
+    assert (diff.changes, diff.replaces) == (True, [])
+
+
+def test_every_input_is_either_replaced_or_restarted(inputs: Props) -> None:
+    assert sorted(inputs) == sorted((*VM_REPLACED_BY, *VM_RESTARTED_BY, "user_data", "is_rolled"))
+
+
+def test_changed_user_data_replaces_only_rolled_machines(created: Props, inputs: Props) -> None:
+    news = {**inputs, "user_data": "other"}
+    assert VmProvider().diff("id", created, news).changes is False
+    assert VmProvider().diff("id", created, {**news, "is_rolled": True}).replaces == ["user_data"]
+    # The next `up`, without the variable.
+    assert VmProvider().diff("id", {**created, "is_rolled": True}, inputs).changes is False
+
+
+def test_restart_keeps_the_user_data_of_the_seed_disk(created: Props, inputs: Props) -> None:
+    news = {**inputs, "user_data": "other", "niceness": 3}
+    outs = VmProvider().update("id", created, news).outs
+    assert outs is not None
+    assert outs["user_data"] == inputs["user_data"]
+
+
+def test_create_replaces_an_earlier_machine_with_its_name(created: Props, inputs: Props) -> None:
+    again = VmProvider().create(inputs).outs or {}
+    assert again["machine_id"] != created["machine_id"]
+    assert started_under(Path(inputs["folder"], "yard-head")) == [again["pid"]]
+
+
+def test_delete_removes_all_files_and_can_be_repeated(created: Props, inputs: Props) -> None:
+    for _ in range(2):
+        VmProvider().delete("id", created)
+        assert not Path(inputs["folder"], "yard-head").exists()
+        assert started_under(Path(inputs["folder"], "yard-head")) == []
+
+
+def test_delete_of_the_switch_ends_machines_without_state(created: Props, inputs: Props) -> None:
+    run = Path(inputs["folder"])
+    for _ in range(2):
+        SwitchProvider().delete("id", {"folder": str(run)})
+        assert started_under(run) == []
+        assert not run.exists()
+        assert not socket_folder(run).exists()
+
+
+def test_a_sweep_finds_machines_without_a_pidfile(created: Props, inputs: Props) -> None:
+    run = Path(inputs["folder"])
+    (run / "yard-head" / "qemu.pid").unlink()
+    assert sweep_run(run) == 2
+    assert started_under(run) == []
+
+
+def test_a_port_in_use_fails_before_the_start(inputs: Props) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", inputs["ssh_port"]))
+        other.listen()
+        with pytest.raises(PlatformError, match=rf"port {inputs['ssh_port']} .* is in use .*ssh_port_base"):
+            VmProvider().create(inputs)
+    assert started_under(Path(inputs["folder"], "yard-head")) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("out of luck\n", "stopped while it was booting"),
+        ("Kernel panic - not syncing: VFS " * 3 + "\n", "has a kernel panic"),
+        ("trainyard-hostkey: ssh-ed25519 AAAAhalf", "stopped while it was booting"),
+        ("\x1b[2J\x1b[H menu\n", "stopped while it was booting"),
+    ],
+)
+def test_a_failed_boot_prints_the_console_and_is_ended(
+    inputs: Props, console: Path, monkeypatch: pytest.MonkeyPatch, said: str, reason: str
+) -> None:
+    console.write_text(said)
+    monkeypatch.setenv("FAKE_DIES", "1" if "stopped" in reason else "")
+    with pytest.raises(PlatformError) as caught:
+        VmProvider().create(inputs)
+    assert reason in str(caught.value)
+    assert said.strip().replace("\x1b", r"\x1b") in str(caught.value)
+    assert started_under(Path(inputs["folder"], "yard-head")) == []
+
+
+def test_a_single_kernel_panic_does_not_fail_the_boot(created: Props, inputs: Props) -> None:
+    machine = Machine(run=Path(inputs["folder"]), name="yard-head")
+    since = machine.console_size()
+    with machine.console.open("a") as log:
+        log.write("Kernel panic - not syncing: Fatal exception\ntrainyard-hostkey: ssh-ed25519 AAAAagain\n")
+    assert machine.wait_host_key(since, seconds=5) == "ssh-ed25519 AAAAagain"
+
+
+def test_repeated_kernel_panics_fail_the_boot(created: Props, inputs: Props) -> None:
+    machine = Machine(run=Path(inputs["folder"]), name="yard-head")
+    since = machine.console_size()
+    for more, reason in ((2, "no host key in time"), (1, "has a kernel panic")):
+        with machine.console.open("a") as log:
+            log.write("Kernel panic - not syncing: Fatal exception\n" * more)
+        with pytest.raises(PlatformError, match=reason):
+            machine.wait_host_key(since, seconds=0.1)
+
+
+def test_a_slow_boot_fails_after_the_timeout(inputs: Props, created: Props) -> None:
+    machine = Machine(run=Path(inputs["folder"]), name="yard-head")
+    with pytest.raises(PlatformError, match="no host key in time"):
+        machine.wait_host_key(since=machine.console_size(), seconds=0.1)
+
+
+def test_the_error_of_qemu_is_reported(inputs: Props, executable: Executable) -> None:
+    executable("qemu-system-x86_64", "import sys; sys.exit('qemu: out of memory')")
+    with pytest.raises(PlatformError, match="yard-head: QEMU did not start: qemu: out of memory"):
+        VmProvider().create(inputs)
+
+
+def test_a_dead_switch_is_started_again_and_counted(stack_run: Path) -> None:
+    provider, folder = SwitchProvider(), {"folder": str(stack_run)}
+    outs = provider.create(folder).outs or {}
+    assert provider.diff("id", outs, folder).changes is False
+    kill(outs["pid"])
+    seen = provider.read("id", outs).outs or {}
+    assert seen["running"] is False
+    assert provider.diff("id", seen, folder).changes is True
+    again = provider.update("id", seen, folder).outs or {}
+    assert (again["starts"], again["running"]) == (2, True)
+    assert started_under(stack_run) == [again["pid"]]
+
+
+def test_a_switch_without_its_folder_is_gone(stack_run: Path) -> None:
+    assert SwitchProvider().read("id", {"folder": str(stack_run)}).id == ""
+
+
+def test_sockets_are_private_and_have_short_paths(stack_run: Path) -> None:
+    SwitchProvider().create({"folder": str(stack_run)})
+    sockets = socket_folder(stack_run)
+    assert sockets.stat().st_mode & 0o077 == 0
+    longest = socket_folder(Path("/very" * 40)) / "switch" / f"{'n' * 36}.qmp"
+    assert len(str(longest)) < 100
+
+
+def test_only_a_created_data_disk_has_a_new_id(tmp_path: Path) -> None:
+    provider, path = DiskProvider(), tmp_path / "disks" / "c-head.qcow2"
+    made = provider.create({"path": str(path), "gib": 16, "disk_id": None})
+    assert made.outs is not None
+    assert path.stat().st_size < 1 << 20, "an empty disk takes space"
+    assert not provider.diff(made.id, made.outs, {"path": str(path), "gib": 16}).changes
+    assert provider.read(made.id, made.outs).outs == made.outs
+    assert provider.diff(made.id, made.outs, {"path": str(path), "gib": 32}).replaces == ["gib"]
+    provider.delete(made.id, made.outs)
+    assert provider.read(made.id, made.outs).id == ""
+    assert provider.create({"path": str(path), "gib": 16}).outs["disk_id"] != made.outs["disk_id"]  # type: ignore[index]
+
+
+def test_the_removal_of_a_machine_keeps_its_data_disk(tmp_path: Path) -> None:
+    disk = tmp_path / "disks" / "c-head.qcow2"
+    make_data_disk(disk, 1)
+    Machine(run=tmp_path, name="c-head").remove()
+    assert disk.exists()

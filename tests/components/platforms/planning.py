@@ -1,0 +1,23 @@
+"""Plans for edited stack files, without the checks that `read_stack` runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from components.catalog import images, machines
+from components.plan.checks.base import Planned
+from components.plan.plan import plan_cluster
+from components.stackfile.spec import ClusterSpec
+from tests.components.platforms.recording import stack_text
+
+Edits = dict[str, Any]
+"""Edits to a stack (see `stack_text`)."""
+
+
+def planned(stack: str, edits: Edits) -> Planned:
+    """Return the plan for an edited stack. The plan can violate checks."""
+    document = yaml.safe_load(stack_text(stack, **edits))
+    spec = ClusterSpec.model_validate(document["config"]["trainyard:cluster"])
+    return Planned(plan=plan_cluster(spec, machines(spec.platform.provider), images()[spec.platform.image]))

@@ -1,0 +1,116 @@
+"""Changed user-data of existing machines, with the real engine and simulated clouds."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.components.platforms.living import PlatformStack, platform_stack
+from yard.contract.machines import ROLL
+
+pytestmark = pytest.mark.engine
+
+
+def _azure(inputs: Any) -> str:
+    return gzip.decompress(base64.b64decode(inputs["osProfile"]["customData"])).decode()
+
+
+def _gcp(inputs: Any) -> str:
+    return str(inputs["metadata"]["user-data"])
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """A simulated cloud. `other`: edits of the stack file that replace the workers."""
+
+    stack: str
+    module: str
+    kind: str
+    read: Callable[[Any], str]
+    workers: tuple[str, str]
+    edits: dict[str, Any]
+    other: dict[str, Any]
+
+
+CLOUDS = {
+    "azure": Cloud(
+        stack="azure-a100",
+        module="components.platforms.azure.platform",
+        kind="AzurePlatform",
+        read=_azure,
+        workers=("opt-gpu-0", "opt-gpu-1"),
+        edits={"limits": {}, "platform__protect_storage": False},
+        other={"platform__boot_disk_gib": 512},
+    ),
+    "gcp": Cloud(
+        stack="gcp-a3-mega",
+        module="components.platforms.gcp.platform",
+        kind="GcpPlatform",
+        read=_gcp,
+        workers=("mega-gpu-0", "mega-gpu-1"),
+        edits={"limits": {}, "platform__protect_storage": False},
+        other={"platform__custom_image": "projects/p/global/images/own"},
+    ),
+}
+
+
+class Births:
+    """A stack whose machines exist, with user-data that begins with "first"."""
+
+    def __init__(self, cloud: Cloud, folder: Path) -> None:
+        self.cloud = cloud
+        self.stack: PlatformStack = platform_stack(folder, cloud.module, cloud.kind)
+        self.up("first")
+
+    def up(self, word: str, *arguments: str, **edits: Any) -> str:
+        """Run `pulumi up` with user-data that begins with this word. Return the output."""
+        self.stack.put(self.cloud.stack, word=word, **self.cloud.edits, **edits)
+        done = self.stack.up(*arguments)
+        assert done.code == 0, done.text
+        return done.text
+
+    def words(self) -> list[str]:
+        """Return the first word of each worker's user-data."""
+        return [self.cloud.read(self.stack.record(name).inputs).split()[0] for name in self.cloud.workers]
+
+
+@pytest.fixture(params=sorted(CLOUDS))
+def births(request: pytest.FixtureRequest, tmp_path: Path) -> Births:
+    """A stack of each cloud. Skips the test without the Pulumi CLI."""
+    return Births(CLOUDS[request.param], tmp_path)
+
+
+def test_changed_user_data_reaches_only_new_machines(births: Births) -> None:
+    again = births.up("second")
+    assert "unchanged" in again
+    assert "to replace" not in again
+    assert births.words() == ["first", "first"]
+
+    # A rolled machine gets the new user-data, and the others stay.
+    births.stack.environment[ROLL] = births.cloud.workers[1]
+    births.up("second")
+    assert births.words() == ["first", "second"]
+
+    # The next `up` without the variable changes nothing.
+    del births.stack.environment[ROLL]
+    assert "replaced" not in births.up("second")
+    assert births.words() == ["first", "second"]
+
+    # A machine that is replaced for another reason gets the new user-data too.
+    births.up("third", **births.cloud.other)
+    assert births.words() == ["third", "third"]
+
+    # Another identity replaces the machines.
+    births.up("fourth", identity="two", **births.cloud.other)
+    assert births.words() == ["fourth", "fourth"]
+
+
+def test_a_targeted_replacement_gets_the_new_user_data(births: Births) -> None:
+    births.up("second", "--replace", births.stack.record(births.cloud.workers[0]).urn)
+    assert births.words() == ["second", "first"]

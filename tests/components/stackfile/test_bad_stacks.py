@@ -1,0 +1,49 @@
+"""Each file under bad_stacks/ is refused with exactly the problems in its first lines.
+
+The format of a line is `# expect: <path> | <part of the message>`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from components.stackfile.read import parse_stack
+from yard.contract.errors import StackFileError
+
+FOLDER = Path(__file__).parents[2] / "bad_stacks"
+FILES = sorted(FOLDER.glob("*.yaml"))
+_MARK = "# expect: "
+PLANTED = "hunter2"
+"""A value in the files that could be a secret. Messages must not contain it."""
+
+
+def expected(text: str) -> list[tuple[str, str]]:
+    """Return the expected problems as (path, part of the message)."""
+    lines = (line.removeprefix(_MARK) for line in text.splitlines() if line.startswith(_MARK))
+    return [(path.strip(), words.strip()) for path, _, words in (line.partition(" | ") for line in lines)]
+
+
+def test_there_are_at_least_40_files() -> None:
+    assert len(FILES) >= 40
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_bad_stack_is_refused(file: Path) -> None:
+    text = file.read_text()
+    problems_expected = expected(text)
+    assert problems_expected, "the file expects no problem"
+    with pytest.raises(StackFileError) as caught:
+        parse_stack(text, "stacks/Pulumi.bad.yaml", lambda _: 24 * 1024)
+    problems = caught.value.problems
+    assert sorted(problem.path for problem in problems) == sorted(path for path, _ in problems_expected)
+    for path, words in problems_expected:
+        assert words, f"no message is expected for {path}"
+        lines = [problem.line("f") for problem in problems if problem.path == path]
+        assert any(words in line for line in lines), f"'{words}' is not in {lines}"
+    assert PLANTED not in str(caught.value)
+    for line in str(caught.value).splitlines()[1:]:
+        assert line.startswith("  stacks/Pulumi.bad.yaml:")
+        assert ": " in line
+        assert ". Fix: " in line

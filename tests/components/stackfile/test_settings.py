@@ -1,0 +1,92 @@
+"""Pulumi's configuration results in the same plan and the same problems as the stack file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pulumi
+import pytest
+import yaml
+from pulumi.runtime.config import set_all_config
+from pulumi.runtime.mocks import MockCallArgs, MockResourceArgs, Mocks, set_mocks
+from pulumi.runtime.settings import ROOT
+
+from components.stackfile.read import parse_config, read_stack
+from components.stackfile.settings import load_settings
+from yard.contract.errors import StackFileError
+
+STACK = Path(__file__).parents[3] / "stacks" / "Pulumi.local.yaml"
+BAD = Path(__file__).parents[2] / "bad_stacks"
+# One file for each kind of error that Pulumi itself does not report.
+ACCEPTED_BY_PULUMI = [
+    "everything-at-once",
+    "cluster-text",
+    "cluster-key-missing",
+    "stray-key",
+    "count-beyond-the-block",
+]
+
+
+class NoResources(Mocks):
+    """Mocks that fail if a resource is created or a function is called."""
+
+    def new_resource(self, args: MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
+        raise AssertionError(f"{args.typ} was created")
+
+    def call(self, args: MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
+        raise AssertionError(f"{args.token} was called")
+
+
+@pytest.fixture(autouse=True)
+def _stack() -> Iterator[None]:
+    # The SDK does not create a root resource if one exists, so no unfinished tasks remain.
+    ROOT.set(object())  # type: ignore[arg-type]
+    set_mocks(NoResources(), project="trainyard", stack="test")
+    yield
+    ROOT.set(None)
+    set_all_config({}, [])
+
+
+def configure(config: dict[str, Any], secret: list[str] | None = None) -> None:
+    """Set Pulumi's configuration as the engine does: sections as JSON, other values as text."""
+    set_all_config(
+        {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}, secret or []
+    )
+
+
+def test_loads_the_local_stack() -> None:
+    configure(yaml.safe_load(STACK.read_text())["config"])
+    settings, read = load_settings(), read_stack(STACK)
+    assert settings.plan == read.plan
+    assert settings.file == "stacks/Pulumi.test.yaml"
+
+
+@pytest.mark.parametrize("name", ACCEPTED_BY_PULUMI)
+def test_reports_the_same_problems_as_the_file(name: str) -> None:
+    config = yaml.safe_load((BAD / f"{name}.yaml").read_text())["config"]
+    configure(config)
+    with pytest.raises(StackFileError) as direct:
+        parse_config(config, "stacks/Pulumi.test.yaml")
+    with pytest.raises(pulumi.RunError) as through:
+        load_settings()
+    assert str(through.value) == str(direct.value)
+
+
+def test_refuses_an_encrypted_section() -> None:
+    configure(yaml.safe_load(STACK.read_text())["config"], secret=["trainyard:cluster"])
+    with pytest.raises(pulumi.RunError, match="must not contain a secret"):
+        load_settings()
+
+
+def test_logs_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr(pulumi.log, "warn", warnings.append)
+    config = yaml.safe_load(STACK.read_text())["config"]
+    config["trainyard:cluster"]["head"]["machine"] = "vm-gpu2"
+    configure(config)
+    load_settings()
+    assert len(warnings) == 1
+    assert warnings[0].startswith("stacks/Pulumi.test.yaml:cluster.head.machine: ")

@@ -1,0 +1,136 @@
+"""Every file, heading and list named in the documentation exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from components.platforms import PLATFORMS
+from tests.conftest import ROOT
+from yard.cli import app
+from yard.doctor.checks import CHECKS
+from yard.job.launcher import LAUNCHERS
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "cloud-init" / "README.md"])
+TOP = {path.name for path in ROOT.iterdir()} - {".git", ".trainyard", ".venv"}
+STAGES = ROOT / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
+LONGEST = {"SECURITY.md": 150, "CHANGELOG.md": 30}
+"""Lines."""
+
+
+def page_name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub generates them."""
+    headings = re.findall(r"(?m)^#+ (.+)$", page.read_text())
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def paths_in(text: str) -> set[str]:
+    """Return the repository paths in backticks, with `<name>` in a path replaced by `*`."""
+    quoted = {re.sub(r"<[a-z]+>", "*", word) for word in re.findall(r"`([^`\s]+)`", text)}
+    return {word.rstrip("/") for word in quoted if word.split("/")[0] in TOP and "NAME" not in word}
+
+
+def test_tests_named_in_the_design_exist() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "design.md").read_text()))
+    code = "".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
+    assert named
+    assert [name for name in sorted(named) if f"def {name}(" not in code] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_named_paths_exist(page: Path) -> None:
+    assert [path for path in sorted(paths_in(page.read_text())) if not list(ROOT.glob(path))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_linked_pages_and_headings_exist(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?://)([^)#]*)(?:#([^)]+))?\)", page.read_text())
+    for link, anchor in links:
+        target = (page.parent / link).resolve() if link else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), f"{link}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_named_make_targets_exist(page: Path) -> None:
+    targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
+    assert set(re.findall(r"`make ([a-z-]+)`", page.read_text())) <= targets
+
+
+@pytest.mark.parametrize(("page", "lines"), LONGEST.items())
+def test_page_is_short(page: str, lines: int) -> None:
+    assert len((ROOT / page).read_text().splitlines()) <= lines
+
+
+def test_security_page_names_files() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    assert len(paths_in(text)) > 20
+    # A path that begins with a different folder is a path on a node.
+    relative = {word for word in re.findall(r"`([^`\s/]+/[^`\s]+)`", text)}
+    assert relative - paths_in(text) == set()
+
+
+def first_column(page: str, heading: str) -> list[str]:
+    """Return the first cell of each row in the first table after a heading on a page."""
+    section = (ROOT / page).read_text().partition(heading)[2]
+    table = re.search(r"(?m)^\| ?-+.*\n((?:\|.*\n)+)", section)
+    assert table, f"{page} has no table after {heading}"
+    return [line.split("|")[1].strip().strip("`") for line in table[1].splitlines()]
+
+
+def test_every_platform_has_a_page() -> None:
+    pages = {page.stem for page in ROOT.glob("docs/platforms/*.md")}
+    assert set(PLATFORMS) <= pages
+
+
+def test_every_launcher_is_listed() -> None:
+    assert sorted(first_column("docs/jobs.md", "## The launch matrix")) == sorted(LAUNCHERS)
+
+
+def test_every_stage_is_listed() -> None:
+    assert first_column("cloud-init/README.md", "\n| stage |") == sorted(path.name for path in STAGES.iterdir())
+
+
+def test_every_doctor_check_is_listed() -> None:
+    listed = [name for cell in first_column("docs/jobs-tools.md", "`yard doctor`") for name in cell.split(", ")]
+    assert sorted(listed) == sorted(CHECKS)
+
+
+def test_every_command_is_in_the_readme() -> None:
+    cells = " ".join(first_column("README.md", "## yard"))
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    assert [name for name in commands if not re.search(rf"\b{name}\b", cells)] == []
+
+
+ELSEWHERE = (
+    "problems in",
+    "; nothing was changed",
+    "cluster.platform.",
+    "running 60-munge",
+    "sinfo -R",
+    "Connection refused",
+    "Permission denied",
+    "the stack is currently locked",
+    "Low socket*core*thread count",
+    "PENDING (BeginTime)",
+    "use_libuv was requested",
+)
+"""Messages from other programs, and messages that the code computes."""
+
+
+def test_messages_of_troubleshooting_are_current() -> None:
+    files = [file for name in ("components", "yard", "cloud-init", "offline") for file in (ROOT / name).rglob("*")]
+    texts = [file.read_text(errors="ignore") for file in files if file.is_file() and file.suffix != ".pyc"]
+    # Joins adjacent string literals of a message.
+    code = "".join(re.sub(r'"\n *f?"', "", text) for text in texts)
+    rows = (ROOT / "docs" / "troubleshooting.md").read_text().splitlines()
+    messages = re.findall(r"`([^`]+)`", "".join(row.split("|")[1] for row in rows if row.startswith("| ")))
+    parts = [part.strip() for message in messages for part in re.split(r"\.\.\.|<\w+>", message)]
+    assert [part for part in parts if part not in code and not part.startswith(ELSEWHERE)] == []

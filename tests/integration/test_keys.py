@@ -1,0 +1,118 @@
+"""Rotation of the job user's key and the munge key while a job runs on two nodes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.project import Project, wait_until
+from tests.integration.survivors import finish, job_file, submit, wait_saved
+
+pytestmark = pytest.mark.integration
+
+HEAD, FIRST, SECOND = "it-head", "it-gpu-0", "it-gpu-1"
+USER, ADMIN = "id_ed25519", "id_ed25519_admin"
+MUNGE_KEY = "sudo cat /etc/munge/munge.key | sha256sum"
+WAITING = """\
+echo 1 >"$CHECKPOINT_DIR/rank-$RANK"
+until [[ -e $CHECKPOINT_DIR/stop ]]; do sleep 1; done
+echo "rank $RANK ends"
+"""
+
+
+def files(cluster: Project) -> Path:
+    """Return the folder that contains yard's SSH files for the stack."""
+    return cluster.folder / ".trainyard" / "ssh" / "local"
+
+
+def opens(cluster: Project, key: Path, user: str, node: str = HEAD) -> bool:
+    """Return whether a login as `user` with this private key succeeds. Connections to workers go through the head
+    node."""
+    folder = files(cluster)
+    nodes = json.loads((folder / "outputs.json").read_text())["cluster"]["nodes"]
+    address = {row["name"]: row["private_ip"] for row in nodes}.get(node)
+    way = ("-p", "23100") if node == HEAD else ("-o", f"ProxyCommand=ssh -F {folder / 'config'} -W {address}:22 {HEAD}")
+    done = subprocess.run(
+        ["ssh", "-F", "/dev/null", "-i", str(key), "-o", "IdentitiesOnly=yes", "-o", "BatchMode=yes",
+         "-o", "StrictHostKeyChecking=yes", "-o", f"UserKnownHostsFile={folder / 'known_hosts'}",
+         "-o", f"HostKeyAlias={node}", "-o", "ConnectTimeout=60", *way, f"{user}@127.0.0.1", "true"],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0 or "Permission denied" in done.stderr, done.stderr
+    return done.returncode == 0
+
+
+def rotate(cluster: Project, name: str) -> None:
+    """Rotate a key with `pulumi up --replace`. Check that no machine is restarted."""
+    before = {node: cluster.pid(node) for node in (HEAD, FIRST, SECOND)}
+    urn = f"urn:pulumi:local::trainyard::trainyard:index:Cluster$pulumi-python:dynamic:Resource::it-{name}"
+    cluster.stack("up", "--replace", urn, timeout=600)
+    assert {node: cluster.pid(node) for node in before} == before
+    cluster.stack("preview", "--expect-no-changes")
+
+
+@pytest.fixture(scope="module")
+def job(cluster: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """A job that runs on both nodes until the file `stop` exists. It is cancelled after the tests."""
+    found = submit(cluster, job_file(tmp_path_factory.mktemp("job"), "waiting", nodes=2, run=WAITING))
+    wait_saved(cluster, HEAD, found, ranks=2)
+    yield found
+    cluster.yard("cancel", str(found["id"]), check=False)
+    wait_until("idle nodes", 120, lambda: cluster.on(HEAD, "sinfo -h -t idle -o %D").strip() == "2")
+
+
+def state(cluster: Project, job: dict[str, Any]) -> str:
+    return str({row["id"]: row["state"] for row in cluster.yard_json("ps")}[job["id"]])
+
+
+def test_each_key_is_valid_for_one_user_only(cluster: Project) -> None:
+    cluster.yard("refresh")
+    user, admin = files(cluster) / USER, files(cluster) / ADMIN
+    for node in (HEAD, FIRST):
+        assert opens(cluster, user, "trainer", node)
+        assert not opens(cluster, user, "ops", node)
+        assert opens(cluster, admin, "ops", node)
+        assert not opens(cluster, admin, "trainer", node)
+
+
+def test_old_user_key_is_refused_and_the_job_continues(cluster: Project, job: dict[str, Any], tmp_path: Path) -> None:
+    user, admin = files(cluster) / USER, files(cluster) / ADMIN
+    old = tmp_path / "old"
+    old.write_text(user.read_text())
+    old.chmod(0o600)
+    # Older versions of Trainyard added this line to the file.
+    public = subprocess.run(["ssh-keygen", "-y", "-f", admin], capture_output=True, text=True, check=True).stdout
+    line = " ".join([*public.split()[:2], "admin@it"])
+    cluster.yard("ssh", HEAD, "--", f"echo '{line}' >>~/.ssh/authorized_keys")
+    assert opens(cluster, admin, "trainer")
+    rotate(cluster, "user-key")
+    assert state(cluster, job) == "RUNNING"
+    assert user.read_text() != old.read_text()
+    for node in (HEAD, FIRST):
+        assert opens(cluster, user, "trainer", node)
+        assert not opens(cluster, old, "trainer", node)
+        assert not opens(cluster, user, "ops", node)
+        assert not opens(cluster, admin, "trainer", node)
+
+
+@pytest.mark.full
+def test_job_continues_after_rotation_of_the_munge_key(cluster: Project, job: dict[str, Any]) -> None:
+    before = cluster.on(HEAD, MUNGE_KEY)
+    rotate(cluster, "munge-key")
+    keys = {cluster.on(node, MUNGE_KEY) for node in (HEAD, FIRST, SECOND)}
+    assert len(keys) == 1
+    assert before not in keys
+    assert state(cluster, job) == "RUNNING"
+    cluster.yard("ssh", HEAD, "--", f"touch {job['run_dir']}/checkpoints/stop")
+    output = finish(cluster, job, 300)
+    assert "rank 0 ends" in output
+    assert "rank 1 ends" in output
+    assert cluster.on(HEAD, f"sudo grep -c ' start ' {job['run_dir']}/events").strip() == "1"
+    wait_until("idle nodes", 120, lambda: cluster.on(HEAD, "sinfo -h -t idle -o %D").strip() == "2")
+    after = submit(cluster, "hello")
+    assert cluster.yard("logs", str(after["id"]), "-f", timeout=300).code == 0

@@ -1,0 +1,192 @@
+"""The check for running jobs, with the real engine and a fake `ssh`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.offline.cloud.stack import ROOT, TestStack
+from yard.contract.outputs import Cluster, Node, dumped, read_head
+
+pytestmark = pytest.mark.engine
+
+_PROGRAM = """
+import sys
+sys.path.insert(0, {root!r})
+from components.cluster.busy import refuse_to_end_jobs
+from components.platforms.base import MACHINES
+
+class Platform(pulumi.ComponentResource):
+    def __init__(self):
+        key = pulumi.Output.secret("the-private-key")
+        super().__init__("trainyard:index:Any", {name!r}, {{MACHINES: {machines!r}}}, refuse_to_end_jobs(key))
+
+opts = pulumi.ResourceOptions(parent=Platform())
+network = made("gcp:compute/network:Network", "net", opts, autoCreateSubnetworks=False, mtu={mtu})
+pulumi.export("cluster", {cluster!r} if not {broken} else network.id.apply(lambda _: 1 / 0))
+pulumi.export("ssh_private_key", pulumi.Output.secret("the-private-key"))
+"""
+
+_SSH = """#!/usr/bin/env python3
+import json, pathlib, sys
+folder = pathlib.Path(__file__).parent
+with (folder / "calls").open("a") as calls:
+    calls.write(json.dumps(sys.argv) + "\\n")
+answer = json.loads((folder / "answer").read_text())
+print(answer["out"], end="")
+print(answer["err"], end="", file=sys.stderr)
+sys.exit(answer["code"])
+"""
+_HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE0iG0wYxVYt9B5nXGWQqBOFjCkN3sQfYqkUcLSgPq1t"
+_NODE: dict[str, Any] = {"gpus": 1, "gpu_type": "fake", "fabric": "ethernet", "host_key": _HOST_KEY, "group": "gpu"}
+_IDS = {"c-head": "a", "c-gpu-0": "b", "c-gpu-1": "b"}
+_JOB = "7|ada|c-gpu-[0-1]|train\n"
+
+
+def contract(scheduler: str = "slurm") -> dict[str, Any]:
+    """Return the `cluster` output for a head and two workers."""
+    address = {"address": "192.0.2.1", "port": 22, "private_ip": "10.0.0.4"}
+    head = read_head({"name": "c-head", "user": "trainer", "admin_user": "ops", "host_key": _HOST_KEY, **address})
+    nodes = tuple(Node(name=f"c-gpu-{index}", private_ip=f"10.0.1.{index + 4}", **_NODE) for index in range(2))
+    facts: dict[str, Any] = {"env": {}, "thresholds": {}, "usd_per_hour": None}
+    return dumped(Cluster(name="c", provider="any", scheduler=scheduler, head=head, nodes=nodes, **facts))
+
+
+class BusyStack:
+    """A stack with the check for running jobs. `ssh` is a fake program that prints the output set by the test."""
+
+    def __init__(self, stack: TestStack, folder: Path) -> None:
+        self.stack, self._folder = stack, folder
+        folder.mkdir()
+        (folder / "ssh").write_text(_SSH)
+        (folder / "ssh").chmod(0o755)
+        stack.environment["PATH"] = f"{folder}:{stack.environment['PATH']}"
+        del stack.environment["TRAINYARD_OFFLINE_COMMANDS"]
+        self.answers("")
+        self.put()
+
+    def put(
+        self, mtu: int = 1460, name: str = "any", scheduler: str = "slurm", broken: bool = False, **ids: str
+    ) -> None:
+        """Write the program. `mtu` is an input of a resource in the component, and `ids` replaces machine digests."""
+        machines = {**_IDS, **{key.replace("_", "-"): value for key, value in ids.items()}}
+        machines = {key: value for key, value in machines.items() if value}
+        cluster = contract(scheduler)
+        program = _PROGRAM.format(root=str(ROOT), name=name, machines=machines, mtu=mtu, cluster=cluster, broken=broken)
+        self.stack.write(program, raw=True)
+
+    def answers(self, out: str, code: int = 0, err: str = "") -> None:
+        """Set the output and the exit code of `ssh`."""
+        (self._folder / "answer").write_text(json.dumps({"out": out, "code": code, "err": err}))
+
+    @property
+    def calls(self) -> list[list[str]]:
+        """The arguments of each `ssh` call."""
+        file = self._folder / "calls"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    @property
+    def mtu(self) -> int:
+        """The MTU of the network in the simulated cloud."""
+        mtu = self.stack.record("net").inputs["mtu"]
+        assert isinstance(mtu, float)
+        return int(mtu)
+
+
+@pytest.fixture(scope="module")
+def deployed(empty: TestStack, tmp_path_factory: pytest.TempPathFactory) -> TestStack:
+    """A deployed stack that contains the check. Tests use copies of it."""
+    made = BusyStack(TestStack(tmp_path_factory.mktemp("stack"), empty), tmp_path_factory.mktemp("ssh") / "bin")
+    first = made.stack.up()
+    assert first.code == 0, first
+    assert made.calls == []
+    return made.stack
+
+
+@pytest.fixture
+def busy(deployed: TestStack, tmp_path: Path) -> BusyStack:
+    """A copy of the deployed stack for one test."""
+    return BusyStack(TestStack(tmp_path, deployed), tmp_path / "bin")
+
+
+def test_up_refuses_before_anything_changes(busy: BusyStack) -> None:
+    busy.answers(_JOB)
+    busy.put(mtu=1500, c_gpu_1="other")
+    preview = busy.stack.preview()
+    assert preview.code == 0, preview
+    assert "`pulumi up` will refuse this" in preview.text, preview
+    up = busy.stack.up()
+    assert up.code != 0, up
+    assert "this change replaces, restarts or removes c-gpu-1, and running jobs would end" in up.text, up
+    assert "job 7 (train) of ada on c-gpu-[0-1]" in up.text, up
+    assert "Traceback" not in up.text, up
+    assert busy.mtu == 1460
+    assert len(busy.calls) == 2
+    assert "the-private-key" not in str(busy.calls)
+    # A failed check runs again on the next `up`, because the engine keeps the digests from the last successful `up`.
+    assert busy.stack.up().code != 0
+    busy.stack.environment["TRAINYARD_REPLACE_BUSY"] = "yes"
+    assert busy.stack.up().code == 0
+    assert busy.mtu == 1500
+    assert len(busy.calls) == 3
+
+
+def test_idle_machines_are_changed_without_question(busy: BusyStack) -> None:
+    busy.answers("7|ada|c-gpu-0|train\n")
+    busy.put(mtu=1500, c_gpu_1="")
+    up = busy.stack.up()
+    assert up.code == 0, up
+    assert busy.mtu == 1500
+    assert len(busy.calls) == 1
+    # A change to other resources needs no check.
+    busy.put(mtu=1600, c_gpu_1="")
+    assert busy.stack.up().code == 0
+    assert len(busy.calls) == 1
+
+
+def test_a_dead_head_is_replaced_with_a_warning(busy: BusyStack) -> None:
+    busy.answers("", 255, "ssh: connect to host 192.0.2.1 port 22: Connection refused\n")
+    busy.put(mtu=1500, c_head="other")
+    up = busy.stack.up()
+    assert up.code == 0, up
+    assert "cannot check whether running jobs end with this change of c-head: ssh: " in up.text, up
+    assert "Connection refused. `pulumi up` makes the change without this check" in up.text, up
+
+
+def test_destroy_does_not_connect_to_the_head(busy: BusyStack) -> None:
+    busy.answers(_JOB)
+    destroyed = busy.stack.destroy()
+    assert destroyed.code == 0, destroyed
+    assert busy.calls == []
+    busy.put()
+    assert busy.stack.up().code == 0
+    assert busy.calls == []
+
+
+def test_a_failed_up_does_not_end_the_protection(busy: BusyStack) -> None:
+    busy.put(c_gpu_2="new", broken=True)
+    failed = busy.stack.up()
+    assert failed.code != 0
+    assert busy.calls == []
+    busy.answers(_JOB)
+    busy.put(c_gpu_1="other", c_gpu_2="new")
+    refused = busy.stack.up()
+    assert "job 7 (train) of ada" in refused.text, refused
+
+
+def test_another_cluster_name_ends_every_job(busy: BusyStack) -> None:
+    busy.answers(_JOB)
+    busy.put(name="other")
+    refused = busy.stack.up()
+    assert "restarts or removes c-head, c-gpu-0, c-gpu-1," in refused.text, refused
+
+
+def test_without_slurm_the_head_is_not_asked(busy: BusyStack) -> None:
+    busy.put(scheduler="none")
+    assert busy.stack.up().code == 0
+    busy.put(scheduler="none", c_gpu_1="other")
+    assert busy.stack.up().code == 0
+    assert busy.calls == []

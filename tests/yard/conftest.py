@@ -1,0 +1,173 @@
+"""Fixtures for yard tests: clusters, a stack in a temporary folder, and fake programs that record their calls."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import yard.contract.checkout
+import yard.stack.load
+from yard.contract.outputs import Cluster, Head, Node, dumped
+
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFoRtHeTeStSoNlYnOtARealHoStKeYaTaLl00000000"
+
+
+def outputs(gpus: int, gpu_type: str | None, count: int, floor: float | None, pair: float | None = None) -> Cluster:
+    """Return the outputs for a cluster with one group, `gpu`."""
+    return Cluster(
+        name="yard",
+        provider="local",
+        scheduler="slurm",
+        head=Head(
+            name="yard-head",
+            address="127.0.0.1",
+            port=22001,
+            private_ip="10.77.0.4",
+            user="trainer",
+            admin_user="ops",
+            host_key=HOST_KEY,
+        ),
+        nodes=tuple(
+            Node(
+                name=f"yard-gpu-{index}",
+                private_ip=f"10.77.2.{index + 1}",
+                group="gpu",
+                gpus=gpus,
+                gpu_type=gpu_type,
+                fabric="ethernet",
+                host_key=HOST_KEY,
+                # Only the first node has an address. SSH connections to the other nodes go through the head.
+                address="127.0.0.1" if index == 0 else None,
+                port=22002 if index == 0 else 22,
+            )
+            for index in range(count)
+        ),
+        env={"gpu": {"NCCL_IB_DISABLE": "1", "NCCL_IBEXT_DISABLE": "1"}},
+        thresholds={"gpu": floor},
+        pair_thresholds={"gpu": pair},
+        usd_per_hour=None,
+    )
+
+
+@pytest.fixture
+def local_outputs() -> Cluster:
+    """Outputs in the format exported by the stack `local`."""
+    return outputs(2, "fake", 2, None)
+
+
+@pytest.fixture
+def local(local_outputs: Cluster) -> Cluster:
+    """A cluster with two workers that have two fake GPUs each."""
+    return local_outputs
+
+
+@pytest.fixture
+def wide() -> Cluster:
+    """A cluster with four workers that have eight real GPUs each, and with published floors for all-reduce
+    bandwidth."""
+    return outputs(8, "h100", 4, 300.0, 300.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A fake program on PATH that records its calls."""
+
+    folder: Path
+    name: str
+
+    @property
+    def calls(self) -> list[str]:
+        """The arguments of each call, one line per call."""
+        notes = self.folder / f"{self.name}.calls"
+        return notes.read_text().splitlines() if notes.exists() else []
+
+    @property
+    def stdin(self) -> bytes:
+        """The content of stdin in the last call."""
+        return (self.folder / f"{self.name}.stdin").read_bytes()
+
+
+MakeProgram = Callable[[str, str], Program]
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeProgram:
+    """Return a function that creates a fake bash program in the first folder on PATH."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+
+    def make(name: str, body: str) -> Program:
+        path = folder / name
+        note = f'printf "%s\\n" "${{*//$\'\\n\'/ }}" >>"{folder}/{name}.calls"\n'
+        path.write_text(f"#!/usr/bin/env bash\n{note}{body}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return Program(folder=folder, name=name)
+
+    return make
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeStack:
+    """A temporary checkout with a fake pulumi that prints the given outputs."""
+
+    root: Path
+    pulumi: Program
+
+    def export(self, value: dict[str, Any]) -> None:
+        """Change the outputs of the stack."""
+        (self.root / "outputs.json").write_text(json.dumps(value))
+
+    def touch_state(self, text: str) -> None:
+        """Change the state file in Pulumi's file backend, as `pulumi up` does."""
+        state = self.root / "state" / ".pulumi" / "stacks" / "trainyard" / "local.json"
+        state.parent.mkdir(parents=True, exist_ok=True)
+        state.write_text(text)
+
+    @property
+    def folder(self) -> Path:
+        """The folder that contains yard's files for the stack."""
+        return self.root / ".trainyard" / "ssh" / "local"
+
+
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A folder with a short path, because Unix socket paths are limited to 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="yard-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def stack(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: MakeProgram,
+    local_outputs: Cluster,
+    sockets: Path,
+) -> FakeStack:
+    """A deployed stack `local`."""
+    monkeypatch.setattr(yard.contract.checkout, "ROOT", tmp_path)
+    (tmp_path / "Pulumi.yaml").touch()
+    monkeypatch.setattr(yard.stack.load, "SOCKETS", sockets)
+    monkeypatch.delenv("TRAINYARD_STACK", raising=False)
+    (tmp_path / ".trainyard").mkdir()
+    (tmp_path / ".trainyard" / "env.sh").write_text(f'export PULUMI_BACKEND_URL="file://{tmp_path}/state"\n')
+    made = FakeStack(root=tmp_path, pulumi=program("pulumi", f'cat "{tmp_path}/outputs.json"'))
+    made.touch_state("one")
+    made.export(
+        {
+            "cluster": dumped(local_outputs),
+            "user_private_key": "not a key",
+            "admin_private_key": "nor this",
+        }
+    )
+    return made

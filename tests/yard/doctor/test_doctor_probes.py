@@ -1,0 +1,69 @@
+"""The probes in `yard doctor` with recorded output from GPU tools."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from components.catalog import Fabric
+from components.node.parameters import fabric_env
+from components.plan.plan import ClusterPlan
+from yard.doctor.collect import PROBES
+
+
+def run_probe(name: str, *lines: str, fabric_file: Path | None = None) -> list[str]:
+    """Run the bash lines, and then the function that prints a probe's facts. Return its output. `fabric_file` replaces
+    the path to fabric.env."""
+    files = "".join((PROBES / f"{file}.sh").read_text() for file in ("lib", name))
+    if fabric_file is not None:
+        files = files.replace("/etc/trainyard/fabric.env", str(fabric_file))
+    script = "\n".join((files, *lines, f"{name}_facts"))
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_probes_parse_the_output_of_gpu_tools(tmp_path: Path) -> None:
+    smi = r"""
+    nvidia-smi() {
+      if [[ $1 == topo ]]; then
+        printf '\t\033[4mGPU0\tGPU1\tNIC0\tCPU Affinity\033[0m\n'
+        printf 'GPU0\t X \tNV18\tPIX\t0-47\nGPU1\tNV18\t X \tSYS\t0-47\n\nLegend:\n'
+      else
+        printf '0, 0, No\n1, 3, Yes\n'
+      fi
+    }
+    timeout() { shift; "$@"; }
+    dmesg() { echo '[   12.3] NVRM: Xid (PCI:0000:17:00): 79, pid=1'; }
+    """
+    assert run_probe("topology", smi) == ["topology\tGPU0\tX NV18 PIX", "topology\tGPU1\tNV18 X SYS"]
+    faults = ["faults\tgpu\t0\t0\tNo", "faults\tgpu\t1\t3\tYes", "faults\txid\tNVRM: Xid (PCI:0000:17:00): 79, pid=1"]
+    assert run_probe("faults", smi) == faults
+    disks = run_probe("disk", f"shared={tmp_path}/jobs")
+    assert [line.split("\t")[1] for line in disks][-1] == str(tmp_path)
+    assert all(len(line.split("\t")) == 6 for line in disks)
+    (tmp_path / ".nccl.conf").write_text("# words\nNCCL_DEBUG=INFO\nNCCL_IB_HCA=mlx5\n")
+    found = run_probe("settings", f"getent() {{ echo x:x:0:0::{tmp_path}:/bin/bash; }}; job_user=x")
+    assert f"settings\tfile\t{tmp_path}/.nccl.conf\tNCCL_IB_HCA\tmlx5" in found
+
+
+@pytest.mark.parametrize("value", ["Ring,Tree", "a b", "=eth0", "it's; b", "enp6s0:8-21;enp12s0:8-21", "", "$HOME"])
+def test_quoted_settings_are_read_unchanged(value: str, tmp_path: Path, wide_plan: ClusterPlan) -> None:
+    """Values in fabric.env are quoted for the shell. An earlier version of the probe did not remove the backslash
+    before a comma."""
+    host = wide_plan.workers[0]
+    made = Fabric(name="x", source="x", dated="2026-11-22", env={"NCCL_ALGO": value, "NCCL_NET": "gIB"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("components.node.parameters.fabrics", lambda: {host.machine.fabric: made})
+        text = fabric_env(host)
+    file = tmp_path / "fabric.env"
+    file.write_text(text)
+    sourced = ["bash", "-c", 'source "$1"; printf %s "$NCCL_ALGO"', "-", str(file)]
+    assert subprocess.run(sourced, capture_output=True, text=True, check=True).stdout == value
+    found = run_probe("settings", "job_user=x; getent() { echo x:x:0:0::/nowhere:/bin/bash; }", fabric_file=file)
+    assert [line for line in found if line.startswith("settings\tfabric")] == [
+        f"settings\tfabric\tNCCL_ALGO\t{value}",
+        "settings\tfabric\tNCCL_NET\tgIB",
+    ]

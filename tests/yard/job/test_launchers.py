@@ -1,0 +1,121 @@
+"""Every combination of launcher, container runtime and scheduler is either rendered or rejected."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import GOLDEN, CheckGolden
+from yard.contract.outputs import Cluster
+from yard.errors import JobFileError
+from yard.job.container import RUNTIMES
+from yard.job.launcher import LAUNCHERS, Source, Tasks, launcher
+from yard.job.loader import load_job
+from yard.run.submit import prepare
+from yard.script.render import shared_script
+
+SCHEDULERS = ("slurm", "none")
+IMAGE = "nvcr.io/nvidia/pytorch:26.01-py3"
+FOLDER = GOLDEN / "jobs" / "matrix"
+UNREACHABLE = "--exclude=SC2054,SC2153,SC2154,SC2317,SC2329"
+"""Excludes warnings about functions selected by arguments, variables set only in containers, and commas in mounts."""
+LONGEST = 60
+"""Maximum number of lines in a script."""
+
+
+def row(name: str, runtime: str) -> str:
+    """Return a job file for a launcher. `runtime` is '' for a job without a container."""
+    lines = [f"name: {name}", "nodes: 4", f"launcher: {name}", "env: {OMP_NUM_THREADS: 6}", "args: [--x y]"]
+    lines.append("script: train.py" if Source.WORKLOAD not in launcher(name).starts else "workload: train.py")
+    lines.append("workdir: /shared/code")
+    if runtime:
+        lines.append(f"container: {{image: '{IMAGE}', runtime: {runtime}, mounts: ['/data:/data:ro']}}")
+    return "\n".join(lines) + "\n"
+
+
+def script(tmp_path: Path, cluster: Cluster, name: str, runtime: str, scheduler: str) -> str:
+    file = tmp_path / "job.yaml"
+    file.write_text(row(name, runtime))
+    job = load_job(str(file), {}, {}, [])
+    prepared = prepare(job, replace(cluster, scheduler=scheduler))
+    return prepared.files[prepared.script]
+
+
+def fits(name: str, runtime: str, scheduler: str) -> bool:
+    """Return whether a combination is supported. docker needs `scheduler: none`, and pyxis needs Slurm."""
+    schedulers = {"": SCHEDULERS, "pyxis": ("slurm",), "enroot": SCHEDULERS, "docker": ("none",)}
+    chosen = launcher(name)
+    return (
+        scheduler in schedulers[runtime]
+        and not (chosen.needs_slurm and scheduler == "none")
+        and runtime in {"", *chosen.runtimes}
+    )
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("runtime", ["", *RUNTIMES])
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_combination_is_rendered_or_refused(  # noqa: PLR0913, PLR0917  (three axes and three fixtures)
+    name: str, runtime: str, scheduler: str, tmp_path: Path, wide: Cluster, golden: CheckGolden
+) -> None:
+    path = f"jobs/matrix/{scheduler}/{name}{'-' if runtime else ''}{runtime}.sh"
+    if not fits(name, runtime, scheduler):
+        with pytest.raises(JobFileError) as caught:
+            script(tmp_path, wide, name, runtime, scheduler)
+        assert [problem.path for problem in caught.value.problems] in (["launcher"], ["container.runtime"])
+        return
+    text = script(tmp_path, wide, name, runtime, scheduler)
+    assert len(text.splitlines()) <= LONGEST
+    golden(path, text)
+
+
+def test_each_supported_combination_has_a_golden() -> None:
+    rendered = {path.stem for path in FOLDER.rglob("*.sh")}
+    expected = {
+        f"{name}{'-' if runtime else ''}{runtime}"
+        for name in LAUNCHERS
+        for runtime in ("", *RUNTIMES)
+        for scheduler in SCHEDULERS
+        if fits(name, runtime, scheduler)
+    }
+    assert rendered == expected
+    assert set(LAUNCHERS) <= rendered
+    containers = {"torchrun-pyxis", "torchrun-enroot", "torchrun-docker", "srun-pyxis", "deepspeed-pdsh-docker"}
+    assert containers <= rendered
+
+
+@pytest.mark.engine
+def test_shellcheck_accepts_whole_scripts(tmp_path: Path, wide: Cluster) -> None:
+    """Run shellcheck on four scripts that together contain all shell code."""
+    shellcheck = shutil.which("shellcheck")
+    assert shellcheck, "shellcheck is missing; install the development packages"
+    kinds = [
+        ("mpirun", "", "slurm"),
+        ("neox", "docker", "none"),
+        ("torchrun-elastic", "enroot", "none"),
+        ("deepspeed-openmpi", "", "slurm"),
+    ]
+    files = []
+    for name, runtime, scheduler in kinds:
+        file = tmp_path / f"{name}.sh"
+        own = script(tmp_path, wide, name, runtime, scheduler)
+        # shellcheck checks both scripts as one file, because the job's script and yard.sh use each other's variables.
+        shared = shared_script("slurm.sh" if scheduler == "slurm" else "direct.sh")
+        file.write_text(own.replace('source "$RUN_DIR/yard.sh"\n', shared))
+        files.append(str(file))
+    done = subprocess.run(
+        [shellcheck, "--shell=bash", UNREACHABLE, *files], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_slurm_starts_the_tasks_of_the_launcher(name: str, tmp_path: Path, wide: Cluster) -> None:
+    text = script(tmp_path, wide, name, "", "slurm")
+    per_node = 1 if launcher(name).tasks is Tasks.NODE else 8
+    assert f"#SBATCH --ntasks-per-node={per_node}\n" in text
+    assert f"leads={int(launcher(name).tasks is Tasks.FIRST)} " in text

@@ -1,0 +1,114 @@
+"""Recipes: golden files for the full size and the smoke size, and descriptions of requirements."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.conftest import CheckGolden
+from tests.yard.conftest import FakeStack
+from yard.cli import app
+from yard.contract.outputs import Cluster
+from yard.errors import JobFileError
+from yard.job.loader import LoadedJob, has_smoke, load_job, recipe_names
+from yard.job.placement import place
+from yard.script.render import render_script
+
+LONGEST = 60
+"""Maximum number of lines in a script."""
+SMALL = [name for name in recipe_names() if has_smoke(name)]
+
+
+def home(job: LoadedJob, cluster: Cluster, nodes: int = 16) -> Cluster:
+    """Return a cluster that is large enough for all recipes. The cluster's scheduler supports the job's container."""
+    first = cluster.nodes[0]
+    many = tuple(replace(first, name=f"yard-gpu-{index}") for index in range(nodes))
+    docker = job.spec.container is not None and job.spec.container.runtime == "docker"
+    return replace(cluster, nodes=many, scheduler="none" if docker else "slurm")
+
+
+def script_of(job: LoadedJob, cluster: Cluster) -> str:
+    return render_script(job, place(job, cluster))
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_full_size_matches_the_golden(recipe: str, wide: Cluster, golden: CheckGolden) -> None:
+    job = load_job(recipe, {}, {}, [])
+    script = script_of(job, home(job, wide))
+    assert len(script.splitlines()) <= LONGEST
+    golden(f"jobs/recipes/{recipe}.sh", script)
+
+
+@pytest.mark.parametrize("recipe", SMALL)
+def test_smoke_size_fits_the_local_stack(recipe: str, local: Cluster, golden: CheckGolden) -> None:
+    job = load_job(recipe, {}, {}, [], smoke=True)
+    assert place(job, local).tasks_per_node == 1
+    script = script_of(job, local)
+    assert len(script.splitlines()) <= LONGEST
+    golden(f"jobs/recipes/{recipe}-smoke.sh", script)
+    if job.spec.mpi is None:
+        assert place(job, replace(local, scheduler="none")).nodes <= 2
+
+
+@pytest.mark.parametrize("recipe", [name for name in recipe_names() if name not in SMALL])
+def test_missing_smoke_size_is_explained(recipe: str) -> None:
+    job = load_job(recipe, {}, {}, [])
+    if recipe in {"hello", "allreduce", "train-tiny"}:
+        return
+    assert "smoke size" in (job.spec.unverified or "")
+    with pytest.raises(JobFileError, match="no smoke size"):
+        load_job(recipe, {}, {}, [], smoke=True)
+
+
+@pytest.mark.parametrize("smoke", [False, True])
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_workload_accepts_the_arguments(recipe: str, smoke: bool) -> None:
+    if smoke and recipe not in SMALL:
+        return
+    job = load_job(recipe, {}, {}, [], smoke=smoke)
+    if job.workload is not None:
+        assert import_module(f"yard.workloads.{job.workload.stem}").parse(list(job.spec.args)) is not None
+
+
+def test_each_published_run_has_a_recipe() -> None:
+    posts = {
+        "neox-2.7b", "neox-20b", "gpt2-qa-fsdp", "gpt2-qa-ddp", "nccl-allreduce-hostfile", "nccl-allreduce-sbatch",
+        "nccl-allreduce-container", "opt-125m", "opt-175b", "opt-6.7b-zero3", "gcp-deepspeed-docker",
+    }  # fmt: skip
+    assert posts <= set(recipe_names())
+
+
+def test_too_large_model_is_refused_with_its_memory(wide: Cluster, local: Cluster) -> None:
+    job = load_job("opt-175b", {"nodes": 2}, {}, [])
+    with pytest.raises(JobFileError) as caught:
+        place(job, home(job, wide))
+    (problem,) = caught.value.problems
+    assert problem.path == "model"
+    assert "opt-175b with fsdp on 16 h100 of 80 GB needs 198.2 GB per GPU" in problem.rule
+    assert "optimizer" in problem.rule
+    with pytest.raises(JobFileError, match="needs real GPUs"):
+        place(job, local)
+
+
+def test_layout_that_does_not_divide_is_refused(wide: Cluster) -> None:
+    with pytest.raises(JobFileError, match="layout: its memory cannot be computed"):
+        place(load_job("neox-20b", {"nodes": 2}, {}, []), home(load_job("neox-20b", {}, {}, []), wide))
+
+
+def test_recipe_list_contains_requirements(stack: FakeStack) -> None:
+    rows: list[dict[str, Any]] = json.loads(CliRunner().invoke(app, ["recipes", "--json"]).stdout)
+    by_name = {row["name"]: row for row in rows}
+    assert list(by_name) == recipe_names()
+    assert "pdsh" in by_name["neox-2.7b"]["software"]
+    assert by_name["neox-2.7b"]["smoke"] is False
+    assert by_name["opt-125m"]["smoke"] is True
+    text = CliRunner().invoke(app, ["recipes"]).stdout
+    assert all(name in text for name in by_name)
+    printed = CliRunner().invoke(app, ["recipes", "neox-20b"]).stdout
+    assert "never run" in printed
+    assert stack.pulumi.calls == []

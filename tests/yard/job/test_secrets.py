@@ -1,0 +1,108 @@
+"""Job secrets: only the job user can read their values."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.yard.conftest import FakeStack, MakeProgram
+from tests.yard.test_cli import yard
+from yard.contract.outputs import Cluster
+from yard.errors import JobFileError
+from yard.job.launcher import LAUNCHERS, Tasks, launcher
+from yard.job.loader import load_job
+from yard.job.placement import place
+from yard.job.secrets import SECRETS_FILE, secrets_script
+from yard.run.schedulers.runner import Runner
+from yard.run.schedulers.slurm import Slurm
+from yard.run.submit import pack
+from yard.script.render import render_files
+
+VALUE = "hf_'quoted' $HOME \"x\"\nsecond line"
+JOB = "name: fine\nrun: echo here\nsecrets: [HF_TOKEN]\n"
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB)
+    return file
+
+
+def test_bash_restores_any_secret(tmp_path: Path) -> None:
+    file = tmp_path / SECRETS_FILE
+    file.write_text(secrets_script("job.yaml", ("HF_TOKEN",), {"HF_TOKEN": VALUE}))
+    line = f'source {file}; printf %s "$HF_TOKEN"'
+    assert subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout == VALUE
+
+
+def test_one_message_lists_all_missing_secrets() -> None:
+    with pytest.raises(JobFileError) as caught:
+        secrets_script("job.yaml", ("A_KEY", "B_KEY", "C_KEY"), {"B_KEY": VALUE, "C_KEY": ""})
+    assert "A_KEY" in str(caught.value)
+    assert "C_KEY" in str(caught.value)
+    assert "hf_" not in str(caught.value)
+
+
+def test_output_of_a_dry_run_has_no_secret_value(
+    job_file: Path, stack: FakeStack, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", VALUE)
+    program("ssh", "exit 0")
+    for option in ((), ("--json",)):
+        code, out, _ = yard("submit", str(job_file), "--dry-run", *option)
+        assert code == 0
+        assert SECRETS_FILE in out
+        assert "hf_" not in out
+
+
+def test_values_are_sent_on_stdin_only(
+    job_file: Path, stack: FakeStack, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_value")
+    ssh = program("ssh", f'cat >"{stack.root}/programs/ssh.stdin"; echo 12')
+    code, out, err = yard("submit", str(job_file))
+    assert code == 0
+    assert b"export HF_TOKEN=hf_value\n" in ssh.stdin
+    assert "hf_value" not in out + err + "".join(ssh.calls)
+
+
+def test_unset_secret_prevents_submission(
+    job_file: Path, stack: FakeStack, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    ssh = program("ssh", "echo 12")
+    code, _, err = yard("submit", str(job_file))
+    assert code != 0
+    assert "HF_TOKEN is not set" in err
+    assert ssh.calls == []
+
+
+@pytest.mark.parametrize("scheduler", [Slurm(), Runner()], ids=["slurm", "none"])
+def test_other_users_cannot_read_a_job_folder(scheduler: Slurm | Runner, tmp_path: Path, program: MakeProgram) -> None:
+    program("sbatch", "echo 41")
+    program("python3", "echo 41")
+    files = {"job.sbatch": "#\n", SECRETS_FILE: "export A=b\n"}
+    line = scheduler.submit_line(str(tmp_path), "hello-1", 1)
+    subprocess.run(["bash", "-c", line], input=pack("hello-1", files), check=True, capture_output=True)
+    assert stat.S_IMODE((tmp_path / "hello-1").stat().st_mode) == 0o700
+    for name in files:
+        assert stat.S_IMODE((tmp_path / "hello-1" / name).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_each_launcher_hides_secrets_or_refuses_them(name: str, tmp_path: Path, local: Cluster) -> None:
+    chosen = launcher(name)
+    script = "script: train.py\nworkdir: /shared/code\n" if name == "neox" else "workload: train.py\n"
+    file = tmp_path / "job.yaml"
+    file.write_text(f"name: fine\nlauncher: {name}\n{script}secrets: [HF_TOKEN]\n")
+    if chosen.tasks is Tasks.FIRST:
+        with pytest.raises(JobFileError, match="as arguments, which other users can read"):
+            load_job(str(file), {}, {}, [])
+        return
+    loaded = load_job(str(file), {}, {}, [])
+    lines = render_files(loaded, place(loaded, local))["job.sbatch"].splitlines()
+    assert f'  source "$RUN_DIR/{SECRETS_FILE}"' in lines

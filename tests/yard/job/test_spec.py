@@ -1,0 +1,206 @@
+"""Job files: accepted values, and a report of all problems before submission."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.yard.conftest import FakeStack, MakeProgram
+from yard.cli import app
+from yard.errors import JobFileError
+from yard.job.loader import load_job, recipe_names
+from yard.job.rules import parse_seconds
+from yard.job.spec import job_rule, read_spec
+
+GOOD = "name: fine\nrun: echo hello\n"
+
+BAD = {
+    "unknown-key": (GOOD + "node: 2\n", ["node"]),
+    "unknown-key-without-a-similar-one": (GOOD + "zebra: 2\n", ["zebra"]),
+    "no-name": ("run: echo hello\n", ["name"]),
+    "name-in-capitals": ("name: Fine\nrun: echo\n", ["name"]),
+    "name-with-a-slash": ("name: a/b\nrun: echo\n", ["name"]),
+    "name-is-a-number": ("name: 7\nrun: echo\n", ["name"]),
+    "no-program": ("name: fine\n", ["(file)"]),
+    "two-programs": (GOOD + "workload: allreduce.py\n", ["run"]),
+    "missing-workload": ("name: fine\nworkload: nowhere.py\n", ["workload"]),
+    "torchrun-with-run": (GOOD + "launcher: torchrun\n", ["launcher"]),
+    "unknown-launcher": (GOOD + "launcher: mpiexec\n", ["launcher"]),
+    "zero-nodes": (GOOD + "nodes: 0\n", ["nodes"]),
+    "too-many-nodes": (GOOD + "nodes: 10000\n", ["nodes"]),
+    "nodes-as-text": (GOOD + "nodes: two\n", ["nodes"]),
+    "fractional-nodes": (GOOD + "nodes: 1.5\n", ["nodes"]),
+    "nodes-as-a-boolean": (GOOD + "nodes: true\n", ["nodes"]),
+    "nodes-without-a-value": (GOOD + "nodes:\n", ["nodes"]),
+    "negative-gpus": (GOOD + "gpus_per_node: -1\n", ["gpus_per_node"]),
+    "memory-without-a-unit": (GOOD + "memory_per_node: '700'\n", ["memory_per_node"]),
+    "time-in-base-sixty": (GOOD + "time: 1:30:00\n", ["time"]),
+    "time-too-short": (GOOD + "time: 5s\n", ["time"]),
+    "time-in-weeks": (GOOD + "time: 2w\n", ["time"]),
+    "negative-retries": (GOOD + "retries: -1\n", ["retries"]),
+    "checkpoints-in-the-parent": (GOOD + "checkpoint_dir: ../elsewhere\n", ["checkpoint_dir"]),
+    "checkpoints-with-a-space": (GOOD + "checkpoint_dir: my checkpoints\n", ["checkpoint_dir"]),
+    "args-as-text": (GOOD + "args: --steps 20\n", ["args"]),
+    "args-with-a-list": (GOOD + "args: [[1]]\n", ["args[0]"]),
+    "args-with-a-boolean": (GOOD + "args: [--flag, yes]\n", ["args[1]"]),
+    "args-with-an-unknown-variable": (GOOD + "args: [$HOME/x]\n", ["args[0]"]),
+    "env-as-a-list": (GOOD + "env: [A=1]\n", ["env"]),
+    "env-set-by-yard": (GOOD + "env: {MASTER_ADDR: here}\n", ["env.MASTER_ADDR"]),
+    "env-set-by-slurm": (GOOD + "env: {SLURM_PROCID: 0}\n", ["env.SLURM_PROCID"]),
+    "env-with-an-invalid-name": (GOOD + "env: {a-b: 1}\n", ["env.a-b"]),
+    "env-with-a-list": (GOOD + "env: {A: [1]}\n", ["env.A"]),
+    "duplicate-key": (GOOD + "nodes: 1\nnodes: 2\n", ["nodes"]),
+    "duplicate-env-key": (GOOD + "env:\n  A: 1\n  A: 2\n", ["env.A"]),
+    "not-yaml": ("name: [fine\n", ["line 2"]),
+    "tab": ("name: fine\n\trun: echo\n", ["line 2"]),
+    "a-list": ("- name: fine\n", ["(file)"]),
+    "empty": ("", ["(file)"]),
+    "script-and-run": (GOOD + "script: train.py\n", ["run"]),
+    "three-programs": (GOOD + "script: a.py\nworkload: allreduce.py\n", ["run"]),
+    "script-is-not-python": ("name: fine\nscript: train.sh\n", ["script"]),
+    "neox-with-a-workload": ("name: fine\nworkload: train.py\nlauncher: neox\n", ["launcher", "workdir"]),
+    "neox-without-workdir": ("name: fine\nscript: train.py\nlauncher: neox\n", ["workdir"]),
+    "deepspeed-with-run": (GOOD + "launcher: deepspeed-pdsh\n", ["launcher"]),
+    "elastic-with-run": (GOOD + "launcher: torchrun-elastic\nmin_nodes: 1\n", ["launcher"]),
+    "min-nodes-without-elastic": (GOOD + "min_nodes: 1\n", ["min_nodes"]),
+    "min-nodes-above-nodes": (
+        "name: fine\nworkload: train.py\nlauncher: torchrun-elastic\nnodes: 2\nmin_nodes: 3\n",
+        ["min_nodes"],
+    ),
+    "container-as-text": (GOOD + "container: ubuntu\n", ["container"]),
+    "container-without-an-image": (GOOD + "container: {runtime: docker}\n", ["container.image"]),
+    "container-with-an-unknown-runtime": (GOOD + "container: {image: a, runtime: podman}\n", ["container.runtime"]),
+    "image-with-a-space": (GOOD + "container: {image: 'a b', runtime: docker}\n", ["container.image"]),
+    "container-with-a-typo": (GOOD + "container: {image: a, runtime: docker, mount: []}\n", ["container.mount"]),
+    "mounts-as-text": (GOOD + "container: {image: a, runtime: docker, mounts: /a}\n", ["container.mounts"]),
+    "mount-without-a-target": (
+        GOOD + "container: {image: a, runtime: docker, mounts: [/a]}\n",
+        ["container.mounts[0]"],
+    ),
+    "mount-with-a-parent": (
+        GOOD + "container: {image: a, runtime: docker, mounts: ['/a/../b:/c']}\n",
+        ["container.mounts[0]"],
+    ),
+    "mount-with-a-relative-target": (
+        GOOD + "container: {image: a, runtime: docker, mounts: ['/a:b']}\n",
+        ["container.mounts[0]"],
+    ),
+    "mpirun-in-a-container": (
+        GOOD + "launcher: mpirun\ncontainer: {image: a, runtime: enroot}\n",
+        ["container.runtime"],
+    ),
+    "pdsh-in-pyxis": (
+        "name: fine\nworkload: train.py\nlauncher: deepspeed-pdsh\ncontainer: {image: a, runtime: pyxis}\n",
+        ["container.runtime"],
+    ),
+    "files-as-a-list": (GOOD + "files: [a.json]\n", ["files"]),
+    "reserved-file": (GOOD + "files: {job.log: x}\n", ["files.job.log"]),
+    "reserved-log": (GOOD + "files: {rank-1.log: x}\n", ["files.rank-1.log"]),
+    "file-in-a-folder": (GOOD + "files: {a/b: x}\n", ["files.a/b"]),
+    "file-is-not-text": (GOOD + "files: {a.json: {b: 1}}\n", ["files.a.json"]),
+    "file-named-like-the-workload": ("name: fine\nworkload: train.py\nfiles: {train.py: x}\n", ["files.train.py"]),
+    "workdir-in-the-parent": (GOOD + "workdir: ../x\n", ["workdir"]),
+    "empty-setup": (GOOD + "setup: '  '\n", ["setup"]),
+    "heartbeat-too-short": (GOOD + "heartbeat: 2s\n", ["heartbeat"]),
+    "heartbeat-as-a-number": (GOOD + "heartbeat: 30\n", ["heartbeat"]),
+    "chain-without-checkpoints": (GOOD + "chain: 3\n", ["chain"]),
+    "chain-of-zero": (GOOD + "chain: 0\ncheckpoint_dir: c\n", ["chain"]),
+    "unknown-pmi": (GOOD + "mpi: pmi1\n", ["mpi"]),
+    "model-is-a-number": (GOOD + "model: 7\n", ["model"]),
+    "smoke-as-text": (GOOD + "smoke: small\n", ["smoke"]),
+    "smoke-with-a-typo": (GOOD + "smoke: {node: 1}\n", ["smoke.node"]),
+    "many-problems": (
+        "name: Bad Name\nnodes: 0\ntime: soon\nargs: [$WHO, ok, [1]]\nenv: {RANK: 1, x-y: 2}\n"
+        "launcher: torchrun\nrun: a\nnod: 1\ncontainer: {image: ' ', runtime: docker}\nchain: 2\n",
+        [
+            "nod",
+            "name",
+            "nodes",
+            "container.image",
+            "args[0]",
+            "args[2]",
+            "env.RANK",
+            "env.x-y",
+            "time",
+            "launcher",
+            "chain",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_job_file_reports_all_problems(case: str, tmp_path: Path, stack: FakeStack, program: MakeProgram) -> None:
+    text, paths = BAD[case]
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+    ssh = program("ssh", "exit 0")
+    result = CliRunner().invoke(app, ["submit", str(file)])
+    assert result.exit_code == 1
+    reported = [line.strip() for line in result.stderr.splitlines()[1:]]
+    assert [line.removeprefix(f"{file}:").split(": ")[0] for line in reported] == paths
+    assert all(". Fix: " in line and line.endswith(".") for line in reported)
+    plural = "problem" if len(paths) == 1 else "problems"
+    assert result.stderr.startswith(f"yard: {len(paths)} {plural} in {file}; nothing was submitted.")
+    assert ssh.calls == []
+    assert stack.pulumi.calls == []
+
+
+def test_missing_file_and_recipe_have_different_messages(stack: FakeStack, program: MakeProgram) -> None:
+    ssh = program("ssh", "exit 0")
+    for job, words in (("no/such.yaml", "file not found"), ("no-such", "recipe not found")):
+        result = CliRunner().invoke(app, ["submit", job])
+        assert result.exit_code == 1
+        assert words in result.stderr
+        assert all(name in result.stderr for name in recipe_names())
+    assert ssh.calls == []
+
+
+def test_command_line_is_checked_with_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(GOOD + "args: [one]\nenv: {A: 1, B: 2}\n")
+    job = load_job(str(file), {"nodes": 2, "name": "other"}, {"B": "three"}, ["two", "$RUN_DIR"])
+    assert (job.spec.name, job.spec.nodes) == ("other", 2)
+    assert job.spec.env == {"A": "1", "B": "three"}
+    assert job.spec.args == ("one", "two", "$RUN_DIR")
+    with pytest.raises(JobFileError) as caught:
+        load_job(str(file), {"name": "No"}, {"RANK": "1"}, ["$NOBODY"])
+    assert [problem.path for problem in caught.value.problems] == ["name", "args[1]", "env.RANK"]
+
+
+def test_workload_is_found_beside_the_job_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("print(1)\n")
+    file = tmp_path / "job.yaml"
+    file.write_text("name: fine\nworkload: mine.py\n")
+    assert load_job(str(file), {}, {}, []).workload == tmp_path / "mine.py"
+
+
+def test_minimal_job_has_the_defaults() -> None:
+    assert list(job_rule({"name": "fine"})) == []
+    spec = read_spec({"name": "fine"})
+    assert (spec.nodes, spec.launcher, spec.retries, spec.seconds, spec.args) == (1, "srun", 0, 3600, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("30m", 1800), ("2h", 7200), ("3d", 259200), ("02:30:00", 9000), ("1-00:00:01", 86401), ("5", None)],
+)
+def test_durations_are_parsed_to_seconds(text: str, seconds: int | None) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("place", ["absolute", "parent", "link"])
+def test_workload_in_another_folder_is_refused(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "private.py").write_text("key\n")
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "link.py").symlink_to(tmp_path / "private.py")
+    workload = {"absolute": f"{tmp_path}/private.py", "parent": "../private.py", "link": "./link.py"}[place]
+    (folder / "job.yaml").write_text(f"name: fine\nworkload: {workload}\n")
+    with pytest.raises(JobFileError, match="in neither the job file's folder"):
+        load_job(str(folder / "job.yaml"), {}, {}, [])
+    monkeypatch.chdir(tmp_path)
+    assert load_job(str(folder / "job.yaml"), {}, {}, []).workload is not None

@@ -1,0 +1,231 @@
+"""Account quotas with fake CLIs: documented output, failures and missing programs."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from components.catalog import images
+from components.platforms.azure.services import SERVICES
+from components.platforms.gcp.services import required_services
+from tests.yard.conftest import MakeProgram
+from yard.preview.shape import QuotaShape
+from yard.quota.account import CLOUDS, read_account
+from yard.quota.verdict import Usage, judge
+
+AZURE = {"provider": "azure", "region": "eastus"}
+GCP = {"provider": "gcp", "project": "my-project-123456", "zone": "us-central1-f"}
+_, _, IMAGE_SKU, IMAGE_VERSION = str(images()["azure-ubuntu-24.04-hpc"].reference).split(":")
+OFFERED = [{"sku": IMAGE_SKU, "version": IMAGE_VERSION}]
+
+# The output of `az vm list-usage --output json`. Numbers are strings, and -1 means no limit.
+AZ_ANSWER = [
+    {
+        "currentValue": "104",
+        "limit": "300",
+        "localName": "Total Regional vCPUs",
+        "name": {"localizedValue": "Total Regional vCPUs", "value": "cores"},
+    },
+    {
+        "currentValue": "0",
+        "limit": "100",
+        "localName": "Standard NDAMSv4_A100 Family vCPUs",
+        "name": {"localizedValue": "Standard NDAMSv4_A100 Family vCPUs", "value": "standardNDAMSv4_A100Family"},
+    },
+    {"currentValue": 3, "limit": -1, "localName": "Endless", "name": {"localizedValue": "Endless", "value": "endless"}},
+]
+PROJECT_ANSWER = {"kind": "compute#project", "quotas": [{"limit": 8.0, "metric": "GPUS_ALL_REGIONS", "usage": 0.0}]}
+REGION_ANSWER = {"name": "us-central1", "quotas": [{"limit": 16.0, "metric": "NVIDIA_A100_GPUS", "usage": 0.0}]}
+
+
+def need(quota: str, amount: int) -> QuotaShape:
+    return QuotaShape(quota=quota, place="here", amount=amount)
+
+
+HERE = ["us-central1"]
+FAMILY_ANSWER = {
+    "quotaId": "GPUS-PER-GPU-FAMILY-per-project-region",
+    "dimensionsInfos": [
+        {
+            "dimensions": {"gpu_family": "NVIDIA_H200"},
+            "details": {"value": "64"},
+            "applicableLocations": ["us-central1"],
+        },
+        {
+            "dimensions": {"gpu_family": "NVIDIA_H100"},
+            "details": {"value": "8"},
+            "applicableLocations": ["us-central1"],
+        },
+    ],
+}
+"""A QuotaInfo object as documented for the Cloud Quotas API v1."""
+FILESTORE_ANSWER = {"dimensionsInfos": [{"dimensions": {"region": "us-central1"}, "details": {"value": "10240"}}]}
+
+
+def answers(**by_word: object) -> str:
+    """Return the body of a fake CLI. It prints the JSON value for the first key that its arguments contain."""
+    lines = [f"*{word}*) echo '{json.dumps(answer)}';;" for word, answer in by_word.items()]
+    return f'case "$*" in {" ".join(lines)} *) echo "no answer" >&2; exit 1;; esac'
+
+
+def test_azure_quotas_are_matched_without_spaces(program: MakeProgram) -> None:
+    az = program("az", answers(vm=AZ_ANSWER))
+    needs = [need("cores", 200), need("standard NDAMSv4_A100Family", 100), need("endless", 7), need("other", 1)]
+    answer = read_account(AZURE | {"subscription": "0000"}, needs)
+    assert az.calls == ["vm list-usage --location eastus --subscription 0000 --output json"]
+    assert answer.problem is None
+    assert [verdict.short_by for verdict in answer.verdicts] == [4, 0, 0, None]
+    assert (answer.verdicts[0].used, answer.verdicts[0].limit) == (104, 300)
+
+
+def test_azure_lists_addresses_and_netapp_only_if_needed(program: MakeProgram) -> None:
+    used = [{"currentValue": 9, "limit": 10, "name": {"value": "PublicIPAddresses"}}]
+    netapp = [{"name": "eastus/totalTiBsPerSubscription", "current": 25, "default": 25}]
+    program("az", answers(network=used, netappfiles=netapp, vm=AZ_ANSWER))
+    answer = read_account(AZURE, [need("PublicIPAddresses", 2), need("totalTiBsPerSubscription", 4)])
+    assert [verdict.short_by for verdict in answer.verdicts] == [1, 0]
+    assert [verdict.used for verdict in answer.verdicts] == [9, None]
+
+
+def test_a_failed_list_leaves_its_quota_unknown(program: MakeProgram) -> None:
+    program("az", answers(vm=AZ_ANSWER))
+    [verdict] = read_account(AZURE, [need("totalTiBsPerSubscription", 4)]).verdicts
+    assert verdict.short_by is None
+    assert verdict.command == "az netappfiles quota-limit list --location eastus --output json"
+
+
+def test_gcp_quotas_of_project_and_region_are_read(program: MakeProgram) -> None:
+    gcloud = program("gcloud", answers(**{"project-info": PROJECT_ANSWER, "regions": REGION_ANSWER}))
+    needs = [need("NVIDIA_A100_GPUS", 16), need("GPUS_ALL_REGIONS", 16), need("A9_CPUS", 8)]
+    answer = read_account(GCP, needs)
+    assert gcloud.calls == [
+        "compute project-info describe --project my-project-123456 --format json",
+        "compute regions describe us-central1 --project my-project-123456 --format json",
+    ]
+    assert [verdict.short_by for verdict in answer.verdicts] == [0, 8, None]
+    assert answer.verdicts[2].command == "gcloud compute regions describe us-central1 --project my-project-123456"
+
+
+def test_gpu_family_and_filestore_quotas_are_read(program: MakeProgram) -> None:
+    bodies = {"project-info": PROJECT_ANSWER, "regions": REGION_ANSWER}
+    program("gcloud", answers(**bodies, **{"describe?GPUS-": FAMILY_ANSWER, "Enterprise": FILESTORE_ANSWER}))
+    needs = [need("GPUS-PER-GPU-FAMILY{gpu_family=NVIDIA_H100}", 16), need("EnterpriseStorageGibPerRegion", 10240)]
+    needs.append(need("PREEMPTIBLE-GPUS-PER-GPU-FAMILY{gpu_family=NVIDIA_H100}", 16))
+    verdicts = read_account(GCP, needs).verdicts
+    assert [(verdict.limit, verdict.short_by) for verdict in verdicts] == [(8, 8), (10240, 0), (None, None)]
+    assert verdicts[2].command.startswith("gcloud beta quotas info describe PREEMPTIBLE-GPUS-PER-GPU-FAMILY-per-")
+
+
+def test_gcp_reports_disabled_apis_and_missing_types(program: MakeProgram) -> None:
+    enabled = [{"config": {"name": name}} for name in required_services() if name != "file.googleapis.com"]
+    bodies = {"project-info": PROJECT_ANSWER, "regions": REGION_ANSWER, "services": enabled}
+    program("gcloud", answers(**bodies, **{"machine-types": [{"name": "n2-standard-8"}], "images": {}}))
+    notes = read_account(GCP, [need("NVIDIA_A100_GPUS", 16)], ["n2-standard-8", "a2-highgpu-8g"]).notes
+    assert len(notes) == 2
+    assert "run `gcloud services enable file.googleapis.com --project my-project-123456`" in notes[0]
+    assert "us-central1-f does not offer a2-highgpu-8g" in notes[1]
+
+
+SKU = "Standard_ND96isr_H100_v5"
+
+
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ([], "eastus does not offer Standard_ND96isr_H100_v5"),
+        (
+            [{"name": SKU, "restrictions": [{"type": "Location", "reasonCode": "NotAvailableForSubscription"}]}],
+            "may not use Standard_ND96isr_H100_v5 in eastus (NotAvailableForSubscription)",
+        ),
+        (
+            [
+                {
+                    "name": SKU,
+                    "locationInfo": [{"zones": ["1", "2"]}],
+                    "restrictions": [{"type": "Zone", "restrictionInfo": {"zones": ["1"]}, "reasonCode": "x"}],
+                }
+            ],
+            "in zone 1 of eastus, only in ['2']",
+        ),
+        ([{"name": SKU, "locationInfo": [{"zones": ["1"]}], "restrictions": []}], None),
+    ],
+)
+def test_azure_reports_unavailable_vm_sizes(program: MakeProgram, rows: list[object], text: str | None) -> None:
+    providers = [{"namespace": name, "registrationState": "Registered"} for name in SERVICES.values()]
+    program("az", answers(**{"list-skus": rows, "image?list": OFFERED, "provider": providers, "vm": AZ_ANSWER}))
+    notes = read_account(AZURE | {"zone": "1"}, [need("cores", 1)], [SKU]).notes
+    assert [text in note for note in notes if text] == ([True] if text else [])
+    assert len(notes) == (text is not None)
+
+
+def test_azure_reports_unregistered_resource_providers(program: MakeProgram) -> None:
+    program("az", answers(**{"list-skus": [{"name": SKU}], "image?list": OFFERED, "provider": [], "vm": AZ_ANSWER}))
+    notes = read_account(AZURE, [need("cores", 1)], [SKU]).notes
+    assert len(notes) == len(SERVICES)
+    assert any("run `az provider register --namespace Microsoft.NetApp`" in note for note in notes)
+
+
+def test_a_withdrawn_image_is_reported(program: MakeProgram) -> None:
+    providers = [{"namespace": name, "registrationState": "Registered"} for name in SERVICES.values()]
+    bodies = {"list-skus": [{"name": SKU}], "image?list": [], "provider": providers, "vm": AZ_ANSWER}
+    program("az", answers(**bodies))
+    [note] = read_account(AZURE, [need("cores", 1)], [SKU]).notes
+    assert note.startswith("Azure does not offer version ")
+    refusal = '[[ "$*" != *image* ]] || { echo "not found" >&2; exit 3; }; '
+    enabled = [{"config": {"name": name}} for name in required_services()]
+    bodies = {"project-info": PROJECT_ANSWER, "regions": REGION_ANSWER, "services": enabled}
+    machine_types = {"machine-types": [{"name": "n2-standard-8"}]}
+    program("gcloud", refusal + answers(**bodies, **machine_types))
+    [note] = read_account(GCP, [need("NVIDIA_A100_GPUS", 16)], ["n2-standard-8"]).notes
+    assert "the image cannot be read with `gcloud compute images describe " in note
+
+
+def test_quotas_are_kept_if_further_checks_fail(program: MakeProgram) -> None:
+    program("az", answers(vm=AZ_ANSWER))
+    answer = read_account(AZURE, [need("cores", 1)], [SKU])
+    assert answer.verdicts[0].known
+    assert answer.notes[0].startswith("further checks were skipped: az failed: no answer")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (
+            'echo "ERROR: Please run az login to setup account." >&2; exit 1',
+            r"failed: ERROR: Please run .* `az login`",
+        ),
+        ("echo '[{}]'", r"printed an unknown format \(KeyError"),
+        ("echo not json", "printed an unknown format"),
+        ("echo '{}'", None),
+    ],
+)
+def test_a_failed_cli_is_reported_without_an_error(program: MakeProgram, body: str, text: str | None) -> None:
+    program("az", body)
+    answer = read_account(AZURE, [need("cores", 1)])
+    if text is None:
+        assert [verdict.short_by for verdict in answer.verdicts] == [None]
+        return
+    assert answer.verdicts == ()
+    assert answer.problem is not None
+    assert re.search(text, answer.problem)
+
+
+@pytest.mark.parametrize("platform", [AZURE, GCP], ids=lambda platform: platform["provider"])
+def test_a_missing_cli_is_reported(monkeypatch: pytest.MonkeyPatch, platform: dict[str, str]) -> None:
+    monkeypatch.setenv("PATH", "")
+    cloud = CLOUDS[platform["provider"]]
+    problem = read_account(platform, [need("cores", 1)]).problem
+    assert problem is not None
+    assert f"{cloud.PROGRAM} is not on PATH. Fix: install it and run `{cloud.LOGIN}`" in problem
+
+
+def test_a_stack_without_quotas_runs_no_cli(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert read_account({"provider": "local"}, []).problem is None
+
+
+def test_a_used_up_quota_is_short() -> None:
+    [verdict] = judge([need("A_b", 1)], {"a B": Usage(used=4, limit=4)}, "show {}".format)
+    assert (verdict.short_by, verdict.command) == (1, "show A_b")

@@ -1,0 +1,235 @@
+"""`yard roll` with a simulated Slurm and a simulated `pulumi up`."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+import yard.roll.command
+import yard.stack.load
+from tests.yard.conftest import FakeStack
+from yard.contract.outputs import Cluster, dumped
+from yard.errors import StackError
+from yard.roll.command import RollRequest, abandon, record_of, run_roll, show_plan
+from yard.stack.load import load_stack
+from yard.stack.remote import Remote
+
+ONE = RollRequest(group="gpu", max_unavailable=1)
+
+
+@dataclass
+class Site:
+    """A simulation of Slurm and a stack's machines. `jobs` maps each job to its node. `at_poll` is called at each
+    poll."""
+
+    stack: FakeStack
+    cluster: Cluster
+    states: dict[str, tuple[str, str]]
+    jobs: dict[str, str] = field(default_factory=dict)
+    events: list[str] = field(default_factory=list)
+    at_poll: Callable[[], None] = lambda: None
+    elapsed: str = "2:00"
+    up_code: int = 0
+    interrupted_after: bool = False
+
+    def run(self, command: str, *, admin: bool = False, **_: object) -> str:
+        """Run a command on the head."""
+        if command.startswith("sinfo"):
+            return "".join(f"{name}|{self._shown(name)}|{reason}\n" for name, (_, reason) in self.states.items())
+        assert admin
+        self.events.append(re.sub(r"^sudo -n ", "", command))
+        if "squeue" in command:
+            return "".join(f"{job}|{self.elapsed}|trainer|train\n" for job in self.jobs)
+        if "scancel" in command:
+            self.jobs.clear()
+        elif found := re.search(r"nodename=(\S+) state=(\w+)", command):
+            for name in found[1].split(","):
+                self.states[name] = ("drain", "TY:roll") if found[2] == "drain" else ("idle", "")
+        return ""
+
+    def _shown(self, name: str) -> str:
+        state, _ = self.states[name]
+        if state != "drain":
+            return state
+        return "draining" if name in self.jobs.values() else "drained"
+
+    def up(self, stack: str, names: tuple[str, ...], urns: object) -> int:
+        """Replace machines, as `pulumi up` does: new host keys, and 90-health returns the nodes to service."""
+        self.events.append(f"up {','.join(names)} {'forced' if list(urns) else 'unforced'}")  # type: ignore[call-overload]
+        if self.up_code:
+            return self.up_code
+        nodes = [
+            replace(node, host_key=f"{node.host_key[:-8]}{len(self.events):08}") if node.name in names else node
+            for node in self.cluster.nodes
+        ]
+        self.cluster = replace(self.cluster, nodes=tuple(nodes))
+        self.stack.export({"cluster": dumped(self.cluster), "user_private_key": "k", "admin_private_key": "a"})
+        self.stack.touch_state(str(len(self.events)))
+        for name in names:
+            if self.states[name][1] == "TY:roll":
+                self.states[name] = ("idle", "")
+        if self.interrupted_after:
+            self.interrupted_after = False
+            raise KeyboardInterrupt
+        return 0
+
+    def sleep(self, _seconds: float) -> None:
+        self.at_poll()
+
+
+@pytest.fixture
+def site(stack: FakeStack, local_outputs: Cluster, monkeypatch: pytest.MonkeyPatch) -> Site:
+    made = Site(stack, local_outputs, {node.name: ("idle", "") for node in local_outputs.nodes})
+    monkeypatch.setattr(Remote, "run", lambda _, command, **kind: made.run(command, **kind))
+    monkeypatch.setattr(yard.roll.command, "machine_urns", lambda _, names: {name: f"urn::{name}" for name in names})
+    monkeypatch.setattr(yard.roll.command, "replace_machines", made.up)
+    monkeypatch.setattr(time, "sleep", made.sleep)
+    return made
+
+
+def remote() -> Remote:
+    return Remote(load_stack("local"))
+
+
+def actions(site: Site) -> list[str]:
+    """Return the events that change state, without queries."""
+    return [event for event in site.events if not event.startswith("squeue")]
+
+
+def drains(name: str) -> str:
+    return f"scontrol update nodename={name} state=drain reason=TY:roll"
+
+
+def test_nodes_are_replaced_one_after_the_other(site: Site) -> None:
+    assert run_roll(remote(), ONE) == 0
+    assert actions(site) == [drains("yard-gpu-0"), "up yard-gpu-0 forced", drains("yard-gpu-1"), "up yard-gpu-1 forced"]
+    assert not record_of(remote()).exists()
+
+
+def test_two_nodes_are_replaced_together(site: Site) -> None:
+    assert run_roll(remote(), replace(ONE, max_unavailable=2)) == 0
+    assert actions(site) == [drains("yard-gpu-0,yard-gpu-1"), "up yard-gpu-0,yard-gpu-1 forced"]
+
+
+def test_a_node_is_replaced_after_its_job_has_ended(site: Site) -> None:
+    site.jobs["7"] = "yard-gpu-0"
+    polls: list[list[str]] = []
+
+    def poll() -> None:
+        polls.append(actions(site))
+        if len(polls) == 3:
+            site.jobs.clear()
+
+    site.at_poll = poll
+    assert run_roll(remote(), ONE) == 0
+    assert all(not any(event.startswith("up") for event in seen) for seen in polls[:3])
+
+
+def test_jobs_are_signalled_once_to_write_a_checkpoint(site: Site) -> None:
+    site.jobs["7"] = "yard-gpu-0"
+    assert run_roll(remote(), replace(ONE, checkpoint=True)) == 0
+    assert actions(site).count("scancel --batch --signal=USR2 7") == 1
+
+
+def test_a_job_that_has_just_started_is_not_signalled(site: Site) -> None:
+    site.jobs["7"] = "yard-gpu-0"
+    site.elapsed = "1:59"
+    with pytest.raises(StackError):
+        run_roll(remote(), replace(ONE, checkpoint=True, idle_seconds=0.0))
+    assert not any(event.startswith("scancel") for event in site.events)
+
+
+def test_the_wait_for_jobs_ends_at_the_limit(site: Site) -> None:
+    site.jobs["7"] = "yard-gpu-0"
+    with pytest.raises(StackError, match=r"yard-gpu-0 still run jobs after 0 s: 7 \(train\) of trainer.*stay drained"):
+        run_roll(remote(), replace(ONE, idle_seconds=0.0))
+    assert not any(event.startswith("up ") for event in actions(site))
+    assert site.states["yard-gpu-0"] == ("drain", "TY:roll")
+
+
+def test_a_failed_up_can_be_continued(site: Site) -> None:
+    site.up_code = 255
+    assert run_roll(remote(), ONE) == 255
+    site.up_code = 0
+    assert run_roll(remote(), ONE) == 0
+    # The first `up` runs without --replace, because the failed `up` may have replaced the machine.
+    assert "up yard-gpu-0 unforced" in actions(site)
+    assert actions(site)[-1] == "up yard-gpu-1 forced"
+
+
+def test_a_replaced_node_is_not_replaced_again(site: Site) -> None:
+    site.interrupted_after = True
+    assert run_roll(remote(), ONE) == 130
+    assert run_roll(remote(), ONE) == 0
+    assert [event for event in actions(site) if event.endswith(" forced")] == [
+        "up yard-gpu-0 forced",
+        "up yard-gpu-1 forced",
+    ]
+
+
+def test_abandon_returns_only_drained_nodes_of_a_roll(site: Site) -> None:
+    site.jobs["7"] = "yard-gpu-0"
+    with pytest.raises(StackError):
+        run_roll(remote(), replace(ONE, idle_seconds=0.0))
+    site.states["yard-gpu-1"] = ("drained", "bad cable")
+    abandon(remote())
+    assert site.states == {"yard-gpu-0": ("idle", ""), "yard-gpu-1": ("drained", "bad cable")}
+    assert not record_of(remote()).exists()
+
+
+def test_a_node_drained_by_an_operator_stays_drained(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    site.states["yard-gpu-1"] = ("drained", "bad cable")
+    assert run_roll(remote(), replace(ONE, max_unavailable=2)) == 0
+    assert site.states["yard-gpu-1"] == ("drained", "bad cable")
+    assert "yard-gpu-1 has a new machine, but stays 'drained' for another reason: bad cable" in capsys.readouterr().err
+
+
+def test_too_many_nodes_out_of_service_end_the_roll(site: Site) -> None:
+    site.states["yard-gpu-1"] = ("drained", "bad cable")
+    with pytest.raises(StackError, match=r"--max-unavailable is 1.*yard-gpu-1 \(drained: bad cable\)"):
+        run_roll(remote(), ONE)
+
+
+def test_all_problems_are_reported_before_any_change(site: Site) -> None:
+    site.cluster = replace(site.cluster, provider="hosts", scheduler="none")
+    site.stack.export({"cluster": dumped(site.cluster), "user_private_key": "k"})
+    site.stack.touch_state("hosts")
+    with pytest.raises(StackError) as caught:
+        run_roll(remote(), replace(ONE, group="cpu"))
+    for part in ("no group 'cpu'", "existing hosts", "without Slurm", "nothing was changed"):
+        assert part in str(caught.value)
+    assert site.events == []
+
+
+def test_another_group_waits_for_the_unfinished_roll(site: Site) -> None:
+    site.up_code = 1
+    run_roll(remote(), ONE)
+    nodes = (*site.cluster.nodes, replace(site.cluster.nodes[0], name="yard-cpu-0", group="cpu"))
+    site.stack.export({"cluster": dumped(replace(site.cluster, nodes=nodes)), "user_private_key": "k"})
+    site.stack.touch_state("cpu")
+    with pytest.raises(StackError, match="the roll of group gpu is not finished"):
+        run_roll(remote(), replace(ONE, group="cpu"))
+
+
+def test_the_plan_changes_nothing(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    show_plan(remote(), ONE, as_json=True)
+    assert json.loads(capsys.readouterr().out) == {
+        "group": "gpu",
+        "pending": ["yard-gpu-0", "yard-gpu-1"],
+        "first": ["yard-gpu-0"],
+    }
+    assert site.events == []
+
+
+def test_a_damaged_record_is_reported(site: Site) -> None:
+    record: Path = record_of(remote())
+    record.parent.mkdir(parents=True)
+    record.write_text("{")
+    with pytest.raises(StackError, match=r"record of an unfinished roll.*cannot be read"):
+        run_roll(remote(), ONE)

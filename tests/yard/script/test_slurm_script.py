@@ -1,0 +1,248 @@
+"""A job's script with fake Slurm commands: restarts, retries and signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.yard.conftest import MakeProgram
+from yard.contract.outputs import Cluster
+from yard.job.loader import load_job
+from yard.job.placement import place
+from yard.script.render import render_files
+
+PATIENCE = 40.0
+SRUN = """
+trap 'kill $(jobs -p) 2>/dev/null; exit 143' TERM
+for rank in 0 1; do
+  SLURM_PROCID=$rank SLURM_LOCALID=0 SLURM_NODEID=$rank bash "$RUN_DIR/job.sbatch" task &
+  pids[rank]=$!
+done
+code=0
+for rank in 0 1; do
+  wait "${pids[rank]}" || { code=$?; echo "srun: error: yard-gpu-$rank: task $rank: Exited with exit code $code" >&2; }
+done
+exit $code
+"""
+
+
+class Job:
+    """A job's run folder, and the calls to the fake Slurm commands."""
+
+    def __init__(self, folder: Path, program: MakeProgram, cluster: Cluster, text: str) -> None:
+        self.folder = folder / "run"
+        self.folder.mkdir()
+        self.groups: list[int] = []
+        (folder / "job.yaml").write_text(text)
+        (folder / "fabric.env").write_text("GLOO_SOCKET_IFNAME=lo\n")
+        job = load_job(str(folder / "job.yaml"), {}, {}, [])
+        for name, content in render_files(job, place(job, cluster)).items():
+            (self.folder / name).write_text(content.replace("/etc/trainyard/fabric.env", f"{folder}/fabric.env"))
+        program("srun", SRUN)
+        program("getent", "echo 10.0.0.1 a; echo 10.0.0.2 b")
+        program("squeue", "echo RUNNING")
+        program("sinfo", "printf 'yard-gpu-%d\\n' 0 1 2")
+        self.ssh = program("ssh", 'exec bash -c "${*: -4}"')
+        program("scancel", "exit 0")
+        hosts = "printf 'yard-gpu-%d\\n' 0 1"
+        # After a requeue, Slurm kills the script.
+        after = f'kill -KILL "$(cat {self.folder}/pid)"'
+        self.scontrol = program(
+            "scontrol", f"case $1 in show) {hosts} ;; requeue) (sleep 0.7; {after}) >/dev/null 2>&1 & ;; esac"
+        )
+
+    def start(self, restarts: int = 0) -> subprocess.Popen[bytes]:
+        """Start the script as a batch job."""
+        slurm = {"SUBMIT_DIR": str(self.folder), "JOB_NAME": "fine", "JOB_ID": "7", "JOB_NODELIST": "yard-gpu-[0-1]"}
+        slurm |= {"JOB_NUM_NODES": "2", "JOB_PARTITION": "gpu", "RESTART_COUNT": str(restarts)}
+        slurm |= {"PROCID": "0", "LOCALID": "0", "NODEID": "0"}
+        env = {**os.environ, **{f"SLURM_{name}": value for name, value in slurm.items()}}
+        with (self.folder / "job.log").open("ab") as log:
+            line = ["bash", str(self.folder / "job.sbatch")]
+            process = subprocess.Popen(line, env=env, stdout=log, stderr=log, start_new_session=True)
+        self.groups.append(process.pid)
+        (self.folder / "pid").write_text(str(process.pid))
+        return process
+
+    def run(self, restarts: int = 0) -> int:
+        """Run the script until it exits. Return its exit code, which is negative after a requeue."""
+        return self.start(restarts).wait(PATIENCE)
+
+    def end(self) -> None:
+        """Kill the remaining processes from all starts, as Slurm does with a job's control group."""
+        for group in self.groups:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "job.log").read_text()
+
+    def asked(self, word: str) -> list[str]:
+        return [call for call in self.scontrol.calls if call.startswith(word)]
+
+
+MakeJob = Callable[[str], Job]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait up to ten seconds until the condition is true."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def make(tmp_path: Path, program: MakeProgram, local: Cluster) -> Iterator[MakeJob]:
+    made: list[Job] = []
+
+    def build(text: str) -> Job:
+        made.append(Job(tmp_path, program, local, "name: fine\nnodes: 2\n" + text))
+        return made[-1]
+
+    yield build
+    for job in made:
+        job.end()
+
+
+def test_successful_job_is_not_requeued(make: MakeJob) -> None:
+    job = make("run: echo $RANK of $WORLD_SIZE on $NODE_IP at $MASTER_ADDR\n")
+    assert job.run() == 0
+    assert "0 of 2 on 10.0.0.1 at 10.0.0.1\n" in job.log
+    assert (job.folder / "rank-1.log").read_text() == "1 of 2 on 10.0.0.2 at 10.0.0.1\n"
+    assert (job.folder / "hostfile").read_text() == "yard-gpu-0 slots=1\nyard-gpu-1 slots=1\n"
+    assert (job.folder / "finished").exists()
+    assert job.asked("requeue") == []
+
+
+@pytest.mark.engine
+def test_failed_job_retries_and_avoids_a_bad_node(make: MakeJob) -> None:
+    job = make("run: exit $((RANK * 3))\nretries: 2\n")
+    assert job.run() < 0
+    assert job.asked("requeue") == ["requeue 7"]
+    assert job.asked("update") == []
+    assert job.run(1) < 0
+    # After the second failure on yard-gpu-1, the job uses the other two nodes.
+    assert job.asked("update") == ["update JobId=7 ExcNodeList=yard-gpu-1"]
+    assert job.run(2) == 3
+    assert len(job.asked("requeue")) == 2
+    events = [line.split()[1:] for line in (job.folder / "events").read_text().splitlines()]
+    assert [event for event in events if event[0] == "failed"] == [["failed", "3", "yard-gpu-1"]] * 3
+    assert ["avoid", "yard-gpu-1"] in events
+
+
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_requeued_job_ends_on_sigterm(seconds: int, make: MakeJob, program: MakeProgram) -> None:
+    job = make("run: exit 3\nretries: 1\n")
+    hosts = "printf 'yard-gpu-%d\\n' 0 1"
+    asks = f'(sleep {seconds}; kill -TERM "$(cat {job.folder}/pid)") >/dev/null 2>&1'
+    # Slurm sends SIGTERM while `scontrol` is running or afterwards.
+    program("scontrol", f"case $1 in show) {hosts} ;; requeue) {asks} {'&' if seconds else ''} ;; esac")
+    begin = time.monotonic()
+    assert job.run() == 3
+    # A script that does not end would get SIGKILL a minute later.
+    assert time.monotonic() - begin < 20
+
+
+@pytest.mark.engine
+def test_bad_node_is_kept_without_alternatives(make: MakeJob, program: MakeProgram) -> None:
+    job = make("run: exit $((RANK * 3))\nretries: 2\n")
+    program("sinfo", "printf 'yard-gpu-%d\\n' 0 1")
+    job.run()
+    job.run(1)
+    assert job.asked("update") == []
+    assert "has too few other nodes" in job.log
+
+
+def test_warning_leads_to_checkpoint_and_requeue(make: MakeJob, program: MakeProgram) -> None:
+    lines = "  echo up\n  trap 'touch $CHECKPOINT_DIR/step-1; exit 0' USR2\n  for _ in {1..100}; do sleep 0.1; done\n"
+    job = make(f"checkpoint_dir: checkpoints\nrun: |\n{lines}")
+    process = job.start()
+    # Slurm sends the signal to the tasks in a step, not to srun.
+    ours = f"grep -lszFx 'RUN_DIR={job.folder}' /proc/[0-9]*/environ"
+    ranks = f"for file in $(grep -lszE '^RANK=' $({ours})); do"
+    program("scancel", f'{ranks} file=${{file#/proc/}}; kill -USR2 "${{file%/environ}}"; done')
+    wait_until(lambda: "up" in job.log and (job.folder / "rank-1.log").exists())
+    time.sleep(0.3)
+    process.send_signal(signal.SIGUSR2)
+    assert process.wait(PATIENCE) < 0
+    assert "time limit, checkpoint written" in job.log
+
+
+@pytest.mark.engine
+def test_program_that_ignores_the_warning_is_requeued(make: MakeJob, program: MakeProgram) -> None:
+    lines = "  touch $CHECKPOINT_DIR/step-1\n  echo up\n  trap '' USR2\n  while sleep 0.1; do :; done\n"
+    job = make(f"time: 1m\ncheckpoint_dir: checkpoints\nrun: |\n{lines}")
+    script = job.folder / "job.sbatch"
+    # The warning is sent 3 s before the limit instead of 15 s. The ranks are terminated 2 s after the warning.
+    script.write_text(script.read_text().replace("warning_seconds=15", "warning_seconds=3"))
+    process = job.start()
+    ours = f"grep -lszFx 'RUN_DIR={job.folder}' /proc/[0-9]*/environ"
+    ranks = f"for file in $(grep -lszE '^RANK=' $({ours})); do"
+    program("scancel", f'{ranks} file=${{file#/proc/}}; kill "-${{1#--signal=}}" "${{file%/environ}}"; done')
+    wait_until(lambda: "up" in job.log)
+    process.send_signal(signal.SIGUSR2)
+    # Slurm sends SIGTERM when the time limit is reached.
+    limit = threading.Timer(8, process.terminate)
+    limit.start()
+    assert process.wait(PATIENCE) < 0
+    limit.cancel()
+    assert "time limit, checkpoint written" in job.log
+    assert job.asked("requeue") == ["requeue 7"]
+
+
+@pytest.mark.engine
+def test_missing_heartbeat_fails_the_job(make: MakeJob) -> None:
+    job = make("heartbeat: 10s\nrun: touch $RUN_DIR/heartbeat-$RANK; sleep 60\n")
+    script = (job.folder / "job.sbatch").read_text()
+    assert "heartbeat=10 " in script
+    shared = job.folder / "yard.sh"
+    shared.write_text(shared.read_text().replace("heartbeat + 60", "1").replace("sleep 5;", "sleep 0.2;"))
+    assert job.run() == 143
+    assert "has written no heartbeat for 2 s" in job.log
+
+
+def test_chain_ends_after_the_work_is_finished(make: MakeJob) -> None:
+    job = make("chain: 3\ncheckpoint_dir: c\nrun: echo work\n")
+    assert job.run() == 0
+    assert job.run() == 0
+    assert job.log.count("work\n") == 1
+    assert "an earlier job of the chain has completed" in job.log
+
+
+def test_first_node_launcher_runs_in_the_batch_shell(make: MakeJob, program: MakeProgram) -> None:
+    job = make("launcher: mpirun\nrun: echo here\nenv: {SOME: thing}\n")
+    mpirun = program("mpirun", "exit 0")
+    assert job.run() == 0
+    (call,) = mpirun.calls
+    assert "-np 2 --hostfile" in call
+    assert "-x SOME " in call
+    assert "--mca btl_tcp_if_include lo " in call
+
+
+def test_ranks_started_over_ssh_are_killed(make: MakeJob, program: MakeProgram) -> None:
+    job = make("launcher: deepspeed-pdsh\nworkload: train.py\n")
+    program("deepspeed", "nohup sleep 300 >/dev/null 2>&1 & echo $! >left; exit 4")
+    assert job.run() == 4
+    left = int((job.folder / "left").read_text())
+    status = Path(f"/proc/{left}/status")
+    assert not status.exists() or "State:\tZ" in status.read_text()
+    assert "GLOO_SOCKET_IFNAME=lo" in (job.folder / "deepspeed.env").read_text().splitlines()
+    assert sorted(call.split()[-5] for call in job.ssh.calls) == ["yard-gpu-0"] * 2 + ["yard-gpu-1"] * 2
+
+
+def test_ranks_get_the_secrets(make: MakeJob) -> None:
+    job = make('run: printf "%s" "$HF_TOKEN" >"got-$RANK"\nsecrets: [HF_TOKEN]\n')
+    (job.folder / "secrets.sh").write_text("export HF_TOKEN='a b'\n")
+    assert job.run() == 0
+    assert [(job.folder / f"got-{rank}").read_text() for rank in (0, 1)] == ["a b", "a b"]
+    assert "a b" not in job.log

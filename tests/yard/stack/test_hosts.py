@@ -1,0 +1,82 @@
+"""`yard hosts scan` and `yard hosts forget`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.yard.conftest import MakeProgram
+from yard.errors import RemoteError, StackError
+from yard.stack.hosts import forget_host, scan
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> str:
+    """A valid host key."""
+    file = tmp_path / "host"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)], check=True)
+    return " ".join(file.with_suffix(".pub").read_text().split()[:2])
+
+
+def test_scan_returns_the_preferred_key_and_fingerprint(program: MakeProgram, key: str, tmp_path: Path) -> None:
+    asked = program("ssh-keyscan", f"echo '# 203.0.113.10:2222 SSH-2.0'; echo 'x ssh-rsa AAAA'; echo 'x {key}'")
+    shown = scan("203.0.113.10:2222")
+    [call] = asked.calls
+    assert call.endswith("-p 2222 203.0.113.10")
+    assert shown.host_key == key
+    printed = subprocess.run(["ssh-keygen", "-lf", f"{tmp_path}/host.pub"], check=True, capture_output=True, text=True)
+    assert shown.fingerprint == printed.stdout.split()[1]
+    assert shown.file == "/etc/ssh/ssh_host_ed25519_key.pub"
+
+
+def test_scan_through_another_host_runs_there(program: MakeProgram, key: str) -> None:
+    ssh = program("ssh", f"echo 'x {key}'")
+    assert scan("10.0.0.7", through="ubuntu@203.0.113.10").host_key == key
+    assert ssh.calls[0].startswith("-o BatchMode=yes ubuntu@203.0.113.10 ssh-keyscan")
+
+
+def test_scan_reports_a_silent_host_and_a_bad_address(program: MakeProgram) -> None:
+    program("ssh-keyscan", "exit 1")
+    with pytest.raises(RemoteError, match=r"no sshd answers at 203\.0\.113\.10\. Fix: "):
+        scan("203.0.113.10")
+    with pytest.raises(RemoteError, match="is not an address"):
+        scan("-oProxyCommand=x")
+
+
+def urn(name: str) -> str:
+    return f"urn:pulumi:s::trainyard::a$command:remote:Command::{name}"
+
+
+@pytest.fixture
+def pulumi(program: MakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A fake pulumi with two hosts in its state. One host name is a suffix of the other."""
+    # After set-up, a checkout contains a pulumi that takes precedence over the one on PATH.
+    monkeypatch.setattr("yard.contract.checkout.ROOT", tmp_path)
+    names = ["c-hosts-node2-survey", "c-hosts-my-node2-lease", "c-hosts-node2-lease", "c-hosts-node2-files"]
+    state = json.dumps({"deployment": {"resources": [{"urn": urn(name)} for name in names]}})
+    made = program("pulumi", f"[[ $1 != stack ]] || echo '{state}'")
+    return [str(made.folder)]
+
+
+def test_only_the_lease_of_that_host_is_forgotten(pulumi: list[str]) -> None:
+    forget_host("s", "node2")
+    calls = (Path(pulumi[0]) / "pulumi.calls").read_text().splitlines()
+    assert calls == ["stack export -s s", f"state delete {urn('c-hosts-node2-lease')} -s s --yes --non-interactive"]
+
+
+def test_forget_of_an_unknown_host_lists_the_known_hosts(pulumi: list[str]) -> None:
+    with pytest.raises(StackError, match=r"has no host node3; its hosts: c-hosts-my-node2, c-hosts-node2"):
+        forget_host("s", "node3")
+
+
+def test_forget_reports_an_error_of_pulumi(
+    program: MakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yard.contract.checkout.ROOT", tmp_path)
+    state = json.dumps({"deployment": {"resources": [{"urn": urn("c-hosts-a-lease")}]}})
+    program("pulumi", f"[[ $1 != stack ]] || {{ echo '{state}'; exit 0; }}; echo 'others depend on it' >&2; exit 1")
+    with pytest.raises(StackError, match="others depend on it"):
+        forget_host("s", "a")

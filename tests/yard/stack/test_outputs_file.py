@@ -1,0 +1,59 @@
+"""Stack outputs from a file instead of Pulumi's backend."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.yard.conftest import FakeStack
+from yard.contract.outputs import Cluster, dumped
+from yard.errors import StackError
+from yard.stack.load import load_stack
+
+
+@pytest.fixture
+def file(stack: FakeStack, local_outputs: Cluster) -> Path:
+    """A file with outputs and keys that only its owner can read."""
+    made = stack.root / "given.json"
+    made.touch(mode=0o600)
+    made.write_text(json.dumps({"cluster": dumped(local_outputs), "user_private_key": "a key"}))
+    return made
+
+
+def test_a_file_replaces_the_backend(stack: FakeStack, file: Path, local_outputs: Cluster) -> None:
+    loaded = load_stack("local", file=file)
+    assert loaded.cluster == local_outputs
+    assert loaded.folder != stack.folder
+    assert (loaded.folder / "id_ed25519").read_text() == "a key\n"
+    assert load_stack("local", file=file) == loaded
+    assert stack.pulumi.calls == []
+
+
+def test_a_changed_file_is_read_again(file: Path) -> None:
+    load_stack("local", file=file)
+    file.write_text(file.read_text().replace("a key", "another"))
+    assert (load_stack("local", file=file).folder / "id_ed25519").read_text() == "another\n"
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, True), (0o604, True)])
+def test_keys_that_others_can_read_are_reported(
+    file: Path, mode: int, warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.chmod(mode)
+    load_stack("local", file=file)
+    assert ("chmod 600" in capsys.readouterr().err) == warned
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"user_private_key": "[secret]"}'])
+def test_an_unusable_file_is_refused_with_the_fix(file: Path, text: str) -> None:
+    file.write_text(text)
+    with pytest.raises(StackError, match="--show-secrets"):
+        load_stack("local", file=file)
+
+
+def test_a_missing_file_is_refused_with_the_fix(file: Path) -> None:
+    file.unlink()
+    with pytest.raises(StackError, match=r"No such file.*--show-secrets"):
+        load_stack("local", file=file)

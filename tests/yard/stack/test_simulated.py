@@ -1,0 +1,69 @@
+"""The offline environment: separate plugins, backend and state, without real machines."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from yard.contract import checkout
+from yard.errors import StackError
+from yard.stack import simulated
+
+
+def test_offline_environment_hides_the_real_backend(tmp_path: Path) -> None:
+    online = {
+        "PULUMI_BACKEND_URL": "s3://team",
+        "PULUMI_HOME": "/home/me/.pulumi",
+        "PULUMI_CONFIG_PASSPHRASE_FILE": "/home/me/passphrase",
+        "PATH": "/bin",
+    }
+    found = simulated.environment(online, tmp_path)
+    assert found["PULUMI_BACKEND_URL"] == f"file://{tmp_path}/state"
+    assert found["PULUMI_HOME"].startswith(str(tmp_path))
+    assert "PULUMI_CONFIG_PASSPHRASE_FILE" not in found
+    assert found["PATH"] == "/bin"
+    assert found["TRAINYARD_OFFLINE_COMMANDS"] == "record"
+
+
+def test_plugins_have_the_versions_of_the_sdks(tmp_path: Path) -> None:
+    simulated.environment({}, tmp_path)
+    simulated.environment({}, tmp_path)
+    for plugin, package in simulated.PLUGINS.items():
+        folder = tmp_path / "pulumi-home" / "plugins" / f"resource-{plugin}-v{version(package)}"
+        program = folder / f"pulumi-resource-{plugin}"
+        assert program.resolve().is_file()
+        assert program.stat().st_mode & 0o111
+
+
+def test_engine_cannot_create_its_log_folder(tmp_path: Path) -> None:
+    logs = tmp_path / "pulumi-home" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "of-an-earlier-run.log").touch()
+    for _ in range(2):
+        simulated.environment({}, tmp_path)
+        assert logs.is_file()
+
+
+@pytest.mark.parametrize(("provider", "allowed"), [("azure", True), ("gcp", True), ("local", False), ("hosts", False)])
+def test_platforms_with_real_machines_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str, allowed: bool
+) -> None:
+    monkeypatch.setattr(checkout, "ROOT", tmp_path)
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "stacks" / "Pulumi.x.yaml").write_text(
+        f"config: {{trainyard:cluster: {{platform: {{provider: {provider}}}}}}}\n"
+    )
+    if allowed:
+        simulated.refuse_real_machines("x")
+        return
+    with pytest.raises(StackError, match=f"platform '{provider}' uses real machines. Fix: omit --offline"):
+        simulated.refuse_real_machines("x")
+
+
+def test_an_invalid_platform_section_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkout, "ROOT", tmp_path)
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "stacks" / "Pulumi.x.yaml").write_text("config: {trainyard:cluster: {platform: azure}}\n")
+    simulated.refuse_real_machines("x")  # the Pulumi program reports the problem

@@ -1,0 +1,158 @@
+"""A stack's cached outputs."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import yard.stack.load
+from tests.yard.conftest import HOST_KEY, FakeStack, MakeProgram
+from yard.contract.errors import ContractError
+from yard.contract.outputs import Cluster, dumped
+from yard.errors import StackError
+from yard.stack import pulumi
+from yard.stack.load import load_stack
+
+
+def test_outputs_are_cached_until_the_state_changes(stack: FakeStack) -> None:
+    assert load_stack("local") == load_stack("local")
+    assert stack.pulumi.calls == ["stack output --json --show-secrets --non-interactive -s local"]
+    stack.touch_state("changed")
+    load_stack("local")
+    assert len(stack.pulumi.calls) == 2
+    load_stack("local", refresh=True)
+    assert len(stack.pulumi.calls) == 3
+
+
+def test_only_the_owner_reads_the_key(stack: FakeStack) -> None:
+    folder = load_stack("local").folder
+    assert folder == stack.folder
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    assert modes == dict.fromkeys(("config", "id_ed25519", "id_ed25519_admin", "known_hosts", "outputs.json"), 0o600)
+    assert (folder / "id_ed25519").read_text() == "not a key\n"
+    assert (folder / "id_ed25519_admin").read_text() == "nor this\n"
+    kept = (folder / "outputs.json").read_text()
+    assert "not a key" not in kept
+    assert "nor this" not in kept
+
+
+def test_a_stack_without_the_admin_key_runs_jobs(stack: FakeStack, local_outputs: Cluster) -> None:
+    folder = load_stack("local").folder
+    stack.export({"cluster": dumped(local_outputs), "user_private_key": "other"})
+    stack.touch_state("without the admin's")
+    load_stack("local")
+    assert (folder / "id_ed25519").read_text() == "other\n"
+    assert not (folder / "id_ed25519_admin").exists()
+
+
+def test_outputs_without_a_user_key_are_refused(stack: FakeStack, local_outputs: Cluster) -> None:
+    stack.export({"cluster": dumped(local_outputs), "admin_private_key": "k"})
+    with pytest.raises(StackError, match="no `user_private_key` output; run `pulumi up`"):
+        load_stack("local")
+
+
+def test_files_of_a_destroyed_stack_are_removed(stack: FakeStack) -> None:
+    folder = load_stack("local").folder
+    stack.export({})
+    stack.touch_state("destroyed")
+    with pytest.raises(ContractError, match="run `pulumi up`"):
+        load_stack("local")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_contract_of_another_version_is_refused(stack: FakeStack, local_outputs: Cluster) -> None:
+    stack.export({"cluster": {**dumped(local_outputs), "contract": 2}, "user_private_key": "k"})
+    with pytest.raises(ContractError, match="contract 2"):
+        load_stack("local")
+
+
+def test_the_error_of_pulumi_is_reported(stack: FakeStack, program: MakeProgram) -> None:
+    program("pulumi", "echo \"error: no stack named 'local' found\" >&2; echo more >&2; exit 255")
+    with pytest.raises(StackError, match="no stack named 'local' found; deploy it"):
+        load_stack("local")
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a b", "-s"])
+def test_odd_stack_names_are_refused(name: str, stack: FakeStack) -> None:
+    with pytest.raises(StackError, match="not a stack name"):
+        load_stack(name)
+    assert stack.pulumi.calls == []
+
+
+def test_the_environment_of_set_up_is_read(stack: FakeStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    text = "# set-up\nexport A=1\nexport PATH=\"/x/bin:$PATH\" B='two words' # why\nC=3\nexport D=${A}$B\n"
+    (stack.root / ".trainyard" / "env.sh").write_text(text)
+    found = pulumi.environment()
+    assert {name: found[name] for name in ("A", "PATH", "B", "D")} == {
+        "A": "1",
+        "PATH": "/x/bin:/usr/bin:/bin",
+        "B": "two words",
+        "D": "1two words",
+    }
+    assert "C" not in found
+
+
+def test_an_unreadable_environment_of_set_up_is_an_error(stack: FakeStack) -> None:
+    (stack.root / ".trainyard" / "env.sh").write_text("if\n")
+    with pytest.raises(StackError, match="run `make setup` again"):
+        load_stack("local")
+
+
+def ssh_sees(stack: FakeStack, host: str) -> dict[str, str]:
+    """Return the options that `ssh -G` prints for a host in the generated configuration."""
+    config = load_stack("local").ssh_config
+    said = subprocess.run(["ssh", "-F", str(config), "-G", host], capture_output=True, text=True, check=True).stdout
+    return dict(line.split(" ", 1) for line in said.splitlines() if " " in line)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("yard-head", {"user": "trainer", "hostname": "127.0.0.1", "port": "22001"}),
+        ("yard-head-admin", {"user": "ops", "hostname": "127.0.0.1", "port": "22001"}),
+        ("yard-gpu-0", {"user": "trainer", "hostname": "127.0.0.1", "port": "22002"}),
+        ("yard-gpu-1", {"user": "trainer", "hostname": "10.77.2.2", "port": "22", "proxyjump": "yard-head"}),
+        ("yard-gpu-1-admin", {"user": "ops", "hostname": "10.77.2.2", "port": "22", "proxyjump": "yard-head"}),
+    ],
+)
+def test_openssh_understands_the_configuration(
+    host: str, expected: dict[str, str], stack: FakeStack, sockets: Path
+) -> None:
+    seen = ssh_sees(stack, host)
+    assert {key: seen[key] for key in expected} == expected
+    assert ("proxyjump" in seen) == ("proxyjump" in expected)
+    assert seen["hostkeyalias"] == host.removesuffix("-admin")
+    assert seen["stricthostkeychecking"] == "true"
+    assert seen["userknownhostsfile"] == str(stack.folder / "known_hosts")
+    key = "id_ed25519_admin" if expected["user"] == "ops" else "id_ed25519"
+    assert seen["identityfile"] == str(stack.folder / key)
+    assert Path(seen["controlpath"]).parent == sockets
+    assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
+    # While ssh creates the socket, it appends a random suffix of 17 characters. The kernel's limit is 108.
+    assert len(seen["controlpath"]) + 17 < 108
+
+
+def test_a_home_with_a_long_path_shares_no_connection(stack: FakeStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yard.stack.load, "SOCKETS", stack.root / ("long" * 20))
+    seen = ssh_sees(stack, "yard-head")
+    assert seen["controlmaster"] == "false"
+    assert "controlpath" not in seen
+
+
+def test_a_proxy_is_reached_with_the_users_own_keys(stack: FakeStack, local_outputs: Cluster) -> None:
+    outputs = dumped(local_outputs)
+    outputs["head"]["proxy_jump"] = "me@203.0.113.9:2222"
+    stack.export({"cluster": outputs, "user_private_key": "not a key", "admin_private_key": "nor this"})
+    stack.touch_state("a proxy")
+    assert ssh_sees(stack, "yard-head")["proxycommand"] == "ssh -W [%h]:%p ssh://me@203.0.113.9:2222"
+    assert ssh_sees(stack, "yard-gpu-1")["proxyjump"] == "yard-head"
+
+
+def test_known_hosts_name_every_host(stack: FakeStack) -> None:
+    lines = (load_stack("local").folder / "known_hosts").read_text().splitlines()
+    assert lines == [f"{name} {HOST_KEY}" for name in ("yard-head", "yard-gpu-0", "yard-gpu-1")]

@@ -1,0 +1,81 @@
+"""The copy of the stack file that Pulumi uses, and the encryption salt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from yard.errors import StackError
+from yard.stack import stackfile
+
+COMMITTED = "# why two\nconfig:\n  trainyard:cluster: {name: yard}\n"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty checkout with one stack, `local`."""
+    monkeypatch.setattr("yard.contract.checkout.ROOT", tmp_path)
+    (tmp_path / "Pulumi.yaml").touch()
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "stacks" / "Pulumi.local.yaml").write_text(COMMITTED)
+    return tmp_path
+
+
+def put_salt(copy: Path, salt: str) -> None:
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_text(f"encryptionsalt: {salt}\n")
+
+
+def test_copy_keeps_the_salt_and_the_text(checkout: Path) -> None:
+    put_salt(stackfile.copy_of("local"), "v1:abc=:v1:def==")
+    copy = stackfile.refresh_copy("local")
+    assert copy.read_text().startswith(COMMITTED)
+    assert yaml.safe_load(copy.read_text())["encryptionsalt"] == "v1:abc=:v1:def=="
+    assert (checkout / "stacks" / "Pulumi.local.yaml").read_text() == COMMITTED
+
+
+def test_copy_follows_the_committed_file(checkout: Path) -> None:
+    put_salt(stackfile.copy_of("local"), "v1:abc")
+    stackfile.refresh_copy("local")
+    (checkout / "stacks" / "Pulumi.local.yaml").write_text("config:\n  trainyard:cluster: {name: other}\n")
+    document = yaml.safe_load(stackfile.refresh_copy("local").read_text())
+    assert document == {"config": {"trainyard:cluster": {"name": "other"}}, "encryptionsalt": "v1:abc"}
+
+
+def test_salt_of_the_committed_file_has_precedence(checkout: Path) -> None:
+    """`pulumi config set --secret` encrypts with the salt from the committed file, if the file contains one."""
+    put_salt(stackfile.copy_of("local"), "v1:old")
+    (checkout / "stacks" / "Pulumi.local.yaml").write_text(COMMITTED + "encryptionsalt: v1:own\n")
+    text = stackfile.refresh_copy("local").read_text()
+    assert yaml.safe_load(text)["encryptionsalt"] == "v1:own"
+    assert text.count("encryptionsalt") == 1
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00garbage", None], ids=["not UTF-8", "a folder"])
+def test_unreadable_file_is_reported(checkout: Path, content: bytes | None) -> None:
+    file = checkout / "stacks" / "Pulumi.local.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    else:
+        file.unlink()
+        file.mkdir()
+    with pytest.raises(StackError, match=r"stacks.* cannot be read: .* Fix: write it as UTF-8 text"):
+        stackfile.refresh_copy("local")
+
+
+def test_too_deep_nesting_is_reported_by_pulumi(checkout: Path) -> None:
+    (checkout / "stacks" / "Pulumi.local.yaml").write_text("config: " + "[" * 3000 + "]" * 3000)
+    assert stackfile.refresh_copy("local").exists()
+
+
+def test_invalid_yaml_is_reported_by_pulumi(checkout: Path) -> None:
+    (checkout / "stacks" / "Pulumi.local.yaml").write_text("config: [")
+    assert stackfile.refresh_copy("local").read_text() == "config: [\n"
+
+
+def test_error_for_an_unknown_stack_lists_the_known_stacks(checkout: Path) -> None:
+    (checkout / "stacks" / "Pulumi.azure-h100.yaml").write_text("config: {}\n")
+    with pytest.raises(StackError, match=r"no stack 'loca'.*one of azure-h100, local"):
+        stackfile.refresh_copy("loca")

@@ -1,0 +1,154 @@
+"""The command line: help and JSON output for all commands, and the arguments passed to ssh."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from tests.yard.conftest import FakeStack, MakeProgram
+from yard import commands as topics
+from yard.cli import TOPICS, app
+
+
+def commands(group: Any, *before: str) -> Iterator[tuple[str, ...]]:
+    """Yield the words of each command, including commands in nested groups."""
+    for name, command in group.commands.items():
+        words = (*before, name)
+        yield from commands(command, *words) if hasattr(command, "commands") else [words]
+
+
+COMMANDS = sorted(commands(get_command(app)))
+WITHOUT_A_CLUSTER = {
+    ("checks",),
+    ("hosts", "scan"),
+    ("preview",),
+    ("prices", "update"),
+    ("recipes",),
+    ("schema",),
+    ("size",),
+}
+"""Commands that do not read a cluster's outputs."""
+
+
+def yard(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(words))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_all_command_modules_are_registered() -> None:
+    folder = Path(str(topics.__file__)).parent
+    with_commands = {file.stem for file in folder.glob("*.py") if "\napp = " in file.read_text()}
+    assert {topic.__name__.rpartition(".")[2] for topic in TOPICS} == with_commands
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_commands_have_help_json_and_stack(command: tuple[str, ...]) -> None:
+    code, out, _ = yard(*command, "--help")
+    assert code == 0
+    expected = ["--json"] if command in WITHOUT_A_CLUSTER else ["--json", "--stack", "TRAINYARD_STACK", "local"]
+    assert [option for option in expected if option not in out] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("nonsense",),
+        ("submit",),
+        ("submit", "hello", "--nodes", "0"),
+        ("logs", "x"),
+        ("cancel",),
+        ("hostfile", "--format", "x"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(words: tuple[str, ...], stack: FakeStack, program: MakeProgram) -> None:
+    ssh = program("ssh", "exit 0")
+    code, _, _ = yard(*words)
+    assert code == 2
+    assert ssh.calls == []
+
+
+def test_dry_run_prints_the_script_only(stack: FakeStack, program: MakeProgram) -> None:
+    ssh = program("ssh", "exit 0")
+    code, out, _ = yard("submit", "hello", "--dry-run", "--nodes", "1", "--set", "A=b c", "--name", "mine")
+    assert code == 0
+    assert out.startswith("#!/usr/bin/env bash\n# Job mine: 1 node, 1 rank, started by srun.\n")
+    assert "  export A='b c'\n" in out
+    assert "# --- run.sh, in the same folder\necho " in out
+    assert "# --- yard.sh, in the same folder\n(" in out
+    code, out, _ = yard("submit", "hello", "--dry-run", "--json", "--", "more", "--json")
+    assert code == 0
+    assert sorted(json.loads(out)["files"]) == ["job.sbatch", "run.sh", "yard.sh"]
+    assert ssh.calls == []
+
+
+def test_submission_runs_ssh_once(stack: FakeStack, program: MakeProgram) -> None:
+    ssh = program("ssh", f'cat >"{stack.root}/programs/ssh.stdin"; echo 12')
+    code, out, _ = yard("submit", "hello", "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["id"] == 12
+    assert answer["name"] == "hello"
+    assert answer["run_dir"].startswith("/shared/jobs/hello-2")
+    assert len(ssh.calls) == 1
+    assert b"#SBATCH --job-name=hello\n" in ssh.stdin
+
+
+def test_errors_are_json_with_option_json(stack: FakeStack) -> None:
+    code, out, err = yard("submit", "no-such", "--json")
+    assert code == 1
+    assert "recipe not found" in json.loads(out)["error"]
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "first"),
+    [("deepspeed", "yard-gpu-0 slots=2"), ("mpi", "yard-gpu-0 slots=2 max_slots=2"), ("ips", "10.77.2.1")],
+)
+def test_hostfile_has_the_requested_format(kind: str, first: str, stack: FakeStack) -> None:
+    code, out, _ = yard("hostfile", "--format", kind)
+    assert code == 0
+    assert out.splitlines()[0] == first
+    assert len(out.splitlines()) == 2
+    assert json.loads(yard("hostfile", "--format", kind, "--json")[1])["lines"] == out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        ((), ["yard-head"]),
+        (("--", "hostname"), ["yard-head", "hostname"]),
+        (("yard-gpu-1", "--admin", "--", "echo $HOME | wc"), ["yard-gpu-1-admin", "echo $HOME | wc"]),
+        (("yard-gpu-0", "--", "echo", "a b", "--json"), ["yard-gpu-0", "echo 'a b' --json"]),
+    ],
+)
+def test_ssh_accepts_a_host_and_a_command(words: tuple[str, ...], end: list[str], stack: FakeStack) -> None:
+    code, out, _ = yard("ssh", "--json", *words)
+    assert code == 0
+    assert json.loads(out)["argv"] == ["ssh", "-F", str(stack.folder / "config"), *end]
+
+
+def test_nodes_are_joined_with_the_outputs(stack: FakeStack, program: MakeProgram) -> None:
+    program("ssh", "echo 'yard-gpu-0|down*|Not responding'; echo 'stranger|idle|none'")
+    rows = {row["name"]: row for row in json.loads(yard("nodes", "--json")[1])}
+    assert list(rows) == ["yard-head", "yard-gpu-0", "yard-gpu-1"]
+    assert (rows["yard-gpu-0"]["state"], rows["yard-gpu-0"]["reason"]) == ("down*", "Not responding")
+    assert rows["yard-gpu-1"]["state"] == "unknown"
+    assert "Not responding" in yard("nodes")[1]
+
+
+def test_command_line_does_not_import_pulumi() -> None:
+    """`yard submit` must start fast, and importing pulumi takes longer than all other imports."""
+    check = "import sys, yard.cli, yard.run.submit, yard.run.listing, yard.stack.load; print(sorted(sys.modules))"
+    printed = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout
+    assert "'yard.run.submit'" in printed
+    for heavy in ("pulumi", "pydantic", "rich", "grpc"):
+        assert f"'{heavy}'" not in printed

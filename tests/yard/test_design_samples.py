@@ -1,0 +1,85 @@
+"""The samples in docs/design.md match the output of the current code."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from components.node.parameters import node_env
+from components.node.slurm import render_gres_conf, render_slurm_conf
+from components.plan.plan import ClusterPlan
+from components.stackfile.spec import ClusterSpec
+from tests.conftest import ROOT
+from yard.job.loader import RECIPES, load_job
+from yard.job.placement import place
+from yard.script.render import render_script
+
+DESIGN = ROOT / "docs" / "design.md"
+BLOCK = re.compile(r"(<!-- sample: ([a-z-]+) -->\n```[a-z]*\n)(.*?)(```\n)", re.DOTALL)
+NAMES = ("stack", "spec", "plan", "node-env", "slurm", "recipe", "job", "placement", "script")
+NODE_ENV = ("NODE", "ROLE", "GROUP", "PRIVATE_IP", "HEAD_IP", "GPUS", "GPU_DEVICE", "SCHEDULER")
+
+
+def text_of(value: Any) -> str:
+    """Return a value as text, or an empty string if it is not a string, number, tuple or mapping."""
+    if isinstance(value, tuple):
+        return ", ".join(item if isinstance(item, str) else item.name for item in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={item}" for key, item in value.items())
+    return str(value).strip() if isinstance(value, str | int) else ""
+
+
+def rows(thing: Any) -> str:
+    """Return the dataclass fields that differ from their defaults, one per line."""
+    changed = [field for field in dataclasses.fields(thing) if getattr(thing, field.name) != field.default]
+    texts = [(field.name, text_of(getattr(thing, field.name))) for field in changed]
+    return "".join(f"{name}: {text}\n" for name, text in texts if text)
+
+
+def matching(text: str, pattern: str) -> str:
+    """Return the lines in a text that begin with a match of the pattern."""
+    return "".join(line for line in text.splitlines(keepends=True) if re.match(pattern, line))
+
+
+def samples(plan: ClusterPlan, cluster: Any) -> dict[str, str]:
+    """Return the samples for both walks by name. `cluster` contains the outputs of the stack `local`."""
+    stack = (ROOT / "stacks" / "Pulumi.local.yaml").read_text()
+    spec = ClusterSpec.model_validate(yaml.safe_load(stack)["config"]["trainyard:cluster"])
+    groups = {name: group.model_dump(mode="json") for name, group in spec.nodes.items()}
+    hosts = [
+        f"{host.name:<11} {host.role.value:<7} {host.private_ip!s:<10} {host.machine.name:<8} slot {host.slot}\n"
+        for host in plan.hosts
+    ]
+    job = load_job("hello", {}, {}, [])
+    placement = place(job, cluster)
+    return {
+        "stack": matching(stack, r"    (name|network|head|nodes)|      gpu:"),
+        "spec": yaml.safe_dump({"nodes": groups}, sort_keys=False),
+        "plan": "".join(hosts),
+        "node-env": matching(node_env(plan, plan.workers[0]), rf"TRAINYARD_({'|'.join(NODE_ENV)})="),
+        "slurm": matching(render_slurm_conf(plan), "NodeName=|PartitionName=")
+        + matching(render_gres_conf(plan), "NodeName="),
+        "recipe": (RECIPES / "hello.yaml").read_text(),
+        "job": f"launcher: {job.launcher.title}\n{rows(job.spec)}",
+        "placement": rows(placement),
+        "script": render_script(job, placement),
+    }
+
+
+def test_design_page_has_every_sample() -> None:
+    assert tuple(match[2] for match in BLOCK.finditer(DESIGN.read_text())) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sample_is_current(name: str, local_plan: ClusterPlan, local: Any, request: pytest.FixtureRequest) -> None:
+    expected = samples(local_plan, local)[name]
+    if request.config.getoption("--update-golden"):
+        page = BLOCK.sub(lambda old: old[1] + expected + old[4] if old[2] == name else old[0], DESIGN.read_text())
+        DESIGN.write_text(page)
+    found = {match[2]: match[3] for match in BLOCK.finditer(DESIGN.read_text())}
+    assert found[name] == expected, "docs/design.md is outdated; rewrite it with --update-golden and review it"

@@ -1,0 +1,156 @@
+"""The all-reduce benchmark: arithmetic, table format, and problems."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yard.workloads import allreduce
+
+WORKLOAD = Path(allreduce.__file__)
+WRONG = "3 elements are wrong: a link or a GPU corrupts data"
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+def result(size: int, seconds: float, ranks: int, wrong: int = 0) -> dict[str, Any]:
+    """Return the result for one size in the format of Bench.run."""
+    return {
+        "size": size,
+        "count": size // 4,
+        "type": "float32",
+        "time_us": seconds * 1e6,
+        "algbw": size / seconds / 1e9,
+        "busbw": allreduce.busbw(size, seconds, ranks),
+        "wrong": wrong,
+    }
+
+
+@pytest.mark.parametrize(("text", "size"), [("8", 8), ("4K", 4096), ("16m", 1 << 24), ("8G", 1 << 33)])
+def test_sizes_use_the_notation_of_nccl_tests(text: str, size: int) -> None:
+    assert allreduce.parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "G", "8T", "-8", "1.5G", "8 G"])
+def test_invalid_sizes_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
+        allreduce.parse_size(text)
+
+
+def test_sweep_includes_its_end() -> None:
+    assert list(allreduce.sweep(8, 64, 2)) == [8, 16, 32, 64]
+    assert list(allreduce.sweep(8, 63, 2)) == [8, 16, 32]
+
+
+@pytest.mark.parametrize(
+    ("size", "micros", "algbw", "busbw"),
+    [
+        # nccl-tests results for two machines with eight A100s each, from Azure's post on all-reduce with Slurm.
+        (2147483648, 21495, 99.91, 187.33),
+        (4294967296, 42741, 100.49, 188.42),
+        (8589934592, 84929, 101.14, 189.64),
+    ],
+)
+def test_bandwidths_match_nccl_tests(size: int, micros: float, algbw: float, busbw: float) -> None:
+    assert size / (micros / 1e6) / 1e9 == pytest.approx(algbw, abs=0.01)
+    assert allreduce.busbw(size, micros / 1e6, 16) == pytest.approx(busbw, abs=0.01)
+
+
+def test_row_has_the_columns_of_nccl_tests() -> None:
+    columns = allreduce.row(result(1 << 30, 0.005, 4)).split()
+    assert columns[:5] == ["1073741824", "268435456", "float", "sum", "-1"]
+    assert columns[5:9] == ["-"] * 4  # torch has no out-of-place all-reduce
+    assert [float(text) for text in columns[9:]] == [5000.0, 214.75, 322.12, 0]
+    names = allreduce.header().splitlines()[1].lstrip("#").split()
+    assert len(names) == len(columns)
+
+
+def test_rows_are_as_wide_as_the_header() -> None:
+    names = allreduce.header().splitlines()[1]
+    row = allreduce.row(result(8, 1e-5, 2))
+    assert len(names) == len(row)
+
+
+@pytest.mark.parametrize(
+    ("results", "floor", "printed"),
+    [
+        ([result(1 << 30, 0.005, 4)], None, []),
+        ([result(1 << 30, 0.005, 4)], 322, []),
+        ([result(1 << 30, 0.005, 4)], 323, ["busbw 322.12 GB/s at 1073741824 bytes is below the floor of 323 GB/s"]),
+        # The floor applies to the largest size only, because small messages are slow on every fabric.
+        ([result(8, 0.005, 4), result(1 << 30, 0.005, 4)], 322, []),
+        ([result(8, 1e-5, 4, wrong=2), result(16, 1e-5, 4, wrong=1)], 0, [WRONG]),
+        ([], None, ["no size fits into memory"]),
+    ],
+)
+def test_slow_or_wrong_results_are_problems(
+    results: list[dict[str, Any]], floor: float | None, printed: list[str]
+) -> None:
+    assert allreduce.problems(results, floor) == printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "printed"),
+    [
+        (["-f", "1"], "-f must be at least 2"),
+        (["--iters", "0"], "--iters at least 1"),
+        (["-b", "1G", "-e", "1M"], "-b 1073741824 is greater than -e 1048576"),
+        (["-e", "8T"], "invalid parse_size value: '8T'"),
+    ],
+)
+def test_invalid_arguments_are_refused(arguments: list[str], printed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        allreduce.parse(arguments)
+    assert printed in capsys.readouterr().err
+
+
+def test_empty_floor_means_no_floor() -> None:
+    assert allreduce.parse(["--min-busbw", ""]).min_busbw is None
+    assert allreduce.parse(["--min-busbw", "185"]).min_busbw == 185
+
+
+def gloo_ranks(tmp_path: Path, ranks: int, *arguments: str) -> list[subprocess.CompletedProcess[str]]:
+    """Run the benchmark on the CPU, with one process per rank."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {**os.environ, "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    started = [
+        subprocess.Popen(
+            [sys.executable, str(WORKLOAD), "-b", "8", "-e", "4K", "-f", "8", "--iters", "2", "--warmup", "1",
+             "--json", str(tmp_path / "out.json"), *arguments],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "CUDA_VISIBLE_DEVICES": ""},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(ranks)
+    ]  # fmt: skip
+    done = []
+    for process in started:
+        out, err = process.communicate(timeout=120)
+        done.append(subprocess.CompletedProcess(process.args, process.returncode, out, err))
+    return done
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+def test_two_ranks_measure_over_gloo(tmp_path: Path) -> None:
+    first, second = gloo_ranks(tmp_path, 2)
+    assert (first.returncode, second.returncode, second.stdout) == (0, 0, ""), first.stderr + second.stderr
+    rows = [line.split() for line in first.stdout.splitlines() if not line.startswith("#")]
+    assert [int(row[0]) for row in rows] == [8, 64, 512, 4096]
+    assert [row[-1] for row in rows] == ["0"] * 4
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert (report["ranks"], report["backend"], len(report["results"])) == (2, "gloo", 4)
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+def test_busbw_below_the_floor_fails_all_ranks(tmp_path: Path) -> None:
+    first, second = gloo_ranks(tmp_path, 2, "--min-busbw", "1e9")
+    assert (first.returncode, second.returncode) == (1, 1)
+    assert "FAILED: busbw" in first.stdout

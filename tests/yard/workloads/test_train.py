@@ -1,0 +1,161 @@
+"""The trainer without torch: arithmetic, checkpoint folders and errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from yard.workloads import train, train_files
+from yard.workloads.train_model import PRESETS, Shape, hardware_flops, model_flops, peak_tflops
+
+
+@pytest.mark.parametrize(("gpus", "samples_per_s", "printed"), [(8, 6.381, 127.2), (16, 9.074, 90.3), (24, 9.02, 59.8)])
+def test_flops_reproduce_lambdas_scaling_table(gpus: int, samples_per_s: float, printed: float) -> None:
+    # Lambda's post uses gpt-neox, which recomputes activations and computes TFLOPS per GPU from samples per second.
+    flops = hardware_flops(PRESETS["13b"], 1, recompute=True) * samples_per_s
+    assert flops / gpus / 1e12 == pytest.approx(printed, rel=0.005)
+
+
+def test_recomputation_adds_a_third() -> None:
+    with_it, without = (hardware_flops(PRESETS["20b"], 4, recompute) for recompute in (True, False))
+    assert with_it / without == pytest.approx(4 / 3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "parameters"),
+    [
+        (Shape(12, 768, 12, 50257, 1024), 124_439_808),  # GPT-2 small, as published
+        (Shape(48, 1600, 25, 50257, 1024), 1_557_611_200),  # GPT-2 XL
+    ],
+)
+def test_parameter_counts_match_published_models(shape: Shape, parameters: int) -> None:
+    assert shape.parameters == parameters
+
+
+@pytest.mark.parametrize(
+    ("preset", "billions"),
+    [("gpt2-124m", 0.124), ("opt-125m", 0.125), ("neox-2.7b", 2.65), ("opt-6.7b", 6.7), ("13b", 9.1), ("20b", 20.2)],
+)
+def test_preset_sizes_match_their_names(preset: str, billions: float) -> None:
+    # 13b is Lambda's name for the 20B shape with a hidden size of 4096. This model has 9.1 billion parameters.
+    assert PRESETS[preset].parameters / 1e9 == pytest.approx(billions, rel=0.02)
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_heads_divide_the_hidden_size(preset: str) -> None:
+    assert PRESETS[preset].hidden % PRESETS[preset].heads == 0
+
+
+def test_both_formulas_agree_on_a_wide_model() -> None:
+    # Both formulas count the same matrix products. They differ only in biases, norms and embeddings.
+    shape = PRESETS["13b"]
+    assert model_flops(shape, 8) == pytest.approx(hardware_flops(shape, 8, False), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("device", "peak"),
+    [("NVIDIA H200", 989), ("NVIDIA H100 PCIe", 756), ("NVIDIA H100 80GB HBM3", 989), ("NVIDIA RTX A6000", 154.85),
+     ("NVIDIA A100-SXM4-40GB", 312), ("Tesla V100-SXM2-32GB", None)],
+)  # fmt: skip
+def test_peak_is_found_by_device_name(device: str, peak: float | None) -> None:
+    assert peak_tflops(device) == peak
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.5, 10.0), (0.95, 19.0), (1.0, 20.0), (0.01, 1.0)])
+def test_percentiles_are_observed_values(share: float, value: float) -> None:
+    assert train.percentile([float(number) for number in range(1, 21)], share) == value
+
+
+def checkpoint(run_dir: Path, step: int, *, whole: bool = True) -> Path:
+    """Create a folder that contains the files of a checkpoint."""
+    folder = train_files.step_dir(run_dir, step)
+    folder.mkdir(parents=True)
+    (folder / "__0_0.distcp").write_bytes(b"shard")
+    if whole:
+        (folder / ".metadata").write_bytes(b"index")
+    return folder
+
+
+def test_a_new_run_has_no_checkpoint(tmp_path: Path) -> None:
+    assert train_files.latest_step(tmp_path) is None
+
+
+def test_published_checkpoint_is_the_latest(tmp_path: Path) -> None:
+    for step in (5, 10):
+        checkpoint(tmp_path, step)
+        train_files.publish(tmp_path, step, keep=2)
+    assert train_files.latest_step(tmp_path) == 10
+
+
+def test_interrupted_checkpoint_is_not_used(tmp_path: Path) -> None:
+    checkpoint(tmp_path, 5)
+    train_files.publish(tmp_path, 5, keep=2)
+    checkpoint(tmp_path, 10, whole=False)
+    assert train_files.latest_step(tmp_path) == 5
+
+
+@pytest.mark.parametrize("text", ["", "ten", "12"])
+def test_latest_without_complete_checkpoint_is_ignored(text: str, tmp_path: Path) -> None:
+    checkpoint(tmp_path, 12, whole=False)
+    (tmp_path / "latest").write_text(text)
+    assert train_files.latest_step(tmp_path) is None
+
+
+def test_newest_complete_checkpoints_are_kept(tmp_path: Path) -> None:
+    for step in (5, 10):
+        checkpoint(tmp_path, step)
+    checkpoint(tmp_path, 13, whole=False)
+    checkpoint(tmp_path, 15)
+    newer = checkpoint(tmp_path, 20, whole=False)  # another run that is ahead wrote this checkpoint, so it must be kept
+    train_files.publish(tmp_path, 15, keep=2)
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-00000010", "step-00000015", newer.name]
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, (0, 1, 0)),
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1"}, (3, 4, 1)),
+        ({"RANK": "2", "WORLD_SIZE": "8", "LOCAL_RANK": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (2, 8, 2)),
+    ],
+)
+def test_rank_comes_from_torch_or_slurm_variables(
+    variables: dict[str, str], expected: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"):
+        # The variables are set and deleted first, so that monkeypatch later removes the values that the function sets.
+        monkeypatch.setenv(name, "-")
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert train.rank_from_environment() == expected
+
+
+@pytest.mark.parametrize("arguments", [["--steps", "0"], ["--batch", "0"], ["--keep", "1"], ["--save-every", "-1"]])
+def test_numbers_out_of_range_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        train.parse(arguments)
+    assert "must be at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "token_bytes", "said"),
+    [
+        (None, 2, "is not a file. Fix: use a file of token ids"),
+        (b"\0" * 131, 2, "contains 65 tokens of 2 bytes and 1 extra bytes"),
+        (b"\0" * 128, 2, "contains 64 tokens of 2 bytes and 0 extra bytes; a window needs 65"),
+        (b"\0" * 134, 4, "contains 33 tokens of 4 bytes and 2 extra bytes"),
+    ],
+)
+def test_data_file_is_checked_before_the_start(
+    content: bytes | None, token_bytes: int, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "data.bin"
+    if content is not None:
+        file.write_bytes(content)
+    options = train.parse(["--data", str(file), "--token-bytes", str(token_bytes)])
+    with pytest.raises(SystemExit) as error:
+        train_files.Data(None, options, PRESETS["tiny"])
+    assert f"{file} " in str(error.value)
+    assert said in str(error.value)

@@ -1,0 +1,1 @@
+"""The `yard` command, which runs training jobs on the clusters deployed by stacks."""

@@ -1,0 +1,5 @@
+"""Runs `yard` for `python -m yard`."""
+
+from yard.cli import app
+
+app()

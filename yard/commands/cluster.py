@@ -1,0 +1,115 @@
+"""Commands for a running cluster: ssh, nodes, hostfile, doctor, sync, refresh."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from yard.commands.options import JsonOption, OutputsOption, StackOption, remote_of
+from yard.job.hostfile import HostfileFormat
+from yard.shell import AfterDashes
+from yard.show import say, say_json
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(cls=AfterDashes)
+def ssh(
+    context: typer.Context,
+    node: Annotated[str | None, typer.Argument(metavar="NODE", help="Host; default: the head.")] = None,
+    admin: Annotated[bool, typer.Option("--admin", help="Log in as the user with sudo rights.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the ssh command instead of running it.")] = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Log in, or run the command after `--`. A single argument is a command line for the remote shell."""
+    from yard.stack.remote import shell
+
+    remote = remote_of(stack, outputs)
+    words = context.meta.get(AfterDashes.META, ())
+    if remote.stack.cluster.head.tunnel and not as_json:
+        # `ssh` does not print why a tunnel failed, but `run` does. `run` also opens the shared connection.
+        remote.run("true")
+    argv = remote.argv(shell(words) if words else None, remote.host(node, admin=admin))
+    if as_json:
+        say_json({"argv": argv})
+        return
+    os.execvp(argv[0], argv)  # noqa: S606  (ssh gets the terminal, and its exit code is the result)
+
+
+@app.command()
+def nodes(as_json: JsonOption = False, stack: StackOption = "local", outputs: OutputsOption = None) -> None:
+    """List the hosts in the cluster and their Slurm state."""
+    from yard.run.listing import list_nodes
+
+    list_nodes(remote_of(stack, outputs), as_json)
+
+
+@app.command()
+def hostfile(
+    kind: Annotated[HostfileFormat, typer.Option("--format", help="Format of the file.")] = HostfileFormat.DEEPSPEED,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Print a host file that lists the workers."""
+    from yard.job.hostfile import hostfile as render
+
+    text = render(remote_of(stack, outputs).stack.cluster, kind)
+    if as_json:
+        say_json({"format": kind.value, "lines": text.splitlines()})
+    else:
+        say(text)
+
+
+@app.command()
+def doctor(as_json: JsonOption = False, stack: StackOption = "local", outputs: OutputsOption = None) -> None:
+    """Check names, routes, ports, keys, clocks, disks and versions on all hosts. Exits with code 1 if a check fails."""
+    from yard.doctor.command import run_doctor
+
+    raise typer.Exit(run_doctor(remote_of(stack, outputs), as_json))
+
+
+@app.command()
+def sync(
+    source: Annotated[Path, typer.Argument(metavar="DIR", help="Directory to send.")] = Path(),
+    dest: Annotated[
+        str | None,
+        typer.Argument(metavar="DEST", help="Folder on the cluster, absolute or in the shared path."),
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Remove sent files that no longer exist in DIR.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the files that would be sent.")] = False,
+    with_secrets: Annotated[bool, typer.Option("--with-secrets", help="Also send .env files and keys.")] = False,
+    take_over: Annotated[bool, typer.Option("--take-over", help="Replace the copy of a different directory.")] = False,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Send a directory with rsync, except files that git ignores and files that look like secrets."""
+    from yard.stack.sync import SyncRequest
+    from yard.stack.sync import sync as run
+
+    request = SyncRequest(
+        source=source, dest=dest, delete=delete, dry_run=dry_run, with_secrets=with_secrets, take_over=take_over
+    )
+    run(remote_of(stack, outputs), request, as_json)
+
+
+@app.command()
+def refresh(as_json: JsonOption = False, stack: StackOption = "local", outputs: OutputsOption = None) -> None:
+    """Read the stack's outputs again and rewrite the SSH files. Removes the files of a destroyed stack."""
+    from yard.stack.load import load_stack
+
+    loaded = load_stack(stack, refresh=True, file=outputs)
+    name = loaded.cluster.name
+    if as_json:
+        say_json({"stack": loaded.name, "cluster": name, "ssh_config": str(loaded.ssh_config)})
+    else:
+        say(f"to connect to {name} without yard: ssh -F {_shown(loaded.ssh_config)} {loaded.cluster.head.name}")
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,72 @@
+"""The exceptions for the whole project. Each message contains the object, the rule and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class ClusterError(Exception):
+    """An error with a message for the user. All other exceptions are defects."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A rule that a file breaks, and the change that fixes it.
+
+    `path` is the key in the file, such as "cluster.nodes.gpu.count".
+    """
+
+    path: str
+    rule: str
+    fix: str
+
+    def line(self, file: str) -> str:
+        """Return the problem as one line: `file:path: rule. Fix: fix.`"""
+        return f"{file}:{self.path}: {self.rule.rstrip('.')}. Fix: {self.fix.rstrip('.')}."
+
+
+class RuleError(ValueError):
+    """Raised by stack file validators. It is a ValueError, because pydantic requires this type.
+
+    `at` is the key within the section, or an empty string for the section.
+    """
+
+    def __init__(self, rule: str, fix: str, at: str = "") -> None:
+        super().__init__(rule)
+        self.rule = rule
+        self.fix = fix
+        self.at = at
+
+
+class FileError(ClusterError):
+    """A file that breaks rules. `problems` contains every problem in the file."""
+
+    spared: ClassVar[str]
+    """Participle for the end of "nothing was ...", such as "changed"."""
+
+    def __init__(self, file: str, problems: Sequence[Problem]) -> None:
+        self.file = file
+        self.problems = tuple(problems)
+        lines = "\n".join(f"  {problem.line(file)}" for problem in self.problems)
+        plural = "problem" if len(self.problems) == 1 else "problems"
+        super().__init__(f"{len(self.problems)} {plural} in {file}; nothing was {self.spared}.\n{lines}")
+
+
+class StackFileError(FileError):
+    """A stack file that breaks rules."""
+
+    spared = "changed"
+
+
+class CatalogError(ClusterError):
+    """A file in components/catalog is wrong. This is a defect in the project."""
+
+
+class PlatformError(ClusterError):
+    """A machine could not be created, started, reached or removed."""
+
+
+class ContractError(ClusterError):
+    """Stack outputs that violate the contract (outputs.py)."""

@@ -1,0 +1,79 @@
+"""YAML parser for stack files and job files. The parser rejects aliases and reports repeated keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+MAX_CHARACTERS = 1_000_000
+MAX_LEVELS = 50
+"""Maximum depth of nested mappings and lists. The parser takes minutes for a text with thousands of levels."""
+
+_Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The libyaml loader if it is installed. It is ten times as fast as the Python loader."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A parsed text. `repeated` contains the path and line of each key that occurs more than once in its mapping."""
+
+    value: Any
+    repeated: tuple[tuple[tuple[str, ...], int], ...]
+
+
+class YamlError(Exception):
+    """A text that is not valid YAML or exceeds a limit. Line numbers start at 1."""
+
+    def __init__(self, reason: str, line: int) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.line = line
+
+
+def load_strict(text: str) -> Document:
+    """Return the only document in a text. Raises YamlError."""
+    try:
+        _check_limits(text)
+        node = yaml.compose(text, Loader=_Loader)
+        value = yaml.load(text, Loader=_Loader)  # noqa: S506  (both loaders are safe)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise YamlError(error.problem or "is not valid YAML", mark.line + 1 if mark else 1) from error
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        # The reason is a forbidden character or an invalid date. These errors have no line number.
+        raise YamlError("is not valid YAML: it contains characters or values that YAML forbids", 1) from error
+    return Document(value=value, repeated=tuple(_repeated(node, ())))
+
+
+def _check_limits(text: str) -> None:
+    """Raise YamlError for a text that is too long, is nested too deeply, or contains an alias.
+
+    A small text with aliases can expand to gigabytes.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise YamlError(f"is longer than {MAX_CHARACTERS:,} characters", 1)
+    level = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        if isinstance(event, yaml.AliasEvent):
+            raise YamlError(f"the alias *{event.anchor} is not allowed: write the value again", line)
+        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if level > MAX_LEVELS:
+            raise YamlError(f"is nested deeper than {MAX_LEVELS} levels", line)
+
+
+def _repeated(node: yaml.Node | None, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            yield from _repeated(item, (*path, str(index)))
+    if isinstance(node, yaml.MappingNode):
+        keys: set[str] = set()
+        for key, value in node.value:
+            name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
+            if name in keys:
+                yield (*path, name), key.start_mark.line + 1
+            keys.add(name)
+            yield from _repeated(value, (*path, name))

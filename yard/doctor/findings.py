@@ -1,0 +1,92 @@
+"""Input and results of the checks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+import yaml
+
+from yard.contract.outputs import Cluster, Node
+from yard.doctor.reports import HostReport
+
+
+@dataclass(frozen=True)
+class HostProblem:
+    """A problem on a host that can break jobs. The fields are keys in the output of `yard doctor --json`."""
+
+    node: str
+    what: str
+    cause: str
+    fix: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """The stack's outputs and the reports from all hosts. The head's report is first."""
+
+    cluster: Cluster
+    reports: Mapping[str, HostReport]
+
+    @property
+    def has_slurm(self) -> bool:
+        """Whether Slurm runs the jobs."""
+        return self.cluster.scheduler == "slurm"
+
+    @cached_property
+    def nodes(self) -> dict[str, Node]:
+        """The workers by name."""
+        return {node.name: node for node in self.cluster.nodes}
+
+    @property
+    def answered(self) -> list[HostReport]:
+        """The complete reports from all hosts."""
+        return [report for report in self.reports.values() if not report.error]
+
+    @property
+    def workers(self) -> list[HostReport]:
+        """The complete reports from the workers."""
+        return [report for report in self.answered if report.name != self.cluster.head.name]
+
+    @property
+    def head(self) -> HostReport | None:
+        """The head's report, or None if it is incomplete."""
+        return next((report for report in self.answered if report.name == self.cluster.head.name), None)
+
+
+HostCheck = Callable[[Examined], Iterator[HostProblem]]
+
+
+@cache
+def _texts() -> dict[str, dict[str, str]]:
+    texts: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("problems.yaml").read_text())
+    return texts
+
+
+def problem(host: str, text: str, **values: object) -> HostProblem:
+    """Return the problem with the id `text` in problems.yaml. The names in braces are replaced with `values`."""
+    rerun = f"run `yard ssh {host} --admin -- sudo systemctl restart trainyard-bootstrap`"
+    parts = (_texts()[text][part].format(host=host, rerun=rerun, **values) for part in ("what", "cause", "fix"))
+    return HostProblem(host, *parts)
+
+
+def rdma_layer(fabric: str) -> str | None:
+    """Return the link layer (sysfs name) of the RDMA ports that collectives use, or None if the fabric has no RDMA."""
+    if fabric.startswith("infiniband"):
+        return "InfiniBand"
+    return "Ethernet" if fabric == "roce" else None
+
+
+def outliers(values: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, value, most frequent value) for each entry that differs from the most frequent value."""
+    for usual, _ in Counter(values.values()).most_common(1):
+        yield from ((name, value, usual) for name, value in values.items() if value != usual)
+
+
+def unequal_versions(software: str, versions: Mapping[str, str]) -> Iterator[HostProblem]:
+    """Yield a problem for each host whose version differs from the most frequent version. `versions`: by host."""
+    for name, version, usual in outliers(versions):
+        yield problem(name, "version", software=software, found=version, expected=usual)

@@ -1,0 +1,117 @@
+"""Checks for a single host: bootstrap, services, mounts, clock, shared memory, software, Slurm state, memlock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from yard.doctor.findings import Examined, HostProblem, problem, rdma_layer, unequal_versions
+
+_CLOCK_OFFSET_SECONDS = 0.5
+_CLOCK_DIFFERENCE_SECONDS = 5
+"""Allowed difference in seconds. Hosts read their clocks at almost the same time, but a busy host can be late."""
+_SHM_SHARE = 4
+"""Shared memory must be at least 1/4 of the memory. The default is 1/2 on Linux, and 64 MiB in a Docker container."""
+_SCHEDULABLE = frozenset({"idle", "allocated", "mixed", "completing", "planned"})
+
+
+def check_status(examined: Examined) -> Iterator[HostProblem]:
+    """The bootstrap has finished since the last boot."""
+    for report in examined.answered:
+        try:
+            status = json.loads(report.value("status", "json") or "{}")
+        except ValueError:
+            status = {}
+        state, stage = status.get("state", "unknown"), status.get("stage", "")
+        if status.get("boot_id") != report.value("status", "boot_id"):
+            state, stage = "not started since the last boot", ""
+        if state != "ready":
+            shown = f"{state}, stage {stage}" if stage else state
+            command = status.get("command") or status.get("reason") or "a stage has not finished"
+            yield problem(report.name, "bootstrap", state=shown, command=command, log=stage or "*")
+
+
+def check_services(examined: Examined) -> Iterator[HostProblem]:
+    """All services for the host's role are active."""
+    for report in examined.answered:
+        for unit, state in report.of("services"):
+            if state != "active":
+                yield problem(report.name, "service", unit=unit, state=state)
+
+
+def check_mounts(examined: Examined) -> Iterator[HostProblem]:
+    """Workers mount /home and the shared path with NFS 4.2 and the option `hard`."""
+    head = examined.cluster.head.name
+    for report in examined.workers:
+        mounts = {path: (kind, options) for path, kind, options in report.of("mounts")}
+        for path in (examined.cluster.home_path, examined.cluster.shared_path):
+            kind, options = mounts.get(path, ("", ""))
+            if kind != "nfs4":
+                yield problem(report.name, "mount-missing", path=path, head=head)
+            elif not {"hard", "vers=4.2"} <= set(options.split(",")):
+                yield problem(report.name, "mount-options", path=path, options=options, head=head)
+
+
+def check_clock(examined: Examined) -> Iterator[HostProblem]:
+    """All clocks are synchronized by chrony or systemd-timesyncd, and agree with the head's clock."""
+    head_now = _seconds(examined.head.value("clock", "now")) if examined.head else None
+    for report in examined.answered:
+        row = next((row for row in report.of("clock") if row[0] == "chrony"), ("chrony", "", ""))
+        offset, leap = _seconds(row[1]), row[2]
+        if offset is None and report.value("clock", "synchronised") == "yes":
+            pass  # systemd-timesyncd, on an existing host
+        elif offset is None or leap in {"", "Not synchronised"}:
+            yield problem(report.name, "clock-unsynchronized")
+        elif abs(offset) > _CLOCK_OFFSET_SECONDS:
+            yield problem(report.name, "clock-offset", seconds=offset)
+        now = _seconds(report.value("clock", "now"))
+        if head_now is not None and now is not None and abs(now - head_now) > _CLOCK_DIFFERENCE_SECONDS:
+            yield problem(report.name, "clock-head", seconds=now - head_now)
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def check_shm(examined: Examined) -> Iterator[HostProblem]:
+    """Shared memory is large enough for data loaders and NCCL."""
+    for report in examined.workers:
+        size, memory = (int(kib) for kib in report.of("shm")[0])
+        if size * _SHM_SHARE < memory:
+            yield problem(report.name, "shm", size=size // 1024, memory=memory // 1024)
+
+
+def check_software(examined: Examined) -> Iterator[HostProblem]:
+    """All workers have the same versions of Python, torch and NCCL, and all hosts have the same version of Slurm."""
+    hosts = {software: examined.workers for software in ("python", "torch", "nccl")}
+    if examined.has_slurm:
+        hosts["slurm"] = examined.answered
+    for software, reports in hosts.items():
+        versions = {report.name: report.value("software", software) or "absent" for report in reports}
+        yield from unequal_versions(software, versions)
+
+
+def check_queue(examined: Examined) -> Iterator[HostProblem]:
+    """Slurm can schedule jobs on every worker."""
+    if examined.head is None:
+        return
+    rows = {name: (state, reason) for name, state, reason in examined.head.of("queue")}
+    for name in examined.nodes:
+        state, reason = rows.get(name, ("unknown to Slurm", "none"))
+        # sinfo(1) in Slurm 24.11: flags follow the state, and `*` means that the node does not respond.
+        if "*" in state or state.rstrip("~#!%$@+^-") not in _SCHEDULABLE:
+            cause = "slurmd has not registered with slurmctld" if reason == "none" else reason
+            yield problem(name, "queue", state=state, reason=cause)
+
+
+def check_memlock(examined: Examined) -> Iterator[HostProblem]:
+    """Ranks have no limit on locked memory, which RDMA needs for its buffers. Without Slurm, ranks have the limit for
+    SSH logins, and a limit is a problem only on RDMA fabrics.
+    """
+    text = "memlock" if examined.has_slurm else "memlock-login"
+    for name, limit in (row for report in examined.answered for row in report.of("memlock")):
+        if limit != "unlimited" and (examined.has_slurm or rdma_layer(examined.nodes[name].fabric)):
+            yield problem(name, text, limit=limit)

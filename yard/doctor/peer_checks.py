@@ -1,0 +1,81 @@
+"""Checks for connections between hosts: names, routes, TCP ports, munge, shared files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from yard.doctor.findings import Examined, HostProblem, problem
+
+_DECODED = ("Success", "Replayed")
+"""Both results mean that the keys match: munge decodes a credential before it detects a replay."""
+
+
+def check_reach(examined: Examined) -> Iterator[HostProblem]:
+    """Every host can be examined over SSH as the admin."""
+    for report in examined.reports.values():
+        if report.error:
+            yield problem(report.name, "unreachable", error=report.error)
+
+
+def check_names(examined: Examined) -> Iterator[HostProblem]:
+    """Every host name resolves to the host's private address on all hosts."""
+    for report in examined.answered:
+        for name, address in examined.cluster.addresses.items():
+            found = report.value("names", name) or "no address"
+            if found != address:
+                text = "name-loopback" if found.startswith("127.") else "name"
+                yield problem(report.name, text, name=name, found=found, address=address)
+
+
+def check_routes(examined: Examined) -> Iterator[HostProblem]:
+    """Routes to the other hosts use the private address and the interface that jobs use."""
+    addresses = examined.cluster.addresses
+    for report in examined.answered:
+        fabric, own = report.value("routes", "fabric"), addresses[report.name]
+        routes = {row[0]: row[1:] for row in report.of("routes")}
+        for name, address in addresses.items():
+            device, source = routes.get(address, ("", ""))
+            if name == report.name or (device, source) == (fabric, own):
+                continue
+            found = f"uses {device} from {source}" if device else "has no route"
+            interface = fabric or "a known interface"
+            yield problem(report.name, "route", name=name, found=found, interface=interface, address=own)
+
+
+def check_tcp(examined: Examined) -> Iterator[HostProblem]:
+    """Every host can connect to a random TCP port on every other host."""
+    for report in examined.answered:
+        tried = {row[0]: row[1:] for row in report.of("tcp")}
+        for peer in examined.answered:
+            code, message = tried.get(peer.name, ("1", "no port was reported"))
+            if peer is not report and (code, message) != ("0", "trainyard"):
+                yield problem(report.name, "tcp", peer=peer.name, message=message)
+
+
+def check_munge(examined: Examined) -> Iterator[HostProblem]:
+    """Munge works on every host, and the head and each worker accept each other's credentials."""
+    head = examined.head
+    for report in examined.answered:
+        own = report.value("munge", "self")
+        if not own.startswith(_DECODED):
+            yield problem(report.name, "munge", message=own or "no output")
+        elif head is not None and report is not head:
+            results = (head.value("munge", report.name), report.value("munge", head.name))
+            rejected = next((result for result in results if not result.startswith(_DECODED)), None)
+            if rejected is not None:
+                text = "munge-clock" if "Expired" in rejected or "Rewound" in rejected else "munge-key"
+                yield problem(report.name, text, message=rejected or "no output")
+
+
+def check_nfs(examined: Examined) -> Iterator[HostProblem]:
+    """Every host can read the files that the other hosts write to the shared file system."""
+    shared = examined.cluster.shared_path
+    writers = [report.name for report in examined.answered if report.value("nfs", "write") == "0"]
+    for report in examined.answered:
+        rows = {row[0]: row[1:] for row in report.of("nfs")}
+        if report.name not in writers:
+            yield problem(report.name, "nfs-write", shared=shared, message=rows["write"][1])
+            continue
+        for peer in writers:
+            if rows.get(peer) != (peer,):
+                yield problem(report.name, "nfs-read", shared=shared, peer=peer)

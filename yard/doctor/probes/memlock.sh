@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Reports how much memory a rank can lock. With Slurm, the head runs a task on each idle node, because the limits for
+# logins do not apply to processes that slurmd starts. Busy nodes are skipped, so that no job is delayed. Without a
+# scheduler, ranks start over SSH, so the limit for logins applies.
+# shellcheck disable=SC2154
+memlock_facts() {
+  if [[ $scheduler != slurm ]]; then
+    [[ $self == "$head" ]] || report memlock "$self" "$(timeout 20 runuser -l "$job_user" -c 'ulimit -l' 2>/dev/null)"
+    return 0
+  fi
+  [[ $self == "$head" ]] || return 0
+  local name partition
+  local -A idle=()
+  while read -r name partition; do
+    idle[$partition]+="${idle[$partition]:+,}$name"
+  done < <(timeout 30 sinfo -h -N -t idle -o '%N %R' 2>/dev/null)
+  for partition in "${!idle[@]}"; do
+    # shellcheck disable=SC2016
+    as_job_user timeout 60 srun --immediate=30 --partition="$partition" --nodelist="${idle[$partition]}" \
+      --ntasks-per-node=1 --mem=16 --chdir=/ bash -c 'printf "memlock\t%s\t%s\n" "$SLURMD_NODENAME" "$(ulimit -l)"' 2>/dev/null
+  done
+}

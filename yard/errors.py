@@ -1,0 +1,31 @@
+"""The exceptions for yard. yard/contract/errors.py contains the exceptions for the whole project."""
+
+from __future__ import annotations
+
+from yard.contract.errors import ClusterError, FileError
+
+
+class JobFileError(FileError):
+    """A job file that breaks rules."""
+
+    spared = "submitted"
+
+
+class JobError(ClusterError):
+    """A job that does not exist, or is not in the state that a command requires."""
+
+
+class StackError(ClusterError):
+    """The stack cannot be used, or its outputs cannot be read."""
+
+
+class RemoteError(ClusterError):
+    """A command on the cluster failed, or a host cannot be reached."""
+
+
+class SyncError(ClusterError):
+    """A directory that cannot be sent to the cluster."""
+
+
+class BenchError(ClusterError):
+    """A benchmark that returned no figures, or a record that cannot be read."""

@@ -1,0 +1,139 @@
+"""Reads and checks recipes and job files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from yard.contract.errors import Problem
+from yard.contract.strict_yaml import YamlError, load_strict
+from yard.errors import JobFileError
+from yard.job.combinations import WORKLOADS, combination_problems
+from yard.job.launcher import Launcher, launcher
+from yard.job.rules import under, unknown_keys
+from yard.job.spec import RULES, JobSpec, job_rule, read_spec
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedJob:
+    """A checked job. `file`: the name of the recipe or the path to the job file. `workload`: the file to upload."""
+
+    file: str
+    spec: JobSpec
+    launcher: Launcher
+    workload: Path | None
+
+
+def recipe_names() -> list[str]:
+    """Return the recipe names in alphabetical order."""
+    return sorted(path.stem for path in RECIPES.glob("*.yaml"))
+
+
+def has_smoke(recipe: str) -> bool:
+    """Return whether a recipe has a smoke size."""
+    raw, _ = _read(find(recipe))
+    return raw.get("smoke") is not None
+
+
+def load_job(
+    job: str, overrides: Mapping[str, Any], env: Mapping[str, str], args: Sequence[str], *, smoke: bool = False
+) -> LoadedJob:
+    """Load and check a job. Raises JobFileError, which lists all problems.
+
+    `overrides` and `env` replace values from the file, and `args` are added to the arguments. With `smoke`, the keys in
+    the file's `smoke` section replace the other keys, and a key without a value is removed.
+    """
+    path = find(job)
+    raw, problems = _read(path)
+    small = raw.pop("smoke", None)
+    problems += _smoke_problems(small, wanted=smoke)
+    if problems:
+        raise JobFileError(job, problems)
+    if smoke:
+        raw = {key: value for key, value in {**raw, **small}.items() if value is not None or key not in small}
+    raw.update(overrides)
+    if env and isinstance(raw.get("env", {}), dict):
+        raw["env"] = {**raw.get("env", {}), **env}
+    if args and isinstance(raw.get("args", []), list):
+        raw["args"] = [*raw.get("args", []), *args]
+    workload = _workload_file(raw.get("workload"), path.parent)
+    problems = [*job_rule(raw), *combination_problems(raw, workload), *_folder_problems(workload, path.parent)]
+    if problems:
+        raise JobFileError(job, problems)
+    spec = read_spec(raw)
+    return LoadedJob(file=job, spec=spec, launcher=launcher(spec.launcher), workload=workload)
+
+
+def environment_of(job: str, settings: Sequence[str]) -> dict[str, str]:
+    """Return the environment variables in KEY=VALUE settings. Raises JobFileError, which lists all invalid settings."""
+    pairs = [setting.partition("=") for setting in settings]
+    fix = "for example --set OMP_NUM_THREADS=2"
+    problems = [
+        Problem(path="--set", rule=f"'{name}{equals}' is not KEY=VALUE", fix=fix)
+        for name, equals, _ in pairs
+        if not equals or not name
+    ]
+    if problems:
+        raise JobFileError(job, problems)
+    return {name: value for name, _, value in pairs}
+
+
+def find(job: str) -> Path:
+    """Return the path to a recipe or job file. Raises JobFileError if it does not exist."""
+    is_path = "/" in job or job.endswith((".yaml", ".yml"))
+    path = Path(job) if is_path else RECIPES / f"{job}.yaml"
+    if path.is_file():
+        return path
+    rule = "file not found" if is_path else "recipe not found"
+    fix = f"use a path to a .yaml file or one of: {', '.join(recipe_names())}"
+    raise JobFileError(job, [Problem(path="(file)", rule=rule, fix=fix)])
+
+
+def _smoke_problems(small: Any, *, wanted: bool) -> list[Problem]:
+    if small is None:
+        fix = "omit --smoke, or add a section `smoke` to the file"
+        return [Problem(path="smoke", rule="this job has no smoke size", fix=fix)] if wanted else []
+    if not isinstance(small, dict):
+        return [Problem(path="smoke", rule="must be a mapping of job keys", fix="for example `smoke: {nodes: 1}`")]
+    return list(under("smoke", unknown_keys(small, RULES)))
+
+
+def _read(path: Path) -> tuple[dict[str, Any], list[Problem]]:
+    try:
+        document = load_strict(path.read_text())
+    except YamlError as error:
+        fix = "correct the line; indent with spaces"
+        return {}, [Problem(path=f"line {error.line}", rule=f"is not valid YAML ({error.reason})", fix=fix)]
+    except (UnicodeDecodeError, OSError) as error:
+        rule = f"cannot be read ({type(error).__name__})"
+        return {}, [Problem(path="(file)", rule=rule, fix="use a readable YAML file")]
+    if not isinstance(document.value, dict):
+        return {}, [Problem(path="(file)", rule="must be `key: value` lines", fix="start with `name: ...`")]
+    repeated = [
+        Problem(path=".".join(keys), rule=f"is a duplicate key (line {line})", fix="remove one of them")
+        for keys, line in document.repeated
+    ]
+    return document.value, repeated
+
+
+def _folder_problems(workload: Path | None, beside: Path) -> list[Problem]:
+    """Check the workload's folder. Otherwise, a job file written by another person could upload a private key."""
+    if workload is None:
+        return []
+    allowed = [folder.resolve() for folder in (WORKLOADS, beside, Path.cwd())]
+    if any(workload.resolve().is_relative_to(folder) for folder in allowed):
+        return []
+    rule = f"'{workload}' is in neither the job file's folder nor the current directory"
+    return [Problem(path="workload", rule=rule, fix="move the file, or run yard in a folder above it")]
+
+
+def _workload_file(workload: Any, beside: Path) -> Path | None:
+    if not isinstance(workload, str) or not workload:
+        return None
+    shipped = WORKLOADS / workload
+    path = beside / workload if "/" in workload or not shipped.is_file() else shipped
+    return path if path.is_file() else None

@@ -1,0 +1,104 @@
+"""Checks a job against the cluster and fills in missing values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from yard.contract.errors import Problem
+from yard.contract.outputs import NO_TRANSPORT, Cluster, Node, Transport
+from yard.errors import JobFileError
+from yard.job.loader import LoadedJob
+from yard.job.spec import JobSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Node group and size of a job, with properties of the node group."""
+
+    scheduler: str
+    shared_path: str
+    group: str
+    nodes: int
+    hosts: tuple[Node, ...]
+    """All nodes in the group. The scheduler chooses `nodes` of these nodes."""
+    gpus_per_node: int
+    tasks_per_node: int
+    whole_nodes: bool
+    """Whether the job has exclusive use of its nodes."""
+    real_gpus: bool
+    env: Mapping[str, str]
+    transport: Transport
+    busbw_floor: float | None
+    """Published minimum all-reduce bus bandwidth in GB/s for this number of nodes, or None."""
+
+
+def drives_gpus(node: Node) -> bool:
+    """Return whether ranks can use the node's GPUs. Fake GPUs are files that only the scheduler uses."""
+    return node.gpus > 0 and node.gpu_type != "fake"
+
+
+def place(job: LoadedJob, cluster: Cluster) -> Placement:
+    """Choose a node group and fill in missing values. Raises JobFileError if the job does not fit."""
+    spec = job.spec
+    groups: dict[str, list[Node]] = {}
+    for node in cluster.nodes:
+        groups.setdefault(node.group, []).append(node)
+    if spec.group is not None and spec.group not in groups:
+        rule = f"cluster '{cluster.name}' has no node group '{spec.group}'"
+        raise JobFileError(job.file, [Problem(path="group", rule=rule, fix=f"use one of: {', '.join(groups)}")])
+    wanted = [spec.group] if spec.group is not None else list(groups)
+    problems = {name: list(_size_problems(spec, name, groups[name])) for name in wanted}
+    fitting = [name for name in wanted if not problems[name]]
+    if not fitting:
+        raise JobFileError(job.file, [problem for found in problems.values() for problem in found])
+    group = fitting[0]
+    node = groups[group][0]
+    gpus = node.gpus if spec.gpus_per_node is None else spec.gpus_per_node
+    real_gpus = gpus > 0 and drives_gpus(node)
+    if problem := _memory_problem(spec, gpus if real_gpus else 0, node.gpu_type):
+        raise JobFileError(job.file, [problem])
+    return Placement(
+        scheduler=cluster.scheduler,
+        shared_path=cluster.shared_path,
+        group=group,
+        nodes=spec.nodes,
+        hosts=tuple(groups[group]),
+        real_gpus=real_gpus,
+        gpus_per_node=gpus,
+        tasks_per_node=spec.tasks_per_node or (gpus if real_gpus else 1),
+        whole_nodes=gpus == node.gpus and spec.memory_per_node is None,
+        env=cluster.env.get(group, {}),
+        transport=cluster.transport.get(group, NO_TRANSPORT),
+        busbw_floor=cluster.busbw_floor(group, spec.nodes),
+    )
+
+
+def _size_problems(spec: JobSpec, group: str, nodes: list[Node]) -> Iterator[Problem]:
+    if spec.nodes > len(nodes):
+        rule = f"the job needs {spec.nodes} nodes, but group '{group}' has {len(nodes)}"
+        yield Problem(path="nodes", rule=rule, fix=f"use --nodes {len(nodes)}, or raise the group's count")
+    gpus = nodes[0].gpus
+    if spec.gpus_per_node is not None and spec.gpus_per_node > gpus:
+        rule = f"the job needs {spec.gpus_per_node} GPUs per node, but a node in group '{group}' has {gpus}"
+        yield Problem(path="gpus_per_node", rule=rule, fix=f"use --gpus-per-node {gpus} or fewer")
+
+
+def _memory_problem(spec: JobSpec, real_gpus: int, gpu_type: str | None) -> Problem | None:
+    """Return a problem if the job's model does not fit into GPU memory, or None."""
+    if spec.model is None:
+        return None
+    if real_gpus == 0:
+        rule = f"{spec.model} needs real GPUs, but the job's nodes have none"
+        return Problem(path="model", rule=rule, fix="use a stack with GPUs, or the job's smoke size with --smoke")
+    from yard.sizing.advice import refusal  # noqa: PLC0415  (few jobs need it)
+    from yard.sizing.gpus import SizeError  # noqa: PLC0415
+    from yard.sizing.memory import Machines  # noqa: PLC0415
+
+    try:
+        why = refusal(spec.model, gpu_type, Machines(nodes=spec.nodes, gpus_per_node=real_gpus), spec.layout)
+    except SizeError as error:
+        fix = "`yard size` shows the supported layouts"
+        return Problem(path="layout", rule=f"its memory cannot be computed: {error}", fix=fix)
+    fix = "use more nodes; `yard size` shows the required number"
+    return None if why is None else Problem(path="model", rule=why, fix=fix)

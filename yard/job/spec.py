@@ -1,0 +1,178 @@
+"""The keys of a job file and their rules.
+
+JobSpec is a plain dataclass, because importing pydantic takes longer than the rest of `yard submit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from yard.job.container import Container, container_rule
+from yard.job.launcher import LAUNCHERS, Source
+from yard.job.rules import (
+    Rule,
+    duration,
+    environment,
+    list_of,
+    one_of,
+    parse_seconds,
+    secret_names,
+    section,
+    text_like,
+    texts,
+    whole,
+    word,
+)
+
+_MINUTE = 60
+_FOLDER = r"(?!(?:.*/)?\.\.(?:/|$))/?[\w.@+-]+(?:/[\w.@+-]+)*"
+_LINES = r"(?s).*\S.*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
+    """A job. Each rank runs either `workload`, `script` or `run`."""
+
+    name: str
+    nodes: int = 1
+    min_nodes: int | None = None
+    """Minimum number of nodes for a job with an elastic launcher, or None for 1."""
+    group: str | None = None
+    """Name of the node group, or None for the first group that is large enough."""
+    gpus_per_node: int | None = None
+    """Number of GPUs per node, or None for all GPUs on a node."""
+    tasks_per_node: int | None = None
+    """Ranks per node, or None for one rank per real GPU and one rank on nodes without real GPUs."""
+    cpus_per_task: int | None = None
+    memory_per_node: str | None = None
+    """Memory per node, or None for all memory that Slurm can allocate."""
+    launcher: str = "srun"
+    mpi: str | None = None
+    """Value of srun's --mpi option, or None for Slurm's default."""
+    container: Container | None = None
+    workload: str | None = None
+    """Python file to upload: the name of a file in yard/workloads, or a path relative to the job file."""
+    script: str | None = None
+    """Python file on the cluster, relative to `workdir`."""
+    args: tuple[str, ...] = ()
+    run: str | None = None
+    """Shell commands."""
+    setup: str | None = None
+    """Shell commands that each task runs before the program. The tasks on a node run them one after another."""
+    workdir: str | None = None
+    """Working directory of `setup` and the program, relative to the run folder, or None for the run folder."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Contents of small files that yard uploads to the run folder, by name."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Sequence[str] = ()
+    """Names of variables that yard copies from the environment of `yard submit` to the ranks."""
+    time: str = "1h"
+    retries: int = 0
+    """Maximum number of restarts after failures. Restarts caused by lost nodes or time limits are not counted."""
+    chain: int = 1
+    """Number of identical jobs that run one after another."""
+    heartbeat: str | None = None
+    """Maximum age of the file heartbeat-RANK in CHECKPOINT_DIR or RUN_DIR. If a file is older, the job fails."""
+    checkpoint_dir: str | None = None
+    """Checkpoint folder, relative to the run folder. If set, the job restarts at its time limit."""
+    model: str | None = None
+    """Model name for `yard size`. The job is refused if the model does not fit into GPU memory."""
+    layout: str = "fsdp"
+    """Distribution of the model across GPUs, in the notation of `yard size`."""
+    about: str | None = None
+    software: str | None = None
+    """Software that the nodes need."""
+    verified: str | None = None
+    """Dates and machines of successful runs."""
+    unverified: str | None = None
+    """Parts that have never run, and the reason."""
+
+    @property
+    def seconds(self) -> int:
+        """The time limit in seconds."""
+        return parse_seconds(self.time) or _MINUTE
+
+    @property
+    def warning_seconds(self) -> int:
+        """Seconds between the warning signal and the time limit: five minutes, or a quarter of a short limit."""
+        return min(300, self.seconds // 4)
+
+    @property
+    def heartbeat_seconds(self) -> int | None:
+        """Maximum age of a heartbeat in seconds, or None if heartbeats are not checked."""
+        return parse_seconds(self.heartbeat) if self.heartbeat is not None else None
+
+    @property
+    def runtime(self) -> str:
+        """The container runtime, or '' for a job without a container."""
+        return self.container.runtime if self.container is not None else ""
+
+    @property
+    def source(self) -> Source:
+        """The key that defines the program."""
+        if self.workload is not None:
+            return Source.WORKLOAD
+        return Source.SCRIPT if self.script is not None else Source.RUN
+
+
+_FOLDER_RULE = text_like(
+    _FOLDER,
+    "must be an absolute path on the shared file system, or a path relative to the run folder",
+    "for example 'checkpoints' or '/shared/checkpoints/run-7'",
+)
+_WORDS = text_like(_LINES, "must be text", "write a sentence, in quotes if it contains a colon")
+
+RULES: dict[str, Rule] = {
+    "name": text_like(
+        r"[a-z0-9]([a-z0-9._-]{0,38}[a-z0-9])?",
+        "must be at most 40 lower-case letters, digits, '.', '_' and '-'",
+        "for example 'gpt-small'; a number needs quotes",
+    ),
+    "nodes": whole(1, 2000),
+    "min_nodes": whole(1, 2000),
+    "group": text_like(r"\S+", "must be the name of a node group", "`yard nodes` lists them"),
+    "gpus_per_node": whole(0, 64),
+    "tasks_per_node": whole(1, 256),
+    "cpus_per_task": whole(1, 1024),
+    "memory_per_node": text_like(r"[1-9]\d{0,6}[MG]", "must be a number and M or G", "for example '700M'"),
+    "launcher": one_of(LAUNCHERS),
+    "mpi": one_of(("pmix", "pmi2")),
+    "container": container_rule,
+    "workload": text_like(_LINES, "must be a file", "for example 'allreduce.py'"),
+    "script": text_like(r"[\w./@+-]*[\w@+-]\.py", "must be a Python file on the cluster", "for example 'train.py'"),
+    "args": list_of(word, "[--steps, 20]"),
+    "run": text_like(_LINES, "must be shell commands", "for example `run: echo hello`"),
+    "setup": text_like(_LINES, "must be shell commands", "for example `setup: source /shared/venv/bin/activate`"),
+    "workdir": _FOLDER_RULE,
+    "files": texts,
+    "env": environment,
+    "secrets": secret_names,
+    "time": duration(_MINUTE, "Slurm rounds time limits to minutes"),
+    "retries": whole(0, 1000),
+    "chain": whole(1, 100),
+    "heartbeat": duration(10, "shorter pauses are normal"),
+    "checkpoint_dir": _FOLDER_RULE,
+    "model": text_like(r"[\w.-]+", "must be a model name from `yard size`", "for example 'opt-6.7b'"),
+    "layout": text_like(r"[a-z0-9-]+", "must be a layout", "for example 'fsdp' or 'tp4-pp6-zero1'"),
+    "about": _WORDS,
+    "software": _WORDS,
+    "verified": _WORDS,
+    "unverified": _WORDS,
+}
+
+
+job_rule = section(RULES, ("name",), "name: hello")
+
+
+def read_spec(raw: Mapping[str, Any]) -> JobSpec:
+    """Return the job with the keys from a job file, which must follow `job_rule`."""
+    values = dict(raw)
+    if "args" in raw:
+        values["args"] = tuple(map(str, raw["args"]))
+    if "env" in raw:
+        values["env"] = {name: str(value) for name, value in raw["env"].items()}
+    if "container" in raw:
+        values["container"] = Container(**raw["container"])
+    return JobSpec(**values)

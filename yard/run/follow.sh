@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# follow.sh JOBS_DIR JOB RANK SKIP: prints the log of a rank without its first SKIP lines, and follows the log across
+# all restarts until the job ends. The last line contains the character 0x1e and the job's record from scontrol or
+# state.json. The script ends when its stdin is closed. It runs on the head and starts few processes, because process
+# creation is slow on emulated machines.
+set -uo pipefail
+jobs=$1 job=$2 rank=$3 skip=$4
+run=$jobs/.ids/$job
+ended=0 open=0 partial='' queried=-100 completing=0
+
+# Sets `log` to the log of the rank's task. A task may have several ranks, and its log is named after the first rank.
+log_of() {
+  local file best=-1 number
+  if ((rank > 0)); then
+    for file in "$run"/rank-*.log; do
+      number=${file##*/rank-}
+      number=${number%.log}
+      [[ $number =~ ^[0-9]+$ ]] && ((number <= rank && number > best)) && best=$number
+    done
+  fi
+  if ((best > 0)); then log=$run/rank-$best.log; elif ((rank == 0)); then log=$run/job.log; else log=; fi
+}
+
+more() {
+  local line
+  if ((open == 0)); then
+    log_of
+    [[ -n $log && -r $log ]] || return 0
+    exec 3<"$log"
+    open=1
+  fi
+  while IFS= read -r -u 3 line; do
+    if ((skip > 0)); then
+      skip=$((skip - 1))
+      continue
+    fi
+    printf '%s\n' "$line"
+    partial=
+  done
+  ((skip == 0)) || return 0
+  printf '%s' "$line"
+  [[ -z $line ]] || partial=1
+}
+
+last_event() {
+  local event last=
+  [[ -r $run/events ]] || return 0
+  while read -r _ event _; do last=$event; done <"$run/events"
+  [[ $last == end ]] && ended=1 || ended=0
+}
+
+# is_running PID: fails for zombies, which /proc still lists (proc_pid_stat(5), field 3).
+is_running() {
+  local stat
+  { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 1
+  stat=${stat##*) }
+  [[ $stat != [ZX]* ]]
+}
+
+# Without Slurm, the job's runner writes state.json. If the runner has died, the state is GONE.
+runner_state() {
+  record=$(<"$run/state.json") now=GONE
+  [[ $record =~ \"state\":\ \"([A-Z_]+)\" ]] && now=${BASH_REMATCH[1]}
+  if [[ $record =~ \"pid\":\ ([0-9]+).*\"boot\":\ \"([0-9a-f-]+)\" ]]; then
+    is_running "${BASH_REMATCH[1]}" && [[ ${BASH_REMATCH[2]} == "$(</proc/sys/kernel/random/boot_id)" ]] || now=GONE
+  fi
+}
+
+state() {
+  queried=$SECONDS
+  if [[ -r $run/state.json ]]; then
+    runner_state
+    return
+  fi
+  record=$(scontrol -o show job "$job" 2>/dev/null || true)
+  [[ $record =~ JobState=([A-Z_]+) ]] && now=${BASH_REMATCH[1]} || now=GONE
+}
+
+while :; do
+  more
+  last_event
+  # Query the state after the event `end`, and every ten seconds, because the job cannot write the event if the disk is
+  # full.
+  if ((ended || SECONDS - queried >= 10)); then
+    state
+    case $now in
+      PENDING | CONFIGURING | RUNNING | SUSPENDED | REQUEUED | REQUEUE_HOLD | RESIZING | SPECIAL_EXIT) ;;
+      COMPLETING) ((completing += ended)) ;;
+      *) break ;;
+    esac
+    # If a node is unreachable, the job stays in COMPLETING for a long time, so it counts as ended a minute after `end`.
+    ((completing < 60)) || break
+  fi
+  code=0
+  read -r -t 0.7 _ || code=$?
+  ((code > 128 || code == 0)) || exit 0
+done
+more
+[[ -z $partial ]] || printf '\n'
+printf '\036%s\n' "${record:-}"

@@ -1,0 +1,110 @@
+"""Commands that print jobs, logs and nodes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from yard.contract.outputs import Cluster
+from yard.job.rules import RUN_DIR
+from yard.run.logs import read_job, read_log
+from yard.run.queue import explain
+from yard.run.schedulers.registry import scheduler_of
+from yard.show import duration, payload, say, say_json, table, warn
+from yard.stack.remote import Remote
+
+_COLOURS = {
+    **dict.fromkeys(("FAILED", "NODE_FAIL", "TIMEOUT", "LOST", "down", "down*"), "red"),
+    **dict.fromkeys(("COMPLETED", "idle"), "green"),
+    "RUNNING": "cyan",
+}
+_MISSING = ("unknown", "Slurm does not list this node; run `pulumi up`")
+"""State and reason for a worker that appears only in the stack's outputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeState:
+    """A host. `state` is the scheduler's state, or 'head' for the head, which runs no jobs."""
+
+    name: str
+    group: str = ""
+    state: str
+    reason: str = ""
+    private_ip: str
+    gpus: int = 0
+    gpu_type: str | None = None
+
+
+def list_jobs(remote: Remote, days: int, as_json: bool) -> None:
+    """Print the jobs from the last `days` days."""
+    found = scheduler_of(remote.stack.cluster.scheduler).recent(remote, days)
+    if as_json:
+        say_json([job.as_json() for job in found])
+        return
+    if not found:
+        say("no jobs; `yard submit hello` starts one")
+        return
+    rows = [
+        (
+            str(job.id),
+            job.name,
+            job.state,
+            job.node_list or (f"{job.nodes} node" if job.nodes == 1 else f"{job.nodes} nodes"),
+            duration(job.elapsed_s),
+            "" if job.restarts is None else str(job.restarts),
+            explain(job),
+        )
+        for job in found
+    ]
+    table(("JOB", "NAME", "STATE", "NODES", "ELAPSED", "RESTARTS", "REASON"), rows, _COLOURS)
+
+
+def show_log(remote: Remote, job: int, rank: int, as_json: bool) -> None:
+    """Print the current log of a rank, or the job's state if the log is empty."""
+    text = read_log(remote, job, rank)
+    if as_json:
+        say_json({**read_job(remote, job).as_json(), "rank": rank, "lines": text.splitlines()})
+        return
+    if text:
+        payload(text)
+        return
+    found = read_job(remote, job)
+    state = f"job {job} is {found.state}: {explain(found)}"
+    if RUN_DIR.search(found.run_dir):
+        warn(f"yard: rank {rank} has no output; {state}")
+    else:
+        # The default value of sbatch's --output option.
+        log = f"{found.run_dir}/slurm-{job}.out"
+        warn(f"yard: job {job} was not submitted with `yard submit`; its log is probably {log}; {state}")
+
+
+def _hosts(cluster: Cluster, states: dict[str, tuple[str, str]]) -> list[NodeState]:
+    """Return the head and all workers. `states`: state and reason of each worker in the scheduler."""
+    found = [NodeState(name=cluster.head.name, state="head", private_ip=cluster.head.private_ip)]
+    for node in cluster.nodes:
+        state, reason = states.get(node.name, _MISSING)
+        found.append(
+            NodeState(
+                name=node.name,
+                group=node.group,
+                state=state,
+                reason=reason,
+                private_ip=node.private_ip,
+                gpus=node.gpus,
+                gpu_type=node.gpu_type,
+            )
+        )
+    return found
+
+
+def list_nodes(remote: Remote, as_json: bool) -> None:
+    """Print all hosts and their states."""
+    cluster = remote.stack.cluster
+    found = _hosts(cluster, scheduler_of(cluster.scheduler).nodes(remote))
+    if as_json:
+        say_json([asdict(node) for node in found])
+        return
+    rows = [
+        (node.name, node.group, node.state, f"{node.gpus} {node.gpu_type or ''}".strip(), node.private_ip, node.reason)
+        for node in found
+    ]
+    table(("NODE", "GROUP", "STATE", "GPUS", "PRIVATE IP", "REASON"), rows, _COLOURS)

@@ -1,0 +1,162 @@
+"""Jobs and their states, and parsers for the text output of scontrol and sacct. Pure.
+
+The text format of both commands has not changed since Slurm 22.05. The JSON format changed with each release.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from yard.errors import RemoteError
+from yard.job.rules import parse_seconds
+
+LIVE = frozenset(
+    {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESIZING"}
+)
+SACCT_FIELDS = "JobIDRaw,State,ExitCode,NNodes,NodeList,ElapsedRaw,Partition,User,WorkDir,JobName"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A job. `exit_code` is 128 + N if signal N ended the job. `restarts` is None for jobs from Slurm's accounting."""
+
+    id: int
+    name: str
+    user: str
+    group: str
+    state: str
+    reason: str
+    nodes: int
+    node_list: str
+    elapsed_s: int
+    restarts: int | None
+    exit_code: int
+    run_dir: str
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended and will not restart automatically."""
+        return self.state not in LIVE
+
+    @property
+    def verdict(self) -> int:
+        """Exit code of commands that wait for the job: 0 only if the job completed."""
+        return 0 if self.state == "COMPLETED" else self.exit_code or 1
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the job in the format that `--json` prints."""
+        return {**asdict(self), "why": explain(self)}
+
+
+def parse_scontrol(text: str) -> list[Job]:
+    """Parse the output of `scontrol -o show jobs`, which has one job per line."""
+    return [_from_scontrol(line) for line in text.splitlines() if line.startswith("JobId=")]
+
+
+def parse_sacct(text: str) -> list[Job]:
+    """Parse the output of `sacct -X -n -P` with the fields in SACCT_FIELDS."""
+    return [_from_sacct(line.split("|", 9)) for line in text.splitlines() if re.match(r"\d+\|", line)]
+
+
+def parse_one(text: str) -> Job | None:
+    """Return the job in the output of scontrol or sacct, or None if Slurm does not list the job."""
+    found = parse_scontrol(text) or parse_sacct(text)
+    return found[-1] if found else None
+
+
+def submitted_job(printed: str) -> int:
+    """Return the job number, the last word in the output of a submission. Raises RemoteError if it is missing."""
+    last = printed.split()[-1:]
+    if not last or not last[0].isdigit():
+        text = " ".join(printed.split())
+        raise RemoteError(f"the head printed '{text}' instead of a job number; `yard ps` lists the submitted jobs")
+    return int(last[0])
+
+
+def explain(job: Job) -> str:
+    """Return an explanation of the job's state for `yard ps`."""
+    if job.state == "PENDING":
+        return _WAITING.get(job.reason, f"waiting ({job.reason})")
+    if job.state in _STATES:
+        return _STATES[job.state].format(code=job.exit_code, id=job.id)
+    return job.state.lower().replace("_", " ")
+
+
+_WAITING = {
+    "None": "submitted a moment ago",
+    "Resources": "waiting for free nodes",
+    "Priority": "waiting for jobs with a higher priority",
+    "BeginTime": "restarts within seconds; Slurm delays the restart so that old ranks can end",
+    "Dependency": "waiting for another job",
+    "JobHeldUser": "held by its owner; `scontrol release` releases it",
+    "JobHeldAdmin": "held by an administrator",
+    "PartitionTimeLimit": "its time limit exceeds its node group's limit",
+    "ReqNodeNotAvail": "a required node is down or reserved",
+    "NodeDown": "a required node is down",
+    "PartitionConfig": "requires more resources than its node group has",
+}
+
+_STATES = {
+    "RUNNING": "running",
+    "COMPLETING": "ending",
+    "CONFIGURING": "its nodes are starting",
+    "COMPLETED": "every rank ended with exit code 0",
+    "FAILED": "a rank failed with exit code {code}",
+    "CANCELLED": "cancelled",
+    "TIMEOUT": "reached its time limit",
+    "NODE_FAIL": "lost a node",
+    "OUT_OF_MEMORY": "exceeded its memory limit",
+    "LOST": "its runner was killed or the head restarted; `yard resume {id}` continues from the last checkpoint",
+    "PREEMPTED": "preempted by a job with a higher priority",
+}
+
+
+def _exit_code(text: str) -> int:
+    code, _, signal = text.partition(":")
+    return int(code) or (128 + int(signal) if signal.isdigit() and int(signal) else 0)
+
+
+def _from_scontrol(line: str) -> Job:
+    found: dict[str, str] = {}
+    for match in re.finditer(r"(?:^| )([A-Z][A-Za-z:/]*)=(\S*)", line):
+        found.setdefault(match[1], match[2])
+    return Job(
+        id=int(found["JobId"]),
+        name=found.get("JobName", ""),
+        user=found.get("UserId", "").partition("(")[0],
+        group=found.get("Partition", ""),
+        state=found["JobState"],
+        # Some reasons also contain node names, such as `ReqNodeNotAvail,_UnavailableNodes:w1`.
+        reason=found.get("Reason", "None").partition(",")[0],
+        nodes=int(found.get("NumNodes", "0").split("-")[0]),
+        node_list="" if found.get("NodeList") == "(null)" else found.get("NodeList", ""),
+        elapsed_s=parse_seconds(found.get("RunTime", "")) or 0,
+        restarts=int(found.get("Restarts", "0")),
+        exit_code=_exit_code(found.get("ExitCode", "0:0")),
+        run_dir=found.get("WorkDir", ""),
+    )
+
+
+def _from_sacct(row: list[str]) -> Job:
+    job, state, code, nodes, node_list, elapsed, group, user, folder, name = row
+    # The state of a cancelled job contains a user id: `CANCELLED by 2000`.
+    state = state.split()[0]
+    if state == "REQUEUED":
+        # The job was cancelled between two starts, and the accounting records no further state.
+        state = "CANCELLED"
+    return Job(
+        id=int(job),
+        name=name,
+        user=user,
+        group=group,
+        state=state,
+        reason="None",
+        nodes=int(nodes or 0),
+        node_list="" if node_list == "None assigned" else node_list,
+        elapsed_s=int(elapsed or 0),
+        restarts=None,
+        exit_code=_exit_code(code),
+        run_dir=folder,
+    )

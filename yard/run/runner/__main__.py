@@ -1,0 +1,194 @@
+"""Commands of the runner. They run in the job's run folder."""
+
+from __future__ import annotations
+
+import getpass
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from .agent import run_agent
+from .attempt import Attempt
+from .claim import Claim, Unreachable, claim
+from .job import EventLog, JobRequest, State, identity
+from .node import Outcome, unreachable
+from .processes import AGENT_MARK, RANK_MARK, sweep
+
+_FAILURES_TO_AVOID = 2
+"""Number of failures after which the job avoids a node."""
+_RESULT_SECONDS = 3600.0
+"""Maximum time for which the runner retries writing the job's result, for example if the disk is full."""
+_NO_CHECKPOINT = ("heartbeat-", "metrics")
+"""Prefixes of file names in the checkpoint folder that do not belong to checkpoints."""
+
+
+def submit(run_dir: Path) -> int:
+    """Start a job's runner in the background. Returns the job's number."""
+    ids = run_dir.parent / ".ids"
+    ids.mkdir(exist_ok=True)
+    number = max((int(path.name) for path in ids.iterdir() if path.name.isdigit()), default=0) + 1
+    while True:
+        try:
+            (ids / str(number)).symlink_to(f"../{run_dir.name}")
+            break
+        except FileExistsError:
+            # Another submission has just used this number.
+            number += 1
+    request = JobRequest.read(run_dir)
+    State(
+        id=number,
+        name=request.name,
+        user=getpass.getuser(),
+        group=request.group,
+        nodes=request.nodes,
+        run_dir=str(run_dir),
+        submitted=time.time(),
+    ).write()
+    launch(run_dir)
+    return number
+
+
+def resume(run_dir: Path) -> None:
+    """Restart the runner of a finished job. All retries are available again."""
+    state = State.read(run_dir)
+    state.state, state.runner, state.restarts = "PENDING", None, state.restarts + 1
+    state.submitted, state.ended, state.exit_code = time.time(), 0.0, 0
+    state.write()
+    EventLog(run_dir).note("resume")
+    launch(run_dir)
+
+
+def launch(run_dir: Path) -> None:
+    """Start the command `run` in a new session."""
+    with (run_dir / "runner.log").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "runner", "run", str(run_dir)],
+            cwd=run_dir,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+class Run:
+    """A job, including all its restarts. Runs on the head."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir, self.request = run_dir, JobRequest.read(run_dir)
+        self.state, self.events = State.read(run_dir), EventLog(run_dir)
+        self.stopped_by = 0
+        """The signal that stops the job, or 0. `yard cancel` sends SIGINT, and a shutdown of the head sends SIGTERM."""
+        signal.signal(signal.SIGHUP, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda received, _: setattr(self, "stopped_by", received))
+        self.update("PENDING", "Resources", runner=identity())
+
+    def update(self, state: str, reason: str = "None", **more: object) -> None:
+        """Set the job's state and write it to state.json."""
+        self.state.state, self.state.reason = state, reason
+        for name, value in more.items():
+            setattr(self.state, name, value)
+        try:
+            self.state.write()
+        except OSError as error:
+            # A full disk does not stop the ranks. The next update writes the state again.
+            sys.stderr.write(f"state not written: {error}\n")
+
+    def run(self) -> None:
+        """Start the job repeatedly until it completes, is cancelled, or has no retries left."""
+        while reason := self.judge(self.start()):
+            self.events.note(f"requeue {reason}")
+            self.events.say(f"{reason}: restarting the job")
+            self.update("PENDING", "Resources", restarts=self.state.restarts + 1)
+
+    def start(self) -> Outcome:
+        """Reserve nodes and run the job once."""
+        failures = self.events.failures()
+        avoid = {node for node in failures if node and failures.count(node) >= _FAILURES_TO_AVOID}
+        try:
+            claimed = claim(self.request, self.state.id, self.run_dir.parent / ".nodes", avoid, self.stopped)
+        except Unreachable as error:
+            return Outcome("failed", 1, message=f"{error} do not respond, and the group has too few other nodes")
+        try:
+            return Outcome("cancelled", 143) if self.stopped() else self.attempt(claimed)
+        finally:
+            claimed.release()
+
+    def attempt(self, claimed: Claim) -> Outcome:
+        """Run the job once on reserved nodes."""
+        restart, names = self.state.restarts, ",".join(host.name for host in claimed.hosts)
+        (self.run_dir / ".started").touch()
+        self.events.note(f"start {restart} {names}")
+        self.events.say(f"job {self.state.id}, start {restart}, on {names}")
+        started = self.state.started or time.time()
+        self.update("RUNNING", node_list=names, nodes=len(claimed.hosts), started=started)
+        # The port is below the ephemeral range. It changes with each start, because an old rank may still use the old
+        # port.
+        port = 20000 + (self.state.id * 10 + restart) % 12000
+        outcome = Attempt(self.request, self.run_dir, claimed.hosts, restart, port).run(self.stopped)
+        if outcome.message:
+            self.events.say(outcome.message)
+        return outcome
+
+    def stopped(self) -> bool:
+        """Return whether the job must stop."""
+        return self.stopped_by != 0
+
+    def judge(self, outcome: Outcome) -> str:
+        """Return the reason for a restart. If the job has ended, write its result and return ''."""
+        if outcome.how == "cancelled":
+            return self.end("LOST" if self.stopped_by == signal.SIGTERM else "CANCELLED", outcome.code)
+        if outcome.how == "time" and self.has_new_checkpoint():
+            return "time limit, checkpoint written"
+        if outcome.how in {"completed", "time"}:
+            return self.end("TIMEOUT" if outcome.code else "COMPLETED", outcome.code)
+        if outcome.how == "lost":
+            # If the node responds again, only the job failed, so the restart counts as a retry.
+            lost = [host for host in self.request.hosts if host.name == outcome.node]
+            if unreachable(self.request.ssh, lost):
+                return f"lost {outcome.node}"
+        self.events.note(f"failed {outcome.code} {outcome.node}".rstrip())
+        count = len(self.events.failures())
+        if count > self.request.retries:
+            return self.end("FAILED", outcome.code)
+        return f"failure {count} of at most {self.request.retries}"
+
+    def has_new_checkpoint(self) -> bool:
+        """Return whether the last start wrote a checkpoint."""
+        folder = self.request.checkpoints(self.run_dir)
+        since = (self.run_dir / ".started").stat().st_mtime
+        files = (path for path in folder.rglob("*") if not path.name.startswith(_NO_CHECKPOINT)) if folder else ()
+        return any(path.stat().st_mtime > since for path in files)
+
+    def end(self, state: str, code: int) -> str:
+        """Write the result of the job. Returns '', because there is no reason for a restart."""
+        self.update(state, exit_code=code, ended=time.time())
+        deadline = time.monotonic() + _RESULT_SECONDS
+        while State.read(self.run_dir).state != state and time.monotonic() < deadline:
+            time.sleep(5)
+            self.update(state)
+        self.events.note(f"end {code}")
+        return ""
+
+
+def main() -> None:
+    """Run the command in sys.argv."""
+    match sys.argv[1:]:
+        case ["submit", folder]:
+            print(submit(Path(folder)))  # noqa: T201  (yard reads it)
+        case ["resume", folder]:
+            resume(Path(folder))
+        case ["run", folder]:
+            Run(Path(folder)).run()
+        case ["agent"]:
+            run_agent()
+        case ["sweep", folder]:
+            sweep([f"{RANK_MARK}{folder}", f"{AGENT_MARK}{folder}"])
+        case _:
+            sys.exit("Usage: python3 -m runner agent | submit FOLDER | resume FOLDER | run FOLDER | sweep FOLDER")
+
+
+main()

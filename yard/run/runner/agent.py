@@ -1,0 +1,165 @@
+"""Runs on a node: starts the tasks of one attempt, reports their states, and stops them.
+
+The first line on stdin is the request in JSON. Each further line is a command: `signal NAME`, `stop SECONDS`, or `beat`
+every two seconds. If no line arrives for `lease_seconds`, the head or the connection has failed, and the agent stops
+the tasks. The agent prints one event in JSON per line. The output of the tasks goes to the agent's stderr, which the
+head writes to the job's log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .processes import signal_group, sweep
+
+TICK = 0.3
+BEAT_SECONDS = 2.0
+
+
+class Agent:
+    """The tasks of one attempt on one node."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.request = request
+        self.run_dir: str = request["env"]["RUN_DIR"]
+        self.tasks: dict[int, subprocess.Popen[bytes]] = {}
+        self.last_received = self.last_sent = time.monotonic()
+        self.grace = 2.0
+        self.leaving = False
+        self.began = time.time()
+        self.frozen: set[int] = set()
+        self.rest = b""
+
+    def run(self) -> None:
+        """Run the tasks until the head stops them or the connection fails."""
+        # Processes from an earlier attempt are still running if its agent was killed.
+        if self.request["env"]["RESTART_COUNT"] != "0" and (found := sweep([self.request["mark"]])):
+            self.report(event="swept", count=found)
+        self.remove_containers()
+        for rank, local in self.request["ranks"]:
+            self.start(rank, local)
+        with selectors.DefaultSelector() as selector:
+            selector.register(0, selectors.EVENT_READ)
+            os.set_blocking(0, False)
+            while not self.leaving:
+                if selector.select(TICK):
+                    self.receive()
+                self.check_tasks()
+        self.leave()
+
+    def start(self, rank: int, local: int) -> None:
+        """Start a task in a new session."""
+        self.tasks[rank] = subprocess.Popen(
+            ["bash", f"{self.run_dir}/job.sh", "task"],
+            env=self.environment(rank, local),
+            cwd=self.run_dir,
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            stderr=sys.stderr,
+            start_new_session=True,
+        )
+
+    def environment(self, rank: int, local: int) -> dict[str, str]:
+        """Return the environment for a task."""
+        place = {"RANK": str(rank), "LOCAL_RANK": str(local), "NODE_RANK": str(self.request["node_rank"])}
+        return {**os.environ, **self.request["env"], **place}
+
+    def receive(self) -> None:
+        """Read commands from the head."""
+        try:
+            got = os.read(0, 65536)
+        except BlockingIOError:
+            return
+        if not got:
+            # The head or the connection has failed.
+            self.leaving = True
+        *lines, self.rest = (self.rest + got).split(b"\n")
+        for line in lines:
+            self.last_received = time.monotonic()
+            word, _, value = line.decode().partition(" ")
+            if word == "signal":
+                for task in self.tasks.values():
+                    signal_group(task.pid, signal.Signals[value])
+            elif word == "stop":
+                self.grace, self.leaving = float(value), True
+
+    def check_tasks(self) -> None:
+        """Report tasks that have ended and ranks that are frozen. Report every two seconds that this agent is alive."""
+        now = time.monotonic()
+        for rank, task in list(self.tasks.items()):
+            if (code := task.poll()) is not None:
+                del self.tasks[rank]
+                self.report(event="ended", rank=rank, code=code if code >= 0 else 128 - code)
+        if now - self.last_sent >= BEAT_SECONDS:
+            self.last_sent = now
+            self.report(event="alive")
+            self.check_heartbeats()
+        if now - self.last_received > self.request["lease_seconds"]:
+            sys.stderr.write(f"yard: no message from the head for {self.request['lease_seconds']} s; stopping tasks\n")
+            self.leaving = True
+
+    def check_heartbeats(self) -> None:
+        """Report ranks whose last heartbeat is too old."""
+        limit = self.request["heartbeat_seconds"]
+        if limit is None or not self.tasks:
+            return
+        for rank in self.request["beating"]:
+            # A rank without a heartbeat in this attempt may still be loading data, or its program may write no
+            # heartbeats.
+            with suppress(OSError):
+                beat = Path(self.request["heartbeat_dir"], f"heartbeat-{rank}").stat().st_mtime
+                age = time.time() - beat
+                if beat >= self.began and age > limit and rank not in self.frozen:
+                    self.frozen.add(rank)
+                    self.report(event="frozen", rank=rank, seconds=round(age))
+
+    def leave(self) -> None:
+        """Stop all tasks with SIGTERM and then SIGKILL, and kill all of the job's other processes on this node."""
+        for task in self.tasks.values():
+            signal_group(task.pid, signal.SIGTERM)
+        deadline = time.monotonic() + self.grace
+        for task in self.tasks.values():
+            with suppress(subprocess.TimeoutExpired):
+                task.wait(max(0.0, deadline - time.monotonic()))
+        for task in self.tasks.values():
+            signal_group(task.pid, signal.SIGKILL)
+        self.remove_containers()
+        self.report(event="bye", swept=sweep([self.request["mark"]]))
+
+    def remove_containers(self) -> None:
+        """Remove the docker containers of this node's tasks, if the job uses docker."""
+        if not self.request["leaves"]:
+            return
+        for rank, local in self.request["ranks"]:
+            line = ["bash", f"{self.run_dir}/job.sh", "leave"]
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run(line, env=self.environment(rank, local), timeout=30, check=False)
+
+    def report(self, **event: Any) -> None:
+        """Send an event to the head. A closed connection is ignored."""
+        with suppress(OSError):
+            os.write(1, (json.dumps(event) + "\n").encode())
+
+
+def run_agent() -> None:
+    """Read the request from stdin and run its tasks."""
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
+        # These signals must not end the agent before its tasks. A handler is used, because tasks would inherit SIG_IGN.
+        signal.signal(number, lambda *_: None)
+    line = b""
+    while not line.endswith(b"\n"):
+        got = os.read(0, 1)
+        if not got:
+            return
+        line += got
+    os.set_blocking(1, False)
+    Agent(json.loads(line)).run()

@@ -1,0 +1,124 @@
+"""Reserves nodes for a job. A node runs one job at a time, and waiting jobs get nodes in the order of their numbers.
+
+A reservation is a file lock, which the kernel releases when the runner ends. All runners run on the head.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from .job import Host, JobRequest
+from .node import unreachable
+
+_BUSY_SECONDS = 0.5
+"""Time until the next attempt if too few nodes are free."""
+_UNREACHABLE_SECONDS = 3.0
+"""Time until the next attempt if nodes do not respond."""
+PATIENCE_SECONDS = 600.0
+"""Maximum time that a job waits for nodes that do not respond."""
+
+
+class Unreachable(Exception):
+    """Too few nodes respond. The message lists the nodes that do not respond."""
+
+
+class Claim:
+    """Nodes that are reserved for a job until `release` is called."""
+
+    def __init__(self) -> None:
+        self._locks: dict[Host, int] = {}
+
+    @property
+    def hosts(self) -> list[Host]:
+        """The reserved nodes."""
+        return list(self._locks)
+
+    def take(self, folder: Path, host: Host) -> bool:
+        """Reserve a node. Returns whether the node was free."""
+        lock = _lock(folder / f"node-{host.name}")
+        if lock is not None:
+            self._locks[host] = lock
+        return lock is not None
+
+    def keep(self, hosts: Collection[Host]) -> None:
+        """Release all other nodes."""
+        for host in self.hosts:
+            if host not in hosts:
+                os.close(self._locks.pop(host))
+
+    def release(self) -> None:
+        """Release all nodes."""
+        self.keep([])
+
+
+def claim(
+    request: JobRequest, number: int, folder: Path, avoid: Collection[str], cancelled: Callable[[], bool]
+) -> Claim:
+    """Wait for free nodes that respond, and reserve them.
+
+    `avoid`: names of nodes that are used only if the group has too few other nodes. Returns an empty claim if the job
+    is cancelled. Raises Unreachable if nodes do not respond for PATIENCE_SECONDS.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    ticket = folder / f"waits-{request.group}-{number:09}"
+    ticket_lock = _lock(ticket)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    try:
+        while not cancelled():
+            found, failed = _attempt(request, folder, ticket, avoid)
+            if found.hosts:
+                return found
+            if not failed:
+                deadline = time.monotonic() + PATIENCE_SECONDS
+            if time.monotonic() > deadline:
+                raise Unreachable(", ".join(failed))
+            time.sleep(_UNREACHABLE_SECONDS if failed else _BUSY_SECONDS)
+        return Claim()
+    finally:
+        ticket.unlink(missing_ok=True)
+        if ticket_lock is not None:
+            os.close(ticket_lock)
+
+
+def _attempt(request: JobRequest, folder: Path, ticket: Path, avoid: Collection[str]) -> tuple[Claim, list[str]]:
+    """Reserve as many nodes as the job needs, or none. Also returns the names of free nodes that do not respond."""
+    claimed = Claim()
+    if any(_is_locked(other) for other in folder.glob(f"waits-{request.group}-*") if other.name < ticket.name):
+        # Another job with a lower number is waiting.
+        return claimed, []
+    preferred = [host for host in request.hosts if host.name not in avoid]
+    for host in preferred if len(preferred) >= request.nodes else request.hosts:
+        claimed.take(folder, host)
+    free = claimed.hosts
+    answering: list[Host] = []
+    failed: list[str] = []
+    while len(answering) < request.nodes <= len(answering) + len(free):
+        missing = request.nodes - len(answering)
+        probed, free = free[:missing], free[missing:]
+        silent = unreachable(request.ssh, probed)
+        answering += [host for host in probed if host.name not in silent]
+        failed += silent
+    claimed.keep(answering if len(answering) == request.nodes else [])
+    return claimed, failed
+
+
+def _lock(path: Path) -> int | None:
+    """Lock a file. Returns its file descriptor, or None if another process has locked it."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return None
+    return file
+
+
+def _is_locked(path: Path) -> bool:
+    file = _lock(path)
+    if file is not None:
+        os.close(file)
+    return file is None

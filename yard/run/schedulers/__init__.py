@@ -1,0 +1,1 @@
+"""Schedulers: Slurm, and yard's runner for clusters without a scheduler."""

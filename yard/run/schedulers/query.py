@@ -1,0 +1,122 @@
+"""Reads the state files of jobs and signals their runners. yard runs this file on the head, with Python 3.10 or newer.
+
+Usage: query.py JOBS_DIR COMMAND. The commands are `jobs DAYS`, `job NUMBER`, `cancel NUMBER...` and `nodes`. The result
+is printed as JSON.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+DAY = 86400
+STARTING_SECONDS = 30
+"""Maximum time between the submission of a job and the start of its runner."""
+FIELDS = ("id", "name", "user", "group", "state", "reason", "nodes", "node_list", "restarts", "exit_code", "run_dir")
+
+
+def is_alive(runner: dict[str, Any] | None, submitted: float) -> bool:
+    """Return whether the runner is alive. The start time is compared, because the kernel reuses process ids."""
+    if runner is None:
+        return time.time() - submitted < STARTING_SECONDS
+    if Path("/proc/sys/kernel/random/boot_id").read_text().strip() != runner["boot"]:
+        return False
+    try:
+        stat = Path(f"/proc/{runner['pid']}/stat").read_text()
+    except OSError:
+        return False
+    fields = stat.rpartition(")")[2].split()
+    return bool(fields[19] == runner["ticks"] and fields[0] != "Z")
+
+
+def is_active(state: dict[str, Any]) -> bool:
+    """Return whether the job is waiting or running."""
+    return state["state"] in {"PENDING", "RUNNING"}
+
+
+def read(run_dir: Path) -> dict[str, Any] | None:
+    """Return a job's state, or None if there is no state file. If the runner has died, the state changes to LOST."""
+    try:
+        state: dict[str, Any] = json.loads((run_dir / "state.json").read_text())
+    except (OSError, ValueError):
+        return None
+    if is_active(state) and not is_alive(state["runner"], state["submitted"]):
+        state.update(state="LOST", exit_code=1, ended=time.time())
+        record_lost(run_dir, state)
+    return state
+
+
+def record_lost(run_dir: Path, state: dict[str, Any]) -> None:
+    """Record that a job is lost. If the disk is full, this fails, and the next call to `read` tries again."""
+    with suppress(OSError):
+        fresh = run_dir / f".state.{os.getpid()}"
+        fresh.write_text(json.dumps(state) + "\n")
+        fresh.replace(run_dir / "state.json")
+        with (run_dir / "job.log").open("a") as log:
+            log.write("yard: the job's runner was killed or the head restarted; the ranks end automatically\n")
+        with (run_dir / "events").open("a") as events:
+            events.write(f"{time.time():.0f} end 1\n")
+
+
+def row(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of yard's Job class."""
+    until = state["ended"] or time.time()
+    elapsed = int(until - state["started"]) if state["started"] else 0
+    return {**{name: state[name] for name in FIELDS}, "elapsed_s": elapsed}
+
+
+def jobs(folder: Path, days: int) -> list[dict[str, Any]]:
+    """Return the active jobs and the jobs that ended in the last `days` days, newest first."""
+    since = time.time() - days * DAY
+    numbers = sorted((int(path.name) for path in (folder / ".ids").glob("[0-9]*")), reverse=True)
+    states = [read(folder / ".ids" / str(number)) for number in numbers]
+    return [row(state) for state in states if state is not None and (not state["ended"] or state["ended"] > since)]
+
+
+def cancel(run_dir: Path) -> None:
+    """Signal the runner of an active job to cancel the job. If necessary, wait until the runner has started."""
+    while (state := read(run_dir)) is not None and is_active(state):
+        if state["runner"]:
+            os.kill(state["runner"]["pid"], signal.SIGINT)
+            return
+        time.sleep(0.1)
+
+
+def nodes(folder: Path) -> list[str]:
+    """Return the names of the nodes on which a job is running. The job's runner has locked a file for each node."""
+    busy = []
+    for path in (folder / ".nodes").glob("node-*"):
+        with path.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                busy.append(path.name.removeprefix("node-"))
+    return busy
+
+
+def run(folder: Path, command: Sequence[str]) -> Any:
+    """Run a command and return its result."""
+    match command:
+        case ["jobs", days]:
+            return jobs(folder, int(days))
+        case ["job", number]:
+            state = read(folder / ".ids" / number)
+            return [] if state is None else [row(state)]
+        case ["cancel", *numbers]:
+            for number in numbers:
+                cancel(folder / ".ids" / number)
+            return None
+        case _:
+            return nodes(folder)
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(Path(sys.argv[1]), sys.argv[2:])))  # noqa: T201  (yard reads it)

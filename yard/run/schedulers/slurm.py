@@ -1,0 +1,155 @@
+"""Clusters with Slurm. yard uses Slurm's commands on the head."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+from yard.contract.errors import Problem
+from yard.job.launcher import Tasks
+from yard.job.loader import LoadedJob
+from yard.job.placement import Placement
+from yard.run.queue import SACCT_FIELDS, Job, parse_one, parse_sacct, parse_scontrol, submitted_job
+from yard.run.schedulers.unpack import unpack
+from yard.script.wrap import pyxis_options
+from yard.stack.remote import Remote
+
+_ACCOUNTING = "===sacct==="
+"""Separates the output of scontrol from that of sacct."""
+_LINK = 'id=${id%%;*}; ln -sfn "../$name" "../.ids/$id"; echo "$id"'
+"""Links the job's number to the run folder, so that `yard logs` finds the log without Slurm."""
+
+
+class Slurm:
+    """Scheduler for clusters with `scheduler: slurm`. The class Runner has the same attributes and methods."""
+
+    script = "job.sbatch"
+    """File name of a job's script."""
+    shell = "slurm.sh"
+    """File in yard/script that becomes the last part of yard.sh."""
+    source_lines = (
+        "# Slurm runs a copy of this file without arguments. Tasks run this file with an argument.",
+        "(($#)) || RUN_DIR=$SLURM_SUBMIT_DIR",
+        'source "$RUN_DIR/yard.sh"',
+    )
+    """Last lines of a job's script."""
+
+    def problems(self, job: LoadedJob) -> Iterator[Problem]:
+        """Yield a problem for each value that Slurm does not support."""
+        if job.spec.runtime == "docker":
+            rule = "docker starts containers outside Slurm's steps, so Slurm can neither limit nor end them"
+            fix = "use enroot or pyxis, or a stack with scheduler: none"
+            yield Problem(path="container.runtime", rule=rule, fix=fix)
+
+    def header(self, job: LoadedJob, placement: Placement) -> list[str]:
+        """Return the first comment and the #SBATCH options in a job's script."""
+        spec, chosen = job.spec, job.launcher
+        options = [
+            f"job-name={spec.name}",
+            f"partition={placement.group}",
+            f"nodes={placement.nodes}",
+            f"ntasks-per-node={1 if chosen.tasks is Tasks.NODE else placement.tasks_per_node}",
+        ]
+        if spec.cpus_per_task is not None:
+            options.append(f"cpus-per-task={spec.cpus_per_task}")
+        if placement.gpus_per_node:
+            options.append(f"gpus-per-node={placement.gpus_per_node}")
+        if placement.whole_nodes:
+            options.append("exclusive")
+        days, rest = divmod(spec.seconds, 86400)
+        clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
+        options += [
+            f"mem={spec.memory_per_node or 0}",
+            f"time={days}-{clock}" if days else f"time={clock}",
+            "requeue",
+            *(["no-kill"] if chosen.elastic else []),
+            "open-mode=append",
+            f"signal=B:USR2@{spec.warning_seconds}",
+            "output=job.log",
+        ]
+        return [
+            "# Written by yard. Code shared by all jobs is in yard.sh. To resubmit this job, run `sbatch job.sbatch`.",
+            *(f"#SBATCH --{option}" for option in options),
+        ]
+
+    def settings(self, job: LoadedJob, placement: Placement) -> list[str]:
+        """Return the lines that set the variables of slurm.sh."""
+        spec, chosen = job.spec, job.launcher
+        ranks_per_task = 1 if chosen.tasks is Tasks.RANK else placement.tasks_per_node
+        checkpoints = shlex.quote(spec.checkpoint_dir or "")
+        # An elastic job must continue when it loses a node.
+        step = ["--no-kill", "--kill-on-bad-exit=0"] if chosen.elastic else ["--kill-on-bad-exit=1"]
+        if spec.cpus_per_task is not None:
+            # sbatch does not pass this option to srun.
+            step.append(f"--cpus-per-task={spec.cpus_per_task}")
+        if spec.mpi is not None:
+            step.append(f"--mpi={spec.mpi}")
+        if spec.container is not None and spec.container.runtime == "pyxis":
+            step += pyxis_options(spec.container, placement)
+        return [
+            f"readonly gpus_per_node={placement.gpus_per_node} tasks_per_node={placement.tasks_per_node}",
+            f"readonly ranks_per_task={ranks_per_task} leads={int(chosen.tasks is Tasks.FIRST)}"
+            f" over_ssh={int(chosen.over_ssh)}",
+            f"readonly retries={spec.retries} chain={spec.chain} checkpoint_dir={checkpoints}",
+            f"readonly heartbeat={spec.heartbeat_seconds or 0} warning_seconds={spec.warning_seconds}",
+            f"readonly step_options=({' '.join(step)})",
+        ]
+
+    def files(self, job: LoadedJob, placement: Placement) -> Mapping[str, str]:
+        """Return the additional files for a job by name."""
+        return {}
+
+    def submit_line(self, jobs_dir: str, name: str, chain: int) -> str:
+        """Return a shell command that unpacks a job's tar archive from stdin and submits the job.
+
+        The command prints the job's number. For a chain, it submits `chain` jobs and prints the number of the first
+        job. It starts few processes, because process creation is slow on emulated machines.
+        """
+        more = ""
+        if chain > 1:
+            # Each job starts when the previous job has ended, successfully or not.
+            wait = '"--dependency=afterany:${last%%;*}"'
+            link = 'ln -sfn "../$name" "../.ids/${last%%;*}"'
+            more = (
+                f"; last=$id; for _ in $(seq {chain - 1}); do last=$(sbatch --parsable {wait} job.sbatch); {link}; done"
+            )
+        return (
+            f"set -eu; umask 022; cd {shlex.quote(jobs_dir)}; [ -d .ids ] || mkdir -p .ids; {unpack(name)}; "
+            f'name={shlex.quote(name)}; cd "$name"; '
+            f'id=$(sbatch --parsable job.sbatch) || {{ cd ..; rm -r "$name"; exit 1; }}{more}; {_LINK}'
+        )
+
+    def recent(self, remote: Remote, days: int) -> list[Job]:
+        """Return the jobs from the last `days` days, newest first."""
+        # slurmctld keeps recent jobs, even without accounting. The accounting database keeps older jobs.
+        command = (
+            f"scontrol -o show jobs; echo {_ACCOUNTING}; "
+            f"sacct -a -X -n -P -S now-{days}days -o {SACCT_FIELDS} 2>/dev/null || true"
+        )
+        now, _, before = remote.run(command).partition(_ACCOUNTING)
+        jobs = {job.id: job for job in [*parse_sacct(before), *parse_scontrol(now)]}
+        return sorted(jobs.values(), key=lambda job: job.id, reverse=True)
+
+    def find(self, remote: Remote, job: int) -> Job | None:
+        """Return a job from slurmctld or the accounting, or None if it does not exist."""
+        command = f"scontrol -o show job {job} 2>/dev/null || sacct -X -n -P -j {job} -o {SACCT_FIELDS}"
+        return parse_one(remote.run(command))
+
+    def cancel(self, remote: Remote, jobs: Sequence[Job]) -> None:
+        """Cancel jobs that have not ended."""
+        remote.run("scancel " + " ".join(str(job.id) for job in jobs))
+
+    def resume(self, remote: Remote, job: Job) -> int:
+        """Submit the script in the run folder again. Returns the new job number."""
+        folder = shlex.quote(job.run_dir)
+        printed = remote.run(
+            f"set -eu; cd {folder}; date '+%s resume' >>events; id=$(sbatch --parsable job.sbatch); "
+            f"name=$(basename {folder}); {_LINK}"
+        )
+        return submitted_job(printed)
+
+    def nodes(self, remote: Remote) -> dict[str, tuple[str, str]]:
+        """Return (state, reason) for each node. The state ends with '*' if the node does not respond."""
+        lines = remote.run("sinfo -h -N -o '%N|%T|%E'").splitlines()
+        rows = (line.split("|", 2) for line in lines if line.count("|") >= 2)  # noqa: PLR2004  (two separators)
+        return {name: (state, "" if reason == "none" else reason) for name, state, reason in rows}

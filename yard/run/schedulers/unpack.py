@@ -1,0 +1,16 @@
+"""Unpacks a job's tar archive on the head."""
+
+from __future__ import annotations
+
+import shlex
+
+
+def unpack(name: str) -> str:
+    """Return shell code that unpacks stdin into the folder `name`. If the code fails, it removes the folder.
+
+    The folder has mode 0700, because other users must not read its scripts, logs and secrets. The umask 077 applies
+    only in a subshell, because Slurm uses the umask at submission for files that the job writes.
+    """
+    final, partial = shlex.quote(name), shlex.quote(f"{name}.part")
+    read = f"mkdir {partial}; tar -xC {partial} --strip-components=1 || {{ rm -rf {partial}; exit 1; }}"
+    return f"(umask 077; {read}); mv -T {partial} {final}"

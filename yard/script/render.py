@@ -1,0 +1,132 @@
+"""Renders a job's files: its script, the shared shell code, the workload and the files defined in the job file.
+
+The shared shell code is uploaded with each job, so a requeued or resumed job runs the code that it was submitted with.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from yard.job.combinations import WORKLOADS
+from yard.job.container import SSH_PORT
+from yard.job.launcher import Source
+from yard.job.loader import LoadedJob
+from yard.job.placement import Placement
+from yard.job.rules import SHARED_SCRIPT, variables
+from yard.job.secrets import SECRETS_FILE
+from yard.run.schedulers.registry import scheduler_of
+from yard.script.wrap import PASSED_ON, container_lines
+
+RUN_LINES = "run.sh"
+SETUP_LINES = "setup.sh"
+_HERE = Path(__file__).parent
+_WARNING = "# Ignore the warning before the time limit, unless the program handles it."
+
+
+def shell_word(text: str) -> str:
+    """Quote `text` for bash, except variables such as $RANK, which bash expands."""
+    parts: list[str] = []
+    end = 0
+    for start, stop, name in variables(text):
+        parts += [shlex.quote(text[end:start]) if start > end else "", f'"${name}"']
+        end = stop
+    if end < len(text) or not parts:
+        parts.append(shlex.quote(text[end:]))
+    return "".join(parts)
+
+
+def render_files(job: LoadedJob, placement: Placement) -> dict[str, str]:
+    """Return the contents of all of the job's files by name."""
+    spec, scheduler = job.spec, scheduler_of(placement.scheduler)
+    files = {
+        scheduler.script: render_script(job, placement),
+        SHARED_SCRIPT: shared_script(scheduler.shell),
+        **scheduler.files(job, placement),
+        **spec.files,
+    }
+    for file in workload_files(job.workload) if job.workload is not None else ():
+        files[file.name] = file.read_text()
+    for name, lines in ((RUN_LINES, spec.run), (SETUP_LINES, spec.setup)):
+        if lines is not None:
+            files[name] = lines.rstrip("\n") + "\n"
+    return files
+
+
+def workload_files(workload: Path) -> list[Path]:
+    """Return a workload file and, for NAME.py in yard/workloads, its modules NAME_*.py."""
+    modules = workload.parent.glob(f"{workload.stem}_*.py") if workload.parent == WORKLOADS else ()
+    return [workload, *sorted(modules)]
+
+
+def shared_script(end: str) -> str:
+    """Return yard.sh, which is the same for all jobs on a scheduler. `end`: file with the scheduler's code."""
+    _, _, last = (_HERE / end).read_text().partition("\n")
+    names = f"readonly provided_names=({' '.join(PASSED_ON)})"
+    return f"{(_HERE / 'shared.sh').read_text()}\n{names}\n\n{last}"
+
+
+def render_script(job: LoadedJob, placement: Placement) -> str:
+    """Return the job's script, which sources yard.sh in its last line."""
+    spec, scheduler = job.spec, scheduler_of(placement.scheduler)
+    floor = "" if placement.busbw_floor is None else f"{placement.busbw_floor:g}"
+    exports = {**placement.env, "BUSBW_FLOOR": floor, **spec.env}
+    over_ssh = spec.container is not None and job.launcher.over_ssh
+    lines = [
+        *_opening(job, placement),
+        *scheduler.header(job, placement),
+        "set -euo pipefail",
+        "",
+        f"readonly workdir={shlex.quote(spec.workdir or '')}",
+        f"readonly own_env=({' '.join(sorted(exports))})",
+        *scheduler.settings(job, placement),
+        *container_lines(spec.container, placement, over_ssh=over_ssh),
+        "",
+        "work() {",
+        *(f"  {line}" for line in _work(job, placement, exports, over_ssh=over_ssh)),
+        "}",
+        "",
+        *scheduler.source_lines,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _opening(job: LoadedJob, placement: Placement) -> list[str]:
+    size = f"{_count(placement.nodes, 'node')}, {_count(placement.nodes * placement.tasks_per_node, 'rank')}"
+    lines = ["#!/usr/bin/env bash", f"# Job {job.spec.name}: {size}, started by {job.launcher.title}."]
+    notes = (("Needs", job.spec.software), ("Unverified", job.spec.unverified))
+    return lines + [f"# {word}: {line}" for word, text in notes for line in (text or "").splitlines()]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _work(job: LoadedJob, placement: Placement, exports: Mapping[str, str], *, over_ssh: bool) -> list[str]:
+    spec, library = job.spec, placement.transport.library_path
+    return [
+        *([f"use_transport {shlex.quote(library)}"] if library is not None else []),
+        *(f"export {name}={shell_word(value)}" for name, value in exports.items()),
+        *([f'source "$RUN_DIR/{SECRETS_FILE}"'] if spec.secrets else []),
+        # No trap for `run`: a shell cannot trap a signal that was ignored when the shell started.
+        *([_WARNING, "trap '' USR2"] if spec.source is not Source.RUN else []),
+        *_launch(job, over_ssh=over_ssh),
+    ]
+
+
+def _launch(job: LoadedJob, *, over_ssh: bool) -> list[str]:
+    """Return the launcher's lines that start the program."""
+    spec = job.spec
+    if spec.source is Source.RUN:
+        start = f'bash --norc -euo pipefail -c \'trap "" USR2; source "$0"\' "$RUN_DIR/{RUN_LINES}"'
+    elif job.workload is not None:
+        start = f'"$RUN_DIR/"{shlex.quote(job.workload.name)}'
+    else:
+        start = shlex.quote(spec.script or "")
+    file = " ".join((start, *map(shell_word, spec.args)))
+    values = {"file": file, "command": file if spec.source is Source.RUN else f"python3 -u {file}"}
+    values["min_nodes"] = str(spec.min_nodes or 1)
+    if over_ssh:
+        values["ssh_port"] = str(SSH_PORT)
+    return job.launcher.lines(values)

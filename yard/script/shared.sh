@@ -1,0 +1,260 @@
+#!/usr/bin/env bash
+# Shell code shared by all jobs. yard appends slurm.sh or direct.sh and uploads the result as yard.sh with each job.
+# The job's script sets its variables, defines the function `work`, and then sources yard.sh.
+# shellcheck disable=SC2153,SC2154,SC2317,SC2329
+set -euo pipefail
+
+say() { printf 'yard: %s\n' "$*"; }
+
+# note TEXT: appends an event to the file `events`, which `yard logs` and the function `failures` read.
+note() { printf '%(%s)T %s\n' -1 "$*" >>"$RUN_DIR/events"; }
+
+# Runs one task: sets its rank, address and log, and then runs the program, in a container if the job has one.
+task() {
+  find_place
+  local addresses
+  IFS=, read -ra addresses <<<"$NODE_IPS"
+  export NODE_IP=${addresses[NODE_RANK]}
+  # Rank 0 writes to the job's log. Every other rank writes to a separate log.
+  ((RANK == 0)) || exec >>"$RUN_DIR/rank-$RANK.log" 2>&1
+  case $container_runtime in
+    enroot) enter_enroot ;;
+    docker) enter_docker ;;
+    *) begin ;;
+  esac
+}
+
+# Prepares the environment and runs the program. If the job has a container, this function runs in the container.
+begin() {
+  set -a
+  # The node's bootstrap writes this file, because the name of the network interface depends on the node.
+  # shellcheck source=/dev/null
+  source /etc/trainyard/fabric.env
+  set +a
+  # Some builds of torch do not support libuv. All builds support the store without libuv.
+  export USE_LIBUV=0
+  if ! cd "$RUN_DIR" || ! cd "${workdir:-.}"; then
+    say "rank $RANK cannot enter the folder ${workdir:-$RUN_DIR}; use a folder on the shared path"
+    exit 1
+  fi
+  if [[ -r $RUN_DIR/setup.sh ]]; then
+    # The tasks on a node run setup.sh one after another, so that only the first task installs software.
+    exec 9>"/tmp/yard-setup-$UID-$JOB_NAME"
+    flock 9
+    # shellcheck source=/dev/null
+    source "$RUN_DIR/setup.sh"
+    exec 9>&-
+  fi
+  work
+}
+
+# use_transport FOLDER: prepends the folder that contains the fabric's NCCL plugin to LD_LIBRARY_PATH. Fails if the
+# folder contains no plugin. Otherwise, NCCL would use plain TCP and report no error.
+use_transport() {
+  local plugins=("$1"/libnccl-net*.so*)
+  if [[ ! -e ${plugins[0]} ]]; then
+    say "rank $RANK finds no NCCL plugin $1/libnccl-net*.so; \`yard doctor\` checks whether it is installed"
+    exit 1
+  fi
+  export LD_LIBRARY_PATH=$1${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+}
+
+# --- launchers --------------------------------------------------------------------------------------------------------
+
+# Prints the names of the variables that a launcher must forward to ranks on other nodes.
+names_for_ranks() {
+  local name
+  for name in PATH LD_LIBRARY_PATH JOB_NAME RUN_DIR CHECKPOINT_DIR RESTART_COUNT NNODES NODE_IPS GPUS_PER_NODE \
+    TASKS_PER_NODE MASTER_ADDR MASTER_PORT HOSTFILE MPI_HOSTFILE WORLD_SIZE USE_LIBUV "${!NCCL_@}" "${!GLOO_@}" \
+    "${!UCX_@}" "${own_env[@]}"; do
+    [[ -z ${!name+set} ]] || printf '%s\n' "$name"
+  done | sort -u
+}
+
+# Writes DeepSpeed's environment file as KEY=VALUE lines without comments or empty lines, because DeepSpeed cannot parse
+# them. Values with special characters are rejected, because DeepSpeed puts the values on pdsh's command line without
+# quotes (0.19) or in double quotes (0.16).
+write_deepspeed_env() {
+  export DS_ENV_FILE=$RUN_DIR/deepspeed.env
+  local name
+  for name in $(names_for_ranks); do
+    if [[ ! ${!name} =~ ^[A-Za-z0-9_./:,@+=^-]*$ ]]; then
+      say "DeepSpeed cannot forward $name='${!name}'; use letters, digits and _./:,@+=^- only, or deepspeed-no-ssh"
+      exit 2
+    fi
+    printf '%s=%s\n' "$name" "${!name}"
+  done >"$DS_ENV_FILE"
+}
+
+# Adds mpirun to PATH. Azure's HPC image provides Open MPI only as an environment module
+# (components/catalog/image_contracts.yaml).
+load_mpirun() {
+  if ! command -v mpirun >/dev/null && [[ -e /usr/share/modules/init/bash ]]; then
+    # The modules package's scripts read unset variables.
+    set +u
+    # shellcheck source=/dev/null
+    source /usr/share/modules/init/bash
+    module load mpi/hpcx
+    set -u
+  fi
+}
+
+# Runs the first torchrun on PATH: from the active environment, the container, or the node. The node's torchrun
+# (cloud-init/files/usr/local/lib/trainyard/torchrun) also supports builds of torch without libuv.
+start_torchrun() { exec torchrun "$@"; }
+
+# --- containers -------------------------------------------------------------------------------------------------------
+
+# Enables enroot's hook 99-mellanox.sh, which mounts the RDMA devices. Without these devices, NCCL uses TCP.
+# Sources: NVIDIA/enroot conf/hooks/99-mellanox.sh; measured by edwardsp/azcluster at 798568d, CHANGELOG. Read
+# 2026-11-22.
+use_rdma_devices() { [[ ! -d /dev/infiniband ]] || export MELLANOX_VISIBLE_DEVICES=all; }
+
+# read_container_env NAME...: sets container_env to an --env option for each variable that is set and is listed in
+# provided_names or NAME.
+read_container_env() {
+  container_env=()
+  local name
+  for name in "${provided_names[@]}" "$@"; do
+    [[ -z ${!name+set} ]] || container_env+=(--env "$name=${!name}")
+  done
+}
+
+enter_enroot() {
+  local image=$container_file
+  if [[ -n $container_uri ]]; then
+    # Only the job user can write to this folder. All users can write to /var/tmp.
+    local folder=/var/tmp/yard-$UID
+    if ! mkdir -m 0700 "$folder" 2>/dev/null && [[ ! -d $folder || -L $folder || ! -O $folder ]]; then
+      say "$folder on node $NODE_RANK belongs to another user; remove it"
+      exit 1
+    fi
+    image=$folder/$container_file
+    # One task per node imports the image, and the other tasks wait.
+    exec 8>"$folder/lock"
+    flock 8
+    [[ -s $image ]] || enroot import --output "$image" "$container_uri"
+    exec 8>&-
+  fi
+  use_rdma_devices
+  read_container_env MELLANOX_VISIBLE_DEVICES
+  exec enroot start --rw "${container_env[@]}" "${container_options[@]}" "$image" \
+    bash "$RUN_DIR/$job_script" begin
+}
+
+# If container_ssh_port is set, the program runs in the first node's container, and the other containers run sshd.
+enter_docker() {
+  if ((container_ssh_port == 0)); then
+    contain begin
+  elif ((NODE_RANK)); then
+    contain listen
+  else
+    contain lead
+  fi
+}
+
+container_name() { printf 'yard-%s-%d-%d' "${RUN_DIR##*/}" "$NODE_RANK" "$LOCAL_RANK"; }
+key_folder() { printf '/tmp/%s.ssh' "$(container_name)"; }
+
+# Removes a docker task's container and keys from its node.
+leave() {
+  docker rm --force "$(container_name)" >/dev/null 2>&1 || true
+  ((container_ssh_port == 0)) || rm -rf -- "$(key_folder)"
+}
+
+# contain PART: runs a part of the job's script in a docker container.
+contain() {
+  check_docker
+  # By default, docker allows 64 MB of shared memory and sets its own limits.
+  local options=(--network host --ipc host --ulimit memlock=-1 --ulimit stack=67108864 --cap-add SYS_PTRACE)
+  options+=(--security-opt no-new-privileges --user "$(id -u):$(id -g)" "${container_options[@]}")
+  if ((container_ssh_port)); then
+    copy_keys "$(key_folder)"
+    # The keys are mounted, because the image contains no keys.
+    options+=(--env HOME="$HOME" --mount "type=bind,source=$(key_folder),target=$HOME/.ssh,readonly")
+  else
+    options+=(--env HOME=/tmp)
+  fi
+  [[ $container_gpus != yes ]] || options+=(--gpus all)
+  [[ ! -d /dev/infiniband ]] || options+=(--device /dev/infiniband)
+  read_container_env
+  exec docker run --rm --name "$(container_name)" "${container_env[@]}" "${options[@]}" "$container_image" \
+    bash "$RUN_DIR/$job_script" "$1"
+}
+
+# Fails if the job user cannot use docker on this node, or if the job needs GPUs and docker does not support GPUs.
+check_docker() {
+  local problem
+  if ! command -v docker >/dev/null; then
+    say "docker is not installed on node $NODE_RANK; set \`containers: docker\` in the stack file and run \`pulumi up\`"
+    exit 1
+  fi
+  if ! problem=$(docker version --format '{{.Server.Version}}' 2>&1 >/dev/null); then
+    say "$(id -un) cannot use docker on node $NODE_RANK: ${problem//$'\n'/ }"
+    say "set \`containers: docker\` in the stack file and run \`pulumi up\`; \`yard doctor\` finds the cause"
+    exit 1
+  fi
+  # dockerd runs this program to add GPUs to a container.
+  if [[ $container_gpus == yes ]] && ! command -v nvidia-container-runtime-hook >/dev/null; then
+    say "node $NODE_RANK has docker without the NVIDIA container toolkit; install nvidia-container-toolkit on it"
+    exit 1
+  fi
+}
+
+# copy_keys FOLDER: copies the job user's key pair to a local folder and writes an SSH configuration there. dockerd
+# cannot mount ~/.ssh, because dockerd runs as root and the home folder's NFS server maps root to nobody.
+copy_keys() {
+  rm -rf -- "$1"
+  # mkdir fails if the folder belongs to another user.
+  if ! mkdir -m 0700 -- "$1" || ! install -m 0600 -- "$HOME/.ssh/id_ed25519" "$HOME/.ssh/id_ed25519.pub" "$1/"; then
+    say "node $NODE_RANK cannot copy the key pair $HOME/.ssh/id_ed25519 to $1"
+    exit 1
+  fi
+  # The ranks of this job are the only clients of the container's sshd.
+  install -m 0600 -- "$1/id_ed25519.pub" "$1/authorized_keys"
+  # DeepSpeed also runs ssh without the options that it passes to pdsh, so the options are in a configuration file
+  # (deepspeedai/DeepSpeed at edaa7221, deepspeed/launcher/runner.py; EleutherAI/DeeperSpeed at 91d1c55b, the same;
+  # read 2026-11-22).
+  install -m 0600 /dev/stdin "$1/config" <<CONFIG
+Port $container_ssh_port
+StrictHostKeyChecking yes
+UserKnownHostsFile "$RUN_DIR/known_hosts"
+GlobalKnownHostsFile /dev/null
+CONFIG
+}
+
+# host_key ADDRESS: prints the path to a file that contains the public host key of the container's sshd on a node.
+host_key() { printf '%s/.ssh-host-%d-%s' "$RUN_DIR" "$RESTART_COUNT" "$1"; }
+
+# Runs sshd in the container.
+listen() {
+  local folder
+  folder=$(mktemp -d)
+  ssh-keygen -q -t ed25519 -N "" -f "$folder/host"
+  # The first node trusts the keys in the run folder, because only the job user can write to it.
+  install -m 0644 "$folder/host.pub" "$(host_key "$NODE_IP").new"
+  mv "$(host_key "$NODE_IP").new" "$(host_key "$NODE_IP")"
+  exec /usr/sbin/sshd -D -e -f /dev/null -p "$container_ssh_port" -o ListenAddress="$NODE_IP" \
+    -h "$folder/host" -o PidFile=none -o StrictModes=no \
+    -o UsePAM=no -o PasswordAuthentication=no -o AuthorizedKeysFile="$HOME/.ssh/authorized_keys"
+}
+
+# Waits until sshd is ready in all containers, and then runs the program in the first node's container.
+lead() {
+  listen &
+  local address name rest key deadline=$((SECONDS + 300)) known=$RUN_DIR/known_hosts port=$container_ssh_port
+  : >"$known"
+  # Line N of the host file contains the name of the node with the Nth address.
+  exec 7<"$HOSTFILE"
+  for address in ${NODE_IPS//,/ }; do
+    until (: <"/dev/tcp/$address/$port") 2>/dev/null && [[ -s $(host_key "$address") ]]; do
+      ((SECONDS < deadline)) || { say "sshd in the container of $address is not ready after 300 s"; exit 1; }
+      sleep 1
+    done
+    read -r name rest <&7
+    read -r key rest <"$(host_key "$address")"
+    printf '[%s]:%d,[%s]:%d %s %s\n' "$name" "$port" "$address" "$port" "$key" "${rest%% *}" >>"$known"
+  done
+  exec 7<&-
+  begin
+}

@@ -1,0 +1,232 @@
+#!/usr/bin/env bash
+# Last part of yard.sh on a cluster with Slurm. The batch script starts the tasks and decides whether the job restarts.
+# shellcheck disable=SC2034,SC2154,SC2317,SC2329
+readonly job_script=job.sbatch
+
+# Sets the environment variables that all ranks need under every launcher.
+provide() {
+  export RUN_DIR=$SLURM_SUBMIT_DIR JOB_NAME=$SLURM_JOB_NAME RESTART_COUNT=${SLURM_RESTART_COUNT:-0}
+  export NNODES=$SLURM_JOB_NUM_NODES GPUS_PER_NODE=$gpus_per_node TASKS_PER_NODE=$tasks_per_node
+  local hosts addresses
+  mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+  # /etc/hosts contains the private addresses, which collectives must use. Loopback addresses (127.0.1.1) are skipped,
+  # because other nodes cannot connect to them.
+  mapfile -t addresses < <(getent hosts "${hosts[@]}" | awk '$1 !~ /^127\./ { print $1 }')
+  if ((${#addresses[@]} != NNODES)); then
+    say "only ${#addresses[@]} of the names ${hosts[*]} resolve on ${SLURMD_NODENAME:-this node}; run \`yard doctor\`"
+    exit 1
+  fi
+  # The port is below the ephemeral range. It changes with each start, because an old rank may still use the old port.
+  export MASTER_ADDR=${addresses[0]} MASTER_PORT=$((20000 + (SLURM_JOB_ID * 10 + RESTART_COUNT) % 12000))
+  local IFS=,
+  export WORLD_SIZE=$((NNODES * tasks_per_node))
+  export NODE_IPS="${addresses[*]}" HOSTFILE=$RUN_DIR/hostfile MPI_HOSTFILE=$RUN_DIR/hostfile
+  local host
+  for host in "${hosts[@]}"; do printf '%s slots=%d\n' "$host" "$tasks_per_node"; done >"$HOSTFILE"
+  if [[ -n $checkpoint_dir ]]; then
+    CHECKPOINT_DIR=$RUN_DIR/$checkpoint_dir
+    [[ $checkpoint_dir != /* ]] || CHECKPOINT_DIR=$checkpoint_dir
+    export CHECKPOINT_DIR
+    mkdir -p "$CHECKPOINT_DIR"
+  fi
+}
+
+# Sets the rank of a task. In the batch shell, Slurm's variables contain the first rank.
+find_place() {
+  export RANK=$((SLURM_PROCID * ranks_per_task)) LOCAL_RANK=$SLURM_LOCALID NODE_RANK=$SLURM_NODEID
+}
+
+# Writes the log to the NFS server every two seconds for `yard logs --follow`. NFS may delay writes by half a minute.
+keep_log_fresh() {
+  trap '' USR2
+  while sleep 2; do sync --data "$RUN_DIR/job.log" || true; done
+}
+
+# sweep RUN_DIR: kills all processes on this node that started with this RUN_DIR in their environment. Slurm does not
+# track ranks that are started over SSH.
+sweep() {
+  local file pid
+  for file in /proc/[0-9]*/environ; do
+    pid=${file#/proc/}
+    if grep -qszFx "RUN_DIR=$1" "$file" 2>/dev/null; then kill -KILL "${pid%/environ}" 2>/dev/null || true; fi
+  done
+}
+
+# Kills the ranks that were started over SSH, on all nodes. It uses SSH, because Slurm may refuse a second step.
+sweep_nodes() {
+  ((over_ssh)) || return 0
+  local host sweeps=()
+  while read -r host _; do
+    ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$host" bash "$RUN_DIR/yard.sh" sweep "$RUN_DIR" &
+    sweeps+=($!)
+  done <"$HOSTFILE"
+  wait "${sweeps[@]}" || true
+}
+
+start_step() {
+  [[ $container_runtime != pyxis ]] || use_rdma_devices
+  if ((leads)); then exec bash "$RUN_DIR/$job_script" task; fi
+  exec srun "${step_options[@]}" bash "$RUN_DIR/$job_script" task
+}
+
+# watch_heartbeats STEP: ends the step if a heartbeat file from this start is too old. NFS may delay the modification
+# time by up to a minute.
+watch_heartbeats() {
+  trap '' USR2
+  local file age
+  while sleep 5; do
+    for file in "${CHECKPOINT_DIR:-$RUN_DIR}"/heartbeat-*; do
+      [[ $file -nt $RUN_DIR/.started ]] || continue
+      age=$(($(date +%s) - $(stat -c %Y "$file")))
+      ((age > heartbeat + 60)) || continue
+      say "rank ${file##*-} has written no heartbeat for $age s"
+      kill "$1"
+      return
+    done
+  done
+}
+
+# end_before_limit STEP: ends the step shortly before the time limit if the program ignores the warning. At the limit,
+# Slurm would cancel the job and not restart it.
+end_before_limit() {
+  trap '' USR2
+  sleep $((warning_seconds - (warning_seconds < 120 ? warning_seconds / 2 : 60)))
+  say 'the time limit is near and the program still runs; its ranks are terminated'
+  scancel --signal=TERM "$SLURM_JOB_ID" || true
+  # A launcher in the batch shell is not a Slurm step, so Slurm sends no signal to it.
+  ((leads == 0)) || kill "$1" 2>/dev/null || true
+}
+
+# Runs the step as a background job, because bash runs traps only between commands and during `wait`.
+run_step() {
+  local step again
+  start_step &
+  step=$!
+  if ((heartbeat)); then watch_heartbeats "$step" & fi
+  wait "$step" || rc=$?
+  while ((woken)); do
+    woken=0 again=0
+    if ((out_of_time && limit_pid == 0)) && [[ -n $checkpoint_dir ]]; then
+      end_before_limit "$step" &
+      limit_pid=$!
+    fi
+    # Slurm sends no signal to a launcher in the batch shell.
+    ((leads == 0)) || kill -"$((cancelled ? 15 : 12))" "$step" 2>/dev/null || true
+    wait "$step" || again=$?
+    # 127: the step had ended before the signal, and `rc` is its exit code.
+    ((again == 127)) || rc=$again
+  done
+}
+
+# Prints the node of the first failed rank, or nothing if srun printed no message about a failed rank in this start.
+first_to_fail() {
+  local line
+  while read -r line; do
+    [[ $line =~ ^srun:\ error:\ ([A-Za-z0-9.-]+):\ task ]] || continue
+    printf '%s' "${BASH_REMATCH[1]}"
+    return 0
+  done < <(tail -c "+$((log_size + 1))" "$RUN_DIR/job.log")
+}
+
+# Excludes nodes on which the job failed twice, if the group has enough other nodes. Slurm accepts this change only for
+# pending jobs, and a job is pending after `scontrol requeue`.
+avoid_nodes() {
+  local bad others
+  bad=$(awk '$2 == "failed" && NF > 3 { if (++count[$4] == 2) print $4 }' "$RUN_DIR/events" | paste -sd,)
+  [[ -n $bad ]] || return 0
+  others=$(sinfo -h -N -p "$SLURM_JOB_PARTITION" -t idle,alloc,mix,comp -o %N | sort -u |
+    grep -cvxFf <(tr , '\n' <<<"$bad") || true)
+  if ((others < NNODES)); then
+    say "$bad failed twice, but the group has too few other nodes for this job"
+    return 0
+  fi
+  if scontrol update JobId="$SLURM_JOB_ID" ExcNodeList="$bad"; then
+    note "avoid $bad"
+    say "$bad failed twice; the job no longer uses it"
+  fi
+}
+
+# requeue REASON: restarts this job with the same number. Returns only if the job must not restart.
+requeue() {
+  # A job that is not RUNNING was cancelled, reached its time limit or lost a node. A requeue would restart it.
+  ((cancelled == 0)) || return 0
+  [[ $(squeue -h -j "$SLURM_JOB_ID" -o %T) == RUNNING ]] || return 0
+  note "requeue $1"
+  say "$1: restarting the job"
+  scontrol requeue "$SLURM_JOB_ID" || return 0
+  avoid_nodes
+  # Slurm now ends this script: it sends SIGTERM once, possibly while `scontrol` is running, and SIGKILL after a minute.
+  trap 'exit "$rc"' TERM
+  ((cancelled)) || {
+    sleep 120 &
+    wait $!
+  }
+  exit "$rc"
+}
+
+# Prints the number of failures across all starts of the job since the last `yard resume`.
+failures() {
+  local count=0 event
+  while read -r _ event _; do
+    case $event in
+      failed) count=$((count + 1)) ;;
+      resume) count=0 ;;
+    esac
+  done <"$RUN_DIR/events"
+  printf '%d' "$count"
+}
+
+# Prints the name of a checkpoint file from this start, if there is one.
+new_checkpoint() {
+  find "$CHECKPOINT_DIR" -type f -newer "$RUN_DIR/.started" ! -name 'heartbeat-*' ! -name 'metrics*' -print -quit
+}
+
+# Decides from the exit code whether the job has finished or must restart.
+judge() {
+  if ((out_of_time)) && [[ -n $checkpoint_dir ]]; then
+    if ((chain > 1)); then
+      say 'time limit: the next job of the chain continues'
+    elif [[ -n $(new_checkpoint) ]]; then
+      requeue 'time limit, checkpoint written'
+    else
+      say 'no checkpoint since the last start; the job does not restart at the time limit'
+    fi
+  elif ((rc == 0 && cancelled == 0)); then
+    # The other jobs in a chain read this file and exit immediately.
+    touch "$RUN_DIR/finished"
+  elif ((cancelled == 0)); then
+    note "failed $rc $(first_to_fail)"
+    say "failed with exit code $rc; srun's message above contains the rank N, and the log of the rank is rank-N.log"
+    (($(failures) > retries)) || requeue "failure $(failures) of at most $retries"
+  fi
+}
+
+main() {
+  rc=0 woken=0 out_of_time=0 cancelled=0 limit_pid=0
+  provide
+  if ((chain > 1)) && [[ -e $RUN_DIR/finished ]]; then
+    say 'an earlier job of the chain has completed'
+    exit 0
+  fi
+  log_size=$(stat -c %s "$RUN_DIR/job.log")
+  sweep_nodes
+  touch "$RUN_DIR/.started"
+  note "start $RESTART_COUNT $SLURM_JOB_NODELIST"
+  say "job $SLURM_JOB_ID, start $RESTART_COUNT, on $SLURM_JOB_NODELIST"
+  trap 'woken=1 cancelled=1' TERM
+  trap 'woken=1 out_of_time=1; scancel --signal=USR2 "$SLURM_JOB_ID" || true' USR2
+  keep_log_fresh &
+  run_step
+  sweep_nodes
+  judge
+  kill %keep_log_fresh %watch_heartbeats %end_before_limit 2>/dev/null || true
+  # `yard logs --follow` stops after the event `end`, so the log must be complete before this event.
+  sync --data "$RUN_DIR/job.log"
+  note "end $rc"
+  exit "$rc"
+}
+
+case ${1:-main} in
+  main | task | begin) "${1:-main}" ;;
+  sweep) sweep "$2" ;;
+esac

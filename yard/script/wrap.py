@@ -1,0 +1,92 @@
+"""Containers for a job: variables for shared.sh, and srun options for pyxis."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterable
+
+from yard.job.container import SSH_PORT, Container
+from yard.job.placement import Placement
+from yard.job.rules import PROVIDED
+
+PASSED_ON = tuple(name for name in PROVIDED if name != "BUSBW_FLOOR")
+"""Variables that are set on the host and copied to the container. BUSBW_FLOOR is set in the container."""
+_FACTS = "/etc/trainyard"
+"""Folder that contains the node's settings."""
+
+
+def mounts(container: Container, placement: Placement) -> tuple[str, ...]:
+    """Return the mounts for all containers, NCCL's transport and the job, as HOST:CONTAINER[:ro]."""
+    shared = placement.shared_path
+    of_transport = (f"{path.removesuffix(':ro')}:{path}" for path in placement.transport.mounts)
+    return f"{shared}:{shared}", f"{_FACTS}:{_FACTS}:ro", *of_transport, *container.mounts
+
+
+def container_lines(container: Container | None, placement: Placement, *, over_ssh: bool) -> list[str]:
+    """Return the lines that set the variables of shared.sh. `over_ssh`: whether ranks are started over SSH."""
+    if container is None:
+        return ["readonly container_runtime=''"]
+    lines = [f"readonly container_runtime={container.runtime}"]
+    if container.runtime == "enroot":
+        lines += _enroot(container, placement)
+    if container.runtime == "docker":
+        lines += _docker(container, placement, over_ssh=over_ssh)
+    return lines
+
+
+def pyxis_options(container: Container, placement: Placement) -> list[str]:
+    """Return the container options for srun. sbatch would not pass these options to srun."""
+    # The image's variables override the host's variables, except those in --container-env.
+    return [
+        f"--container-image={shlex.quote(enroot_name(container.image))}",
+        f"--container-mounts={shlex.quote(','.join(mounts(container, placement)))}",
+        "--no-container-mount-home",
+        f"--container-env={','.join((*PASSED_ON, 'MELLANOX_VISIBLE_DEVICES'))}",
+    ]
+
+
+def enroot_name(image: str) -> str:
+    """Return the image name for enroot and pyxis, which expect '#' after the registry."""
+    registry, slash, rest = image.partition("/")
+    return f"{registry}#{rest}" if slash and re.search(r"[.:]", registry) and "#" not in registry else image
+
+
+def _enroot(container: Container, placement: Placement) -> list[str]:
+    image, uri = container.image, ""
+    if not image.endswith(".sqsh"):
+        uri = f"docker://{enroot_name(image)}"
+        image = f"{re.sub(r'[^A-Za-z0-9.-]+', '-', image)}.sqsh"
+    names = f"readonly container_file={shlex.quote(image)} container_uri={shlex.quote(uri)}"
+    return [names, *_options(_enroot_mount, mounts(container, placement))]
+
+
+def _docker(container: Container, placement: Placement, *, over_ssh: bool) -> list[str]:
+    # The container runs as the job user, because the shared path's NFS server maps root to nobody.
+    users = ("/etc/passwd:/etc/passwd:ro", "/etc/group:/etc/group:ro")
+    port = SSH_PORT if over_ssh else 0
+    return [
+        f"readonly container_image={shlex.quote(container.image)} container_ssh_port={port}",
+        f"readonly container_gpus={'yes' if placement.real_gpus else 'no'}",
+        *_options(_docker_mount, (*mounts(container, placement), *users)),
+    ]
+
+
+def _options(option: Callable[[str, str, bool], str], mounted: Iterable[str]) -> list[str]:
+    """Return the lines that set container_options. `option`: returns the option for a mount."""
+    lines = ["readonly container_options=("]
+    for mount in mounted:
+        source, target = mount.removesuffix(":ro").split(":")
+        lines.append(f"  --mount {option(source, target, mount.endswith(':ro'))}")
+    return [*lines, ")"]
+
+
+def _docker_mount(source: str, target: str, read_only: bool) -> str:
+    # --mount fails if the path does not exist on the host. --volume would create a folder that root owns.
+    return f"{shlex.quote(f'type=bind,source={source},target={target}')}{',readonly' if read_only else ''}"
+
+
+def _enroot_mount(source: str, target: str, read_only: bool) -> str:
+    # An fstab entry with colons as separators. With "ro" but without "rbind", enroot fails, because it creates no bind
+    # mount: NVIDIA/enroot, bin/enroot-mount.c, mount_fstab and mount_generic; read 2026-11-22.
+    return f"{shlex.quote(f'{source}:{target}:none:x-create=auto,rbind')}{',ro' if read_only else ''}"

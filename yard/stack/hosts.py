@@ -1,0 +1,95 @@
+"""Reads the host keys of existing hosts, and removes dead hosts from a stack's state."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from yard.errors import RemoteError, StackError
+from yard.stack import pulumi
+
+_TARGET = re.compile(r"(?P<address>[A-Za-z0-9][A-Za-z0-9.-]{0,252})(?::(?P<port>[0-9]{1,5}))?")
+_KINDS = {"ssh-ed25519": "ed25519", "ecdsa-sha2-nistp256": "ecdsa", "ssh-rsa": "rsa"}
+"""Key types in order of preference, and the names that sshd's key files use for them."""
+_SUFFIX = "-lease"
+"""Suffix of the resource whose deletion connects to the host."""
+_SECONDS = 15
+
+
+@dataclass(frozen=True)
+class ScannedKey:
+    """The host key of a machine: type and base64. `file` is the path of the public key on the machine."""
+
+    target: str
+    host_key: str
+    fingerprint: str
+    file: str
+
+
+def scan(target: str, through: str | None = None) -> ScannedKey:
+    """Return the host key of ADDRESS[:PORT]. `through` is the SSH host from which to connect, or None for this machine.
+
+    Raises RemoteError if no SSH server answers.
+    """
+    found = _TARGET.fullmatch(target)
+    if found is None:
+        raise RemoteError(
+            f"'{target}' is not an address. Fix: write ADDRESS or ADDRESS:PORT, for example 203.0.113.10:22"
+        )
+    keyscan = ["ssh-keyscan", "-T", str(_SECONDS), "-t", ",".join(_KINDS.values()), "-p", found["port"] or "22"]
+    jump = ["ssh", "-o", "BatchMode=yes", through] if through else []
+    printed = _run([*jump, *keyscan, found["address"]], "")
+    keys = dict(line.split()[1:3] for line in printed.splitlines() if line and not line.startswith("#"))
+    kind = next((kind for kind in _KINDS if kind in keys), None)
+    if kind is None:
+        origin = f" from {through}" if through else ""
+        raise RemoteError(
+            f"no sshd answers at {target}{origin}. Fix: check the address, the port, the firewall and the host's power"
+        )
+    host_key = f"{kind} {keys[kind]}"
+    fingerprint = _run(["ssh-keygen", "-l", "-f", "-"], f"{host_key}\n").split()[1]
+    return ScannedKey(target, host_key, fingerprint, f"/etc/ssh/ssh_host_{_KINDS[kind]}_key.pub")
+
+
+def _run(command: Sequence[str], text: str) -> str:
+    try:
+        return subprocess.run(
+            command, input=text, capture_output=True, text=True, check=False, timeout=_SECONDS * 4
+        ).stdout
+    except FileNotFoundError as error:
+        raise RemoteError(f"{command[0]} is missing. Fix: install the openssh-client package") from error
+    except subprocess.TimeoutExpired as error:
+        raise RemoteError(f"{command[0]} did not finish within {_SECONDS * 4} s. Fix: try again") from error
+
+
+def forget_host(stack: str, host: str) -> str:
+    """Remove the host from the stack's state, so that Pulumi does not try to connect to it. Returns the resource's URN.
+
+    Raises StackError for an unknown host, or if pulumi fails.
+    """
+    environment = pulumi.environment()
+    state = json.loads(_pulumi(environment, "stack", "export", "-s", stack))
+    urns = [str(resource["urn"]) for resource in state.get("deployment", {}).get("resources", ())]
+    leases = [urn for urn in urns if urn.endswith(_SUFFIX)]
+    found = [urn for urn in leases if urn.endswith(f"-{host}{_SUFFIX}")]
+    if not found:
+        known = ", ".join(urn.rpartition("::")[2].removesuffix(_SUFFIX) for urn in leases) or "none"
+        raise StackError(f"stack '{stack}' has no host {host}; its hosts: {known}")
+    # Another host's name can end with this name. It is longer.
+    urn = min(found, key=len)
+    _pulumi(environment, "state", "delete", urn, "-s", stack, "--yes", "--non-interactive")
+    return urn
+
+
+def _pulumi(environment: Mapping[str, str], *words: str) -> str:
+    done = pulumi.run(words, environment)
+    if done.returncode:
+        reason = done.stderr.strip() or done.stdout.strip()
+        raise StackError(
+            f"pulumi {words[0]} {words[1]} failed: {reason[-500:]}. Fix: if other resources depend on the host, remove "
+            "the host from the stack file and run `pulumi up`; then run this command again"
+        )
+    return done.stdout

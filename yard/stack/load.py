@@ -1,0 +1,177 @@
+"""Reads a stack's outputs and writes its SSH files. The outputs and the SSH files are cached, because `pulumi stack
+output` takes a second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+from yard.contract import checkout
+from yard.contract.errors import ContractError
+from yard.contract.outputs import Cluster, dumped, read_outputs
+from yard.errors import StackError
+from yard.show import warn
+from yard.stack import pulumi
+from yard.stack.ssh_config import ADMIN_KEY, TUNNEL_LOG, USER_KEY, control_path, known_hosts, ssh_config
+
+SOCKETS = Path.home() / ".yard"
+"""Sockets of shared SSH connections. They are outside the checkout, because the path of a socket is limited to 107
+bytes.
+"""
+_FORMAT = 3
+"""Version of the cached files. Files with a different version are rewritten."""
+
+_FIX = "Fix: write the file with `pulumi stack output --json --show-secrets`"
+_HIDDEN = "[secret]"
+"""`pulumi stack output` prints this text for a secret without --show-secrets."""
+
+_PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"
+_STACK_NAME = re.compile(f"{_PART}(/{_PART}){{0,2}}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """A deployed stack. `folder` contains the SSH configuration, known hosts and private keys.
+
+    `outputs` is the file from which the outputs were read, or None if they came from Pulumi's backend.
+    """
+
+    name: str
+    cluster: Cluster
+    folder: Path
+    outputs: Path | None = None
+
+    @property
+    def ssh_config(self) -> Path:
+        """Path for `ssh -F`."""
+        return self.folder / "config"
+
+
+def load_stack(name: str, *, refresh: bool = False, file: Path | None = None) -> Stack:
+    """Return a stack. The outputs come from `file` or, if it is None, from Pulumi.
+
+    The cached files are used until the outputs change. If `refresh` is set, the outputs are always read again. Raises
+    StackError if the outputs cannot be read, and ContractError if they are invalid.
+    """
+    if not _STACK_NAME.fullmatch(name):
+        raise StackError(f"'{name}' is not a stack name; use letters, digits, '.', '_' and '-'")
+    digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12] if file else ""
+    folder = checkout.state() / "ssh" / (f"file-{digest}" if file else name.replace("/", "-"))
+    _create_private_folder(SOCKETS)
+    environment = {} if file else pulumi.environment()
+    version = _version(file.resolve() if file else pulumi.state_file(environment, name))
+    if not refresh and (cached := _cached(folder, version)) is not None:
+        return Stack(name=name, cluster=cached, folder=folder, outputs=file)
+    outputs = _read_file(file) if file else _pulumi_outputs(name, environment)
+    try:
+        cluster = read_outputs(outputs.get("cluster"))
+    except ContractError:
+        # The cached files of a destroyed stack must be removed.
+        forget(folder)
+        raise
+    _write(folder, version, outputs, cluster)
+    return Stack(name=name, cluster=cluster, folder=folder, outputs=file)
+
+
+def forget(folder: Path) -> None:
+    """Close the shared connections of a stack and remove its cached files. Missing files are ignored."""
+    config = folder / "config"
+    control = re.search(r"(?m)^ *ControlPath (.+)%C$", config.read_text()) if config.is_file() else None
+    for socket in glob(f"{control[1]}*") if control else ():
+        command = ["ssh", "-F", "/dev/null", "-o", f"ControlPath={socket}", "-O", "exit", "any"]
+        subprocess.run(command, capture_output=True, check=False)
+    for name in ("config", "known_hosts", USER_KEY, ADMIN_KEY, "outputs.json", TUNNEL_LOG):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _version(file: Path | None) -> str:
+    """Return the path, the modification time and the size of the file, or an empty string for None. Every deployment
+    changes the state file.
+    """
+    if file is None:
+        return ""
+    if not file.is_file():
+        return f"{file}:absent"
+    status = file.stat()
+    return f"{file}:{status.st_mtime_ns}:{status.st_size}"
+
+
+def _cached(folder: Path, version: str) -> Cluster | None:
+    try:
+        cache = json.loads((folder / "outputs.json").read_text())
+    except (OSError, ValueError):
+        return None
+    valid = cache.get("format") == _FORMAT and cache.get("source") == version and (folder / USER_KEY).is_file()
+    return read_outputs(cache["cluster"]) if valid else None
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    """Return the outputs. Raises StackError. Prints a warning if other users can read the file and it contains private
+    keys.
+    """
+    try:
+        outputs = json.loads(file.read_text())
+        others = file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    except (OSError, ValueError) as error:
+        raise StackError(f"{file} cannot be read: {error}. {_FIX}") from error
+    if not isinstance(outputs, dict):
+        raise StackError(f"{file} is not a JSON object. {_FIX}")
+    keys = [value for name, value in outputs.items() if name.endswith("_private_key")]
+    if _HIDDEN in keys:
+        raise StackError(f"{file} contains no private keys, only '{_HIDDEN}'. {_FIX}")
+    if keys and others:
+        warn(f"yard: {file} contains private keys, and other users can access it; run `chmod 600 {file}`")
+    return outputs
+
+
+def _pulumi_outputs(name: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    words = ["stack", "output", "--json", "--show-secrets", "--non-interactive", "-s", name]
+    done = pulumi.run(words, environment)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("error:")] or done.stderr.splitlines()
+        reason = lines[-1].removeprefix("error: ") if lines else "it printed no error message"
+        raise StackError(
+            f"pulumi cannot read stack '{name}': {reason}; deploy it first, or select a different stack with --stack"
+        )
+    outputs: dict[str, Any] = json.loads(done.stdout)
+    return outputs
+
+
+def _write(folder: Path, version: str, outputs: Mapping[str, Any], cluster: Cluster) -> None:
+    user, admin = (outputs.get(f"{name}_private_key") for name in ("user", "admin"))
+    if not isinstance(user, str):
+        raise StackError("the stack has no `user_private_key` output; run `pulumi up` on it")
+    _create_private_folder(folder)
+    _replace(folder / USER_KEY, user.rstrip("\n") + "\n")
+    if isinstance(admin, str):
+        _replace(folder / ADMIN_KEY, admin.rstrip("\n") + "\n")
+    else:
+        # Jobs do not need this key. A login as the admin fails with `Permission denied`.
+        (folder / ADMIN_KEY).unlink(missing_ok=True)
+    _replace(folder / "known_hosts", known_hosts(cluster))
+    _replace(folder / "config", ssh_config(cluster, str(folder), control_path(str(SOCKETS), str(folder))))
+    # Written last, so that all other files exist if this file exists.
+    cache = {"format": _FORMAT, "source": version, "cluster": dumped(cluster)}
+    _replace(folder / "outputs.json", json.dumps(cache, indent=1) + "\n")
+
+
+def _create_private_folder(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+
+
+def _replace(path: Path, text: str) -> None:
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    new.replace(path)

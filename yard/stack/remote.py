@@ -1,0 +1,114 @@
+"""Runs commands on the cluster with OpenSSH. The commands share one connection."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from yard.errors import RemoteError
+from yard.stack.load import Stack, load_stack
+from yard.stack.ssh_config import ADMIN_SUFFIX, TUNNEL_LOG, host_names
+
+_SSH_FAILED = 255
+_NEVER_STARTED = (
+    "Host key verification failed",
+    "Connection refused",
+    "Connection timed out",
+    "Connection closed by",
+    "Connection reset by",
+    "No route to host",
+    "Could not resolve hostname",
+    "Permission denied",
+    "kex_exchange_identification",
+    "banner exchange",
+)
+"""Error messages that ssh prints before it runs the command. After one of these messages, a second attempt is safe."""
+
+
+class Remote:
+    """Connection to the hosts in a stack. After the first failure, the stack's outputs are read once more."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        self._refreshed = False
+
+    def host(self, name: str | None, *, admin: bool = False) -> str:
+        """Return the SSH name of a host, or of the head if `name` is None. Raises RemoteError for an unknown host."""
+        known = host_names(self.stack.cluster)
+        chosen = name or known[0]
+        if chosen not in known:
+            raise RemoteError(f"there is no host '{chosen}' in this cluster; its hosts: {', '.join(known)}")
+        return chosen + ADMIN_SUFFIX if admin else chosen
+
+    def argv(self, command: str | None, host: str, *options: str) -> list[str]:
+        """Return the arguments for ssh. `command` is a command line for the remote shell."""
+        line = [] if command is None else [command]
+        return ["ssh", "-F", str(self.stack.ssh_config), *options, host, *line]
+
+    def run(self, command: str, *, stdin: bytes = b"", seconds: float = 60, admin: bool = False) -> str:
+        """Run `command` on the head and return its stdout. Raises RemoteError if it fails.
+
+        The command runs as the job user, or as the user with sudo if `admin` is set.
+        """
+        done = self._attempt(command, stdin, seconds, admin)
+        if self._can_retry(done):
+            self._refreshed = True
+            self.stack = load_stack(self.stack.name, refresh=True, file=self.stack.outputs)
+            done = self._attempt(command, stdin, seconds, admin)
+        if done.returncode == 0:
+            return done.stdout.decode(errors="replace")
+        message = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+        head = self.stack.cluster.head
+        if done.returncode != _SSH_FAILED:
+            raise RemoteError(message)
+        # azure-native has no property for the power state, so `pulumi up` cannot start a deallocated machine.
+        start = (
+            f"start the head if it has stopped (Azure: `az vm start`; elsewhere: `pulumi up -s {self.stack.name} "
+            "--refresh`)"
+        )
+        log = self.stack.folder / TUNNEL_LOG
+        if head.tunnel and log.is_file() and (reason := log.read_text().strip()):
+            raise RemoteError(
+                f"cannot reach {head.name}: no tunnel: {reason}. Fix: log in if necessary; otherwise {start}"
+            )
+        raise RemoteError(f"cannot reach {head.name} ({head.address} port {head.port}): {message}; {start}")
+
+    @contextmanager
+    def lines(self, command: str) -> Iterator[Iterator[str]]:
+        """Yield the lines that `command` prints on the head. The command is stopped when the context exits."""
+        self.run("true")
+        process = subprocess.Popen(
+            self.argv(command, self.host(None)),
+            # The remote command ends when its stdin is closed.
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        with process:
+            assert process.stdout is not None  # noqa: S101  (PIPE above; for the type checker)
+            try:
+                yield iter(process.stdout)
+            finally:
+                process.terminate()
+
+    def _attempt(self, command: str, stdin: bytes, seconds: float, admin: bool) -> subprocess.CompletedProcess[bytes]:
+        argv = self.argv(command, self.host(None, admin=admin))
+        try:
+            return subprocess.run(argv, input=stdin, capture_output=True, timeout=seconds, check=False)
+        except FileNotFoundError:
+            raise RemoteError("ssh is missing on this machine; install the openssh-client package") from None
+        except subprocess.TimeoutExpired:
+            raise RemoteError(f"{argv[3]} did not finish within {seconds:.0f} s; run `yard doctor`") from None
+
+    def _can_retry(self, done: subprocess.CompletedProcess[bytes]) -> bool:
+        printed = done.stderr.decode(errors="replace")
+        not_started = done.returncode == _SSH_FAILED and any(phrase in printed for phrase in _NEVER_STARTED)
+        return not_started and not self._refreshed
+
+
+def shell(words: Sequence[str]) -> str:
+    """Return the arguments as one line for the shell. A single argument is returned unchanged."""
+    return words[0] if len(words) == 1 else shlex.join(words)

@@ -1,0 +1,294 @@
+"""Trains a GPT with DDP or FSDP2. Its checkpoints can be loaded by a different number of ranks.
+
+It needs only torch, the standard library, and train_model.py and train_files.py in the same folder. Each rank needs
+RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or Slurm's variables, in its environment. Each step's batch
+is divided among the ranks and depends only on the seed and the step. A resumed run therefore produces the same losses
+as an uninterrupted run, on any number of ranks. The run directory contains metrics.jsonl, with one JSON object per
+line, and the files heartbeat-RANK, which each rank writes every 5 seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+import signal
+import statistics
+import sys
+import time
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING or __package__:
+    from yard.workloads import train_files as files
+    from yard.workloads import train_model as gpt
+else:
+    # On a node, the modules are in the same folder.
+    import train_files as files
+    import train_model as gpt
+
+WARM_UP_STEPS = 10
+"""Number of initial steps to exclude from statistics. They include compilation, allocation and connection set-up."""
+TIMEOUT = timedelta(minutes=5)
+"""Timeout for collectives, after which a frozen rank ends the run. It must exceed the duration of the longest step."""
+SAVE_TIMEOUT = timedelta(hours=1)
+"""Timeout for checkpoints. A checkpoint of the preset 20b is 240 GB, and the storage may be slow."""
+_HEARTBEAT_SECONDS = 5.0
+_RANK_VARIABLES = (
+    ("RANK", "SLURM_PROCID", "0"), ("WORLD_SIZE", "SLURM_NTASKS", "1"), ("LOCAL_RANK", "SLURM_LOCALID", "0"),
+)  # fmt: skip
+"""Torch's variable, Slurm's variable, and the value for a single process."""
+
+
+def percentile(ordered: list[float], share: float) -> float:
+    """Return a percentile of sorted values by the nearest-rank method. `share`: 0 to 1."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def rank_from_environment() -> tuple[int, int, int]:
+    """Return (rank, world size, local rank). Slurm's variables are used if torch's are missing."""
+    for name, slurm, default in _RANK_VARIABLES:
+        os.environ.setdefault(name, os.environ.get(slurm, default))
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
+
+
+class Trainer:
+    """One rank in a training run."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.shape = gpt.PRESETS[options.preset]
+        self.run_dir = Path(options.run_dir)
+        self.rank, self.ranks, local = rank_from_environment()
+        if options.batch % self.ranks:
+            raise SystemExit(f"train: --batch {options.batch} must be a multiple of the world size {self.ranks}")
+        import torch  # noqa: PLC0415  (takes seconds; --help does not need it)
+        import torch.distributed as dist  # noqa: PLC0415
+        import torch.utils.checkpoint  # noqa: PLC0415
+
+        self.torch, self.dist = torch, dist
+        if options.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True)
+        self.cuda = torch.cuda.is_available()
+        if self.cuda:
+            torch.cuda.set_device(local)
+        self.device = torch.device("cuda", local) if self.cuda else torch.device("cpu")
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+        os.environ.setdefault("MASTER_PORT", "29500")
+        self.rows = options.batch // self.ranks
+        self.data = files.Data(torch, options, self.shape)
+        backend = "nccl" if self.cuda else "gloo"
+        dist.init_process_group(backend, rank=self.rank, world_size=self.ranks, timeout=TIMEOUT)
+        self.savers = dist.new_group(timeout=SAVE_TIMEOUT)
+        with self.device:  # the host's memory can be too small for one model per rank
+            model = gpt.build_model(torch, self.shape, options.recompute)
+        self.model = self._parallel(model)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.lr, fused=self.cuda)
+        self.step = 0
+        self.stop_requested = False
+        self.last_heartbeat = 0.0
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            signal.signal(number, self._stop)
+
+    def _stop(self, *_: object) -> None:
+        self.stop_requested = True
+
+    def _parallel(self, model: Any) -> Any:
+        model.init_weights(self.options.seed)
+        if self.options.compile:
+            for part in (*model.blocks, model.head):
+                part.compile()
+        if self.options.parallel == "ddp":
+            wrap = self.torch.nn.parallel.DistributedDataParallel
+            return wrap(model, device_ids=[self.device.index] if self.cuda else None)
+        from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: PLC0415
+
+        mesh = init_device_mesh(self.device.type, (self.ranks,))
+        kind = self.torch.bfloat16 if self.cuda else None
+        policy = MixedPrecisionPolicy(param_dtype=kind, reduce_dtype=self.torch.float32)
+        for part in (*model.blocks, model.head):
+            fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=not self.options.keep_unsharded)
+        return fully_shard(model, mesh=mesh, mp_policy=policy)
+
+    def say(self, text: str) -> None:
+        """Print on rank 0."""
+        if self.rank == 0:
+            sys.stdout.write(f"{text}\n")
+            sys.stdout.flush()
+
+    def _state(self) -> dict[str, Any]:
+        from torch.distributed.checkpoint.state_dict import get_state_dict  # noqa: PLC0415
+
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer, "step": self.torch.tensor(self.step)}
+
+    def _meet(self) -> None:
+        self.dist.barrier(group=self.savers, device_ids=[self.device.index] if self.cuda else None)
+
+    def save(self) -> float:
+        """Write a checkpoint. Returns the duration in seconds. Raises SystemExit on all ranks if the write fails."""
+        import torch.distributed.checkpoint as dcp  # noqa: PLC0415
+
+        begin = time.perf_counter()
+        folder = files.step_dir(self.run_dir, self.step)
+        if self.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._meet()
+        try:
+            dcp.save(self._state(), checkpoint_id=str(folder), process_group=self.savers)
+        except Exception as error:
+            reasons = f"rank {self.rank}: {error}"
+            if isinstance(error, dcp.CheckpointException):
+                # DCP raises this error on all ranks after all ranks have stopped writing.
+                if self.rank == 0:
+                    shutil.rmtree(folder, ignore_errors=True)
+                reasons = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in sorted(error.failures.items()))
+            # On Python 3.13, torch can raise an unrelated error instead of the cause.
+            free = shutil.disk_usage(self.run_dir).free >> 20
+            raise SystemExit(
+                f"train: the checkpoint {folder} could not be written; {free} MiB are free there ({reasons}). "
+                "Fix: free space or correct the permissions; the next start continues from the previous checkpoint"
+            ) from error
+        self._meet()
+        if self.rank == 0:
+            files.publish(self.run_dir, self.step, self.options.keep)
+        return time.perf_counter() - begin
+
+    def resume(self) -> None:
+        """Load the newest complete checkpoint. Rank 0 selects it, because NFS caches can differ between nodes."""
+        found = [files.latest_step(self.run_dir) if self.rank == 0 else None]
+        self.dist.broadcast_object_list(found, src=0)
+        if found[0] is None:
+            return
+        import torch.distributed.checkpoint as dcp  # noqa: PLC0415
+        from torch.distributed.checkpoint.state_dict import set_state_dict  # noqa: PLC0415
+
+        state = self._state()
+        dcp.load(state, checkpoint_id=str(files.step_dir(self.run_dir, found[0])), process_group=self.savers)
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+        self.step = int(state["step"])
+        self.say(f"resumed at step {self.step}")
+
+    def advance(self) -> tuple[Any, float]:
+        """Run one step. Returns this rank's loss as a tensor on the device, and the seconds spent on data."""
+        begin = time.perf_counter()
+        first = self.rank * self.rows
+        tokens = self.data.batch(self.step, self.options.batch, first, first + self.rows).to(self.device)
+        waited = time.perf_counter() - begin
+        mixed = self.cuda and self.options.parallel == "ddp"
+        with self.torch.autocast(self.device.type, dtype=self.torch.bfloat16, enabled=mixed):
+            loss = self.model(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        return loss.detach().float(), waited
+
+    def metrics(self, seconds: float) -> dict[str, float | None]:
+        """Return the rates and peak memory of a step that took `seconds`."""
+        options = self.options
+        peak = gpt.peak_tflops(self.torch.cuda.get_device_name()) if self.cuda else None
+        rates = gpt.rates(self.shape, options.batch, self.ranks, seconds, peak, recompute=options.recompute)
+        return {**rates, "peak_memory_gib": self.torch.cuda.max_memory_allocated() / 2**30 if self.cuda else None}
+
+    def run(self) -> NoReturn:
+        """Train until the last step or a signal, write a checkpoint, and end the process with exit code 0."""
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        self.resume()
+        durations: list[float] = []
+        done, saved_at, since, waits = 0, self.step, time.perf_counter(), 0.0
+        counted, stopping = self.step, False
+        while self.step < self.options.steps and not stopping:
+            loss, waited = self.advance()
+            done, waits = done + 1, waits + waited
+            self._beat()
+            last, saves = self.step == self.options.steps, self.options.save_every
+            due = bool(saves) and self.step % saves == 0
+            if not (last or due or self.step % self.options.log_every == 0):
+                continue
+            # The loss is read only here, because a read waits for the GPU and for the other ranks.
+            shared = self.torch.stack([loss, self.torch.tensor(float(self.stop_requested), device=self.device)])
+            self.dist.all_reduce(shared)
+            mean, stopping = float(shared[0]) / self.ranks, bool(shared[1])
+            seconds = (time.perf_counter() - since) / (self.step - counted)
+            # Intervals that overlap the warm-up are excluded.
+            if done - (self.step - counted) >= WARM_UP_STEPS:
+                durations.append(seconds)
+            data_ms = waits / (self.step - counted) * 1e3
+            record = {"step": self.step, "loss": mean, "data_ms": data_ms, **self.metrics(seconds)}
+            if saves and (last or due or stopping):
+                record["checkpoint_s"] = self.save()
+                saved_at = self.step
+            self._record(record)
+            since, counted, waits = time.perf_counter(), self.step, 0.0
+        self._summary(durations, saved_at)
+        self._leave()
+
+    def _beat(self) -> None:
+        if time.monotonic() - self.last_heartbeat > _HEARTBEAT_SECONDS:
+            self.last_heartbeat = time.monotonic()
+            with suppress(OSError):  # a full disk does not end the run
+                (self.run_dir / f"heartbeat-{self.rank}").write_text(f"{self.step} {time.time():.1f}\n")
+
+    def _leave(self) -> NoReturn:
+        # os._exit skips Gloo's destructor, which can block forever (seen with torch 2.6), because it waits for its
+        # threads while it holds the interpreter lock.
+        self._meet()
+        if self.dist.get_backend() == "nccl":
+            self.dist.destroy_process_group()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    def _record(self, record: dict[str, Any]) -> None:
+        if self.rank == 0:
+            with (self.run_dir / "metrics.jsonl").open("a") as file:
+                file.write(json.dumps(record) + "\n")
+        self.say(f"step {record['step']} loss {record['loss']:.5f} {record['step_ms']:.0f} ms "
+                 f"{record['tokens_per_s']:.0f} tokens/s {record['hardware_tflops']:.2f} TFLOPS/rank")  # fmt: skip
+
+    def _summary(self, durations: list[float], saved_at: int) -> None:
+        summary: dict[str, Any] = {"summary": True, "steps_done": self.step, "saved_at": saved_at, "ranks": self.ranks}
+        if durations:
+            ordered = sorted(durations)
+            summary |= {
+                "step_ms_p50": statistics.median(ordered) * 1e3,
+                "step_ms_p95": percentile(ordered, 0.95) * 1e3,
+                "step_ms_max": ordered[-1] * 1e3,
+                **self.metrics(statistics.median(ordered)),
+            }
+        self.say(json.dumps(summary))
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="train a GPT with DDP or FSDP2")
+    parser.add_argument("--preset", choices=sorted(gpt.PRESETS), default="tiny")
+    parser.add_argument("--parallel", choices=["ddp", "fsdp2"], default="ddp")
+    parser.add_argument("--data", default="synthetic", help="`synthetic`, or a file of unsigned token ids")
+    parser.add_argument("--token-bytes", type=int, choices=[2, 4], default=2, help="bytes per token id in the file")
+    parser.add_argument("--batch", type=int, default=8, help="sequences per step, summed over all ranks")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints; 0: no checkpoints")
+    parser.add_argument("--log-every", type=int, default=1, help="steps between records; each record pauses the GPU")
+    parser.add_argument("--keep", type=int, default=2, help="number of checkpoints to keep")
+    parser.add_argument("--run-dir", default="run")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--lr", type=float, default=3e-4)
+    parser.add_argument("--deterministic", action="store_true", help="reproducible losses, at lower speed")
+    parser.add_argument("--compile", action="store_true", help="apply torch.compile to the blocks and the loss")
+    parser.add_argument("--recompute", action="store_true", help="recompute activations: less memory, more computation")
+    parser.add_argument("--keep-unsharded", action="store_true", help="FSDP2: keep weights gathered until backward")
+    chosen = parser.parse_args(arguments)
+    if min(chosen.steps, chosen.log_every, chosen.batch) < 1 or chosen.save_every < 0 or chosen.keep <= 1:
+        parser.error("--steps, --log-every and --batch must be at least 1, --keep at least 2")
+    return chosen
+
+
+if __name__ == "__main__":
+    Trainer(parse()).run()
