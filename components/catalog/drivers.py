@@ -36,7 +36,7 @@ class AptArchive(_Part):
     """An apt archive.
 
     `key` is the path on the node or the URL of the signing key. `suite` is the suite and the components, as in
-    sources.list(5). `url` is None for the archive of the distribution, whose address is read from the node's apt sources.
+    sources.list(5). `url` is None for the distribution's archive, whose address is read from the node's apt sources.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]

@@ -52,7 +52,10 @@ ANSWERS = {
 def node(root: Path, answers: dict[str, str] | None = None, lock: str = LOCK, **files: str) -> Sandbox:
     """A node with one GPU and a lock, and without an installed driver. `files`: see GPU."""
     has_gpu = GPU if answers is None or "no gpu" not in answers else {}
-    always = {"etc/os-release": "VERSION_CODENAME=trixie\n", "etc/trainyard/driver.lock": lock.replace("ROOT", str(root))}
+    always = {
+        "etc/os-release": "VERSION_CODENAME=trixie\n",
+        "etc/trainyard/driver.lock": lock.replace("ROOT", str(root)),
+    }
     for path, text in {**always, **has_gpu, **files}.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
