@@ -49,6 +49,7 @@ def keys(stack: TestStack) -> TestStack:
     return stack
 
 
+@pytest.mark.full
 def test_a_stack_of_an_older_version_keeps_its_keys(keys: TestStack) -> None:
     keys.write(_OLD.format(names=(*KEPT, "munge_key")) + _EXPORT)
     old = keys.up()

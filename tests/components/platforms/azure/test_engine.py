@@ -84,6 +84,7 @@ def test_a_preview_after_up_shows_no_changes(
     assert "to replace" not in again.text, again
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "nodes",
     [
@@ -117,6 +118,7 @@ def os_disk(cloud: PlatformStack, machine: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.full
 def test_an_evicted_node_is_kept_by_refresh_and_up(cloud: PlatformStack) -> None:
     cloud.put("azure-a100", **SPOT)
     assert cloud.up().code == 0
@@ -139,6 +141,7 @@ def test_an_evicted_node_is_kept_by_refresh_and_up(cloud: PlatformStack) -> None
     assert all(cloud.outputs()["keys"])
 
 
+@pytest.mark.full
 def test_a_head_that_was_stopped_and_started_is_unchanged(cloud: PlatformStack) -> None:
     cloud.put("azure-a100")
     assert cloud.up().code == 0
@@ -170,6 +173,7 @@ def test_other_gzip_bytes_of_the_same_text_replace_nothing(cloud: PlatformStack)
     assert "to update" not in planned.text, planned.text
 
 
+@pytest.mark.full
 def test_a_node_that_is_not_running_can_be_removed(cloud: PlatformStack) -> None:
     cloud.put("azure-a100", **SPOT)
     assert cloud.up().code == 0

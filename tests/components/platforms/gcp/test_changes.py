@@ -128,11 +128,13 @@ def test_a_smaller_disk_is_refused_before_anything_changes(own: Cluster) -> None
     assert own.record("neox-shared").inputs["size"] == 2048
 
 
+@pytest.mark.full
 def test_a_filestore_is_unchanged_in_the_next_preview(tmp_path: Path) -> None:
     files = {"storage__shared": {"kind": "filestore", "size_gib": 2560}}
     assert cluster(tmp_path, **files).planned(**files) == {}
 
 
+@pytest.mark.full
 def test_a_preempted_node_needs_a_refresh_to_start(own: Cluster) -> None:
     own.put(nodes__gpu__capacity=SPOT)
     assert own.up().code == 0
@@ -148,6 +150,7 @@ def test_a_preempted_node_needs_a_refresh_to_start(own: Cluster) -> None:
     assert own.record("neox-gpu-1").outputs["currentStatus"] == "RUNNING"
 
 
+@pytest.mark.full
 def test_a_deleted_machine_leads_to_a_refresh(own: Cluster) -> None:
     own.world.remove(own.record("neox-gpu-0").id)
     planned = own.preview()

@@ -18,6 +18,7 @@ def cloud(tmp_path: Path) -> PlatformStack:
     return platform_stack(tmp_path, "components.platforms.gcp.platform", "GcpPlatform")
 
 
+@pytest.mark.full
 def test_a_stack_with_filestore_is_created_and_destroyed(cloud: PlatformStack) -> None:
     files: dict[str, Any] = {"storage__shared": {"kind": "filestore", "size_gib": 2560}}
     cloud.put("gcp-a3-mega", **files)
