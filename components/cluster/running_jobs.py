@@ -38,7 +38,7 @@ def parse_jobs(text: str) -> tuple[RunningJob, ...]:
     """Parse the output of LIST_JOBS. Raises ValueError for a malformed line."""
     jobs = []
     for line in filter(None, text.splitlines()):
-        # A job name can contain the separator and control characters.
+        # A job name can contain control characters and also the separator.
         number, user, nodes, name = "".join(c if c.isprintable() else "?" for c in line).split("|", 3)
         jobs.append(RunningJob(id=number, user=user, name=name, nodes=nodes))
     return tuple(jobs)

@@ -34,7 +34,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 class Slurm:
-    """Fake Slurm commands. `srun`: functions to run at the next calls of srun."""
+    """Fake Slurm commands. Each call of srun runs the next function in `srun`."""
 
     def __init__(self, *srun: Callable[[Slurm], tuple[int, str]]) -> None:
         self.srun, self.idle, self.busy, self.pending = list(srun), set(WORKERS), set[str](), ""

@@ -91,7 +91,7 @@ def test_changed_stage_reaches_nodes_beside_a_job(cluster: Project, tmp_path: Pa
 
 
 _DAMAGE = "python3 -c 'import sys; d = bytearray(sys.stdin.buffer.read()); d[9000] ^= 1; sys.stdout.buffer.write(d)'"
-"""Changes a bit of standard input."""
+"""Copies standard input to standard output and inverts one bit."""
 
 
 def test_damaged_bundle_is_rejected(cluster: Project) -> None:

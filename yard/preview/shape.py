@@ -36,7 +36,7 @@ class HostShape(TypedDict):
 
 
 class PlanShape(TypedDict):
-    """A planned cluster. `place` is the region for its quotas, or empty for platforms without quotas."""
+    """A planned cluster. Its quotas apply to the region `place`, which is empty for platforms without quotas."""
 
     name: str
     provider: str
