@@ -1,17 +1,16 @@
 """Trains a GPT with DDP or FSDP2. Its checkpoints can be loaded by a different number of ranks.
 
-It needs only torch, the standard library, and train_model.py and train_files.py in the same folder. Each rank needs
-RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or Slurm's variables, in its environment. Each step's batch
-is divided among the ranks and depends only on the seed and the step. A resumed run therefore produces the same losses
-as an uninterrupted run, on any number of ranks. The run directory contains metrics.jsonl, with one JSON object per
-line, and the files heartbeat-RANK, which each rank writes every 5 seconds.
+It needs only torch, the standard library, and train_*.py in the same folder. --float8 also needs torchao. Each rank
+needs RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or Slurm's variables, in its environment. Each step's
+batch is divided among the ranks and depends only on the seed and the step. A resumed run therefore produces the same
+losses as an uninterrupted run, on any number of ranks. The run directory contains metrics.jsonl, with one JSON object
+per line, and the files heartbeat-RANK, which each rank writes every 5 seconds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import shutil
 import signal
@@ -25,10 +24,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING or __package__:
     from yard.workloads import train_files as files
+    from yard.workloads import train_float8 as float8
     from yard.workloads import train_model as gpt
 else:
     # On a node, the modules are in the same folder.
     import train_files as files
+    import train_float8 as float8
     import train_model as gpt
 
 WARM_UP_STEPS = 10
@@ -42,11 +43,6 @@ _RANK_VARIABLES = (
     ("RANK", "SLURM_PROCID", "0"), ("WORLD_SIZE", "SLURM_NTASKS", "1"), ("LOCAL_RANK", "SLURM_LOCALID", "0"),
 )  # fmt: skip
 """Torch's variable, Slurm's variable, and the value for a single process."""
-
-
-def percentile(ordered: list[float], share: float) -> float:
-    """Return a percentile of sorted values by the nearest-rank method. `share`: 0 to 1."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def rank_from_environment() -> tuple[int, int, int]:
@@ -85,6 +81,8 @@ class Trainer:
         backend = "nccl" if self.cuda else "gloo"
         dist.init_process_group(backend, rank=self.rank, world_size=self.ranks, timeout=TIMEOUT)
         self.savers = dist.new_group(timeout=SAVE_TIMEOUT)
+        if options.float8 and (refusal := float8.refusal(torch, dist)):
+            self._leave(refusal)
         with self.device:  # the host's memory can be too small for one model per rank
             model = gpt.build_model(torch, self.shape, options.recompute)
         self.model = self._parallel(model)
@@ -100,6 +98,10 @@ class Trainer:
 
     def _parallel(self, model: Any) -> Any:
         model.init_weights(self.options.seed)
+        if self.options.float8:
+            if not self.options.compile:
+                self.say(float8.EAGER_WARNING)
+            float8.convert(model)
         if self.options.compile:
             for part in (*model.blocks, model.head):
                 part.compile()
@@ -236,7 +238,13 @@ class Trainer:
             with suppress(OSError):  # a full disk does not end the run
                 (self.run_dir / f"heartbeat-{self.rank}").write_text(f"{self.step} {time.time():.1f}\n")
 
-    def _leave(self) -> NoReturn:
+    def _leave(self, error: str = "") -> NoReturn:
+        """End the process, with exit code 1 if there is an error. Rank 0 prints the error.
+
+        The ranks wait for each other, because a launcher ends the other ranks when one rank fails.
+        """
+        if error and self.rank == 0:
+            sys.stderr.write(f"{error}\n")
         # os._exit skips Gloo's destructor, which can block forever (seen with torch 2.6), because it waits for its
         # threads while it holds the interpreter lock.
         self._meet()
@@ -244,7 +252,7 @@ class Trainer:
             self.dist.destroy_process_group()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(1 if error else 0)
 
     def _record(self, record: dict[str, Any]) -> None:
         if self.rank == 0:
@@ -255,14 +263,9 @@ class Trainer:
 
     def _summary(self, durations: list[float], saved_at: int) -> None:
         summary: dict[str, Any] = {"summary": True, "steps_done": self.step, "saved_at": saved_at, "ranks": self.ranks}
+        summary["float8"] = self.options.float8
         if durations:
-            ordered = sorted(durations)
-            summary |= {
-                "step_ms_p50": statistics.median(ordered) * 1e3,
-                "step_ms_p95": percentile(ordered, 0.95) * 1e3,
-                "step_ms_max": ordered[-1] * 1e3,
-                **self.metrics(statistics.median(ordered)),
-            }
+            summary |= {**gpt.step_times(durations), **self.metrics(statistics.median(durations))}
         self.say(json.dumps(summary))
 
 
@@ -282,6 +285,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--deterministic", action="store_true", help="reproducible losses, at lower speed")
     parser.add_argument("--compile", action="store_true", help="apply torch.compile to the blocks and the loss")
+    parser.add_argument("--float8", action="store_true", help="float8 matrix products in the blocks; needs torchao")
     parser.add_argument("--recompute", action="store_true", help="recompute activations: less memory, more computation")
     parser.add_argument("--keep-unsharded", action="store_true", help="FSDP2: keep weights gathered until backward")
     chosen = parser.parse_args(arguments)

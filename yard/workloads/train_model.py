@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +68,7 @@ def peak_tflops(device: str) -> float | None:
 def rates(  # noqa: PLR0913  (all are needed)
     shape: Shape, batch: int, ranks: int, seconds: float, peak: float | None, *, recompute: bool
 ) -> dict[str, float | None]:
-    """Return the rates of a step that took `seconds`. `peak`: the peak TFLOPS of the GPU, or None."""
+    """Return the rates of a step that took `seconds`. `peak`: the peak bf16 TFLOPS of the GPU, or None."""
     tokens = batch * shape.seq
     model = model_flops(shape, batch) / seconds / ranks / 1e12
     return {
@@ -77,6 +79,21 @@ def rates(  # noqa: PLR0913  (all are needed)
         "model_tflops": model,
         "hardware_tflops": hardware_flops(shape, batch, recompute) / seconds / ranks / 1e12,
         "mfu": model / peak if peak else None,
+    }
+
+
+def percentile(ordered: list[float], share: float) -> float:
+    """Return a percentile of sorted values by the nearest-rank method. `share`: 0 to 1."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def step_times(durations: list[float]) -> dict[str, float]:
+    """Return the median, the 95th percentile and the maximum in milliseconds. `durations`: seconds, at least one."""
+    ordered = sorted(durations)
+    return {
+        "step_ms_p50": statistics.median(ordered) * 1e3,
+        "step_ms_p95": percentile(ordered, 0.95) * 1e3,
+        "step_ms_max": ordered[-1] * 1e3,
     }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from yard.workloads import train, train_files
-from yard.workloads.train_model import PRESETS, Shape, hardware_flops, model_flops, peak_tflops
+from yard.workloads.train_model import PRESETS, Shape, hardware_flops, model_flops, peak_tflops, percentile, step_times
 
 
 @pytest.mark.parametrize(("gpus", "samples_per_s", "printed"), [(8, 6.381, 127.2), (16, 9.074, 90.3), (24, 9.02, 59.8)])
@@ -64,7 +64,11 @@ def test_peak_is_found_by_device_name(device: str, peak: float | None) -> None:
 
 @pytest.mark.parametrize(("share", "value"), [(0.5, 10.0), (0.95, 19.0), (1.0, 20.0), (0.01, 1.0)])
 def test_percentiles_are_observed_values(share: float, value: float) -> None:
-    assert train.percentile([float(number) for number in range(1, 21)], share) == value
+    assert percentile([float(number) for number in range(1, 21)], share) == value
+
+
+def test_step_times_are_milliseconds() -> None:
+    assert step_times([0.004, 0.001, 0.002]) == {"step_ms_p50": 2.0, "step_ms_p95": 4.0, "step_ms_max": 4.0}
 
 
 def checkpoint(run_dir: Path, step: int, *, whole: bool = True) -> Path:

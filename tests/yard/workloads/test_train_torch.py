@@ -24,19 +24,32 @@ pytest.importorskip("torch", reason="torch is not installed")
 STEPS = 12
 SAME = 2e-4
 """Maximum relative difference between losses. The order of additions depends on the number of ranks."""
+TRAIN = Path(train.__file__)
+EMULATED_FLOAT8 = f"""
+import sys
+sys.path.insert(0, {str(TRAIN.parent)!r})
+import train, train_float8
+from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+train_float8.obstacle = lambda torch: None
+train_float8._torchao = lambda: (convert_to_float8_training, Float8LinearConfig(emulate=True))
+train.Trainer(train.parse()).run()
+"""
+"""A trainer whose --float8 runs on a CPU, because torchao emulates the matrix products."""
 
 
 class Ranks:
     """A training run on the loopback interface with one process per rank."""
 
-    def __init__(self, ranks: int, *arguments: str, most_bytes: int = resource.RLIM_INFINITY) -> None:
+    def __init__(
+        self, ranks: int, *arguments: str, program: Path = TRAIN, most_bytes: int = resource.RLIM_INFINITY
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         where = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         self.processes = [
             subprocess.Popen(
-                [sys.executable, str(Path(train.__file__)), "--preset", "tiny", "--batch", "8", *arguments],
+                [sys.executable, str(program), "--preset", "tiny", "--batch", "8", *arguments],
                 env={**os.environ, **where, "RANK": str(rank), "LOCAL_RANK": str(rank),
                      "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -57,9 +70,9 @@ class Ranks:
         self.end()
 
 
-def train_to_the_end(ranks: int, *arguments: str) -> None:
+def train_to_the_end(ranks: int, *arguments: str, program: Path = TRAIN) -> None:
     """Run all ranks and check that they succeed."""
-    codes, printed = Ranks(ranks, *arguments).end()
+    codes, printed = Ranks(ranks, *arguments, program=program).end()
     assert codes == [0] * ranks, printed
 
 
@@ -198,3 +211,28 @@ def test_records_contain_the_fields_of_benchmarks(tmp_path: Path) -> None:
         assert record["hardware_tflops"] > 0
         assert record["model_tflops"] > 0
         assert record["mfu"] is None  # a CPU has no peak in the table
+
+
+def test_float8_without_a_gpu_is_refused_once(tmp_path: Path) -> None:
+    codes, printed = Ranks(2, "--float8", "--run-dir", str(tmp_path)).end()
+    assert codes == [1, 1]
+    assert printed.count("train: ") == 1
+    assert "train: --float8 is not possible on all ranks: it needs a CUDA GPU, and torch finds none. Fix:" in printed
+    assert "Traceback" not in printed
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("layout", ["ddp", "fsdp2"])
+def test_checkpoints_do_not_depend_on_float8(layout: str, unbroken: dict[int, float], tmp_path: Path) -> None:
+    pytest.importorskip("torchao", reason="torchao is not installed")
+    emulated = tmp_path / "emulated.py"
+    emulated.write_text(EMULATED_FLOAT8)
+    run_dir = tmp_path / "run"
+    arguments = ("--parallel", layout, "--run-dir", str(run_dir), "--save-every", "3", "--steps")
+    train_to_the_end(2, *arguments, "3")
+    train_to_the_end(2, *arguments, "6", "--float8", program=emulated)
+    train_to_the_end(2, *arguments, "9")
+    found = losses(run_dir)
+    assert [record["step"] for record in records(run_dir)] == list(range(1, 10)), "a step ran twice"
+    assert found == pytest.approx({step: unbroken[step] for step in range(1, 10)}, rel=0.005)
+    assert found[6] != pytest.approx(unbroken[6], rel=1e-6), "step 6 did not run in float8"
