@@ -144,7 +144,7 @@ class Trainer:
         self._meet()
         try:
             dcp.save(self._state(), checkpoint_id=str(folder), process_group=self.savers)
-        except Exception as error:
+        except (Exception, dcp.CheckpointException) as error:  # CheckpointException derives from BaseException
             reasons = f"rank {self.rank}: {error}"
             if isinstance(error, dcp.CheckpointException):
                 # DCP raises this error on all ranks after all ranks have stopped writing.
