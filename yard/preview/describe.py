@@ -19,7 +19,7 @@ from components.plan.demand import hourly_price, quota_needs, services, used_pri
 from components.plan.plan import ClusterPlan, HostPlan
 from components.platforms.local.memory import free_memory
 from components.platforms.registry import platform_facts
-from components.stackfile.read import read_stack
+from components.stackfile.read import Stack, read_stack
 from yard.contract.checkout import ROOT
 from yard.contract.errors import CatalogError, Problem, StackFileError
 from yard.preview.shape import (
@@ -50,6 +50,11 @@ def describe(stack: str, folder: Path = ROOT / "stacks", memory: FreeMemory | No
         return _refused(stack, error.problems)
     except CatalogError as error:
         return _refused(stack, [Problem(path="cluster", rule=str(error), fix="correct the catalog file")])
+    return describe_valid(stack, read)
+
+
+def describe_valid(stack: str, read: Stack) -> Description:
+    """Return the description of a valid stack."""
     return {
         **_refused(stack, ()),
         "remarks": [_problem(finding.check, finding.level, finding.problem) for finding in read.findings],

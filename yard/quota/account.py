@@ -17,21 +17,26 @@ from yard.quota.verdict import AccountAnswer, Unanswered, judge
 CLOUDS: dict[str, ModuleType] = {"azure": azure, "gcp": gcp}
 
 _SECONDS = 60
+"""Default time limit of each call of the CLI."""
 
 
 def read_account(
-    platform: Mapping[str, Any], needs: Sequence[QuotaShape], machines: Sequence[str] = ()
+    platform: Mapping[str, Any],
+    needs: Sequence[QuotaShape],
+    machines: Sequence[str] = (),
+    *,
+    seconds: float = _SECONDS,
 ) -> AccountAnswer:
     """Return the usage and limits of the required quotas, and other obstacles to the machine types.
 
-    `platform` is the platform section of the stack file.
+    `platform` is the platform section of the stack file. `seconds` is the time limit of each call of the CLI.
     """
     if not needs:
         return AccountAnswer()
     cloud = CLOUDS.get(str(platform.get("provider")))
     if cloud is None:
         return AccountAnswer(problem=f"yard cannot read quotas for {platform.get('provider')}")
-    run = partial(_run, login=cloud.LOGIN)
+    run = partial(_run, login=cloud.LOGIN, seconds=seconds)
     try:
         with _parsing(cloud.PROGRAM):
             found = cloud.usage(platform, [need["quota"] for need in needs], run)
@@ -55,15 +60,15 @@ def _parsing(program: str) -> Iterator[None]:
         raise Unanswered(f"{program} printed an unknown format ({type(error).__name__}: {error})") from error
 
 
-def _run(command: Sequence[str], login: str) -> Any:
+def _run(command: Sequence[str], login: str, seconds: float) -> Any:
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_SECONDS, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False
         )
     except FileNotFoundError:
         raise Unanswered(f"{command[0]} is not on PATH. Fix: install it and run `{login}`") from None
     except subprocess.TimeoutExpired:
-        raise Unanswered(f"{command[0]} did not finish within {_SECONDS} s") from None
+        raise Unanswered(f"{command[0]} did not finish within {seconds:g} s") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no error message"]
         raise Unanswered(f"{command[0]} failed: {lines[0].strip()}; if it is not logged in, run `{login}`")

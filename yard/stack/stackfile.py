@@ -53,8 +53,8 @@ def copy_of(stack: str, home: Path | None = None) -> Path:
 def refresh_copy(stack: str, home: Path | None = None) -> Path:
     """Write the committed file to the copy, and keep the salt of the previous copy. Returns its path."""
     source, copy = committed_text(stack), copy_of(stack, home)
-    added = _added_keys(copy.read_text()) if copy.exists() else {}
-    missing = {key: value for key, value in added.items() if key not in _added_keys(source)}
+    added = added_keys(copy.read_text()) if copy.exists() else {}
+    missing = {key: value for key, value in added.items() if key not in added_keys(source)}
     copy.parent.mkdir(parents=True, exist_ok=True)
     new = copy.with_suffix(".new")
     new.write_text(source.rstrip("\n") + "\n" + (yaml.safe_dump(missing) if missing else ""))
@@ -62,7 +62,7 @@ def refresh_copy(stack: str, home: Path | None = None) -> Path:
     return copy
 
 
-def _added_keys(text: str) -> dict[str, str]:
+def added_keys(text: str) -> dict[str, str]:
     """Return the keys that Pulumi added, or an empty dictionary for invalid YAML, which Pulumi itself reports."""
     try:
         document = yaml.safe_load(text)

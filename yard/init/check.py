@@ -1,0 +1,99 @@
+"""Checks the values of a new stack with the checks of stack files, and compares its price with the budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil, floor
+
+from components.plan.checks.base import FreeMemory
+from components.plan.demand import host_usd, hourly_price, services
+from components.plan.plan import ClusterPlan
+from components.stackfile.read import CLUSTER_KEY, parse_config
+from yard.contract.errors import Problem, StackFileError
+from yard.init.created import NO_LIMIT
+from yard.init.known import Known, Section
+from yard.init.platforms import STARTERS
+
+FLAGS: Mapping[str, str] = {
+    "cluster.access": "--ssh-from",
+    "cluster.limits": "--budget",
+    "cluster.name": "NAME",
+    "cluster.platform.hosts": "--host",
+    "cluster.platform.image": "--image",
+    "cluster.platform.project": "--project",
+    "cluster.platform.region": "--region",
+    "cluster.platform.zone": "--region",
+}
+"""The option for the values at a path in the stack file and below it."""
+_OF_GROUP: Mapping[str, str] = {"count": "--count", "hosts": "--host", "machine": "--machine"}
+
+
+def section_of(known: Known) -> Section:
+    """Return the cluster section for the values that are known so far. The provider must be known."""
+    return STARTERS[known.get("provider")].section(known)
+
+
+def problems_of(known: Known, option: str, memory: FreeMemory | None = None) -> list[Problem]:
+    """Return the problems of the values that are known so far. Paths are options of `yard init`.
+
+    `option` is the path of problems that belong to no option. `memory`: see `Planned`.
+    """
+    section = section_of(known)
+    # The budget has its own message, which contains the largest count.
+    without_limit = {key: value for key, value in section.items() if key != "limits"}
+    try:
+        plan = parse_config({CLUSTER_KEY: without_limit}, "the new stack", free_memory=memory).plan
+    except StackFileError as error:
+        return [Problem(path=_option(each.path, option), rule=each.rule, fix=each.fix) for each in error.problems]
+    return list(_over_budget(known, plan))
+
+
+def prices_line(known: Known) -> str:
+    """Return a line with the known list prices of one node and of everything else. The values must pass the checks."""
+    section = section_of(known.without("count").without("budget"))
+    cost = cost_of(parse_config({CLUSTER_KEY: section}, "the new stack").plan)
+    node = f"${cost.node:.2f}/h" if cost.node else "unknown"
+    return f"known list prices: one node {node}, head and storage ${cost.rest:.2f}/h"
+
+
+def _option(path: str, option: str) -> str:
+    if path.startswith("cluster.nodes."):
+        return _OF_GROUP.get(path.split(".")[3], option)
+    return next((flag for start, flag in FLAGS.items() if path == start or path.startswith(f"{start}.")), option)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Known list prices in dollars per hour: of one node, and of everything else in the cluster."""
+
+    node: float
+    rest: float
+
+    def of(self, count: int) -> float:
+        """Return the price of a cluster with `count` nodes."""
+        return self.node * count + self.rest
+
+
+def cost_of(plan: ClusterPlan) -> Cost:
+    """Return the known list prices of a plan with one node group."""
+    nodes = sum(host_usd(host) or 0 for host in plan.workers)
+    total = hourly_price(plan).usd + sum(service.usd or 0 for service in services(plan))
+    return Cost(node=nodes / len(plan.workers) if plan.workers else 0, rest=total - nodes)
+
+
+def _over_budget(known: Known, plan: ClusterPlan) -> Iterator[Problem]:
+    """Yield a problem if the known list prices exceed the budget. Its fix contains the largest count that fits."""
+    if known.get("budget") in {"", NO_LIMIT}:
+        return
+    budget, cost, count = float(known.get("budget")), cost_of(plan), len(plan.workers)
+    if cost.of(count) <= budget:
+        return
+    largest = floor((budget - cost.rest) / cost.node + 1e-9) if cost.node else 0
+    what = "1 machine" if count == 1 else f"{count} machines"
+    rule = f"{what} with head and storage cost {cost.of(count):.2f} dollars an hour; the budget is {budget:g}"
+    fix = f"use a budget of {ceil(cost.of(count))} or more"
+    if largest < 1:
+        yield Problem(path="--budget", rule=rule, fix=f"{fix}, or a smaller machine")
+    else:
+        yield Problem(path="--count", rule=rule, fix=f"use {largest} or fewer, or {fix.removeprefix('use ')}")

@@ -1,0 +1,154 @@
+"""Creates a stack file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from components.plan.plan import ClusterPlan
+from components.platforms.local.memory import free_memory
+from components.stackfile.read import Stack, parse_stack
+from yard.contract import checkout
+from yard.contract.errors import Problem
+from yard.init import hosts
+from yard.init.check import section_of
+from yard.init.interview import InitError, Terminal, collect
+from yard.init.known import Known, Section
+from yard.init.platforms import STARTERS
+from yard.init.posts import stack_of, start_from
+from yard.init.render import comments_in, render
+from yard.preview.describe import describe_valid
+from yard.preview.shape import Description
+from yard.quota.account import read_account
+from yard.quota.verdict import AccountAnswer
+from yard.show import warn
+from yard.stack.hosts import ScannedKey, scan
+from yard.stack.stackfile import added_keys, committed_text
+
+_SECONDS = 20
+"""Time limit of each call of a cloud's CLI."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewStack:
+    """A new stack file. `account` is None if the account was not read. `keys` are the host keys of existing hosts."""
+
+    name: str
+    file: Path
+    description: Description
+    account: AccountAnswer | None
+    keys: tuple[ScannedKey, ...]
+    login: tuple[str, ...]
+
+
+def init(
+    options: Mapping[str, str], *, post: str | None, force: bool, offline: bool, terminal: Terminal | None
+) -> NewStack:
+    """Write a stack file and return it. `options` contains the given options by key (questions.py).
+
+    `post` is the blog post whose stack is the start, or None. If `offline` is true, the cloud's CLI is not used. Raises
+    InitError, and RemoteError if an existing host cannot be reached. Nothing is written in case of an error.
+    """
+    source = stack_of(post) if post else None
+    defaults = start_from(source) if source else Known(answers={}, base={})
+    start = Known(answers=defaults.answers, base=defaults.base, force=force)
+    known = collect(options, start, terminal, free_memory)
+    keys = _scanned(known) if "host" in known.answers else ()
+    for key in keys:
+        known = known.with_answer(hosts.KEY_OF + key.target, key.host_key)
+    name, section = known.get("name"), section_of(known)
+    if "silence" in known.base and all(known.get(each) == value for each, value in defaults.answers.items()):
+        # The reasons for the silenced checks are valid only for the values of the post's stack.
+        section["silence"] = known.base["silence"]
+    file = checkout.ROOT / "stacks" / f"Pulumi.{name}.yaml"
+    read, text = _rendered(known, section, source, file)
+    description = describe_valid(name, read)
+    account = None if offline or not description["quota"] else _account(section, description)
+    _write(file, text, force=force)
+    login = STARTERS[known.get("provider")].login
+    return NewStack(name=name, file=file, description=description, account=account, keys=keys, login=login)
+
+
+def _scanned(known: Known) -> tuple[ScannedKey, ...]:
+    """Return the host key of each host. Raises RemoteError."""
+    first, *others = hosts.hosts_in(known)
+    through = f"{first.user}@{first.address}" if hosts.behind_head(known.base) else None
+    warn(f"reading the host keys of {1 + len(others)} hosts")
+    with ThreadPoolExecutor() as pool:
+        return (scan(first.target), *pool.map(lambda host: scan(host.target, through), others))
+
+
+def _rendered(known: Known, section: Section, source: str | None, file: Path) -> tuple[Stack, str]:
+    """Return the checked stack and the text of its file. Raises InitError."""
+    where = f"stacks/{file.name}"
+    plan = parse_stack(yaml.safe_dump({"config": {"trainyard:cluster": section}}), where, free_memory).plan
+    comments = {**_comments(plan, section), **STARTERS[known.get("provider")].comments}
+    today = datetime.now(tz=UTC).date().isoformat()
+    about = f"Written by `yard init` on {today}. README.md describes the keys."
+    if source:
+        kept = comments_in(committed_text(source))
+        comments |= {path: text for path, text in kept.items() if _at(section, path) == _at(known.base, path)}
+        about += f" The file is based on stacks/Pulumi.{source}.yaml."
+    text = render(section, comments, about)
+    return parse_stack(text, where, free_memory), text
+
+
+def _comments(plan: ClusterPlan, section: Section) -> dict[str, str]:
+    """Return comments for the keys of a new stack file, by path."""
+    group, machine = next(iter(plan.groups)), plan.nodes[0].machine
+    gpus = f"{machine.gpus} x {machine.gpu_type}" if machine.gpus else "no GPUs"
+    serves = " It serves /home and /shared." if plan.storage.kind == "head_nfs" else ""
+    head = "The head also runs jobs." if plan.head.runs_jobs else f"The head runs no jobs.{serves}"
+    found = {
+        "head": head,
+        f"nodes.{group}": f"Each machine has {gpus}, {machine.vcpus} vCPUs and the fabric {machine.fabric}.",
+        "limits": "The stack is refused if the known list prices of machines, storage and gateway exceed the limit.",
+    }
+    if plan.scheduler == "none":
+        found["scheduler"] = "Without Slurm, `yard` starts jobs over SSH."
+    if "access" in section:
+        gateway = "The head has no public address. `pulumi up` and `yard` connect through the cloud's SSH gateway."
+        public = "Only these networks can connect to the head over SSH."
+        found["access"] = gateway if plan.access.via == "bastion" else public
+    return found
+
+
+def _at(section: Section, path: str) -> Any:
+    """Return the value at a path, or None."""
+    value: Any = section
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _account(section: Section, description: Description) -> AccountAnswer:
+    warn("reading quotas and available machine types with the cloud's CLI")
+    plan = description["plan"]
+    machines = list(dict.fromkeys(host["machine"] for host in plan["hosts"])) if plan else []
+    return read_account(section["platform"], description["quota"], machines, seconds=_SECONDS)
+
+
+def _write(file: Path, text: str, *, force: bool) -> None:
+    """Write the file atomically. Raises InitError if it exists, unless `force` is true."""
+    if force and file.exists():
+        # Without the keys that Pulumi added, the secrets in the stack's state could not be decrypted.
+        kept = added_keys(file.read_text())
+        text += yaml.safe_dump(kept) if kept else ""
+    new = file.with_suffix(".new")
+    try:
+        new.write_text(text)
+        if force:
+            new.replace(file)
+        else:
+            file.hardlink_to(new)
+    except FileExistsError:
+        fix = "choose a different name, or replace it with --force"
+        raise InitError("yard init", [Problem(path="NAME", rule=f"stacks/{file.name} exists", fix=fix)]) from None
+    finally:
+        new.unlink(missing_ok=True)

@@ -1,0 +1,124 @@
+"""Collects the values of a new stack from options, the stack that it starts from, and prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from components.plan.checks.base import FreeMemory
+from yard.contract.errors import FileError, Problem, RuleError
+from yard.init.check import problems_of
+from yard.init.known import Known
+from yard.init.platforms import STARTERS
+from yard.init.questions import QUESTIONS, Question
+
+_PROVIDER = "provider"
+
+
+class InitError(FileError):
+    """Options of `yard init` that are missing or break rules."""
+
+    spared = "written"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terminal:
+    """Prompts. `ask` prints a text and returns a line without spaces around it. `say` prints a line."""
+
+    ask: Callable[[str], str]
+    say: Callable[[str], None]
+
+
+def collect(
+    options: Mapping[str, str], defaults: Known, terminal: Terminal | None, memory: FreeMemory | None = None
+) -> Known:
+    """Return all values. `options` contains the given options by key, and `defaults` the values for other keys.
+
+    Missing values are asked on the terminal. Raises InitError with all problems if there is no terminal or an option is
+    wrong. `memory`: see `Planned`.
+    """
+    known, problems = defaults, []
+    for question in QUESTIONS:
+        if question.key in options:
+            known, found = _given(question, options[question.key], known, memory)
+            problems += found
+        if question.key == _PROVIDER and _PROVIDER not in known.answers:
+            # The other options depend on the platform.
+            break
+    if problems or terminal is None:
+        wrong = {problem.path for problem in problems}
+        problems += [_missing(question, known) for question in _open(known) if question.option not in wrong]
+    if problems:
+        raise InitError("yard init", problems)
+    while terminal is not None and (question := next(_open(known, optional=True), None)):
+        known = _ask(question, known, terminal, memory)
+    return known
+
+
+def _given(question: Question, text: str, known: Known, memory: FreeMemory | None) -> tuple[Known, list[Problem]]:
+    """Return `known` with the value of an option, or unchanged with the problems of the option."""
+    provider = known.get(_PROVIDER)
+    if question.key == _PROVIDER and provider and text != provider:
+        fix = "remove it, or start without --from"
+        return known, [Problem(path=question.option, rule=f"the stack of --from is for {provider}", fix=fix)]
+    if question.key not in _keys(provider):
+        return known, [Problem(path=question.option, rule=f"is not used with {provider}", fix="remove it")]
+    return _answered(question, text, known, memory)
+
+
+def _answered(question: Question, text: str, known: Known, memory: FreeMemory | None) -> tuple[Known, list[Problem]]:
+    """Return `known` with the answer, or unchanged with the problems of the answer."""
+    try:
+        new = known.with_answer(question.key, question.parse(text, known))
+    except RuleError as error:
+        return known, [Problem(path=question.option, rule=error.rule, fix=error.fix)]
+    # Before the platform is known, the name is checked with a platform that needs no other values.
+    checked = new if new.get(_PROVIDER) else new.with_answer(_PROVIDER, "local")
+    problems = problems_of(checked, question.option, memory)
+    return (known, problems) if problems else (new, [])
+
+
+def _open(known: Known, *, optional: bool = False) -> Iterator[Question]:
+    """Yield the questions without an answer. Questions of an unknown platform are not included."""
+    keys = _keys(known.get(_PROVIDER)) - known.answers.keys()
+    return (question for question in QUESTIONS if question.key in keys and (optional or not question.optional))
+
+
+def _keys(provider: str) -> set[str]:
+    """Return the keys of the questions for a platform, or those that come before the platform is known."""
+    return {"name", _PROVIDER, *(STARTERS[provider].keys if provider else ())}
+
+
+def _missing(question: Question, known: Known) -> Problem:
+    choices = question.choices(known)
+    if question.key == _PROVIDER:
+        # The other options depend on the platform, so they are named here.
+        choices = [f"{choice} (with {_options(choice)})" for choice in choices]
+    fix = f"use one of {', '.join(choices)}" if choices else f"add it: {question.text}"
+    return Problem(path=question.option, rule="is missing", fix=fix)
+
+
+def _options(provider: str) -> str:
+    """Return the required options of a platform."""
+    keys = STARTERS[provider].keys
+    return ", ".join(each.option for each in QUESTIONS if each.key in keys and not each.optional)
+
+
+def _ask(question: Question, known: Known, terminal: Terminal, memory: FreeMemory | None) -> Known:
+    """Ask until the answer has no problems."""
+    choices = question.choices(known)
+    for number, choice in enumerate(choices, start=1):
+        terminal.say(f"  {number:>2}  {question.label(choice, known)}")
+    if hint := question.hint(known):
+        terminal.say(f"  {hint}")
+    while True:
+        text = terminal.ask(f"{question.text}{' (number or name)' if choices else ''}: ")
+        if text.isdecimal() and 0 < int(text) <= len(choices):
+            text = choices[int(text) - 1]
+        if not text and not question.optional:
+            continue
+        new, problems = _answered(question, text, known, memory)
+        for problem in problems:
+            terminal.say(f"  {problem.line('yard init')}")
+        if not problems:
+            return new
