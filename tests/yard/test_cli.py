@@ -29,6 +29,7 @@ COMMANDS = sorted(commands(get_command(app)))
 WITHOUT_A_CLUSTER = {
     ("checks",),
     ("hosts", "scan"),
+    ("init",),
     ("preview",),
     ("prices", "update"),
     ("recipes",),

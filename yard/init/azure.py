@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from components.catalog import machines
-from components.platforms.azure.machine_facts import size_of
+from components.platforms.azure.machine_facts import sizes
 from components.platforms.azure.places import region_facts
 from yard.init.created import created_section, with_access, with_limit
 from yard.init.known import Known, Section, Starter
@@ -24,7 +24,8 @@ def places(machine: str) -> Sequence[str]:
 
 def placement(machine: str) -> str:
     """Return same_fabric for machines with InfiniBand, because they need it to use InfiniBand."""
-    return "none" if size_of(machine).largest_fabric is None else "same_fabric"
+    size = sizes().get(machine)
+    return "none" if size is None or size.largest_fabric is None else "same_fabric"
 
 
 def section(known: Known) -> Section:

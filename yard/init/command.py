@@ -88,7 +88,9 @@ def _rendered(known: Known, section: Section, source: str | None, file: Path) ->
     """Return the checked stack and the text of its file. Raises InitError."""
     where = f"stacks/{file.name}"
     plan = parse_stack(yaml.safe_dump({"config": {"trainyard:cluster": section}}), where, free_memory).plan
-    comments = {**_comments(plan, section), **STARTERS[known.get("provider")].comments}
+    comments = _comments(plan, section)
+    for path, more in STARTERS[known.get("provider")].comments.items():
+        comments[path] = f"{comments[path]} {more}" if path in comments else more
     today = datetime.now(tz=UTC).date().isoformat()
     about = f"Written by `yard init` on {today}. README.md describes the keys."
     if source:
@@ -103,11 +105,12 @@ def _comments(plan: ClusterPlan, section: Section) -> dict[str, str]:
     """Return comments for the keys of a new stack file, by path."""
     group, machine = next(iter(plan.groups)), plan.nodes[0].machine
     gpus = f"{machine.gpus} x {machine.gpu_type}" if machine.gpus else "no GPUs"
+    facts = f"Each machine: {gpus}, {machine.vcpus} vCPUs, {machine.memory_mib // 1024} GiB, fabric {machine.fabric}."
     serves = " It serves /home and /shared." if plan.storage.kind == "head_nfs" else ""
     head = "The head also runs jobs." if plan.head.runs_jobs else f"The head runs no jobs.{serves}"
     found = {
         "head": head,
-        f"nodes.{group}": f"Each machine has {gpus}, {machine.vcpus} vCPUs and the fabric {machine.fabric}.",
+        f"nodes.{group}": facts,
         "limits": "The stack is refused if the known list prices of machines, storage and gateway exceed the limit.",
     }
     if plan.scheduler == "none":
@@ -135,7 +138,7 @@ def _account(section: Section, description: Description) -> AccountAnswer:
 
 
 def _write(file: Path, text: str, *, force: bool) -> None:
-    """Write the file atomically. Raises InitError if it exists, unless `force` is true."""
+    """Write the file atomically. Raises InitError if that fails, or if the file exists and `force` is false."""
     if force and file.exists():
         # Without the keys that Pulumi added, the secrets in the stack's state could not be decrypted.
         kept = added_keys(file.read_text())
@@ -150,5 +153,8 @@ def _write(file: Path, text: str, *, force: bool) -> None:
     except FileExistsError:
         fix = "choose a different name, or replace it with --force"
         raise InitError("yard init", [Problem(path="NAME", rule=f"stacks/{file.name} exists", fix=fix)]) from None
+    except OSError as error:
+        problem = Problem(path=f"stacks/{file.name}", rule=str(error.strerror), fix="make the folder stacks writable")
+        raise InitError("yard init", [problem]) from error
     finally:
         new.unlink(missing_ok=True)

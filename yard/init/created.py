@@ -33,7 +33,7 @@ def created_section(
     if placement is not None and machine != known.group.get("machine"):
         group = {"machine": machine, "count": group["count"], "placement": placement(machine)}
     name = next(iter(base.get("nodes", {})), GROUP)
-    kept = {key: base[key] for key in ("containers", "mirrors") if key in base}
+    kept: Section = {key: base[key] for key in ("containers", "mirrors") if key in base}
     return {
         "name": known.get("name") or "new",
         "platform": platform,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from components.plan.checks.base import FreeMemory
@@ -13,6 +13,7 @@ from yard.init.platforms import STARTERS
 from yard.init.questions import QUESTIONS, Question
 
 _PROVIDER = "provider"
+_WIDTH = 100
 
 
 class InitError(FileError):
@@ -50,8 +51,9 @@ def collect(
         problems += [_missing(question, known) for question in _open(known) if question.option not in wrong]
     if problems:
         raise InitError("yard init", problems)
-    while terminal is not None and (question := next(_open(known, optional=True), None)):
-        known = _ask(question, known, terminal, memory)
+    while terminal is not None and (left := list(_open(known, optional=True))):
+        # The first answer can determine the other questions.
+        known = _ask(left[0], known, terminal, memory)
     return known
 
 
@@ -98,6 +100,15 @@ def _missing(question: Question, known: Known) -> Problem:
     return Problem(path=question.option, rule="is missing", fix=fix)
 
 
+def _menu(labels: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a numbered list. Short labels are in columns."""
+    items = [f"{number:>4}  {label}" for number, label in enumerate(labels, start=1)]
+    width = max(map(len, items), default=1)
+    columns = max(1, _WIDTH // (width + 1))
+    for start in range(0, len(items), columns):
+        yield " ".join(item.ljust(width) for item in items[start : start + columns]).rstrip()
+
+
 def _options(provider: str) -> str:
     """Return the required options of a platform."""
     keys = STARTERS[provider].keys
@@ -107,8 +118,8 @@ def _options(provider: str) -> str:
 def _ask(question: Question, known: Known, terminal: Terminal, memory: FreeMemory | None) -> Known:
     """Ask until the answer has no problems."""
     choices = question.choices(known)
-    for number, choice in enumerate(choices, start=1):
-        terminal.say(f"  {number:>2}  {question.label(choice, known)}")
+    for line in _menu([question.label(choice, known) for choice in choices]):
+        terminal.say(line)
     if hint := question.hint(known):
         terminal.say(f"  {hint}")
     while True:

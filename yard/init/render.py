@@ -95,7 +95,8 @@ def _above(lines: list[str], line: int) -> Iterator[str]:
 
 
 def _child(node: yaml.Node, key: str) -> yaml.Node:
-    return next(value for name, value in node.value if name.value == key)
+    values: dict[str, yaml.Node] = {name.value: value for name, value in node.value}
+    return values[key]
 
 
 def _key_lines(node: yaml.Node, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:

@@ -37,12 +37,16 @@ def as_json(new: NewStack) -> dict[str, Any]:
 
 def next_commands(new: NewStack) -> list[str]:
     """Return the commands to run next."""
+    plan = new.description["plan"]
+    # The recipe needs two nodes by default.
+    nodes = sum(bool(host["group"]) for host in plan["hosts"]) if plan else 0
+    one = " --nodes 1" if nodes == 1 else ""
     return [
         f"yard preview {new.name}",
         *new.login,
         f"pulumi stack init {new.name}",
         f"pulumi up -s {new.name}",
-        f"yard submit hello --stack {new.name} --follow",
+        f"yard submit hello --stack {new.name}{one} --follow",
     ]
 
 
@@ -52,9 +56,8 @@ def show(new: NewStack) -> None:
     report = Report(description=described, resources=None, difference=None, account=new.account)
     say(f"wrote {described['file']}: {_size(described)}")
     if described["price"] and described["plan"] and described["plan"]["place"]:
-        say(f"  {_total(described)}")
-    for line in content.costs(described):
-        say(f"  {line}")
+        for line in (_total(described), *content.costs(described)):
+            say(f"  {line}")
     for problem in content.checks(report):
         if problem["level"] != "info":
             say(f"  {problem['level']}: {content.check_line(problem)}")

@@ -1,0 +1,40 @@
+"""A checkout in a temporary folder, which contains the committed stack files."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import yard.contract.checkout
+from tests.conftest import ROOT
+from yard.init.command import NewStack, init
+from yard.init.interview import Terminal
+
+WriteStack = Callable[..., NewStack]
+
+
+@pytest.fixture
+def stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of stack files in the temporary checkout."""
+    root = tmp_path / "checkout"
+    shutil.copytree(ROOT / "stacks", root / "stacks")
+    (root / "Pulumi.yaml").touch()
+    (root / "components").symlink_to(ROOT / "components")
+    monkeypatch.setattr(yard.contract.checkout, "ROOT", root)
+    monkeypatch.setattr("yard.init.command.free_memory", lambda plan: 1 << 20)
+    return root / "stacks"
+
+
+@pytest.fixture
+def write(stacks: Path) -> WriteStack:
+    """Return a function that runs `yard init` without a cloud's CLI. Its keywords are options."""
+
+    def run(
+        post: str | None = None, *, force: bool = False, terminal: Terminal | None = None, **options: str
+    ) -> NewStack:
+        return init(options, post=post, force=force, offline=True, terminal=terminal)
+
+    return run

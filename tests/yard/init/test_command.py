@@ -1,0 +1,171 @@
+"""The command line of `yard init`: prompts, exit codes, JSON, and the use of the clouds' CLIs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import yard.contract.checkout
+from tests.conftest import ROOT
+from tests.yard.conftest import MakeProgram
+from tests.yard.init.conftest import WriteStack
+from yard.cli import app
+from yard.init.interview import Terminal
+from yard.init.render import comments_in, render
+from yard.preview.content import NOT_INCLUDED
+
+A100 = ("--provider", "azure", "--region", "eastus", "--machine", "Standard_ND96amsr_A100_v4")
+COMPLETE = ("new", *A100, "--count", "2", "--budget", "70")
+
+
+def run(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["init", *words])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def answering(*answers: str) -> tuple[Terminal, list[str]]:
+    """Return a terminal that gives the answers, and the list of the printed lines and prompts."""
+    shown: list[str] = []
+    left: Iterator[str] = iter(answers)
+
+    def ask(text: str) -> str:
+        shown.append(text)
+        return next(left)
+
+    return Terminal(ask=ask, say=shown.append), shown
+
+
+def test_the_price_and_the_next_commands_are_printed(stacks: Path) -> None:
+    code, out, _ = run(*COMPLETE, "--offline")
+    assert code == 0
+    assert "wrote stacks/Pulumi.new.yaml: 3 hosts, 16 GPUs\n" in out
+    assert "list price: $66.11/h ($48,260 a month), and unknown prices\n" in out
+    assert "list prices of eastus, read on 2026-" in out
+    assert f"not included: {NOT_INCLUDED}\n" in out
+    assert out.endswith(
+        "next:\n  yard preview new\n  az login\n  pulumi stack init new\n  pulumi up -s new\n"
+        "  yard submit hello --stack new --follow\n"
+    )
+
+
+def test_json_contains_the_same_facts(stacks: Path) -> None:
+    code, out, _ = run(*COMPLETE, "--offline", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert (document["usd_per_hour"], document["usd_per_month"], document["all_prices_known"]) == (66.109, 48260, False)
+    assert document["price"]["regions"] == ["eastus"]
+    assert document["next"][0] == "yard preview new"
+    assert document["account"] is None
+
+
+def test_missing_options_end_with_code_1(stacks: Path) -> None:
+    code, out, err = run("new", "--provider", "azure", "--yes")
+    assert (code, out) == (1, "")
+    assert "4 problems in yard init; nothing was written." in err
+    code, out, err = run("new", "--provider", "azure", "--json")
+    assert (code, err) == (1, "")
+    assert "--region: is missing" in json.loads(out)["error"]
+
+
+def test_it_needs_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yard.contract.checkout, "ROOT", tmp_path)
+    code, _, err = run(*COMPLETE)
+    assert code == 1
+    assert "`yard init` needs a checkout of trainyard" in err
+
+
+def test_missing_values_are_asked_until_they_are_valid(write: WriteStack) -> None:
+    terminal, shown = answering("Bad", "new", "1", "eastus", "Standard_ND96asr_v5", "1", "50", "2", "1", "")
+    new = write(terminal=terminal)
+    assert new.description["plan"] is not None
+    assert [host["machine"] for host in new.description["plan"]["hosts"]] == ["Standard_D8s_v5", "Standard_ND96asr_v4"]
+    text = "\n".join(shown)
+    assert "NAME: must be 1 to 16 lowercase letters" in text
+    assert "Standard_ND96asr_v4: 8 x a100, infiniband-hdr, list price $27.20/h" in text
+    assert "known list prices: one node $27.20/h, head and storage $0.57/h" in text
+    assert "--count: 2 machines" in text
+
+
+def test_given_options_are_not_asked(write: WriteStack) -> None:
+    terminal, shown = answering("2", "203.0.113.0/24")
+    options = {"name": "new", "provider": "azure", "region": "eastus", "machine": "Standard_ND96asr_v4"}
+    new = write(terminal=terminal, budget="none", **options)
+    assert "access: {allow_ssh_from: [203.0.113.0/24], via: public}" in new.file.read_text()
+    assert [line for line in shown if line.endswith(": ")] == [
+        "Number of nodes: ",
+        "Networks that may connect over SSH, for example 203.0.113.0/24. Empty: the cloud's SSH gateway: ",
+    ]
+
+
+@pytest.mark.engine
+def test_ctrl_c_at_a_prompt_leaves_no_file() -> None:
+    before = sorted((ROOT / "stacks").iterdir())
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "yard", "init", "new", "--provider", "local"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=follower, stdout=follower, stderr=follower) as process:
+        try:
+            shown = b""
+            while b"Machine type of the nodes" not in shown:
+                shown += os.read(leader, 4096)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=60) == 130
+        finally:
+            process.kill()
+            os.close(follower)
+            os.close(leader)
+    assert sorted((ROOT / "stacks").iterdir()) == before
+
+
+USAGE = [{"currentValue": "0", "limit": "100", "name": {"value": "cores"}}]
+
+
+def test_quotas_are_read_with_the_cli(stacks: Path, program: MakeProgram) -> None:
+    az = program("az", f"case \"$*\" in vm\\ list-usage*) echo '{json.dumps(USAGE)}';; *) echo '[]';; esac")
+    code, out, err = run(*COMPLETE)
+    assert code == 0
+    assert "reading quotas" in err
+    assert "short by 100" in out
+    assert "eastus does not offer Standard_ND96amsr_A100_v4" in out
+    # Only these calls of the CLI are made, and none of them changes anything.
+    assert {" ".join(call.split()[:2]) for call in az.calls} == {
+        "network list-usages",
+        "provider list",
+        "vm image",
+        "vm list-skus",
+        "vm list-usage",
+    }
+
+
+@pytest.mark.parametrize("body", ["echo 'run az login' >&2; exit 1", "exec sleep 60", "echo nonsense"])
+def test_a_failing_cli_is_only_a_note(
+    body: str, stacks: Path, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yard.init.command._SECONDS", 0.5)
+    program("az", body)
+    code, out, _ = run(*COMPLETE)
+    assert code == 0
+    assert "note: quotas were not compared with the account: az " in out
+    assert (stacks / "Pulumi.new.yaml").exists()
+
+
+def test_rendered_values_are_read_back() -> None:
+    section = {
+        "name": "yes",
+        "platform": {"a": "1", "b": ["x, y", "null", "10.0.0.0/8"], "c": {"d": 1.5, "e": True, "f": "# no"}},
+        "hosts": [{"key": "ssh-ed25519 " + "A" * 80, "port": 22}, {"key": "k: v", "port": 23}],
+    }
+    comments = {"platform.c": "word " * 40, "hosts": "two"}
+    text = render(section, comments, "about")
+    assert yaml.safe_load(text) == {"config": {"trainyard:cluster": section}}
+    assert comments_in(text) == {"platform.c": ("word " * 40).strip(), "hosts": "two"}
+    assert max(map(len, text.splitlines())) <= 120
