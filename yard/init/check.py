@@ -39,27 +39,33 @@ def problems_of(known: Known, option: str, memory: FreeMemory | None = None) -> 
 
     `option` is the path of problems that belong to no option. `memory`: see `Planned`.
     """
-    section = section_of(known)
-    # The budget has its own message, which contains the largest count.
-    without_limit = {key: value for key, value in section.items() if key != "limits"}
     try:
-        plan = parse_config({CLUSTER_KEY: without_limit}, "the new stack", free_memory=memory).plan
+        # A count above the budget has its own message, which contains the largest count.
+        plan = _plan(known.without("budget"), memory)
+        if over_budget := list(_over_budget(known, plan)):
+            return over_budget
+        _plan(known, memory)
     except StackFileError as error:
         return [Problem(path=_option(each.path, option), rule=each.rule, fix=each.fix) for each in error.problems]
-    return list(_over_budget(known, plan))
+    return []
+
+
+def _plan(known: Known, memory: FreeMemory | None = None) -> ClusterPlan:
+    """Return the plan for the values that are known so far. Raises StackFileError."""
+    return parse_config({CLUSTER_KEY: section_of(known)}, "the new stack", free_memory=memory).plan
 
 
 def prices_line(known: Known) -> str:
     """Return a line with the known list prices of one node and of everything else. The values must pass the checks."""
-    section = section_of(known.without("count").without("budget"))
-    cost = cost_of(parse_config({CLUSTER_KEY: section}, "the new stack").plan)
+    cost = cost_of(_plan(known.without("count").without("budget")))
     node = f"${cost.node:.2f}/h" if cost.node else "unknown"
     return f"known list prices: one node {node}, head and storage ${cost.rest:.2f}/h"
 
 
 def _option(path: str, option: str) -> str:
     if path.startswith("cluster.nodes."):
-        return _OF_GROUP.get(path.split(".")[3], option)
+        key = path.removeprefix("cluster.nodes.").partition(".")[2].partition(".")[0]
+        return _OF_GROUP.get(key, option)
     return next((flag for start, flag in FLAGS.items() if path == start or path.startswith(f"{start}.")), option)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ from yard.init.posts import stack_of, start_from
 from yard.init.render import comments_in, render
 from yard.preview.describe import describe_valid
 from yard.preview.shape import Description
-from yard.quota.account import read_account
-from yard.quota.verdict import AccountAnswer
+from yard.quota.account import available_machines, read_account
+from yard.quota.verdict import AccountAnswer, Unanswered
 from yard.show import warn
 from yard.stack.hosts import ScannedKey, scan
 from yard.stack.stackfile import added_keys, committed_text
@@ -58,6 +59,8 @@ def init(
     source = stack_of(post) if post else None
     defaults = start_from(source) if source else Known(answers={}, base={})
     start = Known(answers=defaults.answers, base=defaults.base, force=force)
+    if terminal is not None and not offline:
+        terminal = replace(terminal, available=partial(_available, say=terminal.say))
     known = collect(options, start, terminal, free_memory)
     keys = _scanned(known) if "host" in known.answers else ()
     for key in keys:
@@ -75,10 +78,22 @@ def init(
     return NewStack(name=name, file=file, description=description, account=account, keys=keys, login=login)
 
 
+def _available(known: Known, say: Callable[[str], None]) -> frozenset[str] | None:
+    """Return the machine types that the cloud account can use, or None if they are unknown or there is no cloud."""
+    if not STARTERS[known.get("provider")].place:
+        return None
+    say("  reading the available machine types with the cloud's CLI")
+    try:
+        return available_machines(section_of(known)["platform"], seconds=_SECONDS)
+    except Unanswered as error:
+        say(f"  note: all machine types in the catalog are listed: {error}")
+        return None
+
+
 def _scanned(known: Known) -> tuple[ScannedKey, ...]:
     """Return the host key of each host. Raises RemoteError."""
     first, *others = hosts.hosts_in(known)
-    through = f"{first.user}@{first.address}" if hosts.behind_head(known.base) else None
+    through = f"ssh://{first.user}@{first.target}" if hosts.behind_head(known.base) else None
     warn(f"reading the host keys of {1 + len(others)} hosts")
     with ThreadPoolExecutor() as pool:
         return (scan(first.target), *pool.map(lambda host: scan(host.target, through), others))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from components.plan.checks.base import FreeMemory
@@ -24,10 +24,14 @@ class InitError(FileError):
 
 @dataclass(frozen=True, kw_only=True)
 class Terminal:
-    """Prompts. `ask` prints a text and returns a line without spaces around it. `say` prints a line."""
+    """Prompts. `ask` prints a text and returns a line without spaces around it. `say` prints a line.
+
+    `available` returns the machine types that the account can use, or None if they are unknown.
+    """
 
     ask: Callable[[str], str]
     say: Callable[[str], None]
+    available: Callable[[Known], Collection[str] | None] = lambda known: None
 
 
 def collect(
@@ -118,6 +122,11 @@ def _options(provider: str) -> str:
 def _ask(question: Question, known: Known, terminal: Terminal, memory: FreeMemory | None) -> Known:
     """Ask until the answer has no problems."""
     choices = question.choices(known)
+    if question.key == "machine" and (usable := terminal.available(known)) is not None:
+        hidden = [choice for choice in choices if choice not in usable]
+        choices = [choice for choice in choices if choice in usable]
+        if hidden:
+            terminal.say(f"  not available to your account: {', '.join(hidden)}")
     for line in _menu([question.label(choice, known) for choice in choices]):
         terminal.say(line)
     if hint := question.hint(known):

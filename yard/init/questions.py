@@ -11,10 +11,12 @@ from components.stackfile.explain import nearest
 from yard.contract.errors import RuleError
 from yard.init import hosts
 from yard.init.check import prices_line, problems_of
-from yard.init.created import NO_LIMIT
+from yard.init.created import NO_LIMIT, number
 from yard.init.known import Known
 from yard.init.platforms import STARTERS
 from yard.stack.stackfile import stack_names
+
+_MOST_DIGITS = 9
 
 
 def _no_choices(known: Known) -> Sequence[str]:
@@ -118,12 +120,12 @@ def parse_budget(text: str, known: Known) -> str:
         raise RuleError("must be a number of US dollars per hour", fix) from None
     if not math.isfinite(value) or value <= 0:
         raise RuleError("must be a number of US dollars per hour greater than 0", fix)
-    return f"{value:g}"
+    return str(number(f"{value:.2f}"))
 
 
 def parse_count(text: str, known: Known) -> str:
     """Return the number of machines. Raises RuleError."""
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > _MOST_DIGITS:
         raise RuleError("must be a whole number", "write for example 2")
     return str(int(text))
 

@@ -17,15 +17,18 @@ FORMAT = 1
 
 
 def as_json(new: NewStack) -> dict[str, Any]:
-    """Return the document for --json. Prices are in US dollars. `usd_per_hour` is the sum of the known prices."""
+    """Return the document for --json.
+
+    `usd_per_hour` is the sum of the known list prices, or None if no price is known.
+    """
     described = new.description
     known, total = _price(described)
     return {
         "format": FORMAT,
         "stack": new.name,
         "file": described["file"],
-        "usd_per_hour": round(known, 3),
-        "usd_per_month": round(known * HOURS_PER_MONTH),
+        "usd_per_hour": round(known, 3) or None,
+        "usd_per_month": round(known * HOURS_PER_MONTH) or None,
         "all_prices_known": total is not None,
         "not_included": content.NOT_INCLUDED,
         **{key: described[key] for key in ("price", "services", "quota", "remarks")},

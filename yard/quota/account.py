@@ -51,6 +51,16 @@ def read_account(
     return AccountAnswer(verdicts=judge(needs, found, partial(cloud.command, platform)), notes=tuple(notes))
 
 
+def available_machines(platform: Mapping[str, Any], *, seconds: float = _SECONDS) -> frozenset[str]:
+    """Return the machine types that the account can use in the region. Raises Unanswered.
+
+    `platform` is the platform section of the stack file. `seconds` is the time limit of the CLI.
+    """
+    cloud = CLOUDS[str(platform["provider"])]
+    with _parsing(cloud.PROGRAM):
+        return frozenset(cloud.available(platform, partial(_run, login=cloud.LOGIN, seconds=seconds)))
+
+
 @contextmanager
 def _parsing(program: str) -> Iterator[None]:
     """Raise Unanswered for errors caused by output in an unknown format."""

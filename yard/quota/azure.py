@@ -51,6 +51,15 @@ def notes(platform: Mapping[str, Any], machines: Sequence[str], run: Run) -> Ite
             yield f"{reason}; run `{' '.join(_command(platform, listed))}`"
 
 
+def available(platform: Mapping[str, Any], run: Run) -> set[str]:
+    """Return the VM sizes that the subscription can use in the region.
+
+    Without --all, `az` lists only these sizes (azure-cli, help of `az vm list-skus --all`, read 2026-11-22).
+    """
+    rows = run(_command(platform, ("vm", "list-skus", "--resource-type", "virtualMachines")))
+    return {str(row["name"]) for row in rows}
+
+
 def withdrawn(platform: Mapping[str, Any], run: Run) -> str | None:
     """Return a problem if Azure does not offer the image in the region, or None. Custom images are not checked.
 

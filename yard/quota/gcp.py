@@ -65,6 +65,13 @@ def notes(platform: Mapping[str, Any], machines: Sequence[str], run: Run) -> Ite
             yield f"{zone} does not offer {machine}; run `{listing}` to list its zones"
 
 
+def available(platform: Mapping[str, Any], run: Run) -> set[str]:
+    """Return the machine types that the zone offers."""
+    zone = str(platform["zone"])
+    rows = run([PROGRAM, "compute", "machine-types", "list", "--zones", zone, *_options(platform)])
+    return {str(row["name"]) for row in rows}
+
+
 def _image(platform: Mapping[str, Any], run: Run) -> Iterator[str]:
     """Yield a note if the image cannot be read. Google deletes old images."""
     spec = GcpSpec.model_validate(platform)

@@ -20,9 +20,11 @@ from tests.conftest import ROOT
 from tests.yard.conftest import MakeProgram
 from tests.yard.init.conftest import WriteStack
 from yard.cli import app
+from yard.init.command import init
 from yard.init.interview import Terminal
 from yard.init.render import comments_in, render
 from yard.preview.content import NOT_INCLUDED
+from yard.quota.account import available_machines
 
 A100 = ("--provider", "azure", "--region", "eastus", "--machine", "Standard_ND96amsr_A100_v4")
 COMPLETE = ("new", *A100, "--count", "2", "--budget", "70")
@@ -144,6 +146,35 @@ def test_quotas_are_read_with_the_cli(stacks: Path, program: MakeProgram) -> Non
         "vm list-skus",
         "vm list-usage",
     }
+
+
+def test_only_machines_of_the_account_are_offered(stacks: Path, program: MakeProgram) -> None:
+    usable = [{"name": "Standard_D8s_v5"}, {"name": "Standard_NC24ads_A100_v4"}]
+    az = program("az", f"echo '{json.dumps(usable)}'")
+    terminal, shown = answering("1", "none", "1", "")
+    given = {"name": "new", "provider": "azure", "region": "eastus"}
+    init(given, post=None, force=False, offline=False, terminal=terminal)
+    assert az.calls[0] == "vm list-skus --resource-type virtualMachines --location eastus --output json"
+    assert "   1  Standard_NC24ads_A100_v4: 1 x a100, ethernet, list price $3.67/h" in shown
+    assert any(line.startswith("  not available to your account: Standard_ND96asr_v4, ") for line in shown)
+    assert "machine: Standard_NC24ads_A100_v4" in (stacks / "Pulumi.new.yaml").read_text()
+
+
+def test_google_machines_are_read_for_the_zone(program: MakeProgram) -> None:
+    gcloud = program("gcloud", """echo '[{"name": "a2-highgpu-8g"}]'""")
+    platform = {"provider": "gcp", "project": "my-project-1", "zone": "us-central1-f"}
+    assert available_machines(platform) == {"a2-highgpu-8g"}
+    zones = "compute machine-types list --zones us-central1-f --project my-project-1 --format json"
+    assert gcloud.calls == [zones]
+
+
+def test_without_a_cli_all_machines_are_offered(stacks: Path, program: MakeProgram) -> None:
+    program("az", "exit 1")
+    terminal, shown = answering("1", "none", "1", "")
+    given = {"name": "new", "provider": "azure", "region": "eastus"}
+    init(given, post=None, force=False, offline=False, terminal=terminal)
+    assert any("note: all machine types in the catalog are listed: az failed" in line for line in shown)
+    assert "machine: Standard_ND96asr_v4" in (stacks / "Pulumi.new.yaml").read_text()
 
 
 @pytest.mark.parametrize("body", ["echo 'run az login' >&2; exit 1", "exec sleep 60", "echo nonsense"])

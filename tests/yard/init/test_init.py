@@ -12,6 +12,7 @@ from components.platforms import PLATFORMS
 from components.platforms.azure.machine_facts import size_of
 from components.platforms.gcp.machine_facts import family_of
 from components.stackfile.read import read_stack
+from tests.conftest import ROOT
 from tests.yard.conftest import MakeProgram
 from tests.yard.init.conftest import WriteStack
 from yard.errors import RemoteError
@@ -116,6 +117,16 @@ def test_silenced_checks_are_reported_for_other_values(write: WriteStack) -> Non
     assert {"price-region", "storage-throughput"} <= {found["check"] for found in new.description["remarks"]}
 
 
+def test_the_docs_list_every_post() -> None:
+    row = next(line for line in (ROOT / "docs/platforms/clouds.md").read_text().splitlines() if "`--from`" in line)
+    assert [post for post in POSTS if f"`{post}`" not in row] == []
+
+
+def test_a_budget_keeps_its_digits(write: WriteStack) -> None:
+    text = write(name="new", **A100, budget="123456.75", count="2").file.read_text()
+    assert "max_usd_per_hour: 123456.75" in text
+
+
 def test_a_misspelt_post_is_refused(write: WriteStack) -> None:
     with pytest.raises(InitError, match=r"--from: .*Fix: write lambda\."):
         write("lamda", name="new")
@@ -160,6 +171,9 @@ def test_machines_of_other_regions_are_not_offered(write: WriteStack) -> None:
         (A100 | {"region": "northeurope"}, "--region: .*is not available in northeurope"),
         (A100 | {"count": "0"}, "--count: "),
         (A100 | {"count": "two"}, "--count: must be a whole number"),
+        (A100 | {"count": "9" * 5000}, "--count: must be a whole number"),
+        (A100 | {"count": "300"}, "--count: .*use 200 or fewer"),
+        (A100 | {"budget": "2000000"}, "--budget: "),
         (A100 | {"budget": "nan"}, "--budget: must be a number"),
         (A100 | {"ssh_from": "0.0.0.0/0"}, "--ssh-from: .*opens SSH"),
         (A100 | {"ssh_from": "here"}, "--ssh-from: must be an IPv4 network"),
