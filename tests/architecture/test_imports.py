@@ -31,7 +31,7 @@ READS_THE_SPEC = re.compile(r"components\.(stackfile|plan)\..*|components\.platf
 ABOVE_PLATFORMS = re.compile(
     r"components\.(stackfile\.(settings|read)|cluster\..*|keys|host_keys|plan\.checks(?!\.base).*)"
 )
-WITHOUT_A_CHECKOUT = ("work", "cluster", "data", "bench", "size", "hosts")
+WITHOUT_A_CHECKOUT = ("submit", "work", "cluster", "data", "bench", "size", "hosts")
 """Modules in yard/commands whose commands work from the wheel."""
 
 

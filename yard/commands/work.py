@@ -1,13 +1,12 @@
-"""Commands for jobs: recipes, submit, ps, logs, wait, cancel, resume."""
+"""Commands for jobs: recipes, ps, logs, wait, cancel, resume."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from yard.commands.options import JsonOption, OutputsOption, StackOption, remote_of
-from yard.shell import AfterDashes
 
 if TYPE_CHECKING:
     from yard.stack.remote import Remote
@@ -30,48 +29,6 @@ def recipes(
         list_recipes(as_json)
     else:
         show_recipe(name, as_json)
-
-
-@app.command(cls=AfterDashes)
-def submit(
-    context: typer.Context,
-    job: Annotated[str, typer.Argument(metavar="RECIPE|FILE.yaml", help="Recipe or job file.")],
-    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Number of nodes.")] = None,
-    gpus: Annotated[int | None, typer.Option("--gpus-per-node", min=0, help="GPUs on each node.")] = None,
-    name: Annotated[str | None, typer.Option("--name", help="Name of the job.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Environment variable.")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Follow the log; exit with the job's exit code.")
-    ] = False,
-    attached: Annotated[bool, typer.Option("--attached", help="Follow the log, and cancel the job on Ctrl-C.")] = False,
-    smoke: Annotated[bool, typer.Option("--smoke", help="Run the smallest size.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the script without submitting the job.")] = False,
-    as_json: JsonOption = False,
-    stack: StackOption = "local",
-    outputs: OutputsOption = None,
-) -> None:
-    """Submit a job. Arguments after `--` are passed to the workload."""
-    from yard.job.loader import environment_of, load_job
-    from yard.run.submit import prepare, send, show_files
-
-    options: dict[str, Any] = {"nodes": nodes, "gpus_per_node": gpus, "name": name}
-    overrides = {key: value for key, value in options.items() if value is not None}
-    env = environment_of(job, settings or ())
-    loaded = load_job(job, overrides, env, context.meta.get(AfterDashes.META, ()), smoke=smoke)
-    remote = remote_of(stack, outputs)
-    prepared = prepare(loaded, remote.stack.cluster)
-    if dry_run:
-        show_files(prepared, as_json)
-        return
-    if attached:
-        from yard.run.control import submit_attached
-
-        raise typer.Exit(submit_attached(remote, lambda: send(remote, prepared, as_json).job, as_json))
-    submitted = send(remote, prepared, as_json)
-    if follow:
-        _follow(remote, submitted.job, 0, as_json)
 
 
 @app.command()

@@ -60,7 +60,7 @@ def _launcher_problems(raw: Mapping[str, Any], given: list[Source], name: str, c
         kind = "Python files, not shell commands" if given[0] is Source.RUN else "only scripts on the cluster"
         fix = f"use {could}, or launcher srun"
         yield Problem(path="launcher", rule=f"{name} runs {kind}", fix=fix)
-    if chosen.starts == {Source.SCRIPT} and raw.get("workdir") is None:
+    if chosen.starts == {Source.SCRIPT} and raw.get("workdir") is None and raw.get("code") is None:
         yield Problem(path="workdir", rule=f"{name} needs a checkout on the cluster", fix="set it to that folder")
     yield from _container_problems(raw.get("container"), name, chosen)
     if raw.get("secrets") is not None and chosen.tasks is Tasks.FIRST:

@@ -20,12 +20,17 @@ RECIPES = Path(__file__).parent / "recipes"
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedJob:
-    """A checked job. `file`: the name of the recipe or the path to the job file. `workload`: the file to upload."""
+    """A checked job. `file`: the name of the recipe or the path to the job file. `workload`: the file to upload.
+
+    `code` is the directory to upload. `element` is the number of this job in an array.
+    """
 
     file: str
     spec: JobSpec
     launcher: Launcher
     workload: Path | None
+    code: Path | None = None
+    element: int | None = None
 
 
 def recipe_names() -> list[str]:
@@ -55,17 +60,29 @@ def load_job(
         raise JobFileError(job, problems)
     if smoke:
         raw = {key: value for key, value in {**raw, **small}.items() if value is not None or key not in small}
-    raw.update(overrides)
+    return check_job(job, path.parent, {**raw, **overrides}, env, args)
+
+
+def check_job(
+    file: str, beside: Path, keys: Mapping[str, Any], env: Mapping[str, str], args: Sequence[str]
+) -> LoadedJob:
+    """Return the job with these keys. Raises JobFileError, which lists all problems and names `file`.
+
+    Paths in the keys are relative to the folder `beside`. `env` and `args` are added to the keys with these names.
+    """
+    raw = dict(keys)
     if env and isinstance(raw.get("env", {}), dict):
         raw["env"] = {**raw.get("env", {}), **env}
     if args and isinstance(raw.get("args", []), list):
         raw["args"] = [*raw.get("args", []), *args]
-    workload = _workload_file(raw.get("workload"), path.parent)
-    problems = [*job_rule(raw), *combination_problems(raw, workload), *_folder_problems(workload, path.parent)]
+    workload = _workload_file(raw.get("workload"), beside)
+    code = beside / raw["code"] if isinstance(raw.get("code"), str) else None
+    problems = [*job_rule(raw), *combination_problems(raw, workload)]
+    problems += [*_folder_problems("workload", workload, beside), *_code_problems(raw, code, beside)]
     if problems:
-        raise JobFileError(job, problems)
+        raise JobFileError(file, problems)
     spec = read_spec(raw)
-    return LoadedJob(file=job, spec=spec, launcher=launcher(spec.launcher), workload=workload)
+    return LoadedJob(file=file, spec=spec, launcher=launcher(spec.launcher), workload=workload, code=code)
 
 
 def environment_of(job: str, settings: Sequence[str]) -> dict[str, str]:
@@ -84,12 +101,12 @@ def environment_of(job: str, settings: Sequence[str]) -> dict[str, str]:
 
 def find(job: str) -> Path:
     """Return the path to a recipe or job file. Raises JobFileError if it does not exist."""
-    is_path = "/" in job or job.endswith((".yaml", ".yml"))
+    is_path = "/" in job or Path(job).suffix in {".yaml", ".yml", ".py", ".sbatch", ".slurm", ".sh"}
     path = Path(job) if is_path else RECIPES / f"{job}.yaml"
     if path.is_file():
         return path
     rule = "file not found" if is_path else "recipe not found"
-    fix = f"use a path to a .yaml file or one of: {', '.join(recipe_names())}"
+    fix = f"use a path to a .yaml, .py or .sbatch file, or one of: {', '.join(recipe_names())}"
     raise JobFileError(job, [Problem(path="(file)", rule=rule, fix=fix)])
 
 
@@ -120,15 +137,39 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Problem]]:
     return document.value, repeated
 
 
-def _folder_problems(workload: Path | None, beside: Path) -> list[Problem]:
-    """Check the workload's folder. Otherwise, a job file written by another person could upload a private key."""
-    if workload is None:
+def _folder_problems(key: str, path: Path | None, beside: Path) -> list[Problem]:
+    """Check the location of a file or directory that is sent. Otherwise, a job file written by another person could
+    upload a private key."""
+    if path is None:
         return []
     allowed = [folder.resolve() for folder in (WORKLOADS, beside, Path.cwd())]
-    if any(workload.resolve().is_relative_to(folder) for folder in allowed):
+    if any(path.resolve().is_relative_to(folder) for folder in allowed):
         return []
-    rule = f"'{workload}' is in neither the job file's folder nor the current directory"
-    return [Problem(path="workload", rule=rule, fix="move the file, or run yard in a folder above it")]
+    rule = f"'{path}' is in neither the job file's folder nor the current directory"
+    return [Problem(path=key, rule=rule, fix="move the file, or run yard in a folder above it")]
+
+
+def _code_problems(raw: Mapping[str, Any], code: Path | None, beside: Path) -> list[Problem]:
+    if code is None:
+        return []
+    if not code.is_dir():
+        rule = f"directory '{code}' does not exist"
+        return [Problem(path="code", rule=rule, fix="use a path relative to the job file, for example `code: .`")]
+    if holds_home(code):
+        rule = f"'{code.resolve()}' is or contains your home directory, which is never sent"
+        fix = "move the program to a directory of its own, or add --no-code to send only the program"
+        return [Problem(path="code", rule=rule, fix=fix)]
+    script = raw.get("script")
+    if isinstance(script, str) and raw.get("workdir") is None and not (code / script).is_file():
+        fix = "use a path relative to `code`"
+        return [Problem(path="script", rule=f"file '{script}' does not exist in '{code}'", fix=fix)]
+    return _folder_problems("code", code, beside)
+
+
+def holds_home(folder: Path) -> bool:
+    """Return whether a directory is the home directory or contains it."""
+    home = Path.home().resolve()
+    return folder.resolve() in (home, *home.parents)
 
 
 def _workload_file(workload: Any, beside: Path) -> Path | None:

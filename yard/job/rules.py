@@ -42,7 +42,7 @@ SHARED_SCRIPT = "yard.sh"
 """Name of the file that contains the shell code shared by all jobs."""
 OWN_FILES = frozenset(
     {SHARED_SCRIPT, "job.sbatch", "job.sh", "job.log", "job.json", "run.sh", "setup.sh", "secrets.sh"}
-    | {"state.json", "hostfile", "events", "runner"}
+    | {"state.json", "hostfile", "events", "runner", "code", "submit.sh", "snapshot.json", "snapshot.diff"}
 )
 """Names of files that yard writes to the run folder."""
 

@@ -63,6 +63,8 @@ class JobSpec:
     """Shell commands that each task runs before the program. The tasks on a node run them one after another."""
     workdir: str | None = None
     """Working directory of `setup` and the program, relative to the run folder, or None for the run folder."""
+    code: str | None = None
+    """Directory to upload, relative to the job file. Its copy is the default working directory."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Contents of small files that yard uploads to the run folder, by name."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -146,6 +148,7 @@ RULES: dict[str, Rule] = {
     "run": text_like(_LINES, "must be shell commands", "for example `run: echo hello`"),
     "setup": text_like(_LINES, "must be shell commands", "for example `setup: source /shared/venv/bin/activate`"),
     "workdir": _FOLDER_RULE,
+    "code": text_like(_LINES, "must be a directory", "for example `code: .`"),
     "files": texts,
     "env": environment,
     "secrets": secret_names,

@@ -6,9 +6,26 @@
 set -uo pipefail
 jobs=$1 job=$2 rank=$3 skip=$4
 run=$jobs/.ids/$job
-ended=0 open=0 partial='' queried=-100 completing=0
+ended=0 open=0 partial='' queried=-100 completing=0 header=''
+
+# Sets `header` to a line with the commit from which the job was submitted, if it is recorded.
+read_commit() {
+  local line
+  ((rank == 0)) && { read -r line <"$run/snapshot.json"; } 2>/dev/null || return 0
+  [[ $line =~ \"commit\":\ \"([0-9a-f]{12}) ]] || return 0
+  header="yard: commit ${BASH_REMATCH[1]}"
+  [[ $line != *'"modified": true'* ]] || header+=' with changes'
+}
+
+# Prints the header before the first line of the log.
+introduce() {
+  [[ -n $header ]] || return 0
+  if ((skip > 0)); then skip=$((skip - 1)); else printf '%s\n' "$header"; fi
+  header=
+}
 
 # Sets `log` to the log of the rank's task. A task may have several ranks, and its log is named after the first rank.
+# A user's Slurm script has one log, which Slurm knows. Its run folder contains a link to the log.
 log_of() {
   local file best=-1 number
   if ((rank > 0)); then
@@ -19,6 +36,13 @@ log_of() {
     done
   fi
   if ((best > 0)); then log=$run/rank-$best.log; elif ((rank == 0)); then log=$run/job.log; else log=; fi
+  ((rank == 0)) && [[ ! -e $log && ! -e $run/state.json ]] || return 0
+  if [[ -L $run/.log-$job ]]; then
+    log=$run/.log-$job
+    return
+  fi
+  [[ -n ${record+set} ]] || { state && queried=-100; }
+  [[ ! $record =~ StdOut=([^[:space:]]+) ]] || log=${BASH_REMATCH[1]}
 }
 
 more() {
@@ -30,6 +54,7 @@ more() {
     open=1
   fi
   while IFS= read -r -u 3 line; do
+    introduce
     if ((skip > 0)); then
       skip=$((skip - 1))
       continue
@@ -37,6 +62,7 @@ more() {
     printf '%s\n' "$line"
     partial=
   done
+  [[ -z $line ]] || introduce
   ((skip == 0)) || return 0
   printf '%s' "$line"
   [[ -z $line ]] || partial=1
@@ -76,6 +102,7 @@ state() {
   [[ $record =~ JobState=([A-Z_]+) ]] && now=${BASH_REMATCH[1]} || now=GONE
 }
 
+read_commit
 while :; do
   more
   last_event

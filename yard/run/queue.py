@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from yard.errors import RemoteError
-from yard.job.rules import parse_seconds
+from yard.job.rules import RUN_DIR, parse_seconds
 
 LIVE = frozenset(
     {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESIZING"}
@@ -135,7 +135,7 @@ def _from_scontrol(line: str) -> Job:
         elapsed_s=parse_seconds(found.get("RunTime", "")) or 0,
         restarts=int(found.get("Restarts", "0")),
         exit_code=_exit_code(found.get("ExitCode", "0:0")),
-        run_dir=found.get("WorkDir", ""),
+        run_dir=_run_folder(found.get("WorkDir", "")),
     )
 
 
@@ -158,5 +158,11 @@ def _from_sacct(row: list[str]) -> Job:
         elapsed_s=int(elapsed or 0),
         restarts=None,
         exit_code=_exit_code(code),
-        run_dir=folder,
+        run_dir=_run_folder(folder),
     )
+
+
+def _run_folder(folder: str) -> str:
+    """Return the run folder of a job. The working directory of a user's Slurm script is `code` in the run folder."""
+    parent, _, name = folder.rpartition("/")
+    return parent if name == "code" and RUN_DIR.search(parent) else folder

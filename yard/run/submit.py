@@ -6,84 +6,154 @@ import io
 import os
 import secrets
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from yard.contract.outputs import Cluster
-from yard.errors import JobFileError
+from yard.errors import JobFileError, RemoteError
+from yard.job.launcher import Source, Tasks
 from yard.job.loader import LoadedJob
-from yard.job.placement import place
+from yard.job.placement import Placement, place
 from yard.job.rules import SHARED_SCRIPT
 from yard.job.secrets import SECRETS_FILE, secrets_script
 from yard.run.queue import submitted_job
 from yard.run.schedulers.registry import scheduler_of
-from yard.script.render import render_files
-from yard.show import payload, say, say_json
+from yard.script.render import CODE, render_files
+from yard.show import payload, say, say_json, warn
 from yard.stack.remote import Remote
+from yard.tree.files import Tree, add, collect
+from yard.tree.snapshot import Snapshot, take_snapshot
 
 _SUBMIT_SECONDS = 90
+_SECONDS_PER_MIB = 5
+_MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A checked job and the contents of its files by name. `script` is the name of the job's script."""
+    """A checked job and the contents of its files by name.
 
-    loaded: LoadedJob
+    `file` is the name of the job in messages, and `script` is the name of its main file. `tree` is the directory to
+    upload. `starts` describes what the job starts on its nodes. `working_tree` is the directory whose git state is
+    recorded.
+    """
+
+    name: str
+    file: str
     script: str
     files: Mapping[str, str]
+    tree: Tree | None = None
+    starts: str = ""
+    working_tree: Path
+    secrets: Sequence[str] = ()
+    chain: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Submitted:
-    """A submitted job: its number and run folder."""
+    """A submitted job: its number, run folder and recorded working tree."""
 
     job: int
     run_dir: str
+    snapshot: Snapshot | None
 
 
 def prepare(loaded: LoadedJob, cluster: Cluster) -> Prepared:
     """Check the job against the cluster and render its files. Raises JobFileError if the job does not fit."""
-    scheduler = scheduler_of(cluster.scheduler)
+    scheduler, spec = scheduler_of(cluster.scheduler), loaded.spec
     if problems := list(scheduler.problems(loaded)):
         raise JobFileError(loaded.file, problems)
-    return Prepared(loaded=loaded, script=scheduler.script, files=render_files(loaded, place(loaded, cluster)))
+    placement = place(loaded, cluster)
+    own = [spec.script] if spec.script is not None and spec.workdir is None else []
+    return Prepared(
+        name=spec.name,
+        file=loaded.file,
+        script=scheduler.script,
+        files=render_files(loaded, placement),
+        tree=collect(loaded.file, loaded.code, own) if loaded.code is not None else None,
+        starts=_starts(loaded, placement),
+        working_tree=loaded.code or Path.cwd(),
+        secrets=spec.secrets,
+        chain=spec.chain,
+    )
+
+
+def _starts(loaded: LoadedJob, placement: Placement) -> str:
+    """Return a description of the processes that the launcher starts."""
+    spec, ranks = loaded.spec, placement.tasks_per_node
+    nodes = "1 node" if placement.nodes == 1 else f"each of {placement.nodes} nodes"
+    if spec.source is not Source.RUN:
+        what = spec.script or spec.workload
+        return f"{spec.launcher} starts {what} on {nodes}, {ranks} rank{'s' if ranks > 1 else ''} per node"
+    if loaded.launcher.tasks is Tasks.NODE:
+        return f"the command starts once on {nodes}"
+    return f"the command starts once for each rank on {nodes}, {ranks} rank{'s' if ranks > 1 else ''} per node"
 
 
 def show_files(prepared: Prepared, as_json: bool) -> None:
     """Print the job's script and the other files. Without `as_json`, only the line count is printed for long files."""
-    files = dict(prepared.files)
+    files, tree = dict(prepared.files), prepared.tree
     if as_json:
-        say_json({"dry_run": True, "name": prepared.loaded.spec.name, "files": files})
+        sent = {} if tree is None else {"code": {"from": str(tree.folder.resolve()), "files": tree.names}}
+        say_json({"dry_run": True, "name": prepared.name, "starts": prepared.starts, "files": files, **sent})
         return
     payload(files.pop(prepared.script))
     for name, text in files.items():
         long = name == SHARED_SCRIPT or name.endswith(".py")
         shown = f"({len(text.splitlines())} lines; --json prints them)\n" if long else text
         payload(f"# --- {name}, in the same folder\n{shown}")
+    if tree is not None:
+        payload(f"# --- {CODE}/: {_sent(tree)}; --json lists them\n")
+    if prepared.starts:
+        payload(f"# {prepared.starts}\n")
 
 
 def send(remote: Remote, prepared: Prepared, as_json: bool) -> Submitted:
     """Submit the job and print its number. Raises the same errors as `submit`."""
     submitted = submit(remote, prepared)
-    name = prepared.loaded.spec.name
+    commit = submitted.snapshot.title if submitted.snapshot else None
     if as_json:
-        say_json({"id": submitted.job, "name": name, "run_dir": submitted.run_dir})
-    else:
-        say(f"job {submitted.job} ({name}) submitted; its folder is {submitted.run_dir}")
+        say_json({"id": submitted.job, "name": prepared.name, "run_dir": submitted.run_dir, "commit": commit})
+        return submitted
+    say(f"job {submitted.job} ({prepared.name}) submitted; its folder is {submitted.run_dir}")
+    if (tree := prepared.tree) is not None:
+        say(f"{_sent(tree)}{f', commit {commit}' if commit else ''}; {prepared.starts}")
+        for name in tree.left_out:
+            warn(
+                f"yard: {name} was not sent, because it looks like a secret; use `secrets` in a job file for its values"
+            )
     return submitted
+
+
+def _sent(tree: Tree) -> str:
+    size = f"{tree.size / _MIB:.1f} MiB" if tree.size >= _MIB else f"{tree.size / 1024:.1f} KiB"
+    return f"{len(tree.names)} file{'' if len(tree.names) == 1 else 's'} of {tree.folder.resolve()} ({size})"
 
 
 def submit(remote: Remote, prepared: Prepared) -> Submitted:
     """Submit the job. Raises JobFileError if a secret is not set, and RemoteError if the scheduler rejects the job."""
-    spec, files = prepared.loaded.spec, dict(prepared.files)
-    if spec.secrets:
-        files[SECRETS_FILE] = secrets_script(prepared.loaded.file, spec.secrets, os.environ)
+    files, tree = dict(prepared.files), prepared.tree
+    if prepared.secrets:
+        files[SECRETS_FILE] = secrets_script(prepared.file, prepared.secrets, os.environ)
+    snapshot = take_snapshot(prepared.working_tree)
+    if snapshot is not None:
+        files |= snapshot.files()
     jobs_dir = f"{remote.stack.cluster.shared_path}/jobs"
-    name = run_dir_name(spec.name, datetime.now(UTC), secrets.token_hex(2))
-    line = scheduler_of(remote.stack.cluster.scheduler).submit_line(jobs_dir, name, spec.chain)
-    printed = remote.run(line, stdin=pack(name, files), seconds=_SUBMIT_SECONDS)
-    return Submitted(job=submitted_job(printed), run_dir=f"{jobs_dir}/{name}")
+    name = run_dir_name(prepared.name, datetime.now(UTC), secrets.token_hex(2))
+    scheduler = scheduler_of(remote.stack.cluster.scheduler)
+    line = scheduler.submit_line(jobs_dir, name, prepared.chain, prepared.script)
+    seconds = _SUBMIT_SECONDS + (tree.size // _MIB * _SECONDS_PER_MIB if tree is not None else 0)
+    try:
+        printed = remote.run(line, stdin=pack(name, files, tree), seconds=seconds)
+    except RemoteError as error:
+        if "sbatch: error" not in str(error):
+            raise
+        groups = ", ".join(dict.fromkeys(node.group for node in remote.stack.cluster.nodes))
+        fix = f"correct the job, or override its options, for example with --nodes, --time or --group ({groups})"
+        raise RemoteError(f"Slurm refused {prepared.file}: {error}. Fix: {fix}") from error
+    return Submitted(job=submitted_job(printed), run_dir=f"{jobs_dir}/{name}", snapshot=snapshot)
 
 
 def run_dir_name(name: str, now: datetime, token: str) -> str:
@@ -91,13 +161,18 @@ def run_dir_name(name: str, now: datetime, token: str) -> str:
     return f"{name}-{now:%Y%m%d-%H%M%S}-{token}"
 
 
-def pack(folder: str, files: Mapping[str, str]) -> bytes:
-    """Return a tar archive that contains `files` in a folder named `folder`. Only the owner can read the files."""
+def pack(folder: str, files: Mapping[str, str], tree: Tree | None = None) -> bytes:
+    """Return a tar archive that contains `files` in a folder named `folder`, and the tree in the subfolder `code`.
+
+    Only the owner can read the files. Raises SyncError if a file in the tree cannot be read.
+    """
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for name, text in sorted(files.items()):
             content = text.encode()
             entry = tarfile.TarInfo(f"{folder}/{name}")
             entry.size, entry.mode = len(content), 0o600
             archive.addfile(entry, io.BytesIO(content))
+        if tree is not None:
+            add(archive, tree, f"{folder}/{CODE}")
     return buffer.getvalue()

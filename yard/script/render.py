@@ -21,6 +21,8 @@ from yard.script.wrap import PASSED_ON, container_lines
 
 RUN_LINES = "run.sh"
 SETUP_LINES = "setup.sh"
+CODE = "code"
+"""Folder in the run folder that contains the uploaded directory."""
 _HERE = Path(__file__).parent
 _WARNING = "# Ignore the warning before the time limit, unless the program handles it."
 
@@ -78,7 +80,7 @@ def render_script(job: LoadedJob, placement: Placement) -> str:
         *scheduler.header(job, placement),
         "set -euo pipefail",
         "",
-        f"readonly workdir={shlex.quote(spec.workdir or '')}",
+        f"readonly workdir={shlex.quote(spec.workdir or (CODE if job.code is not None else ''))}",
         f"readonly own_env=({' '.join(sorted(exports))})",
         *scheduler.settings(job, placement),
         *container_lines(spec.container, placement, over_ssh=over_ssh),

@@ -60,7 +60,7 @@ class Runner:
         runner = {f"runner/{path.name}": path.read_text() for path in sorted(_RUNNER.glob("*.py"))}
         return {"job.json": render_request(job, placement), **runner}
 
-    def submit_line(self, jobs_dir: str, name: str, chain: int) -> str:
+    def submit_line(self, jobs_dir: str, name: str, chain: int, script: str = script) -> str:
         """Return a shell command that unpacks a job's tar archive from stdin, starts the job and prints its number."""
         folder = shlex.quote(f"{jobs_dir}/{name}")
         return (

@@ -18,6 +18,8 @@ _ACCOUNTING = "===sacct==="
 """Separates the output of scontrol from that of sacct."""
 _LINK = 'id=${id%%;*}; ln -sfn "../$name" "../.ids/$id"; echo "$id"'
 """Links the job's number to the run folder, so that `yard logs` finds the log without Slurm."""
+SUBMIT_SCRIPT = "submit.sh"
+"""File in the run folder that submits a user's Slurm script and prints the job's number."""
 
 
 class Slurm:
@@ -56,11 +58,9 @@ class Slurm:
             options.append(f"gpus-per-node={placement.gpus_per_node}")
         if placement.whole_nodes:
             options.append("exclusive")
-        days, rest = divmod(spec.seconds, 86400)
-        clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
         options += [
             f"mem={spec.memory_per_node or 0}",
-            f"time={days}-{clock}" if days else f"time={clock}",
+            f"time={clock(spec.seconds)}",
             "requeue",
             *(["no-kill"] if chosen.elastic else []),
             "open-mode=append",
@@ -99,12 +99,14 @@ class Slurm:
         """Return the additional files for a job by name."""
         return {}
 
-    def submit_line(self, jobs_dir: str, name: str, chain: int) -> str:
+    def submit_line(self, jobs_dir: str, name: str, chain: int, script: str = script) -> str:
         """Return a shell command that unpacks a job's tar archive from stdin and submits the job.
 
-        The command prints the job's number. For a chain, it submits `chain` jobs and prints the number of the first
-        job. It starts few processes, because process creation is slow on emulated machines.
+        `script` is the job's script, or SUBMIT_SCRIPT. The command prints the job's number. For a chain, it submits
+        `chain` jobs and prints the number of the first job. It starts few processes, because process creation is slow
+        on emulated machines.
         """
+        start = f"bash {SUBMIT_SCRIPT}" if script == SUBMIT_SCRIPT else f"sbatch --parsable {script}"
         more = ""
         if chain > 1:
             # Each job starts when the previous job has ended, successfully or not.
@@ -116,7 +118,7 @@ class Slurm:
         return (
             f"set -eu; umask 022; cd {shlex.quote(jobs_dir)}; [ -d .ids ] || mkdir -p .ids; {unpack(name)}; "
             f'name={shlex.quote(name)}; cd "$name"; '
-            f'id=$(sbatch --parsable job.sbatch) || {{ cd ..; rm -r "$name"; exit 1; }}{more}; {_LINK}'
+            f'id=$({start}) || {{ cd ..; rm -r "$name"; exit 1; }}{more}; {_LINK}'
         )
 
     def recent(self, remote: Remote, days: int) -> list[Job]:
@@ -142,9 +144,9 @@ class Slurm:
     def resume(self, remote: Remote, job: Job) -> int:
         """Submit the script in the run folder again. Returns the new job number."""
         folder = shlex.quote(job.run_dir)
+        start = f"if [ -e {SUBMIT_SCRIPT} ]; then bash {SUBMIT_SCRIPT}; else sbatch --parsable {self.script}; fi"
         printed = remote.run(
-            f"set -eu; cd {folder}; date '+%s resume' >>events; id=$(sbatch --parsable job.sbatch); "
-            f"name=$(basename {folder}); {_LINK}"
+            f"set -eu; cd {folder}; date '+%s resume' >>events; id=$({start}); name=$(basename {folder}); {_LINK}"
         )
         return submitted_job(printed)
 
@@ -153,3 +155,10 @@ class Slurm:
         lines = remote.run("sinfo -h -N -o '%N|%T|%E'").splitlines()
         rows = (line.split("|", 2) for line in lines if line.count("|") >= 2)  # noqa: PLR2004  (two separators)
         return {name: (state, "" if reason == "none" else reason) for name, state, reason in rows}
+
+
+def clock(seconds: int) -> str:
+    """Return a duration in Slurm's format, HH:MM:SS or D-HH:MM:SS."""
+    days, rest = divmod(seconds, 86400)
+    time = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f"{days}-{time}" if days else time

@@ -1,0 +1,147 @@
+"""The argument of `yard submit`: Python files, Slurm scripts, commands, and files that cannot be submitted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.yard.conftest import FakeStack, MakeProgram
+from tests.yard.test_cli import yard
+from yard.job.programs import command_job, job_name
+
+SLURM = "#!/bin/bash\n#SBATCH --nodes=1\nsrun hostname\n"
+REFUSED: dict[str, tuple[str | bytes | None, str, str]] = {
+    "missing.py": (None, "file not found", "use a path to a"),
+    "broken.py": ("x = (\n", "line 1: is not valid Python", "correct the line"),
+    "empty.py": ("\n", "is empty", "save the program in it"),
+    "program.bin": (b"\x7fELF\x00\xff", "is not a text file", "yard submit -- ./program.bin"),
+    "binary.py": (b"print(1)\n\x00", "is not a text file", "yard submit -- ./binary.py"),
+    "notes.txt": ("words\n", "is not a Python file (.py)", "yard submit -- bash notes.txt"),
+    "plain.sbatch": ("srun hostname\n", "must begin with `#!`", "#!/bin/bash"),
+    "hello": ("words\n", "is a recipe and also a file", "use `./hello`"),
+}
+"""Content, rule and fix of each file."""
+
+
+@pytest.fixture
+def folder(stack: FakeStack, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The current directory, which contains a program, a Slurm script, and a file that looks like a secret."""
+    made = tmp_path_factory.mktemp("my project")
+    for name, text in (("train.py", "print(1)\n"), ("job.sbatch", SLURM), (".env", "TOKEN=1\n")):
+        (made / name).write_text(text)
+    monkeypatch.chdir(made)
+    return made
+
+
+def dry_run(*words: str) -> Any:
+    code, out, err = yard("submit", "--dry-run", "--json", *words)
+    assert code == 0, err
+    return json.loads(out)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_file_has_one_message_with_a_fix(name: str, folder: Path, program: MakeProgram) -> None:
+    text, rule, fix = REFUSED[name]
+    if text is not None:
+        (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    ssh = program("ssh", "exit 0")
+    code, _, err = yard("submit", name)
+    assert (code, err.count("Fix: ")) == (1, 1)
+    assert err.startswith(f"yard: 1 problem in {name}; nothing was submitted.")
+    assert rule in err
+    assert fix in err
+    assert ssh.calls == []
+
+
+def test_directory_is_refused(folder: Path) -> None:
+    (folder / "project").mkdir()
+    code, _, err = yard("submit", "project")
+    assert code == 1
+    assert "is a directory. Fix: name the program, for example `yard submit project/train.py`" in err
+
+
+def test_submit_without_a_program_shows_examples(folder: Path) -> None:
+    code, _, err = yard("submit")
+    assert code == 2
+    assert "name a recipe, a file or a command" in err
+
+
+def test_directory_named_like_a_recipe_is_ignored(folder: Path) -> None:
+    (folder / "hello").mkdir()
+    assert dry_run("hello")["name"] == "hello"
+
+
+def test_python_file_starts_with_torchrun(folder: Path) -> None:
+    seen = dry_run("train.py", "--nodes", "2", "--", "--lr", "1e-4")
+    script = seen["files"]["job.sbatch"]
+    assert (seen["name"], seen["starts"]) == ("train", "torchrun starts train.py on each of 2 nodes, 1 rank per node")
+    assert "readonly workdir=code\n" in script
+    assert "  start_torchrun \\\n" in script
+    assert "    train.py --lr 1e-4\n" in script
+    assert seen["code"] == {"from": str(folder), "files": ["job.sbatch", "train.py"]}
+
+
+def test_launcher_can_be_chosen(folder: Path) -> None:
+    assert "  exec python3 -u train.py\n" in dry_run("train.py", "--launcher", "srun")["files"]["job.sbatch"]
+
+
+def test_program_runs_without_its_directory(folder: Path) -> None:
+    seen = dry_run("train.py", "--no-code")
+    assert seen["files"]["train.py"] == "print(1)\n"
+    assert "code" not in seen
+    assert "code" not in dry_run("--no-code", "--", "hostname")
+
+
+def test_command_starts_once_per_node(folder: Path) -> None:
+    seen = dry_run("--nodes", "2", "--", "python", "train.py", "--name", "a b")
+    assert (seen["name"], seen["starts"]) == ("train", "the command starts once on each of 2 nodes")
+    assert seen["files"]["run.sh"] == "python train.py --name 'a b'\n"
+    assert dry_run("--", "echo $RANK | wc")["files"]["run.sh"] == "echo $RANK | wc\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["python", "My Train.PY"], "python"),
+        (["torchrun", "--x", "src/My_Train.py"], "my_train"),
+        (["/usr/bin/nvidia-smi"], "nvidia-smi"),
+        (["FOO=1 bash go.sh && ls"], "go"),
+        (["!"], "job"),
+    ],
+)
+def test_command_gives_the_job_a_name(words: list[str], name: str) -> None:
+    assert command_job(words, code=False)["name"] == name
+
+
+def test_long_names_are_cut() -> None:
+    assert job_name("A" * 99) == "a" * 40
+
+
+def test_home_directory_is_never_sent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for home in (folder, folder / "below"):
+        monkeypatch.setenv("HOME", str(home))
+        for file in ("train.py", "job.sbatch"):
+            code, _, err = yard("submit", file, "--dry-run")
+            assert code == 1
+            assert "your home directory, which is never sent" in err
+        code, out, err = yard("submit", "--dry-run", "--json", "--", "hostname")
+        assert (code, "code" in json.loads(out)) == (0, False)
+        assert "no files are sent" in err
+
+
+def test_slurm_script_lists_all_problems(folder: Path, program: MakeProgram) -> None:
+    options = ("--launcher", "srun", "--time", "soon", "--group", "cpu", "--name", "A B", "--set", "RANK=1")
+    code, _, err = yard("submit", "job.sbatch", *options)
+    assert code == 1
+    paths = [line.strip().removeprefix("job.sbatch:").split(": ")[0] for line in err.splitlines()[1:]]
+    assert paths == ["time", "name", "launcher", "--set.RANK", "group"]
+
+
+@pytest.mark.parametrize("words", [("train.py", "--smoke"), ("job.sbatch", "--smoke"), ("--smoke", "--", "ls")])
+def test_own_program_has_no_smoke_size(words: tuple[str, ...], folder: Path) -> None:
+    code, _, err = yard("submit", *words)
+    assert code == 1
+    assert "has no smoke size" in err

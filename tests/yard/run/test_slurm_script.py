@@ -1,0 +1,102 @@
+"""A user's Slurm script: the submission on the head with a fake Slurm, and its log."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.yard.conftest import MakeProgram
+from yard.contract.outputs import Cluster
+from yard.errors import JobFileError
+from yard.run.queue import parse_scontrol
+from yard.run.schedulers.slurm import SUBMIT_SCRIPT, Slurm
+from yard.run.slurm_script import SlurmScript, prepare_script
+from yard.run.submit import pack
+
+TEXT = "#!/bin/bash\n#SBATCH --job-name=My_Model\n#SBATCH --output=out-%j.txt\nsrun hostname\n"
+FOLLOW = Path(__file__).parents[3] / "yard" / "run" / "follow.sh"
+SBATCH = 'pwd >>"@/sbatch.calls"; echo "A=$A" >>"@/sbatch.calls"; touch out-7.txt; echo 7'
+SCONTROL = 'echo "JobId=7 JobName=a JobState=COMPLETED ExitCode=0:0 StdOut=$(find @/jobs -name out-7.txt)"'
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> SlurmScript:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "job.sbatch").write_text(TEXT)
+    (folder / "model.py").write_text("")
+    options = {"nodes": 2, "time": "2d", "group": "gpu", "name": "other", "gpus_per_node": 1}
+    return SlurmScript(path=folder / "job.sbatch", options=options, env={"A": "b c"}, args=["x y"], code=True)
+
+
+@pytest.fixture
+def head(tmp_path: Path, program: MakeProgram) -> Path:
+    """The folder `jobs` on a fake head."""
+    program("sbatch", SBATCH.replace("@", f"{tmp_path}/programs"))
+    program("scontrol", SCONTROL.replace("@", str(tmp_path)))
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    return jobs
+
+
+def submit(jobs: Path, script: SlurmScript, cluster: Cluster) -> Path:
+    prepared = prepare_script(script, cluster)
+    line = Slurm().submit_line(str(jobs), "run-1", 1, prepared.script)
+    data = pack("run-1", prepared.files, prepared.tree)
+    done = subprocess.run(["bash", "-c", line], input=data, capture_output=True, check=True)
+    assert done.stdout == b"7\n"
+    return jobs / "run-1"
+
+
+def test_script_is_sent_unchanged(script: SlurmScript, local: Cluster, head: Path) -> None:
+    run = submit(head, script, local)
+    assert (run / "code" / "job.sbatch").read_text() == TEXT
+    assert sorted(path.name for path in (run / "code").iterdir()) == ["job.sbatch", "model.py", "out-7.txt"]
+    arguments, folder, env = (head.parent / "programs" / "sbatch.calls").read_text().splitlines()
+    options = "--nodes=2 --time=2-00:00:00 --partition=gpu --job-name=other --gpus-per-node=1"
+    assert arguments == f"--parsable {options} ./job.sbatch x y"
+    assert (folder, env) == (f"{run}/code", "A=b c")
+
+
+def test_name_comes_from_the_script(script: SlurmScript, local: Cluster) -> None:
+    assert prepare_script(replace(script, options={}), local).name == "my_model"
+
+
+def test_log_is_found_after_slurm_has_forgotten_the_job(
+    script: SlurmScript, local: Cluster, head: Path, program: MakeProgram
+) -> None:
+    run = submit(head, script, local)
+    (run / "code" / "out-7.txt").write_text("one\ntwo\n")
+    follow = ["bash", str(FOLLOW), str(head), "7", "0", "0"]
+    for answer in (SCONTROL.replace("@", str(head.parent)), "exit 1"):
+        program("scontrol", answer)
+        done = subprocess.run(follow, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        assert done.stdout.startswith("one\ntwo\n")
+
+
+def test_log_of_an_unknown_submission_comes_from_slurm(head: Path, tmp_path: Path) -> None:
+    (head / "out-7.txt").write_text("plain sbatch\n")
+    follow = ["bash", str(FOLLOW), str(head), "7", "0", "0"]
+    done = subprocess.run(follow, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("plain sbatch\n")
+
+
+def test_run_folder_of_a_script_is_the_parent() -> None:
+    record = "JobId=7 JobState=RUNNING WorkDir=/shared/jobs/a-20260102-030405-ab12/code"
+    assert parse_scontrol(record)[0].run_dir == "/shared/jobs/a-20260102-030405-ab12"
+    assert parse_scontrol(record.replace("-ab12", ""))[0].run_dir.endswith("/code")
+
+
+def test_resume_runs_the_submission_again(script: SlurmScript, local: Cluster, head: Path) -> None:
+    run = submit(head, script, local)
+    subprocess.run(["bash", SUBMIT_SCRIPT], cwd=run, check=True, capture_output=True)
+    calls = (head.parent / "programs" / "sbatch.calls").read_text().splitlines()
+    assert calls[:3] == calls[3:]
+
+
+def test_cluster_without_slurm_refuses_the_script(script: SlurmScript, local: Cluster) -> None:
+    with pytest.raises(JobFileError, match="needs Slurm, and cluster 'yard' has no scheduler"):
+        prepare_script(script, replace(local, scheduler="none"))

@@ -1,0 +1,83 @@
+"""Command `yard submit`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from yard.commands.options import JsonOption, OutputsOption, StackOption, remote_of
+from yard.shell import AfterDashes
+
+app = typer.Typer(rich_markup_mode=None)
+
+_EXAMPLES = "yard submit train.py --nodes 2 -- --lr 1e-4; yard submit -- python train.py; yard submit job.sbatch"
+
+
+@app.command(cls=AfterDashes)
+def submit(
+    context: typer.Context,
+    job: Annotated[
+        str | None,
+        typer.Argument(metavar="[RECIPE|FILE]", help="Recipe, job file (.yaml), Python file or Slurm script."),
+    ] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Number of nodes.")] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus-per-node", min=0, help="GPUs on each node.")] = None,
+    group: Annotated[str | None, typer.Option("--group", help="Node group.")] = None,
+    time: Annotated[str | None, typer.Option("--time", help="Time limit, for example 30m, 2h or 3d.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the job.")] = None,
+    launcher: Annotated[
+        str | None,
+        typer.Option(
+            "--launcher", help="How ranks start. Default: torchrun for a Python file, srun-node for a command."
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Environment variable.")
+    ] = None,
+    no_code: Annotated[
+        bool, typer.Option("--no-code", help="Do not send the program's directory, or a command's current directory.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow the log; exit with the job's exit code.")
+    ] = False,
+    attached: Annotated[bool, typer.Option("--attached", help="Follow the log, and cancel the job on Ctrl-C.")] = False,
+    smoke: Annotated[bool, typer.Option("--smoke", help="Run the smallest size.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the script without submitting the job.")] = False,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Submit a job: a recipe, a job file, a Python file, a Slurm script, or a shell command after `--`.
+
+    `yard submit train.py -- ARGS` starts a Python file with torchrun on each node. `yard submit -- COMMAND` starts a
+    shell command once on each node. Both send the directory, without files that git ignores. `yard submit job.sbatch`
+    submits a Slurm script unchanged; options override its #SBATCH lines.
+    """
+    from yard.run.request import Request, read_request
+    from yard.run.submit import send, show_files
+
+    words = context.meta.get(AfterDashes.META, ())
+    if job is None and not words:
+        raise typer.BadParameter(f"name a recipe, a file or a command. Examples: {_EXAMPLES}")
+    given: dict[str, Any] = {
+        "nodes": nodes, "gpus_per_node": gpus, "group": group, "time": time, "name": name, "launcher": launcher,
+    }  # fmt: skip
+    options = {key: value for key, value in given.items() if value is not None}
+    prepare = read_request(
+        Request(job=job, words=words, options=options, settings=settings or (), smoke=smoke, code=not no_code)
+    )
+    remote = remote_of(stack, outputs)
+    prepared = prepare(remote.stack.cluster)
+    if dry_run:
+        show_files(prepared, as_json)
+        return
+    if attached:
+        from yard.run.control import submit_attached
+
+        raise typer.Exit(submit_attached(remote, lambda: send(remote, prepared, as_json).job, as_json))
+    submitted = send(remote, prepared, as_json)
+    if follow:
+        from yard.run.control import follow_log
+
+        raise typer.Exit(follow_log(remote, submitted.job, 0, as_json, quiet=False))

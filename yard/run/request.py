@@ -1,0 +1,70 @@
+"""Reads the argument and the options of `yard submit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from yard.contract.errors import Problem
+from yard.contract.outputs import Cluster
+from yard.errors import JobFileError
+from yard.job.loader import check_job, environment_of, holds_home, load_job
+from yard.job.programs import COMMAND_LINE, Program, command_job, kind_of, python_job
+from yard.run.slurm_script import SlurmScript, prepare_script
+from yard.run.submit import Prepared, prepare
+from yard.show import warn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The command line of `yard submit`.
+
+    `job` is a recipe or a file, or None for the command in `words`. `options` are keys of a job file, and `settings`
+    are KEY=VALUE pairs. `code` is whether the program's directory is sent.
+    """
+
+    job: str | None
+    words: Sequence[str]
+    options: Mapping[str, Any]
+    settings: Sequence[str]
+    smoke: bool
+    code: bool
+
+
+def read_request(request: Request) -> Callable[[Cluster], Prepared]:
+    """Check a request without the cluster, and return the function that prepares its job for a cluster.
+
+    Raises JobFileError, which lists all problems, as does the returned function.
+    """
+    job, options = request.job, request.options
+    env = environment_of(job or COMMAND_LINE, request.settings)
+    if job is None:
+        _refuse_smoke(request, COMMAND_LINE)
+        keys = command_job(request.words, code=_sends_here(request))
+        return partial(prepare, check_job(COMMAND_LINE, Path(), {**keys, **options}, env, ()))
+    path, kind = Path(job), kind_of(job)
+    if kind is Program.JOB:
+        return partial(prepare, load_job(job, options, env, request.words, smoke=request.smoke))
+    _refuse_smoke(request, job)
+    if kind is Program.SLURM:
+        script = SlurmScript(path=path, options=options, env=env, args=request.words, code=request.code)
+        return partial(prepare_script, script)
+    keys = python_job(path, code=request.code)
+    return partial(prepare, check_job(job, path.parent, {**keys, **options}, env, request.words))
+
+
+def _sends_here(request: Request) -> bool:
+    """Return whether the current directory is sent with a command."""
+    if not request.code or not holds_home(Path()):
+        return request.code
+    warn("yard: no files are sent, because the current directory is or contains your home directory")
+    return False
+
+
+def _refuse_smoke(request: Request, job: str) -> None:
+    if request.smoke:
+        fix = "omit --smoke; only recipes and job files have a smoke size"
+        raise JobFileError(job, [Problem(path="smoke", rule="this job has no smoke size", fix=fix)])
