@@ -25,6 +25,17 @@ def submit(
     gpus: Annotated[int | None, typer.Option("--gpus-per-node", min=0, help="GPUs on each node.")] = None,
     group: Annotated[str | None, typer.Option("--group", help="Node group.")] = None,
     time: Annotated[str | None, typer.Option("--time", help="Time limit, for example 30m, 2h or 3d.")] = None,
+    after: Annotated[
+        list[int] | None,
+        typer.Option("--after", metavar="JOB", min=1, help="Start only after this job has completed (repeatable)."),
+    ] = None,
+    array: Annotated[
+        str | None,
+        typer.Option("--array", metavar="0-9[%2]", help="Submit one job for each number (%2: two at once)."),
+    ] = None,
+    nice: Annotated[
+        int | None, typer.Option("--nice", min=0, help="Lower the job's priority in Slurm by this value.")
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the job.")] = None,
     launcher: Annotated[
         str | None,
@@ -55,22 +66,29 @@ def submit(
     submits a Slurm script unchanged; options override its #SBATCH lines.
     """
     from yard.run.request import Request, read_request
-    from yard.run.submit import send, show_files
+    from yard.run.submit import send, send_all, show_files
 
     words = context.meta.get(AfterDashes.META, ())
     if job is None and not words:
         raise typer.BadParameter(f"name a recipe, a file or a command. Examples: {_EXAMPLES}")
     given: dict[str, Any] = {
         "nodes": nodes, "gpus_per_node": gpus, "group": group, "time": time, "name": name, "launcher": launcher,
+        "after": after, "array": array, "nice": nice,
     }  # fmt: skip
     options = {key: value for key, value in given.items() if value is not None}
     prepare = read_request(
         Request(job=job, words=words, options=options, settings=settings or (), smoke=smoke, code=not no_code)
     )
     remote = remote_of(stack, outputs)
-    prepared = prepare(remote.stack.cluster)
+    jobs = prepare(remote.stack.cluster)
+    prepared = jobs[0]
     if dry_run:
-        show_files(prepared, as_json)
+        show_files(jobs, as_json)
+        return
+    if len(jobs) > 1:
+        if follow or attached:
+            raise typer.BadParameter("--follow and --attached follow a single job; use `yard logs` for an array")
+        send_all(remote, jobs, as_json)
         return
     if attached:
         from yard.run.control import submit_attached

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from yard.contract.errors import Problem
+from yard.job.array import INDEX
 from yard.job.container import RUNTIMES
 from yard.job.launcher import LAUNCHERS, Launcher, Source, Tasks, launcher
-from yard.job.rules import OWN_FILES
+from yard.job.rules import OWN_FILES, variables
 
 WORKLOADS = Path(__file__).parent.parent / "workloads"
 
@@ -24,6 +25,8 @@ def combination_problems(raw: Mapping[str, Any], workload: Path | None) -> Itera
     if isinstance(raw.get("chain"), int) and raw["chain"] > 1 and raw.get("checkpoint_dir") is None:
         rule = "without `checkpoint_dir`, every job in a chain starts from the beginning"
         yield Problem(path="chain", rule=rule, fix="set checkpoint_dir")
+    if raw.get("array") is None:
+        yield from _index_problems(raw)
     secrets, env = raw.get("secrets"), raw.get("env")
     if isinstance(secrets, list) and isinstance(env, dict):
         for name in env:
@@ -52,6 +55,15 @@ def _source_problems(raw: Mapping[str, Any], given: list[Source], workload: Path
         yield Problem(path=f"files.{workload.name}", rule="is the name of the workload", fix="choose another name")
     if workload is not None and workload.name in OWN_FILES:
         yield Problem(path="workload", rule=f"{workload.name} is reserved by yard", fix="rename the file")
+
+
+def _index_problems(raw: Mapping[str, Any]) -> Iterator[Problem]:
+    env, args = raw.get("env"), raw.get("args")
+    values = [(f"args[{at}]", value) for at, value in enumerate(args if isinstance(args, list) else ())]
+    values += [(f"env.{name}", value) for name, value in (env if isinstance(env, dict) else {}).items()]
+    for path, value in values:
+        if any(name == INDEX for _, _, name in variables(str(value))):
+            yield Problem(path=path, rule=f"${INDEX} is set only in arrays", fix="set `array`, or remove the variable")
 
 
 def _launcher_problems(raw: Mapping[str, Any], given: list[Source], name: str, chosen: Launcher) -> Iterator[Problem]:

@@ -29,8 +29,11 @@ PROVIDED = (
     "LOCAL_RANK",
     "WORLD_SIZE",
     "BUSBW_FLOOR",
+    "ARRAY_INDEX",
 )
-"""Environment variables that every launcher sets for every rank. `args` and `env` may contain them as $NAME."""
+"""Environment variables that every launcher sets for every rank, and ARRAY_INDEX, which is set in arrays.
+
+`args` and `env` may contain them as $NAME."""
 
 _VARIABLE = re.compile(r"\$(?:\{(\w*)\}|(\w+))")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

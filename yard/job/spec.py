@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from yard.job.array import array_rule
 from yard.job.container import Container, container_rule
 from yard.job.launcher import LAUNCHERS, Source
 from yard.job.rules import (
@@ -70,6 +71,12 @@ class JobSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Sequence[str] = ()
     """Names of variables that yard copies from the environment of `yard submit` to the ranks."""
+    after: Sequence[int] = ()
+    """Numbers of the jobs that must complete before this job starts."""
+    array: str | None = None
+    """Numbers of the jobs in an array, in sbatch's notation, or None for a single job."""
+    nice: int | None = None
+    """Value by which Slurm lowers the job's priority."""
     time: str = "1h"
     retries: int = 0
     """Maximum number of restarts after failures. Restarts caused by lost nodes or time limits are not counted."""
@@ -152,6 +159,9 @@ RULES: dict[str, Rule] = {
     "files": texts,
     "env": environment,
     "secrets": secret_names,
+    "after": list_of(whole(1, 2**31 - 1), "[12]"),
+    "array": array_rule,
+    "nice": whole(0, 10000),
     "time": duration(_MINUTE, "Slurm rounds time limits to minutes"),
     "retries": whole(0, 1000),
     "chain": whole(1, 100),

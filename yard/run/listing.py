@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 from yard.contract.outputs import Cluster
 from yard.job.rules import RUN_DIR
+from yard.run.commits import with_commits
 from yard.run.logs import read_job, read_log
 from yard.run.queue import explain
 from yard.run.schedulers.registry import scheduler_of
@@ -38,7 +39,7 @@ def list_jobs(remote: Remote, days: int, as_json: bool) -> None:
     """Print the jobs from the last `days` days."""
     found = scheduler_of(remote.stack.cluster.scheduler).recent(remote, days)
     if as_json:
-        say_json([job.as_json() for job in found])
+        say_json(with_commits(remote, found))
         return
     if not found:
         say("no jobs; `yard submit hello` starts one")
@@ -62,7 +63,7 @@ def show_log(remote: Remote, job: int, rank: int, as_json: bool) -> None:
     """Print the current log of a rank, or the job's state if the log is empty."""
     text = read_log(remote, job, rank)
     if as_json:
-        say_json({**read_job(remote, job).as_json(), "rank": rank, "lines": text.splitlines()})
+        say_json({**with_commits(remote, [read_job(remote, job)])[0], "rank": rank, "lines": text.splitlines()})
         return
     if text:
         payload(text)

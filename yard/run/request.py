@@ -14,7 +14,7 @@ from yard.errors import JobFileError
 from yard.job.loader import check_job, environment_of, holds_home, load_job
 from yard.job.programs import COMMAND_LINE, Program, command_job, kind_of, python_job
 from yard.run.slurm_script import SlurmScript, prepare_script
-from yard.run.submit import Prepared, prepare
+from yard.run.submit import Prepared, prepare_all
 from yard.show import warn
 
 
@@ -34,8 +34,9 @@ class Request:
     code: bool
 
 
-def read_request(request: Request) -> Callable[[Cluster], Prepared]:
-    """Check a request without the cluster, and return the function that prepares its job for a cluster.
+def read_request(request: Request) -> Callable[[Cluster], Sequence[Prepared]]:
+    """Check a request without the cluster, and return the function that prepares its job, or the jobs of its array,
+    for a cluster.
 
     Raises JobFileError, which lists all problems, as does the returned function.
     """
@@ -44,16 +45,16 @@ def read_request(request: Request) -> Callable[[Cluster], Prepared]:
     if job is None:
         _refuse_smoke(request, COMMAND_LINE)
         keys = command_job(request.words, code=_sends_here(request))
-        return partial(prepare, check_job(COMMAND_LINE, Path(), {**keys, **options}, env, ()))
+        return partial(prepare_all, check_job(COMMAND_LINE, Path(), {**keys, **options}, env, ()))
     path, kind = Path(job), kind_of(job)
     if kind is Program.JOB:
-        return partial(prepare, load_job(job, options, env, request.words, smoke=request.smoke))
+        return partial(prepare_all, load_job(job, options, env, request.words, smoke=request.smoke))
     _refuse_smoke(request, job)
     if kind is Program.SLURM:
         script = SlurmScript(path=path, options=options, env=env, args=request.words, code=request.code)
-        return partial(prepare_script, script)
+        return lambda cluster: [prepare_script(script, cluster)]
     keys = python_job(path, code=request.code)
-    return partial(prepare, check_job(job, path.parent, {**keys, **options}, env, request.words))
+    return partial(prepare_all, check_job(job, path.parent, {**keys, **options}, env, request.words))
 
 
 def _sends_here(request: Request) -> bool:

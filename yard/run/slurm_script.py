@@ -30,6 +30,8 @@ OPTIONS = {
     "gpus_per_node": "gpus-per-node",
     "group": "partition",
     "time": "time",
+    "array": "array",
+    "nice": "nice",
 }
 """Keys of a job file and the corresponding options of sbatch."""
 _NAME = re.compile(r"(?m)^#SBATCH\s+(?:--job-name[=\s]\s*|-J\s*)(\S+)")
@@ -74,6 +76,7 @@ def prepare_script(script: SlurmScript, cluster: Cluster) -> Prepared:
         script=SUBMIT_SCRIPT,
         files={SUBMIT_SCRIPT: submit_script(path.name, options, env, script.args)},
         tree=collect(file, folder, [path.name]) if code else one_file(path),
+        after=options.get("after", ()),
         starts=f"Slurm starts {path.name} once, on the first node",
         working_tree=folder,
     )
@@ -81,7 +84,7 @@ def prepare_script(script: SlurmScript, cluster: Cluster) -> Prepared:
 
 def submit_script(script: str, options: Mapping[str, Any], env: Mapping[str, str], args: Sequence[str]) -> str:
     """Return the shell script that submits a Slurm script and prints the job's number."""
-    words = [f"--{OPTIONS[key]}={_value(key, value)}" for key, value in options.items()]
+    words = [f"--{OPTIONS[key]}={_value(key, value)}" for key, value in options.items() if key in OPTIONS]
     command = shlex.join(["sbatch", "--parsable", *words])
     lines = [
         "#!/usr/bin/env bash",
@@ -101,7 +104,7 @@ def _value(key: str, value: Any) -> str:
 def _option_problems(options: Mapping[str, Any], env: Mapping[str, str]) -> list[Problem]:
     found = []
     for key, value in options.items():
-        if key in OPTIONS:
+        if key in OPTIONS or key == "after":
             found += under(key, RULES[key](value))
         else:
             rule = "does not apply to a Slurm script, which starts its own programs"

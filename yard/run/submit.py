@@ -7,17 +7,19 @@ import os
 import secrets
 import tarfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from yard.contract.outputs import Cluster
 from yard.errors import JobFileError, RemoteError
+from yard.job.array import parse_array
 from yard.job.launcher import Source, Tasks
 from yard.job.loader import LoadedJob
 from yard.job.placement import Placement, place
 from yard.job.rules import SHARED_SCRIPT
 from yard.job.secrets import SECRETS_FILE, secrets_script
+from yard.run.dependency import unfinished
 from yard.run.queue import submitted_job
 from yard.run.schedulers.registry import scheduler_of
 from yard.script.render import CODE, render_files
@@ -37,7 +39,8 @@ class Prepared:
 
     `file` is the name of the job in messages, and `script` is the name of its main file. `tree` is the directory to
     upload. `starts` describes what the job starts on its nodes. `working_tree` is the directory whose git state is
-    recorded.
+    recorded. `after` are the jobs that must complete first, and `at_once` is the number
+    of jobs in an array that run at the same time, or None for no limit.
     """
 
     name: str
@@ -49,6 +52,8 @@ class Prepared:
     working_tree: Path
     secrets: Sequence[str] = ()
     chain: int = 1
+    after: Sequence[int] = ()
+    at_once: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +82,18 @@ def prepare(loaded: LoadedJob, cluster: Cluster) -> Prepared:
         working_tree=loaded.code or Path.cwd(),
         secrets=spec.secrets,
         chain=spec.chain,
+        after=spec.after,
     )
+
+
+def prepare_all(loaded: LoadedJob, cluster: Cluster) -> list[Prepared]:
+    """Return the prepared jobs of an array, or one job. Raises JobFileError if the job does not fit."""
+    array = parse_array(loaded.spec.array) if loaded.spec.array is not None else None
+    if array is None:
+        return [prepare(loaded, cluster)]
+    named = ((index, replace(loaded.spec, name=f"{loaded.spec.name}-{index}")) for index in array.indices)
+    found = [prepare(replace(loaded, spec=spec, element=index), cluster) for index, spec in named]
+    return [replace(prepared, at_once=array.at_once) for prepared in found]
 
 
 def _starts(loaded: LoadedJob, placement: Placement) -> str:
@@ -92,12 +108,16 @@ def _starts(loaded: LoadedJob, placement: Placement) -> str:
     return f"the command starts once for each rank on {nodes}, {ranks} rank{'s' if ranks > 1 else ''} per node"
 
 
-def show_files(prepared: Prepared, as_json: bool) -> None:
-    """Print the job's script and the other files. Without `as_json`, only the line count is printed for long files."""
+def show_files(jobs: Sequence[Prepared], as_json: bool) -> None:
+    """Print the first job's script and its other files. Without `as_json`, only the line count is printed for long
+    files.
+    """
+    prepared = jobs[0]
     files, tree = dict(prepared.files), prepared.tree
     if as_json:
         sent = {} if tree is None else {"code": {"from": str(tree.folder.resolve()), "files": tree.names}}
-        say_json({"dry_run": True, "name": prepared.name, "starts": prepared.starts, "files": files, **sent})
+        facts = {"dry_run": True, "name": prepared.name, "jobs": len(jobs), "starts": prepared.starts}
+        say_json({**facts, "files": files, **sent})
         return
     payload(files.pop(prepared.script))
     for name, text in files.items():
@@ -108,11 +128,27 @@ def show_files(prepared: Prepared, as_json: bool) -> None:
         payload(f"# --- {CODE}/: {_sent(tree)}; --json lists them\n")
     if prepared.starts:
         payload(f"# {prepared.starts}\n")
+    if len(jobs) > 1:
+        payload(f"# an array of {len(jobs)} such jobs, {prepared.name} to {jobs[-1].name}\n")
 
 
-def send(remote: Remote, prepared: Prepared, as_json: bool) -> Submitted:
-    """Submit the job and print its number. Raises the same errors as `submit`."""
-    submitted = submit(remote, prepared)
+def send_all(remote: Remote, jobs: Sequence[Prepared], as_json: bool) -> None:
+    """Submit the jobs of an array and print their numbers. With `at_once`, a job waits for an earlier one.
+
+    Raises the same errors as `submit`. The jobs that were submitted before the error stay in the queue.
+    """
+    numbers: list[int] = []
+    at_once = jobs[0].at_once
+    for at, prepared in enumerate(jobs):
+        ended = numbers[at - at_once] if at_once is not None and at >= at_once else None
+        numbers.append(send(remote, prepared, as_json, ended=ended).job)
+
+
+def send(remote: Remote, prepared: Prepared, as_json: bool, *, ended: int | None = None) -> Submitted:
+    """Submit the job and print its number. It starts after the job `ended` has ended. Raises the same errors as
+    `submit`.
+    """
+    submitted = submit(remote, prepared, ended=ended)
     commit = submitted.snapshot.title if submitted.snapshot else None
     if as_json:
         say_json({"id": submitted.job, "name": prepared.name, "run_dir": submitted.run_dir, "commit": commit})
@@ -132,18 +168,24 @@ def _sent(tree: Tree) -> str:
     return f"{len(tree.names)} file{'' if len(tree.names) == 1 else 's'} of {tree.folder.resolve()} ({size})"
 
 
-def submit(remote: Remote, prepared: Prepared) -> Submitted:
-    """Submit the job. Raises JobFileError if a secret is not set, and RemoteError if the scheduler rejects the job."""
+def submit(remote: Remote, prepared: Prepared, *, ended: int | None = None) -> Submitted:
+    """Submit the job, which starts after the job `ended` has ended.
+
+    Raises JobFileError if a secret is not set, JobError if the job must wait for a job that cannot complete, and
+    RemoteError if the scheduler rejects the job.
+    """
     files, tree = dict(prepared.files), prepared.tree
     if prepared.secrets:
         files[SECRETS_FILE] = secrets_script(prepared.file, prepared.secrets, os.environ)
     snapshot = take_snapshot(prepared.working_tree)
     if snapshot is not None:
         files |= snapshot.files()
+    after = [f"afterok:{number}" for number in unfinished(remote, prepared.after)]
+    after += [] if ended is None else [f"afterany:{ended}"]
     jobs_dir = f"{remote.stack.cluster.shared_path}/jobs"
     name = run_dir_name(prepared.name, datetime.now(UTC), secrets.token_hex(2))
     scheduler = scheduler_of(remote.stack.cluster.scheduler)
-    line = scheduler.submit_line(jobs_dir, name, prepared.chain, prepared.script)
+    line = scheduler.submit_line(jobs_dir, name, prepared.chain, prepared.script, after)
     seconds = _SUBMIT_SECONDS + (tree.size // _MIB * _SECONDS_PER_MIB if tree is not None else 0)
     try:
         printed = remote.run(line, stdin=pack(name, files, tree), seconds=seconds)

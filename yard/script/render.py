@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from yard.job.array import INDEX
 from yard.job.combinations import WORKLOADS
 from yard.job.container import SSH_PORT
 from yard.job.launcher import Source
@@ -73,7 +74,8 @@ def render_script(job: LoadedJob, placement: Placement) -> str:
     """Return the job's script, which sources yard.sh in its last line."""
     spec, scheduler = job.spec, scheduler_of(placement.scheduler)
     floor = "" if placement.busbw_floor is None else f"{placement.busbw_floor:g}"
-    exports = {**placement.env, "BUSBW_FLOOR": floor, **spec.env}
+    index = {} if job.element is None else {INDEX: str(job.element)}
+    exports = {**placement.env, "BUSBW_FLOOR": floor, **index, **spec.env}
     over_ssh = spec.container is not None and job.launcher.over_ssh
     lines = [
         *_opening(job, placement),

@@ -10,8 +10,8 @@ from yard.job.container import SSH_PORT, Container
 from yard.job.placement import Placement
 from yard.job.rules import PROVIDED
 
-PASSED_ON = tuple(name for name in PROVIDED if name != "BUSBW_FLOOR")
-"""Variables that are set on the host and copied to the container. BUSBW_FLOOR is set in the container."""
+PASSED_ON = tuple(name for name in PROVIDED if name not in {"BUSBW_FLOOR", "ARRAY_INDEX"})
+"""Variables that are set on the host and copied to the container. The other variables are set in the container."""
 _FACTS = "/etc/trainyard"
 """Folder that contains the node's settings."""
 

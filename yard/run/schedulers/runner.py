@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from yard.contract.errors import Problem
+from yard.job.array import parse_array
 from yard.job.loader import LoadedJob
 from yard.job.placement import Placement, drives_gpus
 from yard.run.queue import Job
@@ -37,9 +38,13 @@ class Runner:
         if spec.runtime == "pyxis":
             rule = "pyxis is a Slurm plugin, and this cluster does not run Slurm"
             yield Problem(path="container.runtime", rule=rule, fix="use docker or enroot")
-        for key in ("cpus_per_task", "memory_per_node", "mpi"):
-            if getattr(spec, key) is not None:
+        for key in ("cpus_per_task", "memory_per_node", "mpi", "after", "nice"):
+            if getattr(spec, key):
                 yield Problem(path=key, rule="needs a scheduler, which this cluster does not run", fix="remove it")
+        array = parse_array(spec.array) if spec.array is not None else None
+        if array is not None and array.at_once is not None:
+            rule = "without a scheduler, free nodes alone limit how many jobs run at the same time"
+            yield Problem(path="array", rule=rule, fix=f"remove '%{array.at_once}'")
         if spec.chain > 1:
             rule = "without a scheduler, a job with checkpoints restarts at its time limit and needs no chain"
             yield Problem(path="chain", rule=rule, fix="remove it")
@@ -60,7 +65,7 @@ class Runner:
         runner = {f"runner/{path.name}": path.read_text() for path in sorted(_RUNNER.glob("*.py"))}
         return {"job.json": render_request(job, placement), **runner}
 
-    def submit_line(self, jobs_dir: str, name: str, chain: int, script: str = script) -> str:
+    def submit_line(self, jobs_dir: str, name: str, chain: int, script: str = script, after: Sequence[str] = ()) -> str:
         """Return a shell command that unpacks a job's tar archive from stdin, starts the job and prints its number."""
         folder = shlex.quote(f"{jobs_dir}/{name}")
         return (

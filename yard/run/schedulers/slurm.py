@@ -61,6 +61,7 @@ class Slurm:
         options += [
             f"mem={spec.memory_per_node or 0}",
             f"time={clock(spec.seconds)}",
+            *([f"nice={spec.nice}"] if spec.nice else []),
             "requeue",
             *(["no-kill"] if chosen.elastic else []),
             "open-mode=append",
@@ -99,14 +100,16 @@ class Slurm:
         """Return the additional files for a job by name."""
         return {}
 
-    def submit_line(self, jobs_dir: str, name: str, chain: int, script: str = script) -> str:
+    def submit_line(self, jobs_dir: str, name: str, chain: int, script: str = script, after: Sequence[str] = ()) -> str:
         """Return a shell command that unpacks a job's tar archive from stdin and submits the job.
 
-        `script` is the job's script, or SUBMIT_SCRIPT. The command prints the job's number. For a chain, it submits
-        `chain` jobs and prints the number of the first job. It starts few processes, because process creation is slow
-        on emulated machines.
+        `script` is the job's script, or SUBMIT_SCRIPT. `after` are Slurm's dependencies, such as 'afterok:12'. The
+        command prints the job's number. For a chain, it submits `chain` jobs and prints the number of the first job. It
+        starts few processes, because process creation is slow on emulated machines.
         """
-        start = f"bash {SUBMIT_SCRIPT}" if script == SUBMIT_SCRIPT else f"sbatch --parsable {script}"
+        # Without --kill-on-invalid-dep, a job would wait forever if a job before it fails.
+        depend = f" --dependency={','.join(after)} --kill-on-invalid-dep=yes" if after else ""
+        start = f"bash {script}{depend}" if script == SUBMIT_SCRIPT else f"sbatch --parsable{depend} {script}"
         more = ""
         if chain > 1:
             # Each job starts when the previous job has ended, successfully or not.

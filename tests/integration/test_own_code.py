@@ -1,0 +1,130 @@
+"""A user's own program, command and Slurm script on the local cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.project import Project, wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.full]
+
+TRAIN = """
+import sys
+import torch.distributed as dist
+import torch
+from own_module import NAME
+dist.init_process_group("gloo")
+total = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(total)
+print(NAME, sys.argv[1:], "rank", dist.get_rank(), "of", dist.get_world_size(), "sum", total.item(), flush=True)
+dist.destroy_process_group()
+"""
+BATCH = """#!/bin/bash
+#SBATCH --job-name=unchanged
+#SBATCH --nodes=1
+#SBATCH --time=00:05:00
+#SBATCH --output=out-%j.txt
+echo "$SLURM_JOB_NUM_NODES nodes, argument $1, SETTING=$SETTING, element ${SLURM_ARRAY_TASK_ID-none}"
+srun --ntasks-per-node=1 python3 -c 'import own_module; print("module", own_module.NAME)'
+exit "${2-0}"
+"""
+
+
+@pytest.fixture(scope="module")
+def project(cluster: Project) -> Path:
+    """A repository with the user's files, in the copy of the checkout."""
+    folder = cluster.folder / "my_project"
+    folder.mkdir()
+    files = {"train.py": TRAIN, "own_module.py": 'NAME = "mine"\n', "job.sbatch": BATCH, ".env": "TOKEN=hidden\n"}
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    for words in (["init", "-q"], ["add", "train.py"], ["commit", "-qm", "first"]):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], cwd=folder, check=True)
+    return folder
+
+
+def submit(cluster: Project, *words: str) -> int:
+    number: int = cluster.yard_json("submit", *words)["id"]
+    return number
+
+
+def test_python_file_trains_on_two_nodes(cluster: Project, project: Path) -> None:
+    job = submit(cluster, str(project / "train.py"), "--nodes", "2", "--", "--lr", "1e-4")
+    cluster.yard("wait", str(job))
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=project, check=True, capture_output=True, text=True
+    ).stdout.strip()
+    log = cluster.yard("logs", str(job)).out
+    assert log.startswith(f"yard: commit {commit[:12]} with changes\n")
+    assert "mine ['--lr', '1e-4'] rank 0 of 2 sum 3.0" in log
+    row = next(row for row in cluster.yard_json("ps") if row["id"] == job)
+    assert (row["commit"], row["modified"]) == (commit, True)
+    run = row["run_dir"]
+    listed = cluster.yard("ssh", "--", f"ls -A {run}/code; stat -c %a {run}; cat {run}/snapshot.json").out
+    assert ".env" not in listed.split("{")[0].split()
+    assert "700" in listed
+    assert json.loads(listed[listed.index("{") :])["untracked"] == [".env", "job.sbatch", "own_module.py"]
+
+
+def test_command_starts_once_on_each_node(cluster: Project) -> None:
+    job = submit(cluster, "--nodes", "2", "--no-code", "--", "echo node $NODE_RANK of $NNODES; env | grep -c ^RANK=")
+    cluster.yard("wait", str(job))
+    assert "node 0 of 2\n1\n" in cluster.yard("logs", str(job)).out
+    assert "node 1 of 2\n1\n" in cluster.yard("logs", str(job), "--rank", "1").out
+
+
+def test_slurm_script_runs_unchanged(cluster: Project, project: Path) -> None:
+    script = str(project / "job.sbatch")
+    done = cluster.yard("submit", script, "--nodes", "2", "--set", "SETTING=a b", "--follow", "--", "x")
+    assert "2 nodes, argument x, SETTING=a b, element none\n" in done.out
+    assert done.out.count("module mine") == 2
+    failed = submit(cluster, script, "--", "y", "3")
+    assert cluster.yard("wait", str(failed), check=False).code == 3
+    assert "1 nodes, argument y" in cluster.yard("logs", str(failed)).out
+    again = cluster.yard_json("resume", str(failed))["id"]
+    assert cluster.yard("wait", str(again), check=False).code == 3
+    assert "1 nodes, argument y" in cluster.yard("logs", str(again)).out
+
+
+def test_waiting_script_can_be_cancelled(cluster: Project, project: Path) -> None:
+    first = submit(cluster, "--no-code", "--nodes", "2", "--", "sleep 60")
+    script = submit(cluster, str(project / "job.sbatch"), "--after", str(first))
+    own = submit(cluster, "--no-code", "--after", str(first), "--nice", "10", "--", "hostname")
+    reasons = {row["id"]: row["reason"] for row in cluster.yard_json("ps")}
+    assert (reasons[script], reasons[own]) == ("Dependency", "Dependency")
+    cluster.yard("cancel", str(script))
+    assert cluster.yard("wait", str(script), check=False).code != 0
+    cluster.yard("cancel", str(first))
+
+    def state() -> str:
+        return next(str(row["state"]) for row in cluster.yard_json("ps") if row["id"] == own)
+
+    wait_until("the end of the job whose dependency failed", 180, lambda: state() == "CANCELLED")
+
+
+def test_slurm_refuses_a_wrong_script_with_a_fix(cluster: Project, project: Path) -> None:
+    (project / "wrong.sbatch").write_text("#!/bin/bash\n#SBATCH --partition=nowhere\nhostname\n")
+    done = cluster.yard("submit", str(project / "wrong.sbatch"), check=False)
+    assert done.code == 1
+    assert "invalid partition specified: nowhere" in done.out
+    assert "--group (gpu)" in done.out
+
+
+def test_array_runs_each_element(cluster: Project, project: Path) -> None:
+    done = cluster.yard("submit", "--no-code", "--array", "3-4%1", "--json", "--", "echo element $ARRAY_INDEX").out
+    first, second = (json.loads(line)["id"] for line in done.splitlines() if line.startswith("{"))
+    for job, element in ((first, 3), (second, 4)):
+        cluster.yard("wait", str(job))
+        assert f"element {element}\n" in cluster.yard("logs", str(job)).out
+    array = submit(cluster, str(project / "job.sbatch"), "--array", "1-2")
+    wait_until(
+        "the array",
+        240,
+        lambda: {row["state"] for row in cluster.yard_json("ps") if row["id"] >= array} == {"COMPLETED"},
+    )
+    logs = [cluster.yard("logs", str(row["id"])).out for row in cluster.yard_json("ps") if row["id"] >= array]
+    assert sorted(text.splitlines()[0].rpartition(" ")[2] for text in logs) == ["1", "2"]
