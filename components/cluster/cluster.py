@@ -7,7 +7,6 @@ from typing import Any
 
 import pulumi
 
-from components.catalog import fabrics
 from components.cluster.bringup import BringUp
 from components.cluster.busy import refuse_to_end_jobs
 from components.cluster.leftovers import Leftovers
@@ -16,12 +15,11 @@ from components.cluster.tunnel import require_tunnel
 from components.keys import StackKeys
 from components.node.parameters import SharedFiles
 from components.node.user_data import JOB_USER, AccessKeys, birth_of
-from components.plan.demand import hourly_price
+from components.plan.outputs import Reach, cluster_outputs
 from components.plan.plan import ClusterPlan
 from components.platforms.base import Host, PlatformArgs, Render, rolled_hosts
 from components.platforms.registry import platform_class, platform_facts
-from yard.contract.outputs import Cluster as ClusterOutputs
-from yard.contract.outputs import Head, Node, Transport, dumped
+from yard.contract.outputs import Head, dumped
 
 
 def outputs_of(
@@ -51,39 +49,15 @@ def outputs_of(
         proxy_jump=hosts[0].proxy_jump,
         tunnel=None if tunnel is None else tuple(tunnel),
     )
-    nodes = tuple(
-        Node(
-            name=host.name,
-            private_ip=str(host.private_ip),
-            group=str(host.group),
-            gpus=host.machine.gpus,
-            gpu_type=host.machine.gpu_type,
-            fabric=host.machine.fabric,
+    workers = {
+        host.name: Reach(
+            host_key=host_keys[host.name],
             address=endpoint_of[host.name][0] if host.name in direct else None,
             port=int(endpoint_of[host.name][1]),
-            host_key=host_keys[host.name],
         )
         for host in plan.nodes
-    )
-    first = {group: plan.group(group)[0].machine for group in plan.groups}
-    fabric_of = {group: fabrics()[machine.fabric] for group, machine in first.items()}
-    outputs = ClusterOutputs(
-        name=plan.name,
-        provider=plan.provider,
-        scheduler=plan.scheduler,
-        head=head,
-        nodes=nodes,
-        env={group: fabric.env for group, fabric in fabric_of.items()},
-        transport={
-            group: Transport(library_path=fabric.library_path, mounts=fabric.mounts)
-            for group, fabric in fabric_of.items()
-            if fabric.library_path or fabric.mounts
-        },
-        thresholds={group: machine.floors.node if machine.floors else None for group, machine in first.items()},
-        pair_thresholds={group: machine.floors.pair if machine.floors else None for group, machine in first.items()},
-        usd_per_hour=hourly_price(plan).total,
-    )
-    return dumped(outputs)
+    }
+    return dumped(cluster_outputs(plan, head, workers))
 
 
 class Cluster(pulumi.ComponentResource):

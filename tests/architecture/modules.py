@@ -58,12 +58,12 @@ def _source(module: str, node: ast.ImportFrom) -> str:
     return ".".join((*parents, *filter(None, [node.module])))
 
 
-def reachable(module: str) -> set[str]:
-    """Return the modules in this project that a module imports, directly or indirectly."""
+def reachable(module: str, without: str = "") -> set[str]:
+    """Return the modules in this project that a module imports, directly or indirectly, but not through `without`."""
     found: set[str] = set()
     waiting = [module]
     while waiting:
-        new = (imports(waiting.pop()) & modules().keys()) - found
+        new = (imports(waiting.pop()) & modules().keys()) - found - {without}
         found |= new
         waiting.extend(new)
     return found

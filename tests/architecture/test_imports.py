@@ -34,6 +34,9 @@ ABOVE_PLATFORMS = re.compile(
 WITHOUT_A_CHECKOUT = ("submit", "work", "cluster", "data", "bench", "size", "hosts")
 """Modules in yard/commands whose commands work from the wheel."""
 
+NEEDS_A_CHECKOUT = "yard.preview.rehearsal"
+"""The only module that these commands import after `checkout.require`."""
+
 
 @pytest.mark.parametrize("module", NEUTRAL)
 def test_only_creating_modules_import_pulumi(module: str) -> None:
@@ -92,9 +95,17 @@ def test_yard_imports_neither_tools_nor_offline() -> None:
 
 @pytest.mark.parametrize("command", WITHOUT_A_CHECKOUT)
 def test_commands_on_a_cluster_do_not_import_components(command: str) -> None:
-    found = reachable(f"yard.commands.{command}")
+    found = reachable(f"yard.commands.{command}", NEEDS_A_CHECKOUT)
     assert len(found) > 5
     assert [name for name in found if package(name) == "components"] == []
+
+
+def test_the_rehearsal_is_imported_after_the_check_for_a_checkout() -> None:
+    users = [name for name in modules() if NEEDS_A_CHECKOUT in imports(name)]
+    assert users == ["yard.commands.submit"]
+    lines = modules()[users[0]].read_text().splitlines()
+    required = next(at for at, line in enumerate(lines) if "checkout.require(" in line)
+    assert required < next(at for at, line in enumerate(lines) if f"from {NEEDS_A_CHECKOUT} import" in line)
 
 
 @pytest.mark.parametrize(

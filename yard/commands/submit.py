@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from yard.commands.options import JsonOption, OutputsOption, StackOption, remote_of
+from yard.contract import checkout
+from yard.contract.errors import ClusterError
 from yard.shell import AfterDashes
+from yard.show import warn
+
+if TYPE_CHECKING:
+    from yard.run.request import Prepare
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -54,7 +60,9 @@ def submit(
     ] = False,
     attached: Annotated[bool, typer.Option("--attached", help="Follow the log, and cancel the job on Ctrl-C.")] = False,
     smoke: Annotated[bool, typer.Option("--smoke", help="Run the smallest size.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the script without submitting the job.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the script without submitting the job. Needs no cluster.")
+    ] = False,
     as_json: JsonOption = False,
     stack: StackOption = "local",
     outputs: OutputsOption = None,
@@ -79,11 +87,17 @@ def submit(
     prepare = read_request(
         Request(job=job, words=words, options=options, settings=settings or (), smoke=smoke, code=not no_code)
     )
-    remote = remote_of(stack, outputs)
+    try:
+        remote = remote_of(stack, outputs)
+    except ClusterError as error:
+        if not dry_run or outputs is not None:
+            raise
+        _rehearse(prepare, stack, error, as_json)
+        return
     jobs = prepare(remote.stack.cluster)
     prepared = jobs[0]
     if dry_run:
-        show_files(jobs, as_json)
+        show_files(jobs, as_json, {"estimate": None}, ())
         return
     if len(jobs) > 1:
         if follow or attached:
@@ -99,3 +113,19 @@ def submit(
         from yard.run.control import follow_log
 
         raise typer.Exit(follow_log(remote, submitted.job, 0, as_json, quiet=False))
+
+
+def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) -> None:
+    """Print the job for the plan of a stack that has no outputs. Raises `error` if there is no checkout."""
+    try:
+        checkout.require("yard submit --dry-run")
+    except ClusterError:
+        raise error from None
+    from yard.preview.rehearsal import rehearse
+    from yard.run.rehearsal import estimate, estimate_lines
+    from yard.run.submit import show_files
+
+    rehearsal = rehearse(stack, str(error))
+    warn(f"yard: {rehearsal.notice}: {rehearsal.reason}")
+    jobs = prepare(rehearsal.cluster)
+    show_files(jobs, as_json, {"estimate": estimate(rehearsal, jobs)}, estimate_lines(rehearsal, jobs))

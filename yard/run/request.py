@@ -34,7 +34,11 @@ class Request:
     code: bool
 
 
-def read_request(request: Request) -> Callable[[Cluster], Sequence[Prepared]]:
+Prepare = Callable[[Cluster], Sequence[Prepared]]
+"""Function that prepares a job, or the jobs of an array, for a cluster."""
+
+
+def read_request(request: Request) -> Prepare:
     """Check a request without the cluster, and return the function that prepares its job, or the jobs of its array,
     for a cluster.
 

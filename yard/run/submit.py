@@ -6,10 +6,11 @@ import io
 import os
 import secrets
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from yard.contract.outputs import Cluster
 from yard.errors import JobFileError, RemoteError
@@ -40,7 +41,8 @@ class Prepared:
     `file` is the name of the job in messages, and `script` is the name of its main file. `tree` is the directory to
     upload. `starts` describes what the job starts on its nodes. `working_tree` is the directory whose git state is
     recorded. `after` are the jobs that must complete first, and `at_once` is the number
-    of jobs in an array that run at the same time, or None for no limit.
+    of jobs in an array that run at the same time, or None for no limit. `group`, `nodes` and `seconds` (the time limit
+    of a start) are empty for a Slurm script, which contains its size.
     """
 
     name: str
@@ -54,6 +56,9 @@ class Prepared:
     chain: int = 1
     after: Sequence[int] = ()
     at_once: int | None = None
+    group: str = ""
+    nodes: int = 0
+    seconds: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +88,9 @@ def prepare(loaded: LoadedJob, cluster: Cluster) -> Prepared:
         secrets=spec.secrets,
         chain=spec.chain,
         after=spec.after,
+        group=placement.group,
+        nodes=placement.nodes,
+        seconds=spec.seconds,
     )
 
 
@@ -108,16 +116,16 @@ def _starts(loaded: LoadedJob, placement: Placement) -> str:
     return f"the command starts once for each rank on {nodes}, {ranks} rank{'s' if ranks > 1 else ''} per node"
 
 
-def show_files(jobs: Sequence[Prepared], as_json: bool) -> None:
+def show_files(jobs: Sequence[Prepared], as_json: bool, estimated: Mapping[str, Any], notes: Iterable[str]) -> None:
     """Print the first job's script and its other files. Without `as_json`, only the line count is printed for long
-    files.
+    files, and `notes` follow. With `as_json`, the facts in `estimated` are added.
     """
     prepared = jobs[0]
     files, tree = dict(prepared.files), prepared.tree
     if as_json:
         sent = {} if tree is None else {"code": {"from": str(tree.folder.resolve()), "files": tree.names}}
         facts = {"dry_run": True, "name": prepared.name, "jobs": len(jobs), "starts": prepared.starts}
-        say_json({**facts, "files": files, **sent})
+        say_json({**facts, "files": files, **sent, **estimated})
         return
     payload(files.pop(prepared.script))
     for name, text in files.items():
@@ -130,6 +138,8 @@ def show_files(jobs: Sequence[Prepared], as_json: bool) -> None:
         payload(f"# {prepared.starts}\n")
     if len(jobs) > 1:
         payload(f"# an array of {len(jobs)} such jobs, {prepared.name} to {jobs[-1].name}\n")
+    for note in notes:
+        payload(f"# {note}\n")
 
 
 def send_all(remote: Remote, jobs: Sequence[Prepared], as_json: bool) -> None:

@@ -1,0 +1,55 @@
+"""The stack output `cluster`, built from the plan and from facts that are known only after deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from components.catalog import fabrics
+from components.plan.demand import hourly_price
+from components.plan.plan import ClusterPlan
+from yard.contract.outputs import Cluster, Head, Node, Transport
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """How a worker is reached: its public host key, and its SSH address, or None if the head is the jump host."""
+
+    host_key: str
+    address: str | None
+    port: int
+
+
+def cluster_outputs(plan: ClusterPlan, head: Head, workers: Mapping[str, Reach]) -> Cluster:
+    """Return the output. `workers` contains each worker by name."""
+    first = {group: plan.group(group)[0].machine for group in plan.groups}
+    fabric_of = {group: fabrics()[machine.fabric] for group, machine in first.items()}
+    return Cluster(
+        name=plan.name,
+        provider=plan.provider,
+        scheduler=plan.scheduler,
+        head=head,
+        nodes=tuple(
+            Node(
+                name=host.name,
+                private_ip=str(host.private_ip),
+                group=str(host.group),
+                gpus=host.machine.gpus,
+                gpu_type=host.machine.gpu_type,
+                fabric=host.machine.fabric,
+                address=workers[host.name].address,
+                port=workers[host.name].port,
+                host_key=workers[host.name].host_key,
+            )
+            for host in plan.nodes
+        ),
+        env={group: fabric.env for group, fabric in fabric_of.items()},
+        transport={
+            group: Transport(library_path=fabric.library_path, mounts=fabric.mounts)
+            for group, fabric in fabric_of.items()
+            if fabric.library_path or fabric.mounts
+        },
+        thresholds={group: machine.floors.node if machine.floors else None for group, machine in first.items()},
+        pair_thresholds={group: machine.floors.pair if machine.floors else None for group, machine in first.items()},
+        usd_per_hour=hourly_price(plan).total,
+    )

@@ -1,0 +1,44 @@
+"""The planned cluster of a stack file, for `yard submit --dry-run` without a cluster. Needs a checkout."""
+
+from __future__ import annotations
+
+from components.node.user_data import JOB_USER
+from components.plan.demand import host_usd
+from components.plan.outputs import Reach, cluster_outputs
+from components.stackfile.read import read_stack
+from yard.contract.checkout import ROOT
+from yard.contract.outputs import Head
+from yard.preview import content
+from yard.preview.describe import describe
+from yard.run.rehearsal import Rehearsal
+from yard.stack.stackfile import committed_text
+
+_NOWHERE = "192.0.2.1"
+"""An address that belongs to no machine (RFC 5737)."""
+
+
+def rehearse(stack: str, reason: str) -> Rehearsal:
+    """Return the planned cluster of a stack file. `reason`: why the stack has no outputs.
+
+    Raises StackError if the file does not exist, and StackFileError if it breaks rules.
+    """
+    committed_text(stack)
+    file = f"stacks/Pulumi.{stack}.yaml"
+    plan = read_stack(ROOT / file).plan
+    head = Head(
+        name=plan.head.name,
+        address=_NOWHERE,
+        port=22,
+        private_ip=str(plan.head.private_ip),
+        user=JOB_USER,
+        admin_user="",
+        host_key="",
+    )
+    workers = {host.name: Reach(host_key="", address=None, port=22) for host in plan.nodes}
+    return Rehearsal(
+        file=file,
+        reason=reason,
+        cluster=cluster_outputs(plan, head, workers),
+        costs=tuple(content.costs(describe(stack))),
+        node_usd={group: host_usd(plan.group(group)[0]) for group in plan.groups},
+    )
