@@ -61,7 +61,7 @@ def submit(
     attached: Annotated[bool, typer.Option("--attached", help="Follow the log, and cancel the job on Ctrl-C.")] = False,
     smoke: Annotated[bool, typer.Option("--smoke", help="Run the smallest size.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the script without submitting the job. Needs no cluster.")
+        bool, typer.Option("--dry-run", help="Print the script without submitting the job (no cluster needed).")
     ] = False,
     as_json: JsonOption = False,
     stack: StackOption = "local",

@@ -102,7 +102,7 @@ def _value(key: str, value: Any) -> str:
 
 
 def _option_problems(options: Mapping[str, Any], env: Mapping[str, str]) -> list[Problem]:
-    found = []
+    found: list[Problem] = []
     for key, value in options.items():
         if key in OPTIONS or key == "after":
             found += under(key, RULES[key](value))
