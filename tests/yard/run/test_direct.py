@@ -38,7 +38,7 @@ class Yard:
     shared: Path
 
     def __call__(self, *words: str) -> tuple[int, Any]:
-        result = CliRunner().invoke(app, [*words, "--json"])
+        result = CliRunner().invoke(app, [words[0], "--json", *words[1:]])
         lines = result.stdout.splitlines()
         return result.exit_code, json.loads(lines[-1]) if lines else result.stderr
 
@@ -64,7 +64,11 @@ def attach(yard: Yard) -> subprocess.Popen[str]:
 
 
 @pytest.fixture
-def yard(stack: FakeStack, program: MakeProgram, local_outputs: Cluster) -> Iterator[Yard]:
+def yard(
+    stack: FakeStack, program: MakeProgram, local_outputs: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Yard]:
+    # A job that is submitted outside a repository records no commit.
+    monkeypatch.chdir(stack.root)
     (stack.root / "fabric.env").write_text("GLOO_SOCKET_IFNAME=lo\n")
     program("ssh", SSH.replace("@ROOT@", str(stack.root)))
     exported = replace(local_outputs, scheduler="none", shared_path=str(stack.root))
@@ -98,7 +102,9 @@ def test_cancelled_job_frees_its_nodes(yard: Yard) -> None:
     yard.until(1, "RUNNING")
     assert {row["name"]: row["state"] for row in yard("nodes")[1]}["yard-gpu-1"] == "allocated"
     assert yard("cancel", "1")[1] == {"cancelled": [1], "already_ended": []}
-    assert yard("wait", "1") == (143, yard("ps")[1][0])
+    code, ended = yard("wait", "1")
+    assert (code, ended["state"]) == (143, "CANCELLED")
+    assert ended.items() <= yard("ps")[1][0].items()
     assert yard.pids(1) == []
     assert {row["name"]: row["state"] for row in yard("nodes")[1]}["yard-gpu-1"] == "idle"
     assert yard("cancel", "1")[1] == {"cancelled": [], "already_ended": [1]}
@@ -127,3 +133,28 @@ def test_interrupt_cancels_an_attached_job(seen: str, yard: Yard) -> None:
         assert attached.wait(PATIENCE) == 130
     assert yard.pids(1) == []
     assert yard("ps")[1][0]["state"] == "CANCELLED"
+
+
+def test_own_program_runs_in_a_copy_of_its_directory(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = yard.shared / "my project"
+    folder.mkdir()
+    (folder / "own_module.py").write_text("NAME = 'mine'\n")
+    (folder / "train.py").write_text("import os, sys, own_module\nprint(own_module.NAME, sys.argv[1:], os.getcwd())\n")
+    monkeypatch.chdir(folder)
+    options = ("--nodes", "2", "--launcher", "srun", "--array", "3-4", "--name", "sweep")
+    assert yard("submit", "train.py", *options, "--", "$ARRAY_INDEX", "a b")[0] == 0
+    assert yard("submit", "--nodes", "2", "--", "cat", "own_module.py")[0] == 0
+    assert [yard("wait", str(job))[0] for job in (1, 2, 3)] == [0, 0, 0]
+    runs = {row["id"]: row["run_dir"] for row in yard("ps")[1]}
+    for job, element in ((1, "3"), (2, "4")):
+        printed = f"mine ['{element}', 'a b'] {runs[job]}/code"
+        assert yard("logs", str(job))[1]["lines"][-1] == printed
+        assert yard("logs", str(job), "--rank", "1")[1]["lines"] == [printed]
+    assert yard("logs", "3")[1]["lines"][-1] == "NAME = 'mine'"
+
+
+@pytest.mark.parametrize(("option", "value"), [("--after", "1"), ("--nice", "5"), ("--array", "0-3%2")])
+def test_options_of_slurm_are_refused(option: str, value: str, yard: Yard) -> None:
+    code, answer = yard("submit", str(yard.job("true")), option, value)
+    assert code == 1
+    assert f"{option.removeprefix('--')}: " in answer["error"]
