@@ -5,14 +5,16 @@ from __future__ import annotations
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.yard.conftest import MakeProgram
 from yard.contract.outputs import Cluster
-from yard.errors import JobFileError
+from yard.errors import JobFileError, RemoteError
 from yard.run.queue import parse_scontrol
-from yard.run.schedulers.slurm import SUBMIT_SCRIPT, Slurm
+from yard.run.schedulers.slurm import Slurm
 from yard.run.slurm_script import SlurmScript, prepare_script
 from yard.run.submit import pack
 
@@ -90,11 +92,35 @@ def test_run_folder_of_a_script_is_the_parent() -> None:
     assert parse_scontrol(record.replace("-ab12", ""))[0].run_dir.endswith("/code")
 
 
-def test_resume_runs_the_submission_again(script: SlurmScript, local: Cluster, head: Path) -> None:
-    run = submit(head, script, local)
-    subprocess.run(["bash", SUBMIT_SCRIPT], cwd=run, check=True, capture_output=True)
+class Head:
+    """A head whose commands run on this machine."""
+
+    def __init__(self, cluster: Cluster, shared: Path) -> None:
+        self.stack = SimpleNamespace(cluster=replace(cluster, shared_path=str(shared)))
+
+    def run(self, command: str) -> str:
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RemoteError(done.stderr)
+        return done.stdout
+
+
+def test_resume_runs_the_submission_again(script: SlurmScript, local: Cluster, head: Path, tmp_path: Path) -> None:
+    submit(head, script, local)
+    job = parse_scontrol(f"JobId=7 JobState=FAILED WorkDir={tmp_path}")[0]
+    remote: Any = Head(local, tmp_path)
+    assert Slurm().resume(remote, job) == 7
     calls = (head.parent / "programs" / "sbatch.calls").read_text().splitlines()
     assert calls[:3] == calls[3:]
+    assert not (tmp_path / "events").exists()
+
+
+def test_resume_refuses_a_job_of_another_program(local: Cluster, head: Path, tmp_path: Path) -> None:
+    job = parse_scontrol(f"JobId=9 JobState=FAILED WorkDir={tmp_path}")[0]
+    remote: Any = Head(local, tmp_path)
+    with pytest.raises(RemoteError, match="job 9 was not submitted with `yard submit`"):
+        Slurm().resume(remote, job)
+    assert not (tmp_path / "events").exists()
 
 
 def test_cluster_without_slurm_refuses_the_script(script: SlurmScript, local: Cluster) -> None:

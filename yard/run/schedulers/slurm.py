@@ -145,11 +145,18 @@ class Slurm:
         remote.run("scancel " + " ".join(str(job.id) for job in jobs))
 
     def resume(self, remote: Remote, job: Job) -> int:
-        """Submit the script in the run folder again. Returns the new job number."""
-        folder = shlex.quote(job.run_dir)
+        """Submit the script in the run folder again. Returns the new job number.
+
+        Raises RemoteError if the job was not submitted by yard.
+        """
+        # A user's Slurm script can have another working directory, so the link is more reliable.
+        link = shlex.quote(f"{remote.stack.cluster.shared_path}/jobs/.ids/{job.id}")
+        refusal = f"job {job.id} was not submitted with `yard submit`, so yard has no copy of its script"
         start = f"if [ -e {SUBMIT_SCRIPT} ]; then bash {SUBMIT_SCRIPT}; else sbatch --parsable {self.script}; fi"
         printed = remote.run(
-            f"set -eu; cd {folder}; date '+%s resume' >>events; id=$({start}); name=$(basename {folder}); {_LINK}"
+            f"set -eu; if [ -d {link} ]; then cd -P {link}; else cd {shlex.quote(job.run_dir)}; fi; "
+            f"[ -e {SUBMIT_SCRIPT} ] || [ -e {self.script} ] || {{ echo {shlex.quote(refusal)} >&2; exit 1; }}; "
+            f"date '+%s resume' >>events; id=$({start}); name=${{PWD##*/}}; {_LINK}"
         )
         return submitted_job(printed)
 
