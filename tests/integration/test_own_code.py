@@ -93,7 +93,7 @@ def test_slurm_script_runs_unchanged(cluster: Project, project: Path) -> None:
 def test_waiting_script_can_be_cancelled(cluster: Project, project: Path) -> None:
     first = submit(cluster, "--no-code", "--nodes", "2", "--", "sleep 60")
     script = submit(cluster, str(project / "job.sbatch"), "--after", str(first))
-    own = submit(cluster, "--no-code", "--after", str(first), "--nice", "10", "--", "hostname")
+    own = submit(cluster, "--no-code", "--after", str(first), "--", "hostname")
     reasons = {row["id"]: row["reason"] for row in cluster.yard_json("ps")}
     assert (reasons[script], reasons[own]) == ("Dependency", "Dependency")
     cluster.yard("cancel", str(script))

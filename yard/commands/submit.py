@@ -39,9 +39,6 @@ def submit(
         str | None,
         typer.Option("--array", metavar="0-9[%2]", help="Submit one job for each number (%2: two at once)."),
     ] = None,
-    nice: Annotated[
-        int | None, typer.Option("--nice", min=0, help="Lower the job's priority in Slurm by this value.")
-    ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the job.")] = None,
     launcher: Annotated[
         str | None,
@@ -81,7 +78,7 @@ def submit(
         raise typer.BadParameter(f"name a recipe, a file or a command. Examples: {_EXAMPLES}")
     given: dict[str, Any] = {
         "nodes": nodes, "gpus_per_node": gpus, "group": group, "time": time, "name": name, "launcher": launcher,
-        "after": after, "array": array, "nice": nice,
+        "after": after, "array": array,
     }  # fmt: skip
     options = {key: value for key, value in given.items() if value is not None}
     prepare = read_request(

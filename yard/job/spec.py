@@ -75,8 +75,6 @@ class JobSpec:
     """Numbers of the jobs that must complete before this job starts."""
     array: str | None = None
     """Numbers of the jobs in an array, in sbatch's notation, or None for a single job."""
-    nice: int | None = None
-    """Value by which Slurm lowers the job's priority."""
     time: str = "1h"
     retries: int = 0
     """Maximum number of restarts after failures. Restarts caused by lost nodes or time limits are not counted."""
@@ -161,7 +159,6 @@ RULES: dict[str, Rule] = {
     "secrets": secret_names,
     "after": list_of(whole(1, 2**31 - 1), "[12]"),
     "array": array_rule,
-    "nice": whole(0, 10000),
     "time": duration(_MINUTE, "Slurm rounds time limits to minutes"),
     "retries": whole(0, 1000),
     "chain": whole(1, 100),

@@ -31,7 +31,6 @@ OPTIONS = {
     "group": "partition",
     "time": "time",
     "array": "array",
-    "nice": "nice",
 }
 """Keys of a job file and the corresponding options of sbatch."""
 _NAME = re.compile(r"(?m)^#SBATCH\s+(?:--job-name[=\s]\s*|-J\s*)(\S+)")

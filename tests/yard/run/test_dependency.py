@@ -1,4 +1,4 @@
-"""Arrays, dependencies and priorities: the submissions on the head."""
+"""Arrays and dependencies: the submissions on the head."""
 
 from __future__ import annotations
 
@@ -63,12 +63,11 @@ def test_array_is_one_job_for_each_number(job: Path, tmp_path: Path) -> None:
 
 
 def test_element_knows_its_number(job: Path) -> None:
-    code, out, _ = yard("submit", str(job), "--array", "4-6", "--nice", "50", "--dry-run", "--json")
+    code, out, _ = yard("submit", str(job), "--array", "4-6", "--dry-run", "--json")
     seen = json.loads(out)
     assert (code, seen["jobs"], seen["name"]) == (0, 3, "sweep-4")
     assert "  export ARRAY_INDEX=4\n" in seen["files"]["job.sbatch"]
     assert "#SBATCH --job-name=sweep-4\n" in seen["files"]["job.sbatch"]
-    assert "#SBATCH --nice=50\n" in seen["files"]["job.sbatch"]
 
 
 def test_index_without_an_array_is_refused(job: Path) -> None:
@@ -99,8 +98,8 @@ def test_log_of_an_array_cannot_be_followed(job: Path, tmp_path: Path) -> None:
 
 
 def test_options_and_keys_are_checked_together(job: Path) -> None:
-    job.write_text("name: sweep\nrun: ls\nafter: [0, x]\narray: 5\nnice: -1\ngroup: a b\n")
+    job.write_text("name: sweep\nrun: ls\nafter: [0, x]\narray: 5\ngroup: a b\n")
     code, _, err = yard("submit", str(job), "--time", "soon")
     assert code == 1
     paths = [line.strip().removeprefix(f"{job}:").split(": ")[0] for line in err.splitlines()[1:]]
-    assert paths == ["group", "after[0]", "after[1]", "array", "nice", "time"]
+    assert paths == ["group", "after[0]", "after[1]", "array", "time"]

@@ -153,7 +153,7 @@ def test_own_program_runs_in_a_copy_of_its_directory(yard: Yard, monkeypatch: py
     assert yard("logs", "3")[1]["lines"][-1] == "NAME = 'mine'"
 
 
-@pytest.mark.parametrize(("option", "value"), [("--after", "1"), ("--nice", "5"), ("--array", "0-3%2")])
+@pytest.mark.parametrize(("option", "value"), [("--after", "1"), ("--array", "0-3%2")])
 def test_options_of_slurm_are_refused(option: str, value: str, yard: Yard) -> None:
     code, answer = yard("submit", str(yard.job("true")), option, value)
     assert code == 1

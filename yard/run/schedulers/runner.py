@@ -38,7 +38,7 @@ class Runner:
         if spec.runtime == "pyxis":
             rule = "pyxis is a Slurm plugin, and this cluster does not run Slurm"
             yield Problem(path="container.runtime", rule=rule, fix="use docker or enroot")
-        for key in ("cpus_per_task", "memory_per_node", "mpi", "after", "nice"):
+        for key in ("cpus_per_task", "memory_per_node", "mpi", "after"):
             if getattr(spec, key):
                 yield Problem(path=key, rule="needs a scheduler, which this cluster does not run", fix="remove it")
         array = parse_array(spec.array) if spec.array is not None else None

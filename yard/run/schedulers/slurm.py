@@ -61,7 +61,6 @@ class Slurm:
         options += [
             f"mem={spec.memory_per_node or 0}",
             f"time={clock(spec.seconds)}",
-            *([f"nice={spec.nice}"] if spec.nice else []),
             "requeue",
             *(["no-kill"] if chosen.elastic else []),
             "open-mode=append",
