@@ -161,7 +161,8 @@ def send(remote: Remote, prepared: Prepared, as_json: bool, *, ended: int | None
     submitted = submit(remote, prepared, ended=ended)
     commit = submitted.snapshot.title if submitted.snapshot else None
     if as_json:
-        say_json({"id": submitted.job, "name": prepared.name, "run_dir": submitted.run_dir, "commit": commit})
+        facts = {"id": submitted.job, "name": prepared.name, "run_dir": submitted.run_dir, "commit": commit}
+        say_json({**facts, "left_out": prepared.tree.left_out if prepared.tree else ()})
         return submitted
     say(f"job {submitted.job} ({prepared.name}) submitted; its folder is {submitted.run_dir}")
     if (tree := prepared.tree) is not None:
