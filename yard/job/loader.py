@@ -175,6 +175,7 @@ def holds_home(folder: Path) -> bool:
 def _workload_file(workload: Any, beside: Path) -> Path | None:
     if not isinstance(workload, str) or not workload:
         return None
-    shipped = WORKLOADS / workload
-    path = beside / workload if "/" in workload or not shipped.is_file() else shipped
-    return path if path.is_file() else None
+    own, shipped = beside / workload, WORKLOADS / workload
+    if own.is_file():
+        return own
+    return shipped if "/" not in workload and shipped.is_file() else None

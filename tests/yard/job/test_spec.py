@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from tests.yard.conftest import FakeStack, MakeProgram
 from yard.cli import app
 from yard.errors import JobFileError
+from yard.job.combinations import WORKLOADS
 from yard.job.loader import load_job, recipe_names
 from yard.job.rules import parse_seconds
 from yard.job.spec import job_rule, read_spec
@@ -175,6 +176,14 @@ def test_workload_is_found_beside_the_job_file(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("name: fine\nworkload: mine.py\n")
     assert load_job(str(file), {}, {}, []).workload == tmp_path / "mine.py"
+
+
+def test_own_workload_precedes_a_shipped_one(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("name: mine\nworkload: train.py\n")
+    assert load_job(str(file), {}, {}, []).workload == WORKLOADS / "train.py"
+    (tmp_path / "train.py").touch()
+    assert load_job(str(file), {}, {}, []).workload == tmp_path / "train.py"
 
 
 def test_minimal_job_has_the_defaults() -> None:
