@@ -11,6 +11,7 @@ from components.cluster.bringup import BringUp
 from components.cluster.busy import refuse_to_end_jobs
 from components.cluster.leftovers import Leftovers
 from components.cluster.machine_digests import machine_digests
+from components.cluster.older_images import warn_of_older_images
 from components.cluster.tunnel import require_tunnel
 from components.keys import StackKeys
 from components.node.parameters import SharedFiles
@@ -95,7 +96,7 @@ class Cluster(pulumi.ComponentResource):
                 user_data=user_data,
                 admin_key=keys.admin_public,
                 cluster_key=keys.cluster_public,
-                machines=machine_digests(plan, platform.golden_image()),
+                machines=machine_digests(plan),
                 rolled=rolled_hosts(),
             ),
             pulumi.ResourceOptions.merge(
@@ -104,6 +105,7 @@ class Cluster(pulumi.ComponentResource):
             ),
         )
         hosts = made.hosts
+        warn_of_older_images(plan, made)
         self.admin_private_key = pulumi.Output.secret(keys.admin_private)
         self.user_private_key = pulumi.Output.secret(secrets.user.private)
         bringup = BringUp(f"{name}-bringup", plan, made, secrets, child)

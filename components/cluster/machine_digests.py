@@ -10,20 +10,22 @@ from components.node.parameters import birth_env
 from components.plan.plan import ClusterPlan, HostPlan
 
 _DIGITS = 16
+_FORMULA = "2"
+"""Begins each digest. A version of this project whose digests contain other facts has another value, because its
+digests of unchanged machines differ."""
 
 
-def machine_digests(plan: ClusterPlan, golden_image: str = "") -> dict[str, str]:
+def machine_digests(plan: ClusterPlan) -> dict[str, str]:
     """Return the digest of each host by name.
 
-    `golden_image` identifies an image built by the platform. Existing hosts are changed in place, so their digests
-    contain only their roles. The digests do not cover the access keys or the address of the shared storage, because
-    these are known only after the corresponding resources have been created.
+    Existing hosts are changed in place, so their digests contain only their roles. The digests do not cover the image,
+    because a new image replaces only the machines in TRAINYARD_ROLL. They do not cover the access keys or the address
+    of the shared storage, because these are known only after the corresponding resources have been created.
     """
     if plan.uses_existing_hosts:
         return {host.name: _digest(host.role.value) for host in plan.hosts}
     common = [
         plan.platform.model_dump(mode="json", exclude=set(plan.platform.beside_machines)),
-        [plan.image.name, plan.image.reference, golden_image],
         [plan.storage.kind, plan.storage.address, plan.storage.path],
         # Removing Slurm ends its jobs.
         plan.scheduler,
@@ -32,8 +34,15 @@ def machine_digests(plan: ClusterPlan, golden_image: str = "") -> dict[str, str]
 
 
 def changed_hosts(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the hosts that are missing from `after` or have a different digest there, in the order of `before`."""
-    return tuple(name for name, digest in before.items() if after.get(name) != digest)
+    """Return the hosts that are missing from `after` or have a different digest there, in the order of `before`.
+
+    Digests of a version of this project with other facts are not compared.
+    """
+    return tuple(
+        name
+        for name, digest in before.items()
+        if name not in after or (_formula(digest) == _FORMULA and digest != after[name])
+    )
 
 
 def _host_facts(plan: ClusterPlan, host: HostPlan) -> list[object]:
@@ -46,5 +55,9 @@ def _host_facts(plan: ClusterPlan, host: HostPlan) -> list[object]:
     ]
 
 
+def _formula(digest: str) -> str:
+    return digest.partition("-")[0]
+
+
 def _digest(facts: object) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+    return f"{_FORMULA}-" + hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:_DIGITS]

@@ -29,11 +29,12 @@ ROLLED = "rolled"
 
 
 def rolled_hosts() -> frozenset[str]:
-    """Return the hosts of the environment variable ROLL. `pulumi up` replaces those whose user-data has changed.
+    """Return the hosts of the environment variable ROLL. `pulumi up` replaces those whose user-data or image has
+    changed.
 
-    A change to user-data does not affect other existing machines. A machine that is replaced for another reason gets
-    the new user-data, because the engine uses ignored inputs only to compare (tests/components/platforms/test_births.py
-    runs this with pulumi 3.250.0).
+    A change to user-data or image does not affect other existing machines. A machine that is replaced for another
+    reason gets the new user-data and image, because the engine uses ignored inputs only to compare
+    (tests/components/platforms/test_births.py runs this with pulumi 3.250.0).
     """
     return frozenset(filter(None, os.environ.get(ROLL, "").split(",")))
 
@@ -57,6 +58,8 @@ class Host:
     boots: pulumi.Output[int] | None = None
     """Number of times that the platform has started the machine. `up` waits for the node again if the number changes.
     None on clouds, because a stopped machine there returns to service without `up` when it is started."""
+    image: pulumi.Output[str] | None = None
+    """Image from which the machine was created, in the same format as `Platform.image`. None for an existing host."""
     data_disk: pulumi.Output[str] | None = None
     """Unique id of the head's data disk, or None if the host has no data disk."""
     through_head: bool = False
@@ -85,7 +88,7 @@ class PlatformArgs:
     machines: Mapping[str, str] = field(default_factory=dict)
     """Digest of the properties of each machine by host name. Resource hooks can read the digests of the last `up`."""
     rolled: frozenset[str] = frozenset()
-    """Names of the hosts that are replaced if their user-data has changed."""
+    """Names of the hosts that are replaced if their user-data or image has changed."""
 
 
 class Platform(pulumi.ComponentResource):
@@ -95,11 +98,8 @@ class Platform(pulumi.ComponentResource):
     """The hosts in the order of the plan, which begins with the head."""
     shared: pulumi.Input[SharedFiles] = ON_HEAD
     """Location of the shared files."""
-
-    @staticmethod
-    def golden_image() -> str:
-        """Return the id of the image that the platform builds, or "" if it does not build images."""
-        return ""
+    image: str = ""
+    """Image of new machines, or "" if the platform creates no machines."""
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         disk = shared_disk_inputs(args.plan)

@@ -32,8 +32,8 @@ _REPLACED_BY = [
 that Azure rejects."""
 
 _OS_DISK = "storageProfile.osDisk"
-"""Changes to this property are ignored, except for the machines in TRAINYARD_ROLL, because user-data has no effect on
-existing machines. The output of zlib also differs between builds, so the same text can result in different bytes."""
+"""Changes to this property are ignored, because Azure adds the disk's name to it. The replacement trigger contains the
+size of the disk."""
 _SHARED_DISK_FACTS = [
     "storageProfile.dataDisks[0].diskSizeGB",
     "storageProfile.dataDisks[0].managedDisk.storageAccountType",
@@ -41,9 +41,10 @@ _SHARED_DISK_FACTS = [
 """Changes to these properties are ignored. The program does not set them, but a refresh adds them to the state after a
 machine was stopped and started."""
 
-_CUSTOM_DATA = "osProfile.customData"
-"""Changes to this property are ignored, except for the machines in TRAINYARD_ROLL, because user-data has no effect on
-existing machines. The output of zlib also differs between builds, so the same text can result in different bytes."""
+_BIRTH = ("osProfile.customData", "storageProfile.imageReference")
+"""Changes to these properties are ignored, except for the machines in TRAINYARD_ROLL, because they have no effect on
+existing machines. The output of zlib also differs between builds, so the same user-data can result in different
+bytes."""
 
 _LUN = 0
 DATA_DISK = f"/dev/disk/azure/scsi1/lun{_LUN}"
@@ -59,7 +60,7 @@ class MachineArgs:
     subnet: pulumi.Input[str]
     birth: pulumi.Output[Birth]
     is_rolled: bool
-    """Whether changed user-data replaces the machine."""
+    """Whether changed user-data or a changed image replaces the machine."""
     admin_key: pulumi.Input[str]
     placement: tuple[PlacementKind, pulumi.Input[str]] | None = None
     """Kind and resource id of the group's placement."""
@@ -70,9 +71,9 @@ class MachineArgs:
 def machine(args: MachineArgs, resource_group: ResourceGroup, opts: pulumi.ResourceOptions) -> compute.VirtualMachine:
     """Declare the machine and its network interface.
 
-    A change to identity, image or boot disk size replaces the machine, because cloud-init applies user-data only at
-    the first boot. The old machine is deleted first, because the new machine uses the same name, network interface and
-    shared disk.
+    A change to identity or boot disk size replaces the machine. A change to user-data or image alone replaces only the
+    machines in TRAINYARD_ROLL. The old machine is deleted first, because the new machine uses the same name, network
+    interface and shared disk.
     """
     host, spec = args.host, args.plan.platform_spec(AzureSpec)
     reservation = args.plan.groups[host.group].capacity.reservation if host.group else None
@@ -81,7 +82,7 @@ def machine(args: MachineArgs, resource_group: ResourceGroup, opts: pulumi.Resou
         replacement_trigger=[spec.boot_disk_gib, args.birth.apply(lambda birth: birth.identity)],
         ignore_changes=[
             _OS_DISK,
-            *(() if args.is_rolled else (_CUSTOM_DATA,)),
+            *(() if args.is_rolled else _BIRTH),
             *(_SHARED_DISK_FACTS if args.data_disk is not None else ()),
         ],
         delete_before_replace=True,
@@ -111,12 +112,28 @@ def machine(args: MachineArgs, resource_group: ResourceGroup, opts: pulumi.Resou
         network_profile=compute.NetworkProfileArgs(
             network_interfaces=[compute.NetworkInterfaceReferenceArgs(id=card.id, primary=True, delete_option="Detach")]
         ),
-        storage_profile=_disks(args, spec),
+        storage_profile=_disks(args),
         # The console log is the only diagnostic output of a machine that SSH cannot reach.
         diagnostics_profile=compute.DiagnosticsProfileArgs(boot_diagnostics=compute.BootDiagnosticsArgs(enabled=True)),
         **resource_group.common,
         opts=pulumi.ResourceOptions.merge(opts, replaced),
     )
+
+
+def image_of(plan: ClusterPlan) -> str:
+    """Return the image of new machines: publisher:offer:sku:version, or the id of a custom image."""
+    return plan.platform_spec(AzureSpec).image_reference(str(plan.image.reference))
+
+
+def image_below(made: compute.VirtualMachine) -> pulumi.Output[str]:
+    """Return the image of a machine in the same format as `image_of`, or "" if the state does not contain it."""
+    return made.storage_profile.apply(lambda disks: _reference(disks.image_reference) if disks else "")
+
+
+def _reference(image: compute.outputs.ImageReferenceResponse | None) -> str:
+    if image is None:
+        return ""
+    return image.id or ":".join(str(part) for part in (image.publisher, image.offer, image.sku, image.version))
 
 
 def _card(args: MachineArgs, resource_group: ResourceGroup, opts: pulumi.ResourceOptions) -> network.NetworkInterface:
@@ -158,7 +175,8 @@ def _system(args: MachineArgs) -> compute.OSProfileArgs:
     )
 
 
-def _disks(args: MachineArgs, spec: AzureSpec) -> compute.StorageProfileArgs:
+def _disks(args: MachineArgs) -> compute.StorageProfileArgs:
+    spec = args.plan.platform_spec(AzureSpec)
     shared = compute.DataDiskArgs(
         lun=_LUN,
         create_option="Attach",
@@ -167,7 +185,7 @@ def _disks(args: MachineArgs, spec: AzureSpec) -> compute.StorageProfileArgs:
         managed_disk=compute.ManagedDiskParametersArgs(id=args.data_disk),
     )
     return compute.StorageProfileArgs(
-        image_reference=_image(spec.image_reference(str(args.plan.image.reference))),
+        image_reference=_image(image_of(args.plan)),
         os_disk=compute.OSDiskArgs(
             # No name is set, because the disk of a replaced machine can exist for some time after the machine is
             # deleted (hashicorp/terraform-provider-azurerm issue 23038, read 2026-11-22).

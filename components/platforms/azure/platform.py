@@ -11,7 +11,7 @@ from components.node.user_data import ADMIN_USER
 from components.plan.plan import HostPlan, Role
 from components.platforms.azure.aliases import without_former_types
 from components.platforms.azure.host_keys import host_key
-from components.platforms.azure.machine import DATA_DISK, MachineArgs, machine
+from components.platforms.azure.machine import DATA_DISK, MachineArgs, image_below, image_of, machine
 from components.platforms.azure.network import HEAD_IDLE_MINUTES, Network, public_address
 from components.platforms.azure.placement import PlacementKind, placement_of
 from components.platforms.azure.placement_resources import placement_resource
@@ -36,6 +36,7 @@ class AzurePlatform(Platform):
         )
         own = pulumi.ResourceOptions(providers=[provider], transformations=[without_former_types])
         super().__init__(name, args, pulumi.ResourceOptions.merge(opts, own))
+        self.image = image_of(args.plan)
         self._child = pulumi.ResourceOptions(parent=self)
         self._group = self._make_group()
         self._network = Network(args.plan, self._group, self._child)
@@ -111,6 +112,7 @@ class AzurePlatform(Platform):
             user=ADMIN_USER,
             host_key=host_key(made, host.name, self._group),
             machine_id=made.vm_id,
+            image=image_below(made),
             data_disk=self._data_disk.unique_id if self._data_disk is not None and is_head else None,
             through_head=not is_head,
         )

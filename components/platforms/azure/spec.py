@@ -30,7 +30,7 @@ class AzureSpec(CloudSpec):
     """The `platform:` section of an Azure stack."""
 
     beside_machines: ClassVar[frozenset[str]] = frozenset(
-        {"bastion_port", "netapp", "protect_storage", "services_cidr"}
+        {"bastion_port", "custom_image", "image_version", "netapp", "protect_storage", "services_cidr"}
     )
 
     provider: Literal["azure"]

@@ -16,6 +16,9 @@ from components.platforms.gcp.network import HEAD_TAG
 from components.platforms.gcp.spec import GcpSpec
 
 _USER_DATA = 'metadata["user-data"]'
+_BIRTH = (_USER_DATA, "bootDisk.initializeParams.image")
+"""Changes to these properties are ignored, except for the machines in TRAINYARD_ROLL, because they have no effect on
+existing machines."""
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 
 
@@ -30,7 +33,7 @@ class MachineArgs:
     """Self link of each subnet by name."""
     birth: pulumi.Output[Birth]
     is_rolled: bool
-    """Whether changed user-data replaces the machine."""
+    """Whether changed user-data or a changed image replaces the machine."""
     service_account: pulumi.Input[str]
     """Email of the machine's service account."""
     public_ip: pulumi.Input[str] | None = None
@@ -48,7 +51,7 @@ def machine(args: MachineArgs, opts: pulumi.ResourceOptions) -> compute.Instance
     """Declare the machine.
 
     A change to the identity replaces the machine, because cloud-init applies user-data only at the first boot. A change
-    to the user-data alone replaces only the machines in TRAINYARD_ROLL. Other metadata keys are updated in place:
+    to user-data or image alone replaces only the machines in TRAINYARD_ROLL. Other metadata keys are updated in place:
     `gcloud compute ssh` adds ssh-keys, and a refresh reads all keys into the state.
     The old machine is deleted first, because the new machine has the same name and addresses.
     """
@@ -62,7 +65,7 @@ def machine(args: MachineArgs, opts: pulumi.ResourceOptions) -> compute.Instance
             replacement_trigger=args.birth.apply(lambda birth: birth.identity),
             delete_before_replace=True,
             # Machines with bundled local SSDs report them as scratchDisks. This difference must not replace them.
-            ignore_changes=["scratchDisks", *(() if args.is_rolled else (_USER_DATA,))],
+            ignore_changes=["scratchDisks", *(() if args.is_rolled else _BIRTH)],
         ),
     )
     return compute.Instance(
@@ -70,7 +73,7 @@ def machine(args: MachineArgs, opts: pulumi.ResourceOptions) -> compute.Instance
         name=host.name,
         machine_type=host.machine.name,
         zone=spec.zone,
-        boot_disk=_boot_disk(args, spec),
+        boot_disk=_boot_disk(args),
         attached_disks=[compute.InstanceAttachedDiskArgs(source=args.data_disk, device_name=DATA_DISK)]
         if args.data_disk is not None
         else None,
@@ -135,9 +138,28 @@ def scheduling(family: Family, gpus: int, kind: str, *, compact: bool = False) -
     )
 
 
-def _boot_disk(args: MachineArgs, spec: GcpSpec) -> compute.InstanceBootDiskArgs:
+def image_of(plan: ClusterPlan) -> str:
+    """Return the image of new machines: projects/<project>/global/images/<name>."""
+    return plan.platform_spec(GcpSpec).custom_image or str(plan.image.reference)
+
+
+def image_below(made: compute.Instance) -> pulumi.Output[str]:
+    """Return the image of a machine in the same format as `image_of`, or "" if the state does not contain it.
+
+    After a refresh, the state contains the URL of the image, which ends with this format
+    (hashicorp/terraform-provider-google, flattenBootDisk: the disk's sourceImage; read 2026-11-22).
+    """
+    return made.boot_disk.apply(lambda disk: _short(disk.initialize_params.image) if disk.initialize_params else "")
+
+
+def _short(image: str | None) -> str:
+    return image[image.find("projects/") :] if image else ""
+
+
+def _boot_disk(args: MachineArgs) -> compute.InstanceBootDiskArgs:
+    spec = args.plan.platform_spec(GcpSpec)
     params = compute.InstanceBootDiskInitializeParamsArgs(
-        image=spec.custom_image or str(args.plan.image.reference),
+        image=image_of(args.plan),
         type=spec.boot_disk_type or family_of(args.host.machine.name).boot_disks[0],
         size=spec.boot_disk_gib,
     )

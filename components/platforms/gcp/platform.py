@@ -12,7 +12,7 @@ from components.plan.plan import HostPlan, Role
 from components.platforms.base import Host, Platform, PlatformArgs, ssh_address
 from components.platforms.gcp.host_keys import host_key
 from components.platforms.gcp.layout import cards, networks
-from components.platforms.gcp.machine import DATA_DISK, MachineArgs, machine
+from components.platforms.gcp.machine import DATA_DISK, MachineArgs, image_below, image_of, machine
 from components.platforms.gcp.network import Networks
 from components.platforms.gcp.spec import GcpSpec
 from components.platforms.gcp.storage import data_disk, filestore_files
@@ -37,6 +37,7 @@ class GcpPlatform(Platform):
         own = pulumi.ResourceOptions(providers=[provider])
         super().__init__(name, args, pulumi.ResourceOptions.merge(opts, own))
         self._rolled = args.rolled
+        self.image = image_of(args.plan)
         self._child = pulumi.ResourceOptions(parent=self)
         self._layout = networks(args.plan)
         self._networks = Networks(args.plan, self._layout, self._child)
@@ -116,6 +117,7 @@ class GcpPlatform(Platform):
             user=ADMIN_USER,
             host_key=host_key(made, spec.project),
             machine_id=made.instance_id,
+            image=image_below(made),
             data_disk=self._data_disk.disk_id if self._data_disk is not None and is_head else None,
             through_head=not is_head,
         )

@@ -49,7 +49,7 @@ class FilestoreSpec(Model):
 class GcpSpec(CloudSpec):
     """The `platform:` section of a GCP stack."""
 
-    beside_machines: ClassVar[frozenset[str]] = frozenset({"filestore", "iap_port", "protect_storage"})
+    beside_machines: ClassVar[frozenset[str]] = frozenset({"custom_image", "filestore", "iap_port", "protect_storage"})
 
     refused_keys: ClassVar[Mapping[str, tuple[str, str]]] = {"flex_start": _NO_FLEX_START}
 

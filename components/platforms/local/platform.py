@@ -26,16 +26,11 @@ services on the head, so the head has priority on computers with few cores."""
 class LocalPlatform(Platform):
     """A switch, and one machine per host. Each machine's sshd has its own port on 127.0.0.1."""
 
-    @staticmethod
-    def golden_image() -> str:
-        """See Platform."""
-        return image_id()
-
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(name, args, opts)
         self._args, self._spec = args, args.plan.platform_spec(LocalSpec)
         _prepare(self._spec)
-        self._image = image_id()
+        self.image = image_id()
         self._run = run = runs_folder() / pulumi.get_stack()
         self._switch = switch = Switch(f"{name}-switch", run, pulumi.ResourceOptions(parent=self))
         head = args.plan.head.name
@@ -53,7 +48,7 @@ class LocalPlatform(Platform):
         machine = VmArgs(
             host=host.name,
             folder=str(self._run),
-            image=self._image,
+            image=self.image,
             memory_mib=host.machine.memory_mib,
             vcpus=host.machine.vcpus,
             private_ip=f"{host.private_ip}/{plan.network.prefixlen}",
@@ -75,6 +70,7 @@ class LocalPlatform(Platform):
             host_key=vm.host_key,
             machine_id=vm.machine_id,
             boots=vm.boots,
+            image=vm.image,
             data_disk=self._disk.disk_id if is_head else None,
         )
 

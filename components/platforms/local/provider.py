@@ -15,7 +15,7 @@ from typing import Any
 
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, ResourceProvider, UpdateResult
 
-from components.platforms.local.image import GoldenImage, ensure_image, find_image
+from components.platforms.local.image import GoldenImage, ensure_image, find_image, hold_image
 from components.platforms.local.machine import Machine, make_data_disk
 from components.platforms.local.network import start_switch, switch_pid
 from components.platforms.local.probe import choose
@@ -28,7 +28,9 @@ Props = dict[str, Any]
 
 SWITCH_OUTPUTS = ("starts", "pid", "running")
 VM_OUTPUTS = ("address", "host_key", "machine_id", "boots", "pid", "running", "accelerated_by")
-VM_REPLACED_BY = ("host", "folder", "image", "memory_mib", "private_ip", "identity")
+VM_REPLACED_BY = ("host", "folder", "memory_mib", "private_ip", "identity")
+VM_BIRTH = ("image", "user_data")
+"""Inputs that have an effect only when a machine is created. A change affects only machines of TRAINYARD_ROLL."""
 VM_RESTARTED_BY = ("vcpus", "ssh_port", "accelerator", "niceness", "switch_starts", "data_disk")
 DISK_OUTPUTS = ("disk_id",)
 
@@ -110,11 +112,8 @@ class VmProvider(ResourceProvider):
     """Provider of machines. Inputs: the fields of VmArgs. Additional outputs: VM_OUTPUTS."""
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        """Replace a machine if an input in VM_REPLACED_BY changes. Update it for other changes, or if it is off.
-
-        cloud-init reads user-data only at the first boot, so a change affects only machines of TRAINYARD_ROLL.
-        """
-        compared = (*VM_REPLACED_BY, "user_data") if news.get("is_rolled") else VM_REPLACED_BY
+        """Replace a machine if an input in VM_REPLACED_BY changes. Update it for other changes, or if it is off."""
+        compared = (*VM_REPLACED_BY, *VM_BIRTH) if news.get("is_rolled") else VM_REPLACED_BY
         replaces, restarts = _changed(compared, olds, news), _changed(VM_RESTARTED_BY, olds, news)
         changes = bool(replaces or restarts) or not olds.get("running")
         return DiffResult(changes=changes, replaces=replaces, delete_before_replace=True)
@@ -124,6 +123,7 @@ class VmProvider(ResourceProvider):
         with _plain_errors():
             machine, image = _machine(props), ensure_image()
             machine_id = uuid.uuid4().hex
+            hold_image(image, machine.disk)
             machine.make_disk(image, machine_id, _cards(props), IPv4Interface(props["private_ip"]), props["user_data"])
             try:
                 outs = _started(machine, image, props, machine_id, boots=1)
@@ -143,17 +143,16 @@ class VmProvider(ResourceProvider):
         return ReadResult(id_=id_, outs={**props, "running": machine.pid is not None})
 
     def update(self, _id: str, olds: Props, news: Props) -> UpdateResult:
-        """Restart the machine with the same disk."""
+        """Restart the machine with the same disk, which keeps its image and user-data."""
         with _plain_errors():
-            machine, image = _machine(news), find_image(news["image"])
+            machine, image = _machine(news), find_image(olds["image"])
             if image is None:
                 raise PlatformError(
-                    f"{machine.name}: its golden image {news['image']} is no longer in the cache. "
+                    f"{machine.name}: its golden image {olds['image']} is no longer in the cache. "
                     "Fix: run `pulumi refresh` and then `pulumi up`, which creates the machine again"
                 )
             machine.shut_down()
-            # The seed disk still has the old user-data.
-            props = {**news, "user_data": olds["user_data"]}
+            props = {**news, **{key: olds[key] for key in VM_BIRTH}}
             return UpdateResult(outs=_started(machine, image, props, olds["machine_id"], int(olds["boots"]) + 1))
 
     def delete(self, _id: str, props: Props) -> None:
@@ -182,7 +181,7 @@ def _started(machine: Machine, image: GoldenImage, props: Props, machine_id: str
     since = machine.console_size()
     machine.start(image, hardware, _cards(props))
     return {
-        **{key: props[key] for key in (*VM_REPLACED_BY, *VM_RESTARTED_BY, "user_data")},
+        **{key: props[key] for key in (*VM_REPLACED_BY, *VM_RESTARTED_BY, *VM_BIRTH)},
         "address": "127.0.0.1",
         "host_key": machine.wait_host_key(since),
         "machine_id": machine_id,

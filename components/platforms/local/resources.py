@@ -61,7 +61,7 @@ class VmArgs:
     identity: pulumi.Input[str]
     """Digest of the facts of user-data that a machine cannot change."""
     is_rolled: bool
-    """Whether changed user-data replaces the machine."""
+    """Whether changed user-data or a changed image replaces the machine."""
     switch_starts: pulumi.Input[int]
     data_disk: pulumi.Input[str]
     """Path of the data disk, or "" if the machine has none."""
@@ -71,7 +71,8 @@ class Vm(Resource, module="local", name="Vm"):
     """A QEMU machine, which continues to run after the Pulumi program has ended.
 
     A change to an input in VM_RESTARTED_BY restarts the machine with the same disk. `up` also restarts a machine that
-    is off. A change to an input in VM_REPLACED_BY replaces the machine.
+    is off. A change to an input in VM_REPLACED_BY replaces the machine. A change to an input in VM_BIRTH replaces the
+    machine only if `is_rolled` is set.
     """
 
     address: pulumi.Output[str]
@@ -81,6 +82,8 @@ class Vm(Resource, module="local", name="Vm"):
     machine_id: pulumi.Output[str]
     """Id that changes with each new root disk."""
     boots: pulumi.Output[int]
+    image: pulumi.Output[str]
+    """Id of the golden image below the machine's disk."""
 
     def __init__(self, name: str, args: VmArgs, opts: pulumi.ResourceOptions) -> None:
         super().__init__(VmProvider(), name, {**vars(args), **dict.fromkeys(VM_OUTPUTS)}, _delete_first(opts))

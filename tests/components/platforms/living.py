@@ -17,6 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, {root!r})
 
+from components.cluster.older_images import warn_of_older_images
 from components.node.user_data import Birth
 from components.platforms.base import PlatformArgs, rolled_hosts
 from components.stackfile.read import read_stack
@@ -36,6 +37,7 @@ stack = read_stack(Path("stack.yaml"))
 key = pulumi.Output.from_input("ssh-ed25519 AAAAadmin admin@cluster")
 args = PlatformArgs(plan=stack.plan, user_data=user_data, admin_key=key, cluster_key=key, rolled=rolled_hosts())
 platform = {kind}("c", args)
+warn_of_older_images(stack.plan, platform)
 pulumi.export("keys", pulumi.Output.all(*(host.host_key for host in platform.hosts)))
 """
 

@@ -25,17 +25,27 @@ def _gcp(inputs: Any) -> str:
     return str(inputs["metadata"]["user-data"])
 
 
+def _azure_image(inputs: Any) -> str:
+    return str(inputs["storageProfile"]["imageReference"]["version"])
+
+
+def _gcp_image(inputs: Any) -> str:
+    return str(inputs["bootDisk"]["initializeParams"]["image"]).rpartition("/")[2]
+
+
 @dataclass(frozen=True)
 class Cloud:
-    """A simulated cloud. `other`: edits of the stack file that replace the workers."""
+    """A simulated cloud. `other`: edits of the stack file that replace the workers. `image`: an edit of their image."""
 
     stack: str
     module: str
     kind: str
     read: Callable[[Any], str]
+    read_image: Callable[[Any], str]
     workers: tuple[str, str]
     edits: dict[str, Any]
     other: dict[str, Any]
+    image: dict[str, Any]
 
 
 CLOUDS = {
@@ -44,18 +54,22 @@ CLOUDS = {
         module="components.platforms.azure.platform",
         kind="AzurePlatform",
         read=_azure,
+        read_image=_azure_image,
         workers=("opt-gpu-0", "opt-gpu-1"),
         edits={"limits": {}, "platform__protect_storage": False},
         other={"platform__boot_disk_gib": 512},
+        image={"platform__image_version": "24.04.2026080101"},
     ),
     "gcp": Cloud(
         stack="gcp-a3-mega",
         module="components.platforms.gcp.platform",
         kind="GcpPlatform",
         read=_gcp,
+        read_image=_gcp_image,
         workers=("mega-gpu-0", "mega-gpu-1"),
         edits={"limits": {}, "platform__protect_storage": False},
-        other={"platform__custom_image": "projects/p/global/images/own"},
+        other={"platform__boot_disk_type": "pd-balanced"},
+        image={"platform__custom_image": "projects/p/global/images/own"},
     ),
 }
 
@@ -78,6 +92,10 @@ class Births:
     def words(self) -> list[str]:
         """Return the first word of each worker's user-data."""
         return [self.cloud.read(self.stack.record(name).inputs).split()[0] for name in self.cloud.workers]
+
+    def images(self) -> list[str]:
+        """Return the last part of the name of each worker's image."""
+        return [self.cloud.read_image(self.stack.record(name).inputs) for name in self.cloud.workers]
 
 
 @pytest.fixture(params=sorted(CLOUDS))
@@ -114,3 +132,36 @@ def test_changed_user_data_reaches_only_new_machines(births: Births) -> None:
 def test_a_targeted_replacement_gets_the_new_user_data(births: Births) -> None:
     births.up("second", "--replace", births.stack.record(births.cloud.workers[0]).urn)
     assert births.words() == ["second", "first"]
+
+
+def test_a_changed_image_reaches_only_new_machines(births: Births) -> None:
+    cloud, stack = births.cloud, births.stack
+    old = births.images()[0]
+    first, second = cloud.workers
+    assert "older image" not in births.up("first")
+
+    # An `up` and a preview report the machines that keep their image, and change nothing.
+    again = births.up("first", **cloud.image)
+    assert "to replace" not in again
+    assert births.images() == [old, old]
+    assert "keep their older image" in again
+    assert "run `yard roll --head` and `yard roll gpu`" in stack.preview().text
+
+    # A refresh reads the image from the cloud.
+    births.up("first", "--refresh", **cloud.image)
+    assert births.images() == [old, old]
+
+    # A rolled machine gets the new image, and the others stay.
+    stack.environment[ROLL] = second
+    assert "older image" not in births.up("first", **cloud.image)
+    new = births.images()[1]
+    assert births.images() == [old, new] != [old, old]
+    del stack.environment[ROLL]
+    left = births.up("first", **cloud.image)
+    assert births.images() == [old, new]
+    assert f"{first}: " in left
+    assert f"{second}: " not in left
+
+    # A machine that is replaced for another reason gets the new image too.
+    births.up("first", **cloud.image, **cloud.other)
+    assert births.images() == [new, new]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +19,9 @@ from components.platforms.local.image.steps import build, remove_tree
 from components.platforms.local.paths import cache_folder
 
 _KEPT = 2
-"""Number of images in the cache: the new image, and the previous image for existing machines."""
+"""Number of images in the cache: the new image and the previous image. Images of existing machines are also kept."""
+_USERS = "disks"
+"""Folder of an image. Each file in it contains the path of a disk that is based on the image."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,19 @@ def find_image(wanted: str) -> GoldenImage | None:
     """Return a cached image by id, or None."""
     folder = _images() / wanted
     return GoldenImage(folder) if (folder / "manifest.json").exists() else None
+
+
+def hold_image(image: GoldenImage, disk: Path) -> None:
+    """Record that a machine's disk is based on this image, and on no other image.
+
+    The image stays in the cache until the disk is deleted.
+    """
+    name = hashlib.sha256(str(disk).encode()).hexdigest()[:16]
+    for old in _images().glob(f"*/{_USERS}/{name}"):
+        old.unlink(missing_ok=True)
+    users = image.folder / _USERS
+    users.mkdir(exist_ok=True)
+    (users / name).write_text(str(disk))
 
 
 def ensure_image() -> GoldenImage:
@@ -75,7 +91,12 @@ def _build(images: Path, wanted: str, progress: BuildProgress) -> GoldenImage:
 def _prune(images: Path) -> None:
     complete = sorted(images.glob("*/manifest.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     for manifest in complete[_KEPT:]:
-        shutil.rmtree(manifest.parent)
+        if not _is_held(manifest.parent):
+            shutil.rmtree(manifest.parent)
+
+
+def _is_held(folder: Path) -> bool:
+    return any(Path(user.read_text()).exists() for user in folder.glob(f"{_USERS}/*"))
 
 
 @contextmanager

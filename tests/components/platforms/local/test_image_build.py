@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -116,6 +117,28 @@ def test_a_build_keeps_only_the_previous_image(images: Path, monkeypatch: pytest
         stamp = time.time() - age
         os.utime(images / name / "manifest.json", (stamp, stamp))
     monkeypatch.setattr(cache, "build", complete)
+    cache.ensure_image()
+    assert sorted(path.name for path in images.iterdir()) == sorted([recipe.image_id(), "lock", "previous"])
+
+
+def test_a_build_keeps_the_images_of_existing_disks(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = images.parent / "disk.qcow2"
+    disk.touch()
+    for age, name in ((4000, "moved"), (3000, "held"), (2000, "old"), (1000, "previous")):
+        (images / name).mkdir(parents=True)
+        complete(images / name)
+        stamp = time.time() - age
+        os.utime(images / name / "manifest.json", (stamp, stamp))
+    # The disk was first based on the image `moved`. A new machine at the same path is based on `held`.
+    cache.hold_image(cache.GoldenImage(images / "moved"), disk)
+    cache.hold_image(cache.GoldenImage(images / "held"), disk)
+    monkeypatch.setattr(cache, "build", complete)
+    cache.ensure_image()
+    kept = sorted([recipe.image_id(), "held", "lock", "previous"])
+    assert sorted(path.name for path in images.iterdir()) == kept
+
+    disk.unlink()
+    shutil.rmtree(images / recipe.image_id())
     cache.ensure_image()
     assert sorted(path.name for path in images.iterdir()) == sorted([recipe.image_id(), "lock", "previous"])
 

@@ -15,6 +15,7 @@ from components.platforms.local.machine import Machine, make_data_disk
 from components.platforms.local.paths import socket_folder
 from components.platforms.local.process import started_under, wait_gone
 from components.platforms.local.provider import (
+    VM_BIRTH,
     VM_REPLACED_BY,
     VM_RESTARTED_BY,
     DiskProvider,
@@ -122,22 +123,23 @@ def test_changes_of_restarted_inputs_restart_a_machine(created: Props, inputs: P
 
 
 def test_every_input_is_either_replaced_or_restarted(inputs: Props) -> None:
-    assert sorted(inputs) == sorted((*VM_REPLACED_BY, *VM_RESTARTED_BY, "user_data", "is_rolled"))
+    assert sorted(inputs) == sorted((*VM_REPLACED_BY, *VM_RESTARTED_BY, *VM_BIRTH, "is_rolled"))
 
 
-def test_changed_user_data_replaces_only_rolled_machines(created: Props, inputs: Props) -> None:
-    news = {**inputs, "user_data": "other"}
+@pytest.mark.parametrize("key", VM_BIRTH)
+def test_a_changed_birth_replaces_only_rolled_machines(created: Props, inputs: Props, key: str) -> None:
+    news = {**inputs, key: "other"}
     assert VmProvider().diff("id", created, news).changes is False
-    assert VmProvider().diff("id", created, {**news, "is_rolled": True}).replaces == ["user_data"]
+    assert VmProvider().diff("id", created, {**news, "is_rolled": True}).replaces == [key]
     # The next `up`, without the variable.
     assert VmProvider().diff("id", {**created, "is_rolled": True}, inputs).changes is False
 
 
-def test_restart_keeps_the_user_data_of_the_seed_disk(created: Props, inputs: Props) -> None:
-    news = {**inputs, "user_data": "other", "niceness": 3}
+def test_a_restart_keeps_user_data_and_image(created: Props, inputs: Props) -> None:
+    news = {**inputs, "user_data": "other", "image": "other", "niceness": 3}
     outs = VmProvider().update("id", created, news).outs
     assert outs is not None
-    assert outs["user_data"] == inputs["user_data"]
+    assert (outs["user_data"], outs["image"]) == (inputs["user_data"], inputs["image"])
 
 
 def test_create_replaces_an_earlier_machine_with_its_name(created: Props, inputs: Props) -> None:

@@ -1,0 +1,58 @@
+"""A warning about machines that were created from an older image than the one in the stack file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pulumi
+
+from components.cluster.running_jobs import listed
+from components.plan.plan import ClusterPlan
+from components.platforms.base import Platform, rolled_hosts
+from yard.contract.machines import ROLL
+
+
+def warn_of_older_images(plan: ClusterPlan, platform: Platform) -> None:
+    """Log a warning if a machine has another image than new machines, also in a preview.
+
+    During a roll, nothing is logged, because each batch would repeat the warning for the remaining nodes.
+    """
+    if rolled_hosts():
+        return
+    known = {host.plan.name: host.image for host in platform.hosts if host.image is not None}
+
+    def compare(images: Sequence[str]) -> None:
+        running = dict(zip(known, images, strict=True))
+        if message := older_images_message(plan, running, platform.image, pulumi.get_stack()):
+            pulumi.log.warn(message)
+
+    pulumi.Output.all(*known.values()).apply(compare)
+
+
+def older_images_message(plan: ClusterPlan, running: Mapping[str, str], image: str, stack: str) -> str:
+    """Return the warning, or "" if all machines in `running` have the image of new machines.
+
+    `running` contains the image of each machine by host name, or "" if the platform does not report it.
+    """
+    older = [host for host in plan.hosts if running.get(host.name) not in {None, "", image}]
+    if not older:
+        return ""
+    lines = [
+        f"these machines keep their older image, because `pulumi up` does not replace a machine for a new image: "
+        f"{listed([host.name for host in older])}",
+        f"  image of new machines: {image}",
+    ]
+    for old in dict.fromkeys(running[host.name] for host in older):
+        lines.append(f"  {listed([host.name for host in older if running[host.name] == old])}: {old}")
+    if plan.scheduler != "slurm":
+        names = ",".join(host.name for host in older)
+        return "\n".join(
+            [
+                *lines,
+                "To replace them, wait until no jobs are running (`yard ps`), then run "
+                f"`{ROLL}={names} pulumi up -s {stack}`",
+            ]
+        )
+    groups = dict.fromkeys(host.group for host in older)
+    commands = ["`yard roll --head`" if group is None else f"`yard roll {group}`" for group in groups]
+    return "\n".join([*lines, f"To replace them, run {' and '.join(commands)}"])
