@@ -15,8 +15,14 @@ from yard.contract.errors import CatalogError
 
 BIRTH = f"{BUNDLES}/birth"
 """Folder with the files from user-data."""
-START = "systemctl start --no-block trainyard-bootstrap.service"
-"""Command that starts the bring-up of a node that has just booted."""
+_UNITS, _BOOTSTRAP = "/etc/systemd/system", "trainyard-bootstrap.service"
+START = f"sync -f {_UNITS}\nsystemctl start --no-block {_BOOTSTRAP}"
+"""Commands that start the bring-up of a node that has just booted.
+
+cloud-init does not run the script again after a crash, because it marks the module scripts-user as done before it runs
+the scripts (canonical/cloud-init 25.1.4, cloudinit/helpers.py, FileSemaphores.lock; read 2026-11-22). Therefore, the
+script's files and the link that starts the service at the next boot are on the disk before the bring-up starts.
+"""
 
 _FILE_PREFIX = "=== /"
 """Prefix of the line before each file's content. The rest of the line is the path."""
@@ -45,6 +51,7 @@ awk '/^=== \\// {{ if (file) close(file); file = $2; printf "" > file; next }} {
 chmod 0755 {" ".join(programs)}
 [[ -L {LIBRARY} ]] || {{ rm -rf {LIBRARY}; ln -s {BIRTH} {LIBRARY}; }}
 {LIBRARY}/place
+ln -sf {_UNITS}/{_BOOTSTRAP} {_UNITS}/multi-user.target.wants/
 {begin}
 """
 

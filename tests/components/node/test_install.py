@@ -33,7 +33,7 @@ def run(files: Iterable[NodeFile], root: Path) -> str:
     shim = root / "bin" / "systemctl"
     shim.write_text(f'#!/bin/sh\necho "$@" >>{root}/systemctl-args\n')
     shim.chmod(0o755)
-    for folder in ("usr/local/lib", "usr/local/sbin", "etc/systemd/system"):
+    for folder in ("usr/local/lib", "usr/local/sbin", "etc/systemd/system/multi-user.target.wants"):
         (root / folder).mkdir(parents=True)
     script = render_install(files)
     moved = re.sub(r"(?<![\w.}\"/])/(etc|usr/local|var/lib)/", rf"{root}/\1/", script)
@@ -78,6 +78,14 @@ def test_programs_and_units_are_placed(installed: Path, local_plan: ClusterPlan)
     # The storage is not known before the bundle.
     text = (installed / "etc/trainyard/node.env").read_text()
     assert text == birth_env(local_plan, local_plan.head) + kind_env(local_plan, local_plan.head)
+
+
+def test_the_bring_up_starts_again_after_a_crash(installed: Path, local_plan: ClusterPlan) -> None:
+    units = installed / "etc/systemd/system"
+    link = units / "multi-user.target.wants/trainyard-bootstrap.service"
+    assert link.readlink() == units / link.name
+    # The files are on the disk before the bring-up starts.
+    assert "\nsync -f /etc/systemd/system\nsystemctl start " in install_script(local_plan, local_plan.head)
 
 
 def test_shipped_files_have_no_comments() -> None:
