@@ -25,6 +25,9 @@ export NCCL_TUNER_CONFIG_PATH=${NCCL_LIB_DIR:?}/tuner.textproto LD_LIBRARY_PATH=
 OTHER='a b' NCCL_ODD="it's; b"
 """
 READY = "0 I1122 Buffer manager initialization complete"
+CUDA_KEY, REGISTRY_KEY = "EB693B3035CD5710E231E123A4B469963BF863CC", "35BAA0B33E9EB396F59CA838C0BA5CE6DC6315A3"
+KEYS = f"0 pub:-:\nfpr:::::::::{CUDA_KEY}:\nfpr:::::::::{REGISTRY_KEY}:\n"
+"""The output of gpg for both keys, so that one answer fits each file."""
 SOURCE = 'MODULE_LICENSE("GPL");\nMODULE_IMPORT_NS(DMA_BUF);\n'
 
 
@@ -48,6 +51,7 @@ def node(tmp_path: Path, answers: dict[str, str] | None = None) -> Sandbox:
     (tmp_path / "usr" / "src").mkdir(parents=True)
     usual = {
         "curl -fsS --max-time": '0 {"access_token": "t"}',
+        "gpg": KEYS,
         "uname": f"0 {KERNEL}\n",
         "dkms status": f"0 dmabuf-import-helper/1.1, {KERNEL}, x86_64: installed\n",
         "docker inspect": "1 ",
@@ -60,7 +64,6 @@ def started(ran: Ran, name: str) -> str:
     return next(line for line in ran.commands if line.startswith("docker run") and f"--name={name} " in line)
 
 
-CUDA_KEY = "0 pub:-:\nfpr:::::::::EB693B3035CD5710E231E123A4B469963BF863CC:\n"
 RUNNING = {"docker inspect": f"0 true {TCPXO}/tcpgpudmarxd-dev:v1.0.23\n"}
 
 
@@ -189,7 +192,7 @@ def test_only_missing_images_are_pulled(tmp_path: Path) -> None:
 
 def fresh_without_images(tmp_path: Path) -> Sandbox:
     usual = {"uname": f"0 {KERNEL}\n", "dkms status": "0 x: installed\n", "docker logs": READY}
-    token = {"curl -fsS --max-time": '0 {"access_token": "t"}', "docker image": "1 "}
+    token = {"curl -fsS --max-time": '0 {"access_token": "t"}', "docker image": "1 ", "gpg": KEYS}
     return Docker(tmp_path, RECORDED, usual | token)
 
 
@@ -221,7 +224,7 @@ def test_plugin_settings_are_added_to_fabric_env(tmp_path: Path) -> None:
     ],
 )
 def test_plugin_without_settings_fails_the_stage(tmp_path: Path, fabric: str, file: str) -> None:
-    made = node(tmp_path, RUNNING | {"gpg": CUDA_KEY})
+    made = node(tmp_path, RUNNING)
     (tmp_path / file).unlink()
     ran = made.run("45-transport", FABRIC=fabric)
     assert ran.code == 1
@@ -230,7 +233,7 @@ def test_plugin_without_settings_fails_the_stage(tmp_path: Path, fabric: str, fi
 
 def test_gib_stage_installs_packages_and_settings(tmp_path: Path) -> None:
     """GoogleCloudPlatform/cluster-toolkit at 104708037, a3ultra-slurm-blueprint.yaml."""
-    ran = node(tmp_path, {"gpg": CUDA_KEY}).run("45-transport", FABRIC="gpudirect-gib")
+    ran = node(tmp_path).run("45-transport", FABRIC="gpudirect-gib")
     assert ran.code == 0, (ran.errors, ran.output)
     assert (tmp_path / "etc/trainyard/fabric.env").read_text().splitlines() == [
         "NCCL_SOCKET_IFNAME==eth0",
@@ -244,11 +247,12 @@ def test_gib_stage_installs_packages_and_settings(tmp_path: Path) -> None:
     assert all("signed-by=" in path.read_text() for path in lists)
 
 
-def test_key_that_is_not_nvidias_fails_the_stage(tmp_path: Path) -> None:
-    ran = node(tmp_path, {"gpg": f"0 pub:-:\nfpr:::::::::{'0' * 40}:\n"}).run("45-transport", FABRIC="gpudirect-gib")
+@pytest.mark.parametrize(("fabric", "key"), [("gpudirect-gib", CUDA_KEY), ("gpudirect-tcpxo", REGISTRY_KEY)])
+def test_key_of_another_publisher_fails_the_stage(tmp_path: Path, fabric: str, key: str) -> None:
+    ran = node(tmp_path, {"gpg": f"0 pub:-:\nfpr:::::::::{'0' * 40}:\n"}).run("45-transport", FABRIC=fabric)
     assert ran.code == 1
-    assert "does not have the fingerprint EB693B3035CD5710E231E123A4B469963BF863CC" in ran.output[-1]
-    assert not [line for line in ran.commands if line.startswith("apt-get")]
+    assert f"does not have the fingerprint {key}" in ran.output[-1]
+    assert not [line for line in ran.commands if line.startswith("apt-get") and "nccl" in line]
 
 
 @pytest.mark.parametrize("fabric", ["gpudirect-gib", "gpudirect-tcpxo"])
