@@ -44,15 +44,14 @@ def older_images_message(plan: ClusterPlan, running: Mapping[str, str], image: s
     ]
     for old in dict.fromkeys(running[host.name] for host in older):
         lines.append(f"  {listed([host.name for host in older if running[host.name] == old])}: {old}")
-    if plan.scheduler != "slurm":
-        names = ",".join(host.name for host in older)
-        return "\n".join(
-            [
-                *lines,
-                "To replace them, wait until no jobs are running (`yard ps`), then run "
-                f"`{ROLL}={names} pulumi up -s {stack}`",
-            ]
+    rolled = plan.scheduler == "slurm"
+    groups = dict.fromkeys(host.group for host in older if host.group is not None and rolled)
+    others = [host.name for host in older if host.group is None or not rolled]
+    if groups:
+        lines.append(f"To replace them, run {' and '.join(f'`yard roll {group}`' for group in groups)}")
+    if others:
+        lines.append(
+            f"To replace {listed(others)}, wait until no jobs are running (`yard ps`), then run "
+            f"`{ROLL}={','.join(others)} pulumi up -s {stack}`"
         )
-    groups = dict.fromkeys(host.group for host in older)
-    commands = ["`yard roll --head`" if group is None else f"`yard roll {group}`" for group in groups]
-    return "\n".join([*lines, f"To replace them, run {' and '.join(commands)}"])
+    return "\n".join(lines)

@@ -32,7 +32,9 @@ def test_older_machines_are_listed_with_their_commands(tmp_path: Path) -> None:
         "  image of new machines: new",
         "  yard-head: older",
         "  yard-gpu-0: old",
-        "To replace them, run `yard roll --head` and `yard roll gpu`",
+        "To replace them, run `yard roll gpu`",
+        "To replace yard-head, wait until no jobs are running (`yard ps`), then run "
+        "`TRAINYARD_ROLL=yard-head pulumi up -s local`",
     ]
 
 

@@ -145,7 +145,7 @@ def test_a_changed_image_reaches_only_new_machines(births: Births) -> None:
     assert "to replace" not in again
     assert births.images() == [old, old]
     assert "keep their older image" in again
-    assert "run `yard roll --head` and `yard roll gpu`" in stack.preview().text
+    assert "run `yard roll gpu`" in stack.preview().text
 
     # A refresh reads the image from the cloud.
     births.up("first", "--refresh", **cloud.image)
