@@ -37,7 +37,7 @@ def test_a_group_is_replaced_under_a_checkpointing_job(cluster: Project) -> None
     before = machine_ids(cluster)
 
     with (cluster.folder / "cloud-init/files/usr/local/lib/trainyard/bootstrap").open("a") as bootstrap:
-        bootstrap.write("# another version\n")
+        bootstrap.write(": another version\n")
     cluster.stack("up")
     assert machine_ids(cluster) == before, "an upgrade replaced a machine"
 
@@ -54,7 +54,7 @@ def test_a_group_is_replaced_under_a_checkpointing_job(cluster: Project) -> None
     done = cluster.yard("roll", "gpu", "--checkpoint", timeout=900)
     assert "all 2 nodes in group gpu are replaced and in service" in done.out
     assert not set(before) & set(machine_ids(cluster))
-    assert cluster.on(WORKERS[0], "tail -1 /usr/local/lib/trainyard/bootstrap").strip() == "# another version"
+    assert cluster.on(WORKERS[0], "tail -1 /usr/local/lib/trainyard/bootstrap").strip() == ": another version"
     cluster.yard("wait", job, timeout=900)
     (found,) = [entry for entry in cluster.yard_json("ps") if str(entry["id"]) == job]
     assert found["state"] == "COMPLETED"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from yard.contract import checkout
 from yard.errors import RemoteError, StackError
-from yard.roll.machines import machine_urns, replace_machines
+from yard.roll.machines import machines, replace_machines, wait_for_pulumi
 from yard.roll.nodes import (
     REASON,
     States,
@@ -83,7 +83,7 @@ def run_roll(remote: Remote, request: RollRequest) -> int:
     try:
         if roll.replacing:
             say(f"finishing the interrupted replacement of {', '.join(roll.replacing)}")
-            if code := _replace(remote, file, roll, force=False):
+            if code := _replace(remote, file, roll):
                 return code
         while pending := roll.pending(remote.stack.cluster):
             say(f"{total - len(pending)} of {total} nodes are replaced")
@@ -91,11 +91,11 @@ def run_roll(remote: Remote, request: RollRequest) -> int:
             if not batch:
                 raise StackError(_too_many(remote, roll, request))
             _drain(remote, batch, request)
-            roll = replace(roll, replacing=batch)
+            roll = replace(roll, replacing=_creation_times(remote, batch))
             write_roll(file, roll)
-            if code := _replace(remote, file, roll, force=True):
+            if code := _replace(remote, file, roll):
                 return code
-            roll = replace(roll, replacing=())
+            roll = replace(roll, replacing={})
     except KeyboardInterrupt:
         warn(
             f"interrupted. To continue, run `yard roll {request.group}`. To return the drained nodes to service, run "
@@ -160,21 +160,33 @@ def _drain(remote: Remote, batch: Collection[str], request: RollRequest) -> None
         time.sleep(_POLL_SECONDS)
 
 
-def _replace(remote: Remote, file: Path, roll: Roll, *, force: bool) -> int:
+def _creation_times(remote: Remote, batch: Collection[str]) -> dict[str, str]:
+    wait_for_pulumi(remote.stack.name)
+    found = machines(remote.stack.name, batch)
+    if missing := sorted(set(batch) - found.keys()):
+        raise StackError(
+            f"stack {remote.stack.name} has no machine for {', '.join(missing)}. Fix: run `pulumi refresh` and "
+            "`pulumi up`"
+        )
+    return {name: found[name].created for name in batch}
+
+
+def _replace(remote: Remote, file: Path, roll: Roll) -> int:
     """Run `pulumi up` for the batch and wait until its nodes are in service. Return pulumi's exit code.
 
-    Without `force`, machines that an interrupted `pulumi up` has already replaced are not replaced again.
+    Machines that an interrupted `pulumi up` has already replaced or deleted are not replaced again.
     """
-    batch = roll.replacing
+    batch = tuple(roll.replacing)
     stack = remote.stack.name
-    urns = machine_urns(stack, batch).values() if force else ()
-    if code := replace_machines(stack, batch, urns):
+    wait_for_pulumi(stack)
+    old = [machine.urn for name, machine in machines(stack, batch).items() if machine.created == roll.replacing[name]]
+    if code := replace_machines(stack, batch, old):
         warn(
-            f"`pulumi up` ended with exit code {code} while it replaced {', '.join(batch)}; its message is above. "
-            f"To continue after the fix, run `yard roll {roll.group}`"
+            f"`pulumi up` ended with exit code {code} before it had replaced {', '.join(batch)}; its message is above. "
+            f"To continue, run `yard roll {roll.group}`. Before that, fix the cause of an error"
         )
         return code
-    write_roll(file, replace(roll, replacing=()))
+    write_roll(file, replace(roll, replacing={}))
     remote.stack = load_stack(stack, refresh=True)
     _wait_for_service(remote, batch)
     return 0

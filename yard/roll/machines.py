@@ -3,27 +3,62 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from yard.contract.machines import MACHINE_TYPES, ROLL
 from yard.errors import StackError
+from yard.show import say
 from yard.stack import pulumi
+from yard.stack.locks import StackInUse
+from yard.stack.workspace import SHOW, Workspace
+
+_POLL_SECONDS = 5.0
 
 
-def machine_urns(stack: str, names: Collection[str]) -> dict[str, str]:
-    """Return the URN of each host's machine by host name. Raises StackError if a host has no machine."""
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A machine in the stack's state. `created` is the time of its creation, which changes when it is replaced."""
+
+    urn: str
+    created: str
+
+
+def machines(stack: str, names: Collection[str]) -> dict[str, Machine]:
+    """Return each host's machine by host name, without hosts that have no machine.
+
+    Raises StackError if pulumi fails.
+    """
     done = pulumi.run(["stack", "export", "--stack", stack], pulumi.environment(required=True))
     if done.returncode:
         raise StackError(f"`pulumi stack export` of {stack} failed: {done.stderr.strip()}")
     resources = json.loads(done.stdout)["deployment"].get("resources", ())
     # A machine whose deletion has failed remains in the state with the same URN.
-    machines = [entry["urn"] for entry in resources if entry["type"] in MACHINE_TYPES and not entry.get("delete")]
-    urns = {name: urn for name in names for urn in machines if f"-{urn.rpartition('::')[2]}".endswith(f"-{name}")}
-    if missing := sorted(set(names) - urns.keys()):
-        raise StackError(
-            f"stack {stack} has no machine for {', '.join(missing)}. Fix: run `pulumi refresh` and `pulumi up`"
-        )
-    return {name: urns[name] for name in names}
+    found = [entry for entry in resources if entry["type"] in MACHINE_TYPES and not entry.get("delete")]
+    return {
+        name: Machine(urn=entry["urn"], created=str(entry.get("created", "")))
+        for name in names
+        for entry in found
+        if f"-{entry['urn'].rpartition('::')[2]}".endswith(f"-{name}")
+    }
+
+
+def wait_for_pulumi(stack: str) -> None:
+    """Wait until no pulumi process uses the stack, and remove the lock of a process that has ended.
+
+    The `pulumi up` of a killed roll continues to run.
+    """
+    shown = ""
+    while _has_stack_file(stack):
+        try:
+            Workspace(stack).clear_lock()
+            return
+        except StackInUse as error:
+            if not shown:
+                say(f"waiting: {error}")
+            shown = str(error)
+        time.sleep(_POLL_SECONDS)
 
 
 def replace_machines(stack: str, names: Collection[str], urns: Collection[str]) -> int:
@@ -31,6 +66,15 @@ def replace_machines(stack: str, names: Collection[str], urns: Collection[str]) 
 
     Only the machines in `names` get the user-data and image from this checkout.
     """
-    replace = [word for urn in urns for word in ("--replace", urn)]
-    variables = pulumi.environment(required=True) | {ROLL: ",".join(names)}
-    return pulumi.run_pulumi(["up", "--stack", stack, "--yes", "--skip-preview", *replace], variables)
+    arguments = [*SHOW, "--yes", "--skip-preview", *(word for urn in urns for word in ("--replace", urn))]
+    rolled = {ROLL: ",".join(names)}
+    if not _has_stack_file(stack):
+        return pulumi.run_pulumi(["up", "-s", stack, *arguments], pulumi.environment(required=True) | rolled)
+    workspace = Workspace(stack)
+    workspace.environment.update(rolled)
+    return workspace.operate("up", arguments)
+
+
+def _has_stack_file(stack: str) -> bool:
+    """Return whether the name is that of a stack file. A qualified name, ORG/PROJECT/STACK, is not."""
+    return "/" not in stack

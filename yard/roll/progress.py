@@ -16,13 +16,13 @@ class Roll:
     """A roll of one group. `keys` contains the SSH host key of each node before the roll.
 
     A node counts as replaced when the stack's outputs contain a different host key for it, because each new machine
-    creates its own key. The outputs change only after the gate has passed. `replacing` lists the nodes of an unfinished
-    `pulumi up`.
+    creates its own key. The outputs change only after the gate has passed. `replacing` contains the nodes of an
+    unfinished `pulumi up`, and the time at which the machine of each node was created.
     """
 
     group: str
     keys: Mapping[str, str]
-    replacing: tuple[str, ...] = field(default=())
+    replacing: Mapping[str, str] = field(default_factory=dict)
 
     def pending(self, cluster: Cluster) -> tuple[str, ...]:
         """Return the nodes that have not been replaced, in the order of the outputs."""
@@ -38,7 +38,7 @@ def read_roll(file: Path) -> Roll | None:
     """Return the unfinished roll of a stack, or None. Raises StackError if the record cannot be read."""
     try:
         found = json.loads(file.read_text())
-        return Roll(group=found["group"], keys=dict(found["keys"]), replacing=tuple(found["replacing"]))
+        return Roll(group=found["group"], keys=dict(found["keys"]), replacing=dict(found["replacing"]))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):

@@ -10,10 +10,15 @@ from yard.contract.checkout import PROJECT
 from yard.errors import StackError
 
 
+class StackInUse(StackError):
+    """A live pulumi process on this machine holds the stack's lock."""
+
+
 def clear_stale(backend: Path, stack: str) -> list[int]:
     """Remove each stack lock whose process ran on this machine and has ended. Returns the ids of these processes.
 
-    Raises StackError if a lock belongs to a live process or to a different machine, or cannot be read.
+    Raises StackInUse if a lock belongs to a live process, and StackError if it belongs to a different machine or cannot
+    be read.
     """
     cleared = []
     for lock in sorted((backend / ".pulumi" / "locks" / "organization" / PROJECT / stack).glob("*.json")):
@@ -30,7 +35,7 @@ def clear_stale(backend: Path, stack: str) -> list[int]:
                 f"Fix: wait until the process has ended. If it was killed, remove {lock}"
             )
         if _is_pulumi(pid):
-            raise StackError(
+            raise StackInUse(
                 f"stack '{stack}' is in use: pulumi process {pid} since {since}. Fix: wait until it has ended, or stop "
                 f"it with `kill -INT {pid}` and wait"
             )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+import yard.stack.locks
 from tests.yard.conftest import FakeStack, MakeProgram
 from yard.contract.machines import MACHINE_TYPES
-from yard.errors import StackError
-from yard.roll.machines import machine_urns, replace_machines
+from yard.roll.machines import Machine, machines, replace_machines, wait_for_pulumi
 
 
 def urn(kind: str, name: str) -> str:
@@ -21,7 +24,7 @@ def urn(kind: str, name: str) -> str:
 def export(stack: FakeStack, program: MakeProgram, tmp_path: Path) -> list[dict[str, object]]:
     """The resources that `pulumi stack export` prints."""
     resources: list[dict[str, object]] = [
-        {"urn": urn(kind, f"{prefix}yard-gpu-{index}"), "type": kind}
+        {"urn": urn(kind, f"{prefix}yard-gpu-{index}"), "type": kind, "created": f"time {index}"}
         for index, (prefix, kind) in enumerate(zip(("", "", "yard-local-"), sorted(MACHINE_TYPES), strict=True))
     ]
     resources.append({"urn": urn("gcp:compute/disk:Disk", "yard-gpu-0"), "type": "gcp:compute/disk:Disk"})
@@ -37,24 +40,61 @@ def export(stack: FakeStack, program: MakeProgram, tmp_path: Path) -> list[dict[
 @pytest.mark.usefixtures("export")
 def test_machines_are_found_by_host_name() -> None:
     kind = min(MACHINE_TYPES)
-    assert machine_urns("local", ["yard-gpu-0"]) == {"yard-gpu-0": urn(kind, "yard-gpu-0")}
+    assert machines("local", ["yard-gpu-0"]) == {
+        "yard-gpu-0": Machine(urn=urn(kind, "yard-gpu-0"), created="time 0"),
+    }
 
 
 @pytest.mark.usefixtures("export")
 def test_local_machines_have_a_prefix_before_the_host_name() -> None:
     kind = max(MACHINE_TYPES)
-    assert machine_urns("local", ["yard-gpu-2"]) == {"yard-gpu-2": urn(kind, "yard-local-yard-gpu-2")}
+    assert machines("local", ["yard-gpu-2"])["yard-gpu-2"].urn == urn(kind, "yard-local-yard-gpu-2")
 
 
 @pytest.mark.usefixtures("export")
-def test_a_host_without_machine_is_named() -> None:
-    with pytest.raises(StackError, match=r"stack local has no machine for yard-gpu-9\. Fix: run `pulumi refresh`"):
-        machine_urns("local", ["yard-gpu-0", "yard-gpu-9"])
+def test_a_host_without_machine_is_left_out() -> None:
+    assert list(machines("local", ["yard-gpu-0", "yard-gpu-9"])) == ["yard-gpu-0"]
 
 
 @pytest.mark.usefixtures("export")
-def test_up_replaces_the_machines_with_new_user_data(tmp_path: Path) -> None:
+def test_up_replaces_the_machines_with_new_user_data(stack: FakeStack, tmp_path: Path) -> None:
+    (stack.root / "stacks").mkdir(exist_ok=True)
+    committed = stack.root / "stacks" / "Pulumi.local.yaml"
+    committed.write_text("config: {}\n")
     assert replace_machines("local", ["yard-gpu-0", "yard-gpu-1"], ["urn:a", "urn:b"]) == 0
     assert (tmp_path / "names").read_text() == "yard-gpu-0,yard-gpu-1"
     calls = (tmp_path / "programs" / "pulumi.calls").read_text().splitlines()
-    assert calls[-1] == "up --stack local --yes --skip-preview --replace urn:a --replace urn:b"
+    # Pulumi writes the salt to the copy of the stack file, not to the committed file.
+    copy = stack.root / ".trainyard" / "stacks" / "Pulumi.local.yaml"
+    assert calls[-1] == (
+        f"up -s local --config-file {copy} --non-interactive --suppress-outputs --yes --skip-preview "
+        "--replace urn:a --replace urn:b"
+    )
+
+
+@pytest.mark.usefixtures("export")
+def test_a_qualified_stack_has_no_copied_file(tmp_path: Path) -> None:
+    wait_for_pulumi("team/trainyard/prod")
+    assert replace_machines("team/trainyard/prod", ["yard-gpu-0"], []) == 0
+    calls = (tmp_path / "programs" / "pulumi.calls").read_text().splitlines()
+    assert calls[-1] == "up -s team/trainyard/prod --non-interactive --suppress-outputs --yes --skip-preview"
+
+
+def test_a_roll_waits_for_a_running_pulumi(
+    stack: FakeStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = stack.root / "state/.pulumi/locks/organization/trainyard/local/one.json"
+    lock.parent.mkdir(parents=True)
+    sleeper = subprocess.Popen(["bash", "-c", "exec -a pulumi sleep 60"])
+    holder = {"pid": sleeper.pid, "hostname": socket.gethostname(), "timestamp": "now"}
+    lock.write_text(json.dumps(holder))
+    monkeypatch.setattr(yard.stack.locks, "_is_pulumi", lambda _: sleeper.poll() is None)
+
+    def end(_seconds: float) -> None:
+        sleeper.kill()
+        sleeper.wait()
+
+    monkeypatch.setattr(time, "sleep", end)
+    wait_for_pulumi("local")
+    assert f"waiting: stack 'local' is in use: pulumi process {sleeper.pid}" in capsys.readouterr().out
+    assert not lock.exists()

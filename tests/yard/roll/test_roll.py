@@ -17,6 +17,7 @@ from tests.yard.conftest import FakeStack
 from yard.contract.outputs import Cluster, dumped
 from yard.errors import StackError
 from yard.roll.command import RollRequest, abandon, record_of, run_roll, show_plan
+from yard.roll.machines import Machine
 from yard.stack.load import load_stack
 from yard.stack.remote import Remote
 
@@ -37,6 +38,10 @@ class Site:
     elapsed: str = "2:00"
     up_code: int = 0
     interrupted_after: bool = False
+    created: dict[str, int] = field(default_factory=dict)
+    deleted: set[str] = field(default_factory=set)
+    waits: list[str] = field(default_factory=list)
+    replaces_before_failure: bool = False
 
     def run(self, command: str, *, admin: bool = False, **_: object) -> str:
         """Run a command on the head."""
@@ -62,6 +67,8 @@ class Site:
     def up(self, stack: str, names: tuple[str, ...], urns: object) -> int:
         """Replace machines, as `pulumi up` does: new host keys, and 90-health returns the nodes to service."""
         self.events.append(f"up {','.join(names)} {'forced' if list(urns) else 'unforced'}")  # type: ignore[call-overload]
+        if not self.up_code or self.replaces_before_failure:
+            self.created |= dict.fromkeys(names, len(self.events))
         if self.up_code:
             return self.up_code
         nodes = [
@@ -87,7 +94,16 @@ class Site:
 def site(stack: FakeStack, local_outputs: Cluster, monkeypatch: pytest.MonkeyPatch) -> Site:
     made = Site(stack, local_outputs, {node.name: ("idle", "") for node in local_outputs.nodes})
     monkeypatch.setattr(Remote, "run", lambda _, command, **kind: made.run(command, **kind))
-    monkeypatch.setattr(yard.roll.command, "machine_urns", lambda _, names: {name: f"urn::{name}" for name in names})
+    monkeypatch.setattr(
+        yard.roll.command,
+        "machines",
+        lambda _, names: {
+            name: Machine(urn=f"urn::{name}", created=str(made.created.get(name, 0)))
+            for name in names
+            if name not in made.deleted
+        },
+    )
+    monkeypatch.setattr(yard.roll.command, "wait_for_pulumi", made.waits.append)
     monkeypatch.setattr(yard.roll.command, "replace_machines", made.up)
     monkeypatch.setattr(time, "sleep", made.sleep)
     return made
@@ -154,13 +170,39 @@ def test_the_wait_for_jobs_ends_at_the_limit(site: Site) -> None:
 
 
 def test_a_failed_up_can_be_continued(site: Site) -> None:
+    site.up_code, site.replaces_before_failure = 255, True
+    assert run_roll(remote(), ONE) == 255
+    site.up_code = 0
+    assert run_roll(remote(), ONE) == 0
+    assert [event for event in actions(site) if event.startswith("up ")] == [
+        "up yard-gpu-0 forced",
+        "up yard-gpu-0 unforced",
+        "up yard-gpu-1 forced",
+    ]
+    assert len(site.waits) >= 2
+
+
+def test_a_machine_that_was_not_replaced_yet_is_forced(site: Site) -> None:
+    """Without a change of user-data, `pulumi up` alone would not replace the machine."""
     site.up_code = 255
     assert run_roll(remote(), ONE) == 255
     site.up_code = 0
     assert run_roll(remote(), ONE) == 0
-    # The first `up` runs without --replace, because the failed `up` may have replaced the machine.
+    assert actions(site).count("up yard-gpu-0 forced") == 2
+
+
+def test_a_deleted_machine_is_created_without_force(site: Site) -> None:
+    site.up_code = 255
+    assert run_roll(remote(), ONE) == 255
+    site.up_code, site.deleted = 0, {"yard-gpu-0"}
+    assert run_roll(remote(), replace(ONE, max_unavailable=1)) == 0
     assert "up yard-gpu-0 unforced" in actions(site)
-    assert actions(site)[-1] == "up yard-gpu-1 forced"
+
+
+def test_a_node_without_machine_is_reported(site: Site) -> None:
+    site.deleted = {"yard-gpu-0"}
+    with pytest.raises(StackError, match=r"stack local has no machine for yard-gpu-0\. Fix: run `pulumi refresh`"):
+        run_roll(remote(), ONE)
 
 
 def test_a_replaced_node_is_not_replaced_again(site: Site) -> None:
