@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+from collections.abc import Iterator
 
 import pytest
 
+from components.platforms.local.paths import cache_folder
 from tests.integration.project import Project, wait_until
+from yard.stack.sessions import session_members
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
@@ -31,22 +36,48 @@ def machine_ids(cluster: Project) -> list[str]:
     return [cluster.on(node, "cat /var/lib/cloud/data/instance-id").strip() for node in WORKERS]
 
 
-def test_a_group_is_replaced_under_a_checkpointing_job(cluster: Project) -> None:
+def image_id(cluster: Project) -> str:
+    """Return the id of the golden image of the copied checkout."""
+    code = "from components.platforms.local.image import image_id; print(image_id())"
+    return cluster.run("python", "-c", code).out.strip()
+
+
+@pytest.fixture
+def new_image(cluster: Project) -> Iterator[str]:
+    """Change the recipe of the golden image, and provide a copy of the old image as the new image. Yields its id."""
+    images = cache_folder() / "images"
+    old = images / image_id(cluster)
+    with (cluster.folder / "components/platforms/local/image/recipe/customise").open("a") as recipe:
+        recipe.write("# another recipe\n")
+    new = images / image_id(cluster)
+    shutil.copytree(old, new, copy_function=os.link, ignore=shutil.ignore_patterns("disks"))
+    yield new.name
+    cluster.run("python", "-m", "tools.down")
+    shutil.rmtree(new)
+
+
+def start_roll(cluster: Project, *until: str) -> subprocess.Popen[str]:
+    """Start a roll, and wait for a line that contains one of the texts."""
+    roll = cluster.start("python", "-m", "yard", "roll", "gpu", "--checkpoint")
+    assert roll.stdout
+    for line in roll.stdout:
+        if any(text in line for text in until):
+            return roll
+    raise AssertionError(f"the roll has ended with {roll.wait()} before {until}")
+
+
+def test_a_group_is_replaced_under_a_checkpointing_job(cluster: Project, new_image: str) -> None:
     (cluster.folder / "steps.yaml").write_text(JOB)
     job = str(cluster.yard_json("submit", "steps.yaml")["id"])
     before = machine_ids(cluster)
 
     with (cluster.folder / "cloud-init/files/usr/local/lib/trainyard/bootstrap").open("a") as bootstrap:
         bootstrap.write(": another version\n")
-    cluster.stack("up")
+    assert f"image of new machines: {new_image}" in cluster.stack("up").out
     assert machine_ids(cluster) == before, "an upgrade replaced a machine"
 
     # The first roll is interrupted while Pulumi replaces the first node.
-    roll = cluster.start("python", "-m", "yard", "roll", "gpu", "--checkpoint")
-    assert roll.stdout
-    for line in roll.stdout:
-        if "creating" in line or "replacing" in line or "deleting" in line:
-            break
+    roll = start_roll(cluster, "creating", "replacing", "deleting")
     os.killpg(roll.pid, signal.SIGINT)
     roll.communicate(timeout=300)
     assert roll.returncode != 0
@@ -55,7 +86,24 @@ def test_a_group_is_replaced_under_a_checkpointing_job(cluster: Project) -> None
     assert "all 2 nodes in group gpu are replaced and in service" in done.out
     assert not set(before) & set(machine_ids(cluster))
     assert cluster.on(WORKERS[0], "tail -1 /usr/local/lib/trainyard/bootstrap").strip() == ": another version"
+    assert "keep their older image: it-head\n" in cluster.stack("up").out
     cluster.yard("wait", job, timeout=900)
     (found,) = [entry for entry in cluster.yard_json("ps") if str(entry["id"]) == job]
     assert found["state"] == "COMPLETED"
     wait_until("idle nodes", 120, lambda: "drain" not in cluster.on(HEAD, "sinfo -h -N -o %T"))
+
+
+@pytest.mark.parametrize("pulumi_too", [False, True], ids=["yard", "yard and pulumi"])
+def test_a_killed_roll_is_continued(cluster: Project, pulumi_too: bool) -> None:
+    before = machine_ids(cluster)
+    roll = start_roll(cluster, "Vm it-local-it-gpu-0 creating")
+    pulumi = int(subprocess.check_output(["pgrep", "-P", str(roll.pid), "pulumi"], text=True))
+    os.kill(roll.pid, signal.SIGKILL)
+    for pid in session_members(pulumi) if pulumi_too else ():
+        os.kill(pid, signal.SIGKILL)
+    roll.communicate(timeout=30 if pulumi_too else 300)
+
+    done = cluster.yard("roll", "gpu", "--checkpoint", timeout=900)
+    assert "finishing the interrupted replacement of it-gpu-0" in done.out
+    assert "all 2 nodes in group gpu are replaced and in service" in done.out
+    assert not set(before) & set(machine_ids(cluster))
