@@ -21,6 +21,7 @@ CREATES_RESOURCES = {
     "components.cluster.busy",
     "components.cluster.format_permission",
     "components.cluster.leftovers",
+    "components.cluster.older_images",
     "components.cluster.tunnel",
     "components.keys",
     "components.host_keys",
