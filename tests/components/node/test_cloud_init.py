@@ -19,7 +19,7 @@ import yaml
 from components.catalog import images
 from components.node import user_data as cloud_init
 from components.node.parameters import birth_env, node_env
-from components.node.user_data import AccessKeys, merge, render_user_data
+from components.node.user_data import AccessKeys, birth_of, merge, render_user_data
 from components.plan.plan import ClusterPlan
 from components.stackfile.model import PlatformSpec
 from yard.contract.errors import CatalogError
@@ -236,3 +236,9 @@ def test_schema_checker_refuses_invalid_config(tmp_path: Path, cloud_init_progra
     file = tmp_path / "wrong.yaml"
     file.write_text("#cloud-config\nwrite_files:\n- path: /x\n  permissions: 0644\n")
     assert subprocess.run([cloud_init_program, "schema", "-c", file], capture_output=True, check=False).returncode != 0
+
+
+def test_the_identity_of_machines_does_not_change(local_plan: ClusterPlan) -> None:
+    """A version of this project with another value would replace the machines of all existing stacks."""
+    found = [birth_of(local_plan, host, KEYS).identity[:16] for host in local_plan.hosts[:2]]
+    assert found == ["7c035d9f1294c32c", "d9bd38593af0c446"]
