@@ -32,9 +32,10 @@ def warn_of_older_images(plan: ClusterPlan, platform: Platform) -> None:
 def older_images_message(plan: ClusterPlan, running: Mapping[str, str], image: str, stack: str) -> str:
     """Return the warning, or "" if all machines in `running` have the image of new machines.
 
-    `running` contains the image of each machine by host name, or "" if the platform does not report it.
+    `running` contains the image of each machine by host name, or "" if the platform does not report it. A cloud can
+    report an id in another case than the stack file.
     """
-    older = [host for host in plan.hosts if running.get(host.name) not in {None, "", image}]
+    older = [host for host in plan.hosts if running.get(host.name, "").casefold() not in {"", image.casefold()}]
     if not older:
         return ""
     lines = [

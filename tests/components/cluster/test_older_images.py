@@ -18,7 +18,7 @@ def plan(folder: Path, **edits: Any) -> ClusterPlan:
 
 
 def test_machines_with_the_new_image_are_not_listed(tmp_path: Path) -> None:
-    running = {"yard-head": "new", "yard-gpu-0": "new", "yard-gpu-1": ""}
+    running = {"yard-head": "new", "yard-gpu-0": "NEW", "yard-gpu-1": ""}
     assert older_images_message(plan(tmp_path), running, "new", "local") == ""
     assert older_images_message(plan(tmp_path), {}, "new", "local") == ""
 
