@@ -81,7 +81,7 @@ class NodeFile:
 @cache
 def shipped_files() -> tuple[NodeFile, ...]:
     """Return the files under cloud-init/files, sorted by path. Comments are removed from the text."""
-    paths = sorted(path for path in _FILES.rglob("*") if path.is_file())
+    paths = sorted(path for path in _FILES.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
     return tuple(
         NodeFile(f"/{path.relative_to(_FILES)}", _COMMENT.sub("", path.read_text()), bool(path.stat().st_mode & 0o100))
         for path in paths

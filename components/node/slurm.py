@@ -31,6 +31,11 @@ _UNCONFINED = {
 
 _HEADER = "# Written by trainyard from the stack file; changes made here are lost.\n"
 
+_REQUEUES_SINCE = (23, 11)
+"""First version with PrologFlags=ForceRequeueOnFail (common/read_config.c of 21.08.5, 22.05.8, 23.11.4 and 24.11.5;
+read 2026-11-22). With it, a job with --no-requeue is also requeued if the prolog fails, because it has not started."""
+_PROGRAMS = "/usr/local/sbin"
+"""The bundle installs the programs there before slurmd starts. A missing prolog would drain the node."""
 _MESSAGE_SECONDS = 60
 _COMMON = {
     "AuthType": "auth/munge",
@@ -57,6 +62,15 @@ _COMMON = {
     "LaunchParameters": "use_interactive_step",
     # Slurm tracks a job's processes on each node from the start of the job. A job does not start if its prolog fails.
     "PrologFlags": "Contain",
+    # A fault drains the node (docs/health.md). slurmd runs HealthCheckProgram when it starts and then once a minute on
+    # each node that responds, in all versions (run_health_check in slurmctld/ping_nodes.c of Slurm 21.08.5, 23.11.4 and
+    # 24.11.5, read 2026-11-22). A failed or late prolog or epilog drains the node with a reason of Slurm.
+    "HealthCheckProgram": f"{_PROGRAMS}/trainyard-health-program",
+    "HealthCheckInterval": "60",
+    "HealthCheckNodeState": "ANY,CYCLE",
+    "Prolog": f"{_PROGRAMS}/trainyard-prolog",
+    "Epilog": f"{_PROGRAMS}/trainyard-epilog",
+    "PrologEpilogTimeout": "120",
     # Otherwise, jobs inherit the login shell's 8 MiB limit for locked memory, which is too low for RDMA.
     "PropagateResourceLimits": "NONE",
     "DisableRootJobs": "YES",
@@ -100,6 +114,8 @@ def render_slurm_conf(plan: ClusterPlan) -> str:
     }
     if not confines(plan):
         values |= _UNCONFINED
+    if plan.image.slurm_version >= _REQUEUES_SINCE:
+        values["PrologFlags"] += ",ForceRequeueOnFail"
     if any(host.machine.gpus for host in plan.workers):
         values["GresTypes"] = "gpu"
     topologies = [host.machine.topology for host in plan.nodes if host.machine.topology is not None]

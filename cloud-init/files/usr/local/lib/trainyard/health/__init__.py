@@ -1,0 +1,1 @@
+"""Checks of a node's health: data (checks.json, xid.json), check functions, verdicts, and the daemon."""

@@ -1,0 +1,163 @@
+"""Checks as data, facts about the node, and results of checks.
+
+A node runs this package with its own Python (3.10 or later) and the standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from health.network import ntp_offset, tcp
+from health.tools import Ran, run_tool
+
+PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
+SEVERITIES = ("fatal", "degraded", "note")
+"""Classes of checks, most severe first. Nodes are drained for all classes except "note"."""
+
+_DATA = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a check. UNKNOWN means that the check could not be carried out, so it is not a verdict."""
+
+    state: str
+    text: str = ""
+
+
+def passed(text: str = "") -> Outcome:
+    return Outcome(PASS, text)
+
+
+def failed(text: str) -> Outcome:
+    return Outcome(FAIL, text)
+
+
+def unknown(text: str) -> Outcome:
+    return Outcome(UNKNOWN, text)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A row of checks.json. `every` and `timeout` are in seconds.
+
+    A verdict requires `fails` consecutive failures. It ends after `passes` consecutive passes, and with undrain
+    "reboot" only after a reboot.
+    """
+
+    id: str
+    contexts: frozenset[str]
+    nodes: str
+    every: float
+    timeout: float
+    fails: int
+    passes: int
+    severity: str
+    undrain: str
+    limits: Mapping[str, Any]
+    cause: str
+    fix: str
+
+
+@dataclass
+class Node:
+    """The machine that is checked. Tests replace `root` and the functions."""
+
+    root: Path = Path("/")
+    statvfs: Callable[[str], os.statvfs_result] = os.statvfs
+    run: Callable[[list[str], float], Ran] = run_tool
+    clock_offset: Callable[[str, float], float | None] = ntp_offset
+    connects: Callable[[str, int, float], str] = tcp
+    events: dict[str, str] = field(default_factory=dict)
+    """Texts of events by check, for example from the kernel log."""
+    baseline: dict[str, Any] = field(default_factory=dict)
+    """Values that a check compares with later values. Kept across restarts of the daemon."""
+    memo: dict[str, Any] = field(default_factory=dict)
+
+    def path(self, name: str) -> Path:
+        return self.root / name.lstrip("/")
+
+    def read(self, name: str) -> str:
+        """Return the text of a file without white space at both ends, or "" if the file cannot be read."""
+        try:
+            return self.path(name).read_text(errors="replace").strip()
+        except OSError:
+            return ""
+
+    def glob(self, pattern: str) -> list[Path]:
+        return sorted(self.root.glob(pattern.lstrip("/")))
+
+    def variable(self, name: str, file: str = "/etc/trainyard/node.env") -> str:
+        """Return a variable from a file with shell assignments, or "" if it is not set."""
+        for line in self.read(file).splitlines():
+            key, _, value = line.partition("=")
+            if key == name:
+                return "".join(shlex.split(value))
+        return ""
+
+    def count(self, name: str) -> int:
+        """Return the number in a variable of node.env, or 0."""
+        value = self.variable(name)
+        return int(value) if value.isdigit() else 0
+
+    @property
+    def boot_id(self) -> str:
+        return self.read("/proc/sys/kernel/random/boot_id")
+
+    @property
+    def has_slurm(self) -> bool:
+        return self.variable("TRAINYARD_SCHEDULER") == "slurm"
+
+    def labels(self) -> frozenset[str]:
+        """Return the values of `nodes` in checks.json that apply to this node."""
+        role, fabric = self.variable("TRAINYARD_ROLE"), self.variable("TRAINYARD_FABRIC")
+        facts = {
+            "all": True,
+            role or "worker": True,
+            "slurm": self.has_slurm,
+            "gpus": self.count("TRAINYARD_GPUS") > 0,
+            "nvidia": self.count("TRAINYARD_GPUS") > 0 and self.variable("TRAINYARD_GPU_TYPE") != "fake",
+            # The folder itself exists without NVSwitch too (driver 580.159.04, one H100 in a VM, 2026-11-22).
+            "nvswitch": bool(self.glob("/proc/driver/nvidia-nvswitch/devices/*")),
+            "rdma": self.count("TRAINYARD_RDMA") > 0,
+            "infiniband": self.count("TRAINYARD_RDMA") > 0 and fabric.startswith("infiniband"),
+            "gpudirect": fabric.startswith("gpudirect"),
+        }
+        return frozenset(name for name, holds in facts.items() if holds)
+
+
+def load_checks() -> dict[str, Check]:
+    """Return all checks by id, in the order of checks.json."""
+    rows = json.loads((_DATA / "checks.json").read_text())["checks"]
+    return {row["id"]: _check(row) for row in rows}
+
+
+def _check(row: Mapping[str, Any]) -> Check:
+    return Check(
+        id=row["id"],
+        contexts=frozenset(row["contexts"]),
+        nodes=row["nodes"],
+        every=row["every"],
+        timeout=row["timeout"],
+        fails=row["fails"],
+        passes=row["passes"],
+        severity=row["class"],
+        undrain=row["undrain"],
+        limits=row.get("limits", {}),
+        cause=row["cause"],
+        fix=row["fix"],
+    )
+
+
+def checks_for(node: Node, context: str) -> Iterator[Check]:
+    """Yield the checks for this node and context."""
+    labels = node.labels()
+    for check in load_checks().values():
+        if check.nodes in labels and context in check.contexts:
+            yield check

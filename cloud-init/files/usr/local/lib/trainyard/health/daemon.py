@@ -1,0 +1,179 @@
+"""The daemon: follows the kernel log, runs the periodic checks, and keeps the node's state in Slurm up to date.
+
+The main thread waits for the kernel log, for events and for results, and calls scontrol. A second thread runs the
+checks, so a slow check does not delay a drain because of an Xid.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import threading
+import time
+
+from health.checks import run_check
+from health.core import Check, Node, Outcome, checks_for, load_checks
+from health.kmsg import fatal_xid, load_xids, records
+from health.ledger import Ledger, load, save, write
+from health.slurm import apply
+
+CACHE = "/run/trainyard/health"
+LEDGER = "/var/lib/trainyard/health.json"
+SUSPECT_SECONDS = 5.0
+"""Time until a failed check runs again."""
+_RETRY_SECONDS = 10.0
+"""Time until scontrol runs again if Slurm did not answer, or if the drain of a node with a verdict could be cleared."""
+_SAVE_SECONDS = 600.0
+"""Time between writes of the baseline to the disk."""
+_PIPE_BYTES = 4096
+_XID = "gpu-xid"
+
+
+class Daemon:
+    """The state of the daemon. `lock` guards the ledger and its files."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.cache = node.path(CACHE)
+        self.checks: dict[str, Check] = {check.id: check for check in checks_for(node, "periodic")}
+        self.due = dict.fromkeys(self.checks, 0.0)
+        self.ledger: Ledger = load(node.path(LEDGER), node.boot_id)
+        self.ledger.retain(self.checks, time.time())
+        node.baseline = self.ledger.baseline
+        verdict = self.ledger.verdicts.get(_XID)
+        if verdict is not None and verdict.boot_id == self.ledger.boot_id:
+            node.events[_XID] = verdict.text
+        self.codes = load_xids()
+        self.lock = threading.Lock()
+        self.settled = False
+        """Whether the node's state in Slurm is known to agree with the verdicts."""
+        self.saved = 0.0
+        self._woken, self._wake = os.pipe()
+
+    def run(self) -> None:
+        """Run until the process ends."""
+        self.cache.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with self.lock:
+            self.publish()
+        log, events = self._open_log(), self._open_events()
+        sources = [source for source in (log, events, self._woken) if source is not None]
+        threading.Thread(target=self._check_for_ever, daemon=True).start()
+        while True:
+            self.settle()
+            ready, _, _ = select.select(sources, [], [], None if self._is_done() else _RETRY_SECONDS)
+            if log is not None and log in ready:
+                self.read_log(log)
+            if events in ready:
+                self.read_events(os.read(events, _PIPE_BYTES).decode(errors="replace"))
+            if self._woken in ready:
+                os.read(self._woken, _PIPE_BYTES)
+
+    def settle(self) -> None:
+        """Drain or resume the node, if its state in Slurm can differ from the verdicts."""
+        with self.lock:
+            worst, proved = self.ledger.worst, self._proved()
+            # Before the bootstrap has finished, a node without a verdict needs no change.
+            if not self.node.has_slurm or self._is_done() or (worst is None and not proved):
+                return
+            self.settled = True
+        done = apply(self.node, worst.reason if worst else None, load_checks(), proved)
+        self.settled = self.settled and done
+        drained = self.cache / "drained"
+        if worst is None:
+            drained.unlink(missing_ok=True)
+        elif done:
+            drained.touch()
+
+    def read_log(self, log: int) -> None:
+        """Read the new records of the kernel log."""
+        for number, line in records(log, self.ledger.kmsg):
+            self.ledger.kmsg = number
+            text = fatal_xid(line, self.codes)
+            if text is not None and _XID in self.checks:
+                self.node.events[_XID] = text
+                self.record(self.checks[_XID], run_check(self.node, self.checks[_XID]))
+
+    def read_events(self, text: str) -> None:
+        """Handle the lines "event CHECK TEXT" from the epilog, and "clear CHECK" from an operator."""
+        for line in text.splitlines():
+            word, check, detail = (*line.split(" ", 2), "", "")[:3]
+            if check not in self.checks:
+                continue
+            if word == "event":
+                self.node.events[check] = detail
+            elif word == "clear":
+                self.node.events.pop(check, None)
+                with self.lock:
+                    self.ledger.clear(check, time.time())
+                    self._changed()
+            self.due[check] = 0.0
+
+    def run_due(self, now: float) -> None:
+        """Run the checks whose time has come. `now`: time.monotonic()."""
+        due = [check for check in self.checks.values() if self.due[check.id] <= now]
+        for check in due:
+            suspect = self.record(check, run_check(self.node, check))
+            self.due[check.id] = now + (min(SUSPECT_SECONDS, check.every) if suspect else check.every)
+        if due:
+            with self.lock:
+                self.publish()
+
+    def record(self, check: Check, outcome: Outcome) -> bool:
+        """Add a result to the ledger. Return whether the check must run again soon."""
+        with self.lock:
+            if self.ledger.record(check, outcome, time.time()):
+                self._changed()
+            return self.ledger.is_suspect(check.id)
+
+    def publish(self) -> None:
+        """Write the cache, and from time to time the ledger."""
+        worst = self.ledger.worst
+        write(self.cache / "verdict", f"{worst.severity} {worst.reason}" if worst else "")
+        results = {name: [outcome.state, outcome.text] for name, outcome in self.ledger.outcomes.items()}
+        write(self.cache / "results.json", json.dumps({"time": time.time(), "results": results}))
+        if time.monotonic() - self.saved > _SAVE_SECONDS:
+            save(self.node.path(LEDGER), self.ledger)
+            self.saved = time.monotonic()
+
+    def _check_for_ever(self) -> None:
+        while True:
+            self.run_due(time.monotonic())
+            time.sleep(min(max(min(self.due.values()) - time.monotonic(), 1.0), SUSPECT_SECONDS))
+
+    def _changed(self) -> None:
+        """Store a changed verdict, and wake the main thread."""
+        self.settled, self.saved = False, float("-inf")
+        self.publish()
+        os.write(self._wake, b"x")
+
+    def _is_done(self) -> bool:
+        """Return whether Slurm agrees with the verdicts. Slurm can clear a drain, so a verdict is never done."""
+        return self.settled and self.ledger.worst is None
+
+    def _proved(self) -> frozenset[str]:
+        """Return the checks whose fault is proved to be absent, or nothing before the bootstrap has finished."""
+        try:
+            status = json.loads(self.node.read("/var/lib/trainyard/status.json"))
+        except ValueError:
+            return frozenset()
+        if status.get("state") != "ready" or status.get("boot_id") != self.ledger.boot_id:
+            return frozenset()
+        return frozenset(name for name in load_checks() if name not in self.checks or self._has_passed(name))
+
+    def _has_passed(self, name: str) -> bool:
+        return name not in self.ledger.verdicts and self.ledger.passes.get(name, 0) >= self.checks[name].passes
+
+    def _open_log(self) -> int | None:
+        try:
+            return os.open(self.node.path("/dev/kmsg"), os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            return None
+
+    def _open_events(self) -> int:
+        path = self.cache / "events"
+        if not path.is_fifo():
+            path.unlink(missing_ok=True)
+            os.mkfifo(path, 0o600)
+        # Opened for writing too, so that the pipe stays open when a writer ends.
+        return os.open(path, os.O_RDWR | os.O_NONBLOCK)

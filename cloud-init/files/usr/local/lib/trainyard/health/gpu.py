@@ -1,0 +1,170 @@
+"""Checks of GPUs. All values come from one call of nvidia-smi in each round.
+
+The query ran on an H100 with driver 580.159.04 on 2026-11-22. Newer drivers also accept the older name
+`clocks_throttle_reasons.active`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+from health.core import Check, Node, Outcome, failed, passed, unknown
+from health.tools import Ran
+
+FIELDS = (
+    "index",
+    "ecc.errors.uncorrected.volatile.total",
+    "remapped_rows.pending",
+    "remapped_rows.failure",
+    "clocks_throttle_reasons.active",
+    "pcie.link.width.current",
+    "pcie.link.width.max",
+)
+_QUERY = ["nvidia-smi", "--format=csv,noheader,nounits", f"--query-gpu={','.join(FIELDS)}"]
+_MEMO_SECONDS = 10
+_YES = frozenset({"yes", "1"})
+_LINK = re.compile(r"^\s*Link (\d+): (.+)$")
+_GPU = re.compile(r"^GPU (\d+):")
+
+
+def gpu_count(node: Node, check: Check) -> Outcome:
+    """All GPUs of the machine type are present."""
+    expected = node.count("TRAINYARD_GPUS")
+    if node.variable("TRAINYARD_GPU_TYPE") == "fake":
+        found = len(node.glob(f"{node.variable('TRAINYARD_GPU_DEVICE')}[0-9]*"))
+    else:
+        rows = _rows(node, check.timeout)
+        if rows is None:
+            return unknown("nvidia-smi does not work")
+        found = len(rows)
+    return passed() if found == expected else failed(f"{found} of {expected} GPUs work")
+
+
+def nvidia_smi(node: Node, check: Check) -> Outcome:
+    """nvidia-smi exists, answers in time and reports no error. On a GPU node, a failure is a verdict."""
+    ran = _query(node, check.timeout)
+    if ran.code is None:
+        return failed(f"nvidia-smi: {ran.problem}")
+    if ran.code == 0 or _mismatch(ran):
+        return passed()
+    return failed(f"nvidia-smi ends with exit code {ran.code}")
+
+
+def gpu_driver(node: Node, check: Check) -> Outcome:
+    """The driver's libraries and the loaded kernel module have the same version."""
+    ran = _query(node, check.timeout)
+    if _mismatch(ran):
+        return failed("driver and libraries have different versions")
+    return passed() if ran.code == 0 else unknown("nvidia-smi does not work")
+
+
+def gpu_memory(node: Node, check: Check) -> Outcome:
+    """No GPU had an uncorrectable memory error since the driver was loaded."""
+    return _each(node, check, lambda row: _number(row[FIELDS[1]]) > 0, "uncorrectable memory errors")
+
+
+def gpu_row_remap(node: Node, check: Check) -> Outcome:
+    """No GPU has a pending or failed remapping of memory rows."""
+    return _each(
+        node, check, lambda row: not _YES.isdisjoint({row[FIELDS[2]].lower(), row[FIELDS[3]].lower()}), "row remapping"
+    )
+
+
+def gpu_throttle(node: Node, check: Check) -> Outcome:
+    """No GPU is slowed down by its temperature or by the machine's power supply."""
+    mask = int(check.limits["mask"], 16)
+    return _each(node, check, lambda row: bool(_number(row[FIELDS[4]]) & mask), "hardware slowdown")
+
+
+def gpu_pcie(node: Node, check: Check) -> Outcome:
+    """Each GPU uses all its PCIe lanes. The speed is not compared, because idle GPUs lower it."""
+    return _each(node, check, lambda row: 0 < _number(row[FIELDS[5]]) < _number(row[FIELDS[6]]), "missing PCIe lanes")
+
+
+def gpu_nvlink(node: Node, check: Check) -> Outcome:
+    """No NVLink is down that was up before. With NVSwitch, all links are up."""
+    ran = node.run(["nvidia-smi", "nvlink", "--status"], check.timeout)
+    if ran.code != 0:
+        return unknown("nvidia-smi shows no state of NVLink")
+    links = _links(ran.output)
+    best: dict[str, int] = node.baseline.setdefault("nvlink", {})
+    down = []
+    for gpu, states in links.items():
+        up = sum(states)
+        best[gpu] = len(states) if "nvswitch" in node.labels() else max(up, best.get(gpu, 0))
+        if up < best[gpu]:
+            down.append(gpu)
+    if down:
+        return failed(f"NVLink is down on GPU {', '.join(down)}")
+    return passed()
+
+
+def gpu_xid(node: Node, check: Check) -> Outcome:
+    """The kernel logged no Xid since the boot that requires a reset or a reboot."""
+    text = node.events.get(check.id)
+    return passed() if text is None else failed(text)
+
+
+def _links(output: str) -> dict[str, list[bool]]:
+    """Return the states of the links by GPU, from `nvidia-smi nvlink --status`."""
+    found: dict[str, list[bool]] = {}
+    gpu = ""
+    for line in output.splitlines():
+        if header := _GPU.match(line):
+            gpu = header[1]
+        elif link := _LINK.match(line):
+            found.setdefault(gpu, []).append("inactive" not in link[2])
+    return found
+
+
+def _query(node: Node, timeout: float) -> Ran:
+    made, ran = node.memo.get("nvidia-smi", (0.0, None))
+    if ran is None or time.monotonic() - made > _MEMO_SECONDS:
+        ran = node.run(_QUERY, timeout)
+        node.memo["nvidia-smi"] = time.monotonic(), ran
+    result: Ran = ran
+    return result
+
+
+def _mismatch(ran: Ran) -> bool:
+    return "version mismatch" in ran.output
+
+
+def _rows(node: Node, timeout: float) -> list[dict[str, str]] | None:
+    """Return the fields of each GPU, or None if nvidia-smi does not work."""
+    ran = _query(node, timeout)
+    if ran.code != 0:
+        return None
+    lines = ([field.strip() for field in line.split(",")] for line in ran.output.splitlines())
+    return [dict(zip(FIELDS, line, strict=True)) for line in lines if len(line) == len(FIELDS) and line[0].isdigit()]
+
+
+def _each(node: Node, check: Check, is_bad: Callable[[dict[str, str]], bool], text: str) -> Outcome:
+    rows = _rows(node, check.timeout)
+    if rows is None:
+        return unknown("nvidia-smi does not work")
+    bad = [row["index"] for row in rows if is_bad(row)]
+    return failed(f"{text} on GPU {', '.join(bad)}") if bad else passed()
+
+
+def _number(text: str) -> int:
+    """Return the number in a field, or 0 if the GPU does not support the field ("[N/A]")."""
+    try:
+        return int(text, 0)
+    except ValueError:
+        return 0
+
+
+CHECKS: dict[str, Callable[[Node, Check], Outcome]] = {
+    "gpu-count": gpu_count,
+    "nvidia-smi": nvidia_smi,
+    "gpu-driver": gpu_driver,
+    "gpu-memory": gpu_memory,
+    "gpu-row-remap": gpu_row_remap,
+    "gpu-throttle": gpu_throttle,
+    "gpu-pcie": gpu_pcie,
+    "gpu-nvlink": gpu_nvlink,
+    "gpu-xid": gpu_xid,
+}

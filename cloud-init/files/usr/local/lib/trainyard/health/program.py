@@ -1,0 +1,49 @@
+"""The command `trainyard-health`.
+
+usage: trainyard-health daemon | apply | report | status | clear CHECK
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from health.checks import report
+from health.core import Node, load_checks
+from health.daemon import CACHE, Daemon
+from health.slurm import apply
+
+
+def main(arguments: list[str]) -> int:
+    """Run a command. Return the exit code."""
+    node = Node()
+    match arguments:
+        case ["daemon"]:
+            Daemon(node).run()
+        case ["apply"]:
+            # HealthCheckProgram, if there is a verdict. Only the daemon resumes a node.
+            reason = node.read(f"{CACHE}/verdict").partition(" ")[2]
+            return 0 if not reason or apply(node, reason, load_checks(), ()) else 1
+        case ["report"]:
+            sys.stdout.writelines(f"{line}\n" for line in report(node))
+            # A check that waits for a hanging file system has a thread that does not end.
+            sys.stdout.flush()
+            os._exit(0)
+        case ["status"]:
+            sys.stdout.write(f"{status(node)}\n")
+        case ["clear", check] if check in load_checks():
+            with open(node.path(f"{CACHE}/events"), "r+b", buffering=0) as pipe:
+                pipe.write(f"clear {check}\n".encode())
+        case _:
+            sys.stderr.write(f"{(__doc__ or '').strip().splitlines()[-1]}\n")
+            return 2
+    return 0
+
+
+def status(node: Node) -> str:
+    """Return the verdicts, their history and the last results as JSON."""
+    ledger = json.loads(node.read("/var/lib/trainyard/health.json") or "{}")
+    cache = json.loads(node.read(f"{CACHE}/results.json") or "{}")
+    kept = {key: ledger.get(key, {}) for key in ("verdicts", "history")}
+    return json.dumps({**kept, **cache}, indent=2)

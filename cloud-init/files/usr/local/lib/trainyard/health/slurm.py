@@ -1,0 +1,72 @@
+"""Drains and resumes this node in Slurm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from health.core import Node
+
+_STATE = re.compile(r" State=(\S+)")
+_REASON = re.compile(r" Reason=(.*?)(?: \[\S+@\S+\])?(?= [A-Z]\w+=|\n|$)")
+_OWN = re.compile(r"TY:([a-z0-9-]+): ")
+_SUFFIXES = "*~#!%$@^-"
+"""Suffixes of a state, for example "*" if the node does not respond (slurm.conf(5) and scontrol(1) of Slurm 24.11)."""
+_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    """A node's state in Slurm, for example {"IDLE", "DRAIN"}, and its reason."""
+
+    flags: frozenset[str]
+    reason: str
+
+
+def parse(text: str) -> SlurmNode | None:
+    """Parse a line of `scontrol -o show node`. Return None if it contains no state."""
+    state, reason = _STATE.search(text), _REASON.search(text)
+    if state is None:
+        return None
+    return SlurmNode(
+        frozenset(flag.rstrip(_SUFFIXES) for flag in state[1].split("+")), reason[1].strip() if reason else ""
+    )
+
+
+def owner(reason: str, checks: Collection[str]) -> str | None:
+    """Return the check that wrote the reason, or None. TY:roll and TY:update belong to other programs."""
+    found = _OWN.match(reason)
+    return found[1] if found is not None and found[1] in checks else None
+
+
+def decide(node: SlurmNode, wanted: str | None, checks: Collection[str], proved: Collection[str]) -> str | None:
+    """Return "drain", "resume", or None if nothing must change. `wanted`: the drain reason, if there is a verdict.
+
+    `checks`: all checks. `proved`: the checks whose fault is proved to be absent. A node is resumed only if a health
+    check wrote its reason, and if this check is proved. Reasons of operators, of Slurm and of other programs are never
+    replaced. A node that is down is not drained, because Slurm starts no jobs on it, and 90-health needs the reason to
+    return it to service.
+    """
+    own, drained, down = owner(node.reason, checks), "DRAIN" in node.flags, "DOWN" in node.flags
+    if wanted is None:
+        return "resume" if own in proved and (drained or down) else None
+    if own is not None:
+        return None if drained and node.reason == wanted else "drain"
+    return None if drained or down else "drain"
+
+
+def apply(node: Node, wanted: str | None, checks: Collection[str], proved: Collection[str]) -> bool:
+    """Make the node's state in Slurm agree with the verdict. Return False if this must be tried again."""
+    name = node.variable("TRAINYARD_NODE")
+    shown = node.run(["scontrol", "-o", "show", "node", name], _SECONDS)
+    found = parse(shown.output) if shown.code == 0 else None
+    if found is None:
+        return False
+    action = decide(found, wanted, checks, proved)
+    if action is None:
+        return wanted is not None or owner(found.reason, checks) is None
+    update = ["scontrol", "update", f"nodename={name}", f"state={action}"]
+    if action == "drain":
+        update.append(f"reason={wanted}")
+    return node.run(update, _SECONDS).code == 0

@@ -1,0 +1,171 @@
+"""Checks of disks, memory, clock, munge, NFS, and of what jobs left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+from health.core import Check, Node, Outcome, failed, passed, unknown
+
+_SLURMCTLD_PORT, _NFS_PORT = 6817, 2049
+_MOUNT_FIELDS = 4
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108  (the path is examined, not written)
+
+
+def disk_full(node: Node, check: Check) -> Outcome:
+    """The file systems have free space and free inodes."""
+    for path in check.limits["paths"]:
+        try:
+            facts = node.statvfs(path)
+        except OSError as error:
+            return unknown(f"{path}: {error.strerror}")
+        size, free = (blocks * facts.f_frsize // 2**20 for blocks in (facts.f_blocks, facts.f_bavail))
+        share = check.limits["min_free_share"]
+        if free < max(check.limits["min_free_mib"], size * share):
+            return failed(f"{path} is full")
+        if facts.f_files and facts.f_favail < facts.f_files * share:
+            return failed(f"{path} has no free inodes")
+    return passed()
+
+
+def root_read_only(node: Node, check: Check) -> Outcome:
+    """No local file system that the node writes to is read-only."""
+    options = {path: words for path, _, words, _ in _mounts(node)}
+    if "/" not in options:
+        return unknown("no mount table")
+    for path in check.limits["paths"]:
+        if "ro" in options.get(path, []):
+            return failed(f"{path} is read-only")
+    return passed()
+
+
+def low_memory(node: Node, check: Check) -> Outcome:
+    """A node without jobs has free memory."""
+    if _has_jobs(node):
+        return unknown("jobs are running")
+    rows = (line.split() for line in node.read("/proc/meminfo").splitlines())
+    kib = {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
+    total, free = kib.get("MemTotal:", 0), kib.get("MemAvailable:")
+    if not total or free is None:
+        return unknown("no memory statistics")
+    if free < total * check.limits["min_free_share"]:
+        return failed("memory is in use although no job is running")
+    return passed()
+
+
+def clock_offset(node: Node, check: Check) -> Outcome:
+    """The clock agrees with the head's clock."""
+    offset = node.clock_offset(node.variable("TRAINYARD_HEAD_IP"), check.timeout)
+    if offset is None:
+        return unknown("the head's time server does not answer")
+    if abs(offset) > check.limits["max_seconds"]:
+        return failed("the clock differs from the head's clock")
+    return passed(f"offset {offset:+.3f} s")
+
+
+def munge(node: Node, check: Check) -> Outcome:
+    """munged accepts connections."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(check.timeout)
+        try:
+            client.connect(str(node.path("/run/munge/munge.socket.2")))
+        except TimeoutError:
+            return unknown("munged is slow")
+        except OSError:
+            return failed("munged is not running")
+    return passed()
+
+
+def nfs_hang(node: Node, check: Check) -> Outcome:
+    """Each mounted NFS file system answers."""
+    for path, kind, _, source in _mounts(node):
+        if not kind.startswith("nfs"):
+            continue
+        if _answers(node, path, check.timeout):
+            continue
+        head, server = node.variable("TRAINYARD_HEAD_IP"), source.partition(":")[0]
+        # If the server or the head is down, the node is not at fault, and draining it does not help.
+        if node.connects(server, _NFS_PORT, 3) == "refused":
+            return unknown(f"the NFS server of {path} is down")
+        if node.connects(head, _SLURMCTLD_PORT, 3) != "open":
+            return unknown(f"{path} and the head do not answer")
+        return failed(f"{path} does not answer")
+    return passed()
+
+
+def _answers(node: Node, path: str, timeout: float) -> bool:
+    """Return whether the file system answers. A thread waits for it, because the call cannot be interrupted."""
+    waiting: dict[str, threading.Thread] = node.memo.setdefault("nfs", {})
+    if path not in waiting or not waiting[path].is_alive():
+        waiting[path] = threading.Thread(target=_stat, args=(node, path), daemon=True)
+        waiting[path].start()
+    waiting[path].join(timeout)
+    return not waiting[path].is_alive()
+
+
+def _stat(node: Node, path: str) -> None:
+    # An error is an answer too.
+    with contextlib.suppress(OSError):
+        node.statvfs(path)
+
+
+def leftover_processes(node: Node, check: Check) -> Outcome:
+    """The processes that the epilog could not end have ended."""
+    alive = [pid for pid in node.events.get(check.id, "").split() if node.path(f"/proc/{pid}/stat").exists()]
+    if alive:
+        return failed("processes of an ended job cannot be killed")
+    node.events.pop(check.id, None)
+    return passed()
+
+
+def leftover_files(node: Node, check: Check) -> Outcome:
+    """A node without jobs uses little of /dev/shm."""
+    if _has_jobs(node):
+        return unknown("jobs are running")
+    try:
+        facts = node.statvfs(_SHARED_MEMORY)
+    except OSError as error:
+        return unknown(f"{_SHARED_MEMORY}: {error.strerror}")
+    if facts.f_bavail < facts.f_blocks * check.limits["min_free_share"]:
+        return failed(f"files of ended jobs fill {_SHARED_MEMORY}")
+    return passed()
+
+
+def _has_jobs(node: Node) -> bool:
+    """Return whether a Slurm job runs on the node: slurmstepd has a cgroup for each job, or a process name."""
+    if node.glob("/sys/fs/cgroup/system.slice/*slurmstepd.scope/job_*"):
+        return True
+    if node.path("/sys/fs/cgroup/system.slice").exists():
+        return False
+    return any(_name(path.parent) == "slurmstepd" for path in node.glob("/proc/[0-9]*/comm"))
+
+
+def _name(process: os.PathLike[str]) -> str:
+    try:
+        with open(os.path.join(process, "comm")) as file:
+            return file.read().strip()
+    except OSError:
+        return ""  # The process has ended.
+
+
+def _mounts(node: Node) -> list[tuple[str, str, list[str], str]]:
+    """Return (path, type, options, source) of each mount. A later mount on the same path hides an earlier one."""
+    rows = (line.split() for line in node.read("/proc/self/mounts").splitlines())
+    found = {row[1]: (row[1], row[2], row[3].split(","), row[0]) for row in rows if len(row) >= _MOUNT_FIELDS}
+    return list(found.values())
+
+
+CHECKS: dict[str, Callable[[Node, Check], Outcome]] = {
+    "disk-full": disk_full,
+    "shared-full": disk_full,
+    "root-read-only": root_read_only,
+    "low-memory": low_memory,
+    "clock-offset": clock_offset,
+    "munge": munge,
+    "nfs-hang": nfs_hang,
+    "leftover-processes": leftover_processes,
+    "leftover-files": leftover_files,
+}
