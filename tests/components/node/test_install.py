@@ -20,7 +20,7 @@ from yard.contract.errors import CatalogError
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "cloud-init" / "files"
-SHIPPED = sorted(path for path in FILES.rglob("*") if path.is_file())
+SHIPPED = sorted(path for path in FILES.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
 
 
 def shipped(path: Path) -> str:

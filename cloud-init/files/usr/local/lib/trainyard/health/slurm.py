@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from health.core import Node
 
 _STATE = re.compile(r" State=(\S+)")
-_REASON = re.compile(r" Reason=(.*?)(?: \[\S+@\S+\])?(?= [A-Z]\w+=|\n|$)")
+_REASON = re.compile(r" Reason=(.*?)(?: \[[^\[\]@]+@[^\[\]]*\]| [A-Z]\w+=|\s*$)", re.MULTILINE)
 _OWN = re.compile(r"TY:([a-z0-9-]+): ")
 _SUFFIXES = "*~#!%$@^-"
 """Suffixes of a state, for example "*" if the node does not respond (slurm.conf(5) and scontrol(1) of Slurm 24.11)."""

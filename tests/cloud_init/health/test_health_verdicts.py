@@ -1,0 +1,283 @@
+"""Verdicts, the node's state in Slurm, and the daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from health.core import Check, failed, load_checks, passed, unknown
+from health.daemon import Daemon
+from health.ledger import Ledger, load, save
+from health.slurm import SlurmNode, decide, owner, parse
+from health.tools import Ran
+
+from tests.cloud_init.health.health_site import BOOT, FAULTS, Site, healthy
+
+CHECKS = load_checks()
+DISK, XID = CHECKS["disk-full"], CHECKS["gpu-xid"]
+FULL = failed("/ is full")
+REASON = "TY:disk-full: / is full"
+LINE = "NodeName=n Arch=x86_64 State={state} ThreadsPerCore=1 Reason={reason} [root@2026-11-22T14:05:30] \n"
+
+
+def record(ledger: Ledger, check: Check, *outcomes: object) -> list[bool]:
+    return [ledger.record(check, outcome, 1.0) for outcome in outcomes]  # type: ignore[arg-type]
+
+
+def test_verdict_needs_consecutive_failures() -> None:
+    ledger = Ledger(BOOT)
+    assert record(ledger, DISK, FULL, passed(), FULL, unknown("slow"), FULL) == [False] * 5
+    assert ledger.worst is None
+    assert record(ledger, DISK, FULL) == [True]
+    assert ledger.worst is not None
+    assert ledger.worst.reason == REASON
+
+
+def test_verdict_ends_after_consecutive_passes() -> None:
+    ledger = Ledger(BOOT)
+    record(ledger, DISK, FULL, FULL)
+    assert record(ledger, DISK, passed(), unknown("slow"), passed(), passed()) == [False, False, False, True]
+    assert ledger.worst is None
+    assert [row["event"] for row in ledger.history] == ["begin", "end"]
+
+
+def test_verdict_of_an_xid_ends_after_a_reboot(tmp_path: Path) -> None:
+    ledger = Ledger(BOOT)
+    assert record(ledger, XID, failed("Xid 79"), passed(), passed(), passed()) == [True, False, False, False]
+    assert save(tmp_path / "ledger", ledger)
+    later = load(tmp_path / "ledger", "another boot")
+    assert record(later, XID, passed(), passed()) == [False, True]
+
+
+def test_most_severe_verdict_gives_the_reason() -> None:
+    ledger = Ledger(BOOT)
+    record(ledger, CHECKS["rdma-errors"], failed("many"))
+    assert ledger.worst is None, "a note does not drain the node"
+    record(ledger, DISK, FULL, FULL)
+    record(ledger, XID, failed("Xid 79"))
+    assert ledger.worst is not None
+    assert ledger.worst.check == "gpu-xid"
+    ledger.clear("gpu-xid", 2.0)
+    assert ledger.worst.check == "disk-full"
+
+
+def test_damaged_ledger_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "ledger").write_text("{")
+    assert load(tmp_path / "ledger", BOOT).verdicts == {}
+    assert not save(Path("/proc/none/ledger"), Ledger(BOOT))
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "wanted", "action"),
+    [
+        ("IDLE", "none", REASON, "drain"),
+        ("MIXED*", "none", REASON, "drain"),
+        ("IDLE+DRAIN", REASON, REASON, None),
+        ("IDLE", REASON, REASON, "drain"),  # Slurm has cleared the drain.
+        ("IDLE+DRAIN", "TY:munge: munged is not running", REASON, "drain"),
+        ("IDLE+DRAIN", "bad cable", REASON, None),
+        ("IDLE+DRAIN", "TY:roll", REASON, None),
+        ("IDLE+DRAIN", "TY:update", REASON, None),
+        ("IDLE+DRAIN", "Kill task failed", REASON, None),
+        ("DOWN", "Node unexpectedly rebooted", REASON, None),
+        ("IDLE", "none", None, None),
+        ("IDLE+DRAIN", REASON, None, "resume"),
+        ("DOWN+DRAIN", REASON, None, "resume"),
+        ("IDLE+DRAIN", "TY:munge: munged is not running", None, None),  # There is no proof for munge.
+        ("IDLE+DRAIN", "bad cable", None, None),
+        ("IDLE+DRAIN", "TY:roll", None, None),
+        ("IDLE+DRAIN", "TY:update", None, None),
+        ("IDLE+DRAIN", "TY:disk-full", None, None),
+        ("DOWN", "Node unexpectedly rebooted", None, None),
+    ],
+)
+def test_only_own_reasons_are_changed(state: str, reason: str, wanted: str | None, action: str | None) -> None:
+    found = parse(LINE.format(state=state, reason=reason))
+    assert found is not None
+    assert found.reason == reason
+    assert decide(found, wanted, CHECKS, {"disk-full"}) == action
+
+
+def test_reasons_of_other_programs_have_no_owner() -> None:
+    assert owner("TY:roll", CHECKS) is None
+    assert owner("TY:nccl_pair: slow", CHECKS) is None
+    assert parse("slurm_load_node error: Unable to contact slurm controller") is None
+    assert parse("NodeName=n State=IDLE ThreadsPerCore=1\n") == SlurmNode(frozenset({"IDLE"}), "")
+
+
+def report_state(site: Site, state: str) -> None:
+    """Write the state of the bootstrap."""
+    site.write("/var/lib/trainyard/status.json", json.dumps({"state": state, "boot_id": BOOT}))
+
+
+class Cluster:
+    """A node and slurmctld."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.state, self.reason, self.answers = site, "IDLE", "none", True
+        site.node.run = self.run
+        report_state(site, "ready")
+
+    def run(self, argv: list[str], timeout: float) -> Ran:
+        if argv[0] != "scontrol":
+            return self.site.run(argv, timeout)
+        if not self.answers:
+            return Ran(1, "Unable to contact slurm controller")
+        if argv[1] == "update":
+            words = dict(word.split("=", 1) for word in argv[2:])
+            self.state = "IDLE" if words["state"] == "resume" else "IDLE+DRAIN"
+            self.reason = words.get("reason", "none")
+            return Ran(0)
+        return Ran(0, LINE.format(state=self.state, reason=self.reason))
+
+    @property
+    def drained(self) -> bool:
+        return "DRAIN" in self.state
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(healthy(tmp_path))
+
+
+def start(cluster: Cluster) -> Daemon:
+    daemon = Daemon(cluster.site.node)
+    daemon.checks = {name: replace(check, timeout=0.2) for name, check in daemon.checks.items()}
+    return daemon
+
+
+def rounds(daemon: Daemon, count: int) -> None:
+    """Run all checks `count` times, with the time that passes between them."""
+    for _ in range(count):
+        daemon.node.memo.pop("nvidia-smi", None)
+        daemon.run_due(max(daemon.due.values()) + 1)
+        daemon.settle()
+
+
+@pytest.mark.parametrize("check", [name for name, check in CHECKS.items() if check.severity != "note"])
+def test_each_fault_drains_and_its_repair_resumes(check: str, tmp_path: Path) -> None:
+    cluster = Cluster(healthy(tmp_path))
+    if CHECKS[check].nodes == "gpudirect":
+        text = cluster.site.node.read("/etc/trainyard/node.env")
+        cluster.site.write("/etc/trainyard/node.env", text.replace("infiniband-ndr", "gpudirect-tcpxo"))
+    daemon = start(cluster)
+    rounds(daemon, 2)
+    assert cluster.state == "IDLE"
+    tools, row = dict(cluster.site.tools), FAULTS[check][0]
+    row[0](cluster.site)
+    rounds(daemon, CHECKS[check].fails)
+    assert cluster.drained
+    assert cluster.reason == f"TY:{check}: {row[1]}"
+    cluster.site.hanging.clear()
+    if check in {"gpu-xid", "rdma-flap"}:
+        return  # Other tests show the end of these verdicts.
+    daemon.node.events.clear()
+    repaired = healthy(tmp_path / "repaired")
+    report_state(repaired, "ready")
+    cluster.site.tools, cluster.site.usage, cluster.site.offset = tools, {}, 0.0
+    daemon.node.root = repaired.root
+    rounds(daemon, CHECKS[check].passes + 1)
+    assert not cluster.drained
+
+
+def test_healthy_node_asks_slurm_only_once(cluster: Cluster) -> None:
+    daemon = start(cluster)
+    calls: list[str] = []
+    run = cluster.run
+    daemon.node.run = lambda argv, timeout: (calls.append(argv[0]), run(argv, timeout))[1]
+    rounds(daemon, 30)
+    assert calls.count("scontrol") == 1
+    assert cluster.state == "IDLE"
+
+
+def test_drain_that_slurm_cleared_is_applied_again(cluster: Cluster) -> None:
+    daemon = start(cluster)
+    FAULTS["disk-full"][0][0](cluster.site)
+    rounds(daemon, 2)
+    cluster.state = "IDLE"
+    daemon.settle()
+    assert cluster.drained
+
+
+def test_slurm_that_does_not_answer_is_asked_again(cluster: Cluster) -> None:
+    daemon = start(cluster)
+    cluster.answers = False
+    FAULTS["disk-full"][0][0](cluster.site)
+    rounds(daemon, 3)
+    assert not daemon.settled
+    assert not (daemon.cache / "drained").exists()
+    cluster.answers = True
+    daemon.settle()
+    assert cluster.drained
+    assert (daemon.cache / "drained").exists()
+
+
+def test_operators_drain_stays(cluster: Cluster) -> None:
+    cluster.state, cluster.reason = "IDLE+DRAIN", "bad cable"
+    daemon = start(cluster)
+    FAULTS["disk-full"][0][0](cluster.site)
+    rounds(daemon, 3)
+    cluster.site.usage.clear()
+    rounds(daemon, 4)
+    assert (cluster.state, cluster.reason) == ("IDLE+DRAIN", "bad cable")
+
+
+def test_new_daemon_needs_proof_before_it_resumes(cluster: Cluster) -> None:
+    cluster.state, cluster.reason = "IDLE+DRAIN", REASON
+    FAULTS["disk-full"][0][0](cluster.site)
+    daemon = start(cluster)
+    rounds(daemon, 1)
+    assert cluster.drained, "the ledger was lost, but the fault is still there"
+    cluster.site.usage.clear()
+    rounds(daemon, DISK.passes)
+    assert not cluster.drained
+
+
+def test_node_is_not_resumed_during_the_bootstrap(cluster: Cluster) -> None:
+    cluster.state, cluster.reason = "IDLE+DRAIN", REASON
+    report_state(cluster.site, "waiting")
+    daemon = start(cluster)
+    rounds(daemon, 5)
+    assert cluster.drained
+    report_state(cluster.site, "ready")
+    daemon.settle()
+    assert not cluster.drained
+
+
+def test_verdicts_survive_a_restart_of_the_daemon(cluster: Cluster) -> None:
+    daemon = start(cluster)
+    FAULTS["gpu-xid"][0][0](cluster.site)
+    rounds(daemon, 1)
+    daemon.node.events.clear()
+    again = start(cluster)
+    rounds(again, 5)
+    assert cluster.drained
+    again.read_events("clear gpu-xid\nclear unknown\nevent leftover-processes 1 2\n")
+    rounds(again, 2)
+    assert not cluster.drained
+    assert again.node.events == {}, "the processes 1 and 2 do not exist on this node"
+
+
+def test_xid_drains_within_a_second(cluster: Cluster) -> None:
+    """A pipe replaces the kernel log."""
+    log = cluster.site.root / "dev/kmsg"
+    log.parent.mkdir(parents=True)
+    os.mkfifo(log)
+    writer = os.open(log, os.O_RDWR)
+    daemon = start(cluster)
+    threading.Thread(target=daemon.run, daemon=True).start()
+    deadline = time.monotonic() + 20
+    while not (daemon.cache / "results.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.write(writer, b"4,811,5140900,-;NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\n")
+    begin = time.monotonic()
+    while not cluster.drained and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert time.monotonic() - begin < 1
+    assert cluster.reason == "TY:gpu-xid: Xid 79, GPU has fallen off the bus"
+    assert (daemon.cache / "verdict").read_text() == f"fatal {cluster.reason}\n"

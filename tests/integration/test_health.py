@@ -1,0 +1,151 @@
+"""Real faults on virtual machines: the node is drained with the right reason, and resumed after the repair.
+
+A node whose munge is stopped cannot authenticate to slurmctld, so slurmctld sets it down, and it returns after munge
+has started again.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from typing import Any
+
+import pytest
+
+from tests.integration.project import Project, wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.full]
+
+HEAD, NODE, OTHER = "it-head", "it-gpu-0", "it-gpu-1"
+JOBS = 200
+DETECT_SECONDS, XID_SECONDS, CORE_SHARE = 45.0, 5.0, 0.01
+"""Targets for the time from a fault to its drain, the same for an Xid, and the daemon's share of a core."""
+_XID = "NVRM: Xid (PCI:0000:01:00): 79, pid=0, GPU has fallen off the bus."
+
+
+def shown(cluster: Project, node: str = NODE) -> str:
+    """Return the node's state and reason in Slurm."""
+    return cluster.on(HEAD, f"sinfo -h -N -n {node} -o '%T|%E'").strip()
+
+
+def seconds_until(cluster: Project, fault: str, reason: str, limit: float) -> float:
+    """Cause a fault on the node, and return the seconds until it is drained with the reason. Uses the uptime."""
+    script = f"""
+        read -r begin _ </proc/uptime
+        {fault}
+        for ((i = 0; i < {int(limit * 4)}; i++)); do
+          [[ $(scontrol -o show node {NODE}) != *'DRAIN'*'Reason={reason}'* ]] || break
+          sleep 0.2
+        done
+        read -r end _ </proc/uptime
+        echo "took $begin $end"
+        scontrol -o show node {NODE} | grep -o 'State=[^ ]*'
+        scontrol -o show node {NODE} | grep -o 'Reason=.*'
+    """
+    out = cluster.on(NODE, f"sudo bash -c {shlex.quote(script)}", timeout=300)
+    assert f"Reason={reason}" in out, out
+    _, begin, end = next(line for line in out.splitlines() if line.startswith("took")).split()
+    taken = float(end) - float(begin)
+    sys.stdout.write(f"{reason}: drained after {taken:.1f} s\n")
+    return taken
+
+
+def wait_for_service(cluster: Project, seconds: float = 150) -> None:
+    wait_until("the node to be in service", seconds, lambda: shown(cluster).startswith(("idle|", "mixed|")))
+
+
+def results(cluster: Project, node: str = NODE) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(cluster.on(node, "sudo trainyard-health status"))
+    return found
+
+
+def cpu_seconds(cluster: Project) -> tuple[float, float]:
+    """Return the daemon's CPU time and the node's uptime in seconds."""
+    out = cluster.on(NODE, "systemctl show --value -p CPUUsageNSec trainyard-health; cat /proc/uptime").split()
+    return int(out[0]) / 1e9, float(out[1])
+
+
+def test_healthy_nodes_have_no_failed_check(cluster: Project) -> None:
+    wait_until("the checks", 60, lambda: len(results(cluster).get("results", {})) >= 8)
+    for node in (NODE, OTHER):
+        found = results(cluster, node)
+        assert [name for name, (state, _) in found["results"].items() if state == "fail"] == []
+        assert found["verdicts"] == {}
+        sys.stdout.write(f"{node}: {found['results']}\n")
+        assert found["results"]["clock-offset"][0] == "pass"
+        assert found["results"]["munge"][0] == "pass"
+        assert found["results"]["nfs-hang"][0] == "pass"
+
+
+def test_xid_drains_until_an_operator_clears_it(cluster: Project) -> None:
+    reason = "TY:gpu-xid: Xid 79, GPU has fallen off the bus"
+    taken = seconds_until(cluster, f"echo '{_XID}' >/dev/kmsg", reason, 60)
+    assert taken < 2 * XID_SECONDS, "the limit is twice the target, for loaded machines"
+    # The verdict survives a resume, and the prolog refuses a job that starts in between.
+    cluster.on(HEAD, f"sudo scontrol update nodename={NODE} state=resume")
+    wait_until("the drain to return", 60, lambda: reason in shown(cluster))
+    assert "this node has a fault" in cluster.on(NODE, "trainyard-prolog 2>&1; echo code $?")
+    cluster.on(NODE, "sudo trainyard-health clear gpu-xid")
+    wait_for_service(cluster)
+
+
+def test_full_disk_drains_and_recovers(cluster: Project) -> None:
+    fill = "fallocate -l $(($(stat -f -c '%a * %S' /) - 100000000)) /var/filler"
+    taken = seconds_until(cluster, fill, "TY:disk-full: / is full", 120)
+    assert taken < 2 * DETECT_SECONDS
+    assert "disk-full" in cluster.yard("doctor", timeout=300, check=False).out
+    # The reason of an operator replaces the verdict's reason, and stays after the recovery.
+    cluster.on(HEAD, f"sudo scontrol update nodename={NODE} state=drain reason='bad cable'")
+    cluster.on(NODE, "sudo rm /var/filler")
+    wait_until("the end of the verdict", 90, lambda: results(cluster)["verdicts"] == {})
+    assert shown(cluster) == "drained|bad cable"
+    cluster.on(HEAD, f"sudo scontrol update nodename={NODE} state=resume")
+    wait_for_service(cluster)
+
+
+def test_stepped_clock_drains_and_recovers(cluster: Project) -> None:
+    taken = seconds_until(cluster, "date -s '+60 seconds'", "TY:clock-offset: the clock differs", 120)
+    assert taken < 2 * DETECT_SECONDS
+    cluster.on(NODE, "sudo date -s '-60 seconds'; sudo chronyc makestep")
+    wait_for_service(cluster)
+
+
+def test_read_only_root_drains_and_recovers(cluster: Project) -> None:
+    taken = seconds_until(cluster, "echo u >/proc/sysrq-trigger", "TY:root-read-only: / is read-only", 120)
+    assert taken < 2 * DETECT_SECONDS
+    cluster.on(NODE, "sudo mount -o remount,rw /")
+    wait_for_service(cluster)
+
+
+def test_node_with_stopped_munge_returns_after_its_start(cluster: Project) -> None:
+    cluster.on(NODE, "sudo systemctl stop munge")
+    wait_until("the verdict", DETECT_SECONDS, lambda: "munge" in results(cluster)["verdicts"])
+    wait_until("slurmctld to notice", 240, lambda: shown(cluster).startswith("down"))
+    cluster.on(NODE, "sudo systemctl start munge")
+    wait_for_service(cluster)
+
+
+def test_many_short_jobs_drain_no_node(cluster: Project) -> None:
+    before = cpu_seconds(cluster)
+    history = {node: len(results(cluster, node)["history"]) for node in (NODE, OTHER)}
+    as_trainer = "sudo setpriv --reuid=trainer --regid=trainer --init-groups env HOME=/home/trainer"
+    # Each job leaves a process and a file behind.
+    left = "setsid sleep 600 >/dev/null 2>&1 & echo x >/dev/shm/left-$SLURM_JOB_ID"
+    command = f"{as_trainer} sbatch --parsable -D /tmp -o /dev/null -a 1-{JOBS} -n 1 --mem 16 --wrap '{left}'"
+    job = cluster.on(HEAD, command).strip()
+    wait_until(
+        "the jobs to end", 1500, lambda: not cluster.on(HEAD, f"squeue -h -j {job} 2>/dev/null || true").strip(), 10
+    )
+    states = cluster.on(HEAD, f"sacct -nPX -j {job} -o state").split()
+    assert states == ["COMPLETED"] * JOBS
+    assert [shown(cluster, node) for node in (NODE, OTHER)] == ["idle|none"] * 2
+    for node in (NODE, OTHER):
+        assert len(results(cluster, node)["history"]) == history[node]
+        assert cluster.on(node, "pgrep -u trainer -c sleep; ls /dev/shm | wc -l", check=False).split() == ["0", "0"]
+    after = cpu_seconds(cluster)
+    share = (after[0] - before[0]) / (after[1] - before[1])
+    sys.stdout.write(
+        f"the daemon used {share:.2%} of a core in {after[1] - before[1]:.0f} s; target {CORE_SHARE:.0%}\n"
+    )
+    assert share < 2 * CORE_SHARE, "the limit is twice the target, for loaded machines"
