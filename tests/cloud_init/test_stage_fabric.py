@@ -26,12 +26,20 @@ def fabric(tmp_path: Path, ports: dict[str, str], answers: dict[str, str] | None
     for path, text in files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
-    (tmp_path / "proc" / "driver" / "nvidia-nvswitch").mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia-nvswitch/devices/0000:05:00.0").mkdir(parents=True)
     same = {"nv-fabricmanager --version": "0 Fabric Manager version is : 580.173.02"}
     return Sandbox(tmp_path, FABRIC, same | (answers or {}))
 
 
 UP = {f"mlx5_ib{index}": "4: ACTIVE" for index in range(8)}
+
+
+def test_machine_without_nvswitch_needs_no_fabric_manager(tmp_path: Path) -> None:
+    node = fabric(tmp_path, UP, {"nv-fabricmanager --version": "1 "})
+    (tmp_path / "proc/driver/nvidia-nvswitch/devices/0000:05:00.0").rmdir()
+    ran = node.run("35-fabric", RDMA="8")
+    assert ran.code == 0, ran.errors
+    assert not [command for command in ran.commands if "fabricmanager" in command and "dpkg" not in command]
 
 
 def test_kernel_and_driver_packages_are_held(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from health.core import load_checks
 from typer.main import get_command
 
 from components.platforms import PLATFORMS
@@ -101,6 +102,11 @@ def test_every_stage_is_listed() -> None:
 def test_every_doctor_check_is_listed() -> None:
     listed = [name for cell in first_column("docs/jobs-tools.md", "`yard doctor`") for name in cell.split(", ")]
     assert sorted(listed) == sorted(CHECKS)
+
+
+def test_every_health_check_is_listed() -> None:
+    listed = [name.strip("` ") for cell in first_column("docs/health.md", "## Checks") for name in cell.split(",")]
+    assert sorted(listed) == sorted(load_checks())
 
 
 def test_every_command_is_in_the_readme() -> None:

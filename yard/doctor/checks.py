@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from yard.doctor import container_checks, gpu_checks, node_checks, peer_checks, system_checks
+from yard.doctor import container_checks, gpu_checks, health_checks, node_checks, peer_checks, system_checks
 from yard.doctor.findings import Examined, HostCheck, HostProblem
 
 CHECKS: dict[str, HostCheck] = {
@@ -14,13 +14,11 @@ CHECKS: dict[str, HostCheck] = {
     "routes": peer_checks.check_routes,
     "tcp": peer_checks.check_tcp,
     "mounts": node_checks.check_mounts,
-    "disk": system_checks.check_disk,
     "nfs": peer_checks.check_nfs,
+    "health": health_checks.check_health,
     "services": node_checks.check_services,
     "status": node_checks.check_status,
     "driver": gpu_checks.check_driver,
-    "gpus": gpu_checks.check_gpus,
-    "faults": gpu_checks.check_faults,
     "topology": gpu_checks.check_topology,
     "infiniband": gpu_checks.check_infiniband,
     "containers": container_checks.check_containers,

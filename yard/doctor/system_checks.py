@@ -1,4 +1,4 @@
-"""Checks for disk space, network interfaces and NCCL settings."""
+"""Checks for network interfaces and NCCL settings."""
 
 from __future__ import annotations
 
@@ -6,21 +6,8 @@ from collections.abc import Iterator
 
 from yard.doctor.findings import Examined, HostProblem, problem
 
-_MIN_FREE_MIB = 256
-_MIN_FREE_SHARE = 0.02
 _SKIPPED = ("docker", "lo")
 """Prefixes of interfaces that NCCL ignores by default. NCCL does not ignore veth, bridge or QEMU interfaces."""
-
-
-def check_disk(examined: Examined) -> Iterator[HostProblem]:
-    """The file systems that jobs use have free space and free inodes."""
-    for report in examined.answered:
-        for path, *fields in report.of("disk"):
-            size, free, inodes, free_inodes = (int(field) for field in fields)
-            if free < max(_MIN_FREE_MIB, size * _MIN_FREE_SHARE):
-                yield problem(report.name, "disk-space", path=path, free=free, size=size)
-            elif inodes and free_inodes < inodes * _MIN_FREE_SHARE:
-                yield problem(report.name, "disk-inodes", path=path, free=free_inodes, size=inodes)
 
 
 def check_interfaces(examined: Examined) -> Iterator[HostProblem]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from components.catalog import Image, images
+from components.node.files import shipped_files
 from components.node.slurm import (
     SLURM_VERSIONS,
     render_cgroup_conf,
@@ -60,6 +61,28 @@ def test_settings_that_protect_jobs(local_plan: ClusterPlan) -> None:
     assert conf["PropagateResourceLimits"] == "NONE"
     assert int(conf["UnkillableStepTimeout"]) >= 5 * int(conf["MessageTimeout"])
     assert conf["SlurmctldHost"] == "yard-head(10.77.0.4)"
+
+
+def test_health_programs_are_shipped(local_plan: ClusterPlan) -> None:
+    conf = keys(render_slurm_conf(local_plan))
+    shipped = {file.path for file in shipped_files() if file.executable}
+    assert {conf[key] for key in ("HealthCheckProgram", "Prolog", "Epilog")} <= shipped
+    # Without this, the requeued job of a failed prolog would be held.
+    assert "nohold_on_prolog_fail" in conf["SchedulerParameters"]
+
+
+@pytest.mark.parametrize(
+    ("version", "flags"),
+    [
+        ((21, 8), "Alloc"),
+        ((22, 5), "Contain"),
+        ((23, 11), "Contain,ForceRequeueOnFail"),
+        ((24, 11), "Contain,ForceRequeueOnFail"),
+    ],
+)
+def test_prolog_flags_are_known_to_the_version(version: tuple[int, int], flags: str, local_plan: ClusterPlan) -> None:
+    image = local_plan.image.model_copy(update={"slurm_version": version})
+    assert keys(render_slurm_conf(replace(local_plan, image=image)))["PrologFlags"] == flags
 
 
 def test_sets_each_key_once(plan_of_each_image: ClusterPlan) -> None:

@@ -72,6 +72,14 @@ def test_a_fault_is_reported_with_host_cause_and_fix(  # noqa: PLR0913, PLR0917 
     assert all(finding.cause and finding.fix for finding in found)
 
 
+def test_texts_of_a_health_check_come_from_the_host(local: Cluster) -> None:
+    lines = healthy()
+    lines[SECOND].append("health\tgpu-count\tfatal\t1 of 2 GPUs work\ta GPU is lost\treboot {host}")
+    assert judge(examined(local, lines))["health"] == [
+        HostProblem(SECOND, "gpu-count: 1 of 2 GPUs work", "a GPU is lost", f"reboot {SECOND}")
+    ]
+
+
 def test_a_wrong_munge_key_is_reported_as_the_cause(local: Cluster) -> None:
     lines = healthy()
     wrong = "unmunge: Error: Invalid credential"
@@ -222,5 +230,5 @@ def test_roce_ports_have_an_ethernet_link_layer(local: Cluster) -> None:
         lines[name] = [line.replace("NDR)\tInfiniBand", "NDR)\tEthernet") for line in lines[name]]
         lines[name] += ["settings\tfabric\tNCCL_IB_HCA\t=mlx5_ib0"]
     assert list(CHECKS["infiniband"](examined(roce, lines))) == []
-    lines[FIRST] = [line.replace("4: ACTIVE", "1: DOWN") for line in lines[FIRST]]
-    assert [finding.node for finding in CHECKS["infiniband"](examined(roce, lines))] == [FIRST]
+    lines[SECOND] = [line.replace("400 Gb/sec", "200 Gb/sec") for line in lines[SECOND]]
+    assert [finding.node for finding in CHECKS["infiniband"](examined(roce, lines))] == [SECOND]

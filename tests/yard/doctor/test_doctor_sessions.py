@@ -13,7 +13,7 @@ from yard.stack.load import load_stack
 from yard.stack.remote import Remote
 
 SCRIPT = r"""
-printf 'gpus\t2\nnfs\twrite\t0\t\n'
+printf 'shm\t2\nnfs\twrite\t0\t\n'
 echo ready
 while read -r line && [[ $line != go ]]; do printf 'seen\t%s\n' "$line"; done
 echo done
@@ -33,7 +33,7 @@ def reports(stack: FakeStack, program: MakeProgram, monkeypatch: pytest.MonkeyPa
 
 
 def test_hosts_exchange_facts_between_the_phases(reports: dict[str, HostReport]) -> None:
-    assert reports["yard-gpu-0"].of("gpus") == [("2",)]
+    assert reports["yard-gpu-0"].of("shm") == [("2",)]
     assert reports["yard-gpu-0"].of("seen") == [("peer nfs yard-head written",)]
     assert [report.error for report in reports.values()] == ["", "", "Permission denied"]
 

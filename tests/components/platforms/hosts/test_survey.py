@@ -80,7 +80,7 @@ OUR_DATABASE = {
     "var/lib/trainyard/borrowed/notes": "ROOT/etc/systemd/system/mariadb.service.d/trainyard.conf\tabsent\n",
     "var/lib/mysql/slurm_acct_db/x": "",
 }
-NVSWITCH = {"proc/driver/nvidia-nvswitch/devices/.keep": "", "sys/module/nvidia/version": "580.1\n"}
+NVSWITCH = {"proc/driver/nvidia-nvswitch/devices/0000:05:00.0": "", "sys/module/nvidia/version": "580.1\n"}
 OURS = {"var/lib/trainyard/borrowed/cluster": "c\n", "var/lib/trainyard/borrowed/role": "head\n"}
 HAD_SLURM = {**OURS, "etc/trainyard/node.env": "TRAINYARD_GPUS=8\nTRAINYARD_SCHEDULER=slurm\n"}
 HAD_NONE = {

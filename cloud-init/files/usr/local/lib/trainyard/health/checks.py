@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from health import fabric, gpu, system
-from health.core import FAIL, UNKNOWN, Check, Node, Outcome, checks_for, unknown
+from health.core import FAIL, Check, Node, Outcome, checks_for, unknown
 from health.kmsg import fatal_xid, load_xids, records
 
 FUNCTIONS: dict[str, Callable[[Node, Check], Outcome]] = {**system.CHECKS, **gpu.CHECKS, **fabric.CHECKS}
@@ -21,17 +21,17 @@ def run_check(node: Node, check: Check) -> Outcome:
 
 
 def report(node: Node) -> list[str]:
-    """Run all checks for this node once, and return one tab-separated line for each check that did not pass.
+    """Run all checks for this node once, and return one tab-separated line for each check that failed.
 
-    Fields: id, state, class, text, cause, fix. A check that needs several failures for a verdict needs one here.
+    Fields: id, class, text, cause, fix. A check that needs several failures for a verdict needs one here.
     """
     read_kernel_log(node)
     lines = []
     checks = {check.id: check for context in ("boot", "periodic") for check in checks_for(node, context)}
     for check in checks.values():
         outcome = run_check(node, check)
-        if outcome.state in {FAIL, UNKNOWN}:
-            lines.append("\t".join((check.id, outcome.state, check.severity, outcome.text, check.cause, check.fix)))
+        if outcome.state == FAIL:
+            lines.append("\t".join((check.id, check.severity, outcome.text, check.cause, check.fix)))
     return lines
 
 

@@ -29,11 +29,14 @@ def ntp_offset(host: str, timeout: float) -> float | None:
         elapsed = time.monotonic() - started
     if len(answer) < _ANSWER_BYTES or answer[0] >> 6 == _UNSYNCHRONIZED or not answer[1] or elapsed > 1:
         return None
-    received, returned = (
-        seconds - _NTP_EPOCH + fraction / 2**32
-        for seconds, fraction in (struct.unpack("!II", answer[at : at + 8]) for at in (32, 40))
-    )
-    return sent + elapsed / 2 - (received + returned) / 2
+    server = (_ntp_time(answer, 32) + _ntp_time(answer, 40)) / 2
+    return sent + elapsed / 2 - server
+
+
+def _ntp_time(answer: bytes, at: int) -> float:
+    """Return the time in seconds since 1970 that begins at an offset in an NTP packet."""
+    seconds, fraction = struct.unpack("!II", answer[at : at + 8])
+    return float(seconds - _NTP_EPOCH + fraction / 2**32)
 
 
 def tcp(host: str, port: int, timeout: float) -> str:
