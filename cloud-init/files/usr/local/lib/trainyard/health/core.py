@@ -95,11 +95,20 @@ class Node:
 
     def variable(self, name: str, file: str = "/etc/trainyard/node.env") -> str:
         """Return a variable from a file with shell assignments, or "" if it is not set."""
-        for line in self.read(file).splitlines():
-            key, _, value = line.partition("=")
-            if key == name:
-                return "".join(shlex.split(value))
-        return ""
+        return self._variables(file).get(name, "")
+
+    def _variables(self, file: str) -> dict[str, str]:
+        """Return the variables in a file. The file is parsed again only after a change, to save CPU time."""
+        try:
+            facts = self.path(file).stat()
+        except OSError:
+            return {}
+        version = facts.st_mtime_ns, facts.st_size
+        if self.memo.get(file, (None,))[0] != version:
+            pairs = (line.partition("=") for line in self.read(file).splitlines())
+            self.memo[file] = version, {key: "".join(shlex.split(value)) for key, _, value in pairs}
+        found: dict[str, str] = self.memo[file][1]
+        return found
 
     def count(self, name: str) -> int:
         """Return the number in a variable of node.env, or 0."""

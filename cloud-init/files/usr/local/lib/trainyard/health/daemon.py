@@ -46,6 +46,8 @@ class Daemon:
             node.events[_XID] = verdict.text
         self.codes = load_xids()
         self.lock = threading.Lock()
+        self.kicked = threading.Event()
+        """Wakes the thread that runs the checks."""
         self.settled = False
         """Whether the node's state in Slurm is known to agree with the verdicts."""
         self.saved = 0.0
@@ -108,6 +110,7 @@ class Daemon:
                     self.ledger.clear(check, time.time())
                     self._changed()
             self.due[check] = 0.0
+            self.kicked.set()
 
     def run_due(self, now: float) -> None:
         """Run the checks whose time has come. `now`: time.monotonic()."""
@@ -139,7 +142,8 @@ class Daemon:
     def _check_for_ever(self) -> None:
         while True:
             self.run_due(time.monotonic())
-            time.sleep(min(max(min(self.due.values()) - time.monotonic(), 1.0), SUSPECT_SECONDS))
+            self.kicked.wait(max(min(self.due.values()) - time.monotonic(), 0.1))
+            self.kicked.clear()
 
     def _changed(self) -> None:
         """Store a changed verdict, and wake the main thread."""

@@ -1,6 +1,6 @@
 """Checks of GPUs. All values come from one call of nvidia-smi in each round.
 
-The query ran on an H100 with driver 580.159.04 on 2026-11-22. Newer drivers also accept the older name
+The queries ran on two H200s with driver 580.159.04 on 2026-11-22. This driver also accepts the older name
 `clocks_throttle_reasons.active`.
 """
 
