@@ -6,6 +6,8 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from health import core, kmsg
@@ -94,6 +96,17 @@ def test_stopped_file_server_is_no_fault_of_the_node(site: Site) -> None:
         site.ports = dict(ports)
         assert run_check(site.node, quick("nfs-hang")).state == UNKNOWN
     site.hanging.clear()
+
+
+@pytest.mark.parametrize(("free", "state"), [(100, PASS), (20, FAIL)])
+def test_small_file_system_needs_a_tenth(free: int, state: str, site: Site) -> None:
+    """Debian 13 has a /tmp of half the memory: 384 MiB on a small virtual machine."""
+
+    def statvfs(path: str) -> Any:
+        return SimpleNamespace(f_frsize=2**20, f_blocks=384, f_bavail=free, f_files=0, f_favail=0)
+
+    site.node.statvfs = statvfs
+    assert run_check(site.node, CHECKS["disk-full"]).state == state
 
 
 def test_memory_of_a_busy_node_is_not_judged(site: Site) -> None:
