@@ -85,7 +85,7 @@ def test_xid_drains_until_an_operator_clears_it(cluster: Project) -> None:
     # The verdict survives a resume, and the prolog refuses a job that starts in between.
     cluster.on(HEAD, f"sudo scontrol update nodename={NODE} state=resume")
     wait_until("the drain to return", 60, lambda: reason in shown(cluster))
-    assert "this node has a fault" in cluster.on(NODE, "trainyard-prolog 2>&1; echo code $?")
+    assert "this node has a fault" in cluster.on(NODE, "sudo trainyard-prolog 2>&1; echo code $?")
     cluster.on(NODE, "sudo trainyard-health clear gpu-xid")
     wait_for_service(cluster)
 
