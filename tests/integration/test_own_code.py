@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -94,8 +95,12 @@ def test_waiting_script_can_be_cancelled(cluster: Project, project: Path) -> Non
     first = submit(cluster, "--no-code", "--nodes", "2", "--", "sleep 60")
     script = submit(cluster, str(project / "job.sbatch"), "--after", str(first))
     own = submit(cluster, "--no-code", "--after", str(first), "--", "hostname")
-    reasons = {row["id"]: row["reason"] for row in cluster.yard_json("ps")}
-    assert (reasons[script], reasons[own]) == ("Dependency", "Dependency")
+
+    def reasons() -> list[str]:
+        return [row["reason"] for row in cluster.yard_json("ps") if row["id"] in (script, own)]
+
+    # Until slurmctld has examined a new job, its reason can be Resources.
+    wait_until("the dependencies", 60, lambda: reasons() == ["Dependency", "Dependency"])
     cluster.yard("cancel", str(script))
     assert cluster.yard("wait", str(script), check=False).code != 0
     cluster.yard("cancel", str(first))
@@ -127,4 +132,4 @@ def test_array_runs_each_element(cluster: Project, project: Path) -> None:
         lambda: {row["state"] for row in cluster.yard_json("ps") if row["id"] >= array} == {"COMPLETED"},
     )
     logs = [cluster.yard("logs", str(row["id"])).out for row in cluster.yard_json("ps") if row["id"] >= array]
-    assert sorted(text.splitlines()[0].rpartition(" ")[2] for text in logs) == ["1", "2"]
+    assert sorted(re.findall(r", element (\d)$", "\n".join(logs), re.MULTILINE)) == ["1", "2"]
