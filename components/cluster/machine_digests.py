@@ -10,7 +10,7 @@ from components.node.parameters import birth_env
 from components.plan.plan import ClusterPlan, HostPlan
 
 _DIGITS = 16
-_FORMULA = "2"
+FORMULA = "2"
 """Begins each digest. A version of this project whose digests contain other facts has another value, because its
 digests of unchanged machines differ."""
 
@@ -41,7 +41,7 @@ def changed_hosts(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[
     return tuple(
         name
         for name, digest in before.items()
-        if name not in after or (_formula(digest) == _FORMULA and digest != after[name])
+        if name not in after or (_formula(digest) == FORMULA and digest != after[name])
     )
 
 
@@ -60,4 +60,4 @@ def _formula(digest: str) -> str:
 
 
 def _digest(facts: object) -> str:
-    return f"{_FORMULA}-" + hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+    return f"{FORMULA}-" + hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:_DIGITS]

@@ -89,7 +89,7 @@ def test_the_wheel_contains_all_of_yard_and_nothing_else(wheel: Path) -> None:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     files = {path.relative_to(ROOT).as_posix() for pattern in DATA for path in (ROOT / "yard").rglob(pattern)}
     assert names == files
-    assert {"yard/job/recipes/hello.yaml", "yard/doctor/probes/gpus.sh", "yard/workloads/train.py"} < names
+    assert {"yard/job/recipes/hello.yaml", "yard/doctor/probes/health.sh", "yard/workloads/train.py"} < names
 
 
 def test_other_packages_are_not_importable(python: Path, home: Path) -> None:

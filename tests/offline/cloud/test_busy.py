@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from components.cluster.machine_digests import FORMULA
 from tests.offline.cloud.stack import ROOT, TestStack
 from yard.contract.outputs import Cluster, Node, dumped, read_head
 
@@ -73,7 +74,7 @@ class BusyStack:
     ) -> None:
         """Write the program. `mtu` is an input of a resource in the component, and `ids` replaces machine digests."""
         machines = {**_IDS, **{key.replace("_", "-"): value for key, value in ids.items()}}
-        machines = {key: value for key, value in machines.items() if value}
+        machines = {key: f"{FORMULA}-{value}" for key, value in machines.items() if value}
         cluster = contract(scheduler)
         program = _PROGRAM.format(root=str(ROOT), name=name, machines=machines, mtu=mtu, cluster=cluster, broken=broken)
         self.stack.write(program, raw=True)
