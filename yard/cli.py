@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from yard.commands import bench, cluster, data, hosts, init, prices, roll, size, stacks, submit, work
+from yard.commands import bake, bench, cluster, data, hosts, init, prices, roll, size, stacks, submit, work
 from yard.shell import YardGroup
 
 app = typer.Typer(
@@ -16,7 +16,7 @@ app = typer.Typer(
     help="Run training jobs on the clusters that stack files define.",
 )
 
-TOPICS = (submit, work, cluster, init, stacks, prices, size, hosts, roll, data, bench)
+TOPICS = (submit, work, cluster, init, stacks, prices, size, hosts, roll, bake, data, bench)
 
 for _topic in TOPICS:
     app.add_typer(_topic.app)

@@ -22,10 +22,23 @@ class Tunnel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Baking:
+    """How `yard bake` builds an image for a platform."""
+
+    base: Callable[[ClusterPlan], str]
+    """Returns the identity of the base image and of the place where the new image is stored."""
+    here: Callable[[ClusterPlan, str], str] | None = None
+    """Builds the image with this name on this computer if it does not exist, and returns the value of `baked_image`.
+    None if Pulumi creates the image."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlatformFacts:
     """The rules and limits of one platform. A field has its default value if the platform has no such rule or
     resource."""
 
+    baking: Baking | str
+    """How `yard bake` builds an image, or the reason why it cannot."""
     user_data_limit: int
     """Maximum size in bytes of the user-data that `wire_user_data` returns."""
     wire_user_data: Callable[[str], bytes] = str.encode

@@ -9,6 +9,7 @@ from components.platforms import PLATFORMS
 from components.platforms.facts import PlatformFacts
 
 if TYPE_CHECKING:
+    from components.platforms.baker import Baker
     from components.platforms.base import Platform
 
 
@@ -23,3 +24,10 @@ def platform_class(provider: str) -> type[Platform]:
     module = import_module(f"components.platforms.{provider}.platform")
     platform: type[Platform] = getattr(module, f"{PLATFORMS[provider]}Platform")
     return platform
+
+
+def platform_baker(provider: str) -> type[Baker]:
+    """Return the Baker subclass of a provider. The call imports Pulumi and the provider's SDK."""
+    module = import_module(f"components.platforms.{provider}.bake")
+    baker: type[Baker] = getattr(module, f"{PLATFORMS[provider]}Baker")
+    return baker

@@ -12,6 +12,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from components.catalog import Machine, machines
 from yard.contract.errors import RuleError
 
+BAKED_NAME = r"trainyard-[a-z0-9-]{1,30}-[0-9a-f]{16}"
+"""Regular expression for the name of a baked image (components/node/bake.py). All platforms accept such names."""
+
 _RESERVED_GROUPS = frozenset({"head", "default", "all"})
 
 
@@ -73,6 +76,11 @@ class PlatformSpec(Model):
 
     provider: Annotated[str, Field(description="must be a known platform", examples=["local"])]
     image: Annotated[str, Field(description="must be a known image", examples=["debian-13"])]
+
+    @property
+    def baked_name(self) -> str | None:
+        """Name of the image from `yard bake` that the machines boot, or None."""
+        return None
 
 
 class CloudSpec(PlatformSpec, ABC):

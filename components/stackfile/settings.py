@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 import pulumi
@@ -12,6 +13,7 @@ from components.plan.checks.base import Level
 from components.platforms.local.memory import free_memory
 from components.stackfile.read import CLUSTER_KEY, NAMESPACE, Stack, parse_config
 from yard.contract.errors import ClusterError
+from yard.contract.machines import SOURCE
 
 
 def load_settings() -> Stack:
@@ -19,7 +21,7 @@ def load_settings() -> Stack:
 
     Raises pulumi.RunError, which Pulumi prints without a traceback.
     """
-    file = f"stacks/Pulumi.{pulumi.get_stack()}.yaml"
+    file = f"stacks/Pulumi.{os.environ.get(SOURCE) or pulumi.get_stack()}.yaml"
     # All keys in the namespace are read so that misspelt keys are rejected.
     keys = [key for key in CONFIG.get() if key.startswith(f"{NAMESPACE}:")]
     config: dict[str, Any] = {key: pulumi.Config(NAMESPACE).get(key.removeprefix(f"{NAMESPACE}:")) for key in keys}

@@ -20,6 +20,10 @@ from offline.values import Properties, Value, objects
 SUBSCRIPTION = "00000000-0000-0000-0000-00000offline"
 """This is not a valid subscription id, because its last letters are not hexadecimal."""
 _GROUPS = f"/subscriptions/{SUBSCRIPTION}/resourceGroups"
+_OS_DISK = "_OsDisk_"
+"""Part of the names that Azure gives to OS disks."""
+_BAKE = "trainyard-bake"
+"""Name of the run command that waits for the end of a bake."""
 _INTERFACE = "azure-native:network:NetworkInterface"
 
 
@@ -34,6 +38,7 @@ class Azure(Cloud):
         self.rules = Rules(self.package)
         self.functions = {
             "azure-native:authorization:getClientConfig": lambda world, arguments: _client(),
+            "azure-native:compute:getVirtualMachine": _machine,
             "azure-native:compute:getVirtualMachineRunCommandByVirtualMachine": _run_command,
         }
         self._location = ""
@@ -94,6 +99,9 @@ class Azure(Cloud):
         return {**outputs, **own}
 
     def refers(self, text: str) -> str:
+        # Azure creates the OS disk of a machine, so the disk is no resource of a stack.
+        if _OS_DISK in text:
+            return ""
         return text if text.lower().startswith(f"/subscriptions/{SUBSCRIPTION}/".lower()) else ""
 
     def refused_location(self, inputs: Properties) -> str:
@@ -179,6 +187,26 @@ def _run_command(world: World, arguments: Properties) -> Properties:
         asks_for_key = "ssh_host" in str(found.inputs.get("source"))
         answer["instanceView"] = _view(f"{host_key(world.seed(owner))}\n" if asks_for_key else "offline\n")
     return answer
+
+
+def _machine(world: World, arguments: Properties) -> Properties:
+    """Return a machine with its power state. Raises ResourceError if it does not exist.
+
+    A machine whose run command has waited for the end of a bake turns itself off, and is still running at the first
+    request. Other machines run. The codes of the power states are those in Microsoft's "States and billing status of
+    Azure Virtual Machines" (2026-11-22).
+    """
+    group, name = str(arguments.get("resourceGroupName")), str(arguments.get("vmName"))
+    identity = f"{_GROUPS}/{group}/providers/Microsoft.Compute/virtualMachines/{name}"
+    found = world.find(identity)
+    if found is None:
+        raise ResourceError(f"404 ResourceNotFound: {identity} was not found")
+    bakes = world.find(f"{identity}/runCommands/{_BAKE}") is not None
+    stopped = bakes and world.count(f"power of {world.seed(identity)}") > 1
+    disk: Value = {"id": f"{_GROUPS}/{group}/providers/Microsoft.Compute/disks/{name}{_OS_DISK}{stable_uuid(identity)}"}
+    profile: Value = {"osDisk": {"managedDisk": disk}}
+    view: Value = {"statuses": [{"code": "PowerState/stopped" if stopped else "PowerState/running"}]}
+    return {"id": found.id, **found.outputs, "storageProfile": profile, "instanceView": view}
 
 
 def _view(output: str) -> Properties:

@@ -22,6 +22,10 @@ _API = "https://www.googleapis.com/compute/v1/"
 _LINK = re.compile(r"^(?:https://[\w.-]+/(?:compute/)?\w+/)?(projects/[^/]+/.+)$")
 _INSTANCE = "gcp:compute/instance:Instance"
 _FILESTORE = "gcp:filestore/instance:Instance"
+_BAKE = "trainyard/bake"
+"""Guest attribute with the result of a bake."""
+_BOOT_DISK = "/disks/offline-boot-"
+"""Part of the links to boot disks."""
 _LOCATIONS = ("zone", "region", "location")
 _BOOTING = 2
 """Number of initial requests for a new machine's guest attributes or console output that return no host key."""
@@ -38,6 +42,7 @@ class Gcp(Cloud):
         self.rules = Rules(self.package)
         self.functions = {
             "gcp:compute/getImage:getImage": self._image,
+            "gcp:compute/getInstance:getInstance": self._machine,
             "gcp:compute/getZones:getZones": self._zones,
             "gcp:compute/getInstanceGuestAttributes:getInstanceGuestAttributes": self._guest_attributes,
             "gcp:compute/getInstanceSerialPort:getInstanceSerialPort": self._serial_port,
@@ -120,6 +125,9 @@ class Gcp(Cloud):
 
     def refers(self, text: str) -> str:
         # Resources in other projects (images, shared reservations) are assumed to exist.
+        # A boot disk is created with its machine, so it is no resource of a stack.
+        if _BOOT_DISK in text:
+            return ""
         found = _LINK.match(text)
         mine = f"projects/{self._setting('project', {})}/"
         return found.group(1) if found and found.group(1).startswith(mine) else ""
@@ -182,6 +190,8 @@ class Gcp(Cloud):
         if not enabled or booting or not _runs(machine) or strikes(world, "attributes", _INSTANCE, name):
             return {}
         query = str(arguments.get("queryPath") or "")
+        if arguments.get("variableKey") == _BAKE:
+            return {"id": machine.id, "name": name, "variableKey": _BAKE, "variableValue": "done"}
         kind, key = host_key(world.seed(machine.id)).split()
         found: Value = {"namespace": "hostkeys", "key": kind, "value": key}
         wanted = query.rstrip("/") in ("hostkeys", f"hostkeys/{kind}")
@@ -190,6 +200,16 @@ class Gcp(Cloud):
         if arguments.get("variableKey"):
             return {**answer, "variableKey": arguments["variableKey"], "variableValue": key}
         return {**answer, "queryValues": [found] if wanted else []}
+
+    def _machine(self, world: World, arguments: Properties) -> Properties:
+        """Return a machine. A builder (`yard bake`) turns itself off after it has published the end of the bake."""
+        machine = self._instance(world, arguments, arguments.get("name"))
+        metadata = machine.inputs.get("metadata")
+        bakes = isinstance(metadata, dict) and "trainyard-bake" in str(metadata.get("user-data"))
+        off = bakes and world.count(f"state of {world.seed(machine.id)}") > _BOOTING
+        disk = f"{_API}{machine.id.replace('/instances/', _BOOT_DISK)}"
+        status: Value = "TERMINATED" if off else machine.outputs.get("currentStatus")
+        return {"id": machine.id, **machine.outputs, "currentStatus": status, "bootDisks": [{"source": disk}]}
 
     def _serial_port(self, world: World, arguments: Properties) -> Properties:
         """Return a machine's console output. The errors match the API errors

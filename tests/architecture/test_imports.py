@@ -17,6 +17,7 @@ NEUTRAL = [name for name in COMPONENTS if not name.startswith("components.platfo
 CREATES_RESOURCES = {
     "components.stackfile.settings",
     "components.cluster.cluster",
+    "components.cluster.bake",
     "components.cluster.bringup",
     "components.cluster.busy",
     "components.cluster.format_permission",

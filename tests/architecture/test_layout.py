@@ -26,6 +26,7 @@ SHARED = {
     "services",
     "quotas",
     "places",
+    "bake",
 }
 """Optional module names that have the same meaning in every platform."""
 OF_ONE_PLATFORM = {

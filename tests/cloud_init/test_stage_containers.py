@@ -184,3 +184,11 @@ def test_enroot_profile_is_loaded_if_ubuntu_restricts_namespaces(tmp_path: Path,
 def test_node_without_enroot_is_an_error(tmp_path: Path) -> None:
     ran = run(tmp_path, without=("enroot-nsenter",), CONTAINERS="enroot")
     assert (ran.code, ran.output) == (1, ["fail this node has no enroot: use an image that has it, or docker"])
+
+
+def test_a_builder_installs_docker_without_starting_it(tmp_path: Path) -> None:
+    ran = run(tmp_path, BAKING="1")
+    assert ran.code == 0, (ran.errors, ran.output)
+    assert any(line.startswith("apt-get -q -y") and "nvidia-container-toolkit=" in line for line in ran.commands)
+    assert "systemctl disable --quiet docker.service docker.socket" in ran.commands
+    assert not [line for line in ran.commands if line.startswith(("usermod", "systemctl start", "systemctl restart"))]

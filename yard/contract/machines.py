@@ -12,5 +12,13 @@ MACHINE_TYPES = frozenset(
 """Resource types of machines. The name of a machine is that of its host, on the local platform after a prefix. Existing
 hosts are not resources in the stack."""
 
+BAKE = "TRAINYARD_BAKE"
+"""Environment variable: with BUILD or KEEP, the program builds or keeps an image instead of creating a cluster."""
+BUILD, KEEP = "build", "keep"
+SOURCE = "TRAINYARD_STACK_FILE"
+"""Environment variable: name of the stack file, if it differs from the name of the stack."""
+BAKED_IMAGE = "baked_image"
+"""Key in the stack file, and output of the stack of an image."""
+
 ROLL = "TRAINYARD_ROLL"
 """Environment variable: comma-separated names of nodes whose machines `pulumi up` creates with new user-data."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -93,8 +93,14 @@ def start(
     )
 
 
-def run_pulumi(words: Sequence[str], variables: Mapping[str, str], folder: Path | None = None) -> int:
-    """Run pulumi and return its exit code, or 128 + N if signal N ended it.
+def run_pulumi(
+    words: Sequence[str],
+    variables: Mapping[str, str],
+    folder: Path | None = None,
+    *,
+    interrupted: Callable[[], object] = lambda: None,
+) -> int:
+    """Run pulumi and return its exit code, or 128 + N if signal N ended it. `interrupted` is called after each signal.
 
     pulumi runs in a new session, so that Ctrl-C in a terminal reaches only this process. This process then sends SIGINT
     to pulumi. After SIGINT, pulumi finishes its running operations and writes its state. A second SIGINT stops pulumi
@@ -105,6 +111,7 @@ def run_pulumi(words: Sequence[str], variables: Mapping[str, str], folder: Path 
 
     def forward(number: int, frame: FrameType | None) -> None:
         warn("\ninterrupted: pulumi finishes its running operations; press Ctrl-C again to stop it at once")
+        interrupted()
         if started:
             started[0].send_signal(signal.SIGINT)
         else:

@@ -50,14 +50,17 @@ def copy_of(stack: str, home: Path | None = None) -> Path:
     return (home or checkout.state()) / "stacks" / f"Pulumi.{stack}.yaml"
 
 
-def refresh_copy(stack: str, home: Path | None = None) -> Path:
-    """Write the committed file to the copy, and keep the salt of the previous copy. Returns its path."""
-    source, copy = committed_text(stack), copy_of(stack, home)
+def refresh_copy(stack: str, home: Path | None = None, source: str | None = None) -> Path:
+    """Write the committed file to the copy, and keep the salt of the previous copy. Returns its path.
+
+    `source` is the name of the committed file if it differs from the name of the stack.
+    """
+    text, copy = committed_text(source or stack), copy_of(stack, home)
     added = added_keys(copy.read_text()) if copy.exists() else {}
-    missing = {key: value for key, value in added.items() if key not in added_keys(source)}
+    missing = {key: value for key, value in added.items() if key not in added_keys(text)}
     copy.parent.mkdir(parents=True, exist_ok=True)
     new = copy.with_suffix(".new")
-    new.write_text(source.rstrip("\n") + "\n" + (yaml.safe_dump(missing) if missing else ""))
+    new.write_text(text.rstrip("\n") + "\n" + (yaml.safe_dump(missing) if missing else ""))
     new.replace(copy)
     return copy
 

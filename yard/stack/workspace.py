@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from yard.contract.checkout import ROOT, state
+from yard.contract.machines import SOURCE
 from yard.errors import StackError
 from yard.show import warn
 from yard.stack import pulumi
@@ -30,16 +31,28 @@ class Workspace:
     """A stack and the environment for its operations. Operations never change the committed stack file.
 
     If `simulated` is set, the clouds are simulated and `home` is the folder for Pulumi's files. `run` starts pulumi.
+    `source` is the name of the stack file if it differs from the name of the stack.
     """
 
-    def __init__(self, name: str, *, simulated: bool = False, home: Path = HOME, run: RunPulumi = run_pulumi) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        simulated: bool = False,
+        home: Path = HOME,
+        run: RunPulumi = run_pulumi,
+        source: str | None = None,
+    ) -> None:
         if not _NAME.fullmatch(name):
             raise StackError(f"'{name}' is not a stack name. Fix: use letters, digits, '-', '_' and '.'")
         self.name = name
+        self._source = source or name
         self.simulated = simulated
         self.home = home if simulated else state()
         online = pulumi.environment(required=True)
         self.environment = simulated_environment(online, home) if simulated else online
+        if source is not None:
+            self.environment[SOURCE] = source
         self.run = run
         self.backend = backend_folder(self.environment)
 
@@ -50,7 +63,7 @@ class Workspace:
 
     def init(self, extra: Sequence[str] = ()) -> int:
         """Create the stack if it does not exist, and update the copy of its file. Returns the exit code."""
-        committed_text(self.name)
+        committed_text(self._source)
         if self.backend is None:
             code = self._create("select", "--create", *extra)
         elif self.exists():
@@ -59,7 +72,7 @@ class Workspace:
             copy_of(self.name, self.home).unlink(missing_ok=True)  # it contains the salt of a removed stack
             code = self._create("init", "--no-select", *extra)
         if code == 0:
-            refresh_copy(self.name, self.home)
+            refresh_copy(self.name, self.home, self._source)
         return code
 
     def _create(self, *arguments: str) -> int:

@@ -9,7 +9,7 @@ from components.plan.plan import ClusterPlan
 from components.platforms.azure.rules import RULES
 from components.platforms.azure.spec import AzureSpec
 from components.platforms.azure.tunnel import PROGRAM
-from components.platforms.facts import PlatformFacts, Tunnel
+from components.platforms.facts import Baking, PlatformFacts, Tunnel
 
 _GIB_PER_TIB = 1024
 
@@ -17,6 +17,12 @@ _GIB_PER_TIB = 1024
 def _compressed(user_data: str) -> bytes:
     """Return user-data in gzip format, which cloud-init decompresses. Plain text would exceed Azure's limit."""
     return gzip.compress(user_data.encode(), mtime=0)
+
+
+def _base_image(plan: ClusterPlan) -> str:
+    """A version in a gallery exists in one subscription, and only in the regions to which it is replicated."""
+    spec = plan.platform_spec(AzureSpec)
+    return f"{spec.base_image(str(plan.image.reference))} {spec.region} {spec.subscription or ''}"
 
 
 def _tunnel(plan: ClusterPlan) -> Tunnel:
@@ -38,6 +44,7 @@ def _quotas(plan: ClusterPlan) -> Mapping[str, int]:
 
 
 FACTS = PlatformFacts(
+    baking=Baking(base=_base_image),
     # Maximum size of custom data in bytes, before base64 encoding (SDK documentation of osProfile.customData).
     user_data_limit=65535,
     wire_user_data=_compressed,

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, field_validator
 
 from components.platforms.azure.places import known_region
 from components.stackfile.addresses import Cidr, is_private
-from components.stackfile.model import CloudSpec, Model
+from components.stackfile.model import BAKED_NAME, CloudSpec, Model
 from yard.contract.errors import RuleError
 
 ServiceLevel = Literal["Standard", "Premium", "Ultra"]
@@ -30,7 +30,7 @@ class AzureSpec(CloudSpec):
     """The `platform:` section of an Azure stack."""
 
     beside_machines: ClassVar[frozenset[str]] = frozenset(
-        {"bastion_port", "custom_image", "image_version", "netapp", "protect_storage", "services_cidr"}
+        {"baked_image", "bastion_port", "custom_image", "image_version", "netapp", "protect_storage", "services_cidr"}
     )
 
     provider: Literal["azure"]
@@ -63,8 +63,8 @@ class AzureSpec(CloudSpec):
             examples=["24.04.2026072901"],
         ),
     ] = None
-    """Version of `image` instead of the pinned version, for example after Azure has withdrawn the pinned version. A
-    change replaces every machine."""
+    """Version of `image` instead of the pinned version, for example after Azure has withdrawn the pinned version.
+    Existing machines keep their image."""
     custom_image: Annotated[
         str | None,
         Field(
@@ -77,6 +77,18 @@ class AzureSpec(CloudSpec):
         ),
     ] = None
     """Custom image that was built from `image`. The bootstrap configures it in the same way as `image`."""
+    baked_image: Annotated[
+        str | None,
+        Field(
+            pattern=r"^/subscriptions/[^/]+/resourceGroups/[^/]+/providers/Microsoft\.Compute/"
+            rf"galleries/[^/]+/images/{BAKED_NAME}/versions/[^/]+$",
+            description="must be the id of an image, which `yard bake` prints",
+            examples=[
+                "/subscriptions/ID/resourceGroups/trainyard-images/providers/Microsoft.Compute/galleries/trainyard/images/trainyard-ubuntu-24-04-0123456789abcdef/versions/1.0.0"
+            ],
+        ),
+    ] = None
+    """Image that `yard bake` built from this stack file. Existing machines keep their image."""
     boot_disk_gib: Annotated[int, Field(ge=64, le=4095, strict=True, examples=[256])] = 256
     """Size of each machine's boot disk in GiB."""
     services_cidr: Annotated[Cidr, Field(examples=["10.78.0.0/24"])] = IPv4Network("10.78.0.0/24")
@@ -110,10 +122,19 @@ class AzureSpec(CloudSpec):
         return offers.get(kind)
 
     def image_reference(self, pinned: str) -> str:
-        """Return the image for all machines: publisher:offer:sku:version, or the id of a custom image.
+        """Return the image for all machines: publisher:offer:sku:version, or the id of an image.
 
         `pinned` is the reference of `image` in components/catalog/images.yaml.
         """
+        return self.baked_image or self.base_image(pinned)
+
+    @property
+    def baked_name(self) -> str | None:
+        """See PlatformSpec."""
+        return None if self.baked_image is None else self.baked_image.split("/")[-3]
+
+    def base_image(self, pinned: str) -> str:
+        """Return the image from which `yard bake` builds an image (see `image_reference`)."""
         if self.custom_image is not None:
             return self.custom_image
         return pinned if self.image_version is None else f"{pinned.rpartition(':')[0]}:{self.image_version}"

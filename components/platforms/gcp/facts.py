@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from components.plan.plan import ClusterPlan
-from components.platforms.facts import PlatformFacts, Tunnel
+from components.platforms.facts import Baking, PlatformFacts, Tunnel
 from components.platforms.gcp.quotas import stack_quotas
 from components.platforms.gcp.rules import RULES
 from components.platforms.gcp.spec import GcpSpec
 from components.platforms.gcp.tunnel import PROGRAM
+
+
+def _base_image(plan: ClusterPlan) -> str:
+    """An image exists in one project, in all regions."""
+    spec = plan.platform_spec(GcpSpec)
+    return f"{spec.base_image(str(plan.image.reference))} {spec.project}"
 
 
 def _tunnel(plan: ClusterPlan) -> Tunnel:
@@ -16,6 +22,7 @@ def _tunnel(plan: ClusterPlan) -> Tunnel:
 
 
 FACTS = PlatformFacts(
+    baking=Baking(base=_base_image),
     # Maximum size of a metadata value in bytes.
     user_data_limit=256 * 1024,
     checks=RULES,

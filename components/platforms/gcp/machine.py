@@ -140,7 +140,8 @@ def scheduling(family: Family, gpus: int, kind: str, *, compact: bool = False) -
 
 def image_of(plan: ClusterPlan) -> str:
     """Return the image of new machines: projects/<project>/global/images/<name>."""
-    return plan.platform_spec(GcpSpec).custom_image or str(plan.image.reference)
+    spec = plan.platform_spec(GcpSpec)
+    return spec.baked_image or spec.base_image(str(plan.image.reference))
 
 
 def image_below(made: compute.Instance) -> pulumi.Output[str]:

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, field_validator
 
 from components.platforms.gcp.places import known_zone
 from components.stackfile.addresses import Cidr, is_private
-from components.stackfile.model import CloudSpec, Model
+from components.stackfile.model import BAKED_NAME, CloudSpec, Model
 from yard.contract.errors import RuleError
 
 FilestoreTier = Literal["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL", "ENTERPRISE"]
@@ -49,7 +49,9 @@ class FilestoreSpec(Model):
 class GcpSpec(CloudSpec):
     """The `platform:` section of a GCP stack."""
 
-    beside_machines: ClassVar[frozenset[str]] = frozenset({"custom_image", "filestore", "iap_port", "protect_storage"})
+    beside_machines: ClassVar[frozenset[str]] = frozenset(
+        {"baked_image", "custom_image", "filestore", "iap_port", "protect_storage"}
+    )
 
     refused_keys: ClassVar[Mapping[str, tuple[str, str]]] = {"flex_start": _NO_FLEX_START}
 
@@ -74,6 +76,15 @@ class GcpSpec(CloudSpec):
         ),
     ] = None
     """Custom image that was built from `image`. The bootstrap configures it in the same way as `image`."""
+    baked_image: Annotated[
+        str | None,
+        Field(
+            pattern=rf"^projects/[a-z0-9.:-]+/global/images/{BAKED_NAME}$",
+            description="must be the name of an image, which `yard bake` prints",
+            examples=["projects/my-project-123456/global/images/trainyard-ubuntu-24-04-0123456789abcdef"],
+        ),
+    ] = None
+    """Image that `yard bake` built from this stack file. Existing machines keep their image."""
     boot_disk_gib: Annotated[int, Field(ge=50, le=65536, strict=True, examples=[200])] = 200
     """Size of each machine's boot disk in GiB."""
     boot_disk_type: Literal["pd-balanced", "pd-ssd", "hyperdisk-balanced"] | None = None
@@ -94,6 +105,18 @@ class GcpSpec(CloudSpec):
         if not is_private(cidr):
             raise RuleError("must be in a private range", "use 10.192.0.0/10")
         return cidr
+
+    def base_image(self, pinned: str) -> str:
+        """Return the image from which `yard bake` builds an image.
+
+        `pinned` is the reference of `image` in components/catalog/images.yaml.
+        """
+        return self.custom_image or pinned
+
+    @property
+    def baked_name(self) -> str | None:
+        """See PlatformSpec."""
+        return None if self.baked_image is None else self.baked_image.rpartition("/")[2]
 
     @property
     def region(self) -> str:

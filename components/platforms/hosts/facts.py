@@ -7,4 +7,9 @@ from components.platforms.hosts.rules import RULES
 
 # SSH transfers scripts of any size. The Pulumi state contains the script for each host, so a limit keeps the state
 # small.
-FACTS = PlatformFacts(user_data_limit=1 << 20, checks=RULES)
+FACTS = PlatformFacts(
+    baking="the platform uses existing hosts, whose systems their owner installs. Fix: run `pulumi up`, which installs "
+    "the packages on the hosts",
+    user_data_limit=1 << 20,
+    checks=RULES,
+)

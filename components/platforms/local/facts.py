@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from components.platforms.facts import PlatformFacts
+from components.plan.plan import ClusterPlan
+from components.platforms.facts import Baking, PlatformFacts
+from components.platforms.local.image import image_id
 from components.platforms.local.rules import RULES
 
+
+def _bake(plan: ClusterPlan, name: str) -> str:
+    from components.platforms.local.bake import bake_here  # noqa: PLC0415  (each preview imports this module)
+
+    return bake_here(plan, name)
+
+
 # A seed disk can have any size. The Pulumi state contains each machine's user-data, so a limit keeps the state small.
-FACTS = PlatformFacts(user_data_limit=1 << 20, checks=RULES)
+FACTS = PlatformFacts(
+    baking=Baking(base=lambda plan: image_id(), here=_bake),
+    user_data_limit=1 << 20,
+    checks=RULES,
+)

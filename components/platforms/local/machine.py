@@ -50,7 +50,8 @@ class Machine(MachineFiles):
 
     def start(self, image: GoldenImage, hardware: qemu.Hardware, cards: Macs) -> None:
         """Start the machine. Raises PlatformError if its SSH port is in use or QEMU fails."""
-        _check_port(self.name, hardware.ssh_port)
+        if hardware.ssh_port is not None:
+            _check_port(self.name, hardware.ssh_port)
         self.monitor.unlink(missing_ok=True)
         command = qemu.command(self, hardware, cards, image.kernel)
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -71,7 +72,7 @@ class Machine(MachineFiles):
         deadline = time.monotonic() + seconds
         while True:
             alive = self.pid is not None
-            output = self._console_output(since)
+            output = self.console_output(since)
             key = _host_key(output)
             if key is not None:
                 return key
@@ -104,7 +105,7 @@ class Machine(MachineFiles):
         self.monitor.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _console_output(self, since: int) -> str:
+    def console_output(self, since: int) -> str:
         if not self.console.exists():
             return ""
         with self.console.open("rb") as log:

@@ -8,7 +8,7 @@ from components.node.parameters import SharedFiles
 from components.node.user_data import ADMIN_USER
 from components.plan.plan import HostPlan, Role
 from components.platforms.base import Host, Platform, PlatformArgs
-from components.platforms.local.image import ensure_image, image_id
+from components.platforms.local.image import image_id, require_image
 from components.platforms.local.paths import runs_folder
 from components.platforms.local.ports import ssh_port
 from components.platforms.local.probe import choose
@@ -30,7 +30,7 @@ class LocalPlatform(Platform):
         super().__init__(name, args, opts)
         self._args, self._spec = args, args.plan.platform_spec(LocalSpec)
         _prepare(self._spec)
-        self.image = image_id()
+        self.image = self._spec.baked_image or image_id()
         self._run = run = runs_folder() / pulumi.get_stack()
         self._switch = switch = Switch(f"{name}-switch", run, pulumi.ResourceOptions(parent=self))
         head = args.plan.head.name
@@ -76,11 +76,11 @@ class LocalPlatform(Platform):
 
 
 def _prepare(spec: LocalSpec) -> None:
-    """Build the golden image and log the accelerator. Does nothing in a preview.
+    """Build the golden image, or find the baked image, and log the accelerator. Does nothing in a preview.
 
     The engine's provider process would also build the image, but without displaying the progress.
     """
     if pulumi.runtime.is_dry_run():
         return
-    choice = choose(spec.accelerator, ensure_image().kernel)
+    choice = choose(spec.accelerator, require_image(spec.baked_image or image_id()).kernel)
     pulumi.log.info(f"local machines run with {choice.accelerator}: {choice.reason}")

@@ -15,7 +15,7 @@ from typing import Any
 
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, ResourceProvider, UpdateResult
 
-from components.platforms.local.image import GoldenImage, ensure_image, find_image, hold_image
+from components.platforms.local.image import GoldenImage, find_image, hold_image, require_image
 from components.platforms.local.machine import Machine, make_data_disk
 from components.platforms.local.network import start_switch, switch_pid
 from components.platforms.local.probe import choose
@@ -121,7 +121,7 @@ class VmProvider(ResourceProvider):
     def create(self, props: Props) -> CreateResult:
         """Create a machine with an empty disk and start it. An existing machine with this name is removed first."""
         with _plain_errors():
-            machine, image = _machine(props), ensure_image()
+            machine, image = _machine(props), require_image(props["image"])
             machine_id = uuid.uuid4().hex
             hold_image(image, machine.disk)
             machine.make_disk(image, machine_id, _cards(props), IPv4Interface(props["private_ip"]), props["user_data"])

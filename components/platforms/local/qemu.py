@@ -41,7 +41,8 @@ class Hardware:
     accelerator: str
     vcpus: int
     memory_mib: int
-    ssh_port: int
+    ssh_port: int | None
+    """Port on 127.0.0.1, or None if nobody can connect to the machine."""
     niceness: int
     data_disk: Path | None = None
     """Disk that is kept if the machine is removed."""
@@ -66,11 +67,15 @@ def command(files: MachineFiles, hardware: Hardware, cards: Macs, kernel: Path) 
         # nvme0.
         "-device", "virtio-blk-pci,drive=seed",
         *_data_disk(hardware.data_disk),
-        "-netdev", f"user,id=ext,hostfwd=tcp:127.0.0.1:{hardware.ssh_port}-:22",
+        "-netdev", _external(hardware.ssh_port),
         "-device", f"virtio-net-pci,netdev=ext,mac={cards.external},romfile=",
         "-netdev", f"vde,id=clu,sock={switch_socket(files.run)}",
         "-device", f"virtio-net-pci,netdev=clu,mac={cards.private},romfile=",
     ]  # fmt: skip
+
+
+def _external(ssh_port: int | None) -> str:
+    return "user,id=ext" if ssh_port is None else f"user,id=ext,hostfwd=tcp:127.0.0.1:{ssh_port}-:22"
 
 
 def _data_disk(path: Path | None) -> list[str]:

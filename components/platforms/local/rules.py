@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from ipaddress import IPv4Network
 
 from components.plan.checks.base import Broken, Check, Level, Planned, check
+from components.platforms.baked import baked_image_has_system, baked_image_is_current
 from components.platforms.local.ports import GROUP_PORTS
 from components.stackfile.spec import AccessSpec, SharedStorageSpec
 
@@ -70,4 +72,11 @@ def memory_suffices(planned: Planned) -> Iterator[Broken]:
         )
 
 
-RULES: tuple[Check[Planned], ...] = (network_free, groups_fit, defaults_kept, memory_suffices)
+RULES: tuple[Check[Planned], ...] = (
+    network_free,
+    groups_fit,
+    defaults_kept,
+    memory_suffices,
+    replace(baked_image_has_system, id="local-image-system"),
+    replace(baked_image_is_current, id="local-image-stale"),
+)

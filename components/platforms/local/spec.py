@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from components.stackfile.model import PlatformSpec
+from components.stackfile.model import BAKED_NAME, PlatformSpec
 
 
 class LocalSpec(PlatformSpec):
     """The `platform:` section of a local stack."""
+
+    beside_machines: ClassVar[frozenset[str]] = frozenset({"baked_image"})
 
     provider: Literal["local"]
     accelerator: Literal["auto", "kvm", "tcg"] = "auto"
@@ -18,3 +20,17 @@ class LocalSpec(PlatformSpec):
     ssh_port_base: Annotated[int, Field(ge=1024, le=60000, strict=True)] = 22100
     """SSH port of the head on 127.0.0.1. Workers use the next 224 ports."""
     image: Literal["debian-13"] = "debian-13"
+    baked_image: Annotated[
+        str | None,
+        Field(
+            pattern=f"^{BAKED_NAME}$",
+            description="must be the name of an image, which `yard bake` prints",
+            examples=["trainyard-debian-13-0123456789abcdef"],
+        ),
+    ] = None
+    """Image that `yard bake` built from this stack file. Existing machines keep their image."""
+
+    @property
+    def baked_name(self) -> str | None:
+        """See PlatformSpec."""
+        return self.baked_image

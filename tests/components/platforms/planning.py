@@ -7,8 +7,11 @@ from typing import Any
 import yaml
 
 from components.catalog import images, machines
+from components.node.bake import baked_name
 from components.plan.checks.base import Planned
-from components.plan.plan import plan_cluster
+from components.plan.plan import ClusterPlan, plan_cluster
+from components.platforms.facts import Baking
+from components.platforms.registry import platform_facts
 from components.stackfile.spec import ClusterSpec
 from tests.components.platforms.recording import stack_text
 
@@ -21,3 +24,10 @@ def planned(stack: str, edits: Edits) -> Planned:
     document = yaml.safe_load(stack_text(stack, **edits))
     spec = ClusterSpec.model_validate(document["config"]["trainyard:cluster"])
     return Planned(plan=plan_cluster(spec, machines(spec.platform.provider), images()[spec.platform.image]))
+
+
+def current_name(plan: ClusterPlan) -> str:
+    """Return the name of the image that `yard bake` builds for a plan."""
+    baking = platform_facts(plan.provider).baking
+    assert isinstance(baking, Baking)
+    return baked_name(plan, baking.base(plan))

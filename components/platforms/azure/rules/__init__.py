@@ -9,6 +9,7 @@ from components.platforms.access import ssh_has_a_way, ssh_is_not_open
 from components.platforms.azure.rules import machines as machines
 from components.platforms.azure.rules import network as network
 from components.platforms.azure.rules import storage as storage
+from components.platforms.baked import baked_image_has_system, baked_image_is_current
 
 RULES: tuple[Check[Planned], ...] = (
     network.region_offers,
@@ -39,4 +40,6 @@ RULES: tuple[Check[Planned], ...] = (
     machines.spot_reported,
     network.tunnel_reported,
     machines.unverified_reported,
+    replace(baked_image_has_system, id="azure-image-system"),
+    replace(baked_image_is_current, id="azure-image-stale"),
 )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from components.plan.checks.base import Check, Planned
 from components.platforms.access import ssh_has_a_way, ssh_is_not_open
+from components.platforms.baked import baked_image_has_system, baked_image_is_current
 from components.platforms.gcp.rules import machines as machines
 from components.platforms.gcp.rules import network as network
 from components.platforms.gcp.rules import storage as storage
@@ -31,4 +32,6 @@ RULES: tuple[Check[Planned], ...] = (
     network.tunnel_reported,
     machines.compact_scarcity_reported,
     machines.unverified_reported,
+    replace(baked_image_has_system, id="gcp-image-system"),
+    replace(baked_image_is_current, id="gcp-image-stale"),
 )

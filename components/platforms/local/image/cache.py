@@ -1,4 +1,7 @@
-"""The cache of golden images. A complete image consists of images/<id>/{gold.qcow2, vmlinux, manifest.json}."""
+"""The cache of images. A complete image consists of images/<id>/{gold.qcow2, vmlinux, manifest.json}.
+
+The id of a golden image consists of hexadecimal digits. A baked image has its name as the id.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,15 @@ from components.platforms.local.image.progress import BuildProgress
 from components.platforms.local.image.recipe import image_id
 from components.platforms.local.image.steps import build, remove_tree
 from components.platforms.local.paths import cache_folder
+from yard.contract.errors import PlatformError
 
 _KEPT = 2
-"""Number of images in the cache: the new image and the previous image. Images of existing machines are also kept."""
+"""Number of golden images in the cache: the new image and the previous image. Images of existing machines are also
+kept."""
 _USERS = "disks"
 """Folder of an image. Each file in it contains the path of a disk that is based on the image."""
+_BAKED = "trainyard-"
+"""Prefix of the names of baked images. They are never removed, because a stack file can contain their names."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +73,34 @@ def ensure_image() -> GoldenImage:
     found = find_image(wanted)
     if found is not None:
         return found
-    images = _images()
-    images.mkdir(parents=True, exist_ok=True)
-    with BuildProgress("golden image") as progress, _lock(images, progress):
+    with BuildProgress("golden image") as progress, image_cache(progress) as images:
         # Another process may have built the image while this process waited for the lock.
         return find_image(wanted) or _build(images, wanted, progress)
+
+
+def require_image(wanted: str) -> GoldenImage:
+    """Return a baked image by name. For an id of a golden image, return the golden image of this checkout.
+
+    Raises PlatformError if the cache does not contain the baked image.
+    """
+    if not wanted.startswith(_BAKED):
+        return ensure_image()
+    found = find_image(wanted)
+    if found is None:
+        raise PlatformError(
+            f"the image {wanted} is not on this computer. Fix: run `yard bake` and set cluster.platform.baked_image to "
+            "the name that it prints, or remove baked_image"
+        )
+    return found
+
+
+@contextmanager
+def image_cache(progress: BuildProgress) -> Iterator[Path]:
+    """Create and lock the folder of all images, so that no other process builds an image."""
+    images = _images()
+    images.mkdir(parents=True, exist_ok=True)
+    with _lock(images, progress):
+        yield images
 
 
 def _build(images: Path, wanted: str, progress: BuildProgress) -> GoldenImage:
@@ -89,7 +119,8 @@ def _build(images: Path, wanted: str, progress: BuildProgress) -> GoldenImage:
 
 
 def _prune(images: Path) -> None:
-    complete = sorted(images.glob("*/manifest.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    golden = (found for found in images.glob("*/manifest.json") if not found.parent.name.startswith(_BAKED))
+    complete = sorted(golden, key=lambda path: path.stat().st_mtime, reverse=True)
     for manifest in complete[_KEPT:]:
         if not _is_held(manifest.parent):
             shutil.rmtree(manifest.parent)

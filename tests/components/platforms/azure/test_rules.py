@@ -10,7 +10,7 @@ from components.plan.demand import quota_needs
 from components.platforms.azure.machine_facts import sizes
 from components.platforms.azure.places import region_facts
 from components.platforms.azure.rules import RULES
-from tests.components.platforms.planning import Edits, planned
+from tests.components.platforms.planning import Edits, current_name, planned
 
 RESERVED = {
     "kind": "reservation",
@@ -22,6 +22,13 @@ PINNED = str(images()["azure-ubuntu-24.04-hpc"].reference).rpartition(":")[2]
 OWN = "/subscriptions/s/resourceGroups/r/providers/Microsoft.Compute/images/v100"
 
 STACK = "azure-a100"
+CURRENT = current_name(planned(STACK, {}).plan)
+"""Name of the image that `yard bake` builds for the stack."""
+
+
+def baked(name: str) -> str:
+    return f"/subscriptions/s/resourceGroups/r/providers/Microsoft.Compute/galleries/g/images/{name}/versions/1.0.0"
+
 
 CASES: dict[str, tuple[Edits, Edits, str]] = {
     "azure-region": ({}, {"platform__region": "northeurope"}, "cluster.platform.region"),
@@ -111,6 +118,16 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
         {"nodes__gpu": NC | {"capacity": RESERVED}},
         {"nodes__gpu": NC | {"machine": "Standard_D16s_v5", "capacity": RESERVED}},
         "cluster.nodes.gpu.capacity",
+    ),
+    "azure-image-system": (
+        {"platform__baked_image": baked(CURRENT)},
+        {"platform__baked_image": baked("trainyard-debian-13-0123456789abcdef")},
+        "cluster.platform.baked_image",
+    ),
+    "azure-image-stale": (
+        {"platform__baked_image": baked(CURRENT)},
+        {"platform__baked_image": baked("trainyard-ubuntu-24-04-0123456789abcdef")},
+        "cluster.platform.baked_image",
     ),
 }
 """Check id -> edits to azure-a100 that pass, edits that fail, and the path of the problem."""

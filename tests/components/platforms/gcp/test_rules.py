@@ -9,9 +9,16 @@ from components.plan.demand import quota_needs
 from components.platforms.gcp.machine_facts import families
 from components.platforms.gcp.places import zone_facts
 from components.platforms.gcp.rules import RULES
-from tests.components.platforms.planning import Edits, planned
+from tests.components.platforms.planning import Edits, current_name, planned
 
 STACK = "gcp-a2"
+CURRENT = current_name(planned(STACK, {}).plan)
+"""Name of the image that `yard bake` builds for the stack."""
+
+
+def baked(name: str) -> str:
+    return f"projects/p-1/global/images/{name}"
+
 
 CASES: dict[str, tuple[Edits, Edits, str]] = {
     "gcp-zone": ({}, {"platform__zone": "africa-south1-a"}, "cluster.platform.zone"),
@@ -106,6 +113,16 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
         {"platform__tier_1": False, "head__machine": "c3-standard-44"},
         {"platform__tier_1": True, "head__machine": "c3-standard-44"},
         "cluster.platform.tier_1",
+    ),
+    "gcp-image-system": (
+        {"platform__baked_image": baked(CURRENT)},
+        {"platform__baked_image": baked("trainyard-debian-13-0123456789abcdef")},
+        "cluster.platform.baked_image",
+    ),
+    "gcp-image-stale": (
+        {"platform__baked_image": baked(CURRENT)},
+        {"platform__baked_image": baked("trainyard-ubuntu-24-04-0123456789abcdef")},
+        "cluster.platform.baked_image",
     ),
 }
 """Check id -> edits to gcp-a2 that pass, edits that fail, and the path of the problem."""

@@ -110,15 +110,16 @@ def test_the_next_build_removes_files_of_a_killed_build(images: Path, monkeypatc
     assert sorted(path.name for path in images.iterdir()) == sorted([recipe.image_id(), "lock"])
 
 
-def test_a_build_keeps_only_the_previous_image(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for age, name in ((3000, "oldest"), (2000, "old"), (1000, "previous")):
+def test_a_build_keeps_the_previous_and_baked_images(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    baked = "trainyard-debian-13-0123456789abcdef"
+    for age, name in ((4000, baked), (3000, "oldest"), (2000, "old"), (1000, "previous")):
         (images / name).mkdir(parents=True)
         complete(images / name)
         stamp = time.time() - age
         os.utime(images / name / "manifest.json", (stamp, stamp))
     monkeypatch.setattr(cache, "build", complete)
     cache.ensure_image()
-    assert sorted(path.name for path in images.iterdir()) == sorted([recipe.image_id(), "lock", "previous"])
+    assert sorted(path.name for path in images.iterdir()) == sorted([recipe.image_id(), "lock", "previous", baked])
 
 
 def test_a_build_keeps_the_images_of_existing_disks(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:

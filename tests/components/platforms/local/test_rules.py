@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from components.catalog import images, machines
+from components.node.bake import baked_name
 from components.plan.checks.base import Check, Planned
 from components.plan.plan import plan_cluster
 from components.platforms.local import memory
+from components.platforms.local.image import image_id
 from components.platforms.local.ports import ssh_port
 from components.platforms.local.rules import RULES
 from components.platforms.local.spec import LocalSpec
@@ -32,6 +34,10 @@ def made(**changes: Any) -> Planned:
     return Planned(plan=plan_cluster(spec, machines("local"), images()["debian-13"]))
 
 
+def baked(image: str) -> Planned:
+    return made(platform={"provider": "local", "baked_image": image})
+
+
 def ports(nodes: dict[str, Any]) -> dict[str, int]:
     plan = made(nodes=nodes).plan
     return {host.name: ssh_port(22100, plan, host) for host in plan.hosts}
@@ -50,6 +56,8 @@ CASES: dict[str, tuple[Planned, str]] = {
     "local-group-size": (made(nodes={"gpu": {"machine": "vm-gpu2", "count": 33}}), "cluster.nodes.gpu.count"),
     "local-defaults": (made(access={"via": "bastion"}), "cluster.access"),
     "local-memory": (replace(made(), free_memory=lambda _: _NEEDED_MIB - 1), "cluster.nodes"),
+    "local-image-system": (baked("trainyard-debian-12-0123456789abcdef"), "cluster.platform.baked_image"),
+    "local-image-stale": (baked("trainyard-debian-13-0123456789abcdef"), "cluster.platform.baked_image"),
 }
 """Check id -> a stack that the check rejects, and the path of the problem."""
 
@@ -63,6 +71,13 @@ def test_check_accepts_and_refuses(check: Check[Planned]) -> None:
     assert list(check.run(replace(made(), free_memory=lambda _: _NEEDED_MIB))) == []
     bad, path = CASES[check.id]
     assert [problem.path for problem in check.run(bad)] == [path]
+
+
+@pytest.mark.parametrize("rule", ["local-image-system", "local-image-stale"])
+def test_the_image_of_this_stack_is_accepted(rule: str) -> None:
+    [check] = [check for check in RULES if check.id == rule]
+    current = baked_name(made().plan, image_id())
+    assert list(check.run(baked(current))) == []
 
 
 def test_memory_of_running_machines_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

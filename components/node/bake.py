@@ -1,0 +1,142 @@
+"""The script that turns a builder machine into an image, and the image's name.
+
+The image contains the result of the stages that run once, and the packages of the driver and of docker. All machines
+of a cluster use the same image, so the script runs the stages with the parameters of each kind of node.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from components.node.driver import driver_lock
+from components.node.files import MIRRORS, NodeFile, files_for
+from components.node.install import BIRTH, render_install
+from components.node.parameters import ON_HEAD, birth_env, kind_env, kind_of, storage_env
+from components.plan.plan import ClusterPlan, HostPlan
+from yard.contract.checkout import ROOT
+
+_PREFIX = "trainyard-"
+_PROGRAM = ROOT / "cloud-init" / "bake"
+_BEGIN = f"systemd-run --quiet --no-block --unit=trainyard-bake {BIRTH}/bake"
+"""Command that starts the stages in the background, so that the boot can end."""
+_RUNS_ONCE = re.compile(r"^# runs: once$", re.MULTILINE)
+_INSTALLS_ONCE = frozenset({"44-containers"})
+"""Stages that run at every boot, but install packages on a builder."""
+_LIBRARY = frozenset({"stage.sh", "packages.sh", "driver.sh"})
+"""Files that the stages of an image source. MIRRORS has no effect on the image, which keeps its own archives."""
+_ON_BUILDER = frozenset(
+    {"place", "sbin/trainyard-status", "units/trainyard-updates.service", "units/trainyard-updates.timer"}
+)
+"""Other files on a builder. They are removed from the image."""
+_PARAMETER = re.compile(r"\bTRAINYARD_[A-Z_]+")
+_WITHOUT_EFFECT = frozenset({"TRAINYARD_MIRRORS", "TRAINYARD_DISTRIBUTION_MIRRORS"})
+_FORMAT = 1
+
+
+def image_prefix(plan: ClusterPlan) -> str:
+    """Return the beginning of the names of images that the plan's machines can use. It contains the system."""
+    return f"{_PREFIX}{plan.image.os.replace('.', '-')}-"
+
+
+def baked_name(plan: ClusterPlan, base: str) -> str:
+    """Return the name of the image for the plan's machines. It ends with a hash of the image's content.
+
+    The hash covers `base` (the identity of the image that the builder boots), the scripts that run on the builder, and
+    the parameters that these scripts read. Names and addresses of nodes are not included.
+    """
+    scripts = {file.member: file.text for file in _scripts(plan)} | {"bake": _PROGRAM.read_text()}
+    read = set(_PARAMETER.findall("".join(scripts.values()))) - _WITHOUT_EFFECT
+    kinds = {
+        json.dumps([host.role.value, _stages(plan, host), _parameters(plan, host, read), driver_lock(plan, host)])
+        for host in _kinds(plan)
+    }
+    content = json.dumps([_FORMAT, base, scripts, sorted(kinds)], sort_keys=True)
+    return f"{image_prefix(plan)}{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+
+def builder_user_data(plan: ClusterPlan, capture: str = "") -> str:
+    """Return the user-data of a builder. It contains no keys and no secrets, so nobody can log in to the builder.
+
+    The builder runs the stages and the shell commands `capture`, and then turns itself off. Its console shows the
+    progress in lines that begin with "trainyard-bake: ". The last line is "done", or begins with "failed".
+    """
+    return f"""Content-Type: multipart/mixed; boundary="TRAINYARD"
+MIME-Version: 1.0
+
+--TRAINYARD
+Content-Type: text/cloud-config
+
+#cloud-config
+users: []
+ssh_pwauth: false
+package_update: false
+package_upgrade: false
+
+--TRAINYARD
+Content-Type: text/x-shellscript
+Content-Disposition: attachment; filename="trainyard-bake"
+
+{_script(plan, capture)}
+--TRAINYARD--
+"""
+
+
+def _script(plan: ClusterPlan, capture: str) -> str:
+    folder = [
+        *(NodeFile(file.member, file.text, file.executable) for file in _files(plan)),
+        *(file for host in _kinds(plan) for file in _kind_files(plan, host)),
+        NodeFile("bake", _PROGRAM.read_text(), executable=True),
+        NodeFile("capture", capture),
+    ]
+    own = NodeFile("/etc/trainyard/birth.env", birth_env(plan, plan.head))
+    return render_install([own, *(replace(file, path=f"{BIRTH}/{file.path}") for file in folder)], _BEGIN)
+
+
+def _kinds(plan: ClusterPlan) -> tuple[HostPlan, ...]:
+    """Return one host of each kind."""
+    return tuple({kind_of(host): host for host in reversed(plan.hosts)}.values())
+
+
+def _kind_files(plan: ClusterPlan, host: HostPlan) -> Iterator[NodeFile]:
+    folder = f"kinds/{kind_of(host)}"
+    yield NodeFile(f"{folder}/birth.env", birth_env(plan, host))
+    yield NodeFile(f"{folder}/kind.env", kind_env(plan, host))
+    # The location of the shared files is known later. The stages then add it.
+    yield NodeFile(f"{folder}/storage.env", storage_env(host, ON_HEAD))
+    yield NodeFile(f"{folder}/stages", "".join(f"{stage}\n" for stage in _stages(plan, host)))
+    lock = driver_lock(plan, host)
+    if lock is not None:
+        yield NodeFile(f"{folder}/driver.lock", lock)
+
+
+def _files(plan: ClusterPlan) -> Iterator[NodeFile]:
+    """Yield the shipped files on the builder, sorted by path."""
+    shipped = {file.path: file for host in _kinds(plan) for file in _shipped(plan, host)}
+    for _, file in sorted(shipped.items()):
+        if file.member in _LIBRARY | _ON_BUILDER or _is_baked(file) or (plan.mirrors and file.member == MIRRORS):
+            yield file
+
+
+def _scripts(plan: ClusterPlan) -> Iterator[NodeFile]:
+    """Yield the files that determine the content of the image."""
+    return (file for file in _files(plan) if file.member not in _ON_BUILDER | {MIRRORS})
+
+
+def _stages(plan: ClusterPlan, host: HostPlan) -> list[str]:
+    return [file.stage for file in _shipped(plan, host) if file.stage and _is_baked(file)]
+
+
+def _is_baked(file: NodeFile) -> bool:
+    return file.stage is not None and (bool(_RUNS_ONCE.search(file.text)) or file.stage in _INSTALLS_ONCE)
+
+
+def _shipped(plan: ClusterPlan, host: HostPlan) -> tuple[NodeFile, ...]:
+    return files_for(host.machine.fabric, plan.containers, host.driver)
+
+
+def _parameters(plan: ClusterPlan, host: HostPlan, read: set[str]) -> list[str]:
+    return [line for line in kind_env(plan, host).splitlines() if line.partition("=")[0] in read]

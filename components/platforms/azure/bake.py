@@ -1,0 +1,146 @@
+"""AzureBaker builds a gallery image version from the OS disk of a builder. It has never run on Azure.
+
+Sources (read 2026-11-22): MicrosoftDocs/azure-compute-docs at 5781de0a, articles/virtual-machines/image-version.md: a
+managed disk can be the source of a version; a definition for a machine that `waagent -deprovision` has generalized is
+generalized; a third-party marketplace image with a plan needs the same plan in the definition. The pinned image has no
+plan, because machine.py creates machines from it without one.
+"""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_azure_native
+from pulumi_azure_native import compute, resources
+
+from components.node.bake import builder_user_data
+from components.node.user_data import Birth
+from components.platforms.azure.aliases import without_former_types
+from components.platforms.azure.machine import MachineArgs, machine
+from components.platforms.azure.network import Network
+from components.platforms.azure.resource_group import ResourceGroup
+from components.platforms.azure.spec import AzureSpec
+from components.platforms.baker import BUILD_SECONDS, BakeArgs, Baker, builder_plan, disk_of_stopped
+
+VERSION = "1.0.0"
+"""The only version in a definition, because the definition's name contains the hash of the content."""
+_TOKEN = "azure-native:compute:getVirtualMachine"  # noqa: S105  (a function's name)
+_COMMAND = "trainyard-bake"
+_STOPPED = frozenset({"PowerState/stopped", "PowerState/deallocated"})
+_REPORT = """\
+while sleep 5; do
+  read -r line </run/trainyard/bake || continue
+  case $line in
+    done) echo "$line"; exit 0 ;;
+    failed*) echo "$line" >&2; exit 1 ;;
+  esac
+done
+"""
+"""Run command that ends when the stages have ended. A failure becomes an error of `pulumi up`."""
+CAPTURE = """\
+# The agent reports the result of the run command before it is deprovisioned.
+sleep 120
+waagent -deprovision+user -force
+"""
+
+
+class AzureBaker(Baker):
+    """A resource group with a gallery, a definition and a version, and with the builder while the image is built."""
+
+    def __init__(self, args: BakeArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        spec = args.plan.platform_spec(AzureSpec)
+        provider = pulumi_azure_native.Provider(
+            f"{args.name}-provider", subscription_id=spec.subscription, location=spec.region
+        )
+        own = pulumi.ResourceOptions(providers=[provider], transformations=[without_former_types])
+        super().__init__(args, pulumi.ResourceOptions.merge(opts, own))
+        self._args, self._child = args, pulumi.ResourceOptions(parent=self)
+        self._group = self._make_group(spec)
+        definition = self._definition()
+        source = self._builder() if args.builds else pulumi.Output.from_input("")
+        self.image = compute.GalleryImageVersion(
+            args.name,
+            gallery_image_version_name=VERSION,
+            gallery_image_name=definition.name,
+            gallery_name=self._gallery_name,
+            storage_profile=compute.GalleryImageVersionStorageProfileArgs(
+                os_disk_image=compute.GalleryOSDiskImageArgs(source=compute.GalleryDiskImageSourceArgs(id=source))
+            ),
+            publishing_profile=compute.GalleryImageVersionPublishingProfileArgs(
+                target_regions=[compute.TargetRegionArgs(name=spec.region, regional_replica_count=1)]
+            ),
+            **self._group.common,
+            # The builder and its disk are deleted after the version exists.
+            opts=pulumi.ResourceOptions(parent=self, ignore_changes=["storageProfile"]),
+        ).id
+        self.register_outputs({})
+
+    @property
+    def _gallery_name(self) -> str:
+        # Only letters, digits, dots and underscores are allowed, and the name is unique in the subscription (Microsoft,
+        # "Create a gallery for storing and sharing resources", read 2026-11-22).
+        return self._args.name.replace("-", "_")
+
+    def _make_group(self, spec: AzureSpec) -> ResourceGroup:
+        name = self._args.name
+        group = resources.ResourceGroup(
+            name, resource_group_name=name, location=spec.region, tags={"trainyard-image": name}, opts=self._child
+        )
+        return ResourceGroup(cluster=name, name=group.name, id=group.id, region=spec.region, zone=spec.zone)
+
+    def _definition(self) -> compute.GalleryImage:
+        name = self._args.name
+        gallery = compute.Gallery(name, gallery_name=self._gallery_name, **self._group.common, opts=self._child)
+        return compute.GalleryImage(
+            name,
+            gallery_image_name=name,
+            gallery_name=gallery.name,
+            identifier=compute.GalleryImageIdentifierArgs(publisher="trainyard", offer="node", sku=name),
+            os_type=compute.OperatingSystemTypes.LINUX,
+            os_state=compute.OperatingSystemStateTypes.GENERALIZED,
+            # The pinned image boots on sizes that support only generation 2, for example ND96isr_H100_v5. Machines have
+            # no securityProfile, so neither the builder nor the machines use Trusted Launch.
+            hyper_v_generation=compute.HyperVGeneration.V2,
+            architecture=compute.Architecture.X64,
+            **self._group.common,
+            opts=self._child,
+        )
+
+    def _builder(self) -> pulumi.Output[str]:
+        """Declare the builder. Returns the id of its OS disk, which is known when the builder is off."""
+        plan = builder_plan(self._args.plan, "bake")
+        network = Network(plan, self._group, self._child)
+        birth = Birth(user_data=builder_user_data(self._args.plan, CAPTURE), identity=self._args.name)
+        made = machine(
+            MachineArgs(
+                host=plan.head,
+                plan=plan,
+                subnet=network.nodes,
+                birth=pulumi.Output.from_input(birth),
+                is_rolled=False,
+                admin_key=self._args.admin_key,
+            ),
+            self._group,
+            self._child,
+        )
+        ended = compute.VirtualMachineRunCommandByVirtualMachine(
+            f"{plan.head.name}-report",
+            run_command_name=_COMMAND,
+            vm_name=made.name,
+            source=compute.VirtualMachineRunCommandScriptSourceArgs(script=_REPORT),
+            async_execution=False,
+            timeout_in_seconds=BUILD_SECONDS,
+            treat_failure_as_deployment_failure=True,
+            **self._group.common,
+            # Azure deletes run commands only while the machine runs (host_keys.py).
+            opts=pulumi.ResourceOptions(parent=made, retain_on_delete=True),
+        )
+        where = pulumi.Output.all(ended.id, self._group.name, made.name)
+        return where.apply(lambda known: disk_of_stopped(known[2], lambda: _disk(made, known[1], known[2])))
+
+
+async def _disk(made: compute.VirtualMachine, group: str, name: str) -> str | None:
+    """Return the id of the OS disk, or None while the machine is on."""
+    where = {"resourceGroupName": group, "vmName": name, "expand": "instanceView"}
+    found = await pulumi.runtime.invoke_async(_TOKEN, where, pulumi.InvokeOptions(parent=made))
+    codes = {status.get("code") for status in (found.get("instanceView") or {}).get("statuses") or ()}
+    return str(found["storageProfile"]["osDisk"]["managedDisk"]["id"]) if codes & _STOPPED else None

@@ -1,0 +1,131 @@
+"""GcpBaker builds an image from the boot disk of a builder. It has never run on Google Cloud.
+
+Google refuses an image from a disk that is attached to a running instance (gcloud reference, `compute images create`,
+option --force), so the builder turns itself off first. It reports the end of the stages as a guest attribute. The image
+has the licenses and features of the base image, because `licenses` and `guest_os_features` are not set.
+"""
+
+from __future__ import annotations
+
+import pulumi
+import pulumi_gcp
+from pulumi_gcp import compute
+
+from components.node.bake import builder_user_data
+from components.platforms.baker import BakeArgs, Baker, builder_plan, disk_of_stopped
+from components.platforms.gcp.layout import cards, networks
+from components.platforms.gcp.machine_facts import family_of
+from components.platforms.gcp.network import Networks
+from components.platforms.gcp.spec import GcpSpec
+
+ATTRIBUTE = "trainyard/bake"
+"""Guest attribute with the last report of the builder."""
+_ATTRIBUTES = "gcp:compute/getInstanceGuestAttributes:getInstanceGuestAttributes"
+_INSTANCE = "gcp:compute/getInstance:getInstance"
+CAPTURE = f"""\
+text=$(LC_ALL=C tr -cd '[:print:]' <"$result")
+text=${{text:0:500}}
+for attempt in 1 2 3 4 5; do
+  if exec {{server}}<>/dev/tcp/169.254.169.254/80; then
+    printf '%s\\r\\n' 'PUT /computeMetadata/v1/instance/guest-attributes/{ATTRIBUTE} HTTP/1.0' \\
+      'Host: metadata.google.internal' 'Metadata-Flavor: Google' "Content-Length: ${{#text}}" '' >&"$server"
+    printf '%s' "$text" >&"$server"
+    read -r -t 10 _ <&"$server" || true
+    exec {{server}}>&-
+    break
+  fi
+  sleep "$attempt"
+done
+# The provisioner reads the attribute while the machine runs.
+sleep 60
+"""
+
+
+class GcpBaker(Baker):
+    """An image, and its builder with a network while the image is built."""
+
+    def __init__(self, args: BakeArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        self._args, self._spec = args, args.plan.platform_spec(GcpSpec)
+        provider = pulumi_gcp.Provider(
+            f"{args.name}-provider",
+            project=self._spec.project,
+            region=self._spec.region,
+            zone=self._spec.zone,
+            default_labels={"trainyard-image": args.name},
+        )
+        super().__init__(args, pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(providers=[provider])))
+        self._child = pulumi.ResourceOptions(parent=self)
+        self.image = compute.Image(
+            args.name,
+            name=args.name,
+            family=args.name.rpartition("-")[0],
+            source_disk=self._builder() if args.builds else None,
+            # The builder and its disk are deleted after the image exists.
+            opts=pulumi.ResourceOptions(parent=self, ignore_changes=["sourceDisk"]),
+        ).name.apply(lambda name: f"projects/{self._spec.project}/global/images/{name}")
+        self.register_outputs({})
+
+    def _builder(self) -> pulumi.Output[str]:
+        """Declare the builder. Returns the link of its boot disk, which is known when the builder is off."""
+        # The plan's name is the prefix of the network's names. Two images can be built in a project at the same time.
+        plan = builder_plan(self._args.plan, f"bake-{self._args.name.rpartition('-')[2][:11]}")
+        layout = networks(plan)
+        made = Networks(plan, layout, self._child)
+        [card, *_] = cards(layout, plan.head)
+        name = plan.head.name
+        disk = compute.InstanceBootDiskInitializeParamsArgs(
+            image=self._spec.base_image(str(plan.image.reference)),
+            type=self._spec.boot_disk_type or family_of(plan.head.machine.name).boot_disks[0],
+            size=self._spec.boot_disk_gib,
+        )
+        instance = compute.Instance(
+            name,
+            name=name,
+            machine_type=plan.head.machine.name,
+            zone=self._spec.zone,
+            boot_disk=compute.InstanceBootDiskArgs(auto_delete=True, initialize_params=disk),
+            network_interfaces=[
+                compute.InstanceNetworkInterfaceArgs(
+                    subnetwork=made.subnets[card.subnet], network_ip=str(card.address), nic_type=card.kind.value
+                )
+            ],
+            shielded_instance_config=compute.InstanceShieldedInstanceConfigArgs(
+                enable_secure_boot=False, enable_vtpm=True, enable_integrity_monitoring=True
+            ),
+            metadata={
+                "user-data": builder_user_data(self._args.plan, CAPTURE),
+                "enable-guest-attributes": "TRUE",
+                "enable-oslogin": "FALSE",
+                "block-project-ssh-keys": "TRUE",
+            },
+            # The builder downloads packages through Cloud NAT, which is not an input to the machine.
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[made.nat]),
+        )
+        return instance.id.apply(lambda _: disk_of_stopped(name, _Progress(instance, name, self._spec).disk))
+
+
+class _Progress:
+    """Reads the report and the state of the builder."""
+
+    def __init__(self, instance: compute.Instance, name: str, spec: GcpSpec) -> None:
+        self._options = pulumi.InvokeOptions(parent=instance)
+        self._where = {"name": name, "zone": spec.zone, "project": spec.project}
+        self._is_done = False
+
+    async def disk(self) -> str | None:
+        """Return the link of the boot disk, or None while the builder is on. Raises pulumi.RunError if it failed."""
+        where = {**self._where, "variableKey": ATTRIBUTE}
+        answer = await pulumi.runtime.invoke_async(_ATTRIBUTES, where, self._options) or {}
+        report = str(answer.get("variableValue") or "")
+        self._is_done = self._is_done or report == "done"
+        if report.startswith("failed"):
+            raise pulumi.RunError(f"{self._where['name']}: {report}. Fix: correct the cause, and run `yard bake` again")
+        found = await pulumi.runtime.invoke_async(_INSTANCE, self._where, self._options)
+        if found["currentStatus"] not in {"TERMINATED", "STOPPED"}:
+            return None
+        if not self._is_done:
+            raise pulumi.RunError(
+                f"{self._where['name']} is off and has not published the guest attribute {ATTRIBUTE}. Fix: allow guest "
+                "attributes (constraints/compute.disableGuestAttributesAccess), and run `yard bake` again"
+            )
+        return str(found["bootDisks"][0]["source"])

@@ -1,0 +1,139 @@
+"""Builds an image for local machines: a builder machine runs the stages, and its disk becomes the image."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass
+from ipaddress import IPv4Interface
+from pathlib import Path
+
+from components.node.bake import builder_user_data
+from components.plan.plan import ClusterPlan
+from components.platforms.local.image import GoldenImage, ensure_image, image_cache
+from components.platforms.local.image.progress import BuildProgress
+from components.platforms.local.machine import Machine
+from components.platforms.local.network import start_switch
+from components.platforms.local.paths import runs_folder
+from components.platforms.local.probe import choose
+from components.platforms.local.process import run_program
+from components.platforms.local.qemu import Hardware
+from components.platforms.local.seed import macs
+from components.platforms.local.spec import LocalSpec
+from components.platforms.local.sweep import sweep_run
+from yard.contract.errors import PlatformError
+from yard.contract.printable import printable
+
+MARK = "trainyard-bake: "
+"""Prefix of the builder's reports on its console."""
+BUILDING = "baking-"
+"""Prefix of the folder of an incomplete image."""
+_BUILDER = "builder"
+_ADDRESS = IPv4Interface("10.77.0.4/20")
+"""The builder is the only machine in its private network."""
+_MEMORY_MIB = 1024
+_SECONDS = 3600.0
+_POLL_SECONDS = 0.5
+_TAIL_LINES = 25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The last report of a builder. `phase` is "" before the first report."""
+
+    phase: str
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the disk is complete."""
+        return self.phase == "done"
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a stage failed."""
+        return self.phase.startswith("failed")
+
+
+def report_in(console: str) -> Report:
+    """Return the last complete report in a console log."""
+    lines = [line for line in console.splitlines(keepends=True) if MARK in line and line.endswith("\n")]
+    return Report(phase=lines[-1].partition(MARK)[2].strip() if lines else "")
+
+
+def bake_here(plan: ClusterPlan, name: str) -> str:
+    """Build the image `name` in the cache and return the value of `baked_image` in the stack file.
+
+    An existing image is not built again. Raises PlatformError if the builder fails. After an error or an interruption,
+    no machine, process or file is left.
+    """
+    ensure_image()  # has its own lock
+    with BuildProgress(name) as progress, image_cache(progress) as images:
+        if (images / name / "manifest.json").exists():
+            return name
+        for abandoned in images.glob(f"{BUILDING}*"):
+            shutil.rmtree(abandoned)
+        # Below this folder, `tools.down` also finds the processes of a killed bake.
+        run = runs_folder() / name
+        work = Path(tempfile.mkdtemp(prefix=BUILDING, dir=images))
+        try:
+            sweep_run(run)
+            _build(plan, run, work, progress)
+            work.rename(images / name)
+        finally:
+            sweep_run(run)
+            shutil.rmtree(work, ignore_errors=True)
+    return name
+
+
+def _build(plan: ClusterPlan, run: Path, work: Path, progress: BuildProgress) -> None:
+    """Create the files of the image in `work`. The name of the folder `run` is the name of the image."""
+    begin, golden = time.monotonic(), ensure_image()
+    progress.phase("start the builder")
+    start_switch(run)
+    machine, cards = Machine(run=run, name=_BUILDER), macs(run.name, _BUILDER)
+    machine.make_disk(golden, uuid.uuid4().hex, cards, _ADDRESS, builder_user_data(plan))
+    hardware = Hardware(
+        accelerator=choose(plan.platform_spec(LocalSpec).accelerator, golden.kernel).accelerator,
+        vcpus=min(2, os.cpu_count() or 1),
+        memory_mib=_MEMORY_MIB,
+        ssh_port=None,
+        niceness=0,
+    )
+    machine.start(golden, hardware, cards)
+    _wait(machine, progress)
+    progress.phase("write the disk")
+    made = GoldenImage(work)
+    convert = ("qemu-img", "convert", "-O", "qcow2", str(machine.disk), str(made.disk))
+    run_program(run.name, "install the qemu-utils package", *convert)
+    shutil.copyfile(golden.kernel, made.kernel)
+    manifest = {"name": run.name, "base": golden.folder.name, "seconds": round(time.monotonic() - begin)}
+    (work / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+
+
+def _wait(machine: Machine, progress: BuildProgress) -> None:
+    """Wait until the builder has turned itself off. Raises PlatformError if it has not completed the stages."""
+    deadline = time.monotonic() + _SECONDS
+    shown = ""
+    while True:
+        running = machine.pid is not None
+        console = machine.console_output(0)
+        report = report_in(console)
+        if report.phase not in {"", shown}:
+            shown = report.phase
+            progress.phase(shown)
+        if report.is_done and not running:
+            return
+        late = time.monotonic() > deadline
+        if report.has_failed or late or not running:
+            ended = "the builder did not finish in time" if running else "the builder stopped early"
+            reason = report.phase if report.has_failed else ended
+            tail = printable("\n  ".join(console.splitlines()[-_TAIL_LINES:])) or "(nothing)"
+            raise PlatformError(
+                f"{machine.run.name}: {reason}. No image was stored. Its console ended with:\n  {tail}\n"
+                "Fix: correct the cause, for example an unreachable package archive, and run `yard bake` again"
+            )
+        time.sleep(_POLL_SECONDS)

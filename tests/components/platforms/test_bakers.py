@@ -1,0 +1,83 @@
+"""Images on every platform: each platform builds images, or states why it cannot."""
+
+from __future__ import annotations
+
+import shutil
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+
+from components.platforms import PLATFORMS
+from components.platforms.facts import Baking
+from components.platforms.registry import platform_baker, platform_facts
+from offline.cloud.faults import FILE
+from offline.cloud.world import World
+from tests.conftest import ROOT
+from yard.bake.command import request_of
+from yard.bake.stack import bake_in_cloud
+from yard.errors import StackError
+from yard.stack.workspace import Workspace
+
+CLOUDS = {
+    "azure": ("azure-a100", "VirtualMachine", ["Gallery", "GalleryImage", "GalleryImageVersion", "ResourceGroup"]),
+    "gcp": ("gcp-a2", "Instance", ["Image"]),
+}
+"""Provider -> a stack, the type of its machines, and the types of the resources of an image."""
+
+
+@pytest.mark.parametrize("provider", PLATFORMS)
+def test_platform_builds_images_or_states_the_reason(provider: str) -> None:
+    baking = platform_facts(provider).baking
+    if isinstance(baking, Baking):
+        model = getattr(import_module(f"components.platforms.{provider}.spec"), f"{PLATFORMS[provider]}Spec")
+        assert "baked_image" in model.model_fields
+        ids = {check.id for check in platform_facts(provider).checks}
+        assert {f"{provider}-image-system", f"{provider}-image-stale"} <= ids
+        assert baking.here or platform_baker(provider)
+        assert bool(baking.here) != (provider in CLOUDS)
+    else:
+        assert "Fix: " in baking
+
+
+def test_existing_hosts_cannot_be_baked() -> None:
+    with pytest.raises(StackError, match="stack lambda-a6000: the platform uses existing hosts"):
+        request_of("lambda-a6000")
+
+
+@pytest.fixture(params=CLOUDS)
+def cloud(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Workspace, World]:
+    """The provider, the stack of an image that does not exist, and the simulated cloud."""
+    if not (shutil.which("pulumi") or (ROOT / ".trainyard" / "bin" / "pulumi").exists()):
+        pytest.skip("the Pulumi CLI is missing (make setup)")
+    source = CLOUDS[request.param][0]
+    name = request_of(source).name
+    workspace = Workspace(name, simulated=True, home=tmp_path, source=source)
+    return request.param, workspace, World(name, tmp_path / "clouds")
+
+
+@pytest.mark.engine
+@pytest.mark.full
+def test_an_image_is_built_once_and_its_builder_deleted(cloud: tuple[str, Workspace, World]) -> None:
+    provider, stack, world = cloud
+    image = bake_in_cloud(stack)
+    assert stack.name in image
+    kinds = sorted(record.token.rpartition(":")[2] for record in world.records())
+    assert kinds == CLOUDS[provider][2]
+    # The second call starts no operation.
+    stack.run = lambda words, environment, folder: pytest.fail(f"pulumi {words}")
+    assert bake_in_cloud(stack) == image
+
+
+@pytest.mark.engine
+@pytest.mark.full
+def test_a_failed_bake_leaves_no_resource_and_no_stack(cloud: tuple[str, Workspace, World]) -> None:
+    provider, stack, world = cloud
+    world.folder.mkdir(parents=True, exist_ok=True)
+    fault = {"fault": "stockout", "of": f"*:{CLOUDS[provider][1]}", "name": "*-builder"}
+    (world.folder / FILE).write_text(yaml.safe_dump([fault]))
+    with pytest.raises(StackError, match="No image was stored"):
+        bake_in_cloud(stack)
+    assert list(world.records()) == []
+    assert not stack.exists()

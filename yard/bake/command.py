@@ -1,0 +1,73 @@
+"""`yard bake`: builds the image of a stack, unless it exists."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import NoReturn
+
+from components.node.bake import baked_name
+from components.plan.plan import ClusterPlan
+from components.platforms.facts import Baking
+from components.platforms.registry import platform_facts
+from components.stackfile.read import parse_stack
+from yard.bake.stack import bake_in_cloud
+from yard.errors import StackError
+from yard.show import warn
+from yard.stack.stackfile import committed_text
+from yard.stack.workspace import Workspace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The image that a stack file describes."""
+
+    stack: str
+    plan: ClusterPlan
+    baking: Baking
+    name: str
+
+
+def request_of(stack: str) -> Request:
+    """Return the image for a stack file. Raises StackFileError or StackError if no image can be built for it."""
+    plan = parse_stack(committed_text(stack), f"stacks/Pulumi.{stack}.yaml").plan
+    baking = platform_facts(plan.provider).baking
+    if isinstance(baking, str):
+        raise StackError(f"`yard bake` cannot build an image for stack {stack}: {baking}")
+    return Request(stack=stack, plan=plan, baking=baking, name=baked_name(plan, baking.base(plan)))
+
+
+def bake(request: Request, *, simulated: bool = False) -> str:
+    """Build the image if it does not exist, and return the value of `baked_image` in the stack file.
+
+    Raises PlatformError or StackError if the image cannot be built, and KeyboardInterrupt after an interruption. In
+    both cases, the builder has been removed. With `simulated`, a cloud is simulated.
+    """
+    if request.baking.here is not None:
+        with _interruptible():
+            return request.baking.here(request.plan, request.name)
+    return bake_in_cloud(Workspace(request.name, simulated=simulated, source=request.stack))
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM and SIGHUP too, so that the builder is removed."""
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        # A second signal must not interrupt the removal of the builder.
+        for each in before:
+            signal.signal(each, signal.SIG_IGN)
+        warn("interrupted: removing the builder")
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for number in before:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
