@@ -26,6 +26,10 @@ VERSION = "1.0.0"
 _TOKEN = "azure-native:compute:getVirtualMachine"  # noqa: S105  (a function's name)
 _COMMAND = "trainyard-bake"
 _STOPPED = frozenset({"PowerState/stopped", "PowerState/deallocated"})
+"""Codes in the instance view of a machine that is off. After a shutdown from within the guest, the machine is stopped
+and still billed. The format is PowerState/<state> (MicrosoftDocs/azure-compute-docs@3255b21,
+articles/virtual-machines/states-billing.md, read 2026-11-22). A machine can also be stopped for a short time during its
+creation, so the run command ends before the first query."""
 _REPORT = """\
 while sleep 5; do
   read -r line </run/trainyard/bake || continue
@@ -76,8 +80,8 @@ class AzureBaker(Baker):
 
     @property
     def _gallery_name(self) -> str:
-        # Only letters, digits, dots and underscores are allowed, and the name is unique in the subscription (Microsoft,
-        # "Create a gallery for storing and sharing resources", read 2026-11-22).
+        # Only letters, digits, dots and underscores are allowed, and the name is unique in the subscription
+        # (MicrosoftDocs/azure-compute-docs@3515c0f, articles/virtual-machines/create-gallery.md, read 2026-11-22).
         return self._args.name.replace("-", "_")
 
     def _make_group(self, spec: AzureSpec) -> ResourceGroup:
@@ -97,8 +101,12 @@ class AzureBaker(Baker):
             identifier=compute.GalleryImageIdentifierArgs(publisher="trainyard", offer="node", sku=name),
             os_type=compute.OperatingSystemTypes.LINUX,
             os_state=compute.OperatingSystemStateTypes.GENERALIZED,
-            # The pinned image boots on sizes that support only generation 2, for example ND96isr_H100_v5. Machines have
-            # no securityProfile, so neither the builder nor the machines use Trusted Launch.
+            # The default is generation 1. Without the feature SecurityType, the definition does not restrict the
+            # security type of machines (MicrosoftDocs/azure-compute-docs@48a3724,
+            # articles/virtual-machines/shared-image-galleries.md, read 2026-11-22). The pinned image boots on sizes
+            # that support only generation 2, for example ND96isr_H100_v5.
+            # Unverified: machine.py sets no securityProfile. If Azure then creates the builder with Trusted Launch, or
+            # with an NVMe disk controller, this definition needs the feature SecurityType or DiskControllerType.
             hyper_v_generation=compute.HyperVGeneration.V2,
             architecture=compute.Architecture.X64,
             **self._group.common,

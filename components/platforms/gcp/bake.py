@@ -1,8 +1,9 @@
 """GcpBaker builds an image from the boot disk of a builder. It has never run on Google Cloud.
 
-Google refuses an image from a disk that is attached to a running instance (gcloud reference, `compute images create`,
-option --force), so the builder turns itself off first. It reports the end of the stages as a guest attribute. The image
-has the licenses and features of the base image, because `licenses` and `guest_os_features` are not set.
+Google refuses an image from a disk that is attached to a running instance (help of gcloud for `compute images create`,
+option --force: MakeForceArg in the source of gcloud, read 2026-11-22), so the builder turns itself off
+first. It reports the end of the stages as a guest attribute. Unverified: the image has the licenses and features of the
+base image, because `licenses` and `guest_os_features` are not set.
 """
 
 from __future__ import annotations
