@@ -69,6 +69,7 @@ def test_common_settings_change_all_digests(tmp_path: Path, stack: str, edits: d
         ("gcp-a2", {"platform__iap_port": 22201}),
         ("azure-a100", {"platform__image_version": "24.04.2026072901"}),
         ("gcp-a2", {"platform__custom_image": "projects/p/global/images/own"}),
+        ("local", {"platform__baked_image": "trainyard-debian-13-0123456789abcdef"}),
     ],
 )
 def test_other_settings_change_no_digest(tmp_path: Path, stack: str, edits: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from components.platforms.facts import Baking
 from components.platforms.registry import platform_baker, platform_facts
 from offline.cloud.faults import FILE
 from offline.cloud.world import World
+from tests.components.platforms.planning import planned
 from tests.conftest import ROOT
 from yard.bake.command import request_of
 from yard.bake.stack import bake_in_cloud
@@ -25,6 +26,13 @@ CLOUDS = {
     "gcp": ("gcp-a2", "Instance", ["Image"]),
 }
 """Provider -> a stack, the type of its machines, and the types of the resources of an image."""
+_GALLERY = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/galleries/own/images"
+NAME = "trainyard-ubuntu-24-04-0123456789abcdef"
+OWN_IMAGES = {
+    "azure": (f"{_GALLERY}/own/versions/1.0.0", f"{_GALLERY}/{NAME}/versions/1.0.0"),
+    "gcp": ("projects/p/global/images/own", f"projects/p/global/images/{NAME}"),
+}
+"""Provider -> values of `custom_image` and `baked_image`."""
 
 
 @pytest.mark.parametrize("provider", PLATFORMS)
@@ -33,12 +41,24 @@ def test_platform_builds_images_or_states_the_reason(provider: str) -> None:
     if isinstance(baking, Baking):
         model = getattr(import_module(f"components.platforms.{provider}.spec"), f"{PLATFORMS[provider]}Spec")
         assert "baked_image" in model.model_fields
+        # A new image does not replace or restart machines that run.
+        assert "baked_image" in model.beside_machines
         ids = {check.id for check in platform_facts(provider).checks}
         assert {f"{provider}-image-system", f"{provider}-image-stale"} <= ids
         assert baking.here or platform_baker(provider)
         assert bool(baking.here) != (provider in CLOUDS)
     else:
         assert "Fix: " in baking
+
+
+@pytest.mark.parametrize("provider", CLOUDS)
+def test_new_machines_of_clouds_boot_the_baked_image(provider: str) -> None:
+    image_of = import_module(f"components.platforms.{provider}.machine").image_of
+    own, baked = OWN_IMAGES[provider]
+    stack = CLOUDS[provider][0]
+    assert image_of(planned(stack, {}).plan) not in {own, baked}
+    assert image_of(planned(stack, {"platform__custom_image": own}).plan) == own
+    assert image_of(planned(stack, {"platform__custom_image": own, "platform__baked_image": baked}).plan) == baked
 
 
 def test_existing_hosts_cannot_be_baked() -> None:
