@@ -29,6 +29,14 @@ def base(tmp_path: Path, domain: str) -> Path:
     return prepared(tmp_path, SHARED_DOMAIN=domain)[0]
 
 
+def test_stages_without_a_change_start_no_programs(tmp_path: Path) -> None:
+    root, first = prepared(tmp_path)
+    assert "systemctl try-reload-or-restart --no-block ssh.service" in first
+    assert any(command.startswith("sysctl ") for command in first)
+    for stage in ("10-base", "31-system"):
+        assert Sandbox(root, ("sysctl", "systemctl"), {}).run(stage, SHARED_DOMAIN="").commands == []
+
+
 @pytest.mark.parametrize("domain", ["", "defaultv4iddomain.com"])
 def test_nfs_domain_is_written_to_idmapd_conf(tmp_path: Path, domain: str) -> None:
     file = base(tmp_path, domain) / "etc/idmapd.conf.d/trainyard.conf"
