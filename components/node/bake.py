@@ -31,7 +31,7 @@ _LIBRARY = frozenset({"stage.sh", "packages.sh", "driver.sh"})
 _ON_BUILDER = frozenset(
     {"place", "sbin/trainyard-status", "units/trainyard-updates.service", "units/trainyard-updates.timer"}
 )
-"""Other files on a builder. They are removed from the image."""
+"""Other files on a builder. They are removed from the image, or nodes replace them if they differ (place)."""
 _PARAMETER = re.compile(r"\bTRAINYARD_[A-Z_]+")
 _WITHOUT_EFFECT = frozenset({"TRAINYARD_MIRRORS", "TRAINYARD_DISTRIBUTION_MIRRORS"})
 _FORMAT = 1

@@ -152,3 +152,12 @@ def test_nodes_from_the_image_install_nothing(baked: Baked) -> None:
     identities = [baked.project.on(node, files).split()[:3] for node in (HEAD, WORKER)]
     assert all(len(machine) == 32 and kind == "ssh-ed25519" for machine, kind, _ in identities)
     assert not set(identities[0]) & set(identities[1]) - {"ssh-ed25519"}
+
+
+def test_machines_keep_a_baked_image_that_changes(baked: Baked) -> None:
+    before = [baked.project.pid(node) for node in (HEAD, WORKER)]
+    baked.project.edit(lambda spec: spec["platform"].pop("baked_image"))
+    up = baked.project.stack("up", timeout=600)
+    assert "keep their older image" in up.out
+    assert baked.name in up.out
+    assert [baked.project.pid(node) for node in (HEAD, WORKER)] == before

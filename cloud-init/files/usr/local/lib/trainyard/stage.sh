@@ -60,7 +60,8 @@ own_host_line() {
 # programs. The other lines stay unchanged, and the file is replaced atomically. Fails without a change if one of the
 # two markers is missing, because the cluster's lines cannot be identified.
 put_block() {
-  local path=$1 new=$1.trainyard-new old=/dev/null
+  local path=$1 new=$1.trainyard-new old=/dev/null lines
+  IFS= read -r -d '' lines || true
   ! is_existing_host || "$ledger/remember" --block "$path"
   [[ ! -e $path ]] || old=$path
   if ! awk '$0 == "# trainyard" { bad += inside; inside = 1; next }
@@ -70,12 +71,8 @@ put_block() {
     rm "$new"
     fail "$path: '# trainyard' and '# end of trainyard' must enclose the cluster's lines; remove these lines and both markers"
   fi
-  {
-    echo '# trainyard'
-    cat
-    echo '# end of trainyard'
-  } >>"$new"
-  if cmp -s "$new" "$path"; then
+  printf '# trainyard\n%s# end of trainyard\n' "$lines" >>"$new"
+  if [[ -e $path && $(<"$new") == "$(<"$path")" ]]; then
     rm "$new"
     return 0
   fi
