@@ -64,10 +64,12 @@ put_block() {
   IFS= read -r -d '' lines || true
   ! is_existing_host || "$ledger/remember" --block "$path"
   [[ ! -e $path ]] || old=$path
-  if ! awk '$0 == "# trainyard" { bad += inside; inside = 1; next }
+  [[ ! -e $new ]] || rm "$new"
+  # With this umask, the file needs no chmod.
+  if ! (umask 022 && awk '$0 == "# trainyard" { bad += inside; inside = 1; next }
     $0 == "# end of trainyard" { bad += !inside; inside = 0; next }
     !inside { print }
-    END { exit (bad + inside > 0) }' "$old" >"$new"; then
+    END { exit (bad + inside > 0) }' "$old" >"$new"); then
     rm "$new"
     fail "$path: '# trainyard' and '# end of trainyard' must enclose the cluster's lines; remove these lines and both markers"
   fi
@@ -76,7 +78,6 @@ put_block() {
     rm "$new"
     return 0
   fi
-  chmod 0644 "$new"
   mv "$new" "$path"
   changed=$((changed + 1))
 }
