@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from components.catalog.drivers import Archive, Conflict, DriverLock
@@ -14,6 +13,7 @@ from components.catalog.fact import Fact as Fact  # re-exported
 from components.catalog.services import ServicePrice, Throughput
 from components.catalog.topology import Topology
 from yard.contract.errors import CatalogError
+from yard.contract.strict_yaml import load_own
 
 _FOLDER = Path(__file__).parent
 _Row = TypeVar("_Row", bound=Fact)
@@ -152,7 +152,7 @@ class ImageContract(Fact):
 
 
 def _read(file: str) -> dict[str, dict[str, Any]]:
-    raw: dict[str, dict[str, Any]] = yaml.safe_load((_FOLDER / file).read_text())
+    raw: dict[str, dict[str, Any]] = load_own((_FOLDER / file).read_text())
     return raw
 
 

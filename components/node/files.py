@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 from yard.contract.checkout import ROOT
 
@@ -49,7 +49,7 @@ class NodeFile:
     text: str
     executable: bool = False
 
-    @property
+    @cached_property
     def member(self) -> str:
         """Path in a bundle, for example "stages/10-base"."""
         for folder, within in _FOLDERS.items():

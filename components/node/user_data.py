@@ -99,17 +99,20 @@ def cloud_config(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str:
 
 def install_script(plan: ClusterPlan, host: HostPlan, begin: str = START) -> str:
     """Return the script, run as root, that writes the node's files and starts its bring-up with the command `begin`."""
-    shipped = [
-        file
-        for file in files_for(host.machine.fabric, plan.containers, host.driver)
-        if file.is_birth or (plan.mirrors and file.member == MIRRORS)
-    ]
-    in_folder = [
-        *kind_files(plan, host, None),
-        *(NodeFile(file.member, file.text, file.executable) for file in shipped),
-    ]
+    shipped = _shipped(host.machine.fabric, plan.containers, host.driver, bool(plan.mirrors))
+    kind = (replace(file, path=f"{BIRTH}/{file.path}") for file in kind_files(plan, host, None))
     own = NodeFile("/etc/trainyard/birth.env", birth_env(plan, host))
-    return render_install([own, *(replace(file, path=f"{BIRTH}/{file.path}") for file in in_folder)], begin)
+    return render_install([own, *kind, *shipped], begin)
+
+
+@cache
+def _shipped(fabric: str, containers: str, driver: str, has_mirrors: bool) -> tuple[NodeFile, ...]:
+    """Return the shipped files in user-data. Cached, because most hosts of a cluster have the same files."""
+    return tuple(
+        NodeFile(f"{BIRTH}/{file.member}", file.text, file.executable)
+        for file in files_for(fabric, containers, driver)
+        if file.is_birth or (has_mirrors and file.member == MIRRORS)
+    )
 
 
 def merge(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from yard.contract.errors import CatalogError
+from yard.contract.strict_yaml import load_own
 
 _FOLDER = Path(__file__).parents[1] / "catalog"
 _Date = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
@@ -32,6 +32,6 @@ _Listing = TypeVar("_Listing", bound=Listing)
 def read_listing(file: str, model: type[_Listing]) -> _Listing:
     """Return the list in a file in components/catalog. Raises CatalogError if the file does not match the model."""
     try:
-        return model.model_validate(yaml.safe_load((_FOLDER / file).read_text()))
+        return model.model_validate(load_own((_FOLDER / file).read_text()))
     except ValidationError as error:
         raise CatalogError(f"components/catalog/{file}: {error}") from error

@@ -8,9 +8,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import yaml
-
 from yard.contract.checkout import ROOT
+from yard.contract.strict_yaml import load_own
 
 _CATALOG = ROOT / "components" / "catalog"
 _EVERYWHERE = "global"
@@ -49,5 +48,5 @@ def _gcp_zones() -> dict[str, str]:
 
 
 def _read(file: str) -> dict[str, Any]:
-    read: dict[str, Any] = yaml.safe_load((_CATALOG / file).read_text())
+    read: dict[str, Any] = load_own((_CATALOG / file).read_text())
     return read

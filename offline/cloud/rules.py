@@ -10,10 +10,9 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from offline.changes import changes
 from offline.values import Properties, Value
+from yard.contract.strict_yaml import load_own
 
 _FOLDER = Path(__file__).with_name("rules")
 _INDEX = re.compile(r"\[[^\]]*\]")
@@ -85,7 +84,7 @@ class Rules:
     """All rules for a package."""
 
     def __init__(self, package: str) -> None:
-        content: dict[str, Any] = yaml.safe_load((_FOLDER / f"{package}.yaml").read_text())
+        content: dict[str, Any] = load_own((_FOLDER / f"{package}.yaml").read_text())
         self._always: Sequence[str] = content["replace"]
         self._unlisted: Sequence[str] = content.get("unlisted", ())
         self._types: Mapping[str, Mapping[str, Any]] = content["types"]

@@ -1,4 +1,7 @@
-"""YAML parser for stack files and job files. The parser rejects aliases and reports repeated keys."""
+"""YAML parsers: for the project's own files, and for stack files and job files.
+
+The parser for stack files and job files rejects aliases and reports repeated keys.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +36,17 @@ class YamlError(Exception):
         self.line = line
 
 
+def load_own(text: str) -> Any:
+    """Return the value of a YAML file that belongs to the project. Raises yaml.YAMLError."""
+    return yaml.load(text, Loader=_Loader)  # noqa: S506  (both loaders are safe)
+
+
 def load_strict(text: str) -> Document:
     """Return the only document in a text. Raises YamlError."""
     try:
         _check_limits(text)
         node = yaml.compose(text, Loader=_Loader)
-        value = yaml.load(text, Loader=_Loader)  # noqa: S506  (both loaders are safe)
+        value = load_own(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise YamlError(error.problem or "is not valid YAML", mark.line + 1 if mark else 1) from error

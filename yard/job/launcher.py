@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 
-import yaml
+from yard.contract.strict_yaml import load_own
 
 _FOLDER = Path(__file__).parent / "launchers"
 
@@ -60,8 +61,9 @@ class Launcher:
 LAUNCHERS = tuple(sorted(path.stem for path in _FOLDER.glob("*.yaml")))
 
 
+@cache
 def launcher(name: str) -> Launcher:
     """Return the launcher `name`, which must be in LAUNCHERS."""
-    found = yaml.safe_load((_FOLDER / f"{name}.yaml").read_text())
+    found = load_own((_FOLDER / f"{name}.yaml").read_text())
     sets = {key: frozenset(found[key]) for key in ("starts", "runtimes") if key in found}
     return Launcher(**{**found, **sets, "tasks": Tasks(found["tasks"])})

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import yaml
-
 from components import catalog
 from components.catalog import machines
+from yard.contract.strict_yaml import load_own
 from yard.prices.web import Fetch, PriceError
 
 BASE = "https://cloudbilling.googleapis.com/v1/services/6F81-5844-456A/skus"
@@ -36,7 +35,7 @@ def quotes(wanted: Mapping[str, str], fetch: Fetch, base: str = BASE) -> dict[st
     `wanted` contains the region of each machine type. A set is empty if gcp_skus.yaml lacks the family or the list
     lacks a part. A set contains several prices if the list is ambiguous.
     """
-    parts = yaml.safe_load((Path(catalog.__file__).parent / "gcp_skus.yaml").read_text())
+    parts = load_own((Path(catalog.__file__).parent / "gcp_skus.yaml").read_text())
     skus = list(_skus(fetch, base))
     return {name: _sums(name, region, parts.get(name.rpartition("-")[0]), skus) for name, region in wanted.items()}
 

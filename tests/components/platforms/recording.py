@@ -16,6 +16,7 @@ from components.plan.plan import ClusterPlan
 from components.platforms.base import Host, PlatformArgs, Render
 from components.platforms.registry import platform_class
 from components.stackfile.read import parse_stack
+from yard.contract.strict_yaml import load_own
 
 ROOT = Path(__file__).parents[3]
 KEYS = AccessKeys("ssh-ed25519 AAAAadmin admin@cluster", "ssh-ed25519 AAAAcluster cluster@cluster")
@@ -76,7 +77,7 @@ _BUILT: dict[str, Built] = {}
 
 def stack_text(stack: str, **edits: Any) -> str:
     """Return a stack file with edits to its cluster. Two underscores in a key separate nested keys."""
-    document = yaml.safe_load((ROOT / "stacks" / f"Pulumi.{stack}.yaml").read_text())
+    document = load_own((ROOT / "stacks" / f"Pulumi.{stack}.yaml").read_text())
     cluster = document["config"]["trainyard:cluster"]
     for path, value in edits.items():
         place = cluster
@@ -84,7 +85,7 @@ def stack_text(stack: str, **edits: Any) -> str:
         for folder in folders:
             place = place.setdefault(folder, {})
         place[last] = value
-    return yaml.safe_dump(document, sort_keys=False)
+    return yaml.dump(document, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=False)
 
 
 def record(stack: str, edits: dict[str, Any], answer: Answer, tell: Tell) -> Built:
