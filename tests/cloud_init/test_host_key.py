@@ -12,6 +12,8 @@ import pytest
 
 from tests.cloud_init.stage_sandbox import STAGES
 
+pytestmark = pytest.mark.engine
+
 
 class Metadata(BaseHTTPRequestHandler):
     """A metadata server that first refuses the requests in `refusals` and then stores guest attributes."""

@@ -10,6 +10,8 @@ import pytest
 
 from tests.cloud_init.stage_sandbox import Ran, Sandbox
 
+pytestmark = pytest.mark.engine
+
 RECORDED = (
     *("curl", "apt-get", "apt-mark", "docker", "modprobe", "mount", "mv", "chmod"),
     *("dpkg-query", "dpkg-deb", "dkms", "gpg", "uname"),

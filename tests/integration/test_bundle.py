@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.project import Project, alive, wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 HEAD, FIRST, SECOND = NODES = ("it-head", "it-gpu-0", "it-gpu-1")
 APPLY_SECONDS = 15.0
@@ -125,7 +125,6 @@ def kill(cluster: Project, node: str) -> None:
     wait_until("the VM's end", 20, lambda: not alive(victim), 0.5)
 
 
-@pytest.mark.full
 def test_head_killed_during_a_hand_over_completes_it(cluster: Project) -> None:
     before = [active(cluster, node) for node in NODES]
     put_stage(cluster, "mark", "three")
@@ -149,7 +148,6 @@ def test_head_killed_during_a_hand_over_completes_it(cluster: Project) -> None:
     assert not {active(cluster, node) for node in NODES} & set(before)
 
 
-@pytest.mark.full
 def test_node_that_was_off_gets_the_bundle(cluster: Project) -> None:
     kill(cluster, SECOND)
     put_stage(cluster, "mark", "four")

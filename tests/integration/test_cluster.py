@@ -147,6 +147,7 @@ def test_training_continues_after_a_killed_worker(cluster: Project) -> None:
     wait_until("both nodes idle", 120, lambda: set(slurm_states(cluster).values()) == {"idle"})
 
 
+@pytest.mark.full
 def test_rebooted_head_keeps_its_queue(cluster: Project) -> None:
     both = f"nodename={FIRST},{SECOND}"
     cluster.on(HEAD, f"sudo scontrol update {both} state=drain reason=test")
@@ -181,6 +182,7 @@ def test_larger_machine_type_replaces_only_its_group(cluster: Project) -> None:
     assert replaced == {"gpu-0", "gpu-1"}
 
 
+@pytest.mark.full
 def test_third_worker_is_added_and_removed(cluster: Project) -> None:
     before = {node: cluster.pid(node) for node in (HEAD, FIRST, SECOND)}
     cluster.edit(lambda spec: spec["nodes"]["gpu"].update(count=3))
@@ -195,6 +197,7 @@ def test_third_worker_is_added_and_removed(cluster: Project) -> None:
     wait_until("Slurm to forget the node", 60, lambda: set(slurm_states(cluster)) == {FIRST, SECOND})
 
 
+@pytest.mark.full
 def test_doctor_reports_the_node_with_a_wrong_munge_key(cluster: Project) -> None:
     cluster.yard("doctor", timeout=300)
     spoil = "head -c 128 /dev/urandom | sudo tee /etc/munge/munge.key >/dev/null"

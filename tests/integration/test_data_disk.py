@@ -179,6 +179,7 @@ def test_empty_disk_of_an_earlier_head_is_not_formatted(cluster: Project) -> Non
     assert "all zero" in output
 
 
+@pytest.mark.full
 def test_new_head_keeps_queue_accounting_and_files(cluster: Project) -> None:
     cluster.yard("ssh", "--", "echo kept >/shared/kept; echo kept >~/kept")
     done = cluster.yard("ssh", "--", "sbatch --parsable --chdir=/shared --wrap=true").out.split()[-1]

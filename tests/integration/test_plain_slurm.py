@@ -71,6 +71,18 @@ def check_services(cluster: Project) -> None:
 def test_jobs_cannot_reach_the_metadata_service(cluster: Project) -> None:
     cluster.on(FIRST, f"sudo bash -c {shlex.quote(_SERVICES)}")
     check_services(cluster)
+
+
+def test_metadata_rules_return_after_a_flush(cluster: Project) -> None:
+    table = "sudo nft list table inet trainyard_metadata"
+    cluster.on(FIRST, "sudo systemctl restart nftables.service")
+    assert "reject with tcp reset" in cluster.on(FIRST, table)
+    cluster.on(FIRST, "sudo systemctl stop nftables.service; sudo systemctl start trainyard-metadata.service")
+    assert "reject with tcp reset" in cluster.on(FIRST, table)
+
+
+@pytest.mark.full
+def test_metadata_rules_are_active_after_a_reboot(cluster: Project) -> None:
     boot_id = "cat /proc/sys/kernel/random/boot_id"
     before = cluster.on(FIRST, boot_id).strip()
     cluster.on(FIRST, "sudo systemctl reboot", check=False)
@@ -83,21 +95,14 @@ def test_jobs_cannot_reach_the_metadata_service(cluster: Project) -> None:
     check_services(cluster)
 
 
-def test_metadata_rules_return_after_a_flush(cluster: Project) -> None:
-    table = "sudo nft list table inet trainyard_metadata"
-    cluster.on(FIRST, "sudo systemctl restart nftables.service")
-    assert "reject with tcp reset" in cluster.on(FIRST, table)
-    cluster.on(FIRST, "sudo systemctl stop nftables.service; sudo systemctl start trainyard-metadata.service")
-    assert "reject with tcp reset" in cluster.on(FIRST, table)
-
-
 def test_slurm_starts_ranks_with_pmix(cluster: Project) -> None:
     assert "pmix" in cluster.on(FIRST, "srun --mpi=list 2>&1")
     output = cluster.on(HEAD, f"{AS_TRAINER} srun --mpi=pmix --nodes=2 --ntasks=2 env")
     assert {"PMIX_RANK=0", "PMIX_RANK=1"} <= set(output.split())
 
 
-@pytest.mark.parametrize("rendezvous", ["static", pytest.param("c10d", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
 def test_slurm_script_of_the_pytorch_tutorial_runs(cluster: Project, rendezvous: str) -> None:
     files = {"script.py": _SCRIPT, f"{rendezvous}.sbatch": _BATCH + _TORCHRUN[rendezvous] + "\n"}
     writes = [f"printf %s {shlex.quote(text)} >/shared/tutorial/{name}" for name, text in files.items()]

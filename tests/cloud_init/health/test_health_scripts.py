@@ -13,6 +13,8 @@ import pytest
 
 from tests.cloud_init.node_sandbox import NodeSandbox
 
+pytestmark = pytest.mark.engine
+
 VERDICT = "run/trainyard/health/verdict"
 
 

@@ -20,6 +20,8 @@ from tests.offline.loopback_sshd import Sshd, free_port, new_server, running, ss
 from tests.yard.contract.tunnel_programs import BASTION, TunnelPrograms
 from yard.contract.outputs import Head, read_head
 
+pytestmark = pytest.mark.engine
+
 JOB = RunningJob(id="7", user="ada", name="train", nodes="yard-gpu-0")
 
 
@@ -108,7 +110,6 @@ def test_times_out_if_the_head_does_not_answer(sshd: Sshd, monkeypatch: pytest.M
     assert time.monotonic() - began < 5
 
 
-@pytest.mark.engine
 def test_ends_the_tunnel_after_a_timeout(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs = TunnelPrograms(tmp_path / "bin")
     programs.install(sshd.port)

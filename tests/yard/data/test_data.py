@@ -16,6 +16,8 @@ from yard.contract.outputs import Cluster
 from yard.data.command import as_job, remote_command, target_for
 from yard.errors import RemoteError
 
+pytestmark = pytest.mark.engine
+
 HERE = 'exec bash -c "${!#}"'
 """Body of a fake `ssh` that runs the given command locally."""
 

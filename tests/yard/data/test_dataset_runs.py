@@ -17,6 +17,8 @@ import pytest
 from tests.yard.data.dataset_samples import FOLDER, expected, lines, request, tokens_of
 from yard.data.dataset.prepare import prepare
 
+pytestmark = pytest.mark.engine
+
 
 @pytest.fixture
 def large(tmp_path: Path) -> Path:

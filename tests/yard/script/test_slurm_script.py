@@ -19,6 +19,8 @@ from yard.job.loader import load_job
 from yard.job.placement import place
 from yard.script.render import render_files
 
+pytestmark = pytest.mark.engine
+
 PATIENCE = 40.0
 SRUN = """
 trap 'kill $(jobs -p) 2>/dev/null; exit 143' TERM
@@ -124,7 +126,6 @@ def test_successful_job_is_not_requeued(make: MakeJob) -> None:
     assert job.asked("requeue") == []
 
 
-@pytest.mark.engine
 def test_failed_job_retries_and_avoids_a_bad_node(make: MakeJob) -> None:
     job = make("run: exit $((RANK * 3))\nretries: 2\n")
     assert job.run() < 0
@@ -153,7 +154,6 @@ def test_requeued_job_ends_on_sigterm(seconds: int, make: MakeJob, program: Make
     assert time.monotonic() - begin < 20
 
 
-@pytest.mark.engine
 def test_bad_node_is_kept_without_alternatives(make: MakeJob, program: MakeProgram) -> None:
     job = make("run: exit $((RANK * 3))\nretries: 2\n")
     program("sinfo", "printf 'yard-gpu-%d\\n' 0 1")
@@ -178,7 +178,6 @@ def test_warning_leads_to_checkpoint_and_requeue(make: MakeJob, program: MakePro
     assert "time limit, checkpoint written" in job.log
 
 
-@pytest.mark.engine
 def test_program_that_ignores_the_warning_is_requeued(make: MakeJob, program: MakeProgram) -> None:
     lines = "  touch $CHECKPOINT_DIR/step-1\n  echo up\n  trap '' USR2\n  while sleep 0.1; do :; done\n"
     job = make(f"time: 1m\ncheckpoint_dir: checkpoints\nrun: |\n{lines}")
@@ -200,7 +199,6 @@ def test_program_that_ignores_the_warning_is_requeued(make: MakeJob, program: Ma
     assert job.asked("requeue") == ["requeue 7"]
 
 
-@pytest.mark.engine
 def test_missing_heartbeat_fails_the_job(make: MakeJob) -> None:
     job = make("heartbeat: 10s\nrun: touch $RUN_DIR/heartbeat-$RANK; sleep 60\n")
     script = (job.folder / "job.sbatch").read_text()

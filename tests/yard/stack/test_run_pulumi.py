@@ -15,6 +15,8 @@ import pytest
 from yard.stack.pulumi import run_pulumi
 from yard.stack.sessions import session_members
 
+pytestmark = pytest.mark.engine
+
 DRIVER = """
 import os, sys
 from yard.stack.pulumi import run_pulumi

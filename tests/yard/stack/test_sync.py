@@ -19,6 +19,8 @@ from yard.cli import app
 from yard.contract.outputs import Cluster, dumped
 from yard.stack.sync import MANIFEST, MARKER, looks_secret, select_files, source_name
 
+pytestmark = pytest.mark.engine
+
 real = pytest.mark.skipif(
     not (sshd_binary() and shutil.which("rsync")), reason="needs rsync and sshd: apt install rsync openssh-server"
 )

@@ -12,6 +12,8 @@ import pytest
 
 from tests.components.platforms.recording import ROOT
 
+pytestmark = pytest.mark.engine
+
 NODE = ROOT / "components" / "platforms" / "hosts" / "node"
 SURVEY = "".join((NODE / name).read_text() for name in ("survey-login", "survey-storage", "survey"))
 FOLDERS = "etc|sys|run|shared|var/lib|proc/driver|proc/fs"

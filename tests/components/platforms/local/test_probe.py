@@ -10,6 +10,8 @@ import pytest
 from components.platforms.local import probe
 from tests.components.platforms.local.conftest import Executable
 
+pytestmark = pytest.mark.engine
+
 KERNEL = Path("/nonexistent/vmlinux")
 SPEAKS = "import time; print('Linux version 6', flush=True); time.sleep(60)"
 SILENT = "import time; time.sleep(60)"
