@@ -63,6 +63,12 @@ def test_steps_run_no_untrusted_text_or_unpinned_action(step: dict[str, Any]) ->
         assert step["with"]["persist-credentials"] is False
 
 
+@pytest.mark.parametrize(("workflow", "job"), JOBS)
+def test_jobs_with_credentials_use_no_cache(workflow: str, job: dict[str, Any]) -> None:
+    # Jobs without an approval write to the cache of the same pull request.
+    assert "environment" not in job or "actions/cache" not in json.dumps(job)
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_pinned_actions_have_a_version_comment(file: Path) -> None:
     for line in file.read_text().splitlines():
