@@ -14,6 +14,7 @@ from yard.job.combinations import WORKLOADS, combination_problems
 from yard.job.launcher import Launcher, launcher
 from yard.job.rules import under, unknown_keys
 from yard.job.spec import RULES, JobSpec, job_rule, read_spec
+from yard.tree.secret_names import looks_secret
 
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -143,10 +144,16 @@ def _folder_problems(key: str, path: Path | None, beside: Path) -> list[Problem]
     if path is None:
         return []
     allowed = [folder.resolve() for folder in (WORKLOADS, beside, Path.cwd())]
-    if any(path.resolve().is_relative_to(folder) for folder in allowed):
-        return []
-    rule = f"'{path}' is in neither the job file's folder nor the current directory"
-    return [Problem(path=key, rule=rule, fix="move the file, or run yard in a folder above it")]
+    inside = [path.resolve().relative_to(folder) for folder in allowed if path.resolve().is_relative_to(folder)]
+    if not inside:
+        rule = f"'{path}' is in neither the job file's folder nor the current directory"
+        return [Problem(path=key, rule=rule, fix="move the file, or run yard in a folder above it")]
+    # The home directory is a common current directory, and it contains keys in hidden folders.
+    shortest = min(inside, key=lambda found: len(found.parts))
+    if looks_secret(path.resolve().name) or any(part.startswith(".") for part in shortest.parts):
+        rule = f"'{path}' is hidden or has the name of a file with keys, which is never sent"
+        return [Problem(path=key, rule=rule, fix="rename or move the file if it contains no secret")]
+    return []
 
 
 def _code_problems(raw: Mapping[str, Any], code: Path | None, beside: Path) -> list[Problem]:
@@ -163,6 +170,10 @@ def _code_problems(raw: Mapping[str, Any], code: Path | None, beside: Path) -> l
     if isinstance(script, str) and raw.get("workdir") is None and not (code / script).is_file():
         fix = "use a path relative to `code`"
         return [Problem(path="script", rule=f"file '{script}' does not exist in '{code}'", fix=fix)]
+    is_sent = isinstance(script, str) and raw.get("workdir") is None
+    if is_sent and not (code / str(script)).resolve().is_relative_to(code.resolve()):
+        fix = "move the file into `code`"
+        return [Problem(path="script", rule=f"file '{script}' is outside '{code}'", fix=fix)]
     return _folder_problems("code", code, beside)
 
 

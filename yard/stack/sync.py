@@ -18,22 +18,18 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 
 from yard.errors import SyncError
 from yard.show import say, say_json, warn
 from yard.stack.remote import Remote
+from yard.tree.secret_names import looks_secret
 
 MANIFEST = ".yard-sync"
 MARKER = ".yard-sync-source"
 """File in the destination that contains the source of the copy: `user@host:directory`."""
 _NO_MARKER = "?"
 """Used instead of the source if a folder contains files but no marker."""
-SECRETS = (
-    ".env", ".env.*", ".netrc", ".pypirc", "*.pem", "id_rsa", "id_ed25519", "id_ecdsa", "credentials.json", "*.p12",
-)  # fmt: skip
-_NO_SECRETS = ("*.example", "*.sample", "*.template")
 _INSTALL = "install it (`sudo apt install {tool}`)"
 _SECONDS = 600
 
@@ -79,12 +75,6 @@ def select_files(source: Path, *, with_secrets: bool) -> Selection:
     names = [name for name in map(os.fsdecode, done.stdout.split(b"\0")) if name and _is_file(source / name)]
     secrets = [] if with_secrets else [name for name in names if looks_secret(name)]
     return Selection(files=tuple(sorted(set(names) - set(secrets) - {MANIFEST, MARKER})), secrets=tuple(secrets))
-
-
-def looks_secret(name: str) -> bool:
-    """Return whether files with this name usually contain keys or passwords."""
-    base = name.rpartition("/")[2]
-    return any(fnmatch(base, pattern) for pattern in SECRETS) and not any(fnmatch(base, p) for p in _NO_SECRETS)
 
 
 def _is_file(path: Path) -> bool:

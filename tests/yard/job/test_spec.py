@@ -200,6 +200,31 @@ def test_durations_are_parsed_to_seconds(text: str, seconds: int | None) -> None
     assert parse_seconds(text) == seconds
 
 
+@pytest.mark.parametrize("workload", [".ssh/id_ed25519", ".aws/config", "keys/server.pem", "./link.py"])
+def test_a_secret_in_the_current_directory_is_refused(
+    workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (".ssh/id_ed25519", ".aws/config", "keys/server.pem"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("key\n")
+    (tmp_path / "link.py").symlink_to(tmp_path / ".ssh/id_ed25519")
+    (tmp_path / "job.yaml").write_text(f"name: foreign\nworkload: {workload}\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(JobFileError, match="which is never sent"):
+        load_job("./job.yaml", {}, {}, [])
+
+
+def test_a_script_outside_the_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "settings.py").write_text("PASSWORD = 1\n")
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for script in (f"{tmp_path}/settings.py", "../settings.py"):
+        (folder / "job.yaml").write_text(f"name: foreign\ncode: .\nscript: {script}\n")
+        with pytest.raises(JobFileError, match="is outside"):
+            load_job("./job.yaml", {}, {}, [])
+
+
 @pytest.mark.parametrize("place", ["absolute", "parent", "link"])
 def test_workload_in_another_folder_is_refused(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "private.py").write_text("key\n")
