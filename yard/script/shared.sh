@@ -39,13 +39,24 @@ begin() {
   fi
   if [[ -r $RUN_DIR/setup.sh ]]; then
     # The tasks on a node run setup.sh one after another, so that only the first task installs software.
-    exec 9>"/tmp/yard-setup-$UID-$JOB_NAME"
+    local folder
+    private_folder
+    exec 9>"$folder/setup-$JOB_NAME"
     flock 9
     # shellcheck source=/dev/null
     source "$RUN_DIR/setup.sh"
     exec 9>&-
   fi
   work
+}
+
+# private_folder: sets `folder` to a folder that only the job user can write to. All users can write to /var/tmp.
+private_folder() {
+  folder=/var/tmp/yard-$UID
+  if ! mkdir -m 0700 "$folder" 2>/dev/null && [[ ! -d $folder || -L $folder || ! -O $folder ]]; then
+    say "$folder on node $NODE_RANK belongs to another user; remove it"
+    exit 1
+  fi
 }
 
 # use_transport FOLDER: prepends the folder that contains the fabric's NCCL plugin to LD_LIBRARY_PATH. Fails if the
@@ -123,12 +134,8 @@ read_container_env() {
 enter_enroot() {
   local image=$container_file
   if [[ -n $container_uri ]]; then
-    # Only the job user can write to this folder. All users can write to /var/tmp.
-    local folder=/var/tmp/yard-$UID
-    if ! mkdir -m 0700 "$folder" 2>/dev/null && [[ ! -d $folder || -L $folder || ! -O $folder ]]; then
-      say "$folder on node $NODE_RANK belongs to another user; remove it"
-      exit 1
-    fi
+    local folder
+    private_folder
     image=$folder/$container_file
     # One task per node imports the image, and the other tasks wait.
     exec 8>"$folder/lock"
