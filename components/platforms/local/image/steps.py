@@ -35,7 +35,8 @@ def build(work: Path, archive: Archive, rights: Privilege, progress: BuildProgre
     progress.phase("create the disk")
     raw = work / "gold.raw"
     raw.touch()
-    raw.chmod(0o666)
+    # In a user namespace, another user writes the file.
+    raw.chmod(0o666 if rights.prefix else 0o600)
     os.truncate(raw, recipe.DISK_GIB << 30)
     run_tool([*rights.prefix, "mke2fs", "-q", "-t", "ext4", "-L", "root", "-d", str(tree), str(raw)])
     run_tool(["qemu-img", "convert", "-O", "qcow2", str(raw), str(work / "gold.qcow2")])
