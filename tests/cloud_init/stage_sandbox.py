@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 STAGES = Path(__file__).parents[2] / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
@@ -70,6 +70,8 @@ class Sandbox:
     root: Path
     recorded: tuple[str, ...]
     answers: dict[str, str]
+    programs: dict[str, str] = field(default_factory=dict)
+    """Bash programs by name, which are not recorded."""
 
     def run(self, stage: str, **env: str) -> Ran:
         """Run a stage. `env`: the node's parameters, as names without the prefix TRAINYARD_."""
@@ -78,6 +80,8 @@ class Sandbox:
         log.write_text("")
         for name in self.recorded:
             self._stub(bin_folder / name, log)
+        for name, program in self.programs.items():
+            (bin_folder / name).write_text(f"#!/bin/bash\n{program}\n")
         text = self._moved(_SOURCE.sub(self._sourced, (STAGES / stage).read_text()))
         # The sandbox cannot move a path that the stage builds from variables.
         assert '"/$' not in text, f"{stage} builds an absolute path from variables; write it in full"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cloud_init.stage_sandbox import Sandbox
+from tests.cloud_init.stage_sandbox import STAGES, Sandbox
 
 STORAGE = (
     *("systemctl", "exportfs", "mount", "mkfs.ext4", "resize2fs", "blkid", "blockdev", "dd", "systemd-escape"),
@@ -19,6 +19,7 @@ UNITS = {
     "systemctl is-active": "3 ",
     "systemd-escape --path --suffix=mount /home": "0 home.mount",
     "systemd-escape --path --suffix=mount /shared": "0 shared.mount",
+    "systemd-escape --path --suffix=mount /srv/raid": "0 srv-raid-trainyard.mount",
     "systemd-escape --path --suffix=mount /srv": "0 srv-trainyard.mount",
 }
 ON_DISK = {
@@ -73,6 +74,24 @@ def test_disk_with_files_is_not_formatted(tmp_path: Path) -> None:
     assert ran.code == 0, ran.errors
     assert not [line for line in ran.commands if line.startswith("mkfs")]
     assert sorted(path.name for path in old.iterdir()) == ["theirs"]
+
+
+def test_permission_does_not_outlive_a_disk_with_files(tmp_path: Path) -> None:
+    for folder in ("home", "shared"):
+        (tmp_path / "srv/trainyard" / folder).mkdir(parents=True)
+    ran = storage(tmp_path, "0 TYPE=ext4", "new").run("50-storage", **ON_DISK)
+    assert ran.code == 0, ran.errors
+    assert not (tmp_path / "var/lib/trainyard/data-disk").exists()
+
+
+def test_disk_that_is_empty_only_once_is_not_formatted(tmp_path: Path) -> None:
+    for folder in ("home", "shared"):
+        (tmp_path / "srv/trainyard" / folder).mkdir(parents=True)
+    sandbox = storage(tmp_path, "2 ")
+    sandbox.programs["blkid"] = f"[[ -e {tmp_path}/asked ]] || {{ touch {tmp_path}/asked; exit 2; }}"
+    ran = sandbox.run("50-storage", **ON_DISK)
+    assert ran.code == 0, ran.errors
+    assert not [line for line in ran.commands if line.startswith("mkfs")]
 
 
 def test_disk_that_blkid_cannot_identify_is_not_formatted(tmp_path: Path) -> None:
@@ -258,7 +277,27 @@ def test_configured_folder_is_mounted_at_shared(tmp_path: Path) -> None:
     assert "What=/srv/raid/trainyard\nWhere=/shared\nType=none\nOptions=bind,nosuid,nodev\n" in unit(
         tmp_path, "shared.mount"
     )
+    # Files in the folder must not have more rights under its own name.
+    options = "What=/srv/raid/trainyard\nWhere=/srv/raid/trainyard\nType=none\nOptions=bind,nosuid,nodev\n"
+    assert options in unit(tmp_path, "srv-raid-trainyard.mount")
+    starts = [line for line in ran.commands if line.startswith("systemctl start") and line.endswith(".mount")]
+    assert starts[:2] == ["systemctl start srv-raid-trainyard.mount", "systemctl start shared.mount"]
     assert ran.commands.index("systemctl start shared.mount") < ran.commands.index("systemctl start nfs-server.service")
+
+
+def test_local_folders_are_mounted_at_boot(tmp_path: Path) -> None:
+    env = {**ON_DISK, "SHARED_DISK": "", "TEST_LEDGER": str(tmp_path)}
+    ran = storage(tmp_path, "0 ").run("50-storage", **env)
+    assert ran.code == 0, ran.errors
+    wants = tmp_path / "etc/systemd/system/local-fs.target.wants"
+    assert sorted(link.name for link in wants.iterdir()) == ["home.mount", "shared.mount"]
+    # A dependency on the network would be a cycle, because the network is configured after the local file systems.
+    assert not [link.name for link in wants.iterdir() if "network" in link.read_text()]
+
+
+def test_root_changes_no_owner_in_the_shared_folder() -> None:
+    # Every user can replace an own folder in /shared by a link while root works on it.
+    assert "-o trainer" not in (STAGES / "50-storage").read_text()
 
 
 def test_missing_shared_folder_is_not_created(tmp_path: Path) -> None:

@@ -93,6 +93,30 @@ def test_yard_lists_and_cancels_jobs_and_lists_nodes(cluster: Project, tmp_path:
     wait_until("both nodes idle", 60, lambda: set(slurm_states(cluster).values()) == {"idle"})
 
 
+def test_secret_of_a_job_is_hidden_from_other_users(
+    cluster: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, pattern = "hf-Zq7-hidden-value", "hf-Zq7-hidde[n]-value"  # the pattern does not match its own process
+    monkeypatch.setenv("JOB_TOKEN", secret)
+    file = tmp_path / "keeper.yaml"
+    file.write_text("name: keeper\nnodes: 2\nsecrets: [JOB_TOKEN]\nrun: echo length ${#JOB_TOKEN}; sleep 60\n")
+    job = submit(cluster, str(file))
+    log = f"{job['run_dir']}/job.log"
+    expected = f"length {len(secret)}"
+    wait_until("the job's output", 120, lambda: expected in cluster.on(HEAD, f"sudo cat {log} 2>/dev/null || true"))
+    for node in (HEAD, FIRST):
+        for user in ("ops", "nobody"):
+            read = f"sudo -u {user} cat {job['run_dir']}/secrets.sh 2>&1 || true"
+            assert "Permission denied" in cluster.on(node, read)
+        places = "/proc/[0-9]*/cmdline /var/log /var/spool/slurmd"
+        assert cluster.on(node, f"sudo grep -rlsa '{pattern}' {places} || true") == ""
+    script = cluster.on(HEAD, f"sudo scontrol write batch_script {job['id']} -")
+    assert "keeper" in script
+    assert secret not in script + cluster.on(HEAD, f"sudo cat {log}; scontrol show job {job['id']}")
+    cluster.yard("cancel", str(job["id"]))
+    wait_until("both nodes idle", 120, lambda: set(slurm_states(cluster).values()) == {"idle"})
+
+
 def test_gpus_are_allocated_and_confined(cluster: Project) -> None:
     ask = "for i in 0 1; do (exec 3</dev/fakegpu$i) 2>&1 || true; done"
     run = "sudo setpriv --reuid=trainer --regid=trainer --init-groups srun --chdir=/ -N1 --mem=64"
