@@ -184,6 +184,15 @@ def test_shared_mounts_the_configured_folder(bare: list[BareHost]) -> None:
     assert bare[0].ssh("cat /srv/disk/trainyard/word; findmnt -no SOURCE /shared").stdout.startswith("shared\n")
 
 
+def test_setuid_files_have_no_effect_under_any_path(bare: list[BareHost]) -> None:
+    folder = "/srv/disk/trainyard"
+    bare[0].ssh(f"install -m 4755 -o owner /usr/bin/id {folder}/other")
+    for path in (folder, "/shared"):
+        assert "nosuid" in bare[0].ssh(f"findmnt -no OPTIONS --target {path}/other").stdout
+        assert bare[0].ssh(f"setpriv --reuid=trainer --clear-groups {path}/other -un").stdout.strip() == "trainer"
+    bare[0].ssh(f"rm {folder}/other")
+
+
 def test_owner_keeps_login_home_and_host_names(bare: list[BareHost]) -> None:
     output = bare[1].ssh("ls /home; hostname; getent hosts odd; sudo true").stdout
     assert "owner\n" in output

@@ -17,7 +17,8 @@ from tests.offline.loopback_sshd import new_server, running, sshd_binary
 from tests.yard.conftest import FakeStack, MakeProgram
 from yard.cli import app
 from yard.contract.outputs import Cluster, dumped
-from yard.stack.sync import MANIFEST, MARKER, looks_secret, select_files, source_name
+from yard.stack.sync import MANIFEST, MARKER, select_files, source_name
+from yard.tree.secret_names import looks_secret
 
 pytestmark = pytest.mark.engine
 
