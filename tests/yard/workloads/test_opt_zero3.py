@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from yard.workloads.opt_zero3 import read_texts, sample_numbers
+from yard.workloads.opt_zero3 import IGNORED, Batches, read_texts, sample_numbers
 
 
 def numbers(batch_number: int, ranks: int, batch: int, count: int) -> list[int]:
@@ -37,3 +40,39 @@ def test_an_empty_data_file_is_an_error(tmp_path: Path) -> None:
 def test_blank_lines_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text('{"text": "a"}\n\n{"text": "b"}\n')
     assert read_texts(tmp_path / "data.jsonl") == ["a", "b"]
+
+
+class Tensor:
+    """One row of numbers with the two operations that Batches uses."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        self.numbers = numbers
+
+    def __eq__(self, other: object) -> Any:
+        return [number == other for number in self.numbers]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def masked_fill(self, mask: list[bool], value: int) -> list[int]:
+        return [value if hidden else number for number, hidden in zip(self.numbers, mask, strict=True)]
+
+
+class Tokenizer:
+    """Returns two tokens and two paddings with the token 2, which is also a valid token."""
+
+    def __call__(self, texts: list[str], **options: object) -> dict[str, Tensor]:
+        assert (options["padding"], options["max_length"]) == ("max_length", 4)
+        self.texts = texts
+        return {"input_ids": Tensor([7, 2, 2, 2]), "attention_mask": Tensor([1, 1, 0, 0])}
+
+
+def test_the_loss_ignores_padding_only(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n{"text": "c"}\n')
+    tokenizer = Tokenizer()
+    auto = SimpleNamespace(from_pretrained=lambda _: tokenizer)
+    options = Namespace(data=str(tmp_path / "data.jsonl"), model="m", batch=1, seq=4)
+    data = Batches(None, SimpleNamespace(AutoTokenizer=auto), options, rank=0, ranks=1)
+    batch = data.batch(2)
+    assert tokenizer.texts == ["c"]
+    assert batch["labels"] == [7, 2, IGNORED, IGNORED]
+    assert batch["attention_mask"].numbers == [1, 1, 0, 0]
