@@ -1,13 +1,20 @@
-"""Subclasses of Typer's classes: arguments after `--` are separate, and a ClusterError is printed as a message."""
+"""Subclasses of Typer's classes.
+
+A command is built when it is used, arguments after `--` are separate, and a ClusterError is printed as a message.
+"""
 
 from __future__ import annotations
 
+import inspect
 import sys
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
-from typer import Context, Exit
+from typer import Context, Exit, Typer
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command_from_info, get_command_name, get_group
 
+from yard.completion import register_shells
 from yard.contract.errors import ClusterError
 from yard.show import say_json, warn
 
@@ -30,10 +37,55 @@ class AfterDashes(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-class YardGroup(TyperGroup):
-    """Prints the message of a ClusterError and exits with code 1. With --json, the message is JSON."""
+class Deferred(TyperCommand):
+    """A name and a help text. The command with its options is built when it is used.
 
+    Building all commands takes longer than importing them, because Typer inspects the signature of every function.
+    """
+
+    def __init__(self, name: str, text: str, build: Callable[[], Any]) -> None:
+        super().__init__(name, help=text)
+        self.build = build
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        return self.build().make_context(info_name, args, parent=parent, **extra)
+
+
+def deferred(app: Typer) -> Iterator[Deferred]:
+    """Yield the commands of an app, or one command for the whole app if the app has a name."""
+    if isinstance(app.info.name, str):
+        about = app.registered_callback.callback if app.registered_callback else None
+        text = app.info.help if isinstance(app.info.help, str) else inspect.getdoc(about)
+        yield Deferred(app.info.name, text or "", lambda: get_group(app))
+        return
+    for info in app.registered_commands:
+        if (function := info.callback) is None:
+            continue
+        yield Deferred(
+            info.name or get_command_name(function.__name__),
+            info.help or inspect.getdoc(function) or "",
+            lambda info=info: get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode=None),  # type: ignore[misc]
+        )
+
+
+class YardGroup(TyperGroup):
+    """Prints the message of a ClusterError and exits with code 1. With --json, the message is JSON.
+
+    `apps` contain the commands.
+    """
+
+    apps: ClassVar[tuple[Typer, ...]] = ()
     _JSON = "yard.json"
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for app in self.apps:
+            for command in deferred(app):
+                self.add_command(command)
+
+    def _main_shell_completion(self, *arguments: Any, **named: Any) -> None:
+        register_shells()
+        super()._main_shell_completion(*arguments, **named)
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:  # type: ignore[override]
         ours = args[: args.index("--")] if "--" in args else args

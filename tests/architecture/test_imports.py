@@ -118,6 +118,7 @@ def test_the_rehearsal_is_imported_after_the_check_for_a_checkout() -> None:
         ("components.node.user_data", ("pulumi",)),
         ("components.node.handover", ("pulumi",)),
         ("components.platforms.local.provider", ("pydantic", "rich")),
+        ("yard.cli", ("pulumi", "pydantic", "rich", "yaml")),
         ("yard.contract.outputs", ("pulumi", "pydantic", "rich")),
         ("yard.stack.remote", ("pulumi", "pydantic", "rich")),
     ],

@@ -8,10 +8,14 @@ from typing import Annotated
 
 import typer
 
+from yard import completion
 from yard.commands.options import JsonOption, OutputsOption, StackOption, remote_of
 from yard.shell import AfterDashes
 
-GroupOption = Annotated[str | None, typer.Option("--group", help="Default: the group with the most GPUs per node.")]
+GroupOption = Annotated[
+    str | None,
+    typer.Option("--group", autocompletion=completion.groups, help="Default: the group with the most GPUs per node."),
+]
 NodesOption = Annotated[int | None, typer.Option("--nodes", min=1, help="Default: all nodes in the group.")]
 LeastOption = Annotated[float | None, typer.Option("--min", help="Exit with code 1 below this value.")]
 FromOption = Annotated[Path | None, typer.Option("--from", metavar="FILE", help="Only show this record.")]

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from yard import completion
 from yard.commands.options import JsonOption, OutputsOption, StackOption, remote_of
 from yard.job.hostfile import HostfileFormat
 from yard.shell import AfterDashes
@@ -19,7 +20,9 @@ app = typer.Typer(rich_markup_mode=None)
 @app.command(cls=AfterDashes)
 def ssh(
     context: typer.Context,
-    node: Annotated[str | None, typer.Argument(metavar="NODE", help="Host; default: the head.")] = None,
+    node: Annotated[
+        str | None, typer.Argument(metavar="NODE", autocompletion=completion.hosts, help="Host; default: the head.")
+    ] = None,
     admin: Annotated[bool, typer.Option("--admin", help="Log in as the user with sudo rights.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the ssh command instead of running it.")] = False,
     stack: StackOption = "local",

@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from yard import completion
+
 if TYPE_CHECKING:
     from yard.stack.remote import Remote
 
-StackOption = Annotated[str, typer.Option("--stack", envvar="TRAINYARD_STACK", help="Name of the cluster's stack.")]
+StackOption = Annotated[
+    str,
+    typer.Option(
+        "--stack", envvar="TRAINYARD_STACK", autocompletion=completion.stacks, help="Name of the cluster's stack."
+    ),
+]
 OutputsOption = Annotated[
     Path | None,
     typer.Option("--outputs", metavar="FILE", help="Read the stack's outputs from this JSON file."),

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from yard import completion
 from yard.commands.options import JsonOption, StackOption, remote_of
 
 app = typer.Typer(rich_markup_mode=None)
@@ -13,7 +14,7 @@ app = typer.Typer(rich_markup_mode=None)
 
 @app.command()
 def roll(
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The node group.")],
+    group: Annotated[str, typer.Argument(metavar="GROUP", autocompletion=completion.groups, help="The node group.")],
     max_unavailable: Annotated[
         int,
         typer.Option("--max-unavailable", min=1, help="Maximum number of nodes that may be out of service at once."),

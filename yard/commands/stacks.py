@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from yard import completion
 from yard.commands.options import JsonOption
 from yard.contract import checkout
 from yard.show import INTERRUPTED, say, say_json, table
@@ -18,7 +19,9 @@ _COLOURS = {"error": "red", "warning": "yellow", "info": "dim"}
 
 @app.command()
 def preview(
-    stacks: Annotated[list[str] | None, typer.Argument(metavar="STACK...", help="Names of stacks.")] = None,
+    stacks: Annotated[
+        list[str] | None, typer.Argument(metavar="STACK...", autocompletion=completion.stacks, help="Names of stacks.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Preview all stack files.")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Simulate the clouds (default).")] = False,
     live: Annotated[bool, typer.Option("--live", help="Use your Pulumi backend, cloud accounts and quotas.")] = False,

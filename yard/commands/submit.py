@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from yard import completion
 from yard.commands.options import JsonOption, OutputsOption, StackOption, remote_of
 from yard.contract import checkout
 from yard.contract.errors import ClusterError
@@ -25,11 +26,15 @@ def submit(
     context: typer.Context,
     job: Annotated[
         str | None,
-        typer.Argument(metavar="[RECIPE|FILE]", help="Recipe, job file (.yaml), Python file or Slurm script."),
+        typer.Argument(
+            metavar="[RECIPE|FILE]",
+            autocompletion=completion.jobs,
+            help="Recipe, job file (.yaml), Python file or Slurm script.",
+        ),
     ] = None,
     nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Number of nodes.")] = None,
     gpus: Annotated[int | None, typer.Option("--gpus-per-node", min=0, help="GPUs on each node.")] = None,
-    group: Annotated[str | None, typer.Option("--group", help="Node group.")] = None,
+    group: Annotated[str | None, typer.Option("--group", autocompletion=completion.groups, help="Node group.")] = None,
     time: Annotated[str | None, typer.Option("--time", help="Time limit, for example 30m, 2h or 3d.")] = None,
     after: Annotated[
         list[int] | None,
@@ -43,7 +48,9 @@ def submit(
     launcher: Annotated[
         str | None,
         typer.Option(
-            "--launcher", help="How ranks start. Default: torchrun for a Python file, srun-node for a command."
+            "--launcher",
+            autocompletion=completion.launchers,
+            help="How ranks start. Default: torchrun for a Python file, srun-node for a command.",
         ),
     ] = None,
     settings: Annotated[

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from yard import completion
 from yard.commands.options import JsonOption, OutputsOption, StackOption, remote_of
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ JobArgument = Annotated[int, typer.Argument(metavar="JOB", min=1, help="Job numb
 
 @app.command()
 def recipes(
-    name: Annotated[str | None, typer.Argument(metavar="RECIPE", help="Show this recipe in detail.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="RECIPE", autocompletion=completion.recipes, help="Show this recipe in detail."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the recipes, which are jobs included with yard."""

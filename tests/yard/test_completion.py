@@ -1,0 +1,116 @@
+"""Completion in the shell: names, stacks, recipes, hosts and the output for each shell."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from tests.yard.conftest import FakeStack
+from yard.cli import app
+from yard.contract import checkout
+from yard.job.launcher import LAUNCHERS
+from yard.job.loader import recipe_names
+from yard.shell import Deferred
+from yard.stack.load import load_stack
+from yard.stack.stackfile import stack_names
+
+
+def complete(line: str) -> list[str]:
+    """Return the completions of the last word of a command line in bash."""
+    words = line.split()
+    position = len(words) if line.endswith(" ") else len(words) - 1
+    environment = {"COMP_WORDS": line, "COMP_CWORD": str(position), "_YARD_COMPLETE": "complete_bash"}
+    result = CliRunner().invoke(app, prog_name="yard", env=environment)
+    assert result.exit_code == 0
+    return result.stdout.split()
+
+
+def test_commands_and_options_are_completed() -> None:
+    assert complete("yard re") == ["recipes", "resume", "refresh"]
+    assert complete("yard hosts ") == ["scan", "forget"]
+    assert complete("yard submit --no-") == ["--no-code"]
+
+
+@pytest.mark.parametrize("line", ["yard submit --stack ", "yard preview ", "yard bench nccl --stack "])
+def test_stacks_are_completed(line: str) -> None:
+    assert complete(line) == stack_names()
+    assert complete(line + "azure-h") == ["azure-h100"]
+
+
+def test_recipes_and_job_files_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "train.log", "job.sbatch"):
+        (tmp_path / name).touch()
+    assert complete("yard submit tr") == ["train-tiny", "train.py"]
+    assert complete("yard submit ") == [*recipe_names(), "job.sbatch", "train.py"]
+    assert complete("yard recipes ") == recipe_names()
+    assert complete("yard submit ./") == []  # the shell completes file names
+
+
+def test_launchers_are_completed() -> None:
+    assert complete("yard submit train.py --launcher ") == list(LAUNCHERS)
+
+
+def test_hosts_are_completed_from_the_cache(stack: FakeStack) -> None:
+    assert complete("yard ssh ") == []
+    load_stack("local")
+    calls = len(stack.pulumi.calls)
+    assert complete("yard ssh ") == ["yard-gpu-0", "yard-gpu-1", "yard-head"]
+    assert complete("yard submit --group ") == ["gpu"]
+    assert complete("yard ssh --stack other ") == []
+    assert len(stack.pulumi.calls) == calls
+
+
+def test_zsh_and_fish_show_help_texts() -> None:
+    zsh = {"_TYPER_COMPLETE_ARGS": "yard submit --no-", "_YARD_COMPLETE": "complete_zsh"}
+    text = CliRunner().invoke(app, prog_name="yard", env=zsh).stdout
+    assert text.startswith("_arguments '*: :((\"--no-code\":\"Do not send the program''s directory")
+    fish = {**zsh, "_YARD_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    text = CliRunner().invoke(app, prog_name="yard", env=fish).stdout
+    assert text.startswith("--no-code\tDo not send the program's directory")
+
+
+def test_completion_imports_no_slow_packages() -> None:
+    code = (
+        "import sys\n"
+        "from yard.cli import app\n"
+        "try:\n    app(prog_name='yard')\n"
+        "except SystemExit:\n    print(sorted(sys.modules))"
+    )
+    environment = {"_TYPER_COMPLETE_ARGS": "yard submit --stack ", "_YARD_COMPLETE": "complete_zsh"}
+    command = [sys.executable, "-c", code]
+    out = subprocess.run(command, cwd=checkout.ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+    assert '"azure-h100"' in out
+    assert [name for name in ("rich", "yaml", "yard.stack.load") if f"'{name}'" in out] == []
+
+
+def test_help_builds_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str | None] = []
+    monkeypatch.setattr(Deferred, "make_context", lambda self, *_, **__: built.append(self.name))
+    result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    assert built == []
+    for command in get_command(app).commands.values():  # type: ignore[attr-defined]
+        assert command.name in result.stdout
+
+
+def test_deferred_help_is_the_help_of_the_command() -> None:
+    for command in get_command(app).commands.values():  # type: ignore[attr-defined]
+        built = command.build()
+        assert (command.name, command.help) == (built.name, built.help)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_installed_for_each_shell(shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    # Typer otherwise detects the shell that started the test.
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    result = CliRunner().invoke(app, ["--install-completion", shell], prog_name="yard")
+    assert result.exit_code == 0
+    texts = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
+    assert any(f"_YARD_COMPLETE=complete_{shell}" in text for text in texts)

@@ -1,0 +1,96 @@
+"""Completion in the shell: values of arguments and options, and output for zsh and fish.
+
+A completion reads only local files, because it must answer within 0.15 s. Job numbers are not completed: they would
+need an SSH connection.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from typer import Context
+from typer._click.shell_completion import CompletionItem, add_completion_class
+from typer._completion_classes import FishComplete, ZshComplete
+
+from yard.contract import checkout
+
+_JOB = Path(__file__).parent / "job"
+_JOB_FILES = {".py", ".yaml", ".yml", ".sbatch", ".slurm", ".sh"}
+
+
+def stacks(incomplete: str) -> list[str]:
+    """Return the names of the stack files that start with `incomplete`."""
+    files = (checkout.ROOT / "stacks").glob("Pulumi.*.yaml")
+    return _matching((file.name.removeprefix("Pulumi.").removesuffix(".yaml") for file in files), incomplete)
+
+
+def recipes(incomplete: str) -> list[str]:
+    """Return the names of the recipes that start with `incomplete`."""
+    return _matching((file.stem for file in (_JOB / "recipes").glob("*.yaml")), incomplete)
+
+
+def launchers(incomplete: str) -> list[str]:
+    """Return the names of the launchers that start with `incomplete`."""
+    return _matching((file.stem for file in (_JOB / "launchers").glob("*.yaml")), incomplete)
+
+
+def jobs(incomplete: str) -> list[str]:
+    """Return the recipes, and the job files in the current directory, that start with `incomplete`.
+
+    For a path with a slash, the result is empty. The shell then completes file names.
+    """
+    files = (path.name for path in Path().iterdir() if path.suffix in _JOB_FILES)
+    return [] if "/" in incomplete else [*recipes(incomplete), *_matching(files, incomplete)]
+
+
+def hosts(context: Context, incomplete: str) -> list[str]:
+    """Return the hosts of the selected stack that start with `incomplete`. Without cached outputs, there are none."""
+    cluster = _cached_cluster(context)
+    found = [cluster["head"], *cluster["nodes"]] if cluster else []
+    return _matching((host["name"] for host in found), incomplete)
+
+
+def groups(context: Context, incomplete: str) -> list[str]:
+    """Return the node groups of the selected stack that start with `incomplete`. Without cached outputs, there are
+    none.
+    """
+    cluster = _cached_cluster(context)
+    return _matching({node["group"] for node in cluster["nodes"]} if cluster else (), incomplete)
+
+
+def _cached_cluster(context: Context) -> dict[str, Any] | None:
+    """Return the stack's outputs from the file that yard/stack/load.py writes, or None."""
+    folder = checkout.state() / "ssh" / str(context.params.get("stack")).replace("/", "-")
+    try:
+        cluster = json.loads((folder / "outputs.json").read_text())["cluster"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return cluster if isinstance(cluster, dict) else None
+
+
+def _matching(names: Iterable[str], incomplete: str) -> list[str]:
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+class _Zsh(ZshComplete):
+    """Typer renders each help text with rich, which takes 0.1 s to import. The help texts of yard have no markup."""
+
+    def format_completion(self, item: CompletionItem) -> str:
+        texts = [item.value, item.help] if item.help else [item.value]
+        return ":".join(super(_Zsh, self).format_completion(CompletionItem(text)) for text in texts)
+
+
+class _Fish(FishComplete):
+    """See _Zsh."""
+
+    def format_completion(self, item: CompletionItem) -> str:
+        return "\t".join([item.value, *(" ".join(text.split()) for text in [item.help] if text)])
+
+
+def register_shells() -> None:
+    """Replace Typer's classes for zsh and fish."""
+    add_completion_class(_Zsh, "zsh")
+    add_completion_class(_Fish, "fish")
