@@ -110,7 +110,8 @@ def test_completion_is_installed_for_each_shell(shell: str, tmp_path: Path, monk
     monkeypatch.setenv("HOME", str(tmp_path))
     # Typer otherwise detects the shell that started the test.
     monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
-    result = CliRunner().invoke(app, ["--install-completion", shell], prog_name="yard")
-    assert result.exit_code == 0
+    with pytest.raises(SystemExit) as ended:
+        get_command(app).main(["--install-completion", shell], prog_name="yard")
+    assert ended.value.code == 0
     texts = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
     assert any(f"_YARD_COMPLETE=complete_{shell}" in text for text in texts)

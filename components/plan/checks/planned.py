@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import IPv4Network
 
 from components.node.user_data import AccessKeys, render_user_data
 from components.plan.checks.base import Broken, Level, Planned, check
@@ -49,6 +50,21 @@ def shared_path(planned: Planned) -> Iterator[Broken]:
             path="cluster.storage.shared.path",
             rule=f"head_nfs has a path only on existing hosts, but {planned.plan.provider} creates its machines",
         )
+
+
+_DOCUMENTATION = tuple(map(IPv4Network, ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")))
+"""Networks that are reserved for documentation (RFC 5737, section 3; read 2026-11-22)."""
+
+
+@check("ssh-example", Level.WARNING, "write the network that you work from, for example your public address and /32")
+def ssh_network_is_real(planned: Planned) -> Iterator[Broken]:
+    """No network that may connect over SSH is an example from the documentation."""
+    for index, network in enumerate(planned.plan.access.allow_ssh_from):
+        if any(network.subnet_of(example) for example in _DOCUMENTATION):
+            yield Broken(
+                path=f"cluster.access.allow_ssh_from.{index}",
+                rule=f"{network} is reserved for documentation (RFC 5737), so `up` cannot connect to the head",
+            )
 
 
 @check("within-budget", Level.ERROR, "use fewer or smaller machines, or raise the limit")

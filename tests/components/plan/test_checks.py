@@ -69,6 +69,16 @@ def plan_with_path(stack: str) -> Planned:
     return Planned(plan=plan_cluster(spec, known, images()[spec.platform.image]))
 
 
+SSH_PATH = "cluster.access.allow_ssh_from.0"
+
+
+def plan_with_ssh(network: str) -> Planned:
+    """Return a plan whose head accepts SSH connections from this network."""
+    text = stack_text("gcp-a2", access={"allow_ssh_from": [network], "via": "public"})
+    spec = ClusterSpec.model_validate(yaml.safe_load(text)["config"]["trainyard:cluster"])
+    return Planned(plan=plan_cluster(spec, machines("gcp"), images()[spec.platform.image]))
+
+
 def plan_with_versions(fabric_manager: str = "1.3", **versions: str) -> Planned:
     """Return a plan whose image contains these software versions."""
     found = planned()
@@ -129,6 +139,7 @@ DRAFT_CASES: dict[str, tuple[Draft, Draft, str]] = {
 PLAN_CASES: dict[str, tuple[Planned, Planned, str]] = {
     "disk-size": (plan_with_disk("azure", 32767), plan_with_disk("azure", 32768), "cluster.storage.shared.size_gib"),
     "shared-path": (plan_with_path("lambda-a6000"), plan_with_path("gcp-a2"), "cluster.storage.shared.path"),
+    "ssh-example": (plan_with_ssh("198.51.101.0/24"), plan_with_ssh("198.51.100.7/32"), SSH_PATH),
     "image-versions": (
         plan_with_versions(driver="1.2", fabric_manager="1.2"),
         plan_with_versions(driver="1.2"),

@@ -17,7 +17,9 @@ STACKS = sorted((ROOT / "stacks").glob("*.yaml"))
 @pytest.mark.parametrize("file", STACKS, ids=lambda file: file.stem)
 def test_stack_is_valid_without_warnings(file: Path) -> None:
     assert file.name.startswith("Pulumi."), "Pulumi finds only stacks/Pulumi.<stack>.yaml"
-    assert [finding for finding in read_stack(file).findings if finding.level is not Level.INFO] == []
+    found = [finding.check for finding in read_stack(file).findings if finding.level is not Level.INFO]
+    # Users must replace the example network in some stack files.
+    assert set(found) <= {"ssh-example"}
 
 
 @pytest.mark.parametrize("file", STACKS, ids=lambda file: file.stem)

@@ -22,6 +22,7 @@ from yard.init.interview import InitError
 from yard.init.platforms import STARTERS
 from yard.init.posts import posts
 from yard.init.render import comments_in
+from yard.init.report import show
 from yard.preview.describe import describe
 from yard.stack.stackfile import stack_names
 
@@ -67,6 +68,12 @@ def passes(new: NewStack) -> None:
     assert described["remarks"] == new.description["remarks"]
     assert max(map(len, new.file.read_text().splitlines())) <= 120
     assert list(new.file.parent.glob("*.new")) == []
+
+
+def test_an_example_network_is_reported(write: WriteStack, capsys: pytest.CaptureFixture[str]) -> None:
+    new = write(**A100, name="big", count="2", budget="none", ssh_from="203.0.113.0/24")
+    show(new)
+    assert "203.0.113.0/24 is reserved for documentation (RFC 5737)" in capsys.readouterr().out
 
 
 def test_every_platform_has_a_starter() -> None:
