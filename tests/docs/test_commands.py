@@ -23,7 +23,7 @@ from yard.cli import app
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "cloud-init" / "README.md"])
 TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.md"))
-VALUES = {"JOB": "7", "<stack>": "local", "...": "", "<node>": "node"}
+VALUES = {"JOB": "7", "RANK": "1", "<stack>": "local", "...": "", "<node>": "node"}
 """Values for placeholders that must be numbers, or that the shell would not accept."""
 USER = {"MY_NETWORK": "100.20.30.40/32", "MY_PROJECT": "my-project-1"}
 """Values that the tutorials ask their readers to set."""
@@ -45,7 +45,9 @@ def command_lines(text: str) -> Iterator[str]:
     for content in ["\n".join(indented), *(content for _, content in blocks(text))]:
         for line in content.replace("\\\n", " ").splitlines():
             # The end of a line can be another command or the rest of a loop.
-            yield from (part.strip() for part in re.split(r"&&| \|\|? |;| ?>", line) if part.strip().startswith("yard "))
+            yield from (
+                part.strip() for part in re.split(r"&&| \|\|? |;| ?>", line) if part.strip().startswith("yard ")
+            )
     for inline in re.findall(r"`(yard\s[^`]+)`", re.sub(r"(?ms)^```.*?^```", "", text)):
         yield re.split(r" \|\|? | ?>", " ".join(inline.split()))[0]
 

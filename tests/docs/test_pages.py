@@ -127,6 +127,18 @@ ELSEWHERE = (
     "Low socket*core*thread count",
     "PENDING (BeginTime)",
     "use_libuv was requested",
+    "Not responding",
+    "No space left on device",
+    "Stale file handle",
+    "Watchdog caught collective operation timeout",
+    "NET/Socket",
+    "NET/IB",
+    "NCCL_DEBUG=INFO",
+    "CUDA out of memory",
+    "Bus error",
+    "/shared does not answer",
+    "down*",
+    "destroy",
 )
 """Messages from other programs, and messages that the code computes."""
 
