@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from yard import completion
+from yard.commands import completion
 from yard.commands.options import JsonOption, OutputsOption, StackOption, remote_of
 from yard.job.hostfile import HostfileFormat
 from yard.shell import AfterDashes

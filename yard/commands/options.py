@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from yard import completion
+from yard.commands import completion
 
 if TYPE_CHECKING:
     from yard.stack.remote import Remote

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from yard import completion
+from yard.commands import completion
 from yard.commands.options import JsonOption, StackOption, remote_of
 
 app = typer.Typer(rich_markup_mode=None)

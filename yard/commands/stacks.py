@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from yard import completion
+from yard.commands import completion
 from yard.commands.options import JsonOption
 from yard.contract import checkout
 from yard.show import INTERRUPTED, say, say_json, table

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from yard import completion
+from yard.commands import completion
 from yard.commands.options import JsonOption, OutputsOption, StackOption, remote_of
 from yard.contract import checkout
 from yard.contract.errors import ClusterError

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from yard.contract.errors import Problem
+from yard.errors import JobError
 from yard.job.array import parse_array
 from yard.job.loader import LoadedJob
 from yard.job.placement import Placement, drives_gpus
 from yard.run.queue import Job
+from yard.run.schedulers.session import Session, shell_line
 from yard.run.schedulers.unpack import unpack
 from yard.stack.remote import Remote
 
@@ -72,6 +74,28 @@ class Runner:
             f"set -eu; umask 022; mkdir -p {shlex.quote(jobs_dir)}; cd {shlex.quote(jobs_dir)}; {unpack(name)}; "
             f"cd {folder}; python3 -m runner submit {folder}"
         )
+
+    def session(
+        self, remote: Remote, job: LoadedJob, placement: Placement, command: str | None, *, terminal: bool
+    ) -> Session:
+        """Return a session on a node of the group that runs no job. The runner does not reserve the node.
+
+        Raises JobError if all nodes run jobs, or if the session needs more than one node.
+        """
+        if placement.nodes > 1:
+            raise JobError("without a scheduler, a session uses one node; omit --nodes, or use `yard submit`")
+        busy = self._query(remote, "nodes")
+        node = next((host.name for host in placement.hosts if host.name not in busy), None)
+        if node is None:
+            raise JobError(
+                f"all nodes in group '{placement.group}' run jobs; wait until a job has ended, or log in with "
+                f"`yard ssh {placement.hosts[0].name}`"
+            )
+        return Session(host=node, line=shell_line(command, *self.settings(job, placement)), node=node)
+
+    def session_node(self, remote: Remote, session: Session) -> str | None:
+        """Return the node of a session."""
+        return session.node
 
     def recent(self, remote: Remote, days: int) -> list[Job]:
         """Return the active jobs and the jobs that ended in the last `days` days, newest first."""

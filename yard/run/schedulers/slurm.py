@@ -10,6 +10,7 @@ from yard.job.launcher import Tasks
 from yard.job.loader import LoadedJob
 from yard.job.placement import Placement
 from yard.run.queue import SACCT_FIELDS, Job, parse_one, parse_sacct, parse_scontrol, submitted_job
+from yard.run.schedulers.session import Session, shell_line
 from yard.run.schedulers.unpack import unpack
 from yard.script.wrap import pyxis_options
 from yard.stack.remote import Remote
@@ -18,6 +19,10 @@ _ACCOUNTING = "===sacct==="
 """Separates the output of scontrol from that of sacct."""
 _LINK = 'id=${id%%;*}; ln -sfn "../$name" "../.ids/$id"; echo "$id"'
 """Links the job's number to the run folder, so that `yard logs` finds the log without Slurm."""
+_ALLOCATION = frozenset(f"--{option}" for option in (
+    "job-name", "partition", "nodes", "ntasks-per-node", "gpus-per-node", "exclusive", "mem", "time"
+))  # fmt: skip
+"""Options of a job's script that salloc(1) also accepts and that an interactive session needs."""
 SUBMIT_SCRIPT = "submit.sh"
 """File in the run folder that submits a user's Slurm script and prints the job's number."""
 
@@ -122,6 +127,29 @@ class Slurm:
             f'name={shlex.quote(name)}; cd "$name"; '
             f'id=$({start}) || {{ cd ..; rm -r "$name"; exit 1; }}{more}; {_LINK}'
         )
+
+    def session(
+        self, remote: Remote, job: LoadedJob, placement: Placement, command: str | None, *, terminal: bool
+    ) -> Session:
+        """Return a session on the first node of an allocation, which ends with the session.
+
+        The session's step overlaps other steps (srun(1), --overlap), so that `srun` in the session can use all
+        resources of the allocation. --preserve-env keeps the number of nodes and tasks of the allocation, as in Slurm's
+        default for interactive steps (slurm.conf(5), InteractiveStepOptions; read 2026-11-22).
+        """
+        options = [line.removeprefix("#SBATCH ") for line in self.header(job, placement) if line.startswith("#SBATCH")]
+        allocation = [option for option in options if option.partition("=")[0] in _ALLOCATION]
+        step = ["--nodes=1", "--ntasks=1", "--overlap", "--preserve-env", *(["--pty"] if terminal else [])]
+        if placement.gpus_per_node:
+            step.append(f"--gpus-per-node={placement.gpus_per_node}")
+        line = f"salloc {shlex.join(allocation)} srun {' '.join(step)} {shell_line(command)}"
+        return Session(host=None, line=line, job_name=job.spec.name)
+
+    def session_node(self, remote: Remote, session: Session) -> str | None:
+        """Return the first node of a session, or None if the session waits for nodes."""
+        name = shlex.quote(session.job_name)
+        list_line = f'scontrol show hostnames "$(squeue -h -u "$USER" -t RUNNING -n {name} -o %N)"'
+        return next(iter(remote.run(list_line).split()), None)
 
     def recent(self, remote: Remote, days: int) -> list[Job]:
         """Return the jobs from the last `days` days, newest first."""

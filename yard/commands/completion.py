@@ -1,4 +1,4 @@
-"""Completion in the shell: values of arguments and options, and output for zsh and fish.
+"""Completion in the shell: values of arguments and options.
 
 A completion reads only local files, because it must answer within 0.15 s. Job numbers are not completed: they would
 need an SSH connection.
@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from typer import Context
-from typer._click.shell_completion import CompletionItem, add_completion_class
-from typer._completion_classes import FishComplete, ZshComplete
 
 from yard.contract import checkout
 
-_JOB = Path(__file__).parent / "job"
+_JOB = Path(__file__).parents[1] / "job"
 _JOB_FILES = {".py", ".yaml", ".yml", ".sbatch", ".slurm", ".sh"}
 
 
@@ -73,24 +71,3 @@ def _cached_cluster(context: Context) -> dict[str, Any] | None:
 
 def _matching(names: Iterable[str], incomplete: str) -> list[str]:
     return sorted(name for name in names if name.startswith(incomplete))
-
-
-class _Zsh(ZshComplete):
-    """Typer renders each help text with rich, which takes 0.1 s to import. The help texts of yard have no markup."""
-
-    def format_completion(self, item: CompletionItem) -> str:
-        texts = [item.value, item.help] if item.help else [item.value]
-        return ":".join(super(_Zsh, self).format_completion(CompletionItem(text)) for text in texts)
-
-
-class _Fish(FishComplete):
-    """See _Zsh."""
-
-    def format_completion(self, item: CompletionItem) -> str:
-        return "\t".join([item.value, *(" ".join(text.split()) for text in [item.help] if text)])
-
-
-def register_shells() -> None:
-    """Replace Typer's classes for zsh and fish."""
-    add_completion_class(_Zsh, "zsh")
-    add_completion_class(_Fish, "fish")

@@ -1,0 +1,144 @@
+"""`yard run`: the ssh commands for both schedulers, refusals, exit codes and forwarded ports. ssh is a fake program."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.yard.conftest import FakeStack, MakeProgram
+from yard.cli import app
+from yard.contract.outputs import Cluster, dumped
+
+KEYS = {"user_private_key": "not a key", "admin_private_key": "nor this"}
+
+
+def yard(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["run", *words])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def commands(*words: str) -> dict[str, Any]:
+    """Return the commands that --json prints."""
+    code, out, err = yard("--json", *words)
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+@pytest.fixture
+def without_slurm(stack: FakeStack, local_outputs: Cluster, program: MakeProgram) -> FakeStack:
+    """A stack without a scheduler, on whose first node a job runs."""
+    stack.export({"cluster": dumped(replace(local_outputs, scheduler="none")), **KEYS})
+    program("ssh", """[[ $* != *' nodes' ]] || echo '["yard-gpu-0"]'""")
+    return stack
+
+
+def test_a_session_is_a_step_of_an_allocation(stack: FakeStack) -> None:
+    argv = commands("--nodes", "2", "--time", "2h")["argv"]
+    assert argv[:5] == ["ssh", "-F", str(stack.folder / "config"), "-t", "yard-head"]
+    words = shlex.split(argv[5])
+    step = words.index("srun")
+    assert words[0] == "salloc"
+    assert {"--partition=gpu", "--nodes=2", "--gpus-per-node=2", "--exclusive", "--time=02:00:00"} <= set(words[:step])
+    assert not [word for word in words[:step] if word.startswith(("--requeue", "--signal", "--output"))]
+    assert {"--nodes=1", "--ntasks=1", "--overlap", "--pty", "--gpus-per-node=2"} <= set(words[step:])
+    assert words[-3:-1] == ["bash", "-c"]
+    assert words[-1].endswith("exec bash -l")
+
+
+def test_a_part_of_a_node_is_not_exclusive(stack: FakeStack) -> None:
+    words = shlex.split(commands("--gpus", "1")["argv"][5])
+    assert "--gpus-per-node=1" in words
+    assert "--exclusive" not in words
+
+
+def test_a_command_keeps_its_quotes(stack: FakeStack) -> None:
+    line = commands("--", "echo", "a b; c")["argv"][5]
+    assert shlex.split(line)[-1].endswith("; echo 'a b; c'")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--nodes", "3", "--", "true"], "the job needs 3 nodes, but group 'gpu' has 2"),
+        (["--gpus", "4", "--", "true"], "the job needs 4 GPUs per node"),
+        (["--group", "cpu", "--", "true"], "has no node group 'cpu'"),
+        (["--time", "soon", "--", "true"], "time"),
+        ([], "a shell needs a terminal"),
+    ],
+)
+def test_impossible_sessions_are_refused(
+    words: list[str], message: str, stack: FakeStack, program: MakeProgram
+) -> None:
+    ssh = program("ssh", "exit 0")
+    code, _, err = yard(*words)
+    assert code == 1
+    assert message in err
+    assert ssh.calls == []
+
+
+def test_the_exit_code_is_that_of_the_session(stack: FakeStack, program: MakeProgram) -> None:
+    ssh = program("ssh", "[[ $* != *salloc* ]] || exit 7")
+    code, _, err = yard("--", "false")
+    assert code == 7
+    assert f"Include {stack.folder / 'config'}" in err
+    assert " -t " not in ssh.calls[-1]
+    assert "--pty" not in ssh.calls[-1]
+
+
+FORWARDS = """
+case $* in
+  *salloc*) for _ in $(seq 100); do [[ ! -e {0}/forwarded ]] || exit 0; sleep 0.1; done; exit 9 ;;
+  *squeue*) [[ -e {0}/asked ]] && echo yard-gpu-1; touch {0}/asked ;;
+  *-L*) touch {0}/forwarded; exec sleep 60 ;;
+esac
+"""
+
+
+def test_ports_are_forwarded_to_the_allocated_node(
+    stack: FakeStack, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yard.run.session._SECONDS_BETWEEN_QUERIES", 0.05)
+    ssh = program("ssh", FORWARDS.format(stack.root))
+    code, _, err = yard("--port", "8888", "--port", "6006", "--", "jupyter lab")
+    assert code == 0
+    assert "http://127.0.0.1:8888" in err
+    assert "not forwarded" not in err
+    [forward] = [call for call in ssh.calls if " -L " in call]
+    assert "-L 127.0.0.1:8888:127.0.0.1:8888 -L 127.0.0.1:6006:127.0.0.1:6006" in forward
+    assert "-o ControlPath=none" in forward
+    assert " yard-gpu-1 " in f"{forward} "
+
+
+def test_a_port_in_use_is_reported_at_the_end(stack: FakeStack, program: MakeProgram) -> None:
+    body = "case $* in *salloc*) sleep 2 ;; *squeue*) echo yard-gpu-0 ;; *-L*) echo 'in use' >&2; exit 255 ;; esac"
+    program("ssh", body)
+    code, _, err = yard("--port", "8888", "--", "true")
+    assert code == 0
+    assert "the ports were not forwarded: in use" in err
+
+
+def test_a_session_without_a_scheduler_uses_a_free_node(without_slurm: FakeStack) -> None:
+    found = commands("--port", "8888")
+    assert found["argv"][4] == "yard-gpu-1"
+    assert "salloc" not in found["argv"][5]
+    assert "-L" in found["forward"]
+    assert "yard-gpu-1" in found["forward"]
+
+
+def test_two_nodes_need_a_scheduler(without_slurm: FakeStack) -> None:
+    code, _, err = yard("--nodes", "2", "--", "true")
+    assert code == 1
+    assert "without a scheduler, a session uses one node" in err
+
+
+def test_busy_nodes_are_refused_without_a_scheduler(without_slurm: FakeStack, program: MakeProgram) -> None:
+    program("ssh", """[[ $* != *' nodes' ]] || echo '["yard-gpu-0", "yard-gpu-1"]'""")
+    code, _, err = yard("--", "true")
+    assert code == 1
+    assert "all nodes in group 'gpu' run jobs" in err
