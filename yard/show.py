@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
@@ -50,13 +51,17 @@ def _write(stream: IO[str], text: str) -> None:
 
 
 class _SgrOnly:
-    """A stream for rich. It escapes all control characters except SGR sequences."""
+    """A stream for rich. It escapes all control characters except SGR sequences.
+
+    rich pads the cells in the last column. In a pipe, the spaces at the end of a line are removed.
+    """
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        return self._stream.write(printable(text, colours=True))
+        shown = printable(text, colours=True)
+        return self._stream.write(shown if self._stream.isatty() else re.sub(r" +(?=\n)", "", shown))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -134,11 +134,16 @@ def test_every_tutorial_has_a_runnable_block() -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of the parts of the checkout that these commands use, with its own Pulumi backend."""
+    """A copy of the parts of the checkout that these commands use, with a Pulumi backend and failing cloud CLIs."""
     for name in ("components", "cloud-init", "offline", "stacks", "yard"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Pulumi.yaml", "__main__.py", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
+    for name in ("az", "gcloud"):
+        program = tmp_path / "programs" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text("#!/bin/sh\necho 'ERROR: not logged in' >&2\nexit 1\n")
+        program.chmod(0o755)
     (tmp_path / ".venv").symlink_to(ROOT / ".venv")
     state = tmp_path / ".trainyard"
     (state / "state").mkdir(parents=True)
@@ -156,7 +161,7 @@ def test_runnable_blocks_run(page: Path, checkout: Path) -> None:
     done = subprocess.run(
         ["/bin/bash", "-euxo", "pipefail", "-c", f". .trainyard/env.sh\nexport PYTHONPATH=$PWD\n{script}"],
         cwd=checkout,
-        env={**environment, **USER},
+        env={**environment, **USER, "PATH": f"{checkout}/programs:{environment['PATH']}"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

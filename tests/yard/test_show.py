@@ -160,3 +160,10 @@ def test_only_show_prints() -> None:
     assert not found
     assert all((ROOT / place).exists() for place in SEPARATE)
     assert list(writers(ast.parse((ROOT / "yard/show.py").read_text())))
+
+
+def test_lines_in_a_pipe_end_without_spaces(capsys: pytest.CaptureFixture[str]) -> None:
+    show.table(("NAME", "TEXT"), [("a", "short"), ("b", "x " * 150)])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 3
+    assert [line for line in lines if line != line.rstrip()] == []
