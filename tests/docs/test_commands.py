@@ -135,22 +135,24 @@ def test_every_tutorial_has_a_runnable_block() -> None:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of the parts of the checkout that these commands use, with a Pulumi backend and failing cloud CLIs."""
+    root = tmp_path / "checkout"
+    root.mkdir()
     for name in ("components", "cloud-init", "offline", "stacks", "yard"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Pulumi.yaml", "__main__.py", "pyproject.toml"):
-        shutil.copy(ROOT / name, tmp_path)
+        shutil.copy(ROOT / name, root)
     for name in ("az", "gcloud"):
-        program = tmp_path / "programs" / name
+        program = root / "programs" / name
         program.parent.mkdir(exist_ok=True)
         program.write_text("#!/bin/sh\necho 'ERROR: not logged in' >&2\nexit 1\n")
         program.chmod(0o755)
-    (tmp_path / ".venv").symlink_to(ROOT / ".venv")
-    state = tmp_path / ".trainyard"
+    (root / ".venv").symlink_to(ROOT / ".venv")
+    state = root / ".trainyard"
     (state / "state").mkdir(parents=True)
     (state / "env.sh").write_text(
         f". {shlex.quote(str(ROOT))}/.trainyard/env.sh\nexport PULUMI_BACKEND_URL=file://{state}/state\n"
     )
-    return tmp_path
+    return root
 
 
 @pytest.mark.engine
