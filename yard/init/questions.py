@@ -174,7 +174,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         key="ssh_from",
         option="--ssh-from",
-        text="Networks that may connect over SSH, for example 203.0.113.0/24. Empty: the cloud's SSH gateway",
+        text="Networks that may connect over SSH, such as your public address and /32. Empty: the cloud's SSH gateway",
         parse=parse_words,
         optional=True,
     ),

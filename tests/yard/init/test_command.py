@@ -106,7 +106,7 @@ def test_given_options_are_not_asked(write: WriteStack) -> None:
     assert "access: {allow_ssh_from: [203.0.113.0/24], via: public}" in new.file.read_text()
     assert [line for line in shown if line.endswith(": ")] == [
         "Number of nodes: ",
-        "Networks that may connect over SSH, for example 203.0.113.0/24. Empty: the cloud's SSH gateway: ",
+        "Networks that may connect over SSH, such as your public address and /32. Empty: the cloud's SSH gateway: ",
     ]
 
 

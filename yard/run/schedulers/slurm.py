@@ -139,7 +139,14 @@ class Slurm:
         """
         options = [line.removeprefix("#SBATCH ") for line in self.header(job, placement) if line.startswith("#SBATCH")]
         allocation = [option for option in options if option.partition("=")[0] in _ALLOCATION]
-        step = ["--nodes=1", "--ntasks=1", "--overlap", "--preserve-env", *(["--pty"] if terminal else [])]
+        step = [
+            "--nodes=1",
+            "--ntasks=1",
+            "--ntasks-per-node=1",
+            "--overlap",
+            "--preserve-env",
+            *(["--pty"] if terminal else []),
+        ]
         if placement.gpus_per_node:
             step.append(f"--gpus-per-node={placement.gpus_per_node}")
         line = f"salloc {shlex.join(allocation)} srun {' '.join(step)} {shell_line(command)}"
