@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
@@ -96,17 +96,27 @@ def _unknown_key(key: str, owner: type[BaseModel]) -> tuple[str, str]:
 
 def _values(detail: ErrorDetails, field: FieldInfo) -> dict[str, str]:
     """Return the values for the placeholders in messages."""
-    low = next((rule.ge for rule in field.metadata if isinstance(rule, Ge)), None)
-    high = next((rule.le for rule in field.metadata if isinstance(rule, Le)), None)
     return {
-        "bounds": "" if low is None or high is None else f" from {low} to {high}",
+        "bounds": _bounds(field),
         "choices": ", ".join(map(_yaml_scalar, _choices(field.annotation))),
         "description": field.description or "is not valid",
         "example": _example(field),
         "key": str(detail["loc"][-1]) if detail["loc"] else "",
         "message": detail["msg"].removeprefix("Value error, "),
         "most": str(detail.get("ctx", {}).get("max_length", "")),
+        "number": "a number" if float in (field.annotation, *get_args(field.annotation)) else "a whole number",
     }
+
+
+def _bounds(field: FieldInfo) -> str:
+    """Return the range of a number with both limits as text, or "" for any other field."""
+    limits = {type(limit): limit for limit in field.metadata}
+    match limits.get(Ge) or limits.get(Gt), limits.get(Le):
+        case Ge(ge=low), Le(le=high):
+            return f" from {low} to {high}"
+        case Gt(gt=low), Le(le=high):
+            return f" greater than {low} and at most {high}"
+    return ""
 
 
 def _choices(annotation: Any) -> list[Any]:
@@ -137,12 +147,14 @@ def _yaml_scalar(value: Any) -> str:
 
 _EXAMPLE = "write something like {example}"
 _SECTION = ("must be a section of keys and values", _EXAMPLE)
-_NUMBER = ("must be a whole number{bounds}", "write it without quotes, for example {example}")
+_NUMBER = ("must be {number}{bounds}", "write it without quotes, for example {example}")
 _DESCRIBED = ("{description}", _EXAMPLE)
 _OTHER = ("{message}", _EXAMPLE)
 """Messages for other error types come from pydantic or a validator. They never contain values from the stack file."""
 _MESSAGES = {
     "dict_type": _SECTION,
+    "float_type": _NUMBER,
+    "greater_than": _NUMBER,
     "greater_than_equal": _NUMBER,
     "int_type": _NUMBER,
     "invalid_key": ("the key must be text", "put the key in quotes"),

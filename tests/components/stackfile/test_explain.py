@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 
 from components.stackfile.explain import dotted, explain, nearest
 from components.stackfile.model import Model
@@ -46,3 +46,28 @@ def test_nearest_word(word: str, similar: str | None) -> None:
 def test_dotted_path_is_printable() -> None:
     assert dotted("cluster", ("nodes", "a\nb\x1b", "[key]")) == "cluster.nodes.a?b?"
     assert len(dotted("cluster", ("x" * 500,))) < 60
+
+
+class Sized(Model):
+    """A section with limits."""
+
+    count: Annotated[int, Field(ge=1, le=8, examples=[2])] = 1
+    gib: Annotated[float, Field(ge=0.5, le=64, examples=[16])] = 1
+    usd: Annotated[float | None, Field(gt=0, le=100, examples=[80])] = None
+
+
+@pytest.mark.parametrize(
+    ("section", "rule"),
+    [
+        ({"count": 9}, "count: must be a whole number from 1 to 8. Fix: write it without quotes, for example 2."),
+        ({"gib": 65}, "gib: must be a number from 0.5 to 64. Fix: write it without quotes, for example 16."),
+        ({"usd": 101}, "usd: must be a number greater than 0 and at most 100. Fix: write it without quotes, for "),
+        ({"usd": 0}, "usd: must be a number greater than 0 and at most 100. Fix: "),
+        ({"usd": None, "gib": []}, "gib: must be a number from 0.5 to 64. Fix: "),
+    ],
+)
+def test_message_states_the_kind_and_limits_of_a_number(section: Any, rule: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Sized.model_validate(section)
+    [problem] = explain(caught.value, Sized, "size", {})
+    assert problem.line("f").startswith(f"f:size.{rule}")
