@@ -15,8 +15,18 @@ from yard.tree.snapshot import RECORD
 _READ = f"""
 cd "$1" 2>/dev/null || exit 0
 shift
-for id; do if {{ read -r line <"$id/{RECORD}"; }} 2>/dev/null; then printf '%s %s\\n' "$id" "$line"; fi; done
+while (($#)); do
+  for run in ".ids/$1" "$2"; do
+    if {{ read -r line <"$run/{RECORD}"; }} 2>/dev/null; then
+      printf '%s %s\\n' "$1" "$line"
+      break
+    fi
+  done
+  shift 2
+done
 """
+"""Prints the record of each job. The arguments are the folder of all jobs, then each job's number and run folder. An
+element of a Slurm array has no link in .ids."""
 
 
 def with_commits(remote: Remote, jobs: Iterable[Job]) -> list[dict[str, Any]]:
@@ -25,7 +35,12 @@ def with_commits(remote: Remote, jobs: Iterable[Job]) -> list[dict[str, Any]]:
     Both values are None for a job without a record.
     """
     rows = [job.as_json() for job in jobs]
-    words = [f"{remote.stack.cluster.shared_path}/jobs/.ids", *(str(row["id"]) for row in rows)]
+    folder = f"{remote.stack.cluster.shared_path}/jobs"
+    words = [folder]
+    for row in rows:
+        run_dir = str(row["run_dir"])
+        # Other users choose the working directories of their jobs.
+        words += [str(row["id"]), run_dir if run_dir.startswith(f"{folder}/") else "-"]
     printed = remote.run(shlex.join(["bash", "-c", _READ, "commits", *words])) if rows else ""
     records = {int(match[1]): json.loads(match[2]) for match in re.finditer(r"(?m)^(\d+) (\{.*\})$", printed)}
     for row in rows:

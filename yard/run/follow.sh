@@ -8,6 +8,13 @@ jobs=$1 job=$2 rank=$3 skip=$4
 run=$jobs/.ids/$job
 ended=0 open=0 partial='' queried=-100 completing=0 header=''
 
+# Each element of a Slurm array has its own number, but only the array's number has a link to the run folder.
+find_array() {
+  [[ ! -e $run ]] || return 0
+  state && queried=-100
+  [[ ! $record =~ ArrayJobId=([0-9]+) ]] || run=$jobs/.ids/${BASH_REMATCH[1]}
+}
+
 # Sets `header` to a line with the commit from which the job was submitted, if it is recorded.
 read_commit() {
   local line
@@ -102,6 +109,7 @@ state() {
   [[ $record =~ JobState=([A-Z_]+) ]] && now=${BASH_REMATCH[1]} || now=GONE
 }
 
+find_array
 read_commit
 while :; do
   more

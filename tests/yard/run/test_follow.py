@@ -123,6 +123,21 @@ def test_log_of_a_rank_is_the_log_of_its_task(rank: int, log: str, followed: Fol
     assert followed.line() == f"{log}\n"
 
 
+RECORD = '{"commit": "0123456789abcdef", "modified": true}\n'
+
+
+@pytest.mark.parametrize("element", [False, True])
+def test_log_begins_with_the_commit(element: bool, followed: Followed, program: MakeProgram) -> None:
+    followed.write("snapshot.json", RECORD)
+    followed.write("slurm-7_1.out", "hello\n")
+    record = f"ArrayJobId=6 JobState=COMPLETED StdOut={followed.run}/slurm-7_1.out"
+    program("scontrol", f"echo 'JobId=7 {record if element else record.removeprefix('ArrayJobId=6 ')}'")
+    if element:
+        (followed.jobs / ".ids" / "7").rename(followed.jobs / ".ids" / "6")
+    followed.start()
+    assert followed.rest().startswith("yard: commit 0123456789ab with changes\nhello\n")
+
+
 def test_skipped_lines_are_not_printed(followed: Followed) -> None:
     followed.write("job.log", "one\ntwo\nthree\n")
     followed.state("COMPLETED")
