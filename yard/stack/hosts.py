@@ -17,6 +17,8 @@ _KINDS = {"ssh-ed25519": "ed25519", "ecdsa-sha2-nistp256": "ecdsa", "ssh-rsa": "
 _SUFFIX = "-lease"
 """Suffix of the resource whose deletion connects to the host."""
 _SECONDS = 15
+_NOT_SCANNED = (255, 127)
+"""Exit codes if ssh fails, and if the other host has no ssh-keyscan."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class ScannedKey:
 def scan(target: str, through: str | None = None) -> ScannedKey:
     """Return the host key of ADDRESS[:PORT]. `through` is the SSH host from which to connect, or None for this machine.
 
-    Raises RemoteError if no SSH server answers.
+    Raises RemoteError if no SSH server answers, or if the login at `through` fails.
     """
     found = _TARGET.fullmatch(target)
     if found is None:
@@ -41,24 +43,28 @@ def scan(target: str, through: str | None = None) -> ScannedKey:
         )
     keyscan = ["ssh-keyscan", "-T", str(_SECONDS), "-t", ",".join(_KINDS.values()), "-p", found["port"] or "22"]
     jump = ["ssh", "-o", "BatchMode=yes", through] if through else []
-    printed = _run([*jump, *keyscan, found["address"]], "")
-    keys = dict(line.split()[1:3] for line in printed.splitlines() if line and not line.startswith("#"))
+    done = _run([*jump, *keyscan, found["address"]], "")
+    keys = dict(line.split()[1:3] for line in done.stdout.splitlines() if line and not line.startswith("#"))
     kind = next((kind for kind in _KINDS if kind in keys), None)
+    if through and kind is None and done.returncode in _NOT_SCANNED:
+        reason = (done.stderr.strip().splitlines() or ["no error message"])[-1]
+        raise RemoteError(
+            f"cannot scan {target} from {through}: {reason}. Fix: make `ssh -o BatchMode=yes {through} ssh-keyscan "
+            "localhost` work"
+        )
     if kind is None:
         origin = f" from {through}" if through else ""
         raise RemoteError(
             f"no sshd answers at {target}{origin}. Fix: check the address, the port, the firewall and the host's power"
         )
     host_key = f"{kind} {keys[kind]}"
-    fingerprint = _run(["ssh-keygen", "-l", "-f", "-"], f"{host_key}\n").split()[1]
+    fingerprint = _run(["ssh-keygen", "-l", "-f", "-"], f"{host_key}\n").stdout.split()[1]
     return ScannedKey(target, host_key, fingerprint, f"/etc/ssh/ssh_host_{_KINDS[kind]}_key.pub")
 
 
-def _run(command: Sequence[str], text: str) -> str:
+def _run(command: Sequence[str], text: str) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(
-            command, input=text, capture_output=True, text=True, check=False, timeout=_SECONDS * 4
-        ).stdout
+        return subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=_SECONDS * 4)
     except FileNotFoundError as error:
         raise RemoteError(f"{command[0]} is missing. Fix: install the openssh-client package") from error
     except subprocess.TimeoutExpired as error:

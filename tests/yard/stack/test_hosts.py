@@ -46,6 +46,19 @@ def test_scan_reports_a_silent_host_and_a_bad_address(program: MakeProgram) -> N
         scan("-oProxyCommand=x")
 
 
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo 'ubuntu@203.0.113.10: Permission denied (publickey).' >&2; exit 255", r"Permission denied \(publickey\)\."),
+        ("echo 'bash: ssh-keyscan: command not found' >&2; exit 127", "ssh-keyscan: command not found"),
+    ],
+)
+def test_scan_reports_that_the_other_host_cannot_scan(program: MakeProgram, script: str, reason: str) -> None:
+    program("ssh", script)
+    with pytest.raises(RemoteError, match=rf"^cannot scan 10\.0\.0\.7 from ubuntu@203\.0\.113\.10: .*{reason}"):
+        scan("10.0.0.7", through="ubuntu@203.0.113.10")
+
+
 def urn(name: str) -> str:
     return f"urn:pulumi:s::trainyard::a$command:remote:Command::{name}"
 

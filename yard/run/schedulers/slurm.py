@@ -111,7 +111,8 @@ class Slurm:
         command prints the job's number. For a chain, it submits `chain` jobs and prints the number of the first job. It
         starts few processes, because process creation is slow on emulated machines.
         """
-        # Without --kill-on-invalid-dep, a job would wait forever if a job before it fails.
+        # By default, a job whose dependency failed stays in the queue (sbatch(1), --kill-on-invalid-dep; read
+        # 2026-11-22).
         depend = f" --dependency={','.join(after)} --kill-on-invalid-dep=yes" if after else ""
         start = f"bash {script}{depend}" if script == SUBMIT_SCRIPT else f"sbatch --parsable{depend} {script}"
         more = ""
