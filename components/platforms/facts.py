@@ -40,9 +40,7 @@ class PlatformFacts:
     baking: Baking | str
     """How `yard bake` builds an image, or the reason why it cannot."""
     user_data_limit: int
-    """Maximum size in bytes of the user-data that `wire_user_data` returns."""
-    wire_user_data: Callable[[str], bytes] = str.encode
-    """Returns user-data in the platform's format, for example compressed."""
+    """Maximum size of user-data in bytes."""
     checks: tuple[Check[Planned], ...] = ()
     """Checks that apply only to stacks on this platform."""
     quotas: Callable[[ClusterPlan], Mapping[str, int]] | None = None

@@ -143,13 +143,12 @@ def _roles(plan: ClusterPlan) -> Iterator[tuple[str, HostPlan]]:
 
 
 def _sizes(plan: ClusterPlan) -> Iterator[tuple[str, int]]:
-    platform = platform_facts(plan.provider)
     for role, host in _roles(plan):
-        yield role, len(platform.wire_user_data(render_user_data(plan, host, PLACEHOLDERS)))
+        yield role, len(render_user_data(plan, host, PLACEHOLDERS).encode())
 
 
 def _files(plan: ClusterPlan) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each rendered file. User-data is not compressed, so that diffs are readable."""
+    """Yield the name and the text of each rendered file."""
     yield "slurm.conf", render_slurm_conf(plan)
     yield "gres.conf", render_gres_conf(plan)
     # The location of the shared files is known only after the storage exists.

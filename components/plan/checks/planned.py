@@ -17,11 +17,10 @@ _KEY = f"ssh-ed25519 {'A' * 68} cluster@{'a' * 16}"
 @check("user-data-fits", Level.ERROR, "remove text under cloud-init/files, or download it in a bootstrap stage")
 def user_data_fits(planned: Planned) -> Iterator[Broken]:
     """User-data does not exceed the size limit of the platform. One host of each role and group is checked."""
-    platform = platform_facts(planned.plan.provider)
-    limit = platform.user_data_limit
     plan = planned.plan
+    limit = platform_facts(plan.provider).user_data_limit
     for host in (plan.head, *(plan.group(name)[0] for name in plan.groups)):
-        size = len(platform.wire_user_data(render_user_data(plan, host, AccessKeys(_KEY, _KEY))))
+        size = len(render_user_data(plan, host, AccessKeys(_KEY, _KEY)).encode())
         if size > limit:
             yield Broken(
                 path="cluster.platform",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Mapping
 
 from components.plan.plan import ClusterPlan
@@ -12,11 +11,6 @@ from components.platforms.azure.tunnel import PROGRAM
 from components.platforms.facts import Baking, PlatformFacts, Tunnel
 
 _GIB_PER_TIB = 1024
-
-
-def _compressed(user_data: str) -> bytes:
-    """Return user-data in gzip format, which cloud-init decompresses. Plain text would exceed Azure's limit."""
-    return gzip.compress(user_data.encode(), mtime=0)
 
 
 def _base_image(plan: ClusterPlan) -> str:
@@ -45,9 +39,9 @@ def _quotas(plan: ClusterPlan) -> Mapping[str, int]:
 
 FACTS = PlatformFacts(
     baking=Baking(base=_base_image),
-    # Maximum size of custom data in bytes, before base64 encoding (SDK documentation of osProfile.customData).
+    # Maximum size of custom data in bytes, before base64 encoding (SDK documentation of osProfile.customData; read
+    # 2026-11-22).
     user_data_limit=65535,
-    wire_user_data=_compressed,
     checks=RULES,
     quotas=_quotas,
     tunnel=_tunnel,

@@ -10,7 +10,6 @@ from pulumi_azure_native import compute, network
 
 from components.node.user_data import ADMIN_USER, Birth
 from components.plan.plan import ClusterPlan, HostPlan
-from components.platforms.azure.facts import FACTS
 from components.platforms.azure.machine_facts import size_of
 from components.platforms.azure.placement import PlacementKind
 from components.platforms.azure.resource_group import ResourceGroup
@@ -43,8 +42,7 @@ machine was stopped and started."""
 
 _BIRTH = ("osProfile.customData", "storageProfile.imageReference")
 """Changes to these properties are ignored, except for the machines in TRAINYARD_ROLL, because they have no effect on
-existing machines. The output of zlib also differs between builds, so the same user-data can result in different
-bytes."""
+existing machines."""
 
 _LUN = 0
 DATA_DISK = f"/dev/disk/azure/scsi1/lun{_LUN}"
@@ -164,7 +162,7 @@ def _system(args: MachineArgs) -> compute.OSProfileArgs:
         computer_name=args.host.name,
         # Azure requires an admin user. cloud-init creates all users from user-data, including this one.
         admin_username=ADMIN_USER,
-        custom_data=args.birth.apply(lambda birth: base64.b64encode(FACTS.wire_user_data(birth.user_data)).decode()),
+        custom_data=args.birth.apply(lambda birth: base64.b64encode(birth.user_data.encode()).decode()),
         linux_configuration=compute.LinuxConfigurationArgs(
             disable_password_authentication=True,
             ssh=compute.SshConfigurationArgs(public_keys=[key]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.engine
 
 
 def _azure(inputs: Any) -> str:
-    return gzip.decompress(base64.b64decode(inputs["osProfile"]["customData"])).decode()
+    return base64.b64decode(inputs["osProfile"]["customData"]).decode()
 
 
 def _gcp(inputs: Any) -> str:

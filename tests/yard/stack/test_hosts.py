@@ -49,7 +49,7 @@ def test_scan_reports_a_silent_host_and_a_bad_address(program: MakeProgram) -> N
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("echo 'ubuntu@203.0.113.10: Permission denied (publickey).' >&2; exit 255", r"Permission denied \(publickey\)\."),
+        ("echo 'ubuntu@203.0.113.10: Permission denied (publickey).' >&2; exit 255", "Permission denied"),
         ("echo 'bash: ssh-keyscan: command not found' >&2; exit 127", "ssh-keyscan: command not found"),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 
 from tests.components.platforms.azure.conftest import answer, tell
 from tests.components.platforms.contract import Contract
@@ -19,8 +18,7 @@ def _addresses(built: Built) -> dict[str, str]:
 
 def _user_data(built: Built) -> dict[str, str]:
     machines = built.all("compute:VirtualMachine")
-    packed = {name: base64.b64decode(inputs["osProfile"]["customData"]) for name, inputs in machines.items()}
-    return {name: gzip.decompress(data).decode() for name, data in packed.items()}
+    return {name: base64.b64decode(inputs["osProfile"]["customData"]).decode() for name, inputs in machines.items()}
 
 
 def _ssh_from(built: Built) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import gzip
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.engine
 def user_data(cloud: PlatformStack, machine: str) -> str:
     """Return the text of a machine's user-data."""
     profile: Any = cloud.record(machine).inputs["osProfile"]
-    return gzip.decompress(base64.b64decode(profile["customData"])).decode()
+    return base64.b64decode(profile["customData"]).decode()
 
 
 @pytest.fixture
@@ -156,21 +155,6 @@ def test_a_head_that_was_stopped_and_started_is_unchanged(cloud: PlatformStack) 
     planned = cloud.preview()
     assert "to update" not in planned.text, planned.text
     assert "to replace" not in planned.text, planned.text
-
-
-def test_other_gzip_bytes_of_the_same_text_replace_nothing(cloud: PlatformStack) -> None:
-    # The output of zlib differs between builds, so the same text can result in different bytes on a different computer.
-    cloud.put("azure-a100")
-    assert cloud.up().code == 0
-    profile: Any = cloud.record("opt-gpu-0").inputs["osProfile"]
-    before = profile["customData"]
-    other = base64.b64encode(gzip.compress(user_data(cloud, "opt-gpu-0").encode(), 1, mtime=7)).decode()
-    assert other != before
-    cloud.faults({"fault": "drifted", "name": "opt-gpu-0", "set": {"osProfile.customData": other}})
-    assert cloud.refresh().code == 0
-    planned = cloud.preview()
-    assert "to replace" not in planned.text, planned.text
-    assert "to update" not in planned.text, planned.text
 
 
 @pytest.mark.full
