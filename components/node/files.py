@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache, cached_property
+from pathlib import Path
 
 from yard.contract.checkout import ROOT
 
@@ -20,22 +21,8 @@ _FILES = ROOT / "cloud-init" / "files"
 _PROGRAMS, _UNITS = "/usr/local/sbin", "/etc/systemd/system"
 _FOLDERS = {f"{LIBRARY}/": "", f"{_PROGRAMS}/": "sbin/", f"{_UNITS}/": "units/"}
 """Maps a folder on a node to a folder in a bundle."""
-_BIRTH = frozenset(
-    {
-        "bootstrap",
-        "place",
-        "stage.sh",
-        "stages/10-base",
-        "stages/15-archive",
-        "stages/20-apt",
-        "stages/30-driver",
-        "sbin/trainyard-allow-format",
-        "sbin/trainyard-receive",
-        "sbin/trainyard-status",
-        "units/trainyard-bootstrap.service",
-    }
-)
-"""Files in user-data, as paths in a bundle: all files that a node needs until the hand-over arrives."""
+_IN_USER_DATA = re.compile(r"^# user-data: yes$", re.MULTILINE)
+"""Marks the files that a node needs until the hand-over arrives."""
 _NEEDED_BY = re.compile(r"^# (?:fabrics|containers|drivers): (.+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^ *# (?!runs: |inputs: |fabrics: |containers: |drivers: |next to jobs: ).*\n", re.MULTILINE)
 """A line with a comment. Lines read by the bootstrap or by this package do not match."""
@@ -48,6 +35,8 @@ class NodeFile:
     path: str
     text: str
     executable: bool = False
+    is_birth: bool = False
+    """Whether user-data contains the file."""
 
     @cached_property
     def member(self) -> str:
@@ -56,11 +45,6 @@ class NodeFile:
             if self.path.startswith(folder):
                 return within + self.path.removeprefix(folder)
         raise ValueError(f"{self.path} is in none of {', '.join(_FOLDERS)}")
-
-    @property
-    def is_birth(self) -> bool:
-        """Whether user-data contains the file."""
-        return self.member in _BIRTH
 
     @property
     def stage(self) -> str | None:
@@ -82,9 +66,16 @@ class NodeFile:
 def shipped_files() -> tuple[NodeFile, ...]:
     """Return the files under cloud-init/files, sorted by path. Comments are removed from the text."""
     paths = sorted(path for path in _FILES.rglob("*") if path.is_file() and path.parent.name != "__pycache__")
-    return tuple(
-        NodeFile(f"/{path.relative_to(_FILES)}", _COMMENT.sub("", path.read_text()), bool(path.stat().st_mode & 0o100))
-        for path in paths
+    return tuple(map(_shipped_file, paths))
+
+
+def _shipped_file(path: Path) -> NodeFile:
+    text = path.read_text()
+    return NodeFile(
+        path=f"/{path.relative_to(_FILES)}",
+        text=_COMMENT.sub("", text),
+        executable=bool(path.stat().st_mode & 0o100),
+        is_birth=bool(_IN_USER_DATA.search(text)),
     )
 
 

@@ -16,6 +16,7 @@ from components.platforms import PLATFORMS
 from components.platforms.gcp.machine_facts import family_of
 from components.platforms.registry import platform_facts
 from tests.conftest import ROOT
+from yard.sizing.gpus import largest_gb
 
 COMPONENTS = ROOT / "components"
 STAGES = sorted((ROOT / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages").iterdir())
@@ -48,3 +49,9 @@ def test_stage_declares_when_it_runs(stage: Path) -> None:
 @pytest.mark.parametrize("machine", sorted(machines("gcp")))
 def test_every_google_machine_type_has_a_family(machine: str) -> None:
     assert family_of(machine).boot_disks
+
+
+@pytest.mark.parametrize("provider", sorted(PLATFORMS))
+def test_every_gpu_type_has_a_memory_size(provider: str) -> None:
+    known = [machine for machine in machines(provider).values() if machine.has_nvidia_gpus]
+    assert [machine.name for machine in known if largest_gb(machine.gpu_type) is None] == []

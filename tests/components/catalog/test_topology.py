@@ -60,27 +60,6 @@ def test_topologies_and_floors_are_of_known_machines(provider: str) -> None:
     assert set(floors(provider)) <= set(machines(provider))
 
 
-# Nodes: azurehpc-health-checks at 0e0a1ac2, check_nccl_allreduce in conf/. Pairs: Microsoft's post on CycleCloud and
-# Slurm ("greater than 185 GB/s for two or more nodes"); ai-infrastructure-on-azure at a01b0731,
-# sku_performance_baseline.
-FLOORS: dict[str, tuple[float, float | None]] = {
-    "Standard_ND40rs_v2": (110, None),
-    "Standard_ND96asr_v4": (228, 185),
-    "Standard_ND96amsr_A100_v4": (228, 185),
-    "Standard_ND96isr_H100_v5": (460, 400),
-    "Standard_ND96isr_H200_v5": (431, None),
-    "Standard_ND96is_H100_v5": (460, None),
-    "Standard_NC48ads_A100_v4": (193, None),
-    "Standard_NC96ads_A100_v4": (25, None),
-    "Standard_NC80adis_H100_v5": (208, None),
-}
-
-
-def test_floors_equal_the_published_ones() -> None:
-    assert {name: (row.node, row.pair) for name, row in floors("azure").items()} == FLOORS
-    assert [floors(provider) for provider in PLATFORMS if provider != "azure"] == [{}, {}, {}]
-
-
 @pytest.mark.parametrize("version", SLURM_VERSIONS)
 @pytest.mark.parametrize("machine", EVERY)
 def test_product_of_sockets_cores_threads_is_the_cpu_count(

@@ -89,24 +89,21 @@ def test_each_supported_combination_has_a_golden() -> None:
 
 
 @pytest.mark.engine
-def test_shellcheck_accepts_whole_scripts(tmp_path: Path, wide: Cluster) -> None:
-    """Run shellcheck on four scripts that together contain all shell code."""
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_shellcheck_accepts_whole_scripts(name: str, tmp_path: Path, wide: Cluster) -> None:
     shellcheck = shutil.which("shellcheck")
     assert shellcheck, "shellcheck is missing; install the development packages"
-    kinds = [
-        ("mpirun", "", "slurm"),
-        ("neox", "docker", "none"),
-        ("torchrun-elastic", "enroot", "none"),
-        ("deepspeed-openmpi", "", "slurm"),
-    ]
+    # docker is the only container runtime without Slurm.
+    kinds = {"": "slurm", "pyxis": "slurm", "enroot": "slurm", "docker": "none"}
     files = []
-    for name, runtime, scheduler in kinds:
-        file = tmp_path / f"{name}.sh"
+    for runtime, scheduler in kinds.items():
+        if not fits(name, runtime, scheduler):
+            continue
         own = script(tmp_path, wide, name, runtime, scheduler)
         # shellcheck checks both scripts as one file, because the job's script and yard.sh use each other's variables.
         shared = shared_script("slurm.sh" if scheduler == "slurm" else "direct.sh")
-        file.write_text(own.replace('source "$RUN_DIR/yard.sh"\n', shared))
-        files.append(str(file))
+        files.append(tmp_path / f"{runtime or scheduler}.sh")
+        files[-1].write_text(own.replace('source "$RUN_DIR/yard.sh"\n', shared))
     done = subprocess.run(
         [shellcheck, "--shell=bash", UNREACHABLE, *files], capture_output=True, text=True, check=False
     )

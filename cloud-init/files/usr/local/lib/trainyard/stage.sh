@@ -1,5 +1,6 @@
 # The node's parameters and the functions shared by all stages. Sourced before every stage. life.sh contains the
 # functions that are used only by stages in the bundle.
+# user-data: yes
 set -euo pipefail
 trap 'printf "%s\n" "$BASH_COMMAND" >/run/trainyard/failed-command' ERR
 set -o errtrace
