@@ -6,8 +6,7 @@ between the two plugins. Differences:
 
 - `connection.password` and `connection.privateKeyPassword` are rejected. If `privateKey` is set, an SSH agent is used
   only if `agentSocketPath` is also set.
-- `environment` and the previous output are sent on standard input, so they work without AcceptEnv in sshd's
-  configuration and never appear in a process's arguments. The remote login shell must be a POSIX shell.
+- `environment` is rejected, and the previous output is not passed to the command. This project uses neither.
 - All commands for one connection share one SSH login.
 - Cancelling an update also ends the remote processes. This requires Linux, and processes that
   belong to the login user or sudo without a password.

@@ -16,6 +16,7 @@ _REFUSAL = (
     "only keys without a password are supported. "
     "Fix: set an unencrypted privateKey or agentSocketPath, or install the official plugin"
 )
+_NO_ENVIRONMENT = Failure("environment", "is not supported. Fix: use `stdin`, or install the official plugin")
 _PASSWORDS = ("password", "privateKeyPassword")
 
 
@@ -27,17 +28,14 @@ def _described() -> tuple[Sdk, Described]:
     return sdk, sdk.describe(TOKEN)
 
 
-def names() -> list[str]:
-    """Return the names of all inputs."""
-    return list(_described()[1].inputs)
-
-
 def check(inputs: Properties) -> tuple[Properties, list[Failure]]:
     """Return all problems, and the inputs with `connection` as a secret, as stored by the official plugin."""
     from offline.cloud.checking import Checker  # noqa: PLC0415 - the engine waits for the plugin's start
 
     sdk, described = _described()
     failures = [*Checker(sdk, described.folder, {}).object(described.inputs, inputs), *_refused(inputs, "connection")]
+    if inputs.get("environment") is not None:
+        failures.append(_NO_ENVIRONMENT)
     if inputs.get("connection") is None:
         return inputs, failures
     return {**inputs, "connection": secret(inputs["connection"])}, failures

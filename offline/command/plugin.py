@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +11,7 @@ from pulumi.runtime.proto import provider_pb2
 
 from offline.changes import changes
 from offline.command import VERSION
-from offline.command.inputs import TOKEN, check, names
+from offline.command.inputs import TOKEN, check
 from offline.command.recording import Recorder, recording
 from offline.command.remote import RemoteRunner
 from offline.command.run import Runner, run_command
@@ -40,13 +39,6 @@ class CommandProvider(Plugin):
     def __init__(self, runner: Runner, log: EngineLog, stop: Stop) -> None:
         super().__init__(VERSION, log, stop)
         self._runner = runner
-
-    def GetSchema(self, request: Any, context: Any) -> provider_pb2.GetSchemaResponse:
-        inputs = {name: {"$ref": "pulumi.json#/Any"} for name in names()}
-        outputs = {name: {"type": "string"} for name in ("stdout", "stderr")}
-        resources = {TOKEN: {"inputProperties": inputs, "properties": {**inputs, **outputs}}}
-        schema = json.dumps({"name": "command", "version": VERSION, "resources": resources})
-        return provider_pb2.GetSchemaResponse(schema=schema)
 
     def Check(self, request: provider_pb2.CheckRequest, context: Any) -> provider_pb2.CheckResponse:
         _refuse_others(request.urn, context)

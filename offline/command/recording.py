@@ -1,7 +1,7 @@
 """Record the commands for simulated machines without running them.
 
-Each command is one JSON line in the folder for the stack's simulated clouds. The line contains no standard input, no
-values of environment variables and no secret command.
+Each command is one JSON line in the folder for the stack's simulated clouds. The line contains no standard input and no
+secret command.
 """
 
 from __future__ import annotations
@@ -42,8 +42,6 @@ class Recorder:
         }
         if run.stdin:
             line["stdin_bytes"] = len(run.stdin.encode())
-        if run.environment:
-            line["environment"] = sorted(run.environment)
         world = World(stack_of(operation.urn))
         with world.locked(), (world.folder / FILE).open("a") as file:
             file.write(f"{json.dumps(line)}\n")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections.abc import Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from threading import Thread
@@ -19,11 +17,7 @@ from offline.stopping import Stopped
 if TYPE_CHECKING:
     from offline.command.link import Link
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CLOSE_SECONDS = 5.0
-
-# `read` reads exactly one line, byte by byte, so the command's own input remains complete.
-_READ_ENVIRONMENT = 'IFS= read -r TRAINYARD_ENV && eval "$(printf %b "$TRAINYARD_ENV")" && unset TRAINYARD_ENV\n'
 
 
 class RemoteRunner:
@@ -38,14 +32,13 @@ class RemoteRunner:
     def run(self, operation: Operation, run: Run, capture: Capture) -> str:
         """See Runner."""
         where = connection(run.properties.get("connection"))
-        command, data = _with_environment(run)
         tasks: list[asyncio.Task[str] | None] = []
 
         async def start() -> str:
             tasks.append(asyncio.current_task())
             if operation.stop.requested:
                 raise asyncio.CancelledError
-            return await self._run(operation, where, command, data, capture)
+            return await self._run(operation, where, run, capture)
 
         def stop() -> None:
             self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks if task])
@@ -71,7 +64,7 @@ class RemoteRunner:
         self._thread.join(_CLOSE_SECONDS)
         self._loop.close()
 
-    async def _run(self, operation: Operation, where: Connection, command: str, data: bytes, capture: Capture) -> str:
+    async def _run(self, operation: Operation, where: Connection, run: Run, capture: Capture) -> str:
         try:
             from offline.command.link import Link  # noqa: PLC0415 - previews run no command and need no asyncssh
         except ModuleNotFoundError as problem:
@@ -80,22 +73,6 @@ class RemoteRunner:
         link = self._links.setdefault(where, Link(where))
         try:
             async with asyncio.timeout(operation.seconds or None):
-                return await link.run(operation, command, data, capture)
+                return await link.run(operation, run.text, run.stdin.encode(), capture)
         except TimeoutError:
             raise ResourceError(f"ended because it took longer than {operation.seconds:g} s (customTimeouts)") from None
-
-
-def _with_environment(run: Run) -> tuple[str, bytes]:
-    """Return the command for the remote shell, and its standard input. Raises ResourceError for an invalid name."""
-    if not run.environment:
-        return run.text, run.stdin.encode()
-    script = _exports(run.environment).replace("\\", "\\\\").replace("\n", "\\n")
-    return _READ_ENVIRONMENT + run.text, f"{script}\n{run.stdin}".encode()
-
-
-def _exports(environment: Mapping[str, str]) -> str:
-    for name in environment:
-        if not _NAME.fullmatch(name):
-            raise ResourceError(f"environment.{name}: a name can contain only letters, digits and _. Fix: rename it")
-    quoted = {name: value.replace("'", "'\\''") for name, value in environment.items()}
-    return "\n".join(f"export {name}='{value}'" for name, value in quoted.items())

@@ -10,10 +10,6 @@ from offline.resources import Operation, ResourceError
 from offline.values import Properties, Value, is_secret, reveal
 
 _MOST_TEXT_SHOWN = 120
-_MOST_PREVIOUS_BYTES = 100 * 1024
-"""Linux cannot start a program with an environment variable of 128 KiB or more (MAX_ARG_STRLEN, execve(2))."""
-
-_PREVIOUS = {"PULUMI_COMMAND_STDOUT": "stdout", "PULUMI_COMMAND_STDERR": "stderr"}
 
 
 @dataclass(frozen=True)
@@ -21,7 +17,6 @@ class Run:
     """A command. `properties` are the resource's properties without secret marks."""
 
     text: str
-    environment: dict[str, str] = field(repr=False)
     stdin: str = field(repr=False)
     properties: Properties = field(repr=False)
     hidden: bool = False
@@ -52,26 +47,12 @@ def run_command(
     plain = {name: reveal(value) for name, value in properties.items()}
     text = str(reveal(command))
     capture = Capture(plain.get("logging"), operation.status)
-    environment, stdin = _environment(operation, plain, previous), str(plain.get("stdin") or "")
-    ended = runner.run(operation, Run(text, environment, stdin, plain, is_secret(command)), capture)
+    run = Run(text, str(plain.get("stdin") or ""), plain, is_secret(command))
+    ended = runner.run(operation, run, capture)
     if ended:
         shown = "a secret command" if is_secret(command) else _shown(text)
         raise ResourceError(f"{ended}: running {shown}" + (f":\n{capture.tail}" if capture.tail else " (no output)"))
     return {"stdout": capture.stdout.text, "stderr": capture.stderr.text}
-
-
-def _environment(operation: Operation, plain: Properties, previous: Properties) -> dict[str, str]:
-    given = plain.get("environment")
-    variables = {name: str(value) for name, value in given.items()} if isinstance(given, dict) else {}
-    if plain.get("addPreviousOutputInEnv") is False:
-        return variables
-    for variable, name in _PREVIOUS.items():
-        text = str(reveal(previous[name]))
-        if len(text.encode()) > _MOST_PREVIOUS_BYTES:
-            operation.warning(f"{variable} is not set: the previous {name} is longer than {_MOST_PREVIOUS_BYTES} bytes")
-        elif text:
-            variables[variable] = text
-    return variables
 
 
 def _shown(text: str) -> str:

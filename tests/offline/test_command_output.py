@@ -57,18 +57,6 @@ def test_a_command_need_not_read_its_input(plugin: Plugin, inputs: Inputs) -> No
     assert plugin.create(REMOTE, inputs(create="echo ok", stdin="x" * 4_000_000))[1]["stdout"] == "ok"
 
 
-def test_previous_output_can_be_left_out(plugin: Plugin, inputs: Inputs) -> None:
-    given = inputs(create='echo "${PULUMI_COMMAND_STDOUT-none}"', addPreviousOutputInEnv=False)
-    assert plugin.update(REMOTE, {**given, "stdout": "old", "stderr": ""}, given)["stdout"] == "none"
-
-
-def test_long_previous_output_is_left_out_with_a_warning(plugin: Plugin, inputs: Inputs) -> None:
-    given = inputs(create='echo "${PULUMI_COMMAND_STDOUT-none}"')
-    assert plugin.update(REMOTE, {**given, "stdout": "x" * 200_000, "stderr": ""}, given)["stdout"] == "none"
-    (warning,) = [line for line in plugin.engine.requests if line.severity == engine_pb2.WARNING]
-    assert "PULUMI_COMMAND_STDOUT" in warning.message
-
-
 @pytest.mark.parametrize(
     ("logging", "shown"),
     [
