@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
-from typing import NoReturn
 
 from components.node.bake import baked_name
 from components.plan.plan import ClusterPlan
@@ -16,7 +11,7 @@ from components.platforms.registry import platform_facts
 from components.stackfile.read import parse_stack
 from yard.bake.stack import bake_in_cloud
 from yard.errors import StackError
-from yard.show import warn
+from yard.stack.sessions import interruptible
 from yard.stack.stackfile import committed_text
 from yard.stack.workspace import Workspace
 
@@ -47,27 +42,6 @@ def bake(request: Request, *, simulated: bool = False) -> str:
     both cases, the builder has been removed. With `simulated`, a cloud is simulated.
     """
     if request.baking.here is not None:
-        with _interruptible():
+        with interruptible("removing the builder"):
             return request.baking.here(request.plan, request.name)
     return bake_in_cloud(Workspace(request.name, simulated=simulated, source=request.stack))
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM and SIGHUP too, so that the builder is removed."""
-
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        # A second signal must not interrupt the removal of the builder.
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
-        warn("interrupted: removing the builder")
-        raise KeyboardInterrupt
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    for number in before:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -7,17 +7,15 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 from yard.errors import StackError
 from yard.preview.resources import Resources, read_answer
-from yard.show import warn
 from yard.stack import pulumi
-from yard.stack.sessions import end_session
+from yard.stack.sessions import end_session, interruptible
 from yard.stack.workspace import Workspace
 
 _MOST_AT_ONCE = 4
@@ -73,7 +71,7 @@ def _interrupt(pid: int) -> None:
 
 def preview_all(stacks: Sequence[str], *, live: bool, tell: Callable[[str], None]) -> dict[str, Resources]:
     """Return the result of each stack's preview. Raises StackError if `make setup` has not been run."""
-    with tempfile.TemporaryDirectory(prefix="trainyard-preview-") as folder, _interruptible():
+    with tempfile.TemporaryDirectory(prefix="trainyard-preview-") as folder, interruptible("stopping the engines"):
         engines = Engines()
         runs = {stack: _Preview(engines, stack, live=live, home=Path(folder)) for stack in stacks}
         with ThreadPoolExecutor(max(1, min(len(os.sched_getaffinity(0)), _MOST_AT_ONCE))) as pool:
@@ -107,23 +105,3 @@ class _Preview:
     def _run(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> int:
         self._output = self._engines.run(arguments, environment, folder)
         return self._output[0]
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt on the first SIGINT, SIGTERM or SIGHUP. Later signals are ignored."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        for each in before:
-            signal.signal(each, lambda number, frame: None)
-        warn("\ninterrupted: stopping the engines")
-        raise KeyboardInterrupt
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    for number in before:
-        signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -1,11 +1,16 @@
-"""Process sessions. A session contains the child processes of a program even after the program has ended."""
+"""Process sessions and signals. A session contains the child processes of a program even after it has ended."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+
+from yard.show import warn
 
 _SECONDS = 5.0
 """Time to wait after each signal."""
@@ -40,3 +45,24 @@ def session_members(session: int) -> list[int]:
         if fields[0] not in "ZX" and int(fields[3]) == session:
             found.append(int(folder.name))
     return found
+
+
+@contextmanager
+def interruptible(message: str) -> Iterator[None]:
+    """Print `message` and raise KeyboardInterrupt on the first SIGINT, SIGTERM or SIGHUP. Ignore later signals."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in before:
+            # Child processes would inherit SIG_IGN, but they do not inherit a handler.
+            signal.signal(each, lambda number, frame: None)
+        warn(f"\ninterrupted: {message}")
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for number in before:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
