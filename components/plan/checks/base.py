@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Generic, TypeVar
+from types import ModuleType
+from typing import Any, Generic, TypeVar
 
 from components.plan.plan import ClusterPlan
 from components.stackfile.model import PlatformSpec
@@ -83,6 +84,17 @@ def check(id: str, level: Level, *fixes: str) -> Callable[[Callable[[_Subject], 
         return Check(id=id, level=level, rule=rule, fixes=fixes, find=find)
 
     return decorate
+
+
+def checks_in(*modules: ModuleType) -> tuple[Check[Any], ...]:
+    """Return the checks that are defined in the modules: errors, then warnings, then notes."""
+    found = [
+        item
+        for module in modules
+        for item in vars(module).values()
+        if isinstance(item, Check) and item.find.__module__ == module.__name__
+    ]
+    return tuple(sorted(found, key=lambda check: list(Level).index(check.level)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,45 +1,17 @@
-"""Checks for all platforms. A new check needs an entry here and test cases in tests/components/plan/test_checks.py."""
+"""The checks for all platforms, and functions that run checks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from components.plan.checks.base import Check, Draft, Finding, Level, Planned
-from components.plan.checks.draft import group_fits, head_gpus_idle, hosts_known, machine_known, network_free
-from components.plan.checks.driver import driver_available, driver_needs_gpus
-from components.plan.checks.facts import image_versions, prices_match_region, unverified_facts
-from components.plan.checks.planned import (
-    disk_size,
-    limit_is_effective,
-    report_price,
-    report_quota,
-    shared_path,
-    ssh_network_is_real,
-    storage_throughput,
-    user_data_fits,
-    within_budget,
-)
+from components.plan.checks import draft, driver, facts, planned
+from components.plan.checks.base import Check, Draft, Finding, Level, Planned, checks_in
 from components.stackfile.explain import nearest
 from yard.contract.errors import Problem
 
-DRAFT_CHECKS: tuple[Check[Draft], ...] = (machine_known, hosts_known, group_fits, network_free, head_gpus_idle)
-PLAN_CHECKS: tuple[Check[Planned], ...] = (
-    user_data_fits,
-    disk_size,
-    shared_path,
-    ssh_network_is_real,
-    image_versions,
-    driver_available,
-    driver_needs_gpus,
-    within_budget,
-    limit_is_effective,
-    storage_throughput,
-    prices_match_region,
-    report_price,
-    report_quota,
-    unverified_facts,
-)
+DRAFT_CHECKS: tuple[Check[Draft], ...] = checks_in(draft)
+PLAN_CHECKS: tuple[Check[Planned], ...] = checks_in(planned, facts, driver)
 
 _Subject = TypeVar("_Subject")
 

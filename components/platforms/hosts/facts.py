@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from components.plan.checks.base import checks_in
 from components.platforms.facts import PlatformFacts
-from components.platforms.hosts.rules import RULES
+from components.platforms.hosts import rules
 
 # SSH transfers scripts of any size. The Pulumi state contains the script for each host, so a limit keeps the state
 # small.
@@ -11,5 +12,5 @@ FACTS = PlatformFacts(
     baking="the platform uses existing hosts, whose systems their owner installs. Fix: run `pulumi up`, which installs "
     "the packages on the hosts",
     user_data_limit=1 << 20,
-    checks=RULES,
+    checks=checks_in(rules),
 )

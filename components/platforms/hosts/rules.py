@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from components.node.slurm import confines
-from components.plan.checks.base import Broken, Check, Level, Planned, check
+from components.plan.checks.base import Broken, Level, Planned, check
 from components.platforms.hosts.spec import Host, HostsSpec
 from yard.contract.host_key import HOST_KEY
 
@@ -253,21 +253,3 @@ def jobs_confined(planned: Planned) -> Iterator[Broken]:
             rule=f"Slurm {major}.{minor:02} of {planned.plan.image.name} does not support cgroup v2, so jobs can "
             "use more cores, memory and GPUs than Slurm allocates to them",
         )
-
-
-RULES: tuple[Check[Planned], ...] = (
-    addresses_differ,
-    private_ips_differ,
-    private_ips_in_network,
-    host_keys_known,
-    proxies_known,
-    keys_private,
-    keys_exist,
-    every_host_used,
-    head_may_run_jobs,
-    gpus_named,
-    rdma_devices_known,
-    defaults_kept,
-    storage_on_head,
-    jobs_confined,
-)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from components.plan.checks.base import checks_in
 from components.plan.plan import ClusterPlan
+from components.platforms.baked import baked_image_has_system, baked_image_is_current
 from components.platforms.facts import Baking, PlatformFacts
+from components.platforms.local import rules
 from components.platforms.local.image import image_id
-from components.platforms.local.rules import RULES
 
 
 def _bake(plan: ClusterPlan, name: str) -> str:
@@ -18,5 +22,9 @@ def _bake(plan: ClusterPlan, name: str) -> str:
 FACTS = PlatformFacts(
     baking=Baking(base=lambda plan: image_id(), here=_bake),
     user_data_limit=1 << 20,
-    checks=RULES,
+    checks=(
+        *checks_in(rules),
+        replace(baked_image_has_system, id="local-image-system"),
+        replace(baked_image_is_current, id="local-image-stale"),
+    ),
 )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from ipaddress import IPv4Network
 
-from components.plan.checks.base import Broken, Check, Level, Planned, check
-from components.platforms.baked import baked_image_has_system, baked_image_is_current
+from components.plan.checks.base import Broken, Level, Planned, check
 from components.platforms.local.ports import GROUP_PORTS
 from components.stackfile.spec import AccessSpec, SharedStorageSpec
 
@@ -70,13 +68,3 @@ def memory_suffices(planned: Planned) -> Iterator[Broken]:
             path="cluster.nodes",
             rule=f"{len(planned.plan.hosts)} machines need {needed} MiB of memory, but only {free} MiB are free",
         )
-
-
-RULES: tuple[Check[Planned], ...] = (
-    network_free,
-    groups_fit,
-    defaults_kept,
-    memory_suffices,
-    replace(baked_image_has_system, id="local-image-system"),
-    replace(baked_image_is_current, id="local-image-stale"),
-)

@@ -175,8 +175,8 @@ PLAN_CASES: dict[str, tuple[Planned, Planned, str]] = {
 
 
 def test_all_checks_have_cases() -> None:
-    assert [check.id for check in DRAFT_CHECKS] == list(DRAFT_CASES)
-    assert [check.id for check in PLAN_CHECKS] == ["user-data-fits", *PLAN_CASES]
+    assert sorted(check.id for check in DRAFT_CHECKS) == sorted(DRAFT_CASES)
+    assert sorted(check.id for check in PLAN_CHECKS) == sorted(["user-data-fits", *PLAN_CASES])
 
 
 @pytest.mark.parametrize("check", DRAFT_CHECKS, ids=lambda check: check.id)
@@ -191,7 +191,9 @@ def test_draft_check_accepts_missing_sections(check: Check[Draft]) -> None:
     assert list(check.run(Draft())) == []
 
 
-@pytest.mark.parametrize("check", PLAN_CHECKS[1:], ids=lambda check: check.id)
+@pytest.mark.parametrize(
+    "check", [check for check in PLAN_CHECKS if check.id in PLAN_CASES], ids=lambda check: check.id
+)
 def test_plan_check(check: Check[Planned]) -> None:
     good, bad, path = PLAN_CASES[check.id]
     assert list(check.run(good)) == []

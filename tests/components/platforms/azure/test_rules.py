@@ -7,9 +7,9 @@ import pytest
 from components.catalog import images, machines
 from components.plan.checks.base import Check, Planned
 from components.plan.demand import quota_needs
+from components.platforms.azure.facts import FACTS
 from components.platforms.azure.machine_facts import sizes
 from components.platforms.azure.places import region_facts
-from components.platforms.azure.rules import RULES
 from tests.components.platforms.planning import Edits, current_name, planned
 
 RESERVED = {
@@ -134,10 +134,10 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
 
 
 def test_every_rule_has_cases() -> None:
-    assert [rule.id for rule in RULES] == list(CASES)
+    assert sorted(rule.id for rule in FACTS.checks) == sorted(CASES)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", FACTS.checks, ids=lambda rule: rule.id)
 def test_check_passes_and_fails(rule: Check[Planned]) -> None:
     good, bad, path = CASES[rule.id]
     assert list(rule.run(planned(STACK, good))) == []
@@ -153,19 +153,19 @@ def test_check_passes_and_fails(rule: Check[Planned]) -> None:
     ],
 )
 def test_checks_include_the_heads_machine(check: str, machine: str, path: str) -> None:
-    [rule] = [rule for rule in RULES if rule.id == check]
+    [rule] = [rule for rule in FACTS.checks if rule.id == check]
     edits: Edits = {"nodes__gpu": NC, "head__machine": machine, "network__cidr": "172.16.0.0/20"}
     assert [problem.path for problem in rule.run(planned(STACK, edits))] == [path]
 
 
 def test_services_network_must_not_overlap_infiniband() -> None:
-    [rule] = [rule for rule in RULES if rule.id == "azure-infiniband-network"]
+    [rule] = [rule for rule in FACTS.checks if rule.id == "azure-infiniband-network"]
     edits: Edits = {"access": {"via": "bastion"}, "platform__services_cidr": "172.16.9.0/24"}
     assert [problem.path for problem in rule.run(planned(STACK, edits))] == ["cluster.platform.services_cidr"]
 
 
 def test_a_size_without_infiniband_reports_its_variant_with_it() -> None:
-    [rule] = [rule for rule in RULES if rule.id == "azure-fabric-letter"]
+    [rule] = [rule for rule in FACTS.checks if rule.id == "azure-fabric-letter"]
     [problem] = rule.run(planned(STACK, CASES[rule.id][1]))
     assert "Standard_ND96isr_H100_v5" in problem.fix
 

@@ -11,7 +11,7 @@ import yaml
 from components.catalog import images
 from components.plan.checks.base import Check, Planned
 from components.plan.plan import plan_cluster
-from components.platforms.hosts.rules import RULES
+from components.platforms.hosts.facts import FACTS
 from components.stackfile.model import machine_types
 from components.stackfile.spec import ClusterSpec
 from tests.components.platforms.recording import stack_text
@@ -91,10 +91,10 @@ def paths(rule: Check[Planned], cluster: dict[str, Any]) -> list[str]:
 
 
 def test_every_rule_has_cases() -> None:
-    assert [rule.id for rule in RULES] == list(CASES)
+    assert sorted(rule.id for rule in FACTS.checks) == sorted(CASES)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+@pytest.mark.parametrize("rule", FACTS.checks, ids=lambda rule: rule.id)
 def test_check_passes_and_fails(rule: Check[Planned], tmp_path: Path) -> None:
     good, bad, path = CASES[rule.id]
     if rule.id == "hosts-key-private":
@@ -110,7 +110,7 @@ def key_file(file: Path, mode: int) -> dict[str, Any]:
 
 
 def rule(name: str) -> Check[Planned]:
-    return next(rule for rule in RULES if rule.id == name)
+    return next(rule for rule in FACTS.checks if rule.id == name)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from components.node.bake import baked_name
 from components.plan.checks.base import Check, Planned
 from components.plan.plan import plan_cluster
 from components.platforms.local import memory
+from components.platforms.local.facts import FACTS
 from components.platforms.local.image import image_id
 from components.platforms.local.ports import ssh_port
-from components.platforms.local.rules import RULES
 from components.platforms.local.spec import LocalSpec
 from components.stackfile.spec import MAX_GROUPS, ClusterSpec
 
@@ -63,10 +63,10 @@ CASES: dict[str, tuple[Planned, str]] = {
 
 
 def test_every_check_has_a_case() -> None:
-    assert [check.id for check in RULES] == list(CASES)
+    assert sorted(check.id for check in FACTS.checks) == sorted(CASES)
 
 
-@pytest.mark.parametrize("check", RULES, ids=lambda check: check.id)
+@pytest.mark.parametrize("check", FACTS.checks, ids=lambda check: check.id)
 def test_check_accepts_and_refuses(check: Check[Planned]) -> None:
     assert list(check.run(replace(made(), free_memory=lambda _: _NEEDED_MIB))) == []
     bad, path = CASES[check.id]
@@ -75,7 +75,7 @@ def test_check_accepts_and_refuses(check: Check[Planned]) -> None:
 
 @pytest.mark.parametrize("rule", ["local-image-system", "local-image-stale"])
 def test_the_image_of_this_stack_is_accepted(rule: str) -> None:
-    [check] = [check for check in RULES if check.id == rule]
+    [check] = [check for check in FACTS.checks if check.id == rule]
     current = baked_name(made().plan, image_id())
     assert list(check.run(baked(current))) == []
 
