@@ -14,12 +14,12 @@ from yard.contract.machines import BAKE, BAKED_IMAGE, BUILD, KEEP
 
 
 def bakes() -> bool:
-    """Return whether the stack is that of an image."""
+    """Return whether the stack builds or keeps an image instead of a cluster."""
     return os.environ.get(BAKE) in {BUILD, KEEP}
 
 
 async def baked_image(plan: ClusterPlan) -> pulumi.Inputs:
-    """Build or keep the image whose name is that of the stack, and return the stack outputs.
+    """Build or keep the image with the same name as the stack, and return the stack outputs.
 
     The output BAKED_IMAGE exists only when the builder has been deleted.
     """

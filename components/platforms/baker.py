@@ -41,7 +41,7 @@ class Baker(pulumi.ComponentResource):
 def builder_plan(plan: ClusterPlan, name: str) -> ClusterPlan:
     """Return the plan of the builder: a head without workers and without access from outside.
 
-    The builder boots the base image, and its machine type is that of the head, which is cheaper than a GPU machine.
+    The builder boots the base image. It has the machine type of the head, which is cheaper than a GPU machine.
     """
     return replace(
         plan,

@@ -23,14 +23,14 @@ Render = Callable[[HostPlan], Birth]
 """Returns a host's user-data and identity."""
 
 MACHINES = "machines"
-"""Input of the platform's component: digests of the machines by host name."""
+"""Name of an input of the platform's component, which contains the digests of the machines by host name."""
 ROLLED = "rolled"
-"""Input of the platform's component: hosts of ROLL."""
+"""Name of an input of the platform's component, which contains the hosts listed in ROLL."""
 
 
 def rolled_hosts() -> frozenset[str]:
-    """Return the hosts of the environment variable ROLL. `pulumi up` replaces those whose user-data or image has
-    changed.
+    """Return the hosts listed in the environment variable ROLL. `pulumi up` replaces each of them if its user-data or
+    image has changed.
 
     A change to user-data or image does not affect other existing machines. A machine that is replaced for another
     reason gets the new user-data and image, because the engine uses ignored inputs only to compare

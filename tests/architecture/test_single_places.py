@@ -12,7 +12,7 @@ DYNAMIC_PROVIDERS = {"components.keys", "components.host_keys", "components.plat
 
 
 def lists_that_start_with(word: str) -> Iterator[str]:
-    """Yield the modules that contain a list or tuple whose first item is the word, as in a command line."""
+    """Yield the modules that contain a command line for this program: a list or tuple that begins with its name."""
     for name, path in modules().items():
         for node in ast.walk(parsed(path)):
             first = node.elts[0] if isinstance(node, ast.List | ast.Tuple) and node.elts else None

@@ -122,7 +122,7 @@ def test_needrestart_does_not_restart_services_of_jobs(tmp_path: Path) -> None:
     ran = Sandbox(tmp_path, ("sysctl", "systemctl"), {}).run("31-system", SHARED_DOMAIN="")
     assert ran.code == 0, ran.errors
     settings = tmp_path / "etc/needrestart/conf.d/trainyard.conf"
-    # Reads the folder and searches the table like needrestart 3.11, with its default entries.
+    # Reads the folder and looks up services in the same way as needrestart 3.11. The table has its default entries.
     program = """
 our %nrconf = (override_rc => { qr(^dbus) => 0, qr(^docker) => 0 });
 eval do { local(@ARGV, $/) = $ARGV[0]; <> };

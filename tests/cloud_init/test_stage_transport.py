@@ -29,7 +29,7 @@ OTHER='a b' NCCL_ODD="it's; b"
 READY = "0 I1122 Buffer manager initialization complete"
 CUDA_KEY, REGISTRY_KEY = "EB693B3035CD5710E231E123A4B469963BF863CC", "35BAA0B33E9EB396F59CA838C0BA5CE6DC6315A3"
 KEYS = f"0 pub:-:\nfpr:::::::::{CUDA_KEY}:\nfpr:::::::::{REGISTRY_KEY}:\n"
-"""The output of gpg for both keys, so that one answer fits each file."""
+"""Output of gpg for both keys. The fake gpg prints it for each file."""
 SOURCE = 'MODULE_LICENSE("GPL");\nMODULE_IMPORT_NS(DMA_BUF);\n'
 
 

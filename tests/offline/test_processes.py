@@ -1,4 +1,4 @@
-"""The check whether another process is still running."""
+"""Tests for `is_running`, which looks up another process."""
 
 from __future__ import annotations
 

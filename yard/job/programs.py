@@ -75,7 +75,10 @@ def job_name(text: str) -> str:
 
 
 def _program_in(line: str) -> str:
-    """Return the name of the first script in a command, or else of its program, without the folder and the suffix."""
+    """Return the name of the first script in a command, without the folder and the suffix.
+
+    For a command without a script, return the name of its program.
+    """
     words = [word for word in re.split(r"\s+", line.strip()) if not word.startswith("-")]
     scripts = [word for word in words if word.endswith((".py", ".sh"))]
     return Path((scripts or words or ["job"])[0]).stem

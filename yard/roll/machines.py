@@ -76,5 +76,5 @@ def replace_machines(stack: str, names: Collection[str], urns: Collection[str]) 
 
 
 def _has_stack_file(stack: str) -> bool:
-    """Return whether the name is that of a stack file. A qualified name, ORG/PROJECT/STACK, is not."""
+    """Return whether a stack file can have this name. A qualified name, ORG/PROJECT/STACK, has no stack file."""
     return "/" not in stack

@@ -90,7 +90,7 @@ _WAITING = {
     "Priority": "waiting for jobs with a higher priority",
     "BeginTime": "restarts within seconds; Slurm delays the restart so that old ranks can end",
     "Dependency": "waiting for another job",
-    "DependencyNeverSatisfied": "a job that must complete before it has failed; Slurm cancels this job",
+    "DependencyNeverSatisfied": "an earlier job, which had to complete first, has failed; Slurm cancels this job",
     "JobHeldUser": "held by its owner; `scontrol release` releases it",
     "JobHeldAdmin": "held by an administrator",
     "PartitionTimeLimit": "its time limit exceeds its node group's limit",

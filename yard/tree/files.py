@@ -13,7 +13,7 @@ from yard.stack.sync import select_files
 
 MOST_FILES = 5000
 MOST_MIB = 64
-"""The directory travels in one SSH session, and each job has its own copy."""
+"""The directory is sent in one SSH session, and each job has its own copy."""
 _MIB = 1024 * 1024
 _SHOWN = 3
 

@@ -1,9 +1,9 @@
 """AzureBaker builds a gallery image version from the OS disk of a builder. It has never run on Azure.
 
-Sources (read 2026-11-22): MicrosoftDocs/azure-compute-docs at 5781de0a, articles/virtual-machines/image-version.md: a
-managed disk can be the source of a version; a definition for a machine that `waagent -deprovision` has generalized is
-generalized; a third-party marketplace image with a plan needs the same plan in the definition. The pinned image has no
-plan, because machine.py creates machines from it without one.
+A managed disk can be the source of a version. After `waagent -deprovision`, the disk is generalized, so its definition
+has the state GENERALIZED. If a marketplace image has a plan, the definition needs the same plan. The pinned image has
+no plan, because machine.py creates machines from it without one. Source: MicrosoftDocs/azure-compute-docs at 5781de0a,
+articles/virtual-machines/image-version.md (read 2026-11-22).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ while sleep 5; do
   esac
 done
 """
-"""Run command that ends when the stages have ended. A failure becomes an error of `pulumi up`."""
+"""Script of a run command, which ends with the stages. If a stage fails, `pulumi up` fails."""
 CAPTURE = """\
 # The agent reports the result of the run command before it is deprovisioned.
 sleep 120

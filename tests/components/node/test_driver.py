@@ -20,7 +20,7 @@ def with_driver(plan: ClusterPlan, driver: str) -> ClusterPlan:
 
 
 def replaced(text: str, program: str) -> str:
-    """Return the text after sed with the program."""
+    """Return the output of `sed -E` with this program for this text."""
     done = subprocess.run(["sed", "-E", program], input=text, capture_output=True, text=True, check=True)
     return done.stdout
 

@@ -23,7 +23,7 @@ LEDGER = "/var/lib/trainyard/health.json"
 SUSPECT_SECONDS = 5.0
 """Time until a failed check runs again."""
 _RETRY_SECONDS = 10.0
-"""Time until scontrol runs again if Slurm did not answer, or if the drain of a node with a verdict could be cleared."""
+"""Time until scontrol runs again if Slurm did not respond, or if a node with a verdict could be resumed by others."""
 _SAVE_SECONDS = 600.0
 """Time between writes of the baseline to the disk."""
 _PIPE_BYTES = 4096
@@ -156,7 +156,7 @@ class Daemon:
         return self.settled and self.ledger.worst is None
 
     def _proved(self) -> frozenset[str]:
-        """Return the checks whose fault is proved to be absent, or nothing before the bootstrap has finished."""
+        """Return the checks that found no fault in enough runs, or nothing before the bootstrap has finished."""
         try:
             status = json.loads(self.node.read("/var/lib/trainyard/status.json"))
         except ValueError:

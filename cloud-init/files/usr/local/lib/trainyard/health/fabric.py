@@ -106,7 +106,7 @@ def _growth(node: Node, check: Check, counters: tuple[str, ...], text: str) -> O
 
 
 def _ports(node: Node) -> list[Path]:
-    """Return the ports that collectives use: NCCL_IB_HCA lists exact names after "=", or else prefixes."""
+    """Return the ports that collectives use. NCCL_IB_HCA lists prefixes of names, or exact names after "="."""
     setting = node.variable("NCCL_IB_HCA", _FABRIC_ENV)
     exact, names = setting.startswith("="), [name for name in setting.lstrip("=").split(",") if name]
     ports = node.glob("/sys/class/infiniband/*/ports/1")

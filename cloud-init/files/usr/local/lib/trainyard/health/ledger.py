@@ -19,7 +19,7 @@ _HISTORY = 50
 
 @dataclass(frozen=True)
 class Verdict:
-    """A fault that is proved, and not yet proved to be gone. `since` is in seconds since 1970."""
+    """A confirmed fault that has not ended. `since` is in seconds since 1970."""
 
     check: str
     severity: str
@@ -54,7 +54,7 @@ class Ledger:
     def record(self, check: Check, outcome: Outcome, now: float) -> bool:
         """Add a result. Return whether a verdict has begun or ended.
 
-        An unknown result proves nothing: it neither begins nor ends a verdict, and interrupts both series.
+        An unknown result neither begins nor ends a verdict, and interrupts both series.
         """
         self.outcomes[check.id] = outcome
         self.fails[check.id] = self.fails.get(check.id, 0) + 1 if outcome.state == FAIL else 0

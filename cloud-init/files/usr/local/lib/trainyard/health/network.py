@@ -13,9 +13,9 @@ _UNSYNCHRONIZED = 3
 
 
 def ntp_offset(host: str, timeout: float) -> float | None:
-    """Return the clock's offset from an NTP server in seconds, or None if the server gave no usable answer.
+    """Return the clock's offset from an NTP server in seconds, or None if the server sent no usable response.
 
-    One SNTP request (RFC 5905). The answer is not used if the exchange took longer than one second.
+    One SNTP request (RFC 5905). The response is not used if the exchange took longer than one second.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.settimeout(timeout)

@@ -81,7 +81,7 @@ def munge(node: Node, check: Check) -> Outcome:
 
 
 def nfs_hang(node: Node, check: Check) -> Outcome:
-    """Each mounted NFS file system answers."""
+    """Each mounted NFS file system responds."""
     for path, kind, _, source in _mounts(node):
         if not kind.startswith("nfs"):
             continue
@@ -98,7 +98,7 @@ def nfs_hang(node: Node, check: Check) -> Outcome:
 
 
 def _answers(node: Node, path: str, timeout: float) -> bool:
-    """Return whether the file system answers. A thread waits for it, because the call cannot be interrupted."""
+    """Return whether the file system responds. A thread waits for it, because the call cannot be interrupted."""
     waiting: dict[str, threading.Thread] = node.memo.setdefault("nfs", {})
     if path not in waiting or not waiting[path].is_alive():
         waiting[path] = threading.Thread(target=_stat, args=(node, path), daemon=True)
@@ -108,7 +108,7 @@ def _answers(node: Node, path: str, timeout: float) -> bool:
 
 
 def _stat(node: Node, path: str) -> None:
-    # An error is an answer too.
+    # An error is also a response.
     with contextlib.suppress(OSError):
         node.statvfs(path)
 

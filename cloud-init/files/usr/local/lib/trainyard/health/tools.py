@@ -23,7 +23,7 @@ def run_tool(argv: list[str], timeout: float) -> Ran:
     name = argv[0]
     if name in _stuck:
         if _stuck[name].poll() is None:
-            return Ran(None, problem="an earlier call does not end")
+            return Ran(None, problem="an earlier call is still running")
         del _stuck[name]
     try:
         process = subprocess.Popen(
