@@ -66,7 +66,7 @@ def signature(value: Value) -> str:
 
 
 def is_unknown(value: Value) -> bool:
-    """Return whether the value is unknown until the update."""
+    """Return whether the value is known only after the update."""
     return isinstance(value, str) and value in _UNKNOWNS
 
 

@@ -1,4 +1,4 @@
-"""Machine digests, which change if a platform may replace or restart the machine, or if the machine's jobs end."""
+"""Digests of machines. A digest changes if the platform may replace or restart the machine, or if its jobs end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invented values for the outputs that a cloud chooses. The values for a resource are always the same."""
+"""Invented values for the outputs that a cloud chooses. A resource gets the same values in each run."""
 
 from __future__ import annotations
 

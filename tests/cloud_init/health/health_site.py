@@ -165,7 +165,7 @@ def _stuck_process(site: Site) -> None:
 
 
 FAULTS: dict[str, list[tuple[Callable[[Site], None], str]]] = {
-    # check: [(change of a healthy node, text of the failure)]
+    # check: [(change that makes a healthy node fail, expected failure text)]
     "gpu-xid": [(_xid, "Xid 79, GPU has fallen off the bus")],
     "gpu-count": [(_tool("nvidia-smi", Ran(0, HEALTHY_GPUS.splitlines()[0])), "1 of 2 GPUs work")],
     "nvidia-smi": [

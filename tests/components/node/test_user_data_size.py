@@ -1,4 +1,4 @@
-"""Size of user-data on each platform, and decompression with cloud-init."""
+"""Size of user-data on each platform, and the installation that it starts."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ BEYOND: dict[str, dict[str, str]] = {
         "metadataStartupScript": "CustomizeDiff: ForceNewIf, unless the script is moved from or to metadata",
         "networkInterfaces.networkIp": "CustomizeDiff: forceNewIfNetworkIPNotUpdatable, unless the network changes too",
     },
-    "gcp:compute/resourcePolicy:ResourcePolicy": {"name": "part of the id; the schema has no update for it either"},
-    "gcp:filestore/instance:Instance": {"name": "part of the id; the schema has no update for it either"},
+    "gcp:compute/resourcePolicy:ResourcePolicy": {"name": "part of the id, and the schema has no update method for it"},
+    "gcp:filestore/instance:Instance": {"name": "part of the id, and the schema has no update method for it"},
 }
 """Paths that replace a resource for reasons other than ForceNew. CustomizeDiff: read 2026-11-22 in
 terraform-provider-google-beta@93c65b2d60fe, services/compute/resource_compute_instance.go."""
