@@ -192,7 +192,7 @@ def _created_hosts(
 def _existing_hosts(
     spec: ClusterSpec, machines: Mapping[str, Machine], image: Image, existing: Mapping[str, IPv4Address]
 ) -> tuple[HostPlan, tuple[HostPlan, ...]]:
-    """Return the head and the workers among existing hosts, with the names and addresses from the stack file."""
+    """Return the head and the workers of a cluster of existing hosts, as the stack file describes them."""
     head = spec.head.host or next(iter(existing))
     groups = {name: (group, index) for group, section in spec.nodes.items() for index, name in enumerate(section.hosts)}
 

@@ -49,7 +49,7 @@ class FinalError(TunnelError):
 
 
 class Cli:
-    """One running COMMAND, and the last lines of its output."""
+    """A running COMMAND, with the last lines of its output."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._name = command[0]

@@ -94,7 +94,7 @@ def _total(described: Description) -> str:
     known, total = _price(described)
     if not known:
         return "list price: unknown"
-    unknown = ", and unknown prices" if total is None else ""
+    unknown = ", plus unknown prices" if total is None else ""
     return f"list price: ${known:.2f}/h (${known * HOURS_PER_MONTH:,.0f} a month){unknown}"
 
 

@@ -94,7 +94,7 @@ class JobSpec:
     verified: str | None = None
     """Dates and machines of successful runs."""
     unverified: str | None = None
-    """Parts that have never run, and the reason."""
+    """The parts of the recipe that have never run, and why they have not."""
 
     @property
     def seconds(self) -> int:

@@ -56,7 +56,7 @@ def total_price(description: Description) -> str:
     known = (price["usd"] if price else 0) + sum(service["usd_per_hour"] or 0 for service in services)
     if price and price["total"] is not None and all(service["usd_per_hour"] is not None for service in services):
         return f"list price ${known:.2f}/h"
-    return f"list price ${known:.2f}/h and unknown prices" if known else "list price unknown"
+    return f"list price ${known:.2f}/h plus unknown prices" if known else "list price unknown"
 
 
 def costs(description: Description) -> Iterator[str]:

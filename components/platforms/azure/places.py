@@ -1,4 +1,4 @@
-"""Azure regions, and the regions in which each machine type has a price."""
+"""Azure regions, and for each machine type the regions with a known price."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Regions(Listing):
 
 
 class RegionFacts(Listing):
-    """The regions, and the regions in which each machine type has a price."""
+    """All regions, and for each machine type the regions with a known price."""
 
     regions: Regions
     everywhere: frozenset[str]

@@ -43,7 +43,7 @@ sleep 60
 
 
 class GcpBaker(Baker):
-    """An image, and its builder with a network while the image is built."""
+    """An image. The builder machine and its network exist only during the build."""
 
     def __init__(self, args: BakeArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         self._args, self._spec = args, args.plan.platform_spec(GcpSpec)

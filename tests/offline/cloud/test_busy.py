@@ -72,7 +72,7 @@ class BusyStack:
     def put(
         self, mtu: int = 1460, name: str = "any", scheduler: str = "slurm", broken: bool = False, **ids: str
     ) -> None:
-        """Write the program. `mtu` is an input of a resource in the component, and `ids` replaces machine digests."""
+        """Write the program. A different `mtu` changes a network. `ids` maps names of machines to new digests."""
         machines = {**_IDS, **{key.replace("_", "-"): value for key, value in ids.items()}}
         machines = {key: f"{FORMULA}-{value}" for key, value in machines.items() if value}
         cluster = contract(scheduler)

@@ -52,7 +52,7 @@ def test_the_price_and_the_next_commands_are_printed(stacks: Path) -> None:
     code, out, _ = run(*COMPLETE, "--offline")
     assert code == 0
     assert "wrote stacks/Pulumi.new.yaml: 3 hosts, 16 GPUs\n" in out
-    assert "list price: $66.11/h ($48,260 a month), and unknown prices\n" in out
+    assert "list price: $66.11/h ($48,260 a month), plus unknown prices\n" in out
     assert "list prices of eastus, read on 2026-" in out
     assert f"not included: {NOT_INCLUDED}\n" in out
     assert out.endswith(

@@ -59,7 +59,7 @@ def test_terminal_and_markdown_show_all_parts(render: object, grown: Report, ref
     for words in (
         "offline: the clouds are simulated",
         "compared with 0123456789ab",
-        "list price $117.56/h and unknown prices",
+        "list price $117.56/h plus unknown prices",
         "list prices of us-central1, read on 2026-11-21 from skypilot-catalog at 006059e0, GCP (undated snapshot of",
         "price unknown for n2-standard-8",
         NOT_INCLUDED,
@@ -167,13 +167,13 @@ def test_storage_and_gateway_have_prices_with_sources(edited: DescribeEdited) ->
     assert "bastion-standard: price unknown" in text
     assert "price unknown for Standard_ND96isr_H100_v5 (Spot)" in text
     assert text.endswith(f"not included: {NOT_INCLUDED}")
-    assert total_price(edited("azure-h100", **spot)) == "list price $2.86/h and unknown prices"
+    assert total_price(edited("azure-h100", **spot)) == "list price $2.86/h plus unknown prices"
 
 
 def test_the_total_price_includes_the_storage(edited: DescribeEdited) -> None:
     assert total_price(edited("azure-a100")) == "list price $66.11/h"
     bastion = edited("azure-a100", access={"via": "bastion"})
-    assert total_price(bastion) == "list price $66.11/h and unknown prices"
+    assert total_price(bastion) == "list price $66.11/h plus unknown prices"
 
 
 def test_throughput_and_checkpoint_time_are_shown(edited: DescribeEdited) -> None:

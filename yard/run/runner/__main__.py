@@ -17,7 +17,7 @@ from .node import Outcome, unreachable
 from .processes import AGENT_MARK, RANK_MARK, sweep
 
 _FAILURES_TO_AVOID = 2
-"""Number of failures after which the job avoids a node."""
+"""A job avoids a node after this number of failures."""
 _RESULT_SECONDS = 3600.0
 """Maximum time for which the runner retries writing the job's result, for example if the disk is full."""
 _NO_CHECKPOINT = ("heartbeat-", "metrics")

@@ -16,9 +16,9 @@ from .node import Node, Outcome, start_agent, sweep_nodes
 from .processes import NODE_MARK, RANK_MARK
 
 LEASE_SECONDS = 20
-"""Seconds without a line from the head after which an agent stops its tasks."""
+"""An agent stops its tasks if it receives no line from the head for this number of seconds."""
 SILENT_SECONDS = 15.0
-"""Seconds without an event from its agent after which a node is considered lost."""
+"""A node is considered lost if its agent sends no event for this number of seconds."""
 _HASTE, _GRACE = 2.0, 20.0
 """Seconds between SIGTERM and SIGKILL: after a failure, and after a cancellation or time limit."""
 _LAST_SECONDS = 8.0
