@@ -1,4 +1,4 @@
-"""A warning about resources that keep running and cost money after `pulumi up` fails to create a resource."""
+"""If `pulumi up` fails to create a resource, a warning lists the resources that keep running and cost money."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_rows_of_the_data_are_complete() -> None:
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", row["dated"])
         assert row["id"] not in {"roll", "update"}
         row["fix"].format(host="x")
-        # A fault is drained within 45 s, except for faults that come and go.
+        # The node is drained within 45 s of a fault, except if the fault comes and goes.
         if row["id"] in {"disk-full", "munge", "root-read-only", "clock-offset", "nfs-hang", "rdma-port"}:
             assert row["every"] + 5 * (row["fails"] - 1) + row["timeout"] * row["fails"] <= 45
 

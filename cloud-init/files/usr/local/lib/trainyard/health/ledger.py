@@ -46,7 +46,7 @@ class Ledger:
     history: list[dict[str, Any]] = field(default_factory=list)
     baseline: dict[str, Any] = field(default_factory=dict)
     kmsg: int = -1
-    """Sequence number of the last record of the kernel log in this boot that was read."""
+    """Number of the last record that was read from this boot's kernel log."""
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     fails: dict[str, int] = field(default_factory=dict)
     passes: dict[str, int] = field(default_factory=dict)
