@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -181,10 +182,16 @@ def test_report_names_the_failed_checks_with_cause_and_fix(site: Site) -> None:
     assert rows == [["disk-full", "degraded", "/ is full", CHECKS["disk-full"].cause, CHECKS["disk-full"].fix]]
 
 
-def test_hanging_tool_is_not_waited_for(tmp_path: Path) -> None:
+def test_hanging_tool_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck: dict[str, subprocess.Popen[str]] = {}
+    monkeypatch.setattr("health.tools._stuck", stuck)
     tool = tmp_path / "slow-tool"
     tool.write_text("#!/bin/sh\nexec sleep 30\n")
     tool.chmod(0o755)
     assert run_tool([str(tool)], 0.2).problem == "no result after 0 s"
+    process = stuck[str(tool)]
+    assert process.stdout is not None
+    assert process.stdout.closed
+    assert process.wait(5) == -9
     assert run_tool([str(tmp_path / "absent")], 1).problem == "No such file or directory"
     assert run_tool(["echo", "word"], 5) == Ran(0, "word\n")

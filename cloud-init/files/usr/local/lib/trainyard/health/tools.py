@@ -40,6 +40,8 @@ def run_tool(argv: list[str], timeout: float) -> Ran:
         output, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         process.kill()
+        if process.stdout is not None:
+            process.stdout.close()
         _stuck[name] = process
         return Ran(None, problem=f"no result after {timeout:.0f} s")
     return Ran(process.returncode, output)
