@@ -12,15 +12,49 @@ from yard.commands import completion
 if TYPE_CHECKING:
     from yard.stack.remote import Remote
 
+
+def _selected(context: typer.Context, value: str) -> str:
+    """Return the stack of `pulumi stack select` instead of a default value."""
+    if context.resilient_parsing or _source(context, "stack") != "DEFAULT":
+        return value
+    from yard.stack.backend import selected_stack
+    from yard.stack.pulumi import environment
+
+    return selected_stack(environment()) or value
+
+
+def _outputs(context: typer.Context, value: Path | None) -> Path | None:
+    """Ignore TRAINYARD_OUTPUTS if --stack is given."""
+    overridden = _source(context, "outputs") == "ENVIRONMENT" and _source(context, "stack") == "COMMANDLINE"
+    return None if overridden else value
+
+
+def _source(context: typer.Context, option: str) -> str:
+    """Return COMMANDLINE, ENVIRONMENT or DEFAULT, or an empty string for an option that is not read yet."""
+    source = context.get_parameter_source(option)
+    return source.name if source else ""
+
+
 StackOption = Annotated[
     str,
     typer.Option(
-        "--stack", envvar="TRAINYARD_STACK", autocompletion=completion.stacks, help="Name of the cluster's stack."
+        "--stack",
+        envvar="TRAINYARD_STACK",
+        autocompletion=completion.stacks,
+        callback=_selected,
+        show_default="the stack of `pulumi stack select`, or local",
+        help="Name of the cluster's stack.",
     ),
 ]
 OutputsOption = Annotated[
     Path | None,
-    typer.Option("--outputs", metavar="FILE", help="Read the stack's outputs from this JSON file."),
+    typer.Option(
+        "--outputs",
+        metavar="FILE",
+        envvar="TRAINYARD_OUTPUTS",
+        callback=_outputs,
+        help="Read the stack's outputs from this JSON file.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

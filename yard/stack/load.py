@@ -22,6 +22,7 @@ from yard.contract.outputs import Cluster, dumped, read_outputs
 from yard.errors import StackError
 from yard.show import warn
 from yard.stack import pulumi
+from yard.stack.backend import backend_url, state_file
 from yard.stack.ssh_config import ADMIN_KEY, TUNNEL_LOG, USER_KEY, control_path, known_hosts, ssh_config
 
 SOCKETS = Path.home() / ".yard"
@@ -69,7 +70,8 @@ def load_stack(name: str, *, refresh: bool = False, file: Path | None = None) ->
     folder = checkout.state() / "ssh" / (f"file-{digest}" if file else name.replace("/", "-"))
     _create_private_folder(SOCKETS)
     environment = {} if file else pulumi.environment()
-    version = _version(file.resolve() if file else pulumi.state_file(environment, name))
+    state = file.resolve() if file else state_file(environment, name)
+    version = _version(state) if state else backend_url(environment)
     if not refresh and (cached := _cached(folder, version)) is not None:
         return Stack(name=name, cluster=cached, folder=folder, outputs=file)
     outputs = _read_file(file) if file else _pulumi_outputs(name, environment)
@@ -94,12 +96,8 @@ def forget(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def _version(file: Path | None) -> str:
-    """Return the path, the modification time and the size of the file, or an empty string for None. Every deployment
-    changes the state file.
-    """
-    if file is None:
-        return ""
+def _version(file: Path) -> str:
+    """Return the path, the modification time and the size of the file. Every deployment changes the state file."""
     if not file.is_file():
         return f"{file}:absent"
     status = file.stat()

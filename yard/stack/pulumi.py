@@ -12,14 +12,18 @@ from types import FrameType
 from yard.contract import checkout
 from yard.errors import StackError
 from yard.show import warn
+from yard.stack.backend import is_chosen
 from yard.stack.sessions import end_session
 
 _SECONDS = 120.0
+_OF_THE_BACKEND = ("PULUMI_BACKEND_URL", "PULUMI_HOME", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
+"""Variables that env.sh sets to use the backend in .trainyard."""
 
 
 def environment(*, required: bool = False) -> dict[str, str]:
     """Return the environment for pulumi. It includes the variables from .trainyard/env.sh if that file exists.
 
+    If the user selected a backend, as `pulumi` in the same shell sees it, the variables for the backend are unchanged.
     Raises StackError if bash cannot read the file, or if `required` is set and the file does not exist.
     """
     setup = checkout.ROOT / ".trainyard" / "env.sh"
@@ -31,19 +35,11 @@ def environment(*, required: bool = False) -> dict[str, str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise StackError(f"{setup} cannot be read: {done.stderr.strip()}; run `make setup` again")
-    return dict(entry.partition("=")[::2] for entry in done.stdout.split("\0") if entry)
-
-
-def backend_folder(variables: Mapping[str, str]) -> Path | None:
-    """Return the folder of a file:// backend, or None for any other backend."""
-    url = variables.get("PULUMI_BACKEND_URL", "")
-    return Path(url.removeprefix("file://")).expanduser() if url.startswith("file://") else None
-
-
-def state_file(variables: Mapping[str, str], stack: str) -> Path | None:
-    """Return the path of the stack's state in a file:// backend, or None for any other backend."""
-    backend = backend_folder(variables)
-    return backend / ".pulumi" / "stacks" / checkout.PROJECT / f"{stack}.json" if backend else None
+    found = dict(entry.partition("=")[::2] for entry in done.stdout.split("\0") if entry)
+    if not is_chosen(os.environ):
+        return found
+    kept = {name: os.environ[name] for name in _OF_THE_BACKEND if name in os.environ}
+    return {name: value for name, value in found.items() if name not in _OF_THE_BACKEND} | kept
 
 
 def run(

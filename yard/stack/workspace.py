@@ -11,8 +11,9 @@ from yard.contract.machines import SOURCE
 from yard.errors import StackError
 from yard.show import warn
 from yard.stack import pulumi
+from yard.stack.backend import backend_folder, backend_url, state_file
 from yard.stack.locks import clear_stale
-from yard.stack.pulumi import backend_folder, run_pulumi, state_file
+from yard.stack.pulumi import run_pulumi
 from yard.stack.sessions import end_session
 from yard.stack.simulated import HOME
 from yard.stack.simulated import environment as simulated_environment
@@ -51,6 +52,9 @@ class Workspace:
         self.home = home if simulated else state()
         online = pulumi.environment(required=True)
         self.environment = simulated_environment(online, home) if simulated else online
+        if url := backend_url(self.environment):
+            # `pulumi stack` runs in a folder whose Pulumi.yaml has no backend.
+            self.environment["PULUMI_BACKEND_URL"] = url
         if source is not None:
             self.environment[SOURCE] = source
         self.run = run
