@@ -102,16 +102,31 @@ def sync(
 
 
 @app.command()
-def refresh(as_json: JsonOption = False, stack: StackOption = "local", outputs: OutputsOption = None) -> None:
+def refresh(
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            "--save", metavar="FILE", help="Also write an outputs file that allows jobs, but not admin logins."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
     """Read the stack's outputs again and rewrite the SSH files. Removes the files of a destroyed stack."""
-    from yard.stack.load import load_stack
+    from yard.stack.load import load_stack, save_for_jobs
 
     loaded = load_stack(stack, refresh=True, file=outputs)
     name = loaded.cluster.name
+    if save is not None:
+        save_for_jobs(loaded, save)
     if as_json:
-        say_json({"stack": loaded.name, "cluster": name, "ssh_config": str(loaded.ssh_config)})
-    else:
-        say(f"to connect to {name} without yard: ssh -F {_shown(loaded.ssh_config)} {loaded.cluster.head.name}")
+        saved = None if save is None else str(save)
+        say_json({"stack": loaded.name, "cluster": name, "ssh_config": str(loaded.ssh_config), "saved": saved})
+        return
+    say(f"to connect to {name} without yard: ssh -F {_shown(loaded.ssh_config)} {loaded.cluster.head.name}")
+    if save is not None:
+        say(f"{save} contains the key of the job user. The user who receives it runs: yard nodes --outputs {save.name}")
 
 
 def _shown(path: Path) -> str:

@@ -85,6 +85,20 @@ def load_stack(name: str, *, refresh: bool = False, file: Path | None = None) ->
     return Stack(name=name, cluster=cluster, folder=folder, outputs=file)
 
 
+def save_for_jobs(stack: Stack, file: Path) -> None:
+    """Write the outputs to a file that only its owner can read. The file contains the user's key, but not the admin's.
+
+    Raises StackError if the file cannot be written.
+    """
+    outputs = {"cluster": dumped(stack.cluster), "user_private_key": (stack.folder / USER_KEY).read_text()}
+    try:
+        _replace(file, json.dumps(outputs, indent=1) + "\n")
+    except OSError as error:
+        raise StackError(
+            f"{file} cannot be written: {error.strerror}. Fix: name a file in an existing folder"
+        ) from error
+
+
 def forget(folder: Path) -> None:
     """Close the shared connections of a stack and remove its cached files. Missing files are ignored."""
     config = folder / "config"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack
+from yard.cli import app
 from yard.contract.outputs import Cluster, dumped
 from yard.errors import StackError
-from yard.stack.load import load_stack
+from yard.stack.load import load_stack, save_for_jobs
 
 
 @pytest.fixture
@@ -57,3 +60,27 @@ def test_a_missing_file_is_refused_with_the_fix(file: Path) -> None:
     file.unlink()
     with pytest.raises(StackError, match=r"No such file.*--show-secrets"):
         load_stack("local", file=file)
+
+
+def test_a_saved_file_contains_no_admin_key(stack: FakeStack, local_outputs: Cluster) -> None:
+    saved = stack.root / "jobs.json"
+    saved.touch(mode=0o644)
+    save_for_jobs(load_stack("local"), saved)
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o600
+    assert set(json.loads(saved.read_text())) == {"cluster", "user_private_key"}
+    assert "nor this" not in saved.read_text()
+    loaded = load_stack("local", file=saved)
+    assert loaded.cluster == local_outputs
+    assert not (loaded.folder / "id_ed25519_admin").exists()
+
+
+def test_a_file_in_a_missing_folder_is_not_saved(stack: FakeStack) -> None:
+    with pytest.raises(StackError, match="name a file in an existing folder"):
+        save_for_jobs(load_stack("local"), stack.root / "missing" / "jobs.json")
+
+
+def test_refresh_saves_the_file_for_job_users(stack: FakeStack) -> None:
+    done = CliRunner().invoke(app, ["refresh", "--stack", "local", "--save", str(stack.root / "jobs.json")])
+    assert done.exit_code == 0, done.output
+    assert "yard nodes --outputs jobs.json" in done.output
+    load_stack("local", file=stack.root / "jobs.json")
