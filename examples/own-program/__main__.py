@@ -1,0 +1,26 @@
+"""A Pulumi program that creates a cluster and a bucket for its data sets."""
+
+import pulumi
+import pulumi_gcp as gcp
+
+from components.cluster.cluster import Cluster
+from components.stackfile.settings import load_settings
+
+# Reads `trainyard:cluster` in stacks/Pulumi.STACK.yaml, with the same checks as in Trainyard's own program.
+plan = load_settings().plan
+
+# `Cluster` is a component resource. It accepts resource options, for example `depends_on`.
+cluster = Cluster(plan.name, plan)
+
+bucket = gcp.storage.Bucket(
+    "datasets",
+    project=pulumi.Config("gcp").require("project"),
+    location="US-CENTRAL1",
+    uniform_bucket_level_access=True,
+)
+
+# `yard --outputs FILE` reads these two outputs (docs/team.md). `cluster` is known after all nodes are ready.
+pulumi.export("cluster", cluster.outputs)
+pulumi.export("user_private_key", cluster.user_private_key)
+pulumi.export("admin_private_key", cluster.admin_private_key)
+pulumi.export("bucket", bucket.name)

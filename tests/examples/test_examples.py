@@ -1,0 +1,37 @@
+"""Every example runs with the commands in its README.md, on simulated clouds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.plain_clone import PlainClone, commands
+
+EXAMPLES = sorted(folder for folder in (ROOT / "examples").iterdir() if folder.is_dir())
+LOGIN = """
+mkdir ~/states
+export PULUMI_CONFIG_PASSPHRASE=x PULUMI_BACKEND_URL="file://$HOME/states"
+"""
+EXPECTED = {
+    "automation-api": ("head: 203.0.113.", "+ 33 to create"),
+    "own-program": ('bucket           : "datasets-', "own-gpu-1 slots=1"),
+    "stack-reference": ('"opt-gpu-1"', '"gpus": 16'),
+}
+"""Parts of the output of each example."""
+
+
+def test_every_example_has_an_expected_output() -> None:
+    assert {folder.name for folder in EXAMPLES} == set(EXPECTED)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda folder: str(folder.name))
+def test_commands_of_the_example_succeed(example: Path, tmp_path: Path) -> None:
+    clone = PlainClone(tmp_path)
+    # requirements.txt of an example installs the checkout, so that its packages can be imported.
+    printed = clone.run(LOGIN + commands(example / "README.md", example.name), PYTHONPATH=str(clone.root))
+    for part in EXPECTED[example.name]:
+        assert part in printed
+    assert clone.resources("dev" if example.name == "own-program" else "azure-a100")
