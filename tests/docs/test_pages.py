@@ -15,7 +15,9 @@ from yard.cli import app
 from yard.doctor.checks import CHECKS
 from yard.job.launcher import LAUNCHERS
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "cloud-init" / "README.md"])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*/*.md"), ROOT / "cloud-init" / "README.md"]
+)
 TOP = {path.name for path in ROOT.iterdir()} - {".git", ".trainyard", ".venv"}
 STAGES = ROOT / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
 LONGEST = {"README.md": 120, "SECURITY.md": 150, "CHANGELOG.md": 30}
