@@ -17,6 +17,16 @@ _VENV = Path(sys.executable).parents[1]
 _KEPT = re.compile(r"PATH|LANG|TMPDIR|USER|PYTHONDONTWRITEBYTECODE")
 """Variables of a new shell. It has no variable of Pulumi, Trainyard or a virtual environment."""
 _SECONDS = 500
+_PULUMI = """#!/bin/bash
+case $1 in
+  install) exec ln -sfn '{venv}' .venv ;;
+  up) set -- "$@" --yes --skip-preview ;;
+esac
+exec {pulumi} "$@"
+"""
+"""`pulumi install` downloads packages and plugins. Here it links the ones that set-up has installed. `up` asks no
+question.
+"""
 
 
 def commands(page: Path, name: str) -> str:
@@ -34,11 +44,8 @@ class PlainClone:
         self._copy_tracked_files()
         pulumi = shutil.which("pulumi")
         assert pulumi
-        # `pulumi install` downloads packages and plugins. Here it links the ones that set-up has installed.
         programs.mkdir()
-        (programs / "pulumi").write_text(
-            f"#!/bin/bash\n[[ $1 == install ]] || exec {pulumi} \"$@\"\nln -sfn '{_VENV}' .venv\n"
-        )
+        (programs / "pulumi").write_text(_PULUMI.format(pulumi=pulumi, venv=_VENV))
         (programs / "pulumi").chmod(0o755)
         for plugin, package in PLUGINS.items():
             at = self.home / ".pulumi" / "plugins" / f"resource-{plugin}-v{version(package)}"
@@ -51,7 +58,6 @@ class PlainClone:
             "PULUMI_HOME": str(self.home / ".pulumi"),
             "PULUMI_SKIP_UPDATE_CHECK": "true",
             "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
-            "PULUMI_SKIP_CONFIRMATIONS": "true",
             "TRAINYARD_OFFLINE": str(self.home / "clouds"),
             "TRAINYARD_OFFLINE_COMMANDS": "record",
         }

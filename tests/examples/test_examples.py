@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,11 @@ EXPECTED = {
 
 def test_every_example_has_an_expected_output() -> None:
     assert {folder.name for folder in EXAMPLES} == set(EXPECTED)
+
+
+def test_the_package_of_the_stack_reference_is_current() -> None:
+    text = (ROOT / "examples" / "stack-reference" / "requirements.txt").read_text()
+    assert text == f"pulumi=={version('pulumi')}\n"
 
 
 @pytest.mark.engine

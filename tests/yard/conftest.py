@@ -158,7 +158,10 @@ def stack(
     monkeypatch.setattr(yard.contract.checkout, "ROOT", tmp_path)
     (tmp_path / "Pulumi.yaml").touch()
     monkeypatch.setattr(yard.stack.load, "SOCKETS", sockets)
-    monkeypatch.delenv("TRAINYARD_STACK", raising=False)
+    # The backend and the stack of the developer's shell must not be used.
+    for name in ("TRAINYARD_STACK", "TRAINYARD_OUTPUTS", "PULUMI_STACK", "PULUMI_BACKEND_URL", "PULUMI_ACCESS_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PULUMI_HOME", str(tmp_path / "pulumi-home"))
     (tmp_path / ".trainyard").mkdir()
     (tmp_path / ".trainyard" / "env.sh").write_text(f'export PULUMI_BACKEND_URL="file://{tmp_path}/state"\n')
     made = FakeStack(root=tmp_path, pulumi=program("pulumi", f'cat "{tmp_path}/outputs.json"'))
