@@ -77,9 +77,10 @@ class _Session:
         self.report = HostReport(name=name)
         # sudo needs no password. `head` reads only the script from stdin, so that the second phase can read the rest.
         command = f'script=$(head -c {script_bytes}); exec sudo -n bash -c "$script" probe'
+        argv = remote.argv(command, remote.host(name, admin=True), "-o", "ConnectTimeout=20")
         self._stderr = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  (`close` closes it)
         process = subprocess.Popen(
-            remote.argv(command, remote.host(name, admin=True), "-o", "ConnectTimeout=20"),
+            argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

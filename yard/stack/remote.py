@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from yard.errors import RemoteError
 from yard.stack.load import Stack, load_stack
-from yard.stack.ssh_config import ADMIN_SUFFIX, TUNNEL_LOG, host_names
+from yard.stack.ssh_config import ADMIN_KEY, ADMIN_SUFFIX, TUNNEL_LOG, host_names
 
 _SSH_FAILED = 255
 _NEVER_STARTED = (
@@ -35,11 +35,19 @@ class Remote:
         self._refreshed = False
 
     def host(self, name: str | None, *, admin: bool = False) -> str:
-        """Return the SSH name of a host, or of the head if `name` is None. Raises RemoteError for an unknown host."""
+        """Return the SSH name of a host, or of the head if `name` is None.
+
+        Raises RemoteError for an unknown host, or if an admin login is requested and the outputs have no admin key.
+        """
         known = host_names(self.stack.cluster)
         chosen = name or known[0]
         if chosen not in known:
             raise RemoteError(f"there is no host '{chosen}' in this cluster; its hosts: {', '.join(known)}")
+        if admin and not (self.stack.folder / ADMIN_KEY).exists():
+            raise RemoteError(
+                f"{self.stack.outputs or self.stack.name} contains no admin key, so it allows only jobs. "
+                "Fix: ask an operator of the cluster to run this command"
+            )
         return chosen + ADMIN_SUFFIX if admin else chosen
 
     def argv(self, command: str | None, host: str, *options: str) -> list[str]:

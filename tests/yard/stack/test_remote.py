@@ -6,7 +6,7 @@ import pytest
 
 from tests.yard.conftest import FakeStack, MakeProgram
 from yard.errors import RemoteError
-from yard.stack.load import load_stack
+from yard.stack.load import load_stack, save_for_jobs
 from yard.stack.remote import Remote, shell
 
 
@@ -52,6 +52,17 @@ def test_hosts_are_those_of_the_cluster(stack: FakeStack) -> None:
     assert remote.host("yard-gpu-1", admin=True) == "yard-gpu-1-admin"
     with pytest.raises(RemoteError, match="its hosts: yard-head, yard-gpu-0, yard-gpu-1"):
         remote.host("elsewhere")
+
+
+def test_an_admin_login_without_the_key_is_refused(stack: FakeStack, program: MakeProgram) -> None:
+    saved = stack.root / "jobs.json"
+    save_for_jobs(load_stack("local"), saved)
+    remote = Remote(load_stack("local", file=saved))
+    ssh = program("ssh", "echo ok")
+    assert remote.run("true") == "ok\n"
+    with pytest.raises(RemoteError, match=r"jobs\.json contains no admin key"):
+        remote.run("true", admin=True)
+    assert len(ssh.calls) == 1
 
 
 def test_one_argument_is_a_shell_line() -> None:
