@@ -32,7 +32,7 @@ bytes.
 _FORMAT = 3
 """Version of the cached files. Files with a different version are rewritten."""
 
-_FIX = "Fix: write the file with `pulumi stack output --json --show-secrets`"
+_FIX = "Fix: write the file with `yard refresh --save FILE`, or with `pulumi stack output --json --show-secrets`"
 _HIDDEN = "[secret]"
 """`pulumi stack output` prints this text for a secret without --show-secrets."""
 
