@@ -49,6 +49,10 @@ def test_a_signal_ends_the_bake_with_exit_code_130(number: signal.Signals, monke
     assert signal.getsignal(number) is before
 
 
+def test_the_stack_file_of_a_qualified_stack_is_found() -> None:
+    assert command.request_of("acme/trainyard/local") == command.request_of("local")
+
+
 def test_images_of_hosts_are_refused_with_the_reason() -> None:
     done = CliRunner().invoke(app, ["bake", "--stack", "lambda-a6000"])
     assert done.exit_code == 1

@@ -11,8 +11,9 @@ from components.platforms.registry import platform_facts
 from components.stackfile.read import parse_stack
 from yard.bake.stack import bake_in_cloud
 from yard.errors import StackError
+from yard.show import warn
 from yard.stack.sessions import interruptible
-from yard.stack.stackfile import committed_text
+from yard.stack.stackfile import committed_text, short_name
 from yard.stack.workspace import Workspace
 
 
@@ -28,6 +29,7 @@ class Request:
 
 def request_of(stack: str) -> Request:
     """Return the image for a stack file. Raises StackFileError or StackError if no image can be built for it."""
+    stack = short_name(stack)
     plan = parse_stack(committed_text(stack), f"stacks/Pulumi.{stack}.yaml").plan
     baking = platform_facts(plan.provider).baking
     if isinstance(baking, str):

@@ -11,7 +11,7 @@ from yard.contract.outputs import Head
 from yard.preview import content
 from yard.preview.describe import describe
 from yard.run.rehearsal import Rehearsal
-from yard.stack.stackfile import committed_text
+from yard.stack.stackfile import committed_text, short_name
 
 _NOWHERE = "192.0.2.1"
 """An address that belongs to no machine (RFC 5737)."""
@@ -22,6 +22,7 @@ def rehearse(stack: str, reason: str) -> Rehearsal:
 
     Raises StackError if the file does not exist, and StackFileError if it breaks rules.
     """
+    stack = short_name(stack)
     committed_text(stack)
     file = f"stacks/Pulumi.{stack}.yaml"
     plan = read_stack(ROOT / file).plan

@@ -24,6 +24,11 @@ def stack_names() -> list[str]:
     return sorted(file.name.removeprefix("Pulumi.").removesuffix(".yaml") for file in files)
 
 
+def short_name(stack: str) -> str:
+    """Return STACK for ORGANIZATION/PROJECT/STACK. The stack file has the short name."""
+    return stack.rpartition("/")[2]
+
+
 def committed_text(stack: str) -> str:
     """Return the text of the committed stack file. Raises StackError."""
     name = f"stacks/Pulumi.{stack}.yaml"

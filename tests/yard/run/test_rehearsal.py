@@ -44,6 +44,11 @@ def test_every_stack_file_can_be_rehearsed(stack: str, undeployed: Path) -> None
     assert any(name.startswith("job.s") for name in seen["files"])
 
 
+def test_a_qualified_stack_is_rehearsed_from_its_file(undeployed: Path) -> None:
+    found = rehearse("train.py", "--stack", "acme/trainyard/azure-a100")["estimate"]
+    assert found["file"] == "stacks/Pulumi.azure-a100.yaml"
+
+
 def test_estimate_has_the_prices_of_the_nodes(undeployed: Path) -> None:
     found = rehearse("train.py", "--stack", "azure-h100", "--nodes", "2", "--time", "30m")["estimate"]
     assert (found["nodes"], found["limit_s"], found["time_s"]) == (2, 1800, None)
