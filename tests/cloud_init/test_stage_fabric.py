@@ -106,6 +106,18 @@ def test_gpu_count_and_driver_version_are_checked(
     assert bool(ran.output) is bool(words)
 
 
+def test_loaded_driver_needs_no_module_files(tmp_path: Path) -> None:
+    """After an upgrade of the kernel, the module files of the running kernel can be missing."""
+    version = tmp_path / "sys" / "module" / "nvidia" / "version"
+    version.parent.mkdir(parents=True)
+    version.write_text("580.159.04\n")
+    answers = {"nvidia-smi -L": "0 GPU 0: NVIDIA H200\n", "modprobe nvidia": "1 Module nvidia not found in directory"}
+    ran = Sandbox(tmp_path, ("nvidia-smi", "modprobe"), answers).run(
+        "30-driver", GPUS="1", GPU_TYPE="h200", GPU_DEVICE="/dev/nvidia", DRIVER="580.159"
+    )
+    assert (ran.code, ran.output) == (0, [])
+
+
 @pytest.mark.parametrize(
     ("refusal", "words"),
     [
