@@ -29,11 +29,11 @@ def config(plan: ClusterPlan, image: str) -> dict[str, Any]:
     return loaded
 
 
-def installed_packages(folder: Path, role: str, system: str) -> set[str]:
+def installed_packages(folder: Path, role: str, system: str, group: str = "") -> set[str]:
     """Run the stage 20-apt in a sandbox, and return the arguments passed to `apt-get install`."""
     node = Sandbox(folder, ("apt-get", "systemctl", "chmod"), {})
     (folder / "usr/sbin").mkdir(parents=True)
-    ran = node.run("20-apt", ROLE=role, OS=system, GPU_DEVICE="")
+    ran = node.run("20-apt", ROLE=role, GROUP=group, OS=system, GPU_DEVICE="")
     assert ran.code == 0, ran.errors
     [command] = [line for line in ran.commands if " install " in line]
     return set(command.split())
@@ -105,6 +105,12 @@ def test_fabrics_use_the_rdma_names_of_azure_images() -> None:
 def test_library_of_the_pmix_plugin_is_installed(tmp_path: Path, system: str, package: str, role: str) -> None:
     installed = installed_packages(tmp_path, role, system)
     assert package in installed
+
+
+@pytest.mark.parametrize(("role", "group"), [("worker", "cpu"), ("head", "cpu"), ("head", "")])
+def test_torch_is_installed_only_where_jobs_run(tmp_path: Path, role: str, group: str) -> None:
+    """The head of a Slurm cluster is in no group."""
+    assert ("python3-torch" in installed_packages(tmp_path, role, "debian-13", group)) is bool(group)
 
 
 def test_library_of_one_architecture_counts_as_installed(tmp_path: Path) -> None:
