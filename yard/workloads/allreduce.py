@@ -100,6 +100,10 @@ class Bench:
             sys.stdout.write(f"{text}\n")
             sys.stdout.flush()
 
+    def barrier(self) -> None:
+        """Wait for all ranks. Without device_ids, torch prints a warning with NCCL."""
+        self.dist.barrier(device_ids=[self.device.index] if self.cuda else None)
+
     def wrong(self, buffer: Any) -> int:
         """Reduce known values once. Returns the number of wrong elements, summed over all ranks."""
         buffer.fill_(self.rank + 1)
@@ -113,7 +117,7 @@ class Bench:
         buffer.zero_()
         for _ in range(self.arguments.warmup):
             self.dist.all_reduce(buffer)
-        self.dist.barrier()
+        self.barrier()
         if self.cuda:
             start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
             self.torch.cuda.synchronize()
@@ -208,18 +212,18 @@ def main() -> NoReturn:
     found = problems(results, arguments.min_busbw)
     for problem in found:
         bench.say(f"FAILED: {problem}")
-    leave(bench.dist, 1 if found else 0)
+    leave(bench, 1 if found else 0)
 
 
-def leave(dist: Any, code: int) -> NoReturn:
+def leave(bench: Bench, code: int) -> NoReturn:
     """Wait for all ranks and exit without running destructors.
 
     Gloo's destructor can block forever (seen with torch 2.6), because it waits for its threads while it holds the
     interpreter lock.
     """
-    dist.barrier()
-    if dist.get_backend() == "nccl":
-        dist.destroy_process_group()
+    bench.barrier()
+    if bench.cuda:
+        bench.dist.destroy_process_group()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
