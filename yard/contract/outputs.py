@@ -69,6 +69,7 @@ NO_TRANSPORT = Transport()
 class Cluster:
     """The cluster. The keys of `env`, `thresholds`, `pair_thresholds` and `transport` are names of node groups.
 
+    `home_path` is the folder that the workers mount from the head in addition to `shared_path`.
     `thresholds` is the minimum bus bandwidth of an all-reduce on one node in GB/s, or None if no source publishes a
     value. `pair_thresholds` is the minimum for two or more nodes. `transport` contains only groups whose fabric needs
     files on the node.

@@ -38,6 +38,7 @@ def probe_script(cluster: Cluster, name: str, nonce: str) -> str:
         "self_ip": addresses[name],
         "head": cluster.head.name,
         "nonce": nonce,
+        "home": cluster.home_path,
         "shared": f"{cluster.shared_path}/jobs",
         "job_user": cluster.head.user,
         "scheduler": cluster.scheduler,

@@ -40,7 +40,7 @@ def check_services(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_mounts(examined: Examined) -> Iterator[HostProblem]:
-    """Workers mount /home and the shared path with NFS 4.2 and the option `hard`."""
+    """Workers mount the home folder and the shared path with NFS 4.2 and the option `hard`."""
     head = examined.cluster.head.name
     for report in examined.workers:
         mounts = {path: (kind, options) for path, kind, options in report.of("mounts")}

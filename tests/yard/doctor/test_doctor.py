@@ -204,6 +204,22 @@ def test_a_missing_plugin_or_receive_daemon_is_reported(local: Cluster, lines_of
     assert (found.node, found.what) == (SECOND, what)
 
 
+def test_mounted_home_of_the_job_user_is_enough(local: Cluster) -> None:
+    lines = healthy()
+    for name in (FIRST, SECOND):
+        lines[name] = [line.replace("mounts\t/home\t", "mounts\t/home/trainer\t") for line in lines[name]]
+    assert list(CHECKS["mounts"](examined(replace(local, home_path="/home/trainer"), lines))) == []
+    assert [found.what for found in CHECKS["mounts"](examined(local, lines))] == 2 * ["/home is not mounted"]
+
+
+def test_a_clock_without_chrony_needs_a_time_service(local: Cluster) -> None:
+    """Existing hosts need not have chrony."""
+    lines = healthy()
+    lines[FIRST] = ["clock\tchrony\t\t" if line == CHRONY else line for line in lines[FIRST]]
+    [found] = CHECKS["clock"](examined(local, lines))
+    assert found.fix.startswith(f"start chrony or systemd-timesyncd on {FIRST}")
+
+
 def test_a_clock_synchronized_by_timesyncd_passes(local: Cluster) -> None:
     lines = healthy()
     lines[FIRST] = ["clock\tsynchronised\tyes" if line == CHRONY else line for line in lines[FIRST]]

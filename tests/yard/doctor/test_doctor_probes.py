@@ -59,6 +59,13 @@ def test_quoted_settings_are_read_unchanged(value: str, tmp_path: Path, wide_pla
     ]
 
 
+def test_the_home_and_the_shared_folder_are_examined() -> None:
+    """/proc and /sys are mounted on every computer."""
+    found = run_probe("mounts", "self=worker head=head home=/proc shared=/sys/jobs")
+    assert {tuple(line.split("\t")[:3]) for line in found} >= {("mounts", "/proc", "proc"), ("mounts", "/sys", "sysfs")}
+    assert {line.split("\t")[1] for line in found} == {"/proc", "/sys"}
+
+
 def test_health_checks_are_reported_with_their_texts() -> None:
     command = "timeout() { printf 'disk-full\\tdegraded\\t/ is full\\tcause\\tfix\\n'; }"
     assert run_probe("health", command) == ["health\tdisk-full\tdegraded\t/ is full\tcause\tfix", "health\tran"]

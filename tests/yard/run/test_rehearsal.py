@@ -12,6 +12,7 @@ import yard.commands.submit
 from tests.yard.conftest import FakeStack, MakeProgram
 from tests.yard.test_cli import yard as run_yard
 from yard.errors import StackError
+from yard.preview.rehearsal import rehearse as planned
 from yard.stack.stackfile import stack_names
 
 
@@ -96,3 +97,9 @@ def test_rehearsal_needs_a_checkout(stack: FakeStack, program: MakeProgram) -> N
     code, _, err = run_yard("submit", "hello", "--dry-run")
     assert code == 1
     assert "no stack named x" in err
+
+
+@pytest.mark.parametrize(("stack", "home"), [("local", "/home"), ("lambda-a6000", "/home/trainer")])
+def test_existing_hosts_mount_only_the_home_of_the_job_user(stack: str, home: str) -> None:
+    """Other users of existing hosts keep their homes."""
+    assert planned(stack, "not deployed").cluster.home_path == home

@@ -5,6 +5,7 @@
 #   head           name of the head
 #   hosts          associative array from host names to private addresses
 #   nonce          id for this run of `yard doctor`
+#   home           folder that the workers mount from the head: /home or the job user's home
 #   shared         folder on the shared file system
 #   job_user       owner of that folder
 #   scheduler      slurm or none
