@@ -25,12 +25,14 @@ def check_topology(examined: Examined) -> Iterator[HostProblem]:
     links: dict[str, dict[str, str]] = {}
     for report in examined.workers:
         rows = "; ".join(" ".join(row) for row in report.of("topology"))
-        links.setdefault(examined.nodes[report.name].group, {})[report.name] = rows
+        # Without rows, nvidia-smi failed. The health checks report that.
+        if rows:
+            links.setdefault(examined.nodes[report.name].group, {})[report.name] = rows
     for by_name in links.values():
         for name, found, usual in outliers(by_name):
             pairs = zip(found.split("; "), usual.split("; "), strict=False)
             row, expected = next((pair for pair in pairs if pair[0] != pair[1]), (found, usual))
-            yield problem(name, "topology", found=row or "nothing", expected=expected)
+            yield problem(name, "topology", found=row, expected=expected)
 
 
 def check_infiniband(examined: Examined) -> Iterator[HostProblem]:

@@ -204,6 +204,13 @@ def test_a_missing_plugin_or_receive_daemon_is_reported(local: Cluster, lines_of
     assert (found.node, found.what) == (SECOND, what)
 
 
+def test_node_without_a_working_nvidia_smi_is_no_reference(local: Cluster) -> None:
+    """The health checks report the node."""
+    lines = healthy()
+    lines[FIRST] = [line for line in lines[FIRST] if not line.startswith("topology")]
+    assert list(CHECKS["topology"](examined(local, lines))) == []
+
+
 def test_mounted_home_of_the_job_user_is_enough(local: Cluster) -> None:
     lines = healthy()
     for name in (FIRST, SECOND):
