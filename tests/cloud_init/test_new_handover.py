@@ -135,6 +135,10 @@ READS = 'cp "$root/var/lib/trainyard/handover/complete" "$root/run/trainyard/han
 """A stage that, like 60-munge, reads the hand-over."""
 
 
+SLURM = "TRAINYARD_OS=debian-13\nTRAINYARD_SCHEDULER=slurm\n"
+NO_SCHEDULER = SLURM.replace("slurm", "none")
+
+
 def node_with(root: Path, stages: dict[str, str], bundle: str = "b") -> NodeSandbox:
     """Return a node with these stages in its active bundle."""
     node = NodeSandbox(root)
@@ -144,7 +148,7 @@ def node_with(root: Path, stages: dict[str, str], bundle: str = "b") -> NodeSand
         "etc/systemd/system/trainyard-bootstrap.service": "",
         "etc/systemd/system/multi-user.target.wants/x": "",
         f"var/lib/trainyard/bundles/{bundle}/stage.sh": f"root={root}\n",
-        f"var/lib/trainyard/bundles/{bundle}/kinds/worker-gpu/kind.env": "TRAINYARD_OS=debian-13\n",
+        f"var/lib/trainyard/bundles/{bundle}/kinds/worker-gpu/kind.env": SLURM,
         f"var/lib/trainyard/bundles/{bundle}/kinds/worker-gpu/stages": "".join(f"{name}\n" for name in stages),
         **({"var/lib/trainyard/handover/complete": "one\n"} if bundle != "birth" else {}),
         **{f"var/lib/trainyard/bundles/{bundle}/stages/{name}": text for name, text in stages.items()},
@@ -230,6 +234,26 @@ def test_node_that_others_drained_stays_drained(tmp_path: Path) -> None:
     slurm(node, "IDLE+DRAIN", "")
     assert node.bootstrap().returncode == 0
     assert not [call for call in node.calls("scontrol") if call.startswith("update")]
+
+
+def test_node_that_leaves_slurm_waits_only_for_job_processes(tmp_path: Path) -> None:
+    """slurmd is running, but slurmctld on the head has stopped, so the node cannot be drained."""
+    node = node_with(tmp_path, {"44-x": f"{NOT_BESIDE_JOBS}true\n", "60-y": READS})
+    node.write("var/lib/trainyard/bundles/b/kinds/worker-gpu/kind.env", NO_SCHEDULER)
+    node.write("var/lib/trainyard/drained", "")
+    node.write("jobs", "")
+    node.answer("systemctl", "true")
+    node.answer("scontrol", "exit 1")
+    node.answer("squeue", "exit 1")
+    node.answer("pgrep", f"test -e {node.root}/jobs")
+    process = node.start_bootstrap()
+    node.wait_for_line("var/lib/trainyard/timeline", "44-x waiting")
+    assert "need a node without jobs; running jobs: unknown" in node.read("var/lib/trainyard/status.json")
+    (node.root / "jobs").unlink()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert timeline(node)[-3:] == ["44-x running", "60-y running", "ready"]
+    assert not (node.root / "var/lib/trainyard/drained").exists()
 
 
 def test_bundle_without_the_nodes_kind_fails(tmp_path: Path) -> None:

@@ -8,19 +8,32 @@ idle='' jobs=''
 
 node_state() { scontrol -o show node "$TRAINYARD_NODE" 2>/dev/null; }
 
-# is_idle: drains the node and succeeds if no job is running on it. Later calls in the same pass return the same result.
-# If slurmd is not running, only job processes are checked, because they continue to run when slurmd stops.
+# is_idle: succeeds if no job is running on the node. Later calls in the same pass return the same result.
 is_idle() {
   if [[ -z $idle ]]; then
     idle=no
-    if ! systemctl is-active --quiet slurmd.service; then
-      pgrep -f '^slurmstepd: \[' >/dev/null || idle=yes
-    elif drain_node && read_jobs && [[ -z $jobs ]]; then
-      idle=yes
-    fi
+    ! is_free || idle=yes
   fi
   [[ $idle == yes ]]
 }
+
+# is_free: drains the node and succeeds if no job is running on it. Otherwise, sets `jobs` to the IDs of the jobs, or to
+# "" if slurmctld does not respond. Without slurmd, or if the stack file now has `scheduler: none`, Slurm starts no
+# further jobs, and slurmctld may have stopped. Then only job processes are checked, because they continue to run when
+# slurmd stops.
+is_free() {
+  jobs=''
+  if uses_slurm && systemctl is-active --quiet slurmd.service; then
+    drain_node && read_jobs && [[ -z $jobs ]]
+  elif pgrep -f '^slurmstepd: \[' >/dev/null; then
+    jobs=unknown
+    return 1
+  fi
+}
+
+# The bootstrap defines `kind`.
+# shellcheck disable=SC2154
+uses_slurm() { [[ $'\n'$(<"$kind/kind.env")$'\n' == *$'\nTRAINYARD_SCHEDULER=slurm\n'* ]]; }
 
 # drain_node: fails if slurmctld does not respond. If an operator or a health check has already drained the node, the
 # existing reason is kept.
@@ -47,12 +60,9 @@ wait_until_idle() {
     IFS=. read -r now _ </proc/uptime
     if ((now - polled >= poll_seconds)); then
       polled=$now
-      if drain_node && read_jobs; then
-        [[ -n $jobs ]] || return 0
-        reason="stages $* need a node without jobs; running jobs: $jobs"
-      else
-        reason="stages $* need a node without jobs; Slurm does not answer"
-      fi
+      ! is_free || return 0
+      reason="stages $* need a node without jobs; running jobs: $jobs"
+      [[ -n $jobs ]] || reason="stages $* need a node without jobs; Slurm does not answer"
       [[ $reason == "$last" ]] || status waiting "$1" 0 "$reason"
       last=$reason
     fi
@@ -63,6 +73,10 @@ wait_until_idle() {
 # resume_node: returns the node to service if it was drained for a stage.
 resume_node() {
   local now end
+  if ! uses_slurm; then
+    rm -f "$drain_mark"
+    return 0
+  fi
   IFS=. read -r now _ </proc/uptime
   end=$((now + resume_seconds))
   until node_state >/dev/null; do
