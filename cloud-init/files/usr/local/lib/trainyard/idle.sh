@@ -31,8 +31,6 @@ is_free() {
   fi
 }
 
-# The bootstrap defines `kind`.
-# shellcheck disable=SC2154
 uses_slurm() { [[ $'\n'$(<"$kind/kind.env")$'\n' == *$'\nTRAINYARD_SCHEDULER=slurm\n'* ]]; }
 
 # drain_node: fails if slurmctld does not respond. If an operator or a health check has already drained the node, the
