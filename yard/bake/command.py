@@ -11,7 +11,6 @@ from components.platforms.registry import platform_facts
 from components.stackfile.read import parse_stack
 from yard.bake.stack import bake_in_cloud
 from yard.errors import StackError
-from yard.show import warn
 from yard.stack.sessions import interruptible
 from yard.stack.stackfile import committed_text, short_name
 from yard.stack.workspace import Workspace
