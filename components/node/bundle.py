@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from components.node.driver import driver_lock
 from components.node.files import NodeFile, files_for
+from components.node.gates import ALL_REDUCE, render_gates
 from components.node.parameters import SharedFiles, fabric_env, kind_env, kind_of, storage_env
 from components.plan.plan import ClusterPlan, HostPlan
 
@@ -41,7 +42,8 @@ def bundle_files(plan: ClusterPlan, shared: SharedFiles) -> tuple[NodeFile, ...]
         for file in files_for(host.machine.fabric, plan.containers, host.driver)
     }
     own = (file for host in kinds.values() for file in kind_files(plan, host, shared))
-    return tuple(sorted((*shipped.values(), *own), key=lambda file: file.path))
+    gate = () if render_gates(plan) is None else (NodeFile("bandwidth/allreduce.py", ALL_REDUCE.read_text()),)
+    return tuple(sorted((*shipped.values(), *own, *gate), key=lambda file: file.path))
 
 
 def kind_files(plan: ClusterPlan, host: HostPlan, shared: SharedFiles | None) -> tuple[NodeFile, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from components.node.bundle import Bundle
+from components.node.gates import render_gates
 from components.node.slurm import render_cgroup_conf, render_gres_conf, render_slurm_conf, render_slurmdbd_conf
 from components.plan.plan import ClusterPlan, HostPlan
 
@@ -68,6 +69,9 @@ def handover_files(
         "slurm/slurmdbd.conf": render_slurmdbd_conf(plan),
         "user_key.pub": secrets.user_public.strip() + "\n",
     }
+    gates = render_gates(plan)
+    if gates is not None:
+        text["gates.json"] = gates
     return {
         "munge.key": base64.b64decode(secrets.munge_key),
         **{path: content.encode() for path, content in text.items()},

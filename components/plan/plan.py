@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from components.catalog import Image, Machine, driver_locks
 from components.stackfile.model import CloudSpec, ExistingHostsSpec, PlatformSpec, existing_hosts
@@ -69,6 +69,8 @@ class ClusterPlan:
     access: AccessSpec
     storage: SharedStorageSpec
     limits: LimitsSpec
+    busbw_gate: float | Literal["default", "off"]
+    """Bandwidth gate: the floor for pairs of nodes in GB/s, `default` or `off`."""
     mirrors: Mapping[str, str]
     """URLs of mirrors by package archive."""
     image: Image
@@ -133,6 +135,7 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
         access=spec.access,
         storage=spec.storage.shared,
         limits=spec.limits,
+        busbw_gate=spec.gates.nccl_busbw,
         mirrors=spec.mirrors.by_archive(),
         image=image,
         head=head,

@@ -159,6 +159,23 @@ class LimitsSpec(Model):
     """Maximum sum of the known list prices for machines, shared storage and gateway. A preview lists unknown prices."""
 
 
+class GatesSpec(Model):
+    """Conditions for a ready cluster, in addition to a task on every node."""
+
+    nccl_busbw: Annotated[
+        Literal["default", "off"] | Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False, strict=True)],
+        Field(description="must be default, off or the minimum bus bandwidth in GB/s", examples=["default", 185]),
+    ] = "default"
+    """Measurement of all-reduce under Slurm. With `default`, real GPUs are measured and compared with the floors of
+    their machine type. A number is the floor for pairs of nodes in GB/s. Without a floor, results are only recorded."""
+
+    @field_validator("nccl_busbw", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        """Return "off" for false, because YAML 1.1 reads `off` as false."""
+        return "off" if value is False else value
+
+
 Mirror = Annotated[
     str | None,
     Field(
@@ -209,6 +226,7 @@ class ClusterSpec(Model):
     storage: Annotated[StorageSpec, Field(examples=[{"shared": {"kind": "head_nfs"}}])] = StorageSpec()
     access: Annotated[AccessSpec, Field(examples=[{"allow_ssh_from": ["203.0.113.0/24"]}])] = AccessSpec()
     limits: Annotated[LimitsSpec, Field(examples=[{"max_usd_per_hour": 80}])] = LimitsSpec()
+    gates: Annotated[GatesSpec, Field(examples=[{"nccl_busbw": "default"}])] = GatesSpec()
     mirrors: Annotated[MirrorsSpec, Field(examples=[{"debian": "http://mirror.example.org/debian"}])] = MirrorsSpec()
     silence: Annotated[
         tuple[

@@ -159,7 +159,7 @@ def test_all_output_of_the_gate_is_escaped(gate: ModuleType) -> None:
     assert gate.printable(every) == printable(every)
     prints = [line.strip() for line in GATE.read_text().splitlines() if line.lstrip().startswith("print(")]
     assert [line for line in prints if not line.startswith("print(printable(")] == [
-        'print(f"{1 + len(workers) - len(waiting)} nodes are ready{rest}")'
+        'print(f"{1 + len(workers) - len(waiting) - len(slow)} nodes are ready{rest}")'
     ]
 
 

@@ -1,0 +1,105 @@
+"""Runs an all-reduce on some nodes through Slurm."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+
+from bandwidth.groups import Group, Node
+from bandwidth.pairs import Measured
+
+SECONDS = 600
+"""Time limit of a measurement, including the import of torch."""
+_FIRST_PORT = 29410
+_ROW = re.compile(r"^ *\d+ +\d+ +\w+ +sum +.*$", re.MULTILINE)
+_SIZES = {True: ("4G", "20"), False: ("4M", "5")}
+"""Message size and number of iterations, by whether the GPUs are real. nccl-tests with -c 1 allocates three buffers
+(src/common.cu at v2.17.1), so 4 GiB fits on the smallest GPU of the catalog. On CPUs, larger messages take minutes."""
+_COMMAND = """
+if [[ $REAL_GPUS == yes && -x /opt/nccl-tests/build/all_reduce_perf ]]; then
+  # Azure's HPC image builds nccl-tests with the MPI of this module, which is not on PATH (azhpc-images at 8e9d055f,
+  # components/install_nccl.sh; read 2026-11-22).
+  if [[ -r /etc/profile.d/modules.sh ]]; then
+    source /etc/profile.d/modules.sh
+    module load mpi/hpcx
+  fi
+  exec /opt/nccl-tests/build/all_reduce_perf -b "$BYTES" -e "$BYTES" -g 1 -c 1 -n "$ITERATIONS"
+fi
+if ! python3 -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then
+  exit 90
+fi
+exec python3 /usr/local/lib/trainyard/bandwidth/allreduce.py -b "$BYTES" -e "$BYTES" --warmup 2 --iters "$ITERATIONS"
+"""
+"""The image's nccl-tests, or the project's all-reduce. Exit code _NO_PROGRAM: the node has neither of them."""
+_NO_PROGRAM = 90
+_BUSY = re.compile("Unable to allocate resources|Requested nodes are busy|allocation failure", re.IGNORECASE)
+"""Messages of srun --immediate if a job has taken the nodes (Slurm 24.11, src/common/slurm_errno.c and
+src/srun/allocate.c; read 2026-11-22)."""
+
+
+class NoProgramError(Exception):
+    """A node has neither nccl-tests in /opt/nccl-tests nor torch."""
+
+
+def parse(output: str) -> Measured:
+    """Return the bus bandwidth in the last row of a table of nccl-tests.
+
+    The last four columns are time, algbw, busbw and the number of wrong elements of the in-place all-reduce. The
+    out-of-place columns before them are "----" in the output of allreduce.py.
+    """
+    rows = _ROW.findall(output)
+    if not rows:
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        return Measured(None, f"the all-reduce printed no result: {lines[-1] if lines else 'no output'}"[:200])
+    cells = rows[-1].split()
+    try:
+        wrong = sum(int(float(cell)) for cell in (cells[8], cells[-1]) if cell not in {"----", "N/A"})
+        busbw = float(cells[-2])
+    except (ValueError, IndexError):
+        return Measured(None, f"the all-reduce printed an invalid row: {rows[-1].strip()}"[:200])
+    return Measured(None, f"the all-reduce returned {wrong} wrong elements") if wrong else Measured(busbw)
+
+
+def command(nodes: Sequence[Node], group: Group, number: int, mpi: str | None) -> list[str]:
+    """Return the command that measures the nodes. `number` distinguishes measurements at the same time."""
+    size, iterations = _SIZES[group.real_gpus]
+    variables = {
+        **group.env,
+        "MASTER_ADDR": nodes[0].address,
+        "MASTER_PORT": str(_FIRST_PORT + number),
+        "REAL_GPUS": "yes" if group.real_gpus else "no",
+        "BYTES": size,
+        "ITERATIONS": iterations,
+    }
+    return [
+        "setpriv", "--reuid=trainer", "--regid=trainer", "--init-groups", "--", "timeout", str(SECONDS),
+        "srun", "--job-name=bandwidth-gate", f"--partition={group.name}", f"--nodes={len(nodes)}",
+        f"--nodelist={','.join(node.name for node in nodes)}", f"--ntasks-per-node={group.ranks}",
+        f"--gpus-per-node={group.ranks}", "--exclusive", "--mem=0", "--cpu-bind=none", "--chdir=/",
+        f"--time={SECONDS // 60}", "--immediate=60", *([] if mpi is None else [f"--mpi={mpi}"]),
+        "env", *(f"{name}={value}" for name, value in variables.items()), "bash", "-c", _COMMAND,
+    ]  # fmt: skip
+
+
+def measure(nodes: Sequence[Node], group: Group, number: int, mpi: str | None) -> Measured | None:
+    """Run an all-reduce on the nodes. Return its result, or None if a job has taken the nodes.
+
+    Raises NoProgramError.
+    """
+    done = subprocess.run(command(nodes, group, number, mpi), capture_output=True, text=True, check=False)
+    if done.returncode == _NO_PROGRAM:
+        raise NoProgramError
+    if done.returncode and _BUSY.search(done.stderr):
+        return None
+    if done.returncode:
+        lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        reason = lines[-1] if lines else "no output"
+        return Measured(None, f"the all-reduce failed (exit {done.returncode}): {reason}"[:200])
+    return parse(done.stdout)
+
+
+def mpi_of_slurm() -> str | None:
+    """Return "pmix" if Slurm can start MPI programs with it, else None. nccl-tests needs it."""
+    listed = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, check=False)
+    return "pmix" if re.search(r"\bpmix\b", listed.stdout + listed.stderr) else None

@@ -1,0 +1,201 @@
+"""The bandwidth gate with a simulated network and fake Slurm commands."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import bandwidth.program
+import pytest
+from bandwidth.groups import Group, Node, load
+from bandwidth.measure import NoProgramError, command, parse
+from bandwidth.pairs import Measured
+from bandwidth.program import run_gate
+
+NODES = ("a-0", "a-1", "a-2", "a-3")
+
+
+@dataclass
+class Site:
+    """A head node's state and its cluster. `speed` is the bandwidth in GB/s of each node's network card."""
+
+    state: Path
+    speed: dict[str, float] = field(default_factory=lambda: dict.fromkeys(NODES, 10.0))
+    boots: dict[str, str] = field(default_factory=lambda: dict.fromkeys(NODES, "boot-1"))
+    busy: set[str] = field(default_factory=set)
+    drained: dict[str, str] = field(default_factory=dict)
+    runs: list[tuple[str, ...]] = field(default_factory=list)
+    has_program: bool = True
+
+    def write(self, alone: float | None = None, pair: float | None = 5.0, required: bool = True) -> None:
+        """Write the hand-over and the statuses of the nodes."""
+        for folder in ("handover", "nodes"):
+            (self.state / folder).mkdir(exist_ok=True)
+        group: dict[str, Any] = {
+            "alone": alone,
+            "pair": pair,
+            "ranks": 2,
+            "real_gpus": False,
+            "required": required,
+            "env": {},
+        }
+        (self.state / "handover" / "gates.json").write_text(json.dumps({"a": group}))
+        lines = (f"{name} 10.0.0.{index + 4} a 2 any\n" for index, name in enumerate(NODES))
+        (self.state / "handover" / "nodes").write_text("".join(lines))
+        for name, boot in self.boots.items():
+            (self.state / "nodes" / f"{name}.json").write_text(json.dumps({"boot_id": boot}))
+
+    def measure(self, nodes: Sequence[Node], group: Group, number: int, mpi: str | None) -> Measured | None:
+        """Return the bandwidth of the slowest card, or the GPU bandwidth of a single node."""
+        names = tuple(node.name for node in nodes)
+        self.runs.append(names)
+        if not self.has_program:
+            raise NoProgramError
+        if not self.busy.isdisjoint(names):
+            return None
+        return Measured(min(self.speed[name] for name in names) if len(names) > 1 else 50.0)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    made = Site(tmp_path)
+    monkeypatch.setattr(bandwidth.program, "idle", lambda: set(NODES) - made.drained.keys())
+    monkeypatch.setattr(bandwidth.program, "drained", lambda: set(made.drained))
+    monkeypatch.setattr(bandwidth.program, "drain", made.drained.__setitem__)
+    monkeypatch.setattr(bandwidth.program, "resume", lambda names: [made.drained.pop(name) for name in names])
+    monkeypatch.setattr(bandwidth.program, "mpi_of_slurm", lambda: None)
+    made.write()
+    return made
+
+
+@pytest.mark.parametrize("slow", NODES)
+def test_a_slow_node_is_drained_and_named(site: Site, slow: str, capsys: pytest.CaptureFixture[str]) -> None:
+    site.speed[slow] = 1.0
+    assert run_gate(site.state, site.measure) == []
+    assert set(site.drained) == {slow}
+    assert re.search(r"with a-\d: 1 GB/s, floor 5 GB/s", site.drained[slow])
+    assert f"{slow} is drained" in capsys.readouterr().out
+
+
+def test_a_fast_cluster_is_measured_once(site: Site) -> None:
+    assert run_gate(site.state, site.measure) == []
+    assert site.drained == {}
+    count = len(site.runs)
+    assert run_gate(site.state, site.measure) == []
+    assert len(site.runs) == count
+
+
+def test_a_rebooted_node_is_measured_again(site: Site) -> None:
+    run_gate(site.state, site.measure)
+    site.runs.clear()
+    site.boots["a-2"] = "boot-2"
+    site.write()
+    run_gate(site.state, site.measure)
+    assert site.runs
+    assert all("a-2" in names for names in site.runs)
+
+
+def test_a_changed_floor_measures_all_nodes_again(site: Site) -> None:
+    run_gate(site.state, site.measure)
+    site.write(pair=11.0)
+    problems = run_gate(site.state, site.measure)
+    assert site.drained == {}  # all pairs are slow, so no node can be named
+    assert len(problems) == len({pair for pair in load(site.state / "busbw.json")["a"].pairs})
+    assert "no other pair shows which of the two nodes is slow" in problems[0]
+
+
+def test_a_repaired_node_returns_after_a_measurement(site: Site) -> None:
+    site.speed["a-1"] = 1.0
+    run_gate(site.state, site.measure)
+    run_gate(site.state, site.measure)
+    assert set(site.drained) == {"a-1"}  # without a reboot, the verdict stays
+    site.speed["a-1"], site.boots["a-1"] = 10.0, "boot-2"
+    site.write()
+    run_gate(site.state, site.measure)
+    assert site.drained == {}
+
+
+def test_a_still_slow_node_is_drained_again(site: Site) -> None:
+    site.speed["a-1"] = 1.0
+    run_gate(site.state, site.measure)
+    site.boots["a-1"] = "boot-2"
+    site.write()
+    run_gate(site.state, site.measure)
+    assert set(site.drained) == {"a-1"}
+
+
+def test_a_busy_node_is_measured_by_the_next_run(site: Site) -> None:
+    site.busy = {"a-3"}
+    assert run_gate(site.state, site.measure) == []
+    assert site.drained == {}
+    site.busy, site.speed["a-3"] = set(), 1.0
+    run_gate(site.state, site.measure)
+    assert set(site.drained) == {"a-3"}
+
+
+def test_a_common_fault_drains_no_node(site: Site) -> None:
+    site.write(alone=60.0)
+    problems = run_gate(site.state, site.measure)
+    assert site.drained == {}
+    assert "4 of 4 nodes are below the floor of 60 GB/s" in problems[0]
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_a_missing_program_fails_only_with_a_set_floor(site: Site, required: bool) -> None:
+    site.has_program = False
+    site.write(required=required)
+    assert bool(run_gate(site.state, site.measure)) == required
+    assert site.drained == {}
+
+
+def test_without_floors_results_are_recorded(site: Site) -> None:
+    site.write(pair=None, required=False)
+    site.speed["a-1"] = 0.1
+    assert run_gate(site.state, site.measure) == []
+    assert site.drained == {}
+    record = load(site.state / "busbw.json")["a"]
+    assert {result.busbw for pair, result in record.pairs.items() if "a-1" in pair} == {0.1}
+    assert (site.state / "busbw.svg").read_text().count("<rect") == len(record.pairs) + len(record.alone)
+
+
+def test_without_parameters_nothing_is_measured(site: Site) -> None:
+    (site.state / "handover" / "gates.json").unlink()
+    assert run_gate(site.state, site.measure) == []
+    assert site.runs == []
+
+
+_COLUMNS = "time   algbw   busbw #wrong"
+NCCL_TESTS = (
+    f"#       size         count      type   redop    root     {_COLUMNS}     {_COLUMNS}\n"
+    "  4294967296    1073741824     float     sum      -1    "
+    "20345  211.11  369.44      0    20111  213.56  373.73      WRONG\n"
+    "# Out of bounds values : 0 OK\n"
+)
+OWN = (
+    "  4194304       1048576    float    sum     -1     ----    ----    ----   ----    120.00   34.95   61.17      0\n"
+)
+
+
+@pytest.mark.parametrize(("output", "expected"), [(NCCL_TESTS.replace("WRONG", "0"), 373.73), (OWN, 61.17)])
+def test_the_last_row_of_the_table_is_read(output: str, expected: float) -> None:
+    assert parse(output) == Measured(expected)
+
+
+@pytest.mark.parametrize("output", [NCCL_TESTS.replace("WRONG", "3"), "", "Segmentation fault\n"])
+def test_wrong_elements_and_missing_rows_are_failures(output: str) -> None:
+    result = parse(output)
+    assert result.busbw is None
+    assert result.problem
+
+
+def test_measurements_at_the_same_time_use_other_ports() -> None:
+    group = Group("a", None, None, 2, False, True, {"NCCL_DEBUG": "WARN"})
+    pair = [Node("a-0", "10.0.0.4", "a", "1"), Node("a-1", "10.0.0.5", "a", "1")]
+    first, second = (command(pair, group, number, "pmix") for number in (0, 1))
+    assert [a for a in first if a.startswith("MASTER_PORT")] != [a for a in second if a.startswith("MASTER_PORT")]
+    assert "NCCL_DEBUG=WARN" in first
+    assert "--nodelist=a-0,a-1" in first
