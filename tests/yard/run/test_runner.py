@@ -25,6 +25,11 @@ from yard.script.render import render_files
 pytestmark = [pytest.mark.engine, pytest.mark.full]
 
 PATIENCE = 40.0
+_SSH = """
+words=("$@")
+words[-1]=${{words[-1]//\\/run\\/trainyard\\/health\\/verdict/{verdicts}/verdict-${{words[-2]}}}}
+exec ssh -F {config} "${{words[@]}}"
+"""
 BEATING = """\
 touch $RUN_DIR/heartbeat-$RANK $RUN_DIR/up-$RESTART_COUNT-$RANK
 echo "rank $RANK of $WORLD_SIZE start $RESTART_COUNT on $NODE_RANK"
@@ -118,7 +123,10 @@ def make(tmp_path: Path, server: Sshd, wide: Cluster) -> Iterator[MakeJob]:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(content.replace("/etc/trainyard/fabric.env", str(tmp_path / "fabric.env")))
         request = json.loads((run_dir / "job.json").read_text())
-        request["ssh"] = ["ssh", "-F", f"{server.folder}/ssh_config", *request["ssh"][1:]]
+        # All host names resolve to this machine, so each host gets its own file of the health checks.
+        wrapper = tmp_path / "ssh"
+        wrapper.write_text(_SSH.format(config=f"{server.folder}/ssh_config", verdicts=tmp_path))
+        request["ssh"] = ["bash", str(wrapper), *request["ssh"][1:]]
         (run_dir / "job.json").write_text(json.dumps({**request, **changes}))
         made.append(Job(run_dir))
         return made[-1]
@@ -257,5 +265,34 @@ def test_elastic_job_continues_without_a_node(make: MakeJob) -> None:
     os.kill(job.rank_pid(2), signal.SIGKILL)
     job.until(lambda: "continues without this node" in job.log)
     (job.run_dir / "go").touch()
+    assert job.ended() == "COMPLETED"
+    assert job.state["restarts"] == 0
+
+
+def test_a_node_with_a_fault_is_not_used(make: MakeJob, tmp_path: Path) -> None:
+    (tmp_path / "verdict-yard-gpu-0").write_text("degraded TY:disk-full: / has 1 % free\n")
+    job = make(job_file("sick", "echo $NODE_IP")).submit()
+    assert job.ended() == "COMPLETED"
+    assert job.state["node_list"] == "yard-gpu-1,yard-gpu-2"
+    assert "yard: yard-gpu-0 is not used: TY:disk-full: / has 1 % free\n" in job.log
+
+
+def test_a_fatal_fault_restarts_the_job_on_other_nodes(make: MakeJob, tmp_path: Path) -> None:
+    job = make(job_file("xid", BEATING)).submit()
+    job.up(0, 4)
+    (tmp_path / "verdict-yard-gpu-1").write_text("fatal TY:gpu-xid: Xid 79, the GPU is lost\n")
+    job.up(1, 4)
+    (job.run_dir / "enough").touch()
+    assert job.ended() == "COMPLETED"
+    assert (job.state["restarts"], job.state["node_list"]) == (1, "yard-gpu-0,yard-gpu-2")
+    assert "yard-gpu-1 has a fault: TY:gpu-xid: Xid 79" in job.log
+
+
+def test_other_faults_do_not_end_a_running_job(make: MakeJob, tmp_path: Path) -> None:
+    job = make(job_file("warm", BEATING)).submit()
+    job.up(0, 4)
+    (tmp_path / "verdict-yard-gpu-1").write_text("degraded TY:gpu-throttle: GPU 0 is hot\n")
+    time.sleep(5)  # the agents read the file every two seconds
+    (job.run_dir / "enough").touch()
     assert job.ended() == "COMPLETED"
     assert job.state["restarts"] == 0

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from .agent import run_agent
 from .attempt import Attempt
-from .claim import Claim, Unreachable, claim
+from .claim import Claim, TooFewNodes, claim
 from .job import EventLog, JobRequest, State, identity
-from .node import Outcome, unreachable
+from .node import Outcome, unusable
 from .processes import AGENT_MARK, RANK_MARK, sweep
 
 _FAILURES_TO_AVOID = 2
@@ -110,8 +110,8 @@ class Run:
         avoid = {node for node in failures if node and failures.count(node) >= _FAILURES_TO_AVOID}
         try:
             claimed = claim(self.request, self.state.id, self.run_dir.parent / ".nodes", avoid, self.stopped)
-        except Unreachable as error:
-            return Outcome("failed", 1, message=f"{error} do not respond, and the group has too few other nodes")
+        except TooFewNodes as error:
+            return Outcome("failed", 1, message=f"the group has too few usable nodes: {error}")
         try:
             return Outcome("cancelled", 143) if self.stopped() else self.attempt(claimed)
         finally:
@@ -122,6 +122,8 @@ class Run:
         restart, names = self.state.restarts, ",".join(host.name for host in claimed.hosts)
         (self.run_dir / ".started").touch()
         self.events.note(f"start {restart} {names}")
+        for name, reason in claimed.excluded.items():
+            self.events.say(f"{name} is not used: {reason}")
         self.events.say(f"job {self.state.id}, start {restart}, on {names}")
         started = self.state.started or time.time()
         self.update("RUNNING", node_list=names, nodes=len(claimed.hosts), started=started)
@@ -145,11 +147,11 @@ class Run:
             return "time limit, checkpoint written"
         if outcome.how in {"completed", "time"}:
             return self.end("TIMEOUT" if outcome.code else "COMPLETED", outcome.code)
-        if outcome.how == "lost":
-            # If the node responds again, only the job failed, so the restart counts as a retry.
+        if outcome.how in {"lost", "faulty"}:
+            # If the node is usable again, only the job failed, so the restart counts as a retry.
             lost = [host for host in self.request.hosts if host.name == outcome.node]
-            if unreachable(self.request.ssh, lost):
-                return f"lost {outcome.node}"
+            if unusable(self.request.ssh, lost):
+                return f"{outcome.how} {outcome.node}"
         self.events.note(f"failed {outcome.code} {outcome.node}".rstrip())
         count = len(self.events.failures())
         if count > self.request.retries:
@@ -183,12 +185,12 @@ def main() -> None:
             resume(Path(folder))
         case ["run", folder]:
             Run(Path(folder)).run()
-        case ["agent"]:
-            run_agent()
+        case ["agent", verdict]:
+            run_agent(Path(verdict))
         case ["sweep", folder]:
             sweep([f"{RANK_MARK}{folder}", f"{AGENT_MARK}{folder}"])
         case _:
-            sys.exit("Usage: python3 -m runner agent | submit FOLDER | resume FOLDER | run FOLDER | sweep FOLDER")
+            sys.exit("Usage: python3 -m runner agent FILE | submit FOLDER | resume FOLDER | run FOLDER | sweep FOLDER")
 
 
 main()

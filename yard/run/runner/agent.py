@@ -28,13 +28,13 @@ BEAT_SECONDS = 2.0
 class Agent:
     """The tasks of one attempt on one node."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
-        self.request = request
+    def __init__(self, request: dict[str, Any], verdict: Path) -> None:
+        self.request, self.verdict = request, verdict
         self.run_dir: str = request["env"]["RUN_DIR"]
         self.tasks: dict[int, subprocess.Popen[bytes]] = {}
         self.last_received = self.last_sent = time.monotonic()
         self.grace = 2.0
-        self.leaving = False
+        self.leaving = self.faulty = False
         self.began = time.time()
         self.frozen: set[int] = set()
         self.rest = b""
@@ -103,6 +103,7 @@ class Agent:
             self.last_sent = now
             self.report(event="alive")
             self.check_heartbeats()
+            self.check_health()
         if now - self.last_received > self.request["lease_seconds"]:
             sys.stderr.write(f"yard: no message from the head for {self.request['lease_seconds']} s; stopping tasks\n")
             self.leaving = True
@@ -121,6 +122,15 @@ class Agent:
                 if beat >= self.began and age > limit and rank not in self.frozen:
                     self.frozen.add(rank)
                     self.report(event="frozen", rank=rank, seconds=round(age))
+
+    def check_health(self) -> None:
+        """Report a fatal fault of this node once. Other faults do not end a running job."""
+        # The file is missing if no health checks run on this node.
+        with suppress(OSError):
+            severity, _, reason = self.verdict.read_text(errors="replace").strip().partition(" ")
+            if severity == "fatal" and not self.faulty:
+                self.faulty = True
+                self.report(event="faulty", reason=reason)
 
     def leave(self) -> None:
         """Stop all tasks with SIGTERM and then SIGKILL, and kill all of the job's other processes on this node."""
@@ -150,8 +160,8 @@ class Agent:
             os.write(1, (json.dumps(event) + "\n").encode())
 
 
-def run_agent() -> None:
-    """Read the request from stdin and run its tasks."""
+def run_agent(verdict: Path) -> None:
+    """Read the request from stdin and run its tasks. `verdict`: the file of the node's health checks."""
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
         # These signals must not end the agent before its tasks. A handler is used, because tasks would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
@@ -162,4 +172,4 @@ def run_agent() -> None:
             return
         line += got
     os.set_blocking(1, False)
-    Agent(json.loads(line)).run()
+    Agent(json.loads(line), verdict).run()

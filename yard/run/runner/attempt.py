@@ -115,6 +115,8 @@ class Attempt:
             case "frozen":
                 message = f"rank {event['rank']} on {name} has written no heartbeat for {event['seconds']} s"
                 return Outcome("frozen", 1, name, message)
+            case "faulty":
+                return self._fail(node, Outcome("faulty", 1, name, f"{name} has a fault: {event['reason']}"))
             case "ended":
                 node.ended.add(event["rank"])
                 if event["code"]:

@@ -12,18 +12,18 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from .job import Host, JobRequest
-from .node import unreachable
+from .node import unusable
 
 _BUSY_SECONDS = 0.5
 """Time until the next attempt if too few nodes are free."""
-_UNREACHABLE_SECONDS = 3.0
-"""Time until the next attempt if nodes do not respond."""
+_UNUSABLE_SECONDS = 3.0
+"""Time until the next attempt if nodes are unusable."""
 PATIENCE_SECONDS = 600.0
-"""Maximum time that a job waits for nodes that do not respond."""
+"""Maximum time that a job waits for unusable nodes."""
 
 
-class Unreachable(Exception):
-    """Too few nodes respond. The message lists the nodes that do not respond."""
+class TooFewNodes(Exception):
+    """Too few nodes are usable. The message lists the unusable nodes with their reasons."""
 
 
 class Claim:
@@ -31,6 +31,8 @@ class Claim:
 
     def __init__(self) -> None:
         self._locks: dict[Host, int] = {}
+        self.excluded: dict[str, str] = {}
+        """Reasons of free nodes that are unusable, by name."""
 
     @property
     def hosts(self) -> list[Host]:
@@ -58,10 +60,10 @@ class Claim:
 def claim(
     request: JobRequest, number: int, folder: Path, avoid: Collection[str], cancelled: Callable[[], bool]
 ) -> Claim:
-    """Wait for free nodes that respond, and reserve them.
+    """Wait for free and usable nodes, and reserve them.
 
     `avoid`: names of nodes that are used only if the group has too few other nodes. Returns an empty claim if the job
-    is cancelled. Raises Unreachable if nodes do not respond for PATIENCE_SECONDS.
+    is cancelled. Raises TooFewNodes if nodes are unusable for PATIENCE_SECONDS.
     """
     folder.mkdir(parents=True, exist_ok=True)
     ticket = folder / f"waits-{request.group}-{number:09}"
@@ -69,14 +71,14 @@ def claim(
     deadline = time.monotonic() + PATIENCE_SECONDS
     try:
         while not cancelled():
-            found, failed = _attempt(request, folder, ticket, avoid)
+            found = _attempt(request, folder, ticket, avoid)
             if found.hosts:
                 return found
-            if not failed:
+            if not found.excluded:
                 deadline = time.monotonic() + PATIENCE_SECONDS
             if time.monotonic() > deadline:
-                raise Unreachable(", ".join(failed))
-            time.sleep(_UNREACHABLE_SECONDS if failed else _BUSY_SECONDS)
+                raise TooFewNodes("; ".join(f"{name}: {reason}" for name, reason in found.excluded.items()))
+            time.sleep(_UNUSABLE_SECONDS if found.excluded else _BUSY_SECONDS)
         return Claim()
     finally:
         ticket.unlink(missing_ok=True)
@@ -84,26 +86,25 @@ def claim(
             os.close(ticket_lock)
 
 
-def _attempt(request: JobRequest, folder: Path, ticket: Path, avoid: Collection[str]) -> tuple[Claim, list[str]]:
-    """Reserve as many nodes as the job needs, or none. Also returns the names of free nodes that do not respond."""
+def _attempt(request: JobRequest, folder: Path, ticket: Path, avoid: Collection[str]) -> Claim:
+    """Reserve as many nodes as the job needs, or none."""
     claimed = Claim()
     if any(_is_locked(other) for other in folder.glob(f"waits-{request.group}-*") if other.name < ticket.name):
         # Another job with a lower number is waiting.
-        return claimed, []
+        return claimed
     preferred = [host for host in request.hosts if host.name not in avoid]
     for host in preferred if len(preferred) >= request.nodes else request.hosts:
         claimed.take(folder, host)
     free = claimed.hosts
     answering: list[Host] = []
-    failed: list[str] = []
     while len(answering) < request.nodes <= len(answering) + len(free):
         missing = request.nodes - len(answering)
         probed, free = free[:missing], free[missing:]
-        silent = unreachable(request.ssh, probed)
-        answering += [host for host in probed if host.name not in silent]
-        failed += silent
+        reasons = unusable(request.ssh, probed)
+        answering += [host for host in probed if host.name not in reasons]
+        claimed.excluded |= reasons
     claimed.keep(answering if len(answering) == request.nodes else [])
-    return claimed, failed
+    return claimed
 
 
 def _lock(path: Path) -> int | None:

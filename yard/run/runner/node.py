@@ -15,6 +15,9 @@ from typing import IO
 from .job import Host
 from .processes import AGENT_MARK
 
+VERDICT = "/run/trainyard/health/verdict"
+"""File of a node's health checks: the class and the reason of its worst fault, or nothing. The daemon in
+cloud-init/files/usr/local/lib/trainyard/health writes it."""
 _PROBE_SECONDS = 15.0
 _SWEEP_SECONDS = 8.0
 
@@ -24,7 +27,7 @@ class Outcome:
     """Result of an attempt."""
 
     how: str
-    """One of completed, failed, frozen, lost, time or cancelled."""
+    """One of completed, failed, frozen, lost, faulty, time or cancelled."""
     code: int = 0
     node: str = ""
     """Name of the node that caused the failure, or ''."""
@@ -59,7 +62,7 @@ class Node:
 def start_agent(ssh: Sequence[str], run_dir: Path, host: Host, ranks: list[tuple[int, int]], log: IO[bytes]) -> Node:
     """Start a node's agent over SSH. Its stderr is written to `log`."""
     folder = shlex.quote(str(run_dir))
-    line = f"cd {folder} && exec env {AGENT_MARK}{folder} python3 -m runner agent"
+    line = f"cd {folder} && exec env {AGENT_MARK}{folder} python3 -m runner agent {VERDICT}"
     process = subprocess.Popen([*ssh, host.name, line], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
     assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018  (pipes; for the type checker)
     return Node(host, ranks, process, process.stdin.fileno(), process.stdout.fileno())
@@ -68,28 +71,41 @@ def start_agent(ssh: Sequence[str], run_dir: Path, host: Host, ranks: list[tuple
 def sweep_nodes(ssh: Sequence[str], run_dir: Path, hosts: Sequence[Host]) -> list[str]:
     """Kill the job's processes on nodes whose agents have failed. Returns the names of nodes that do not respond."""
     folder = shlex.quote(str(run_dir))
-    return _run_on(ssh, hosts, f"cd {folder} && exec python3 -m runner sweep {folder}", _SWEEP_SECONDS)
+    found = _run_on(ssh, hosts, f"cd {folder} && exec python3 -m runner sweep {folder}", _SWEEP_SECONDS)
+    return [name for name, output in found.items() if output is None]
 
 
-def unreachable(ssh: Sequence[str], hosts: Sequence[Host]) -> list[str]:
-    """Return the names of the nodes that do not respond over SSH within 15 seconds."""
-    return _run_on(ssh, hosts, "true", _PROBE_SECONDS)
+def unusable(ssh: Sequence[str], hosts: Sequence[Host]) -> dict[str, str]:
+    """Return the reasons of the nodes that cannot run a job by name.
+
+    A node is unusable if it does not respond over SSH within 15 seconds, or if a health check has found a fault.
+    """
+    found = _run_on(ssh, hosts, f"cat {VERDICT} 2>/dev/null || true", _PROBE_SECONDS)
+    reasons = {
+        name: "does not respond" if verdict is None else verdict.strip().partition(" ")[2]
+        for name, verdict in found.items()
+    }
+    return {name: reason for name, reason in reasons.items() if reason}
 
 
-def _run_on(ssh: Sequence[str], hosts: Sequence[Host], line: str, seconds: float) -> list[str]:
-    """Run a shell command on all given nodes. Returns the names of nodes where the command failed or timed out."""
+def _run_on(ssh: Sequence[str], hosts: Sequence[Host], line: str, seconds: float) -> dict[str, str | None]:
+    """Run a shell command on all given nodes.
+
+    Returns its output by node, or None for nodes where the command failed or timed out.
+    """
     processes = {
-        host.name: subprocess.Popen([*ssh, host.name, line], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        host.name: subprocess.Popen(
+            [*ssh, host.name, line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace"
+        )
         for host in hosts
     }
     deadline = time.monotonic() + seconds
-    failed = []
+    found: dict[str, str | None] = {}
     for name, process in processes.items():
         try:
-            code = process.wait(max(0.1, deadline - time.monotonic()))
+            output, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
-            code = process.wait()
-        if code:
-            failed.append(name)
-    return failed
+            output, _ = process.communicate()
+        found[name] = None if process.returncode else output
+    return found
