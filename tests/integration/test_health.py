@@ -78,6 +78,21 @@ def test_healthy_nodes_have_no_failed_check(cluster: Project) -> None:
         assert found["results"]["nfs-hang"][0] == "pass"
 
 
+def test_fatal_fault_requeues_the_job_on_another_node(cluster: Project) -> None:
+    script = "sbatch --parsable --requeue --nodes=1 --output=/dev/null --wrap='sleep 300'"
+    cluster.on(HEAD, f"sudo scontrol update nodename={OTHER} state=drain reason=test")
+    job = cluster.yard("ssh", HEAD, "--", script).out.split()[-1]
+    place = f"squeue -h -j {job} -o '%T %N' 2>/dev/null"
+    wait_until("the job to run", 120, lambda: cluster.on(HEAD, place, check=False).split() == ["RUNNING", NODE])
+    cluster.on(HEAD, f"sudo scontrol update nodename={OTHER} state=resume")
+    cluster.on(NODE, f"echo '{_XID}' | sudo tee /dev/kmsg")
+    wait_until("the next start", 200, lambda: cluster.on(HEAD, place, check=False).split() == ["RUNNING", OTHER])
+    assert " Restarts=1 " in cluster.on(HEAD, f"scontrol -o show job {job}")
+    cluster.yard("cancel", job)
+    cluster.on(NODE, "sudo trainyard-health clear gpu-xid")
+    wait_for_service(cluster)
+
+
 def test_xid_drains_until_an_operator_clears_it(cluster: Project) -> None:
     reason = "TY:gpu-xid: Xid 79, GPU has fallen off the bus"
     taken = seconds_until(cluster, f"echo '{_XID}' >/dev/kmsg", reason, 60)

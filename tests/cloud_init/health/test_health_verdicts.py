@@ -123,14 +123,21 @@ class Cluster:
 
     def __init__(self, site: Site) -> None:
         self.site, self.state, self.reason, self.answers = site, "IDLE", "none", True
+        self.jobs: list[str] = []
+        self.requeued: list[str] = []
         site.node.run = self.run
         report_state(site, "ready")
 
     def run(self, argv: list[str], timeout: float) -> Ran:
-        if argv[0] != "scontrol":
+        if argv[0] not in {"scontrol", "squeue"}:
             return self.site.run(argv, timeout)
         if not self.answers:
             return Ran(1, "Unable to contact slurm controller")
+        if argv[0] == "squeue":
+            return Ran(0, "".join(f"{job}\n" for job in self.jobs))
+        if argv[1] == "requeue":
+            self.requeued.append(argv[2])
+            return Ran(0)
         if argv[1] == "update":
             words = dict(word.split("=", 1) for word in argv[2:])
             self.state = "IDLE" if words["state"] == "resume" else "IDLE+DRAIN"
@@ -186,6 +193,41 @@ def test_each_fault_drains_and_its_repair_resumes(check: str, tmp_path: Path) ->
     daemon.node.root = repaired.root
     rounds(daemon, CHECKS[check].passes + 1)
     assert not cluster.drained
+
+
+@pytest.mark.parametrize("check", [name for name, check in CHECKS.items() if check.severity != "note"])
+def test_only_fatal_faults_requeue_jobs_once(check: str, tmp_path: Path) -> None:
+    cluster = Cluster(healthy(tmp_path))
+    if CHECKS[check].nodes == "gpudirect":
+        text = cluster.site.node.read("/etc/trainyard/node.env")
+        cluster.site.write("/etc/trainyard/node.env", text.replace("infiniband-ndr", "gpudirect-tcpxo"))
+    daemon = start(cluster)
+    rounds(daemon, 2)
+    cluster.jobs = ["7", "9"]
+    FAULTS[check][0][0](cluster.site)
+    rounds(daemon, CHECKS[check].fails + 2)
+    assert cluster.drained
+    assert cluster.requeued == (["7", "9"] if CHECKS[check].severity == "fatal" else [])
+
+
+def test_requeue_is_repeated_if_slurm_does_not_answer(cluster: Cluster) -> None:
+    daemon = start(cluster)
+    cluster.jobs, cluster.answers = ["7"], False
+    FAULTS["gpu-count"][0][0](cluster.site)
+    rounds(daemon, CHECKS["gpu-count"].fails)
+    assert cluster.requeued == []
+    cluster.answers = True
+    rounds(daemon, 1)
+    assert cluster.requeued == ["7"]
+
+
+def test_verdict_of_an_earlier_daemon_requeues_no_jobs(cluster: Cluster) -> None:
+    FAULTS["gpu-count"][0][0](cluster.site)
+    rounds(start(cluster), CHECKS["gpu-count"].fails)
+    cluster.jobs = ["8"]
+    rounds(start(cluster), CHECKS["gpu-count"].fails)
+    assert cluster.drained
+    assert cluster.requeued == []
 
 
 def test_healthy_node_asks_slurm_only_once(cluster: Cluster) -> None:

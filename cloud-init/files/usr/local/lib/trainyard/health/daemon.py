@@ -13,10 +13,10 @@ import threading
 import time
 
 from health.checks import run_check
-from health.core import Check, Node, Outcome, checks_for, load_checks
+from health.core import SEVERITIES, Check, Node, Outcome, checks_for, load_checks
 from health.kmsg import fatal_xid, load_xids, records
 from health.ledger import Ledger, load, save, write
-from health.slurm import apply
+from health.slurm import apply, requeue_jobs
 
 CACHE = "/run/trainyard/health"
 LEDGER = "/var/lib/trainyard/health.json"
@@ -50,6 +50,8 @@ class Daemon:
         """Wakes the thread that runs the checks."""
         self.settled = False
         """Whether the node's state in Slurm is known to agree with the verdicts."""
+        self.requeued = self.ledger.worst
+        """The last verdict after which jobs were requeued. A verdict of an earlier daemon has been handled."""
         self.saved = 0.0
         self._woken, self._wake = os.pipe()
 
@@ -86,6 +88,8 @@ class Daemon:
             drained.unlink(missing_ok=True)
         elif done:
             drained.touch()
+            if worst.severity == SEVERITIES[0] and worst != self.requeued and requeue_jobs(self.node):
+                self.requeued = worst
 
     def read_log(self, log: int) -> None:
         """Read the new records of the kernel log."""

@@ -70,3 +70,18 @@ def apply(node: Node, wanted: str | None, checks: Collection[str], proved: Colle
     if action == "drain":
         update.append(f"reason={wanted}")
     return node.run(update, _SECONDS).code == 0
+
+
+def requeue_jobs(node: Node) -> bool:
+    """Requeue the jobs that run on this node. Return False if this must be tried again.
+
+    After a fatal fault, the other ranks of a job would wait for this node until a timeout of NCCL, which can take half
+    an hour. Slurm refuses to requeue a job that was submitted with --no-requeue, so this job continues.
+    """
+    listed = node.run(
+        ["squeue", "--noheader", "--states=running", f"--nodelist={node.variable('TRAINYARD_NODE')}", "--format=%A"],
+        _SECONDS,
+    )
+    for job in listed.output.split() if listed.code == 0 else ():
+        node.run(["scontrol", "requeue", job], _SECONDS)
+    return listed.code == 0
