@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import bandwidth.program
 import pytest
 from bandwidth.groups import Group, Node, load
-from bandwidth.measure import NoProgramError, command, parse
+from bandwidth.measure import NoProgramError, command, measure, parse
 from bandwidth.pairs import Measured
 from bandwidth.program import run_gate
 
@@ -199,3 +200,25 @@ def test_measurements_at_the_same_time_use_other_ports() -> None:
     assert [a for a in first if a.startswith("MASTER_PORT")] != [a for a in second if a.startswith("MASTER_PORT")]
     assert "NCCL_DEBUG=WARN" in first
     assert "--nodelist=a-0,a-1" in first
+
+
+@pytest.mark.parametrize(
+    ("code", "errors", "expected"),
+    [
+        (0, "", Measured(61.17)),
+        (1, "RuntimeError: connection refused\nsrun: Force Terminated StepId=3.0", "connection refused"),
+        (1, "srun: error: Unable to allocate resources: Requested nodes are busy", None),
+    ],
+)
+def test_exit_of_srun_is_judged(
+    code: int, errors: str, expected: Measured | str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = subprocess.CompletedProcess([], code, OWN, errors)
+    monkeypatch.setattr("bandwidth.measure.subprocess.run", lambda *_, **__: done)
+    group = Group("a", None, None, 1, False, True, {})
+    result = measure([Node("a-0", "10.0.0.4", "a", "1")], group, 0, None)
+    if isinstance(expected, str):
+        assert result is not None
+        assert expected in result.problem
+    else:
+        assert result == expected

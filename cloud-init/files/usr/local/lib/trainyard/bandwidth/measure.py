@@ -17,6 +17,10 @@ _SIZES = {True: ("4G", "20"), False: ("4M", "5")}
 """Message size and number of iterations, by whether the GPUs are real. nccl-tests with -c 1 allocates three buffers
 (src/common.cu at v2.17.1), so 4 GiB fits on the smallest GPU of the catalog. On CPUs, larger messages take minutes."""
 _COMMAND = """
+# The bootstrap writes this file, because the names of the network interfaces depend on the node.
+set -a
+source /etc/trainyard/fabric.env
+set +a
 if [[ $REAL_GPUS == yes && -x /opt/nccl-tests/build/all_reduce_perf ]]; then
   # Azure's HPC image builds nccl-tests with the MPI of this module, which is not on PATH (azhpc-images at 8e9d055f,
   # components/install_nccl.sh; read 2026-11-22).
@@ -93,10 +97,15 @@ def measure(nodes: Sequence[Node], group: Group, number: int, mpi: str | None) -
     if done.returncode and _BUSY.search(done.stderr):
         return None
     if done.returncode:
-        lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        reason = lines[-1] if lines else "no output"
-        return Measured(None, f"the all-reduce failed (exit {done.returncode}): {reason}"[:200])
+        return Measured(None, f"the all-reduce failed (exit {done.returncode}): {_reason(done.stderr)}"[:200])
     return parse(done.stdout)
+
+
+def _reason(errors: str) -> str:
+    """Return the last line that is not a message of srun about the end of the other ranks."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    own = [line for line in lines if not line.startswith(("srun:", "slurmstepd:"))]
+    return (own or lines or ["no output"])[-1]
 
 
 def mpi_of_slurm() -> str | None:
