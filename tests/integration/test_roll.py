@@ -12,7 +12,7 @@ import pytest
 
 from components.platforms.local.paths import cache_folder
 from tests.integration.project import Project, wait_until
-from yard.stack.sessions import session_members
+from yard.stack.sessions import end_session, session_members
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
@@ -103,7 +103,12 @@ def test_a_killed_roll_is_continued(cluster: Project, pulumi_too: bool) -> None:
     os.kill(roll.pid, signal.SIGKILL)
     for pid in session_members(pulumi) if pulumi_too else ():
         os.kill(pid, signal.SIGKILL)
-    roll.communicate(timeout=30 if pulumi_too else 300)
+    try:
+        # Without pulumi_too, pulumi replaces the machine and waits until it is ready.
+        roll.communicate(timeout=30 if pulumi_too else 900)
+    finally:
+        # The fixture cannot remove the machines while pulumi uses the stack.
+        end_session(pulumi)
 
     done = cluster.yard("roll", "gpu", "--checkpoint", timeout=900)
     assert "finishing the interrupted replacement of it-gpu-0" in done.out
