@@ -1,0 +1,68 @@
+"""The time that a virtual machine spends in this computer's queue for processors."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_INTERVAL = 0.2
+
+
+class QueueTimes:
+    """Records how long the virtual processors of machines wait for a processor of this computer.
+
+    On a loaded computer, a program in a machine takes longer than its limit. `between` returns the excess. Each machine
+    must have one virtual processor.
+    """
+
+    def __init__(self, names: tuple[str, ...], pid: Callable[[str], int]) -> None:
+        """`pid` returns the process id of a machine by its name, and raises AssertionError or OSError before the
+        machine has started."""
+        self._pid = pid
+        self._samples: Mapping[str, list[tuple[float, float]]] = {name: [] for name in names}
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._record, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Start recording."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End recording."""
+        self._end.set()
+        self._thread.join()
+
+    def between(self, name: str, begin: float, end: float) -> float:
+        """Return the seconds that the machine waited between two times of time.monotonic(), rounded to the samples
+        within this period."""
+        samples = self._samples[name]
+        first = bisect_left(samples, (begin,))
+        inside = [waited for _, waited in samples[first : bisect_left(samples, (end,))]]
+        return inside[-1] - inside[0] if inside else 0.0
+
+    def _record(self) -> None:
+        while not self._end.wait(_INTERVAL):
+            for name, samples in self._samples.items():
+                try:
+                    samples.append((time.monotonic(), _queued(self._pid(name))))
+                except (AssertionError, OSError, ValueError):
+                    continue
+
+
+def _queued(pid: int) -> float:
+    """Return the seconds that the busiest thread of a process has waited for a processor.
+
+    Source: Documentation/scheduler/sched-stats.rst of Linux, "/proc/<pid>/schedstat": time spent on the cpu, and time
+    spent waiting on a runqueue, in nanoseconds (read 2026-11-22).
+    """
+    threads = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    _, waited = max((int(run), int(wait)) for run, wait, _ in threads)
+    return waited / 1e9
