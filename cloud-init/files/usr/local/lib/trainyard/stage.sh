@@ -61,24 +61,24 @@ own_host_line() {
 # programs. The other lines stay unchanged, and the file is replaced atomically. Fails without a change if one of the
 # two markers is missing, because the cluster's lines cannot be identified.
 put_block() {
-  local path=$1 new=$1.trainyard-new old=/dev/null lines
+  local path=$1 new=$1.trainyard-new lines line old='' kept='' inside=0 bad=0
   IFS= read -r -d '' lines || true
   ! is_existing_host || "$ledger/remember" --block "$path"
-  [[ ! -e $path ]] || old=$path
+  [[ ! -e $path ]] || IFS= read -r -d '' old <"$path" || true
+  [[ -z $old ]] || while IFS= read -r line; do
+    case $line in
+      '# trainyard') bad=$((bad + inside)) inside=1 ;;
+      '# end of trainyard') bad=$((bad + !inside)) inside=0 ;;
+      *) ((inside)) || kept+=$line$'\n' ;;
+    esac
+  done <<<"${old%$'\n'}"
+  ((bad + inside == 0)) ||
+    fail "$path: '# trainyard' and '# end of trainyard' must enclose the cluster's lines; remove these lines and both markers"
+  kept+="# trainyard"$'\n'"$lines# end of trainyard"$'\n'
+  [[ $kept != "$old" ]] || return 0
   [[ ! -e $new ]] || rm "$new"
   # With this umask, the file needs no chmod.
-  if ! (umask 022 && awk '$0 == "# trainyard" { bad += inside; inside = 1; next }
-    $0 == "# end of trainyard" { bad += !inside; inside = 0; next }
-    !inside { print }
-    END { exit (bad + inside > 0) }' "$old" >"$new"); then
-    rm "$new"
-    fail "$path: '# trainyard' and '# end of trainyard' must enclose the cluster's lines; remove these lines and both markers"
-  fi
-  printf '# trainyard\n%s# end of trainyard\n' "$lines" >>"$new"
-  if [[ -e $path && $(<"$new") == "$(<"$path")" ]]; then
-    rm "$new"
-    return 0
-  fi
+  (umask 022 && printf %s "$kept" >"$new")
   mv "$new" "$path"
   changed=$((changed + 1))
 }
