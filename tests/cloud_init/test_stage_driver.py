@@ -38,12 +38,14 @@ Version: {DRIVER}-1ubuntu1
 SHA256: {"c" * 64}
 """
 INSTALLED = f"0  nvidia-smi={DRIVER}-4=installed\n nvidia-dkms={DRIVER}-1ubuntu1=installed\n"
+TARGETS = "apt-get indextargets --no-release-info"
 GPU = {"sys/bus/pci/devices/0000:01:00.0/vendor": "0x10de\n", "sys/bus/pci/devices/0000:01:00.0/class": "0x030200\n"}
 ANSWERS = {
     "uname": f"0 {KERNEL}\n",
     "modinfo": f"0 {DRIVER}\n",
     "apt-cache show": f"0 {INDEX}",
-    "apt-get indextargets": "0 /x/trainyard-driver.list:1 trixie http://old/debian\n/x/y.list:1 trixie http://m/debian/\n",
+    # Without this option, apt lists only sources whose indexes it has read.
+    TARGETS: "0 /x/trainyard-driver.list:1 trixie http://old/debian\n/x/y.list:1 trixie http://m/debian/\n",
     "df": "0 Avail\n9000\n8000\n",
     "nvidia-smi -L": "0 GPU 0: NVIDIA A100\n",
 }
@@ -135,7 +137,7 @@ def test_unreachable_archive_is_reported(tmp_path: Path) -> None:
 
 
 def test_sources_without_the_distribution_are_an_error(tmp_path: Path) -> None:
-    ran = run(node(tmp_path, {"apt-get indextargets": "0 /x/y.list:1 trixie-updates http://m/debian\n"}))
+    ran = run(node(tmp_path, {TARGETS: "0 /x/y.list:1 trixie-updates http://m/debian\n"}))
     assert ran.code == 1
     assert "the apt sources of this node do not contain the archive of debian-13. Fix: " in ran.output[-1]
 

@@ -44,11 +44,13 @@ write_files() {
 has_module() { [[ $(modinfo -k "$kernel" -F version "$module" 2>/dev/null) == "$TRAINYARD_DRIVER" ]]; }
 
 # own_archive: prints the address of the distribution's archive in the node's apt sources, where the stage 20-apt has
-# replaced it if the stack file has a mirror. The file that add_archives writes may still have an old address.
+# replaced it if the stack file has a mirror. The file that add_archives writes may still have an old address. Without
+# --no-release-info, apt omits each source whose indexes it has not read (DoIndexTargets in cmdline/apt-get.cc of apt
+# 3.0.4, tested 2026-11-22), and a fresh image has no indexes.
 own_archive() {
   local codename
   codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
-  apt-get indextargets --format '$(SOURCESENTRY) $(RELEASE) $(REPO_URI)' 'Created-By: Packages' |
+  apt-get indextargets --no-release-info --format '$(SOURCESENTRY) $(RELEASE) $(REPO_URI)' 'Created-By: Packages' |
     awk -v codename="$codename" '$1 !~ /trainyard-driver/ && $2 == codename && !found++ { sub(/\/$/, "", $3); print $3 }'
 }
 
