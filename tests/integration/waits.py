@@ -41,12 +41,17 @@ class QueueTimes:
         self._thread.join()
 
     def between(self, name: str, begin: float, end: float) -> float:
-        """Return the seconds that the machine waited between two times of time.monotonic(), rounded to the samples
-        within this period."""
+        """Return the seconds that the machine waited between two times of time.monotonic()."""
+        return self._waited(name, end) - self._waited(name, begin)
+
+    def _waited(self, name: str, when: float) -> float:
+        """Return the total at a time, interpolated between two samples."""
         samples = self._samples[name]
-        first = bisect_left(samples, (begin,))
-        inside = [waited for _, waited in samples[first : bisect_left(samples, (end,))]]
-        return inside[-1] - inside[0] if inside else 0.0
+        later = bisect_left(samples, (when,))
+        if later in (0, len(samples)):
+            return samples[later - 1][1] if later else 0.0
+        (before, low), (after, high) = samples[later - 1], samples[later]
+        return low + (high - low) * (when - before) / (after - before)
 
     def _record(self) -> None:
         while not self._end.wait(_INTERVAL):
