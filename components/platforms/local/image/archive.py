@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from components.platforms.local.process import run_program
 from yard.contract.errors import PlatformError
 
-_TARGET_FORMAT = "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)\t$(ORIGIN)"
+_SOURCE_FORMAT = "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)\t"
 _FORWARDED = ("Acquire::Check-", "Acquire::Retries", "Acquire::http::", "Acquire::https::")
 """Prefixes of apt settings that the archive may need: proxies, certificates and the validity dates of a frozen
 mirror."""
@@ -36,7 +36,7 @@ class Archive:
 def parse_targets(lines: Iterable[str], own_distribution: str) -> tuple[str, str] | None:
     """Return the (main, security) URIs from lines of `apt-get indextargets`, or None if they list no Debian archive.
 
-    apt does not report the origin of a source before its first update. In this case, `own_distribution`, the machine's
+    The origin is empty if apt has not read the indexes of the sources. In this case, `own_distribution`, the machine's
     os-release ID, is used.
     """
     main: str | None = None
@@ -67,7 +67,12 @@ def machine_archive() -> Archive:
     mirror = os.environ.get("TRAINYARD_DEBIAN_MIRROR")
     if mirror:
         return Archive(main=mirror, security=_beside(mirror), options=options)
-    targets = _lines("apt-get", "indextargets", "--format", _TARGET_FORMAT, "Created-By: Packages")
+    query = ("apt-get", "indextargets", "Created-By: Packages")
+    # Without --no-release-info, apt-get omits each source whose indexes it has not read (tested with apt 2.6.1,
+    # 2026-11-22).
+    targets = _lines(*query, "--format", f"{_SOURCE_FORMAT}$(ORIGIN)") or _lines(
+        *query, "--no-release-info", "--format", _SOURCE_FORMAT
+    )
     found = parse_targets(targets, platform.freedesktop_os_release()["ID"])
     if found is None:
         raise PlatformError(

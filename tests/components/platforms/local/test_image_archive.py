@@ -57,6 +57,16 @@ def test_trainyard_debian_mirror_takes_precedence(monkeypatch: pytest.MonkeyPatc
     assert (mine.main, mine.security) == ("http://mine/debian/", "http://mine/debian-security")
 
 
+def test_archive_is_found_without_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lines(*command: str) -> list[str]:
+        return ["http://a/debian/\tbookworm\tmain\t"] if "--no-release-info" in command else []
+
+    monkeypatch.delenv("TRAINYARD_DEBIAN_MIRROR", raising=False)
+    monkeypatch.setattr(archive, "_lines", lines)
+    monkeypatch.setattr("platform.freedesktop_os_release", lambda: {"ID": "debian"})
+    assert archive.machine_archive().main == "http://a/debian/"
+
+
 def test_without_a_debian_archive_the_error_has_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRAINYARD_DEBIAN_MIRROR", raising=False)
     monkeypatch.setattr(archive, "_lines", lambda command, *_: UBUNTU if command == "apt-get" else [])
