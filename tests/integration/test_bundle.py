@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.project import Project, alive, wait_until
+from tests.integration.waits import QueueTimes
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
@@ -57,24 +59,31 @@ def start_job(cluster: Project, folder: Path) -> str:
     return str(job["id"])
 
 
-def seconds_to_apply(cluster: Project) -> float:
-    """Return the time from the hand-over on the head until the last node was ready, from the times of their files."""
+def seconds_to_apply(cluster: Project, queue: QueueTimes) -> tuple[float, float]:
+    """Return the time from the hand-over on the head until the last node was ready, from the times of their files, and
+    the longest time that a node spent in this computer's queue in this period."""
     begin = float(cluster.on(HEAD, "sudo stat -c %.3Y /var/lib/trainyard/handover/complete"))
-    return max(float(cluster.on(node, "stat -c %.3Y /var/lib/trainyard/status.json")) for node in NODES) - begin
+    end = max(float(cluster.on(node, "stat -c %.3Y /var/lib/trainyard/status.json")) for node in NODES)
+    monotonic = time.monotonic() - time.time()
+    return end - begin, max(queue.between(node, monotonic + begin, monotonic + end) for node in NODES)
 
 
 def test_changed_stage_reaches_nodes_beside_a_job(cluster: Project, tmp_path: Path) -> None:
     job = start_job(cluster, tmp_path)
     pids, before = [cluster.pid(node) for node in NODES], boots(cluster)
     put_stage(cluster, "mark", "one")
-    cluster.stack("up", timeout=600)
+    with QueueTimes(NODES, cluster.pid) as queue:
+        cluster.stack("up", timeout=600)
     assert words(cluster, "mark") == ["one"] * 3
     assert len({active(cluster, node) for node in NODES}) == 1
     assert (boots(cluster), [cluster.pid(node) for node in NODES]) == (before, pids)
     assert state(cluster, job) == "RUNNING"
-    taken = seconds_to_apply(cluster)
-    sys.stdout.write(f"the bundle was applied on all nodes in {taken:.1f} s; target {APPLY_SECONDS} s\n")
-    assert taken < 4 * APPLY_SECONDS, "the limit is four times the target, for loaded machines"
+    taken, queued = seconds_to_apply(cluster, queue)
+    sys.stdout.write(
+        f"the bundle was applied on all nodes in {taken:.1f} s, of which a node spent {queued:.1f} s in the queue; "
+        f"target {APPLY_SECONDS} s\n"
+    )
+    assert taken - queued < 4 * APPLY_SECONDS, "the limit is four times the target, for loaded machines"
 
     # A stage that needs an idle node waits for the job, on the node of the job only.
     put_stage(cluster, "exclusive", "two", beside="no")

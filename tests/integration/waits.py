@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,7 +20,7 @@ class QueueTimes:
     must have one virtual processor.
     """
 
-    def __init__(self, names: tuple[str, ...], pid: Callable[[str], int]) -> None:
+    def __init__(self, names: Iterable[str], pid: Callable[[str], int]) -> None:
         """`pid` returns the process id of a machine by its name, and raises AssertionError or OSError before the
         machine has started."""
         self._pid = pid
