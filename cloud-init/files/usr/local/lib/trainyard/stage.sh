@@ -74,11 +74,11 @@ put_block() {
   done <<<"${old%$'\n'}"
   ((bad + inside == 0)) ||
     fail "$path: '# trainyard' and '# end of trainyard' must enclose the cluster's lines; remove these lines and both markers"
-  kept+="# trainyard"$'\n'"$lines# end of trainyard"$'\n'
+  kept+=$'# trainyard\n'"$lines"$'# end of trainyard\n'
   [[ $kept != "$old" ]] || return 0
   [[ ! -e $new ]] || rm "$new"
   # With this umask, the file needs no chmod.
-  (umask 022 && printf %s "$kept" >"$new")
+  (umask 022; printf %s "$kept" >"$new")
   mv "$new" "$path"
   changed=$((changed + 1))
 }
