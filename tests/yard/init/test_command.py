@@ -114,7 +114,8 @@ def test_given_options_are_not_asked(write: WriteStack) -> None:
 def test_ctrl_c_at_a_prompt_leaves_no_file() -> None:
     before = sorted((ROOT / "stacks").iterdir())
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "yard", "init", "new", "--provider", "local"]
+    # A shell starts background commands with SIGINT ignored. `env` restores the default action.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "yard", "init", "new", "--provider", "local"]
     with subprocess.Popen(command, cwd=ROOT, stdin=follower, stdout=follower, stderr=follower) as process:
         try:
             shown = b""

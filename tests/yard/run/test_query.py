@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -27,11 +26,8 @@ def write_state(run_dir: Path, runner: dict[str, Any] | None) -> None:
 
 def test_cancellation_waits_for_the_start_of_the_runner(tmp_path: Path) -> None:
     write_state(tmp_path, None)
-    # A shell starts background commands with SIGINT ignored, and their child processes inherit this.
-    sleeper = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); print(flush=True); time.sleep(60)"
-    with subprocess.Popen([sys.executable, "-c", sleeper], stdout=subprocess.PIPE) as runner:
-        assert runner.stdout is not None
-        runner.stdout.readline()
+    # A shell starts background commands with SIGINT ignored. `env` restores the default action.
+    with subprocess.Popen(["env", "--default-signal=INT", "sleep", "60"]) as runner:
         started = threading.Timer(0.3, write_state, (tmp_path, identity_of(runner.pid)))
         started.start()
         cancel(tmp_path)
