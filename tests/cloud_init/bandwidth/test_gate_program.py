@@ -207,6 +207,7 @@ def test_measurements_at_the_same_time_use_other_ports() -> None:
     [
         (0, "", Measured(61.17)),
         (1, "RuntimeError: connection refused\nsrun: Force Terminated StepId=3.0", "connection refused"),
+        (1, "RuntimeError: no libuv\nslurmstepd-a-0: error: *** STEP 4.0 CANCELLED ***", "no libuv"),
         (1, "srun: error: Unable to allocate resources: Requested nodes are busy", None),
     ],
 )

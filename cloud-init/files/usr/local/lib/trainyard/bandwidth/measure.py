@@ -21,6 +21,8 @@ _COMMAND = """
 set -a
 source /etc/trainyard/fabric.env
 set +a
+# Some builds of torch do not support libuv. All builds support the store without libuv.
+export USE_LIBUV=0
 if [[ $REAL_GPUS == yes && -x /opt/nccl-tests/build/all_reduce_perf ]]; then
   # Azure's HPC image builds nccl-tests with the MPI of this module, which is not on PATH (azhpc-images at 8e9d055f,
   # components/install_nccl.sh; read 2026-11-22).
@@ -104,7 +106,7 @@ def measure(nodes: Sequence[Node], group: Group, number: int, mpi: str | None) -
 def _reason(errors: str) -> str:
     """Return the last line that is not a message of srun about the end of the other ranks."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    own = [line for line in lines if not line.startswith(("srun:", "slurmstepd:"))]
+    own = [line for line in lines if not line.startswith(("srun:", "slurmstepd"))]
     return (own or lines or ["no output"])[-1]
 
 
