@@ -1,4 +1,4 @@
-"""A Pulumi program that creates a cluster and a bucket for its data sets."""
+"""A Pulumi program that creates a cluster and a disk for its data sets."""
 
 import pulumi
 import pulumi_gcp as gcp
@@ -12,15 +12,16 @@ plan = load_settings().plan
 # `Cluster` is a component resource. It accepts resource options, for example `depends_on`.
 cluster = Cluster(plan.name, plan)
 
-bucket = gcp.storage.Bucket(
+disk = gcp.compute.Disk(
     "datasets",
     project=pulumi.Config("gcp").require("project"),
-    location="US-CENTRAL1",
-    uniform_bucket_level_access=True,
+    zone="us-central1-a",
+    type="pd-balanced",
+    size=500,
 )
 
 # `yard --outputs FILE` reads these two outputs (docs/team.md). `cluster` is known after all nodes are ready.
 pulumi.export("cluster", cluster.outputs)
 pulumi.export("user_private_key", cluster.user_private_key)
 pulumi.export("admin_private_key", cluster.admin_private_key)
-pulumi.export("bucket", bucket.name)
+pulumi.export("disk", disk.name)

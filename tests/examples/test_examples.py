@@ -17,7 +17,7 @@ export PULUMI_CONFIG_PASSPHRASE=x PULUMI_BACKEND_URL="file://$HOME/states"
 """
 EXPECTED = {
     "automation-api": ("head: 203.0.113.", "+ 33 to create"),
-    "own-program": ('bucket           : "datasets-', "own-gpu-1 slots=1"),
+    "own-program": ('disk             : "datasets-', "own-gpu-1 slots=1"),
     "stack-reference": ('"opt-gpu-1"', '"gpus": 16'),
 }
 """Parts of the output of each example."""
