@@ -48,11 +48,12 @@ class NoProgramError(Exception):
     """A node has neither nccl-tests in /opt/nccl-tests nor torch."""
 
 
-def parse(output: str) -> Measured:
+def parse(output: str, ranks: int) -> Measured:
     """Return the bus bandwidth in the last row of a table of nccl-tests.
 
-    The last four columns are time, algbw, busbw and the number of wrong elements of the in-place all-reduce. The
-    out-of-place columns before them are "----" in the output of allreduce.py.
+    The last four columns are time in microseconds, algbw, busbw and the number of wrong elements of the in-place
+    all-reduce. The table rounds busbw to 0.01 GB/s, so it is calculated from the time: size / time * 2(n-1)/n
+    (nccl-tests doc/PERFORMANCE.md). allreduce.py prints "-" in the out-of-place columns.
     """
     rows = _ROW.findall(output)
     if not rows:
@@ -60,9 +61,9 @@ def parse(output: str) -> Measured:
         return Measured(None, f"the all-reduce printed no result: {lines[-1] if lines else 'no output'}"[:200])
     cells = rows[-1].split()
     try:
-        wrong = sum(int(float(cell)) for cell in (cells[8], cells[-1]) if cell not in {"----", "N/A"})
-        busbw = float(cells[-2])
-    except (ValueError, IndexError):
+        wrong = sum(int(float(cell)) for cell in (cells[8], cells[-1]) if cell not in {"-", "N/A"})
+        busbw = int(cells[0]) / float(cells[-4]) / 1e3 * 2 * (ranks - 1) / ranks
+    except (ValueError, IndexError, ZeroDivisionError):
         return Measured(None, f"the all-reduce printed an invalid row: {rows[-1].strip()}"[:200])
     return Measured(None, f"the all-reduce returned {wrong} wrong elements") if wrong else Measured(busbw)
 
@@ -100,7 +101,7 @@ def measure(nodes: Sequence[Node], group: Group, number: int, mpi: str | None) -
         return None
     if done.returncode:
         return Measured(None, f"the all-reduce failed (exit {done.returncode}): {_reason(done.stderr)}"[:200])
-    return parse(done.stdout)
+    return parse(done.stdout, len(nodes) * group.ranks)
 
 
 def _reason(errors: str) -> str:
