@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
 
 from offline.cloud.addressing import AddressRequest
 from offline.cloud.azure_refusals import RUN_COMMAND, run_command_refusal
 from offline.cloud.cloud import Cloud
+from offline.cloud.kinds import Scalar
 from offline.cloud.outputs import host_key, private_address, public_address, stable_uuid
 from offline.cloud.places import azure_refusal
 from offline.cloud.rules import Rules, fill_path
-from offline.cloud.sdk import Described, Sdk
+from offline.cloud.sdk import Described, Sdk, snake
 from offline.cloud.world import World
 from offline.resources import ResourceError
 from offline.values import Properties, Value, objects
@@ -44,6 +46,20 @@ class Azure(Cloud):
     def configure(self, config: Properties) -> None:
         self._location = str(config.get("location") or "")
 
+    def name_property(self, described: Described) -> str:
+        # A type without a path in the rules is named by the optional "...Name" input most similar to the type's name.
+        known = self.rules.of(described.token).own_name
+        if known:
+            return known
+        own = snake(described.token.rpartition(":")[2])
+        texts = [found for found in described.inputs.values() if found.kind == Scalar("string") and not found.required]
+        likeness = {
+            found.name: SequenceMatcher(a=found.python.removesuffix("_name"), b=own).ratio()
+            for found in texts
+            if found.python.endswith("_name")
+        }
+        return max(likeness, key=likeness.__getitem__, default="")
+
     def automatic_name(self, described: Described, logical: str, suffix: str) -> str:
         name = f"{logical}{suffix}"
         plain = self.rules.of(described.token).plain_name
@@ -55,13 +71,13 @@ class Azure(Cloud):
         group = f"{_GROUPS}/{values.get('resourceGroupName', 'offline')}"
         if rule.holds_all:
             return f"{_GROUPS}/{fill_path(rule.path, values)}"
-        return f"{group}/providers/{fill_path(rule.path, values)}"
+        return f"{group}/providers/{fill_path(rule.path or self._guessed_path(described), values)}"
 
     def given(self, described: Described, inputs: Properties) -> Properties:
         known: Properties = {}
         if "location" in described.outputs and "location" not in inputs:
             known["location"] = self._location or "offline"
-        name = inputs.get(self.rules.of(described.token).own_name)
+        name = inputs.get(self.name_property(described))
         if "name" in described.outputs and name is not None:
             known["name"] = name
         if "type" in described.outputs:
@@ -83,7 +99,7 @@ class Azure(Cloud):
         return {**outputs, **own}
 
     def refers(self, text: str) -> str:
-        # Azure creates the OS disk of a machine, so the disk is not a resource in a stack.
+        # Azure creates the OS disk of a machine, so the disk is no resource of a stack.
         if _OS_DISK in text:
             return ""
         return text if text.lower().startswith(f"/subscriptions/{SUBSCRIPTION}/".lower()) else ""
@@ -108,11 +124,21 @@ class Azure(Cloud):
             f"(ignore_changes), or have the resource replaced (replace_on_changes with delete_before_replace)"
         )
 
+    def _guessed_path(self, described: Described) -> str:
+        """Return a path for the ids of a type without rules. It contains the names of the parents and the resource."""
+        own = self.name_property(described)
+        parents = [found.name for found in described.inputs.values() if found.required and found.name.endswith("Name")]
+        chain = [name for name in parents if name not in ("resourceGroupName", own)]
+        pieces = [f"{name.removesuffix('Name')}s/{{{name}}}" for name in chain]
+        kind = described.token.rpartition(":")[2]
+        own_piece = f"{kind[0].lower()}{kind[1:]}s/{{{own or 'name'}}}"
+        return "/".join([f"Microsoft.{described.token.split(':')[1].capitalize()}", *pieces, own_piece])
+
     def _arm_type(self, described: Described) -> str:
         rule = self.rules.of(described.token)
         if rule.holds_all:
             return "Microsoft.Resources/resourceGroups"
-        pieces = rule.path.split("/")
+        pieces = (rule.path or self._guessed_path(described)).split("/")
         return "/".join([pieces[0], *pieces[1::2]])
 
 

@@ -29,6 +29,9 @@ class Cloud(Protocol):
     def configure(self, config: Properties) -> None:
         """Set the provider's configuration, for example project, region and location."""
 
+    def name_property(self, described: Described) -> str:
+        """Return the property that names a resource of the type, or ""."""
+
     def automatic_name(self, described: Described, logical: str, suffix: str) -> str:
         """Return a name for a resource that has no name. `suffix` is seven random hexadecimal digits."""
 

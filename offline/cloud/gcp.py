@@ -59,6 +59,10 @@ class Gcp(Cloud):
         given: Value = json.loads(labels) if isinstance(labels, str) else labels
         self._labels = given if isinstance(given, dict) else {}
 
+    def name_property(self, described: Described) -> str:
+        found = described.inputs.get(self.rules.of(described.token).own_name or "name")
+        return found.name if found and not found.required else ""
+
     def automatic_name(self, described: Described, logical: str, suffix: str) -> str:
         return f"{logical}-{suffix}"
 
@@ -86,7 +90,7 @@ class Gcp(Cloud):
         values = {
             name: _last(value) if name in (*_LOCATIONS, "router") else str(value) for name, value in known.items()
         }
-        return fill_path(self.rules.of(described.token).path, values)
+        return fill_path(self.rules.of(described.token).path or _guessed_path(described), values)
 
     def given(self, described: Described, inputs: Properties) -> Properties:
         known: Properties = {}
@@ -121,7 +125,7 @@ class Gcp(Cloud):
 
     def refers(self, text: str) -> str:
         # Resources in other projects (images, shared reservations) are assumed to exist.
-        # A boot disk is created with its machine, so it is not a resource in a stack.
+        # A boot disk is created with its machine, so it is no resource of a stack.
         if _BOOT_DISK in text:
             return ""
         found = _LINK.match(text)
@@ -239,6 +243,16 @@ class Gcp(Cloud):
 
 def _last(link: Value) -> str:
     return str(link).rpartition("/")[2]
+
+
+def _guessed_path(described: Described) -> str:
+    """Return a path for the ids of a type without rules, from the inputs zone, region and location."""
+    kind = described.token.rpartition(":")[2]
+    collection = f"{kind[0].lower()}{kind[1:]}s"
+    scope = next((name for name in _LOCATIONS if name in described.inputs), "")
+    module = described.token.split(":")[1].partition("/")[0]
+    middle = f"{scope}s/{{{scope}}}/" if scope else "global/" if module == "compute" else ""
+    return f"projects/{{project}}/{middle}{collection}/{{name}}"
 
 
 def _runs(machine: Record) -> bool:

@@ -114,22 +114,17 @@ class CloudProvider(Plugin):
         self._take_stack(urn)
         token = token_of(urn)
         try:
-            described = self._cloud.sdk.describe(token)
+            return self._cloud.sdk.describe(token)
         except UnknownToken:
             near = get_close_matches(token, self._cloud.sdk.tokens, 1)
             fix = f"use {near[0]}" if near else "use a type in the SDK"
             refuse(context, f"{token}: {self._cloud.package} {self._version} has no such type. Fix: {fix}")
-        if not self._cloud.rules.of(token).path:
-            file = f"offline/cloud/rules/{self._cloud.package}.yaml"
-            refuse(context, f"{token}: cannot be simulated without the path of its ids. Fix: add the type to {file}")
-        return described
 
     def _named(
         self, described: Described, request: provider_pb2.CheckRequest, inputs: Properties, old: Properties
     ) -> Properties:
-        name = self._cloud.rules.of(described.token).own_name
-        found = described.inputs.get(name)
-        if found is None or inputs.get(name) is not None:
+        name = self._cloud.name_property(described)
+        if not name or inputs.get(name) is not None:
             return inputs
         if old.get(name) is not None:
             return {**inputs, name: old[name]}

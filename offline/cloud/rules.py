@@ -86,6 +86,7 @@ class Rules:
     def __init__(self, package: str) -> None:
         content: dict[str, Any] = load_own((_FOLDER / f"{package}.yaml").read_text())
         self._always: Sequence[str] = content["replace"]
+        self._unlisted: Sequence[str] = content.get("unlisted", ())
         self._types: Mapping[str, Mapping[str, Any]] = content["types"]
         self.values: Mapping[str, Sequence[str]] = content["values"]
         """Additional values for the SDK's enums, by the enum's name. An enum with an empty list is not checked."""
@@ -98,7 +99,7 @@ class Rules:
         return self._made[token]
 
     def _make(self, token: str) -> Rule:
-        found = self._types.get(token, {})
+        found = self._types.get(token, {"replace": self._unlisted})
         path = str(found.get("path", ""))
         own_name = Rule(path).own_name
         return Rule(

@@ -99,6 +99,12 @@ class Sdk:
             self._described[token] = Described(token, inputs, _outputs(text, name), folder)
         return self._described[token]
 
+    def function_result(self, token: str) -> Shape | None:
+        """Return the result type of a function ("gcp:compute/getZones:getZones"), or None if it does not exist."""
+        _, module, name = token.split(":")
+        file = self._root / module.partition("/")[0] / f"{snake(name)}.py"
+        return _outputs(_text(file), f"{name[0].upper()}{name[1:]}Result") if file.is_file() else None
+
     def input_shape(self, folder: Path, kind: Named) -> Shape | None:
         """Return the properties of an input class, or None if `kind` is not an input class."""
         return _class(self._folder(folder, kind), "_inputs.py", kind.name)
