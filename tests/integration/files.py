@@ -24,5 +24,5 @@ def install_all(plan: ClusterPlan, host: HostPlan) -> str:
 
 
 def run_stage(name: str) -> str:
-    """Return a command that runs a stage once, like the bootstrap."""
+    """Return a command that runs a stage in the same way as the bootstrap runs it."""
     return _STAGE.format(name=name)

@@ -18,7 +18,7 @@ BUILD, KEEP = "build", "keep"
 SOURCE = "TRAINYARD_STACK_FILE"
 """Environment variable: name of the stack file, if it differs from the name of the stack."""
 BAKED_IMAGE = "baked_image"
-"""Key in the stack file, and output of the stack of an image."""
+"""Name of a key in the stack file. A stack that bakes an image has an output with the same name."""
 
 ROLL = "TRAINYARD_ROLL"
 """Environment variable: comma-separated names of nodes whose machines `pulumi up` creates with new user-data."""

@@ -83,7 +83,7 @@ def take_snapshot(folder: Path) -> Snapshot | None:
 
 def _diff(root: Path, hidden: Sequence[str]) -> tuple[str, bool]:
     """Return the diff and whether it is complete. A long diff ends after the last line within the limit."""
-    # Configured diff programs and text filters could run for long or print other content.
+    # The user's git configuration can name diff programs and text filters, which can be slow or change the text.
     words = ["diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "HEAD", "--", ":/"]
     argv = ["git", "-C", str(root), *words, *(f":(top,exclude,literal){name}" for name in hidden)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:

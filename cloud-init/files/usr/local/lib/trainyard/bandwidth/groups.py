@@ -49,7 +49,10 @@ class Record:
     """Reasons by drained node."""
 
     def keep(self, names: set[str], floors: tuple[float | None, float | None]) -> None:
-        """Forget all nodes except `names`, which have not rebooted, and all nodes if the floors changed."""
+        """Forget all nodes that are not in `names`. If the floors changed, forget all nodes.
+
+        `names`: the nodes that have not rebooted since their measurement.
+        """
         kept = names if floors == self.floors else set()
         self.floors = floors
         self.boots = {name: boot for name, boot in self.boots.items() if name in kept}

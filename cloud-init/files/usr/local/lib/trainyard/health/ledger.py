@@ -86,7 +86,7 @@ class Ledger:
         return min(draining, key=lambda verdict: (SEVERITIES.index(verdict.severity), verdict.since), default=None)
 
     def is_suspect(self, check: str) -> bool:
-        """Return whether the next result of the check can begin or end a verdict, so it should come soon."""
+        """Return whether the check must run again soon, because its next result can begin or end a verdict."""
         series = self.passes if check in self.verdicts else self.fails
         return series.get(check, 0) > 0
 
