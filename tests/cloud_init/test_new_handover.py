@@ -68,9 +68,11 @@ def test_changed_hand_over_restarts_a_finished_bootstrap(
 ) -> None:
     node = NodeSandbox(tmp_path)
     assert send(node, hand_over()).returncode == 0
+    (tmp_path / "run/trainyard/handed-over").unlink()
     done = send(node, hand_over("two"), bootstrap, status)
     assert done.returncode == 0, done.stderr
     assert restarted(node) == ["trainyard-bootstrap.service"] * again
+    assert (tmp_path / "run/trainyard/handed-over").exists() is (again and bootstrap != "failed")
     assert node.read("var/lib/trainyard/handover/user_key.pub") == "two"
     assert (tmp_path / "var/lib/trainyard/status.json").exists() is not again
 
@@ -131,7 +133,7 @@ def test_interrupted_hand_over_changes_nothing(tmp_path: Path) -> None:
 PARAMETERS = "TRAINYARD_NODE=n\nTRAINYARD_ROLE=worker\nTRAINYARD_GROUP=gpu\n"
 
 
-READS = 'cp "$root/var/lib/trainyard/handover/complete" "$root/run/trainyard/handover"\n'
+READS = '# runs: every pass\ncp "$root/var/lib/trainyard/handover/complete" "$root/run/trainyard/handover"\n'
 """A stage that, like 60-munge, reads the hand-over."""
 
 
@@ -155,7 +157,7 @@ def node_with(root: Path, stages: dict[str, str], bundle: str = "b") -> NodeSand
     }
     for path, text in texts.items():
         node.write(path, text)
-    node.activate(bundle, "bootstrap", "place", *(["idle.sh"] if bundle != "birth" else []))
+    node.activate(bundle, "bootstrap", "place", *(["idle.sh", "passes.sh"] if bundle != "birth" else []))
     return node
 
 
@@ -172,7 +174,7 @@ def test_bootstrap_runs_again_after_a_late_hand_over(tmp_path: Path) -> None:
     node = node_with(tmp_path, {"60-names": READS, "70-later": late})
     done = node.bootstrap()
     assert done.returncode == 0, done.stderr
-    assert timeline(node) == ["60-names running", "70-later running"] * 2 + ["ready"]
+    assert timeline(node) == ["60-names running", "70-later running", "60-names running", "ready"]
 
 
 def test_stages_of_the_bundle_follow_those_of_birth(tmp_path: Path) -> None:
@@ -185,7 +187,7 @@ def test_stages_of_the_bundle_follow_those_of_birth(tmp_path: Path) -> None:
     (life / "stages/60-names").write_text(f"echo applied >$root/applied\n{READS}")
     (life / "kinds/worker-gpu/stages").write_text("10-base\n60-names\n")
     node.write("var/lib/trainyard/handover/complete", "one\n")
-    node.activate("life")
+    node.activate("life", "idle.sh", "passes.sh")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert timeline(node) == ["10-base running", "hand-over running", "60-names running", "ready"]
@@ -209,6 +211,85 @@ def slurm(node: NodeSandbox, state: str, jobs: str) -> None:
     node.answer("systemctl", "true")
     node.answer("scontrol", f"[ $2 = show ] && echo 'NodeName=n State={state} Reason=TY:update [root@x]' || true")
     node.answer("squeue", f"cat {node.root}/jobs")
+
+
+def pass_after(node: NodeSandbox, bundle: str, changes: dict[str, str], mark: bool = True) -> list[str]:
+    """Activate a copy of the active bundle with changed files, run the bootstrap, and return the stages that ran."""
+    folder = node.root / "var/lib/trainyard/bundles"
+    subprocess.run(["cp", "-a", (node.root / "usr/local/lib/trainyard").resolve(), folder / bundle], check=True)
+    for name, text in changes.items():
+        (folder / bundle / name).write_text(text)
+    node.activate(bundle)
+    if mark:
+        node.write("run/trainyard/handed-over", "")
+    before = len(timeline(node))
+    done = node.bootstrap()
+    assert done.returncode == 0, done.stderr
+    assert not (node.root / "run/trainyard/handed-over").exists()
+    return [line.removesuffix(" running") for line in timeline(node)[before:-1]]
+
+
+EVERY_BOOT = "# runs: every boot\n# next to jobs: yes\ntrue\n"
+STAGES = ["40-first", "60-names", "70-second", "80-third"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "mark", "ran"),
+    [
+        ({}, True, ["60-names"]),
+        ({"stages/70-second": f"{EVERY_BOOT}# new\n"}, True, ["60-names", "70-second", "80-third"]),
+        (
+            {"stages/75-new": EVERY_BOOT, "kinds/worker-gpu/stages": "\n".join(sorted([*STAGES, "75-new"])) + "\n"},
+            True,
+            ["60-names", "75-new", "80-third"],
+        ),
+        ({"stages/40-first": f"{EVERY_BOOT}# new\n"}, True, STAGES),
+        ({"stage.sh": "# new\n"}, True, STAGES),
+        ({"kinds/worker-gpu/kind.env": SLURM + "X=1\n"}, True, STAGES),
+        ({"kinds/head/kind.env": "X=1\n"}, True, ["60-names"]),
+        ({}, False, STAGES),
+    ],
+    ids=[
+        "no change",
+        "later stage",
+        "new stage",
+        "first stage",
+        "shared file",
+        "parameters",
+        "other kind",
+        "no hand-over",
+    ],
+)
+def test_pass_starts_with_the_first_changed_stage(
+    tmp_path: Path, changes: dict[str, str], mark: bool, ran: list[str]
+) -> None:
+    node = node_with(tmp_path, dict.fromkeys(STAGES, EVERY_BOOT) | {"60-names": READS})
+    (tmp_path / "var/lib/trainyard/bundles/b/kinds/head").mkdir()
+    if "stage.sh" in changes:
+        changes["stage.sh"] = f"root={tmp_path}\n# new\n"
+    assert node.bootstrap().returncode == 0
+    assert pass_after(node, "c", changes, mark) == ran
+
+
+def test_stages_that_read_a_changed_hand_over_run(tmp_path: Path) -> None:
+    reads = EVERY_BOOT + ': "$handover/nodes"\n'
+    node = node_with(tmp_path, {"40-first": EVERY_BOOT, "60-names": READS, "70-second": reads, "80-third": EVERY_BOOT})
+    node.write("var/lib/trainyard/handover/nodes", "one\n")
+    assert node.bootstrap().returncode == 0
+    node.write("var/lib/trainyard/handover/complete", "two\n")
+    assert pass_after(node, "c", {}) == ["60-names"]
+    node.write("var/lib/trainyard/handover/nodes", "two\n")
+    node.write("var/lib/trainyard/handover/complete", "three\n")
+    assert pass_after(node, "d", {}) == ["60-names", "70-second", "80-third"]
+
+
+def test_failed_stage_runs_again_after_a_hand_over(tmp_path: Path) -> None:
+    fails = EVERY_BOOT + 'test -e "$root/fixed"\n'
+    node = node_with(tmp_path, {"40-first": EVERY_BOOT, "60-names": READS, "70-second": fails})
+    node.answer("sleep", "true")
+    assert node.bootstrap().returncode == 1
+    node.write("fixed", "")
+    assert pass_after(node, "c", {}) == ["60-names", "70-second"]
 
 
 def test_stage_waits_for_running_jobs(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_every_stage_states_whether_it_runs_next_to_jobs() -> None:
     for file in shipped_files():
         if file.stage:
             assert len(re.findall(r"^# next to jobs: (?:yes|no)$", file.text, re.MULTILINE)) == 1, file.path
-            assert len(re.findall(r"^# runs: (?:once|every boot)$", file.text, re.MULTILINE)) == 1, file.path
+            assert len(re.findall(r"^# runs: (?:once|every boot|every pass)$", file.text, re.MULTILINE)) == 1, file.path
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=shipped)

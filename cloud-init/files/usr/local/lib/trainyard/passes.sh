@@ -1,0 +1,92 @@
+# Bootstrap functions for passes that run the stages from a bundle: which stages a pass skips, and how a pass ends.
+#
+# A pass after a hand-over runs the first stage that has changed and all later stages, because a stage can read files that
+# an earlier stage writes. After a boot, a failure or `systemctl restart trainyard-bootstrap`, a pass skips only stages
+# with "# runs: once".
+
+readonly pass_inputs=/run/trainyard/inputs
+shared='' received='' seen='' repeats=0
+
+# begin_pass [--again]: forgets the inputs of earlier passes, unless this pass follows a hand-over.
+begin_pass() {
+  [[ ${1:-} == --again || -e /run/trainyard/handed-over ]] || rm -rf "$pass_inputs"
+  rm -f /run/trainyard/handed-over
+  [[ -d $pass_inputs ]] || mkdir "$pass_inputs"
+}
+
+# read_shared: sets `shared` to the hash of the files that every stage can read: the bundle without the stages, their list,
+# and the parameters of other kinds of nodes. The paths are relative, because the path of a bundle contains its digest.
+read_shared() {
+  local own=./kinds/${kind##*/}
+  [[ -z $shared ]] || return 0
+  shared=$(
+    cd "$lib" || exit
+    find . \( -path ./stages -o -path "$own/stages" -o -path './kinds/*' ! -path "$own" ! -path "$own/*" \) -prune -o \
+      -type f -print0 |
+      sort -z | xargs -0 sha256sum /etc/trainyard/birth.env | sha256sum
+  )
+}
+
+# read_received: sets `received` to the hash of the hand-over without the digest of its bundle.
+read_received() {
+  local complete=''
+  [[ ! -e $state/handover/complete ]] || complete=$(<"$state/handover/complete")
+  [[ $complete != "$seen" ]] || return 0
+  seen=$complete
+  received=$(
+    cd "$state/handover" || exit
+    find . -type f ! -name complete ! -name bundle.sha256 -print0 | sort -z | xargs -0 sha256sum | sha256sum
+  )
+}
+
+# is_unchanged NAME: succeeds if the stage, whose text is in `text`, and all stages before it have the same inputs as in
+# their last successful run. Sets `stamp` to the inputs.
+is_unchanged() {
+  [[ $text != *$'\n# runs: every pass\n'* ]] || return 1
+  read_shared
+  stamp=$text$shared
+  # The text of a stage contains this string if the stage reads the hand-over.
+  # shellcheck disable=SC2016
+  if [[ $text == *'$handover/'* ]]; then
+    read_received
+    stamp+=$received
+  fi
+  if ((repeats)) || [[ ! -e $pass_inputs/$1 || $(<"$pass_inputs/$1") != "$stamp" ]]; then
+    repeats=1
+    return 1
+  fi
+}
+
+# has_news: succeeds if a different bundle is active, or if 60-munge has not read the newest hand-over.
+has_news() {
+  local current='' applied=''
+  [[ ! -e $state/handover/complete ]] || current=$(<"$state/handover/complete")
+  [[ ! -e /run/trainyard/handover ]] || applied=$(</run/trainyard/handover)
+  [[ ! /usr/local/lib/trainyard -ef $lib || $current != "$applied" ]]
+}
+
+# prune: deletes bundles except the active one, the previous one and the files from user-data.
+prune() {
+  local path previous
+  previous=$(readlink "$state/bundles/previous" || true)
+  for path in "$state"/bundles/*; do
+    case ${path%.tar} in
+      "$lib" | "$previous" | */birth | */previous | */new*) ;;
+      *) rm -rf "$path" ;;
+    esac
+  done
+}
+
+# finish: reports that the node is ready and ends, unless a bundle or hand-over has arrived during the pass.
+finish() {
+  exec 8>/run/trainyard/handover.lock
+  flock 8
+  if ! has_news; then
+    prune
+    status ready "" 0
+    console "trainyard-status: $TRAINYARD_NODE ready after $uptime s"
+    exit 0
+  fi
+  exec 8>&-
+}
+
