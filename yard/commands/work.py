@@ -38,6 +38,7 @@ def recipes(
 @app.command()
 def ps(
     show_all: Annotated[bool, typer.Option("--all", "-a", help="Include jobs that ended in the last week.")] = False,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Show goodput and lost time.")] = False,
     as_json: JsonOption = False,
     stack: StackOption = "local",
     outputs: OutputsOption = None,
@@ -45,7 +46,7 @@ def ps(
     """List waiting and running jobs, and jobs that ended in the last day."""
     from yard.run.listing import list_jobs
 
-    list_jobs(remote_of(stack, outputs), 7 if show_all else 1, as_json)
+    list_jobs(remote_of(stack, outputs), 7 if show_all else 1, as_json, long=long)
 
 
 @app.command()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from yard.contract.outputs import Cluster
 from yard.job.rules import RUN_DIR
+from yard.run import goodput
 from yard.run.commits import with_commits
 from yard.run.logs import read_job, read_log
-from yard.run.queue import explain
+from yard.run.queue import Job, explain
 from yard.run.schedulers.registry import scheduler_of
 from yard.show import duration, payload, say, say_json, table, warn
 from yard.stack.remote import Remote
@@ -35,16 +40,18 @@ class NodeState:
     gpu_type: str | None = None
 
 
-def list_jobs(remote: Remote, days: int, as_json: bool) -> None:
-    """Print the jobs from the last `days` days."""
+def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
+    """Print the jobs from the last `days` days. `long`: with goodput and lost time."""
     found = scheduler_of(remote.stack.cluster.scheduler).recent(remote, days)
+    goodputs = _goodputs(remote, found) if long else {}
     if as_json:
-        say_json(with_commits(remote, found))
+        rows = with_commits(remote, found)
+        say_json([row | {"goodput": goodputs.get(str(row["id"]))} for row in rows] if long else rows)
         return
     if not found:
         say("no jobs; `yard submit hello` starts one")
         return
-    rows = [
+    lines = [
         (
             str(job.id),
             job.name,
@@ -52,11 +59,30 @@ def list_jobs(remote: Remote, days: int, as_json: bool) -> None:
             job.node_list or (f"{job.nodes} node" if job.nodes == 1 else f"{job.nodes} nodes"),
             duration(job.elapsed_s),
             "" if job.restarts is None else str(job.restarts),
+            *(_cells(goodputs.get(str(job.id))) if long else ()),
             explain(job),
         )
         for job in found
     ]
-    table(("JOB", "NAME", "STATE", "NODES", "ELAPSED", "RESTARTS", "REASON"), rows, _COLOURS)
+    more = ("GOODPUT", "LOST") if long else ()
+    table(("JOB", "NAME", "STATE", "NODES", "ELAPSED", "RESTARTS", *more, "REASON"), lines, _COLOURS)
+
+
+def _cells(found: Mapping[str, float] | None) -> tuple[str, str]:
+    """Return the goodput and the lost time."""
+    return (f"{found['goodput']:.0%}", duration(round(found["lost_s"]))) if found else ("", "")
+
+
+def _goodputs(remote: Remote, jobs: Iterable[Job]) -> dict[str, Mapping[str, float] | None]:
+    """Return the goodput of jobs by number, or None for a job without recorded steps."""
+    folder = f"{remote.stack.cluster.shared_path}/jobs/"
+    # Other users choose the working directories of their jobs.
+    words = [f"{job.id}={job.run_dir}" for job in jobs if job.run_dir.startswith(folder)]
+    program = Path(goodput.__file__).read_bytes()
+    found: dict[str, Mapping[str, float] | None] = json.loads(
+        remote.run(shlex.join(["python3", "-", *words]), stdin=program)
+    )
+    return found
 
 
 def show_log(remote: Remote, job: int, rank: int, as_json: bool) -> None:

@@ -17,11 +17,13 @@ from yard.job.loader import LoadedJob
 from yard.job.placement import Placement
 from yard.job.rules import SHARED_SCRIPT, variables
 from yard.job.secrets import SECRETS_FILE
+from yard.run import goodput
 from yard.run.schedulers.registry import scheduler_of
 from yard.script.wrap import PASSED_ON, container_lines
 
 RUN_LINES = "run.sh"
 SETUP_LINES = "setup.sh"
+GOODPUT = "goodput.py"
 CODE = "code"
 """Folder in the run folder that contains the uploaded directory."""
 _HERE = Path(__file__).parent
@@ -49,6 +51,8 @@ def render_files(job: LoadedJob, placement: Placement) -> dict[str, str]:
         **scheduler.files(job, placement),
         **spec.files,
     }
+    if spec.checkpoint_dir is not None:
+        files[GOODPUT] = Path(goodput.__file__).read_text()
     for file in workload_files(job.workload) if job.workload is not None else ():
         files[file.name] = file.read_text()
     for name, lines in ((RUN_LINES, spec.run), (SETUP_LINES, spec.setup)):

@@ -201,6 +201,14 @@ judge() {
   fi
 }
 
+# Prints the job's goodput, if its program has recorded its steps.
+report_goodput() {
+  [[ -n $checkpoint_dir && -s $CHECKPOINT_DIR/metrics.jsonl ]] || return 0
+  local line
+  line=$(python3 "$RUN_DIR/goodput.py" --line "$SLURM_JOB_ID=$RUN_DIR") || return 0
+  [[ -z $line ]] || say "$line"
+}
+
 main() {
   rc=0 woken=0 out_of_time=0 cancelled=0 limit_pid=0
   provide
@@ -211,6 +219,7 @@ main() {
   log_size=$(stat -c %s "$RUN_DIR/job.log")
   sweep_nodes
   touch "$RUN_DIR/.started"
+  [[ -z $checkpoint_dir ]] || note "saves $CHECKPOINT_DIR"
   note "start $RESTART_COUNT $SLURM_JOB_NODELIST"
   say "job $SLURM_JOB_ID, start $RESTART_COUNT, on $SLURM_JOB_NODELIST"
   trap 'woken=1 cancelled=1' TERM
@@ -219,6 +228,7 @@ main() {
   run_step
   sweep_nodes
   judge
+  report_goodput
   kill %keep_log_fresh %watch_heartbeats %end_before_limit 2>/dev/null || true
   # `yard logs --follow` stops after the event `end`, so the log must be complete before this event.
   sync --data "$RUN_DIR/job.log"

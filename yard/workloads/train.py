@@ -223,7 +223,8 @@ class Trainer:
             if done - (self.step - counted) >= WARM_UP_STEPS:
                 durations.append(seconds)
             data_ms = waits / (self.step - counted) * 1e3
-            record = {"step": self.step, "loss": mean, "data_ms": data_ms, **self.metrics(seconds)}
+            steps = self.step - counted
+            record = {"step": self.step, "steps": steps, "loss": mean, "data_ms": data_ms, **self.metrics(seconds)}
             if saves and (last or due or stopping):
                 record["checkpoint_s"] = self.save()
                 saved_at = self.step
@@ -257,7 +258,7 @@ class Trainer:
     def _record(self, record: dict[str, Any]) -> None:
         if self.rank == 0:
             with (self.run_dir / "metrics.jsonl").open("a") as file:
-                file.write(json.dumps(record) + "\n")
+                file.write(json.dumps({**record, "time": time.time()}) + "\n")
         self.say(f"step {record['step']} loss {record['loss']:.5f} {record['step_ms']:.0f} ms "
                  f"{record['tokens_per_s']:.0f} tokens/s {record['hardware_tflops']:.2f} TFLOPS/rank")  # fmt: skip
 

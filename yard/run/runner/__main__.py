@@ -121,6 +121,8 @@ class Run:
         """Run the job once on reserved nodes."""
         restart, names = self.state.restarts, ",".join(host.name for host in claimed.hosts)
         (self.run_dir / ".started").touch()
+        if (folder := self.request.checkpoints(self.run_dir)) is not None:
+            self.events.note(f"saves {folder}")
         self.events.note(f"start {restart} {names}")
         for name, reason in claimed.excluded.items():
             self.events.say(f"{name} is not used: {reason}")
@@ -172,8 +174,17 @@ class Run:
         while State.read(self.run_dir).state != state and time.monotonic() < deadline:
             time.sleep(5)
             self.update(state)
+        self.report_goodput()
         self.events.note(f"end {code}")
         return ""
+
+    def report_goodput(self) -> None:
+        """Add the job's goodput to its log, if the job writes checkpoints and its program has recorded its steps."""
+        if (program := self.run_dir / "goodput.py").exists():
+            command = [sys.executable, str(program), "--line", f"{self.state.id}={self.run_dir}"]
+            line = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+            if line:
+                self.events.say(line)
 
 
 def main() -> None:

@@ -1,0 +1,199 @@
+"""Goodput of jobs: the time of useful steps divided by the wall time from the first start to the end.
+
+yard runs this file on the head, and a job with checkpoints runs it at its end, with Python 3.10 or newer. Usage:
+`goodput.py JOB=RUN_DIR...` prints the goodput of each job as JSON, and `goodput.py --line JOB=RUN_DIR` prints a line
+for the job's log.
+
+A program records its steps in the file metrics.jsonl in its checkpoint folder, as train.py does. Each line is an object
+with the keys `step` (the number of completed steps), `steps` (the number of steps that the line describes), `step_ms`
+(the time of a step), `time` (seconds since 1970) and, after a checkpoint, `checkpoint_s`. A step that a later start
+repeats is not useful.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+METRICS = "metrics.jsonl"
+_SACCT_SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Span:
+    """A start of a job. Both times are in seconds since 1970."""
+
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Steps from a line of metrics.jsonl. All times are in seconds."""
+
+    first: int
+    last: int
+    seconds: float
+    saving: float
+    time: float
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """Goodput of a job. `goodput` is a share, and all times are in seconds.
+
+    `waiting_s`: between an end and the next start. `redone_s`: steps that a later start repeated. `saving_s`:
+    checkpoints. `other_s`: start-up and everything else.
+    """
+
+    goodput: float
+    wall_s: float
+    useful_s: float
+    lost_s: float
+    waiting_s: float
+    redone_s: float
+    saving_s: float
+    other_s: float
+    starts: int
+
+    @property
+    def line(self) -> str:
+        """The line in the job's log."""
+        return (
+            f"goodput {self.goodput:.0%}: {self.useful_s:.0f} s of useful steps in {self.wall_s:.0f} s; lost "
+            f"{self.lost_s:.0f} s: {self.waiting_s:.0f} s between starts, {self.redone_s:.0f} s for repeated steps, "
+            f"{self.saving_s:.0f} s for checkpoints, {self.other_s:.0f} s for start-up and other work"
+        )
+
+
+def parse_sacct(text: str, job: str, now: float) -> list[Span]:
+    """Parse the output of `sacct -X -D -n -P -o JobIDRaw,Start,End` with times in seconds since 1970.
+
+    Each start of a job has a row, because a requeue resets the submit time, which is part of a row's key (sacct(1),
+    "Submit", and accounting_storage_mysql.c, "unique index (id_job, time_submit)"). A job without a start has the start
+    "None" or "Unknown", and a running job has the end "Unknown" (_make_time_str_internal in common/parse_time.c).
+    Sources: SchedMD/slurm at 21.08.5, 22.05.8, 23.11.4 and 24.11.5, read 2026-11-22. The number of an array also
+    selects its other elements.
+    """
+    rows = re.findall(rf"(?m)^{job}\|(\d+)\|(\w+)$", text)
+    spans = [Span(float(begin), float(end) if end.isdigit() else now) for begin, end in rows]
+    return sorted(spans, key=lambda span: span.begin)
+
+
+def parse_events(lines: Iterable[str], now: float) -> list[Span]:
+    """Return the starts since the last `yard resume`, from the file `events` in the run folder."""
+    spans: list[Span] = []
+    begin: float | None = None
+    for line in lines:
+        when, event, *_ = (*line.split(), "", "")
+        if event == "resume":
+            spans, begin = [], None
+        elif event in {"start", "requeue", "end"} and begin is not None:
+            spans.append(Span(begin, float(when)))
+            begin = None
+        if event == "start":
+            begin = float(when)
+    return spans if begin is None else [*spans, Span(begin, now)]
+
+
+def parse_metrics(lines: Iterable[str]) -> Iterator[Steps]:
+    """Yield the steps in metrics.jsonl. Damaged lines and lines without the keys are skipped."""
+    for line in lines:
+        try:
+            row = json.loads(line)
+            seconds = row["steps"] * row["step_ms"] / 1e3
+            yield Steps(row["step"] - row["steps"], row["step"], seconds, row.get("checkpoint_s", 0.0), row["time"])
+        except (ValueError, KeyError, TypeError):
+            continue
+
+
+def measure(spans: Sequence[Span], steps: Iterable[Steps]) -> Goodput | None:
+    """Return the goodput of a job, or None if the job has not started or has recorded no step.
+
+    `spans` is sorted. Steps of other jobs in the same folder, for example of a chain, are not counted.
+    """
+    if not spans:
+        return None
+    useful: list[Steps] = []
+    redone: list[Steps] = []
+    for found in steps:
+        while useful and useful[-1].last > found.first:
+            redone.append(useful.pop())
+        useful.append(found)
+
+    def own(all_steps: list[Steps]) -> list[Steps]:
+        return [found for found in all_steps if spans[0].begin <= found.time <= spans[-1].end + 1]
+
+    kept, lost = own(useful), own(redone)
+    wall = spans[-1].end - spans[0].begin
+    if not kept or wall <= 0:
+        return None
+    useful_s = min(wall, sum(found.seconds for found in kept))
+    waiting_s = sum(max(0.0, later.begin - earlier.end) for earlier, later in pairwise(spans))
+    redone_s = sum(found.seconds for found in lost)
+    saving_s = sum(found.saving for found in (*kept, *lost))
+    return Goodput(
+        goodput=useful_s / wall,
+        wall_s=wall,
+        useful_s=useful_s,
+        lost_s=wall - useful_s,
+        waiting_s=waiting_s,
+        redone_s=redone_s,
+        saving_s=saving_s,
+        other_s=max(0.0, wall - useful_s - waiting_s - redone_s - saving_s),
+        starts=len(spans),
+    )
+
+
+def of_job(job: str, run_dir: Path) -> Goodput | None:
+    """Return the goodput of a job in a run folder, or None if the job's program records no steps."""
+    events = _lines(run_dir / "events")
+    folder = next((line.split(" ", 2)[2] for line in reversed(events) if line.split(" ")[1:2] == ["saves"]), None)
+    metrics = _lines(Path(folder) / METRICS) if folder is not None else []
+    if not metrics:
+        return None
+    now = time.time()
+    return measure(_accounted(job, now) or parse_events(events, now), parse_metrics(metrics))
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _accounted(job: str, now: float) -> list[Span]:
+    """Return the starts in Slurm's accounting, or nothing without Slurm."""
+    command = ["sacct", "-X", "-D", "-n", "-P", "-j", job, "-o", "JobIDRaw,Start,End"]
+    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
+    try:
+        found = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=_SACCT_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return parse_sacct(found.stdout, job, now)
+
+
+def main(arguments: Sequence[str]) -> str:
+    """Return the text to print for the arguments."""
+    jobs = [argument.partition("=") for argument in arguments if argument != "--line"]
+    found = {job: of_job(job, Path(run_dir)) for job, _, run_dir in jobs}
+    if "--line" in arguments:
+        return "".join(f"{goodput.line}\n" for goodput in found.values() if goodput is not None)
+    rows: dict[str, Any] = {job: goodput and asdict(goodput) for job, goodput in found.items()}
+    return json.dumps(rows) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(main(sys.argv[1:]))
