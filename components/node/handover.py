@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from components.node.bundle import Bundle
 from components.node.gates import render_gates
+from components.node.repair import render_repair
 from components.node.slurm import render_cgroup_conf, render_gres_conf, render_slurm_conf, render_slurmdbd_conf
 from components.plan.plan import ClusterPlan, HostPlan
 
@@ -69,6 +70,9 @@ def handover_files(
         "slurm/slurmdbd.conf": render_slurmdbd_conf(plan),
         "user_key.pub": secrets.user_public.strip() + "\n",
     }
+    repair = render_repair(plan)
+    if repair is not None:
+        text["repair.json"] = repair
     gates = render_gates(plan)
     if gates is not None:
         text["gates.json"] = gates

@@ -91,6 +91,8 @@ class GroupSpec(Model):
     capacity: Annotated[CapacitySpec, Field(examples=[{"kind": "on_demand"}])] = CapacitySpec()
     driver: Annotated[Literal["image", "install", "none"] | None, Field(examples=["image"])] = None
     """NVIDIA's driver: that of the image, installed by the bring-up, or none. Default: see the platform's page."""
+    spares: Annotated[int, Field(ge=0, strict=True, description="must be a whole number", examples=[1])] = 0
+    """Number of nodes in `count` that run no jobs until they replace a lost or drained node. Requires Slurm."""
 
     @model_validator(mode="before")
     @classmethod
@@ -104,6 +106,12 @@ class GroupSpec(Model):
     def _check_count(self) -> Self:
         if self.hosts and self.count != len(self.hosts):
             raise RuleError(f"must be {len(self.hosts)}, the number of listed hosts", "remove it", at="count")
+        return self
+
+    @model_validator(mode="after")
+    def _check_spares(self) -> Self:
+        if self.spares >= self.count:
+            raise RuleError("must be less than the number of nodes, because jobs need a node", "lower it", at="spares")
         return self
 
 
@@ -249,6 +257,14 @@ class ClusterSpec(Model):
         if self.containers == "docker" and self.scheduler == "slurm":
             rule = "docker starts containers outside Slurm's job steps, so Slurm could neither limit nor end them"
             raise RuleError(rule, "use enroot, or scheduler: none", at="containers")
+        return self
+
+    @model_validator(mode="after")
+    def _check_spares(self) -> Self:
+        for name, group in self.nodes.items():
+            if group.spares and self.scheduler == "none":
+                rule = "Slurm holds the spares back, and this cluster has no scheduler"
+                raise RuleError(rule, "remove it, or use scheduler: slurm", at=f"nodes.{name}.spares")
         return self
 
     @field_validator("platform", mode="before")

@@ -72,7 +72,7 @@ class Cluster:
     `home_path` is the folder that the workers mount from the head in addition to `shared_path`.
     `thresholds` is the minimum bus bandwidth of an all-reduce on one node in GB/s, or None if no source publishes a
     value. `pair_thresholds` is the minimum for two or more nodes. `transport` contains only groups whose fabric needs
-    files on the node.
+    files on the node. `spares` is the number of nodes that are held back from jobs, for groups with spares.
     """
 
     contract: int = CONTRACT
@@ -89,6 +89,7 @@ class Cluster:
     thresholds: Mapping[str, float | None]
     pair_thresholds: Mapping[str, float | None] = field(default_factory=dict)
     usd_per_hour: float | None
+    spares: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -103,12 +104,13 @@ class Cluster:
 def dumped(cluster: Cluster) -> dict[str, Any]:
     """Return the outputs as JSON values. Raises ContractError for a value that the contract forbids.
 
-    The fields `tunnel` and `transport` are omitted if they are empty, because older versions of yard reject unknown
-    fields.
+    The fields `tunnel`, `transport` and `spares` are omitted if they are empty, because older versions of yard reject
+    unknown fields.
     """
     found: dict[str, Any] = json.loads(json.dumps(asdict(read_outputs(asdict(cluster)))))
-    if not cluster.transport:
-        del found["transport"]
+    for name in ("transport", "spares"):
+        if not found[name]:
+            del found[name]
     if cluster.head.tunnel is None:
         del found["head"]["tunnel"]
     return found

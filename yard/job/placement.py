@@ -48,7 +48,7 @@ def place(job: LoadedJob, cluster: Cluster) -> Placement:
         rule = f"cluster '{cluster.name}' has no node group '{spec.group}'"
         raise JobFileError(job.file, [Problem(path="group", rule=rule, fix=f"use one of: {', '.join(groups)}")])
     wanted = [spec.group] if spec.group is not None else list(groups)
-    problems = {name: list(_size_problems(spec, name, groups[name])) for name in wanted}
+    problems = {name: list(_size_problems(spec, name, groups[name], cluster.spares.get(name, 0))) for name in wanted}
     fitting = [name for name in wanted if not problems[name]]
     if not fitting:
         raise JobFileError(job.file, [problem for found in problems.values() for problem in found])
@@ -74,10 +74,12 @@ def place(job: LoadedJob, cluster: Cluster) -> Placement:
     )
 
 
-def _size_problems(spec: JobSpec, group: str, nodes: list[Node]) -> Iterator[Problem]:
-    if spec.nodes > len(nodes):
-        rule = f"the job needs {spec.nodes} nodes, but group '{group}' has {len(nodes)}"
-        yield Problem(path="nodes", rule=rule, fix=f"use --nodes {len(nodes)}, or raise the group's count")
+def _size_problems(spec: JobSpec, group: str, nodes: list[Node], spares: int) -> Iterator[Problem]:
+    usable = len(nodes) - spares
+    if spec.nodes > usable:
+        held = f" for jobs, and {spares} spare" if spares else ""
+        rule = f"the job needs {spec.nodes} nodes, but group '{group}' has {usable}{held}"
+        yield Problem(path="nodes", rule=rule, fix=f"use --nodes {usable}, or raise the group's count")
     gpus = nodes[0].gpus
     if spec.gpus_per_node is not None and spec.gpus_per_node > gpus:
         rule = f"the job needs {spec.gpus_per_node} GPUs per node, but a node in group '{group}' has {gpus}"

@@ -21,7 +21,7 @@ from yard.stack.remote import Remote
 _COLOURS = {
     **dict.fromkeys(("FAILED", "NODE_FAIL", "TIMEOUT", "LOST", "down", "down*"), "red"),
     **dict.fromkeys(("COMPLETED", "idle"), "green"),
-    "RUNNING": "cyan",
+    **dict.fromkeys(("RUNNING", "spare"), "cyan"),
 }
 _MISSING = ("unknown", "Slurm does not list this node; run `pulumi up`")
 """State and reason for a worker that appears only in the stack's outputs."""
@@ -29,7 +29,10 @@ _MISSING = ("unknown", "Slurm does not list this node; run `pulumi up`")
 
 @dataclass(frozen=True, kw_only=True)
 class NodeState:
-    """A host. `state` is the scheduler's state, or 'head' for the head, which runs no jobs."""
+    """A host. `state` is the scheduler's state, 'head' for the head, which runs no jobs, or 'spare'.
+
+    A node of a group with spares is a spare if Slurm reserves it and no job runs on it.
+    """
 
     name: str
     group: str = ""
@@ -109,6 +112,8 @@ def _hosts(cluster: Cluster, states: dict[str, tuple[str, str]]) -> list[NodeSta
     found = [NodeState(name=cluster.head.name, state="head", private_ip=cluster.head.private_ip)]
     for node in cluster.nodes:
         state, reason = states.get(node.name, _MISSING)
+        if state == "reserved" and node.group in cluster.spares:
+            state = "spare"
         found.append(
             NodeState(
                 name=node.name,

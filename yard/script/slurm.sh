@@ -134,8 +134,9 @@ avoid_nodes() {
   local bad others
   bad=$(awk '$2 == "failed" && NF > 3 { if (++count[$4] == 2) print $4 }' "$RUN_DIR/events" | paste -sd,)
   [[ -n $bad ]] || return 0
-  others=$(sinfo -h -N -p "$SLURM_JOB_PARTITION" -t idle,alloc,mix,comp -o %N | sort -u |
-    grep -cvxFf <(tr , '\n' <<<"$bad") || true)
+  # Idle spares are reserved, and only the loss of a node releases them.
+  others=$(sinfo -h -N -p "$SLURM_JOB_PARTITION" -t idle,alloc,mix,comp -o '%N %T' | awk '$2 != "reserved" { print $1 }' |
+    sort -u | grep -cvxFf <(tr , '\n' <<<"$bad") || true)
   if ((others < NNODES)); then
     say "$bad failed twice, but the group has too few other nodes for this job"
     return 0

@@ -25,8 +25,8 @@ def test_daemon_restarts_only_after_a_change(tmp_path: Path) -> None:
     assert watch(tmp_path, "worker") == [f"systemctl restart {UNIT}"]
 
 
-def test_head_has_no_daemon(tmp_path: Path) -> None:
-    assert watch(tmp_path, "head") == []
+def test_head_with_slurm_has_the_repair_service(tmp_path: Path) -> None:
+    assert watch(tmp_path, "head") == ["systemctl restart trainyard-repair.service"]
 
 
 def test_node_that_returns_to_service_keeps_its_verdict() -> None:

@@ -152,3 +152,10 @@ def test_damaged_outputs_are_refused_with_the_path(change: dict[str, Any], messa
 def test_outputs_that_yard_would_refuse_are_not_written() -> None:
     with pytest.raises(ContractError, match="name must match"):
         dumped(replace(read_outputs(contract()), name="Not a name"))
+
+
+def test_spares_are_left_out_if_there_are_none() -> None:
+    outputs = contract()
+    assert "spares" not in dumped(read_outputs(outputs))
+    outputs["spares"] = {"gpu": 1}
+    assert dumped(read_outputs(outputs))["spares"] == {"gpu": 1}

@@ -1,0 +1,88 @@
+"""Lost nodes: workers that have answered before and no longer answer. Pure, except for `answering`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from repair.nodes import GONE, Node
+
+RETURN_SECONDS = 20.0
+"""Time for which a lost node must answer before it returns to service without a reboot."""
+_EPIDEMIC_SHARE = 0.2
+_CONNECT_SECONDS = 3.0
+_CLOSED_PORT = 9
+"""No program of a node listens on the port "discard", so no program logs the connections. A refusal is an answer."""
+
+
+@dataclass
+class Watch:
+    """Which workers answer. All times are in seconds of a monotonic clock.
+
+    A worker that has never answered is not lost, because a firewall may drop the packets.
+    """
+
+    silent_seconds: float
+    heard: dict[str, float] = field(default_factory=dict)
+    """Time of the last answer."""
+    since: dict[str, float] = field(default_factory=dict)
+    """Time of the first answer after a silence."""
+
+    def record(self, answers: Collection[str], now: float) -> None:
+        """Add the workers that answered."""
+        for name in answers:
+            if now - self.heard.get(name, float("-inf")) > self.silent_seconds:
+                self.since[name] = now
+            self.heard[name] = now
+
+    def is_silent(self, name: str, now: float) -> bool:
+        return name in self.heard and now - self.heard[name] > self.silent_seconds
+
+    def is_back(self, name: str, now: float) -> bool:
+        return name in self.heard and now == self.heard[name] and now - self.since[name] > RETURN_SECONDS
+
+
+def changes(
+    nodes: Mapping[str, Node], watch: Watch, down_since: Mapping[str, float], now: float
+) -> Iterator[list[str]]:
+    """Yield the arguments of scontrol for lost and returned nodes.
+
+    If more than one node and more than 20 % of the nodes are silent, the network of the head is the more likely cause,
+    so no node is set down, and SlurmdTimeout applies. A node that rebooted is returned by the stage 90-health.
+    `down_since`: time in seconds since 1970 at which the service has set a node down.
+    """
+    silent = [name for name in nodes if watch.is_silent(name, now)]
+    if len(silent) <= max(1, _EPIDEMIC_SHARE * len(nodes)):
+        for name in silent:
+            state = nodes[name].slurm
+            if "DOWN" in state.flags or ("DRAIN" in state.flags and not nodes[name].is_busy):
+                continue
+            # The reason of a drained node is kept. Down requeues its jobs.
+            reason = state.reason if "DRAIN" in state.flags else f"{GONE}no answer for {watch.silent_seconds:.0f} s"
+            yield ["update", f"nodename={name}", "state=down", f"reason={reason}"]
+    for name, node in nodes.items():
+        rebooted = node.boot > down_since.get(name, 0.0)
+        if node.is_lost and not rebooted and "NOT_RESPONDING" not in node.slurm.flags and watch.is_back(name, now):
+            yield ["update", f"nodename={name}", "state=resume"]
+
+
+def answering(addresses: Mapping[str, str]) -> set[str]:
+    """Return the workers that answer a connection to a closed port."""
+    return asyncio.run(_answering(addresses))
+
+
+async def _answering(addresses: Mapping[str, str]) -> set[str]:
+    answers = await asyncio.gather(*map(_answers, addresses.values()))
+    return {name for name, answered in zip(addresses, answers) if answered}  # noqa: B905  (Python 3.10 has no batch)
+
+
+async def _answers(address: str) -> bool:
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(address, _CLOSED_PORT), _CONNECT_SECONDS)
+    except ConnectionRefusedError:
+        return True
+    except (OSError, asyncio.TimeoutError):  # noqa: UP041  (different types in Python 3.10)
+        return False
+    writer.close()
+    return True

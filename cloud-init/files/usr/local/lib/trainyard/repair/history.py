@@ -1,0 +1,59 @@
+"""Times at which each node left and returned to service. Pure, except for `load` and `save`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from repair.nodes import Node
+
+KEPT = 50
+"""Number of changes that are kept for each node."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a node. `reason` is empty for a node in service. `time` is in seconds since 1970."""
+
+    time: float
+    reason: str
+
+
+History = Mapping[str, tuple[Change, ...]]
+"""The changes of each node, oldest first."""
+
+
+def record(history: History, nodes: Iterable[Node], now: float) -> dict[str, tuple[Change, ...]]:
+    """Return the history with a change for each node whose reason differs from its last change."""
+    found = dict(history)
+    for node in nodes:
+        reason = "" if node.is_usable else node.slurm.reason or "not responding"
+        changes = found.get(node.name, ())
+        if reason != (changes[-1].reason if changes else ""):
+            found[node.name] = (*changes, Change(now, reason))[-KEPT:]
+    return found
+
+
+def out_since(history: History) -> dict[str, float]:
+    """Return the time at which each node that is out of service got its present reason."""
+    return {name: changes[-1].time for name, changes in history.items() if changes and changes[-1].reason}
+
+
+def load(path: Path) -> dict[str, tuple[Change, ...]]:
+    """Return the history on disk, or an empty one if it cannot be read."""
+    try:
+        rows = json.loads(path.read_text())["history"]
+        return {name: tuple(Change(**change) for change in changes) for name, changes in rows.items()}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def save(path: Path, history: History) -> None:
+    """Write the history atomically. All users may read it, because they can read the reasons in Slurm."""
+    rows = {name: [asdict(change) for change in changes] for name, changes in history.items()}
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(json.dumps({"history": rows}) + "\n")
+    new.chmod(0o644)
+    new.replace(path)

@@ -1,0 +1,107 @@
+"""The service `trainyard-repair` on the head: a loop over the nodes in Slurm, and scontrol as its only tool."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from repair import gone, history, spares
+from repair.nodes import Node, Site, parse_nodes, read_site
+
+STATE = Path("/var/lib/trainyard")
+GATE = "gate.lock"
+"""trainyard-gate holds a lock on this file while it runs tasks on all nodes, so that spares are free and no node is set
+down during a replacement."""
+INTERVAL_SECONDS = 3.0
+_SECONDS = 20
+
+
+def scontrol(*arguments: str) -> str | None:
+    """Run scontrol. Return its output, or None if it failed. The error is in the journal."""
+    try:
+        done = subprocess.run(["scontrol", *arguments], capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    if done.returncode:
+        sys.stderr.write(f"scontrol {' '.join(arguments)}: {done.stdout}{done.stderr}\n")
+        return None
+    return done.stdout
+
+
+@dataclass
+class Service:
+    """The service. Tests replace the functions."""
+
+    site: Site
+    state: Path = STATE
+    control: Callable[..., str | None] = scontrol
+    answering: Callable[[Mapping[str, str]], set[str]] = gone.answering
+    watch: gone.Watch = field(init=False)
+    changes: dict[str, tuple[history.Change, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watch = gone.Watch(self.site.silent_seconds)
+        self.changes = history.load(self.state / "repair.json")
+
+    def run_once(self, now: float, wall: float) -> None:
+        """Look at all nodes once. `now`: a monotonic clock. `wall`: seconds since 1970."""
+        answers = self.answering(self.site.addresses)
+        self.watch.record(answers, now)
+        shown = self.control("-o", "show", "node")
+        if shown is None:
+            return
+        nodes = {node.name: node for node in parse_nodes(shown) if node.name in self.site.addresses}
+        found = history.record(self.changes, nodes.values(), wall)
+        if found != self.changes:
+            self.changes = found
+            history.save(self.state / "repair.json", found)
+        is_gated = self._is_gated()
+        if not is_gated:
+            for change in gone.changes(nodes, self.watch, history.out_since(found), now):
+                self.control(*change)
+        self._hold_spares(nodes, release=is_gated)
+
+    def _hold_spares(self, nodes: Mapping[str, Node], *, release: bool) -> None:
+        listed = self.control("-o", "show", "reservation")
+        if listed is None:
+            return
+        held = spares.parse_held(listed)
+        for group in self.site.groups:
+            names = self._names(held[group.name]) if group.name in held else None
+            wanted = () if release else spares.choose(group, nodes, names or ())
+            for change in spares.commands(group.name, wanted, names):
+                self.control(*change)
+        for group_name in held.keys() - {group.name for group in self.site.groups}:
+            for change in spares.commands(group_name, (), ()):
+                self.control(*change)
+
+    def _names(self, node_list: str) -> set[str]:
+        return set((self.control("show", "hostnames", node_list) or "").split())
+
+    def _is_gated(self) -> bool:
+        """Return whether trainyard-gate is running."""
+        try:
+            file = os.open(self.state / GATE, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(file)
+        return False
+
+
+def main() -> None:
+    """Run until the process ends."""
+    service = Service(read_site((STATE / "handover" / "repair.json").read_text()))
+    while True:
+        service.run_once(time.monotonic(), time.time())
+        time.sleep(INTERVAL_SECONDS)

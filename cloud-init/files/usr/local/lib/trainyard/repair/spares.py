@@ -1,0 +1,51 @@
+"""Spares: nodes that a Slurm reservation holds back until another node of their group is lost or drained. Pure.
+
+A reservation with named nodes is neither moved nor refilled by Slurm, its nodes can be changed while it is active, and
+with IGNORE_JOBS it can contain busy nodes, which become spares when their job ends (update_resv and _job_overlap in
+slurmctld/reservation.c of Slurm 22.05.8, 23.11.4 and 24.11.5, and scontrol(1), "RESERVATIONS"; read 2026-11-22).
+Reservations of Slurm with NodeCnt and REPLACE_DOWN do the opposite: they replace lost spares with nodes of jobs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from repair.nodes import Group, Node
+
+PREFIX = "spares-"
+"""The reservation of a group is named after the group."""
+_RESERVATION = re.compile(rf"^ReservationName={PREFIX}(\S+) .* Nodes=(\S+)")
+
+
+def choose(group: Group, nodes: Mapping[str, Node], held: Collection[str]) -> tuple[str, ...]:
+    """Return the nodes to hold back, sorted by name.
+
+    Each unusable node takes the place of a spare, so that the number of nodes for jobs stays the same. Present spares
+    are kept. New spares are idle nodes if possible.
+    """
+    members = [nodes[name] for name in group.nodes if name in nodes]
+    usable = [node for node in members if node.is_usable]
+    wanted = max(0, group.spares - (len(group.nodes) - len(usable)))
+    ordered = sorted(reversed(usable), key=lambda node: (node.name not in held, node.is_busy))
+    return tuple(sorted(node.name for node in ordered[:wanted]))
+
+
+def parse_held(text: str) -> dict[str, str]:
+    """Return the node list of each group's reservation, from the output of `scontrol -o show reservation`."""
+    return {found[1]: found[2] for line in text.splitlines() if (found := _RESERVATION.match(line))}
+
+
+def commands(group: str, wanted: Sequence[str], held: Collection[str] | None) -> Iterator[list[str]]:
+    """Yield the arguments of scontrol that change a group's reservation. `held` is None without a reservation.
+
+    Slurm ends a reservation without an end after a year, and the next run of the service creates it again.
+    """
+    name, nodes = f"reservationname={PREFIX}{group}", f"nodes={','.join(wanted)}"
+    if held is None and wanted:
+        yield ["create", "reservation", name, nodes, "starttime=now", "duration=UNLIMITED", "users=root",
+               "flags=IGNORE_JOBS"]  # fmt: skip
+    elif held is not None and not wanted:
+        yield ["delete", name]
+    elif held is not None and set(held) != set(wanted):
+        yield ["update", name, nodes]

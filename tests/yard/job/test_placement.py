@@ -1,0 +1,35 @@
+"""The fit of a job in a group with spares, and the list of nodes with spares."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from yard.contract.outputs import Cluster
+from yard.errors import JobFileError
+from yard.job.loader import load_job
+from yard.job.placement import place
+from yard.run import listing
+
+
+def test_jobs_do_not_use_spares(wide: Cluster) -> None:
+    cluster = replace(wide, spares={"gpu": 1})
+    assert place(load_job("hello", {"nodes": 3}, {}, []), cluster).nodes == 3
+    with pytest.raises(JobFileError, match="needs 4 nodes, but group 'gpu' has 3 for jobs, and 1 spare"):
+        place(load_job("hello", {"nodes": 4}, {}, []), cluster)
+
+
+@pytest.mark.parametrize(("spares", "state"), [({"gpu": 1}, "spare"), ({}, "reserved")])
+def test_reserved_node_of_a_group_with_spares_is_a_spare(
+    wide: Cluster, spares: dict[str, int], state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = {f"yard-gpu-{index}": ("idle", "") for index in range(3)} | {"yard-gpu-3": ("reserved", "")}
+    monkeypatch.setattr(listing, "scheduler_of", lambda _: SimpleNamespace(nodes=lambda _: states))
+    shown: list[Any] = []
+    monkeypatch.setattr(listing, "say_json", shown.extend)
+    remote: Any = SimpleNamespace(stack=SimpleNamespace(cluster=replace(wide, spares=spares)))
+    listing.list_nodes(remote, as_json=True)
+    assert [row["state"] for row in shown] == ["head", "idle", "idle", "idle", state]
