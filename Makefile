@@ -4,7 +4,7 @@ SHELL := /usr/bin/env bash
 ENV := source .trainyard/env.sh &&
 FULL := full
 
-.PHONY: help setup golden demo down preview check test test-full bench bench-clouds lint fmt
+.PHONY: help setup golden demo down preview check test test-full bench bench-clouds bench-repair lint fmt
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 16
@@ -34,8 +34,11 @@ test: golden  ## check, and tests on a local cluster with injected faults
 test-full: golden  ## longer tests: existing hosts, faults during jobs, ten thousand stack files
 	@$(ENV) python -m pytest -v -m "$(FULL)"
 
-bench: golden bench-clouds  ## measure the local stack and large stacks, and compare with ceilings
+bench: golden bench-clouds bench-repair  ## measure the local stack and large stacks, and compare with ceilings
 	@$(ENV) python -m tools.bench
+
+bench-repair: golden  ## measure the time from a killed machine to the next step of its job on the spare
+	@$(ENV) python -m pytest -q -n 0 -s tests/integration/test_repair.py -k killed
 
 bench-clouds: setup  ## measure previews of large stacks on simulated clouds
 	@$(ENV) python -m tools.bench_clouds

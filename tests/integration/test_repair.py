@@ -1,0 +1,155 @@
+"""Lost and frozen machines in a group with a spare: the job continues on the spare, and the node returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.project import Project, alive, wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.full]
+
+HEAD = "it-head"
+NODES = ("it-gpu-0", "it-gpu-1", "it-gpu-2")
+SAVE_EVERY = 3
+RUNNING_SECONDS = 60.0
+"""Target for the time from the loss of a machine to the start of its job on the spare."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _spare(cluster: Project) -> Iterator[None]:
+    """A third worker, which is a spare."""
+    cluster.edit(lambda spec: spec["nodes"]["gpu"].update(count=3, spares=1))
+    cluster.stack("up", timeout=1500)
+    yield
+    cluster.edit(lambda spec: spec["nodes"]["gpu"].pop("spares"))
+    cluster.edit(lambda spec: spec["nodes"]["gpu"].update(count=2))
+    cluster.stack("up", timeout=900)
+
+
+def nodes(cluster: Project) -> dict[str, tuple[str, str]]:
+    """Return state and reason of each worker, as `yard nodes` shows them."""
+    return {row["name"]: (row["state"], row["reason"]) for row in cluster.yard_json("nodes") if row["name"] != HEAD}
+
+
+def spares(cluster: Project) -> set[str]:
+    return {name for name, (state, _) in nodes(cluster).items() if state == "spare"}
+
+
+def head_time(cluster: Project) -> float:
+    return float(cluster.on(HEAD, "date +%s.%N"))
+
+
+def changes(cluster: Project, node: str) -> list[dict[str, Any]]:
+    """Return the history of a node that the repair service has recorded."""
+    found: dict[str, Any] = json.loads(cluster.on(HEAD, "cat /var/lib/trainyard/repair.json"))
+    rows: list[dict[str, Any]] = found["history"].get(node, [])
+    return rows
+
+
+def spans(cluster: Project, job: int) -> list[list[str]]:
+    """Return state, start and end of each start of a job, in seconds since 1970."""
+    form = "sudo env SLURM_TIME_FORMAT=%s sacct -X -D -n -P -o State,Start,End"
+    return [line.split("|") for line in cluster.on(HEAD, f"{form} -j {job}").split("\n") if line.count("|") == 2]
+
+
+def steps(cluster: Project, run_dir: str) -> list[dict[str, Any]]:
+    text = cluster.on(HEAD, f"sudo cat {run_dir}/checkpoints/metrics.jsonl", check=False)
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
+
+
+def submit(cluster: Project, count: int) -> dict[str, Any]:
+    program = ("--steps", str(count), "--save-every", str(SAVE_EVERY), "--batch", "2")
+    answer: dict[str, Any] = cluster.yard_json("submit", "train-tiny", "--", *program)
+    return answer
+
+
+def node_list(cluster: Project, job: int) -> set[str]:
+    names = cluster.on(HEAD, f'scontrol show hostnames "$(squeue -h -j {job} -t running -o %N)"', check=False)
+    return set(names.split()) & set(NODES)
+
+
+def test_one_worker_is_shown_as_a_spare(cluster: Project) -> None:
+    wait_until("the spare", 60, lambda: len(spares(cluster)) == 1)
+    output = cluster.yard("submit", "hello", "--nodes", "3", check=False)
+    assert output.code == 1
+    assert "has 2 for jobs, and 1 spare" in output.out
+
+
+def test_drained_worker_releases_the_spare(cluster: Project) -> None:
+    wait_until("the spare", 60, lambda: len(spares(cluster)) == 1)
+    first = min(set(NODES) - spares(cluster))
+    cluster.on(HEAD, f"sudo scontrol update nodename={first} state=drain reason='bad cable'")
+    wait_until("the release", 30, lambda: not spares(cluster))
+    job = cluster.yard_json("submit", "hello")["id"]
+    assert cluster.yard("wait", str(job), timeout=300).code == 0
+    cluster.on(HEAD, f"sudo scontrol update nodename={first} state=resume")
+    wait_until("a spare", 60, lambda: len(spares(cluster)) == 1)
+
+
+def test_job_of_a_killed_machine_continues_on_the_spare(cluster: Project) -> None:
+    wait_until("the spare", 60, lambda: len(spares(cluster)) == 1)
+    spare = spares(cluster)
+    job = submit(cluster, 40)
+    number, run_dir = int(job["id"]), job["run_dir"]
+    wait_until("a checkpoint", 400, lambda: any("checkpoint_s" in row for row in steps(cluster, run_dir)))
+    victim = max(node_list(cluster, number))
+    pid, killed = cluster.pid(victim), head_time(cluster)
+    os.kill(pid, signal.SIGKILL)
+    wait_until("the VM's end", 20, lambda: not alive(pid), 0.5)
+    wait_until("the second start", 240, lambda: len(spans(cluster, number)) == 2 and bool(node_list(cluster, number)))
+    assert spare <= node_list(cluster, number)
+    assert nodes(cluster)[victim][1].startswith("TY:gone: ")
+    cluster.yard("wait", str(number), timeout=1500)
+
+    rows = spans(cluster, number)
+    sys.stdout.write(f"sacct: {rows}\n")
+    detected = next(change["time"] for change in changes(cluster, victim) if change["time"] >= killed)
+    (_, _, requeued), (_, started, _) = rows
+    again = [row for row in steps(cluster, run_dir) if row["time"] > float(started)]
+    before = [row["step"] for row in steps(cluster, run_dir) if row["time"] <= float(requeued)]
+    table = {
+        "detect and set down": detected - killed,
+        "requeue": float(requeued) - killed,
+        "start": float(started) - killed,
+        "first new step": again[0]["time"] - killed,
+    }
+    for name, seconds in table.items():
+        sys.stdout.write(f"{name:20} {seconds:6.1f} s after the loss of the machine\n")
+    assert max(before) - (again[0]["step"] - again[0]["steps"]) <= SAVE_EVERY
+    assert [row["step"] for row in steps(cluster, run_dir)][-1] == 40
+    log = cluster.yard("logs", str(number)).out
+    assert "yard: goodput " in log
+    found = next(row for row in cluster.yard_json("ps", "--long") if row["id"] == number)
+    assert found["goodput"]["starts"] == 2
+    assert table["start"] < 2 * RUNNING_SECONDS, "the limit is twice the target, for loaded machines"
+
+
+def test_lost_machine_becomes_the_spare_after_its_return(cluster: Project) -> None:
+    lost = [name for name, (_, reason) in nodes(cluster).items() if reason.startswith("TY:gone: ")]
+    cluster.stack("refresh", timeout=300)
+    cluster.stack("up", timeout=900)
+    wait_until("the service of all nodes", 240, lambda: all(not reason for _, reason in nodes(cluster).values()))
+    wait_until("a spare", 60, lambda: len(spares(cluster)) == 1)
+    assert all(changes(cluster, name)[-1]["reason"] == "" for name in lost)
+
+
+def test_frozen_machine_returns_when_it_answers_again(cluster: Project) -> None:
+    wait_until("the spare", 60, lambda: len(spares(cluster)) == 1)
+    victim = min(set(NODES) - spares(cluster))
+    pid = cluster.pid(victim)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        begin = time.monotonic()
+        wait_until("the loss", 90, lambda: nodes(cluster)[victim][1].startswith("TY:gone: "))
+        sys.stdout.write(f"a frozen machine is set down after {time.monotonic() - begin:.1f} s\n")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_until("the return", 240, lambda: nodes(cluster)[victim] in {("idle", ""), ("spare", "")})
