@@ -29,6 +29,7 @@ def _spare(cluster: Project) -> Iterator[None]:
     cluster.edit(lambda spec: spec["nodes"]["gpu"].update(count=3, spares=1))
     cluster.stack("up", timeout=1500)
     yield
+    cluster.stack("refresh", timeout=300)
     cluster.edit(lambda spec: spec["nodes"]["gpu"].pop("spares"))
     cluster.edit(lambda spec: spec["nodes"]["gpu"].update(count=2))
     cluster.stack("up", timeout=900)

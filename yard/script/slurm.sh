@@ -182,13 +182,23 @@ new_checkpoint() {
   find "$CHECKPOINT_DIR" -type f -newer "$RUN_DIR/.started" ! -name 'heartbeat-*' ! -name 'metrics*' -print -quit
 }
 
+# Prints the reason for SIGUSR2, which Slurm sends before the time limit, and `yard roll` and the health service send
+# before a node leaves. Before Slurm 23.02, the end of the job is unknown.
+occasion() {
+  if ((${SLURM_JOB_END_TIME:-0} > EPOCHSECONDS + warning_seconds + 60)); then
+    printf 'a node leaves'
+  else
+    printf 'time limit'
+  fi
+}
+
 # Decides from the exit code whether the job has finished or must restart.
 judge() {
   if ((out_of_time)) && [[ -n $checkpoint_dir ]]; then
     if ((chain > 1)); then
       say 'time limit: the next job of the chain continues'
     elif [[ -n $(new_checkpoint) ]]; then
-      requeue 'time limit, checkpoint written'
+      requeue "$(occasion), checkpoint written"
     else
       say 'no checkpoint since the last start; the job does not restart at the time limit'
     fi

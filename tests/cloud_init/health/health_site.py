@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,6 +45,7 @@ class Site:
     offset: float | None = 0.01
     ports: dict[int, str] = field(default_factory=dict)
     hanging: set[str] = field(default_factory=set)
+    events: str = "[]"
     node: Node = field(default_factory=Node)
 
     def write(self, path: str, text: str) -> None:
@@ -60,6 +61,10 @@ class Site:
             f_frsize=4096, f_blocks=10_000_000, f_bavail=free * 100_000, f_files=1000, f_favail=inodes * 10
         )
 
+    def fetch(self, path: str, headers: Mapping[str, str], timeout: float) -> str:
+        is_name = path.startswith("/metadata/instance/compute/name?")
+        return "yard-gpu-0" if is_name else f'{{"DocumentIncarnation": 3, "Events": {self.events}}}'
+
     def run(self, argv: list[str], timeout: float) -> Ran:
         key = " ".join(argv[:2]) if argv[1:2] in (["nvlink"], ["update"], ["-o"]) else argv[0]
         return self.tools.get(key, Ran(None, problem="No such file or directory"))
@@ -74,6 +79,7 @@ def healthy(root: Path) -> Site:
         run=site.run,
         clock_offset=lambda host, timeout: site.offset,
         connects=lambda host, port, timeout: site.ports.get(port, "open"),
+        fetch=site.fetch,
     )
     site.tools |= {
         "nvidia-smi": Ran(0, HEALTHY_GPUS),
@@ -83,6 +89,7 @@ def healthy(root: Path) -> Site:
     site.write("/etc/trainyard/node.env", _NODE_ENV)
     site.write("/etc/trainyard/fabric.env", "NCCL_IB_HCA=mlx5_ib\nNCCL_FASTRAK_IFNAME=enp6s0,enp7s0\n")
     site.write("/proc/sys/kernel/random/boot_id", f"{BOOT}\n")
+    site.write("/sys/class/dmi/id/chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77\n")
     site.write("/proc/self/mounts", _MOUNTS)
     site.write("/proc/meminfo", "MemTotal: 1000000 kB\nMemFree: 100 kB\nMemAvailable: 700000 kB\n")
     site.write("/proc/driver/nvidia-nvswitch/devices/0000:05:00.0/information", "Device Minor: 0\n")
@@ -153,6 +160,10 @@ def _no_munge(site: Site) -> None:
 
 def _clock(site: Site) -> None:
     site.offset = 400.0
+
+
+def _eviction(site: Site) -> None:
+    site.events = '[{"EventType": "Preempt", "Resources": ["yard-gpu-0"], "EventStatus": "Started", "NotBefore": ""}]'
 
 
 def _xid(site: Site) -> None:
@@ -228,4 +239,5 @@ FAULTS: dict[str, list[tuple[Callable[[Site], None], str]]] = {
     "munge": [(_no_munge, "munged is not running")],
     "leftover-processes": [(_stuck_process, "processes of an ended job cannot be killed")],
     "leftover-files": [(_full("/dev/shm", 20), "files of ended jobs fill /dev/shm")],  # noqa: S108
+    "event": [(_eviction, "the cloud announces Preempt")],
 }

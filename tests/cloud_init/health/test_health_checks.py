@@ -139,6 +139,7 @@ def test_checks_depend_on_the_facts_of_the_node(site: Site) -> None:
     site.write("/etc/trainyard/node.env", "TRAINYARD_ROLE=head\nTRAINYARD_SCHEDULER=none\nTRAINYARD_GPUS=0\n")
     (site.root / "proc/driver/nvidia-nvswitch/devices/0000:05:00.0/information").unlink()
     (site.root / "proc/driver/nvidia-nvswitch/devices/0000:05:00.0").rmdir()
+    site.node.path("/sys/class/dmi/id/chassis_asset_tag").unlink()
     assert {check.id for check in checks_for(site.node, "periodic")} == {"shared-full", "disk-full", "root-read-only"}
 
 

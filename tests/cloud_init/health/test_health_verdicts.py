@@ -125,18 +125,19 @@ class Cluster:
         self.site, self.state, self.reason, self.answers = site, "IDLE", "none", True
         self.jobs: list[str] = []
         self.requeued: list[str] = []
+        self.warned: list[str] = []
         site.node.run = self.run
         report_state(site, "ready")
 
     def run(self, argv: list[str], timeout: float) -> Ran:
-        if argv[0] not in {"scontrol", "squeue"}:
+        if argv[0] not in {"scontrol", "squeue", "scancel"}:
             return self.site.run(argv, timeout)
         if not self.answers:
             return Ran(1, "Unable to contact slurm controller")
         if argv[0] == "squeue":
             return Ran(0, "".join(f"{job}\n" for job in self.jobs))
-        if argv[1] == "requeue":
-            self.requeued.append(argv[2])
+        if argv[1] == "requeue" or argv[0] == "scancel":
+            (self.warned if argv[0] == "scancel" else self.requeued).append(argv[-1])
             return Ran(0)
         if argv[1] == "update":
             words = dict(word.split("=", 1) for word in argv[2:])
@@ -189,7 +190,7 @@ def test_each_fault_drains_and_its_repair_resumes(check: str, tmp_path: Path) ->
     daemon.node.events.clear()
     repaired = healthy(tmp_path / "repaired")
     report_state(repaired, "ready")
-    cluster.site.tools, cluster.site.usage, cluster.site.offset = tools, {}, 0.0
+    cluster.site.tools, cluster.site.usage, cluster.site.offset, cluster.site.events = tools, {}, 0.0, "[]"
     daemon.node.root = repaired.root
     rounds(daemon, CHECKS[check].passes + 1)
     assert not cluster.drained
@@ -208,6 +209,20 @@ def test_only_fatal_faults_requeue_jobs_once(check: str, tmp_path: Path) -> None
     rounds(daemon, CHECKS[check].fails + 2)
     assert cluster.drained
     assert cluster.requeued == (["7", "9"] if CHECKS[check].severity == "fatal" else [])
+
+
+def test_jobs_are_warned_of_an_event_once_after_the_drain(cluster: Cluster) -> None:
+    daemon = start(cluster)
+    rounds(daemon, 2)
+    cluster.jobs = ["7 /shared/jobs/a-1/job.sbatch"]
+    FAULTS["event"][0][0](cluster.site)
+    cluster.answers = False
+    rounds(daemon, 1)
+    assert cluster.warned == []
+    cluster.answers = True
+    rounds(daemon, 3)
+    assert cluster.reason == "TY:event: the cloud announces Preempt"
+    assert (cluster.warned, cluster.requeued) == (["7"], [])
 
 
 def test_requeue_is_repeated_if_slurm_does_not_answer(cluster: Cluster) -> None:

@@ -163,7 +163,12 @@ def test_bad_node_is_kept_without_alternatives(make: MakeJob, program: MakeProgr
     assert "has too few other nodes" in job.log
 
 
-def test_warning_leads_to_checkpoint_and_requeue(make: MakeJob, program: MakeProgram) -> None:
+@pytest.mark.parametrize(("seconds", "occasion"), [(None, "time limit"), (100, "time limit"), (9000, "a node leaves")])
+def test_warning_leads_to_checkpoint_and_requeue(
+    seconds: int | None, occasion: str, make: MakeJob, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if seconds is not None:
+        monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + seconds))
     lines = "  echo up\n  trap 'touch $CHECKPOINT_DIR/step-1; exit 0' USR2\n  for _ in {1..100}; do sleep 0.1; done\n"
     job = make(f"checkpoint_dir: checkpoints\nrun: |\n{lines}")
     process = job.start()
@@ -175,7 +180,7 @@ def test_warning_leads_to_checkpoint_and_requeue(make: MakeJob, program: MakePro
     time.sleep(0.3)
     process.send_signal(signal.SIGUSR2)
     assert process.wait(PATIENCE) < 0
-    assert "time limit, checkpoint written" in job.log
+    assert f"{occasion}, checkpoint written" in job.log
 
 
 def test_program_that_ignores_the_warning_is_requeued(make: MakeJob, program: MakeProgram) -> None:

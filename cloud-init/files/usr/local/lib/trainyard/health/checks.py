@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from health import fabric, gpu, system
+from health import events, fabric, gpu, system
 from health.core import FAIL, Check, Node, Outcome, checks_for, unknown
 from health.kmsg import fatal_xid, load_xids, records
 
-FUNCTIONS: dict[str, Callable[[Node, Check], Outcome]] = {**system.CHECKS, **gpu.CHECKS, **fabric.CHECKS}
+FUNCTIONS: dict[str, Callable[[Node, Check], Outcome]] = {
+    **system.CHECKS,
+    **gpu.CHECKS,
+    **fabric.CHECKS,
+    **events.CHECKS,
+}
 
 
 def run_check(node: Node, check: Check) -> Outcome:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from health.network import ntp_offset, tcp
+from health.network import metadata, ntp_offset, tcp
 from health.tools import Ran, run_tool
 
 PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
@@ -21,6 +21,7 @@ SEVERITIES = ("fatal", "degraded", "note")
 """Classes of checks, most severe first. Nodes are drained for all classes except "note"."""
 
 _DATA = Path(__file__).parent
+_AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Node:
     run: Callable[[list[str], float], Ran] = run_tool
     clock_offset: Callable[[str, float], float | None] = ntp_offset
     connects: Callable[[str, int, float], str] = tcp
+    fetch: Callable[[str, Mapping[str, str], float], str | None] = metadata
     events: dict[str, str] = field(default_factory=dict)
     """Texts of events by check, for example from the kernel log."""
     baseline: dict[str, Any] = field(default_factory=dict)
@@ -123,6 +125,17 @@ class Node:
     def has_slurm(self) -> bool:
         return self.variable("TRAINYARD_SCHEDULER") == "slurm"
 
+    @property
+    def announcer(self) -> str:
+        """The cloud whose metadata service announces events to this machine: "azure", "google" or "".
+
+        Source: canonical/cloud-init, cloudinit/sources/azure/identity.py (ChassisAssetTag) and DataSourceGCE.py
+        (platform_reports_gce), read 2026-11-22.
+        """
+        if self.read("/sys/class/dmi/id/chassis_asset_tag") == _AZURE_ASSET_TAG:
+            return "azure"
+        return "google" if self.read("/sys/class/dmi/id/product_name") == "Google Compute Engine" else ""
+
     def labels(self) -> frozenset[str]:
         """Return the values of `nodes` in checks.json that apply to this node."""
         role, fabric = self.variable("TRAINYARD_ROLE"), self.variable("TRAINYARD_FABRIC")
@@ -134,6 +147,7 @@ class Node:
             "nvidia": self.count("TRAINYARD_GPUS") > 0 and self.variable("TRAINYARD_GPU_TYPE") != "fake",
             # The folder itself exists without NVSwitch too (driver 580.159.04, one H100 in a VM, 2026-11-22).
             "nvswitch": bool(self.glob("/proc/driver/nvidia-nvswitch/devices/*")),
+            "announced": bool(self.announcer),
             "rdma": self.count("TRAINYARD_RDMA") > 0,
             "infiniband": self.count("TRAINYARD_RDMA") > 0 and fabric.startswith("infiniband"),
             "gpudirect": fabric.startswith("gpudirect"),

@@ -14,9 +14,10 @@ import time
 
 from health.checks import run_check
 from health.core import SEVERITIES, Check, Node, Outcome, checks_for, load_checks
+from health.events import EVENT
 from health.kmsg import fatal_xid, load_xids, records
 from health.ledger import Ledger, load, save, write
-from health.slurm import apply, requeue_jobs
+from health.slurm import apply, requeue_jobs, warn_jobs
 
 CACHE = "/run/trainyard/health"
 LEDGER = "/var/lib/trainyard/health.json"
@@ -52,6 +53,8 @@ class Daemon:
         """Whether the node's state in Slurm is known to agree with the verdicts."""
         self.requeued = self.ledger.worst
         """The last verdict after which jobs were requeued. A verdict of an earlier daemon has been handled."""
+        self.warned = self.ledger.verdicts.get(EVENT)
+        """The last event of which jobs were warned."""
         self.saved = 0.0
         self._woken, self._wake = os.pipe()
 
@@ -76,7 +79,7 @@ class Daemon:
     def settle(self) -> None:
         """Drain or resume the node, if its state in Slurm can differ from the verdicts."""
         with self.lock:
-            worst, proved = self.ledger.worst, self._proved()
+            worst, proved, event = self.ledger.worst, self._proved(), self.ledger.verdicts.get(EVENT)
             # Before the bootstrap has finished, a node without a verdict needs no change.
             if not self.node.has_slurm or self._is_done() or (worst is None and not proved):
                 return
@@ -90,6 +93,8 @@ class Daemon:
             drained.touch()
             if worst.severity == SEVERITIES[0] and worst != self.requeued and requeue_jobs(self.node):
                 self.requeued = worst
+            if event is not None and event != self.warned and warn_jobs(self.node):
+                self.warned = event
 
     def read_log(self, log: int) -> None:
         """Read the new records of the kernel log."""

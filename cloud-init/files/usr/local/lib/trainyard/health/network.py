@@ -1,10 +1,12 @@
-"""Asks other hosts for the time, and whether their ports are open."""
+"""Asks other hosts for the time, whether their ports are open, and the metadata service for announced events."""
 
 from __future__ import annotations
 
+import http.client
 import socket
 import struct
 import time
+from collections.abc import Mapping
 
 _NTP_EPOCH = 2208988800
 """Seconds from 1900 to 1970 (RFC 5905, section 6)."""
@@ -48,3 +50,21 @@ def tcp(host: str, port: int, timeout: float) -> str:
     except OSError:
         return "silent"
     return "open"
+
+
+METADATA = "169.254.169.254"
+"""Address of the metadata service of Azure and Google Cloud (cloud-init/README.md, section "Metadata service")."""
+
+
+def metadata(path: str, headers: Mapping[str, str], timeout: float, server: str = METADATA) -> str | None:
+    """Return a text from the metadata service, or None without an answer with status 200."""
+    connection = http.client.HTTPConnection(server, timeout=timeout)
+    try:
+        connection.request("GET", path, headers=dict(headers))
+        answer = connection.getresponse()
+        body = answer.read()
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+    return body.decode(errors="replace") if answer.status == http.HTTPStatus.OK else None

@@ -85,3 +85,20 @@ def requeue_jobs(node: Node) -> bool:
     for job in listed.output.split() if listed.code == 0 else ():
         node.run(["scontrol", "requeue", job], _SECONDS)
     return listed.code == 0
+
+
+def warn_jobs(node: Node) -> bool:
+    """Send the jobs on this node the signal that Slurm sends before a time limit. Return False to try again.
+
+    A job with checkpoints that was submitted with `yard submit` then writes a checkpoint and is requeued. Other scripts
+    receive no signal, because it ends a script that does not expect it.
+    """
+    listed = node.run(
+        ["squeue", "--noheader", "--states=running", f"--nodelist={node.variable('TRAINYARD_NODE')}", "--format=%A %o"],
+        _SECONDS,
+    )
+    for line in listed.output.splitlines() if listed.code == 0 else ():
+        job, _, command = line.partition(" ")
+        if command.rstrip().endswith("/job.sbatch"):
+            node.run(["scancel", "--batch", "--signal=USR2", job], _SECONDS)
+    return listed.code == 0
