@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.integration import survivors
 from tests.integration.project import Project, alive, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
@@ -154,3 +157,78 @@ def test_frozen_machine_returns_when_it_answers_again(cluster: Project) -> None:
     finally:
         os.kill(pid, signal.SIGCONT)
     wait_until("the return", 240, lambda: nodes(cluster)[victim] in {("idle", ""), ("spare", "")})
+
+
+_SAVES_WHEN_WARNED = """\
+if [[ -e $CHECKPOINT_DIR/saved ]]; then
+  echo 'goes on elsewhere'
+  exit 0
+fi
+trap 'touch "$CHECKPOINT_DIR/saved"; exit 0' USR2
+echo 'waits for the warning'
+while :; do sleep 1 || true; done
+"""
+_METADATA = r"""
+import json
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.headers.get("Metadata") != "true":
+            self.send_error(400)
+            return
+        name = "spot-1"
+        announced = Path("/run/announced").exists()
+        event = {"EventId": "1", "EventType": "Preempt", "ResourceType": "VirtualMachine", "Resources": [name],
+                 "EventStatus": "Scheduled", "NotBefore": "Mon, 19 Sep 2016 18:29:47 GMT"}
+        text = name if "/compute/name?" in self.path else json.dumps({"Events": [event] * announced})
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+HTTPServer(("169.254.169.254", 80), Handler).serve_forever()
+"""
+"""Azure's metadata service in the format that health/events.py cites, with a Spot machine that is evicted."""
+_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
+
+
+def test_job_leaves_a_machine_that_is_evicted(cluster: Project, tmp_path: Path) -> None:
+    wait_until("the spare", 60, lambda: len(spares(cluster)) == 1)
+    job = survivors.submit(cluster, survivors.job_file(tmp_path, "spot", nodes=1, run=_SAVES_WHEN_WARNED))
+    number = int(job["id"])
+    log = f"sudo cat {job['run_dir']}/job.log"
+    wait_until("the job", 120, lambda: "waits for the warning" in cluster.on(HEAD, log, check=False))
+    (victim,) = node_list(cluster, number)
+    install = f"""
+        cat >/run/metadata.py <<'PYTHON'
+{_METADATA}PYTHON
+        echo {_ASSET_TAG} >/run/tag
+        mount --bind /run/tag "$(readlink -f /sys/class/dmi/id/chassis_asset_tag)"
+        ip address add 169.254.169.254/32 dev lo
+        systemd-run --unit=test-metadata python3 /run/metadata.py
+        systemctl restart trainyard-health
+    """
+    cluster.on(victim, f"sudo bash -c {shlex.quote(install)}")
+    try:
+        look = "sudo trainyard-health status"
+        wait_until("the check", 60, lambda: '"event"' in cluster.on(victim, look))
+        begin = time.monotonic()
+        cluster.on(victim, "sudo touch /run/announced")
+        wait_until("the drain", 60, lambda: nodes(cluster)[victim][1].startswith("TY:event: "), 1.0)
+        sys.stdout.write(f"an announced eviction drains the node after {time.monotonic() - begin:.1f} s\n")
+        output = survivors.finish(cluster, job, 300)
+        assert "a node leaves, checkpoint written: restarting the job" in output
+        assert "goes on elsewhere" in output
+        assert survivors.starts(cluster, HEAD, job)[0] == victim
+        assert survivors.starts(cluster, HEAD, job)[1] != victim
+        assert "nobody-can-ask" in cluster.on(
+            victim,
+            "curl -s -m 5 -H Metadata:true http://169.254.169.254/metadata/scheduledevents || echo nobody-can-ask",
+        )
+        cluster.on(victim, "sudo rm /run/announced")
+        wait_until("the return", 60, lambda: not nodes(cluster)[victim][1])
+    finally:
+        address, tag = "169.254.169.254/32", "/sys/class/dmi/id/chassis_asset_tag"
+        remove = f"systemctl stop test-metadata; ip address del {address} dev lo; umount {tag}"
+        cluster.on(victim, f"sudo bash -c {shlex.quote(remove)}; sudo systemctl restart trainyard-health", check=False)
