@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from yard.commands import bake, bench, cluster, data, hosts, init, prices, roll, run, size, stacks, submit, work
+from yard.commands import bake, bench, cluster, data, heal, hosts, init, prices, roll, run, size, stacks, submit, work
 from yard.shell import YardGroup
 
-TOPICS = (submit, run, work, cluster, init, stacks, prices, size, hosts, roll, bake, data, bench)
+TOPICS = (submit, run, work, cluster, init, stacks, prices, size, hosts, roll, heal, bake, data, bench)
 
 
 class _Yard(YardGroup):

@@ -44,11 +44,16 @@ def ssh(
 
 
 @app.command()
-def nodes(as_json: JsonOption = False, stack: StackOption = "local", outputs: OutputsOption = None) -> None:
-    """List the hosts in the cluster and their Slurm state."""
+def nodes(
+    history: Annotated[bool, typer.Option("--history", help="Show when workers left service and returned.")] = False,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """List the hosts in the cluster, their Slurm state and the reason for it."""
     from yard.run.listing import list_nodes
 
-    list_nodes(remote_of(stack, outputs), as_json)
+    list_nodes(remote_of(stack, outputs), as_json, history=history)
 
 
 @app.command()

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from yard.contract.outputs import Cluster
@@ -128,9 +129,12 @@ def _hosts(cluster: Cluster, states: dict[str, tuple[str, str]]) -> list[NodeSta
     return found
 
 
-def list_nodes(remote: Remote, as_json: bool) -> None:
-    """Print all hosts and their states."""
+def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
+    """Print all hosts and their states. `history`: print when each worker left service and returned instead."""
     cluster = remote.stack.cluster
+    if history:
+        _list_history(remote, as_json)
+        return
     found = _hosts(cluster, scheduler_of(cluster.scheduler).nodes(remote))
     if as_json:
         say_json([asdict(node) for node in found])
@@ -140,3 +144,17 @@ def list_nodes(remote: Remote, as_json: bool) -> None:
         for node in found
     ]
     table(("NODE", "GROUP", "STATE", "GPUS", "PRIVATE IP", "REASON"), rows, _COLOURS)
+
+
+def _list_history(remote: Remote, as_json: bool) -> None:
+    path = shlex.quote(f"{remote.stack.cluster.state_dir}/repair.json")
+    found = json.loads(remote.run(f"cat {path} 2>/dev/null || echo '{{}}'")).get("history", {})
+    changes = sorted((change["time"], node, change["reason"]) for node, rows in found.items() for change in rows)
+    if as_json:
+        say_json([{"time": when, "node": node, "reason": reason} for when, node, reason in changes])
+        return
+    if not changes:
+        say("no worker has left service since the repair service started")
+        return
+    rows = [(f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S}", *rest) for when, *rest in changes]
+    table(("TIME (UTC)", "NODE", "CHANGE"), [(when, node, reason or "in service") for when, node, reason in rows])

@@ -1,0 +1,147 @@
+"""The command `yard heal` and `yard nodes --history`, with a fake head."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from yard.contract.outputs import Cluster
+from yard.errors import StackError
+from yard.heal import command
+from yard.heal.command import HealRequest, explain, heal
+from yard.roll.machines import Machine
+from yard.run import listing
+
+DISK, GONE = "TY:disk-full: / is full", "TY:gone: no answer for 15 s"
+
+
+class Head:
+    """A head with the given states, history and record of repairs. Calls are recorded."""
+
+    def __init__(self, cluster: Cluster, states: dict[str, tuple[str, str]], ago: float = 3600.0) -> None:
+        since = time.time() - ago
+        self.history = {name: [{"time": since, "reason": reason}] for name, (_, reason) in states.items() if reason}
+        self.record, self.calls = "", list[str]()
+        self.stack: Any = type("Stack", (), {"name": "local", "cluster": cluster})()
+
+    def run(self, line: str, *, stdin: bytes = b"", admin: bool = False) -> str:
+        if "tee -a" in line:
+            assert admin
+            self.record += line.split("'")[1] + "\n"
+        elif "scontrol" in line:
+            assert admin
+            self.calls.append(line)
+        elif "===heal===" in line:
+            return f"{json.dumps({'history': self.history})}\n===heal===\n{self.record}"
+        return json.dumps({"history": self.history})
+
+    def host(self, name: str, *, admin: bool = False) -> str:
+        return f"{name}-admin" if admin else name
+
+    def argv(self, line: str, host: str) -> list[str]:
+        self.calls.append(f"{host}: {line}")
+        return ["true"]
+
+
+@pytest.fixture
+def start(wide: Cluster, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that creates a head from states that differ from "idle"."""
+
+    def make(changed: dict[str, tuple[str, str]], cluster: Cluster = wide, ago: float = 3600.0) -> Head:
+        states = {node.name: ("idle", "") for node in cluster.nodes} | changed
+        head = Head(cluster, states, ago)
+        monkeypatch.setattr(command.Slurm, "nodes", lambda *_: states)
+        monkeypatch.setattr(command, "wait_for_pulumi", lambda _: None)
+        monkeypatch.setattr(
+            command, "machines", lambda _, names: {names[0]: Machine(urn=f"urn:{names[0]}", created="")}
+        )
+        monkeypatch.setattr(command, "replace_machines", lambda *words: head.calls.append(f"replace {words}") or 0)
+        return head
+
+    return make
+
+
+def steps(head: Head) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in head.record.splitlines()]
+
+
+def test_plan_changes_nothing(start: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    head = start({"yard-gpu-1": ("drained", DISK)})
+    assert heal(head, HealRequest(False, None), as_json=False) == 0
+    printed = capsys.readouterr().out
+    assert "yard-gpu-1" in printed
+    assert "reboot" in printed
+    assert "nothing was changed" in printed
+    assert (head.calls, head.record) == ([], "")
+
+
+def test_healthy_cluster_needs_no_repair(start: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert heal(start({}), HealRequest(True, None), as_json=False) == 0
+    assert capsys.readouterr().out == "all 4 nodes are in service\n"
+
+
+def test_reboot_is_recorded_and_performed(start: Any) -> None:
+    head = start({"yard-gpu-1": ("drained", DISK)})
+    assert heal(head, HealRequest(True, None), as_json=False) == 0
+    assert head.calls == ["yard-gpu-1-admin: sudo -n systemctl reboot"]
+    assert [(row["node"], row["step"]) for row in steps(head)] == [("yard-gpu-1", "reboot")]
+    # The next run waits for the effect of the reboot.
+    assert heal(head, HealRequest(True, None), as_json=False) == 0
+    assert len(head.calls) == 1
+
+
+def test_lost_machine_is_replaced(start: Any) -> None:
+    head = start({"yard-gpu-2": ("down*", GONE)})
+    assert heal(head, HealRequest(True, None), as_json=False) == 0
+    assert head.calls == ["replace ('local', ['yard-gpu-2'], ['urn:yard-gpu-2'])"]
+
+
+def test_replacement_needs_a_price_below_the_limit(start: Any) -> None:
+    head = start({"yard-gpu-2": ("down*", GONE)})
+    assert heal(head, HealRequest(True, 10.0), as_json=False) == 0
+    assert head.calls == []
+
+
+def test_node_without_further_steps_is_quarantined(start: Any, wide: Cluster) -> None:
+    head = start({"yard-gpu-2": ("down*", GONE)}, replace(wide, provider="hosts"))
+    assert heal(head, HealRequest(True, None), as_json=False) == 0
+    assert head.calls == [
+        "sudo -n scontrol update nodename=yard-gpu-2 state=drain "
+        "reason='TY:quarantine: the fault remains after all steps: no step is possible'"
+    ]
+
+
+def test_explanation_contains_history_and_reason(start: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    head = start({"yard-gpu-1": ("drained", DISK)}, ago=60.0)
+    explain(head, "yard-gpu-1", as_json=False)
+    printed = capsys.readouterr().out
+    assert f" UTC  {DISK}" in printed
+    assert "phase suspect, 1 of 3 strikes" in printed
+    assert "next: wait, because: the fault may end by itself" in printed
+    explain(head, "yard-gpu-1", as_json=True)
+    assert json.loads(capsys.readouterr().out)["step"] == "wait"
+
+
+def test_head_and_clusters_without_slurm_are_refused(start: Any, wide: Cluster) -> None:
+    with pytest.raises(StackError, match="runs no jobs"):
+        explain(start({}), "yard-head", as_json=False)
+    with pytest.raises(StackError, match="needs Slurm"):
+        heal(start({}, replace(wide, scheduler="none")), HealRequest(False, None), as_json=False)
+
+
+def test_history_of_all_nodes_is_sorted_by_time(start: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    head = start({"yard-gpu-1": ("drained", DISK)})
+    head.history["yard-gpu-0"] = [{"time": 0.0, "reason": GONE}, {"time": 60.0, "reason": ""}]
+    listing.list_nodes(head, as_json=False, history=True)
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert lines[:2] == [f"1970-01-01 00:00:00  yard-gpu-0  {GONE}", "1970-01-01 00:01:00  yard-gpu-0  in service"]
+    assert lines[2].endswith(f"yard-gpu-1  {DISK}")
+    listing.list_nodes(head, as_json=True, history=True)
+    assert len(json.loads(capsys.readouterr().out)) == 3
+    head.history.clear()
+    listing.list_nodes(head, as_json=False, history=True)
+    assert "no worker has left service" in capsys.readouterr().out

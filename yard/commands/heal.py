@@ -1,0 +1,38 @@
+"""The command that repairs faulty nodes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from yard.commands import completion
+from yard.commands.options import JsonOption, StackOption, remote_of
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command()
+def heal(
+    perform: Annotated[bool, typer.Option("--perform", help="Perform the steps.")] = False,
+    explain: Annotated[
+        str | None,
+        typer.Option("--explain", metavar="NODE", autocompletion=completion.hosts, help="Explain one node's step."),
+    ] = None,
+    max_usd_per_hour: Annotated[
+        float | None,
+        typer.Option("--max-usd-per-hour", min=0, help="Replace no machine if the stack costs more."),
+    ] = None,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+) -> None:
+    """Show what repairs faulty nodes: a reboot, a new machine, or quarantine. Changes nothing without --perform."""
+    from yard.heal import command
+
+    remote = remote_of(stack, None)
+    if explain is not None:
+        command.explain(remote, explain, as_json)
+        return
+    if as_json and perform:
+        raise typer.BadParameter("omit --perform, because a repair prints output from pulumi", param_hint="--json")
+    raise typer.Exit(command.heal(remote, command.HealRequest(perform, max_usd_per_hour), as_json))

@@ -1,0 +1,97 @@
+"""What is known about a node: its state in Slurm, the changes that the head recorded, and earlier repairs. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from yard.roll.nodes import States, is_in_service
+
+GONE = "gone"
+"""The kind of fault of a machine that does not answer."""
+_CHECK = re.compile(r"TY:([a-z0-9-]+): ")
+_SLURM_GONE = re.compile(r"(?i)not responding|node unexpectedly rebooted")
+"""Reasons that slurmctld sets (slurmctld/node_mgr.c and ping_nodes.c of Slurm 24.11.5, read 2026-11-22)."""
+_NO_FAULT = frozenset({"event", "quarantine"})
+"""Own reasons that are no faults: an event of the cloud ends by itself, and a quarantine only by an operator."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a node's reason, which is empty in service. `time` is in seconds since 1970."""
+
+    time: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Action:
+    """A repair that `yard heal` began."""
+
+    time: float
+    node: str
+    step: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A node. `changes` and `actions` are sorted by time."""
+
+    name: str
+    group: str
+    state: str
+    reason: str
+    changes: tuple[Change, ...] = ()
+    actions: tuple[Action, ...] = ()
+
+    @property
+    def is_in_service(self) -> bool:
+        return is_in_service(self.state)
+
+    @property
+    def faults(self) -> tuple[Change, ...]:
+        """The changes with which the node left service because of a fault, including faults that have ended."""
+        before = ("", *(change.reason for change in self.changes))
+        return tuple(
+            change
+            for change, earlier in zip(self.changes, before, strict=False)
+            if fault(change.reason) and not fault(earlier)
+        )
+
+    @property
+    def attempts(self) -> tuple[Action, ...]:
+        """The repairs of the present fault."""
+        since = self.faults[-1].time if self.faults else 0.0
+        return tuple(action for action in self.actions if action.time >= since)
+
+
+def fault(reason: str) -> str | None:
+    """Return the kind of fault, which is a check or GONE, or None if the reason is not of a fault."""
+    if _SLURM_GONE.match(reason):
+        return GONE
+    found = _CHECK.match(reason)
+    return found[1] if found and found[1] not in _NO_FAULT else None
+
+
+def cases(groups: dict[str, str], states: States, history: Any, actions: Iterable[Action]) -> list[Case]:
+    """Return a case for each worker. `groups`: the group by node. `history`: the content of repair.json."""
+    done = sorted(actions, key=lambda action: action.time)
+    return [
+        Case(
+            name=name,
+            group=group,
+            state=states.get(name, ("unknown", ""))[0],
+            reason=states.get(name, ("unknown", ""))[1],
+            changes=tuple(Change(**row) for row in history.get("history", {}).get(name, ())),
+            actions=tuple(action for action in done if action.node == name),
+        )
+        for name, group in groups.items()
+    ]
+
+
+def parse_actions(text: str) -> list[Action]:
+    """Parse the record of repairs, which has one JSON object per line."""
+    return [Action(**json.loads(line)) for line in text.splitlines() if line.startswith("{")]

@@ -1,0 +1,111 @@
+"""The repair ladder: what happens next with a node. Pure.
+
+A fault has PATIENCE_SECONDS to end by itself, because health checks return a node when they pass. Then the steps of the
+ladder follow, each with PATIENCE_SECONDS to take effect. After the last step, and after STRIKES faults in a week, the
+node is quarantined: it stays out of service until an operator resumes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from yard.heal.case import GONE, Case, fault
+
+PATIENCE_SECONDS = 600.0
+PROBATION_SECONDS = 3600.0
+STRIKES = 3
+STRIKE_SECONDS = 7 * 86400.0
+
+
+class Phase(StrEnum):
+    """Where a node is between two times in service."""
+
+    HEALTHY = "healthy"
+    PROBATION = "probation"
+    """In service again after a repair. A new fault counts as a further strike."""
+    FOREIGN = "foreign"
+    """Out of service for another reason, for example that of an operator, of `yard roll` or of the cloud."""
+    QUARANTINED = "quarantined"
+    SUSPECT = "suspect"
+    DRAINING = "draining"
+    """Jobs still run on the node."""
+    REPAIRING = "repairing"
+    FAULTY = "faulty"
+    """The next step of the ladder is due."""
+
+
+class Step(StrEnum):
+    """What `yard heal` does with a node."""
+
+    NONE = "none"
+    WAIT = "wait"
+    REBOOT = "reboot"
+    REPLACE = "replace"
+    QUARANTINE = "quarantine"
+
+
+STEPS: Mapping[Phase, tuple[Step, str]] = {
+    Phase.HEALTHY: (Step.NONE, "in service"),
+    Phase.PROBATION: (Step.NONE, "in service again, on probation for an hour after the repair"),
+    Phase.FOREIGN: (Step.NONE, "the reason is not that of a fault, so the node is left to the author of the reason"),
+    Phase.QUARANTINED: (Step.NONE, "quarantined: replace the machine, or `scontrol update state=resume` on the head"),
+    Phase.SUSPECT: (Step.WAIT, "the fault may end by itself"),
+    Phase.DRAINING: (Step.WAIT, "jobs still run on the node"),
+    Phase.REPAIRING: (Step.WAIT, "the last step may still take effect"),
+}
+"""Step and explanation for each phase except FAULTY."""
+LADDERS: Mapping[str, tuple[Step, ...]] = {GONE: (Step.REPLACE,), "bandwidth": (Step.REPLACE,)}
+"""Steps by kind of fault. A machine that does not answer cannot be rebooted over SSH, and only `pulumi up` measures the
+bandwidth again."""
+LADDER = (Step.REBOOT, Step.REPLACE)
+"""Steps for all other faults."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The next step for a node, and the reason for it."""
+
+    node: str
+    phase: Phase
+    step: Step
+    why: str
+
+
+def phase_of(case: Case, now: float) -> Phase:
+    """Return a node's phase. `now` is in seconds since 1970."""
+    if case.is_in_service:
+        is_recent = any(now - change.time < PROBATION_SECONDS for change in case.changes[-1:])
+        return Phase.PROBATION if case.attempts and is_recent else Phase.HEALTHY
+    if case.reason.startswith("TY:quarantine: "):
+        return Phase.QUARANTINED
+    if fault(case.reason) is None:
+        return Phase.FOREIGN
+    if case.state.startswith("draining"):
+        return Phase.DRAINING
+    if case.attempts:
+        return Phase.REPAIRING if now - case.attempts[-1].time < PATIENCE_SECONDS else Phase.FAULTY
+    began = case.faults[-1].time if case.faults else now
+    return Phase.SUSPECT if now - began < PATIENCE_SECONDS else Phase.FAULTY
+
+
+def strikes(case: Case, now: float) -> int:
+    """Return the number of faults in the last week."""
+    return sum(now - change.time < STRIKE_SECONDS for change in case.faults)
+
+
+def decide(case: Case, now: float, *, can_replace: bool) -> Decision:
+    """Return the next step. `can_replace`: whether the platform creates the machines."""
+    phase = phase_of(case, now)
+    if phase is not Phase.FAULTY:
+        return Decision(case.name, phase, *STEPS[phase])
+    if (count := strikes(case, now)) >= STRIKES:
+        return Decision(case.name, phase, Step.QUARANTINE, f"{count} faults in a week")
+    kind = fault(case.reason) or ""
+    ladder = [step for step in LADDERS.get(kind, LADDER) if can_replace or step is not Step.REPLACE]
+    tried = len(case.attempts)
+    if tried >= len(ladder):
+        done = ", ".join(action.step for action in case.attempts) or "no step is possible"
+        return Decision(case.name, phase, Step.QUARANTINE, f"the fault remains after all steps: {done}")
+    return Decision(case.name, phase, ladder[tried], f"step {tried + 1} of {len(ladder)} for the fault '{kind}'")
