@@ -27,6 +27,7 @@ TRAINYARD_GPU_TYPE=h100
 TRAINYARD_GPU_DEVICE=/dev/nvidia
 TRAINYARD_RDMA=2
 TRAINYARD_FABRIC=infiniband-ndr
+TRAINYARD_CONTAINERS=docker
 """
 _MOUNTS = """/dev/vda1 / ext4 rw,relatime 0 0
 tmpfs /tmp tmpfs rw 0 0
@@ -85,7 +86,9 @@ def healthy(root: Path) -> Site:
         "nvidia-smi": Ran(0, HEALTHY_GPUS),
         "nvidia-smi nvlink": Ran(0, LINKS_UP),
         "nv-fabricmanager": Ran(0, "Fabric Manager version is : 580.159.04\n"),
+        "docker": Ran(0, "yard-train-1-0-0\n"),
     }
+    site.write("/proc/812/cmdline", "docker\0run\0--rm\0--name\0yard-train-1-0-0\0image\0")
     site.write("/etc/trainyard/node.env", _NODE_ENV)
     site.write("/etc/trainyard/fabric.env", "NCCL_IB_HCA=mlx5_ib\nNCCL_FASTRAK_IFNAME=enp6s0,enp7s0\n")
     site.write("/proc/sys/kernel/random/boot_id", f"{BOOT}\n")
@@ -238,6 +241,7 @@ FAULTS: dict[str, list[tuple[Callable[[Site], None], str]]] = {
     "clock-offset": [(_clock, "the clock differs from the head's clock")],
     "munge": [(_no_munge, "munged is not running")],
     "leftover-processes": [(_stuck_process, "processes of an ended job cannot be killed")],
+    "leftover-containers": [(_tool("docker", Ran(0, "yard-old-7-0-0\n")), "containers of an ended job are running")],
     "leftover-files": [(_full("/dev/shm", 20), "files of ended jobs fill /dev/shm")],  # noqa: S108
     "event": [(_eviction, "the cloud announces Preempt")],
 }

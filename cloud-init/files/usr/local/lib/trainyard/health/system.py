@@ -122,6 +122,18 @@ def leftover_processes(node: Node, check: Check) -> Outcome:
     return passed()
 
 
+def leftover_containers(node: Node, check: Check) -> Outcome:
+    """Each container of a job has a client, which is a process of the job (`contain` in yard/script/shared.sh)."""
+    listed = node.run(["docker", "ps", "--filter", "name=^yard-", "--format", "{{.Names}}"], check.timeout)
+    if listed.code != 0:
+        return unknown("docker does not answer")
+    names = set(listed.output.split())
+    if names:
+        for path in node.glob("/proc/[0-9]*/cmdline"):
+            names -= set(node.read(str(path.relative_to(node.root))).split("\0"))
+    return failed("containers of an ended job are running") if names else passed()
+
+
 def leftover_files(node: Node, check: Check) -> Outcome:
     """A node without jobs uses little of /dev/shm."""
     if _has_jobs(node):
@@ -168,5 +180,6 @@ CHECKS: dict[str, Callable[[Node, Check], Outcome]] = {
     "munge": munge,
     "nfs-hang": nfs_hang,
     "leftover-processes": leftover_processes,
+    "leftover-containers": leftover_containers,
     "leftover-files": leftover_files,
 }
