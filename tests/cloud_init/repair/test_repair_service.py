@@ -40,7 +40,7 @@ def test_busy_node_is_held_if_no_node_is_idle(head: Head) -> None:
     assert head.run() == [HOLD.format("a-2")]
 
 
-@pytest.mark.parametrize("state", ["IDLE+DRAIN", "DOWN*", "ALLOCATED+DRAIN", "IDLE+NOT_RESPONDING"])
+@pytest.mark.parametrize("state", ["IDLE+DRAIN", "DOWN", "ALLOCATED+DRAIN", "IDLE+RESERVED+NOT_RESPONDING"])
 def test_unusable_node_is_replaced_by_the_spare(head: Head, state: str) -> None:
     head.run()
     head.slurm.states["a-0"] = state
@@ -69,8 +69,11 @@ def test_spares_are_free_while_the_gate_runs(head: Head) -> None:
         fcntl.flock(lock, fcntl.LOCK_SH)
         assert head.run() == ["delete reservationname=spares-a"]
         head.alive.discard("a-0")
+        head.slurm.states["a-0"] = "DOWN+NOT_RESPONDING"
         assert head.run(60) == []
+        assert history.load(head.folder / "repair.json") == {}
     head.alive.add("a-0")
+    head.slurm.states["a-0"] = "IDLE"
     assert head.run() == [HOLD.format("a-2")]
 
 

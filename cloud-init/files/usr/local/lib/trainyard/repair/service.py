@@ -57,15 +57,19 @@ class Service:
         if shown is None:
             return
         nodes = {node.name: node for node in parse_nodes(shown) if node.name in self.site.addresses}
+        is_gated = self._is_gated()
+        # Nodes that `pulumi up` creates or replaces are no faults.
+        if not is_gated:
+            self._record(nodes, wall)
+            for change in gone.changes(nodes, self.watch, history.out_since(self.changes), now):
+                self.control(*change)
+        self._hold_spares(nodes, release=is_gated)
+
+    def _record(self, nodes: Mapping[str, Node], wall: float) -> None:
         found = history.record(self.changes, nodes.values(), wall)
         if found != self.changes:
             self.changes = found
             history.save(self.state / "repair.json", found)
-        is_gated = self._is_gated()
-        if not is_gated:
-            for change in gone.changes(nodes, self.watch, history.out_since(found), now):
-                self.control(*change)
-        self._hold_spares(nodes, release=is_gated)
 
     def _hold_spares(self, nodes: Mapping[str, Node], *, release: bool) -> None:
         listed = self.control("-o", "show", "reservation")
