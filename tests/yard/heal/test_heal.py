@@ -39,6 +39,10 @@ class Head:
             return f"{json.dumps({'history': self.history})}\n===heal===\n{self.record}"
         return json.dumps({"history": self.history})
 
+    def replace(self, stack: str, names: list[str], urns: list[str]) -> int:
+        self.calls.append(f"replace {names} of {stack}: {urns}")
+        return 0
+
     def host(self, name: str, *, admin: bool = False) -> str:
         return f"{name}-admin" if admin else name
 
@@ -59,7 +63,7 @@ def start(wide: Cluster, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(
             command, "machines", lambda _, names: {names[0]: Machine(urn=f"urn:{names[0]}", created="")}
         )
-        monkeypatch.setattr(command, "replace_machines", lambda *words: head.calls.append(f"replace {words}") or 0)
+        monkeypatch.setattr(command, "replace_machines", head.replace)
         return head
 
     return make
@@ -97,7 +101,7 @@ def test_reboot_is_recorded_and_performed(start: Any) -> None:
 def test_lost_machine_is_replaced(start: Any) -> None:
     head = start({"yard-gpu-2": ("down*", GONE)})
     assert heal(head, HealRequest(True, None), as_json=False) == 0
-    assert head.calls == ["replace ('local', ['yard-gpu-2'], ['urn:yard-gpu-2'])"]
+    assert head.calls == ["replace ['yard-gpu-2'] of local: ['urn:yard-gpu-2']"]
 
 
 def test_replacement_needs_a_price_below_the_limit(start: Any) -> None:

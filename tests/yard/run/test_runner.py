@@ -247,6 +247,15 @@ def test_job_restarts_at_the_limit_after_a_checkpoint(make: MakeJob) -> None:
     assert "time limit, checkpoint written" in job.log
 
 
+def test_log_of_a_job_with_steps_ends_with_its_goodput(make: MakeJob) -> None:
+    row = '{"step": 1, "steps": 1, "step_ms": 500, "time": %s}\\n'
+    run = f"mkdir -p $CHECKPOINT_DIR; printf '{row}' \"$(date +%s)\" >$CHECKPOINT_DIR/metrics.jsonl; sleep 1\n"
+    job = make(job_file("goodput", run, "checkpoint_dir: checkpoints\n")).submit()
+    assert job.ended() == "COMPLETED"
+    job.until(lambda: "yard: goodput " in job.log)
+    assert "s of useful steps in" in job.log.splitlines()[-1]
+
+
 def test_job_without_checkpoint_ends_at_the_limit(make: MakeJob) -> None:
     job = make(job_file("over", BEATING), seconds=3, warn_seconds=1).submit()
     assert job.ended() == "TIMEOUT"

@@ -163,6 +163,18 @@ def test_bad_node_is_kept_without_alternatives(make: MakeJob, program: MakeProgr
     assert "has too few other nodes" in job.log
 
 
+def test_log_of_a_job_with_steps_ends_with_its_goodput(make: MakeJob, program: MakeProgram) -> None:
+    program("sacct", 'now=$(date +%s); echo "7|$((now - 40))|$((now - 30))"; echo "7|$((now - 10))|Unknown"')
+    row = '{"step": 1, "steps": 1, "step_ms": 5000, "time": %s}\\n'
+    lines = f"  ((RANK)) || printf '{row}' \"$(date +%s)\" >$CHECKPOINT_DIR/metrics.jsonl\n"
+    job = make(f"checkpoint_dir: checkpoints\nrun: |\n{lines}")
+    assert job.run() == 0
+    last = job.log.splitlines()[-1]
+    assert last.startswith("yard: goodput 1"), job.log
+    assert "5 s of useful steps" in last
+    assert "20 s between starts" in last
+
+
 @pytest.mark.parametrize(("seconds", "occasion"), [(None, "time limit"), (100, "time limit"), (9000, "a node leaves")])
 def test_warning_leads_to_checkpoint_and_requeue(
     seconds: int | None, occasion: str, make: MakeJob, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
