@@ -40,7 +40,7 @@ class Field:
 
 
 def field_of(remote: Remote, group: str | None, nodes: int | None) -> Field:
-    """Return the first `nodes` nodes of the group, or all nodes. Raises BenchError if the cluster has fewer.
+    """Return the first `nodes` nodes of the group, or all nodes except spares. Raises BenchError if there are fewer.
 
     Without `group`, the group with the most GPUs per node is used.
     """
@@ -50,9 +50,10 @@ def field_of(remote: Remote, group: str | None, nodes: int | None) -> Field:
         raise BenchError(f"the cluster has no node group '{group or ''}'; its groups: {', '.join(groups) or 'none'}")
     chosen = group or max(cluster.nodes, key=lambda node: node.gpus).group
     members = [node for node in cluster.nodes if node.group == chosen]
-    if nodes is not None and nodes > len(members):
-        raise BenchError(f"group '{chosen}' has {len(members)} nodes, not {nodes}; use --nodes {len(members)} or fewer")
-    return Field(remote=remote, group=chosen, node=members[0], nodes=nodes or len(members))
+    usable = len(members) - cluster.spares.get(chosen, 0)
+    if nodes is not None and nodes > usable:
+        raise BenchError(f"group '{chosen}' has {usable} nodes, not {nodes}; use --nodes {usable} or fewer")
+    return Field(remote=remote, group=chosen, node=members[0], nodes=nodes or usable)
 
 
 def counts(most: int) -> list[int]:

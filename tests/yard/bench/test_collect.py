@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack, MakeProgram, Program, outputs
+from yard.bench.collect import field_of
 from yard.cli import app
 from yard.contract.outputs import Cluster, dumped, read_outputs
+from yard.errors import BenchError
 
 # Body of a fake ssh that stores submissions, reports that each job has ended, and prints files from a local folder.
 SSH = r"""
@@ -113,3 +116,10 @@ def test_outputs_without_pair_thresholds_are_read(local_outputs: Cluster) -> Non
     # The floor for one node does not apply to two nodes.
     cluster = read_outputs(raw)
     assert (cluster.busbw_floor("gpu", 1), cluster.busbw_floor("gpu", 2)) == (228.0, None)
+
+
+def test_benchmarks_do_not_use_spares(wide: Cluster) -> None:
+    remote: Any = SimpleNamespace(stack=SimpleNamespace(cluster=replace(wide, spares={"gpu": 1})))
+    assert field_of(remote, None, None).nodes == 3
+    with pytest.raises(BenchError, match="has 3 nodes, not 4"):
+        field_of(remote, None, 4)
