@@ -158,9 +158,22 @@ def test_all_output_of_the_gate_is_escaped(gate: ModuleType) -> None:
     every = "".join(map(chr, range(0x3000))) + "\udc80"
     assert gate.printable(every) == printable(every)
     prints = [line.strip() for line in GATE.read_text().splitlines() if line.lstrip().startswith("print(")]
-    assert [line for line in prints if not line.startswith("print(printable(")] == [
-        'print(f"{1 + len(workers) - len(waiting) - len(slow)} nodes are ready{rest}")'
-    ]
+    assert [line for line in prints if not line.startswith("print(printable(")] == []
+
+
+def test_slow_and_quarantined_nodes_do_not_prevent_a_ready_cluster(
+    gate: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "a-0 TY:bandwidth: alone: 3 GB/s\na-1 TY:quarantine: 3 faults in a week\na-2 TY:disk-full: / is full\n"
+    monkeypatch.setattr(gate, "run", lambda *command: subprocess.CompletedProcess(command, 0, rows, ""))
+    assert gate.drained_nodes() == {"a-0": "drained by the bandwidth gate", "a-1": "quarantined by yard heal"}
+
+
+def test_gate_waits_until_the_spares_are_released(gate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = ["ReservationName=spares-gpu StartTime=x\n", "ReservationName=mine StartTime=x\n"]
+    monkeypatch.setattr(gate, "run", lambda *command: subprocess.CompletedProcess(command, 0, shown.pop(0), ""))
+    gate.wait_for_spares()
+    assert shown == []
 
 
 def test_gate_reports_unready_nodes_with_stage_and_duration(

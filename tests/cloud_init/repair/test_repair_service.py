@@ -123,6 +123,17 @@ def test_frozen_node_returns_after_it_answers_again(tmp_path: Path) -> None:
     assert head.run(12) == ["update nodename=a-0 state=resume"]
 
 
+def test_frozen_node_also_returns_while_the_gate_runs(tmp_path: Path) -> None:
+    head = Head(tmp_path, spares=0)
+    head.run(30)
+    head.alive.discard("a-0")
+    head.run(30)
+    head.alive.add("a-0")
+    with (head.folder / "gate.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        assert head.run(30) == ["update nodename=a-0 state=resume"]
+
+
 def test_rebooted_node_returns_only_through_its_stages(tmp_path: Path) -> None:
     head = Head(tmp_path, spares=0)
     head.run(30)

@@ -43,26 +43,32 @@ class Watch:
         return name in self.heard and now == self.heard[name] and now - self.since[name] > RETURN_SECONDS
 
 
-def changes(
-    nodes: Mapping[str, Node], watch: Watch, down_since: Mapping[str, float], now: float
-) -> Iterator[list[str]]:
-    """Yield the arguments of scontrol for lost and returned nodes.
+def lost(nodes: Mapping[str, Node], watch: Watch, now: float) -> Iterator[list[str]]:
+    """Yield the arguments of scontrol that set lost nodes down, so that Slurm requeues their jobs.
 
     If more than one node and more than 20 % of the nodes are silent, the network of the head is the more likely cause,
-    so no node is set down, and SlurmdTimeout applies. A node that rebooted is returned by the stage 90-health.
-    `down_since`: time in seconds since 1970 at which the service has set a node down.
+    so no node is set down, and SlurmdTimeout applies. The reason of a drained node is kept.
     """
-    silent = [name for name in nodes if watch.is_silent(name, now)]
-    if len(silent) <= max(1, _EPIDEMIC_SHARE * len(nodes)):
-        for name in silent:
-            state = nodes[name].slurm
-            if "DOWN" in state.flags or ("DRAIN" in state.flags and not nodes[name].is_busy):
-                continue
-            # The reason of a drained node is kept. Down requeues its jobs.
-            reason = state.reason if "DRAIN" in state.flags else f"{GONE}no answer for {watch.silent_seconds:.0f} s"
-            yield ["update", f"nodename={name}", "state=down", f"reason={reason}"]
+    silent = [nodes[name] for name in nodes if watch.is_silent(name, now)]
+    if len(silent) > max(1, _EPIDEMIC_SHARE * len(nodes)):
+        return
+    for node in silent:
+        is_drained = "DRAIN" in node.slurm.flags
+        if "DOWN" not in node.slurm.flags and (node.is_busy or not is_drained):
+            reason = node.slurm.reason if is_drained else f"{GONE}no answer for {watch.silent_seconds:.0f} s"
+            yield ["update", f"nodename={node.name}", "state=down", f"reason={reason}"]
+
+
+def returned(
+    nodes: Mapping[str, Node], watch: Watch, out_since: Mapping[str, float], now: float
+) -> Iterator[list[str]]:
+    """Yield the arguments of scontrol that return lost nodes which answer again without a reboot.
+
+    A node that rebooted is returned by the stage 90-health. `out_since`: time in seconds since 1970 at which each node
+    left service.
+    """
     for name, node in nodes.items():
-        rebooted = node.boot > down_since.get(name, 0.0)
+        rebooted = node.boot > out_since.get(name, 0.0)
         if node.is_lost and not rebooted and "NOT_RESPONDING" not in node.slurm.flags and watch.is_back(name, now):
             yield ["update", f"nodename={name}", "state=resume"]
 

@@ -61,8 +61,10 @@ class Service:
         # Nodes that `pulumi up` creates or replaces are no faults.
         if not is_gated:
             self._record(nodes, wall)
-            for change in gone.changes(nodes, self.watch, history.out_since(self.changes), now):
+            for change in gone.lost(nodes, self.watch, now):
                 self.control(*change)
+        for change in gone.returned(nodes, self.watch, history.out_since(self.changes), now):
+            self.control(*change)
         self._hold_spares(nodes, release=is_gated)
 
     def _record(self, nodes: Mapping[str, Node], wall: float) -> None:
