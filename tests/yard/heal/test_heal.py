@@ -13,6 +13,7 @@ from yard.contract.outputs import Cluster
 from yard.errors import StackError
 from yard.heal import command
 from yard.heal.command import HealRequest, explain, heal
+from yard.run.schedulers.slurm import Slurm
 from yard.roll.machines import Machine
 from yard.run import listing
 
@@ -58,7 +59,7 @@ def start(wide: Cluster, monkeypatch: pytest.MonkeyPatch) -> Any:
     def make(changed: dict[str, tuple[str, str]], cluster: Cluster = wide, ago: float = 3600.0) -> Head:
         states = {node.name: ("idle", "") for node in cluster.nodes} | changed
         head = Head(cluster, states, ago)
-        monkeypatch.setattr(command.Slurm, "nodes", lambda *_: states)
+        monkeypatch.setattr(Slurm, "nodes", lambda *_: states)
         monkeypatch.setattr(command, "wait_for_pulumi", lambda _: None)
         monkeypatch.setattr(
             command, "machines", lambda _, names: {names[0]: Machine(urn=f"urn:{names[0]}", created="")}
