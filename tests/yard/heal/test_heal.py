@@ -13,9 +13,9 @@ from yard.contract.outputs import Cluster
 from yard.errors import StackError
 from yard.heal import command
 from yard.heal.command import HealRequest, explain, heal
-from yard.run.schedulers.slurm import Slurm
 from yard.roll.machines import Machine
 from yard.run import listing
+from yard.run.schedulers.slurm import Slurm
 
 DISK, GONE = "TY:disk-full: / is full", "TY:gone: no answer for 15 s"
 
