@@ -28,7 +28,8 @@ def mirror_program(mirrors: Mapping[str, str], *, distribution: bool = False) ->
     The program is for the distribution's archives, or for all other archives.
     """
     known = archives()
-    chosen = {known[name].url: url for name, url in mirrors.items() if known[name].distribution == distribution}
+    wanted = [name for name, archive in known.items() if archive.distribution == distribution and name in mirrors]
+    chosen = {known[name].url: mirrors[name] for name in wanted}
     return ";".join(_substitution(pattern, url) for pattern, url in chosen.items())
 
 

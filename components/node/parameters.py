@@ -73,6 +73,7 @@ def kind_env(plan: ClusterPlan, host: HostPlan) -> str:
             "TRAINYARD_RDMA": str(machine.rdma),
             "TRAINYARD_RDMA_DEVICES": ",".join(machine.rdma_devices),
             "TRAINYARD_OS": plan.image.os,
+            **({"TRAINYARD_PIP_INDEX": plan.mirrors["pypi"]} if "pypi" in plan.mirrors else {}),
         }
     )
 

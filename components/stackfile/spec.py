@@ -203,6 +203,8 @@ class MirrorsSpec(Model):
     nvidia_cuda: Mirror = None
     nvidia_container_toolkit: Mirror = None
     google_cloud: Mirror = None
+    pypi: Annotated[Mirror, Field(examples=["https://mirror.example.org/pypi/simple"])] = None
+    """Index of Python packages, which becomes pip's default on every node."""
 
     def by_archive(self) -> dict[str, str]:
         """Return the URL of each mirror by archive, in the order of the fields."""

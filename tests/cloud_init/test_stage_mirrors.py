@@ -61,3 +61,32 @@ def test_changed_mirror_applies_to_the_original_sources(node: Sandbox) -> None:
 def test_sources_are_unchanged_without_mirrors(node: Sandbox) -> None:
     assert sources(node) == list(SOURCES.values())
     assert not (node.root / "var/lib/trainyard").exists()
+
+
+def pip_settings(tmp_path: Path, index: str) -> str | None:
+    """Run the stage with this mirror. Return pip's settings."""
+    for folder in ("etc", "usr/local/bin"):
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    # The unit is not installed here, so the stage would not see its link.
+    (tmp_path / "etc/systemd/system/timers.target.wants/trainyard-updates.timer").unlink(missing_ok=True)
+    ran = Sandbox(tmp_path, ("sysctl", "systemctl"), {}).run("31-system", SHARED_DOMAIN="", PIP_INDEX=index)
+    assert ran.code == 0, ran.errors
+    file = tmp_path / "etc/pip.conf"
+    return file.read_text() if file.exists() else None
+
+
+def test_pip_uses_the_mirror(tmp_path: Path) -> None:
+    text = pip_settings(tmp_path, "http://mirror.example.org:8080/simple")
+    assert text is not None
+    assert "\nindex-url = http://mirror.example.org:8080/simple\n" in text
+    assert "\ntrusted-host = mirror.example.org:8080\n" in text
+    text = pip_settings(tmp_path, "https://mirror.example.org/simple")
+    assert text is not None
+    assert "trusted-host" not in text
+    assert pip_settings(tmp_path, "") is None
+
+
+def test_pip_settings_of_others_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/pip.conf").write_text("[global]\nindex-url = https://own.example.org\n")
+    assert pip_settings(tmp_path, "") == "[global]\nindex-url = https://own.example.org\n"

@@ -55,7 +55,7 @@ def test_refused_gpus_are_types_of_the_catalog() -> None:
 
 
 def test_each_archive_is_a_key_of_mirrors() -> None:
-    assert list(MirrorsSpec.model_fields) == list(archives())
+    assert list(MirrorsSpec.model_fields) == [*archives(), "pypi"]
 
 
 @pytest.mark.parametrize(
