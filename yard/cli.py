@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import typer
 
-from yard.commands import bake, bench, cluster, data, heal, hosts, init, prices, roll, run, size, stacks, submit, work
+from yard.commands import (
+    bake,
+    bench,
+    cluster,
+    data,
+    env,
+    heal,
+    hosts,
+    init,
+    prices,
+    roll,
+    run,
+    size,
+    stacks,
+    submit,
+    work,
+)
 from yard.shell import YardGroup
 
-TOPICS = (submit, run, work, cluster, init, stacks, prices, size, hosts, roll, heal, bake, data, bench)
+TOPICS = (submit, run, work, cluster, init, stacks, prices, size, hosts, roll, heal, bake, data, env, bench)
 
 
 class _Yard(YardGroup):

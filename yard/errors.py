@@ -27,5 +27,9 @@ class SyncError(ClusterError):
     """A directory that cannot be sent to the cluster."""
 
 
+class BuildError(ClusterError):
+    """An environment that cannot be built."""
+
+
 class BenchError(ClusterError):
     """A benchmark that returned no figures, or a record that cannot be read."""

@@ -13,6 +13,7 @@ from components.platforms import PLATFORMS
 from tests.conftest import ROOT
 from yard.cli import app
 from yard.doctor.checks import CHECKS
+from yard.environments.definition import environment_names
 from yard.job.launcher import LAUNCHERS
 
 PAGES = sorted(
@@ -95,6 +96,10 @@ def test_every_platform_has_a_page() -> None:
 
 def test_every_launcher_is_listed() -> None:
     assert sorted(first_column("docs/jobs.md", "## The launch matrix")) == sorted(LAUNCHERS)
+
+
+def test_every_environment_is_listed() -> None:
+    assert sorted(first_column("docs/environments.md", "# Python environments")) == environment_names()
 
 
 def test_every_stage_is_listed() -> None:

@@ -21,7 +21,7 @@ from yard.contract.outputs import dumped
 
 pytestmark = pytest.mark.engine
 
-DATA = ("*.yaml", "*.sh", "*.py")
+DATA = ("*.yaml", "*.sh", "*.in", "*.lock", "*.py")
 
 
 @pytest.fixture(scope="module")

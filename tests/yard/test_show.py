@@ -28,6 +28,7 @@ ESCAPE = "\x1b"
 SEPARATE = (
     "yard/contract/relay.py",
     "yard/data/dataset/",
+    "yard/environments/build.py",
     "yard/run/goodput.py",
     "yard/run/runner/",
     "yard/run/schedulers/query.py",

@@ -11,6 +11,7 @@ from typing import Any
 
 from yard.bench.records import Record
 from yard.contract.outputs import Node
+from yard.environments.command import provide
 from yard.errors import BenchError
 from yard.job.loader import load_job
 from yard.job.placement import drives_gpus
@@ -131,7 +132,8 @@ def _run(field: Field, recipe: str, args: Sequence[str]) -> tuple[str, list[str]
     """Run a recipe and print its log on stderr. Returns its run folder and log. An interrupt cancels the job."""
     remote = field.remote
     overrides = {"nodes": field.nodes, "group": field.group, "retries": 0, "name": f"bench-{recipe}"}
-    sent = submit(remote, prepare(load_job(recipe, overrides, {}, args), remote.stack.cluster))
+    (job,) = provide(remote, [prepare(load_job(recipe, overrides, {}, args), remote.stack.cluster)])
+    sent = submit(remote, job)
     warn(f"yard: job {sent.job} runs {recipe} on {field.nodes} nodes in group {field.group}")
     log: list[str] = []
 

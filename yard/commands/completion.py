@@ -35,6 +35,12 @@ def launchers(incomplete: str) -> list[str]:
     return _matching((file.stem for file in (_JOB / "launchers").glob("*.yaml")), incomplete)
 
 
+def environments(incomplete: str) -> list[str]:
+    """Return the names of the included environments that start with `incomplete`."""
+    folder = Path(__file__).parents[1] / "environments"
+    return _matching((file.parent.name for file in folder.glob("*/environment.yaml")), incomplete)
+
+
 def jobs(incomplete: str) -> list[str]:
     """Return the recipes, and the job files in the current directory, that start with `incomplete`.
 

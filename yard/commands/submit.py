@@ -53,6 +53,15 @@ def submit(
             help="How ranks start. Default: torchrun for a Python file, srun-node for a command.",
         ),
     ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            "--env",
+            metavar="NAME|FILE",
+            autocompletion=completion.environments,
+            help="Python environment or requirements file; none: the Python of the nodes.",
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Environment variable.")
     ] = None,
@@ -77,7 +86,8 @@ def submit(
     shell command once on each node. Both send the directory, without files that git ignores. `yard submit job.sbatch`
     submits a Slurm script unchanged; options override its #SBATCH lines.
     """
-    from yard.run.request import Request, read_request
+    from yard.environments.command import notes, provide
+    from yard.run.request import Request, own_path, read_request
     from yard.run.submit import send, send_all, show_files
 
     words = context.meta.get(AfterDashes.META, ())
@@ -85,7 +95,7 @@ def submit(
         raise typer.BadParameter(f"name a recipe, a file or a command. Examples: {_EXAMPLES}")
     given: dict[str, Any] = {
         "nodes": nodes, "gpus_per_node": gpus, "group": group, "time": time, "name": name, "launcher": launcher,
-        "after": after, "array": array,
+        "after": after, "array": array, "environment": own_path(environment),
     }  # fmt: skip
     options = {key: value for key, value in given.items() if value is not None}
     prepare = read_request(
@@ -101,8 +111,10 @@ def submit(
     jobs = prepare(remote.stack.cluster)
     prepared = jobs[0]
     if dry_run:
-        show_files(jobs, as_json, {"estimate": None}, ())
+        show_files(jobs, as_json, {"estimate": None}, notes(prepared, remote.stack.cluster))
         return
+    jobs = provide(remote, jobs)
+    prepared = jobs[0]
     if len(jobs) > 1:
         if follow or attached:
             raise typer.BadParameter("--follow and --attached follow a single job; use `yard logs` for an array")
@@ -125,6 +137,7 @@ def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) 
         checkout.require("yard submit --dry-run")
     except ClusterError:
         raise error from None
+    from yard.environments.command import notes
     from yard.preview.rehearsal import rehearse
     from yard.run.rehearsal import estimate, estimate_lines
     from yard.run.submit import show_files
@@ -132,4 +145,5 @@ def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) 
     rehearsal = rehearse(stack, str(error))
     warn(f"yard: {rehearsal.notice}: {rehearsal.reason}")
     jobs = prepare(rehearsal.cluster)
-    show_files(jobs, as_json, {"estimate": estimate(rehearsal, jobs)}, estimate_lines(rehearsal, jobs))
+    lines = [*notes(jobs[0], rehearsal.cluster), *estimate_lines(rehearsal, jobs)]
+    show_files(jobs, as_json, {"estimate": estimate(rehearsal, jobs)}, lines)

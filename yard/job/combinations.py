@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from yard.contract.errors import Problem
+from yard.environments.definition import NO_ENVIRONMENT
 from yard.job.array import INDEX
 from yard.job.container import RUNTIMES
 from yard.job.launcher import LAUNCHERS, Launcher, Source, Tasks, launcher
@@ -25,6 +26,9 @@ def combination_problems(raw: Mapping[str, Any], workload: Path | None) -> Itera
     if isinstance(raw.get("chain"), int) and raw["chain"] > 1 and raw.get("checkpoint_dir") is None:
         rule = "without `checkpoint_dir`, every job in a chain starts from the beginning"
         yield Problem(path="chain", rule=rule, fix="set checkpoint_dir")
+    if raw.get("container") is not None and raw.get("environment") not in (None, NO_ENVIRONMENT):
+        rule = "a container has its own Python packages, so `environment` would not be used"
+        yield Problem(path="environment", rule=rule, fix="remove `environment` or `container`")
     if raw.get("array") is None:
         yield from _index_problems(raw)
     secrets, env = raw.get("secrets"), raw.get("env")

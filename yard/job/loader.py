@@ -9,6 +9,7 @@ from typing import Any
 
 from yard.contract.errors import Problem
 from yard.contract.strict_yaml import YamlError, load_strict
+from yard.environments.definition import Definition, included, is_file, own_file
 from yard.errors import JobFileError
 from yard.job.combinations import WORKLOADS, combination_problems
 from yard.job.launcher import Launcher, launcher
@@ -31,6 +32,7 @@ class LoadedJob:
     launcher: Launcher
     workload: Path | None
     code: Path | None = None
+    environment: Definition | None = None
     element: int | None = None
 
 
@@ -83,7 +85,24 @@ def check_job(
     if problems:
         raise JobFileError(file, problems)
     spec = read_spec(raw)
-    return LoadedJob(file=file, spec=spec, launcher=launcher(spec.launcher), workload=workload, code=code)
+    environment = _environment(file, spec, beside)
+    return LoadedJob(
+        file=file, spec=spec, launcher=launcher(spec.launcher), workload=workload, code=code, environment=environment
+    )
+
+
+def _environment(file: str, spec: JobSpec, beside: Path) -> Definition | None:
+    chosen = spec.environment
+    if chosen is None:
+        return None
+    if not is_file(chosen.name):
+        return included(chosen.name)
+    path = beside / chosen.name
+    found, problems = own_file(path)
+    problems += _folder_problems("environment", path, beside)
+    if problems:
+        raise JobFileError(file, problems)
+    return found
 
 
 def environment_of(job: str, settings: Sequence[str]) -> dict[str, str]:

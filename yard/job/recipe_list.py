@@ -17,6 +17,7 @@ def describe(name: str) -> dict[str, Any]:
         "nodes": spec.nodes,
         "launcher": spec.launcher,
         "container": spec.runtime or None,
+        "environment": None if spec.environment is None else spec.environment.name,
         "software": spec.software,
         "smoke": has_smoke(name),
         "verified": spec.verified,

@@ -41,11 +41,14 @@ _CLOCK = re.compile(r"(?:(\d{1,3})-)?(\d{1,3}):([0-5]\d):([0-5]\d)")
 _SPAN = re.compile(r"(\d{1,6})([smhd])")
 RUN_DIR = re.compile(r"-\d{8}-\d{6}-[0-9a-f]{4}$")
 """Suffix of every run folder name: the submission time and a random token."""
+ENVIRONMENT_FILE = "environment"
+"""File that contains the path of the job's Python environment."""
 SHARED_SCRIPT = "yard.sh"
 """Name of the file that contains the shell code shared by all jobs."""
 OWN_FILES = frozenset(
     {SHARED_SCRIPT, "job.sbatch", "job.sh", "job.log", "job.json", "run.sh", "setup.sh", "secrets.sh"}
     | {"state.json", "hostfile", "events", "runner", "code", "submit.sh", "snapshot.json", "snapshot.diff"}
+    | {ENVIRONMENT_FILE, "venv"}
 )
 """Names of files that yard writes to the run folder."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from yard.job.array import array_rule
+from yard.job.chosen_environment import ChosenEnvironment, environment_rule, read_environment
 from yard.job.container import Container, container_rule
 from yard.job.launcher import LAUNCHERS, Source
 from yard.job.rules import (
@@ -53,6 +54,8 @@ class JobSpec:
     mpi: str | None = None
     """Value of srun's --mpi option, or None for Slurm's default."""
     container: Container | None = None
+    environment: ChosenEnvironment | None = None
+    """Python environment in which `setup` and the program run, or None for the Python of the nodes."""
     workload: str | None = None
     """Python file to upload: the name of a file in yard/workloads, or a path relative to the job file."""
     script: str | None = None
@@ -147,6 +150,7 @@ RULES: dict[str, Rule] = {
     "launcher": one_of(LAUNCHERS),
     "mpi": one_of(("pmix", "pmi2")),
     "container": container_rule,
+    "environment": environment_rule,
     "workload": text_like(_LINES, "must be a file", "for example 'allreduce.py'"),
     "script": text_like(r"[\w./@+-]*[\w@+-]\.py", "must be a Python file on the cluster", "for example 'train.py'"),
     "args": list_of(word, "[--steps, 20]"),
@@ -185,4 +189,6 @@ def read_spec(raw: Mapping[str, Any]) -> JobSpec:
         values["env"] = {name: str(value) for name, value in raw["env"].items()}
     if "container" in raw:
         values["container"] = Container(**raw["container"])
+    if "environment" in raw:
+        values["environment"] = read_environment(raw["environment"])
     return JobSpec(**values)

@@ -10,6 +10,7 @@ from typing import Any
 
 from yard.contract.errors import Problem
 from yard.contract.outputs import Cluster
+from yard.environments.definition import is_file
 from yard.errors import JobFileError
 from yard.job.loader import check_job, environment_of, holds_home, load_job
 from yard.job.programs import COMMAND_LINE, Program, command_job, kind_of, python_job
@@ -59,6 +60,11 @@ def read_request(request: Request) -> Prepare:
         return lambda cluster: [prepare_script(script, cluster)]
     keys = python_job(path, code=request.code)
     return partial(prepare_all, check_job(job, path.parent, {**keys, **options}, env, request.words))
+
+
+def own_path(environment: str | None) -> str | None:
+    """Return the value of --env. A path is relative to the current directory, and not to the job file."""
+    return str(Path(environment).absolute()) if environment is not None and is_file(environment) else environment
 
 
 def _sends_here(request: Request) -> bool:

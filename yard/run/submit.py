@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from yard.contract.outputs import Cluster
+from yard.environments.definition import Definition
 from yard.errors import JobFileError, RemoteError
 from yard.job.array import parse_array
 from yard.job.launcher import Source, Tasks
 from yard.job.loader import LoadedJob
-from yard.job.placement import Placement, place
+from yard.job.placement import Placement, drives_gpus, place
 from yard.job.rules import SHARED_SCRIPT
 from yard.job.secrets import SECRETS_FILE, secrets_script
 from yard.run.dependency import unfinished
@@ -42,7 +43,7 @@ class Prepared:
     upload. `starts` describes what the job starts on its nodes. `working_tree` is the directory whose git state is
     recorded. `after` are the jobs that must complete first, and `at_once` is the number
     of jobs in an array that run at the same time, or None for no limit. `group`, `nodes` and `seconds` (the time limit
-    of a start) are empty for a Slurm script, which contains its size.
+    of a start) are empty for a Slurm script, which contains its size. `environment` is the job's Python environment.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Prepared:
     group: str = ""
     nodes: int = 0
     seconds: int = 0
+    environment: Definition | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +93,7 @@ def prepare(loaded: LoadedJob, cluster: Cluster) -> Prepared:
         group=placement.group,
         nodes=placement.nodes,
         seconds=spec.seconds,
+        environment=_environment(loaded, placement),
     )
 
 
@@ -102,6 +105,14 @@ def prepare_all(loaded: LoadedJob, cluster: Cluster) -> list[Prepared]:
     named = ((index, replace(loaded.spec, name=f"{loaded.spec.name}-{index}")) for index in array.indices)
     found = [prepare(replace(loaded, spec=spec, element=index), cluster) for index, spec in named]
     return [replace(prepared, at_once=array.at_once) for prepared in found]
+
+
+def _environment(loaded: LoadedJob, placement: Placement) -> Definition | None:
+    """Return the environment that the job uses on its nodes."""
+    chosen = loaded.spec.environment
+    if chosen is None or (chosen.gpus_only and not any(map(drives_gpus, placement.hosts))):
+        return None
+    return loaded.environment
 
 
 def _starts(loaded: LoadedJob, placement: Placement) -> str:

@@ -33,6 +33,7 @@ begin() {
   set +a
   # Some builds of torch do not support libuv. All builds support the store without libuv.
   export USE_LIBUV=0
+  [[ ! -e $RUN_DIR/environment ]] || use_environment
   if ! cd "$RUN_DIR" || ! cd "${workdir:-.}"; then
     say "rank $RANK cannot enter the folder ${workdir:-$RUN_DIR}; use a folder on the shared path"
     exit 1
@@ -48,6 +49,23 @@ begin() {
     exec 9>&-
   fi
   work
+}
+
+# Activates the job's Python environment, which is the same folder on all nodes. $RUN_DIR/venv is a link to it.
+use_environment() {
+  local folder version
+  folder=$(<"$RUN_DIR/environment")
+  if [[ ! -e $folder/environment.json ]]; then
+    say "environment $folder does not exist on node $NODE_RANK; submit the job again, or run \`yard env build\`"
+    exit 1
+  fi
+  if ! version=$("$folder/bin/python3" -V 2>&1) || version=${version#Python } && [[ ! -d $folder/lib/python${version%.*} ]]
+  then
+    say "node $NODE_RANK has another Python than the head (${version%%$'\n'*}), so it cannot use $folder; use a container"
+    exit 1
+  fi
+  [[ -e $RUN_DIR/venv ]] || ln -s "$folder" "$RUN_DIR/venv" 2>/dev/null || [[ -e $RUN_DIR/venv ]]
+  export VIRTUAL_ENV=$folder PATH=$folder/bin:$PATH
 }
 
 # private_folder: sets `folder` to a folder that only the job user can write to. All users can write to /var/tmp.

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from yard.environments.definition import included
 from yard.job.launcher import LAUNCHERS, launcher
 from yard.job.loader import RECIPES, load_job, recipe_names
 
@@ -20,8 +21,9 @@ FACTS: dict[str, Any] = UPSTREAM["facts"]
 NAMED: dict[str, dict[str, str]] = UPSTREAM["recipes"]
 _SPLIT = re.compile(r"[\s\"'`(){}<>|&;=,#\[\]]+")
 _PATH = re.compile(r"[A-Za-z0-9_.~-]*(?:/[A-Za-z0-9_.-]+)+(?::[\w.-]+)?|[\w-]+\.(?:py|sh|ya?ml|json|txt)")
-_OWN = re.compile(r"(?:/dev/\w+|/opt|/opt-host|/1|CHECKPOINTS.*|\$.*)")
-"""Words that are not upstream names: devices, mount points, parts of sed commands, and the job's folders."""
+_OWN = re.compile(r"(?:/dev/\w+|/opt|/opt-host|/1|CHECKPOINTS.*|\$.*|venv/src/gpt-neox)")
+"""Words that are not upstream names: devices, mount points, parts of sed commands, folders of the job and of its
+environment."""
 
 
 def file_of(fact: str) -> dict[str, Any]:
@@ -102,13 +104,22 @@ def test_facts_have_source_date_and_use() -> None:
     assert set(NAMED) <= set(recipe_names())
 
 
-@pytest.mark.parametrize("recipe", ["neox-2.7b", "neox-20b"])
-def test_commit_in_recipe_matches_the_facts(recipe: str) -> None:
-    job = load_job(recipe, {}, {}, []).spec
-    commits = set(re.findall(r"\b[0-9a-f]{7}\b", f"{job.setup} {job.software}"))
-    assert commits == {FACTS["gpt-neox"]["source"].partition("@")[2][:7]}
+def test_the_environment_has_the_recorded_commits() -> None:
+    commits = {checkout["name"]: checkout["commit"] for checkout in included("neox").checkouts}
+    assert commits["gpt-neox"] == FACTS["gpt-neox"]["source"].partition("@")[2]
+    assert commits["DeeperSpeed"] == FACTS["deeperspeed"]["source"].partition("@")[2]
     about = file_of("gpt-neox:requirements/requirements.txt")["about"]
-    assert FACTS["deeperspeed"]["source"].partition("@")[2] in about
+    assert commits["DeeperSpeed"] in about
+    assert commits["lm_dataformat"] in about
+
+
+def test_the_synthetic_data_fits_the_tokenizer() -> None:
+    job = load_job("neox-2.7b", {}, {}, []).spec
+    chosen = yaml.safe_load(job.files["synthetic.yml.in"])["tokenizer-type"]
+    assert chosen in file_of("gpt-neox:megatron/neox_arguments/neox_args.py")["choices"]["tokenizer_type"]
+    ids = re.search(r"--vocab (\d+)", job.setup or "")
+    assert ids is not None
+    assert f"{chosen} has {ids[1]} ids" in file_of("gpt-neox:megatron/tokenizer/tokenizer.py")["about"]
 
 
 @pytest.mark.parametrize("recipe", ["nccl-allreduce-hostfile", "nccl-allreduce-sbatch", "nccl-allreduce-container"])
@@ -132,8 +143,9 @@ def test_deepspeed_supports_the_options(name: str) -> None:
         assert chosen in file_of("deepspeed:deepspeed/launcher/constants.py")["choices"]["launcher"]
 
 
-def test_2_7b_options_exist_and_are_not_repeated() -> None:
-    own = yaml.safe_load(load_job("neox-2.7b", {}, {}, []).spec.files["local.yml.in"])
+@pytest.mark.parametrize("file", ["synthetic.yml.in", "enwik8.yml.in"])
+def test_2_7b_options_exist_and_are_not_repeated(file: str) -> None:
+    own = yaml.safe_load(load_job("neox-2.7b", {}, {}, []).spec.files[file])
     names = {key.replace("-", "_"): value for key, value in own.items()}
     arguments = file_of("gpt-neox:megatron/neox_arguments/neox_args.py")
     runner = file_of("gpt-neox:megatron/neox_arguments/deepspeed_args.py")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Job neox-2.7b: 2 nodes, 16 ranks, started by gpt-neox's deepy.py.
-# Needs: a checkout of github.com/EleutherAI/gpt-neox at ea7aefd in /shared/gpt-neox where `python prepare_data.py -d ./data` has been run; its requirements/requirements.txt installed in /shared/venv-neox (Python 3.10, torch 2.x; the file pins EleutherAI's DeepSpeed); pdsh on every node
-# Unverified: never run, because gpt-neox, its DeepSpeed and its data come from git and the web, and training needs real GPUs; for the same reasons, the recipe has no smoke size
+# Needs: Python 3.10 (Ubuntu 22.04) with git on the head, pdsh and a CUDA compiler (nvcc) on every node, and the token files /shared/data/neox.bin and /shared/data/neox.idx
+# Unverified: never run, because gpt-neox and its DeepSpeed come from git, and training needs real GPUs; for the same reasons, the recipe has no smoke size
 # Written by yard. Code shared by all jobs is in yard.sh. To resubmit this job, run `sbatch job.sbatch`.
 #SBATCH --job-name=neox-2.7b
 #SBATCH --partition=gpu
@@ -17,7 +17,7 @@
 #SBATCH --output=job.log
 set -euo pipefail
 
-readonly workdir=/shared/gpt-neox
+readonly workdir=venv/src/gpt-neox
 readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE)
 readonly gpus_per_node=8 tasks_per_node=8
 readonly ranks_per_task=8 leads=1 over_ssh=1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Job neox-20b: 3 nodes, 24 ranks, started by gpt-neox's deepy.py.
-# Needs: a checkout of github.com/EleutherAI/gpt-neox at ea7aefd in /shared/gpt-neox, with tokenised data at the data-path of configs/20B.yml and with 20B_checkpoints/20B_tokenizer.json; its requirements/requirements.txt installed in /shared/venv-neox; pdsh on every node
+# Needs: Python 3.10 (Ubuntu 22.04) with git on the head; pdsh and a CUDA compiler (nvcc) on every node; in the environment's folder src/gpt-neox, tokenised data at the data-path of configs/20B.yml, and 20B_checkpoints/20B_tokenizer.json
 # Unverified: never run, because gpt-neox, its DeepSpeed and its data come from git and the web, and training needs 24 real GPUs; for the same reasons, the recipe has no smoke size
 # Written by yard. Code shared by all jobs is in yard.sh. To resubmit this job, run `sbatch job.sbatch`.
 #SBATCH --job-name=neox-20b
@@ -17,7 +17,7 @@
 #SBATCH --output=job.log
 set -euo pipefail
 
-readonly workdir=/shared/gpt-neox
+readonly workdir=venv/src/gpt-neox
 readonly own_env=(BUSBW_FLOOR NCCL_IBEXT_DISABLE NCCL_IB_DISABLE)
 readonly gpus_per_node=8 tasks_per_node=8
 readonly ranks_per_task=8 leads=1 over_ssh=1

@@ -1,0 +1,218 @@
+"""The build of an environment, with real virtual environments and wheels that the test makes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.yard.environments.wheels import lock_line, make_source, make_wheel
+from yard.environments import build
+
+pytestmark = pytest.mark.engine
+
+PROGRAM = str(build.__file__)
+REQUEST: dict[str, Any] = {
+    "name": "own", "digest": "d" * 64, "system_packages": False, "source": [], "checkouts": [], "hashed": True,
+    "locked": True, "packages": 2,
+}  # fmt: skip
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    return make_wheel(tmp_path / "index", "alpha", script=True).parent
+
+
+@pytest.fixture
+def variables(wheels: Path, tmp_path: Path) -> dict[str, str]:
+    """The environment of the job user: pip reads only the folder with the wheels."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "VIRTUAL_ENV"))}
+    home = {"HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
+    return {**kept, **home, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+
+
+def run(tmp_path: Path, variables: dict[str, str], lock: str, **changes: Any) -> tuple[int, list[str], str]:
+    """Run build.py. Returns its exit code, the lines of its output and its error message."""
+    folder = tmp_path / f"request-{threading.get_ident()}"
+    folder.mkdir(exist_ok=True)
+    (folder / "request.json").write_text(json.dumps({**REQUEST, **changes}))
+    (folder / "requirements.txt").write_text(lock)
+    command = [sys.executable, PROGRAM, str(folder), str(tmp_path / "envs")]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=120)
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+def left(tmp_path: Path) -> list[str]:
+    """Return the names of the environments, complete or not. The files of locks are not listed."""
+    return sorted(path.name for path in (tmp_path / "envs").iterdir() if path.is_dir())
+
+
+def test_an_environment_is_built_once(tmp_path: Path, wheels: Path, variables: dict[str, str]) -> None:
+    lock = lock_line(next(wheels.glob("alpha-*")))
+    code, lines, error = run(tmp_path, variables, lock)
+    assert (code, error) == (0, "")
+    target = Path(lines[-1])
+    assert lines[0].startswith(f"building {target} with Python ")
+    assert "installing the packages" in lines
+    assert left(tmp_path) == [target.name]
+    facts = json.loads((target / build.MARKER).read_text())
+    assert (facts["name"], facts["python"]) == ("own", sys.version.split()[0])
+    assert not list(target.glob(".*"))
+    again = run(tmp_path, variables, lock)
+    assert again == (0, [str(target)], "")
+
+
+def test_scripts_contain_the_final_path(tmp_path: Path, wheels: Path, variables: dict[str, str]) -> None:
+    _, lines, _ = run(tmp_path, variables, lock_line(next(wheels.glob("alpha-*"))))
+    script = Path(lines[-1]) / "bin" / "alpha-run"
+    assert subprocess.run([script], capture_output=True, text=True, check=True).stdout == "alpha 1.0\n"
+    activate = f"source {lines[-1]}/bin/activate; command -v alpha-run"
+    shell = subprocess.run(["bash", "-c", activate], capture_output=True, text=True, check=True)
+    assert shell.stdout == f"{script}\n"
+
+
+def test_the_hash_covers_the_definition(tmp_path: Path, wheels: Path, variables: dict[str, str]) -> None:
+    lock = lock_line(next(wheels.glob("alpha-*")))
+    first, second = (run(tmp_path, variables, lock, digest=digit * 64)[1][-1] for digit in "ab")
+    assert first != second
+    assert left(tmp_path) == sorted(Path(path).name for path in (first, second))
+
+
+def test_a_source_package_is_built_with_the_wheels(tmp_path: Path, wheels: Path, variables: dict[str, str]) -> None:
+    source = make_source(wheels, "beta", needs="alpha")
+    lock = lock_line(source) + lock_line(next(wheels.glob("alpha-*")))
+    code, _, error = run(tmp_path, variables, lock)
+    assert code == 1
+    assert error.startswith("environment: beta==1.0: the package index has no file for Python ")
+    code, lines, error = run(tmp_path, variables, lock, source=["beta"])
+    assert (code, error) == (0, "")
+    python = f"{lines[-1]}/bin/python3"
+    shown = subprocess.run(
+        [python, "-c", "import beta; print(beta.BUILT_WITH)"], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout == "1.0\n"
+
+
+def test_simultaneous_builds_share_one_result(tmp_path: Path, wheels: Path, variables: dict[str, str]) -> None:
+    lock = lock_line(next(wheels.glob("alpha-*")))
+    with ThreadPoolExecutor(2) as pool:
+        results = [job.result() for job in [pool.submit(run, tmp_path, variables, lock) for _ in range(2)]]
+    assert [code for code, _, _ in results] == [0, 0]
+    assert len({lines[-1] for _, lines, _ in results}) == 1
+    assert sum(line.startswith("building ") for _, lines, _ in results for line in lines) == 1
+    assert len(left(tmp_path)) == 1
+
+
+def test_an_interrupted_build_is_not_used(tmp_path: Path, wheels: Path, variables: dict[str, str]) -> None:
+    lock = lock_line(next(wheels.glob("alpha-*")))
+    _, lines, _ = run(tmp_path, variables, lock)
+    target = Path(lines[-1])
+    (target / build.MARKER).unlink()
+    (target.parent / f".{target.name}.abc").mkdir()
+    code, lines, _ = run(tmp_path, variables, lock)
+    assert code == 0
+    assert len(lines) > 1
+    assert left(tmp_path) == [target.name]
+    assert (target / build.MARKER).exists()
+
+
+def test_a_missing_package_is_named(tmp_path: Path, variables: dict[str, str]) -> None:
+    lock = "absent==2.0 --hash=sha256:" + "0" * 64 + "\n"
+    code, _, error = run(tmp_path, variables, lock)
+    assert code == 1
+    version = "{}.{}".format(*sys.version_info)
+    assert error.startswith(f"environment: absent==2.0: the package index has no file for Python {version} on ")
+    assert "Fix: choose another version" in error
+    assert left(tmp_path) == []
+
+
+def test_another_file_than_in_the_lock_is_refused(tmp_path: Path, variables: dict[str, str]) -> None:
+    code, _, error = run(tmp_path, variables, "alpha==1.0 --hash=sha256:" + "0" * 64 + "\n")
+    assert code == 1
+    assert "alpha" in error.split(": the index serves a file whose hash is not in the lock. Fix: ")[0]
+    assert left(tmp_path) == []
+
+
+def test_an_unreachable_index_is_reported(tmp_path: Path, wheels: Path, variables: dict[str, str]) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        port = server.server_port  # closed when the block ends, so connections are refused
+    del variables["PIP_NO_INDEX"], variables["PIP_FIND_LINKS"]
+    variables["PIP_INDEX_URL"] = f"http://127.0.0.1:{port}/simple"
+    code, _, error = run(tmp_path, variables, lock_line(next(wheels.glob("alpha-*"))))
+    assert code == 1
+    assert error.startswith(
+        "environment: alpha==1.0: the package index cannot be reached. Fix: set `mirrors: {pypi: URL}`"
+    )
+    assert left(tmp_path) == []
+
+
+@pytest.fixture
+def index(tmp_path: Path, wheels: Path) -> Iterator[str]:
+    """The address of a package index on the loopback address."""
+    folder = tmp_path / "served"
+    (folder / "simple" / "alpha").mkdir(parents=True)
+    wheel = next(wheels.glob("alpha-*"))
+    (folder / wheel.name).write_bytes(wheel.read_bytes())
+    (folder / "simple" / "alpha" / "index.html").write_text(f'<a href="/{wheel.name}">{wheel.name}</a>')
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args: Any) -> None:
+            """Print nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/simple"
+    server.shutdown()
+    server.server_close()
+
+
+def test_the_index_is_that_of_the_head(tmp_path: Path, wheels: Path, variables: dict[str, str], index: str) -> None:
+    del variables["PIP_NO_INDEX"], variables["PIP_FIND_LINKS"]
+    (tmp_path / "pip.conf").write_text(f"[global]\nindex-url = {index}\n")
+    variables["PIP_CONFIG_FILE"] = str(tmp_path / "pip.conf")
+    code, lines, error = run(tmp_path, variables, lock_line(next(wheels.glob("alpha-*"))))
+    assert (code, error) == (0, "")
+    assert "[1/2] alpha 1.0 (" in "\n".join(lines)
+
+
+def test_a_file_without_hashes_is_installed(tmp_path: Path, variables: dict[str, str]) -> None:
+    code, lines, error = run(tmp_path, variables, "alpha>=0.5\n", hashed=False, locked=False)
+    assert (code, error) == (0, "")
+    assert (Path(lines[-1]) / "bin" / "alpha-run").exists()
+
+
+def test_a_full_file_system_is_reported(tmp_path: Path) -> None:
+    output = ["Collecting torch==2.10.0", "ERROR: Could not install packages: [Errno 28] No space left on device"]
+    message = build.reason(output, "pip")
+    assert message.startswith("torch==2.10.0: No space left on device. Cause: the shared file system is full. ")
+    assert "`yard env rm`" in message
+
+
+def test_checkouts_have_the_pinned_commit(tmp_path: Path, variables: dict[str, str], wheels: Path) -> None:
+    origin = tmp_path / "origin"
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(origin)]
+    subprocess.run(["git", "init", "-q", str(origin)], check=True)
+    (origin / "file").write_text("pinned\n")
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "first"], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    lock = lock_line(next(wheels.glob("alpha-*")))
+    checkout = {"name": "tool", "url": f"file://{origin}", "commit": commit}
+    code, lines, error = run(tmp_path, variables, lock, checkouts=[checkout])
+    assert (code, error) == (0, "")
+    assert (Path(lines[-1]) / "src" / "tool" / "file").read_text() == "pinned\n"
+    gone = {**checkout, "url": f"file://{tmp_path}/gone"}
+    code, _, error = run(tmp_path, variables, lock, checkouts=[gone], digest="e" * 64)
+    assert code == 1
+    assert f"tool: file://{tmp_path}/gone at {commit} cannot be fetched (" in error
+    assert left(tmp_path) == [Path(lines[-1]).name]

@@ -1,0 +1,197 @@
+"""`yard env` and `yard submit --env` with a fake ssh that runs commands locally."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.yard.conftest import FakeStack, MakeProgram, Program
+from tests.yard.environments.wheels import lock_line, make_wheel
+from yard.cli import app
+from yard.contract.outputs import Cluster, dumped
+from yard.environments import build
+from yard.environments.definition import included
+
+HERE = """
+case "${!#}" in
+  *'scontrol -o show jobs'*) cat "$JOBS" ;;
+  *sbatch*) cat >"$STDIN"; echo 12 ;;
+  *) exec bash -c "${!#}" ;;
+esac
+"""
+"""Body of a fake `ssh` that runs the given command locally, except commands of Slurm."""
+
+
+def yard(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(words))
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def ssh(
+    stack: FakeStack, program: MakeProgram, local_outputs: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Program:
+    """A cluster whose shared path is a local folder, and whose head is this computer."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    keys = {"user_private_key": "not a key", "admin_private_key": "nor this"}
+    stack.export({"cluster": dumped(replace(local_outputs, shared_path=str(shared))), **keys})
+    (tmp_path / "jobs.txt").touch()
+    for name, value in {"JOBS": "jobs.txt", "STDIN": "programs/ssh.stdin"}.items():
+        monkeypatch.setenv(name, str(tmp_path / value))
+    for name in ("PIP_INDEX_URL", "PIP_CERT", "PYTHONPATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    (tmp_path / "programs" / "python3").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    wheel = make_wheel(tmp_path / "index", "alpha", script=True)
+    (tmp_path / "own.lock").write_text(lock_line(wheel))
+    return program("ssh", HERE)
+
+
+@pytest.mark.engine
+def test_an_environment_is_built_listed_and_removed(ssh: Program, tmp_path: Path) -> None:
+    code, out, err = yard("env", "build", "own.lock")
+    assert code == 0, err
+    path = Path(out.strip())
+    assert path.parent == tmp_path / "shared" / "envs"
+    assert (path / build.MARKER).exists()
+    assert "yard: building environment own on yard-head; later jobs use the result\n" in err
+    assert "  installing the packages\n" in err
+    calls = len(ssh.calls)
+    assert yard("env", "build", "own.lock", "--json") == (0, json.dumps({"name": "own", "path": str(path)}) + "\n", "")
+    assert len(ssh.calls) == calls + 1
+    (listed,) = json.loads(yard("env", "ls", "--json")[1])
+    assert (listed["folder"], listed["name"]) == (path.name, "own")
+    assert path.name in yard("env", "ls")[1]
+    assert yard("env", "rm", "own") == (0, f"removed {path.name}\n", "")
+    assert not path.exists()
+    assert json.loads(yard("env", "ls", "--json")[1]) == []
+
+
+@pytest.mark.engine
+def test_a_submitted_job_names_its_environment(ssh: Program, tmp_path: Path) -> None:
+    code, out, err = yard("submit", "hello", "--env", "own.lock", "--json")
+    assert code == 0, err
+    assert json.loads(out)["id"] == 12
+    (folder,) = (tmp_path / "shared" / "envs").glob("own-*")
+    assert f"{folder}\n".encode() in ssh.stdin
+
+
+@pytest.mark.engine
+def test_a_failed_build_submits_nothing(ssh: Program, tmp_path: Path) -> None:
+    (tmp_path / "own.lock").write_text("absent==2.0 --hash=sha256:" + "0" * 64 + "\n")
+    code, out, err = yard("submit", "hello", "--env", "own.lock")
+    assert (code, out) == (1, "")
+    assert "environment own was not built: absent==2.0: the package index has no file for Python" in err
+    assert not any("sbatch" in call for call in ssh.calls)
+    assert [path for path in (tmp_path / "shared" / "envs").iterdir() if path.is_dir()] == []
+
+
+def made(tmp_path: Path, folder: str) -> Path:
+    """Create the folder of a complete environment."""
+    path = tmp_path / "shared" / "envs" / folder
+    path.mkdir(parents=True)
+    facts = {"name": folder.rpartition("-")[0], "python": "3.13.5", "built": 0, "bytes": 2_000_000_000, "seconds": 9}
+    (path / build.MARKER).write_text(json.dumps(facts) + "\n")
+    return path
+
+
+def test_an_environment_in_use_is_not_removed(ssh: Program, tmp_path: Path) -> None:
+    path, other = made(tmp_path, "torch-1234"), made(tmp_path, "torch-5678")
+    run_dir = tmp_path / "run-20260102-030405-ab12"
+    run_dir.mkdir()
+    (run_dir / "environment").write_text(f"{path}\n")
+    (tmp_path / "jobs.txt").write_text(
+        f"JobId=7 JobName=run UserId=trainer(1001) JobState=RUNNING RunTime=00:00:05 Partition=gpu NumNodes=2 "
+        f"WorkDir={run_dir}\n"
+    )
+    code, _, err = yard("env", "rm", "torch")
+    assert code == 1
+    assert "job 7 uses environment torch-1234. Fix: wait until the job has ended, or run `yard cancel 7`" in err
+    assert path.exists()
+    assert other.exists()
+    assert yard("env", "rm", "torch-5678")[0] == 0
+    assert not other.exists()
+
+
+def test_an_unknown_environment_is_not_removed(ssh: Program, tmp_path: Path) -> None:
+    made(tmp_path, "torch-1234")
+    code, _, err = yard("env", "rm", "torhc")
+    assert code == 1
+    assert "there is no environment 'torhc'. Fix: use one of: torch-1234" in err
+
+
+def test_a_missing_python_is_reported(ssh: Program, program: MakeProgram) -> None:
+    program("python3.10", "exit 127")
+    code, _, err = yard("env", "build", "neox")
+    assert code == 1
+    assert "environment neox: yard-head has no python3.10. Fix: install python3.10 and python3.10-venv" in err
+
+
+def test_a_dry_run_lists_the_packages(stack: FakeStack, program: MakeProgram) -> None:
+    ssh = program("ssh", "exit 1")
+    code, out, _ = yard("env", "build", "torch", "--dry-run")
+    assert code == 0
+    assert "for the head's python3; built once in /shared/envs/torch-HASH" in out
+    assert " torchao " in out
+    assert json.loads(yard("env", "build", "torch", "--dry-run", "--json")[1])["digest"] == included("torch").digest
+    code, out, _ = yard("submit", "hello", "--env", "cpu", "--dry-run")
+    assert code == 0
+    assert "\n# environment cpu: up to 3 packages with hashes" in out
+    assert ssh.calls == []
+
+
+def test_a_slurm_script_selects_its_own_environment(stack: FakeStack, program: MakeProgram, tmp_path: Path) -> None:
+    program("ssh", "exit 1")
+    script = tmp_path / "job.sbatch"
+    script.write_text("#!/bin/bash\n#SBATCH --nodes=1\nhostname\n")
+    code, _, err = yard("submit", str(script), "--env", "torch", "--dry-run")
+    assert code == 1
+    assert "environment: does not apply to a Slurm script" in err
+
+
+def test_recipes_use_torch_only_on_gpus(stack: FakeStack, wide: Cluster) -> None:
+    assert "# environment" not in yard("submit", "train-tiny", "--dry-run")[1]
+    stack.export({"cluster": dumped(wide), "user_private_key": "no key", "admin_private_key": "nor this"})
+    stack.touch_state("two")
+    assert "\n# environment torch: " in yard("submit", "train-tiny", "--dry-run")[1]
+    assert "# environment" not in yard("submit", "train-tiny", "--env", "none", "--dry-run")[1]
+
+
+def test_programs_run_in_the_environment(tmp_path: Path) -> None:
+    """use_environment in shared.sh with the folder of an environment."""
+    folder, run_dir = tmp_path / "torch-1234", tmp_path / "run"
+    version = "{}.{}".format(*sys.version_info)
+    (folder / "bin").mkdir(parents=True)
+    run_dir.mkdir()
+    (folder / "bin" / "python3").symlink_to(sys.executable)
+    (run_dir / "environment").write_text(f"{folder}\n")
+    shared = (Path(build.__file__).parents[1] / "script" / "shared.sh").read_text()
+    program = f'{shared}\nuse_environment; echo "$VIRTUAL_ENV $(command -v python3) $(readlink "$RUN_DIR/venv")"'
+
+    def run() -> tuple[int, str]:
+        variables = {"RUN_DIR": str(run_dir), "NODE_RANK": "1", "PATH": "/usr/bin:/bin"}
+        done = subprocess.run(["bash", "-c", program], env=variables, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    code, out = run()
+    assert code == 1
+    assert f"yard: environment {folder} does not exist on node 1; submit the job again" in out
+    (folder / build.MARKER).touch()
+    code, out = run()
+    assert code == 1
+    assert f"yard: node 1 has another Python than the head ({sys.version.split()[0]})" in out
+    (folder / "lib" / f"python{version}").mkdir(parents=True)
+    assert run() == (0, f"{folder} {folder}/bin/python3 {folder}\n")
+    (folder / "bin" / "python3").unlink()
+    code, out = run()
+    assert code == 1
+    assert "yard: node 1 has another Python than the head" in out

@@ -1,0 +1,285 @@
+"""Builds one environment. Runs on the head as the job user, and needs only Python's standard library.
+
+`build.py REQUEST ENVS`: REQUEST is a folder with `request.json` and `requirements.txt`, and ENVS is the folder for all
+environments. The environment is built in a temporary folder in ENVS, which is renamed when it is complete. The last
+line of the output is the path of the environment.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+MARKER = "environment.json"
+"""File of a complete environment."""
+_SILENCE = 15
+"""Seconds without output after which the progress is printed."""
+_HASHED = ["--require-hashes", "--no-deps"]
+
+
+class Failure(Exception):
+    """An environment that cannot be built. The message contains the package and the fix."""
+
+
+def main(request_folder: Path, envs: Path) -> None:
+    request = json.loads((request_folder / "request.json").read_text())
+    envs.mkdir(exist_ok=True)
+    target = envs / folder_name(request["name"], request["digest"])
+    with locked(envs / f".{target.name}.lock"):
+        if not (target / MARKER).exists():
+            for rest in (target, *envs.glob(f".{target.name}.*")):  # from an interrupted build
+                if rest.is_dir():
+                    shutil.rmtree(rest)
+            build(request, request_folder / "requirements.txt", target)
+    print(target, flush=True)
+
+
+def folder_name(name: str, digest: str) -> str:
+    """Return the name of an environment's folder, whose hash covers the definition and the version of Python."""
+    version = "{}.{}".format(*sys.version_info)
+    return f"{name}-{hashlib.sha256(f'{digest} {version}'.encode()).hexdigest()[:12]}"
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Hold a lock, so that simultaneous builds of an environment share one result."""
+    with file.open("w") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            print("waiting for another build of this environment", flush=True)
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+
+
+def build(request: dict[str, Any], requirements: Path, target: Path) -> None:
+    begin = time.monotonic()
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        temporary.chmod(0o755)
+        print(f"building {target} with Python {sys.version.split()[0]}", flush=True)
+        pip = Pip(temporary, request["packages"])
+        install(pip, request, requirements)
+        fetch(pip, temporary / "src", request["checkouts"])
+        for name in (".pip", ".tmp"):
+            shutil.rmtree(temporary / name)
+        relocate(temporary, target)
+        seconds = round(time.monotonic() - begin)
+        facts = {"name": request["name"], "python": sys.version.split()[0], "built": int(time.time()),
+                 "bytes": size_of(temporary), "seconds": seconds}  # fmt: skip
+        (temporary / MARKER).write_text(json.dumps(facts) + "\n")
+        temporary.rename(target)
+        print(f"built in {seconds} s, {facts['bytes'] / 1e9:.2f} GB", flush=True)
+    except OSError as error:
+        raise Failure(f"{error.strerror}: {error.filename}. {advice(error.errno)}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+class Pip:
+    """A new virtual environment, and the distribution's pip, which is not installed in it."""
+
+    def __init__(self, folder: Path, packages: int) -> None:
+        self.folder, self.packages, self.done = folder, packages, 0
+        self.python = str(folder / "bin" / "python3")
+        (folder / ".tmp").mkdir()
+        with zipfile.ZipFile(pip_wheel()) as archive:
+            archive.extractall(folder / ".pip")
+
+    def create(self, *, system_packages: bool) -> None:
+        more = ["--system-site-packages"] if system_packages else []
+        # Without pip in the environment, its packages stay those of the lock.
+        self.run([sys.executable, "-m", "venv", "--without-pip", *more, str(self.folder)], "venv")
+
+    def install(self, *arguments: str) -> None:
+        options = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--no-cache-dir"]
+        # Two retries are enough to distinguish a busy index from one that cannot be reached.
+        options += ["--retries", "2", "--timeout", "30", "--no-warn-script-location"]
+        self.run([self.python, "-m", "pip", "install", *options, *arguments], "pip")
+
+    def run(self, command: list[str], title: str) -> None:
+        """Run a command and print its progress. Raises Failure."""
+        # /tmp may be a small file system in memory.
+        own = {"TMPDIR": str(self.folder / ".tmp"), "PYTHONPATH": str(self.folder / ".pip"), "PYTHONUNBUFFERED": "1"}
+        process = subprocess.Popen(
+            command, env={**os.environ, **own}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        printed: list[str] = []
+        assert process.stdout is not None  # noqa: S101  (a pipe; for the type checker)
+        try:
+            for line in self.lines(process.stdout):
+                printed.append(line)
+                if shown := self.progress(line):
+                    print(shown, flush=True)
+        finally:
+            if process.poll() is None and sys.exc_info()[0] is not None:
+                os.killpg(process.pid, 9)
+            process.wait()
+        if process.returncode:
+            raise Failure(reason(printed, title))
+
+    def lines(self, pipe: IO[bytes]) -> Iterator[str]:
+        """Yield the lines of a pipe. During a long silence, print the size of the environment."""
+        rest = b""
+        while True:
+            if not select.select([pipe], [], [], _SILENCE)[0]:
+                print(f"... {size_of(self.folder) / 1e9:.2f} GB", flush=True)
+                continue
+            read = os.read(pipe.fileno(), 65536)
+            if not read:
+                break
+            *whole, rest = (rest + read).split(b"\n")
+            yield from (line.decode(errors="replace") for line in whole)
+        if rest:
+            yield rest.decode(errors="replace")
+
+    def progress(self, line: str) -> str | None:
+        """Return the text for a line of pip, or None."""
+        if line.startswith("Installing collected packages"):
+            return "installing the packages"
+        found = re.match(r"\s+Downloading (\S+) ?(\(.*\))?", line)
+        if not found or found[1].endswith(".metadata"):
+            return None
+        self.done += 1
+        package = " ".join(found[1].rpartition("/")[2].removesuffix(".tar.gz").split("-")[:2])
+        return f"[{self.done}/{max(self.done, self.packages)}] {package} {found[2] or ''}".rstrip()
+
+
+def install(pip: Pip, request: dict[str, Any], requirements: Path) -> None:
+    """Install the packages. Those in `source` follow the others, which they need during their build."""
+    pip.create(system_packages=request["system_packages"])
+    if not request["hashed"]:
+        pip.install("-r", str(requirements))
+        return
+    if not request["locked"]:
+        pip.install(*_HASHED, "-r", str(requirements))
+        return
+    wheels, sources = split(requirements.read_text(), request["source"])
+    for name, text, options in (("wheels", wheels, ["--only-binary", ":all:"]),
+                                ("sources", sources, ["--no-build-isolation"])):  # fmt: skip
+        if text:
+            file = pip.folder / ".tmp" / f"{name}.txt"
+            file.write_text(text)
+            pip.install(*_HASHED, *options, "-r", str(file))
+
+
+def split(lock: str, source: list[str]) -> tuple[str, str]:
+    """Return the part of a lock with wheels and the part with the packages in `source`."""
+    entries = re.split(r"(?m)^(?=[A-Za-z0-9])", lock)
+    chosen = [entry for entry in entries if re.split(r"[=\s;\[]", entry, maxsplit=1)[0] in source]
+    return "".join(entry for entry in entries if entry not in chosen), "".join(chosen)
+
+
+def fetch(pip: Pip, folder: Path, checkouts: list[dict[str, Any]]) -> None:
+    """Check out git repositories at their commits, and install those that are Python packages."""
+    for checkout in checkouts:
+        name, url, commit = checkout["name"], checkout["url"], checkout["commit"]
+        if not shutil.which("git"):
+            raise Failure("git is not installed on the head. Fix: install the package git there")
+        path = folder / name
+        path.mkdir(parents=True)
+        print(f"{name} at {commit[:12]}", flush=True)
+        for words in (["init", "-q"], ["fetch", "-q", "--depth", "1", url, commit], ["checkout", "-q", commit]):
+            environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+            done = subprocess.run(
+                ["git", *words], cwd=path, capture_output=True, text=True, check=False, env=environment
+            )
+            if done.returncode:
+                why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+                raise Failure(f"{name}: {url} at {commit} cannot be fetched ({why}). Fix: give the head access to this "
+                              "address, or set git's `url.<base>.insteadOf` there")  # fmt: skip
+        if checkout.get("install"):
+            pip.install("--no-deps", "--no-build-isolation", str(path))
+
+
+def pip_wheel() -> Path:
+    """Return the wheel of pip that belongs to the distribution's Python."""
+    folders = [sysconfig.get_config_var("WHEEL_PKG_DIR"), "/usr/share/python-wheels"]
+    folders.append(os.path.join(sysconfig.get_path("stdlib"), "ensurepip", "_bundled"))
+    for folder in filter(None, folders):
+        for wheel in sorted(Path(folder).glob("pip-*.whl")):
+            return wheel
+    version = "{}.{}".format(*sys.version_info)
+    raise Failure(
+        f"Python {version} on the head has no pip. Fix: install the package python3-venv or python{version}-venv"
+    )
+
+
+def relocate(temporary: Path, target: Path) -> None:
+    """Replace the path of the temporary folder in scripts and settings."""
+    for file in (temporary / "pyvenv.cfg", *(temporary / "bin").iterdir()):
+        if not file.is_symlink():
+            content = file.read_bytes()
+            if os.fsencode(temporary) in content:
+                file.write_bytes(content.replace(os.fsencode(temporary), os.fsencode(target)))
+
+
+def size_of(folder: Path) -> int:
+    """Return the size of all files in bytes."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(root, name)).st_size
+            except OSError:  # pip removes temporary files
+                continue
+    return total
+
+
+def advice(number: int | None) -> str:
+    full = {28: "the shared file system is full", 122: "the quota is used up"}
+    if number in full:
+        return f"Cause: {full[number]}. Fix: remove environments with `yard env rm`, or enlarge the shared file system"
+    return "Fix: see the cause"
+
+
+def reason(printed: list[str], title: str) -> str:
+    """Return one message for the output of a failed command."""
+    text = "\n".join(printed)
+    package = next(
+        iter(re.findall(r"(?:satisfies the requirement|matching distribution found for) ([^\s;(]+)", text)), ""
+    )
+    last = next((line for line in reversed(printed) if line.startswith("ERROR")), printed[-1] if printed else title)
+    collected = re.findall(r"(?m)^Collecting ([^\s;(]+)", text)
+    package = package or (collected[-1] if collected else "the first package")
+    if "No space left on device" in text:
+        return f"{package}: No space left on device. {advice(28)}"
+    if "quota exceeded" in text.lower():
+        return f"{package}: disk quota exceeded. {advice(122)}"
+    if "DO NOT MATCH THE HASHES" in text:
+        wrong = re.search(r"(?m)^    ([\w.-]+[^\s:]*).*\n\s+Expected sha256", text)
+        return (f"{wrong[1] if wrong else package}: the index serves a file whose hash is not in the lock. Fix: use an "
+                "unchanged mirror of PyPI")  # fmt: skip
+    if "connection broken by" in text or "Retrying (" in text:
+        return (f"{package}: the package index cannot be reached. Fix: set `mirrors: {{pypi: URL}}` in the stack file, "
+                "or write `index-url` into pip.conf on the head")  # fmt: skip
+    if "No matching distribution found" in text:
+        version = "{}.{}".format(*sys.version_info)
+        return (f"{package}: the package index has no file for Python {version} on {os.uname().machine}. Fix: choose "
+                "another version, or use a complete mirror of PyPI")  # fmt: skip
+    return f"{package}: {last.removeprefix('ERROR: ')}. Fix: correct the cause, and run `yard env build` again"
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]), Path(sys.argv[2]))
+    except Failure as failure:
+        sys.exit(f"environment: {failure}")
+    except OSError as error:
+        sys.exit(f"environment: {error.strerror}: {error.filename}. {advice(error.errno)}")

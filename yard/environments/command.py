@@ -1,0 +1,204 @@
+"""Builds, lists and removes environments on the shared file system of a cluster.
+
+The job user builds them on the head, over SSH, so root never reads a file of a user. All nodes use the result.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from yard.contract.outputs import Cluster
+from yard.environments import build
+from yard.environments.definition import Definition
+from yard.errors import BuildError, JobError
+from yard.job.rules import ENVIRONMENT_FILE
+from yard.run.schedulers.registry import scheduler_of
+from yard.run.submit import Prepared, pack
+from yard.show import say_json, table, warn
+from yard.stack.remote import Remote
+
+_FOLDER = "request"
+_PREFIX = "environment: "
+"""Start of the message of build.py."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A complete environment. `built` is a Unix time, `size` is in bytes, and `seconds` is the time of the build."""
+
+    folder: str
+    name: str
+    python: str
+    built: int
+    size: int
+    seconds: int
+
+
+def folder_of(shared_path: str) -> str:
+    """Return the folder that contains all environments."""
+    return f"{shared_path}/envs"
+
+
+def describe(definition: Definition, shared_path: str) -> str:
+    """Return a sentence about the environment, for dry runs. The hash in its path covers the head's Python version."""
+    hashes = "with hashes" if definition.hashed else "without hashes"
+    git = f", {len(definition.checkouts)} git checkouts" if definition.checkouts else ""
+    where = f"{folder_of(shared_path)}/{definition.name}-HASH"
+    return (
+        f"environment {definition.name}: up to {len(definition.packages)} packages {hashes}{git}, for the head's "
+        f"{definition.program}; built once in {where}"
+    )
+
+
+def notes(job: Prepared, cluster: Cluster) -> list[str]:
+    """Return the lines about a job's environment for dry runs."""
+    return [] if job.environment is None else [describe(job.environment, cluster.shared_path)]
+
+
+def provide(remote: Remote, jobs: Sequence[Prepared]) -> list[Prepared]:
+    """Return the jobs with the path of their environment, which is built if it does not exist. Raises BuildError."""
+    if not jobs or jobs[0].environment is None:
+        return list(jobs)
+    path = ensure(remote, jobs[0].environment)
+    return [replace(job, files={**job.files, ENVIRONMENT_FILE: f"{path}\n"}) for job in jobs]
+
+
+def ensure(remote: Remote, definition: Definition) -> str:
+    """Return the path of an environment, which is built if it does not exist. Raises BuildError."""
+    envs = folder_of(remote.stack.cluster.shared_path)
+    state, _, path = remote.run(_find_line(definition, envs)).strip().partition(" ")
+    head = remote.stack.cluster.head.name
+    if state == "ready":
+        return path
+    if state == "no-python":
+        fix = f"install {definition.program} and {definition.program}-venv on {head}, or choose another environment"
+        raise BuildError(f"environment {definition.name}: {head} has no {definition.program}. Fix: {fix}")
+    if not definition.hashed:
+        warn(f"yard: {definition.name} has no hashes, so pip installs what the index serves")
+    warn(f"yard: building environment {definition.name} on {head}; later jobs use the result")
+    return _build(remote, definition, envs)
+
+
+def built(remote: Remote) -> list[Built]:
+    """Return the complete environments by folder name."""
+    envs = folder_of(remote.stack.cluster.shared_path)
+    loop = f'for f in */{build.MARKER}; do [ ! -e "$f" ] || {{ printf "%s\\t" "${{f%/*}}"; cat "$f"; }}; done'
+    rows = remote.run(f"cd {shlex.quote(envs)} 2>/dev/null || exit 0; {loop}").splitlines()
+    return [_read(*row.split("\t", 1)) for row in rows]
+
+
+def remove(remote: Remote, chosen: Sequence[str]) -> list[Built]:
+    """Remove environments by folder name, or all environments with a name. Returns them.
+
+    Raises JobError if an environment does not exist or an active job uses it.
+    """
+    known = built(remote)
+    found = [made for made in known if {made.folder, made.name} & set(chosen)]
+    for name in chosen:
+        if not any(name in (made.folder, made.name) for made in found):
+            there = ", ".join(made.folder for made in known) or "none"
+            raise JobError(f"there is no environment '{name}'. Fix: use one of: {there}")
+    envs = folder_of(remote.stack.cluster.shared_path)
+    users = _users(remote)
+    for made in found:
+        if job := users.get(f"{envs}/{made.folder}"):
+            fix = f"wait until the job has ended, or run `yard cancel {job}`"
+            raise JobError(f"job {job} uses environment {made.folder}. Fix: {fix}")
+    for made in found:
+        # After the renaming, no job can start with a part of the environment.
+        path, gone = (shlex.quote(f"{envs}/{prefix}{made.folder}") for prefix in ("", ".removed-"))
+        remote.run(f"rm -rf {gone}; mv {path} {gone} && rm -rf {gone}", seconds=900)
+    return found
+
+
+def show(environments: Sequence[Built], as_json: bool) -> None:
+    """Print a table of environments."""
+    if as_json:
+        say_json([asdict(made) for made in environments])
+        return
+    rows = [
+        (
+            made.folder,
+            made.python,
+            f"{made.size / 1e9:.2f} GB",
+            f"{datetime.fromtimestamp(made.built, UTC):%Y-%m-%d %H:%M}",
+        )
+        for made in environments
+    ]
+    table(("FOLDER", "PYTHON", "SIZE", "BUILT (UTC)"), rows)
+
+
+def _users(remote: Remote) -> Mapping[str, int]:
+    """Return the active job for each environment that is in use."""
+    jobs = {
+        job.run_dir: job.id for job in scheduler_of(remote.stack.cluster.scheduler).recent(remote, 1) if not job.ended
+    }
+    if not jobs:
+        return {}
+    files = " ".join(shlex.quote(f"{folder}/{ENVIRONMENT_FILE}") for folder in jobs)
+    printed = remote.run(f'for f in {files}; do [ ! -r "$f" ] || echo "${{f%/*}} $(cat "$f")"; done')
+    rows = (line.split(" ", 1) for line in printed.splitlines())
+    return {path: jobs[folder] for folder, path in rows if folder in jobs}
+
+
+def _find_line(definition: Definition, envs: str) -> str:
+    # The same name as in build.py, without the start of Python, which takes half a second on an emulated machine.
+    line = (
+        f"v=$({definition.program} -V 2>/dev/null) || {{ echo no-python; exit; }}; v=${{v#Python }}; "
+        f"h=$(printf '%s %s' {definition.digest} \"${{v%.*}}\" | sha256sum); "
+        f"f={shlex.quote(f'{envs}/{definition.name}')}-${{h:0:12}}; "
+        f'[[ -e $f/{build.MARKER} ]] && echo "ready $f" || echo "absent $f"'
+    )
+    return f"bash -c {shlex.quote(line)}"
+
+
+def _build(remote: Remote, definition: Definition, envs: str) -> str:
+    files = {
+        "build.py": Path(str(build.__file__)).read_text(),
+        "request.json": json.dumps({**definition.request, "digest": definition.digest}),
+        "requirements.txt": definition.requirements,
+    }
+    line = (
+        f'set -eu; d=$(mktemp -d); trap \'rm -rf "$d"\' EXIT; tar -xC "$d"; '
+        f'{definition.program} "$d/{_FOLDER}/build.py" "$d/{_FOLDER}" {shlex.quote(envs)}'
+    )
+    command = remote.argv(f"bash -c {shlex.quote(line)}", remote.host(None))
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None  # noqa: PT018, S101
+    last = ""
+    with process:
+        try:
+            process.stdin.write(pack(_FOLDER, files))
+            process.stdin.close()
+            for line_read in process.stdout:
+                if last:
+                    warn(f"  {last}")
+                last = line_read.decode(errors="replace").rstrip()
+            message = process.stderr.read().decode(errors="replace").strip()
+        except (BrokenPipeError, KeyboardInterrupt):
+            # build.py notices the closed connection at its next line, and removes the partial environment.
+            process.terminate()
+            raise
+    if process.returncode == 0:
+        return last
+    said = [row.removeprefix(_PREFIX) for row in message.splitlines() if row.startswith(_PREFIX)]
+    cause = said[-1] if said else f"{message or f'exit code {process.returncode}'}. Fix: run `yard doctor`"
+    raise BuildError(f"environment {definition.name} was not built: {cause}")
+
+
+def _read(folder: str, facts: str) -> Built:
+    raw = json.loads(facts)
+    return Built(
+        folder=folder,
+        name=raw["name"],
+        python=raw["python"],
+        built=raw["built"],
+        size=raw["bytes"],
+        seconds=raw["seconds"],
+    )

@@ -1,0 +1,149 @@
+"""Definitions of environments: the folders in this package, and requirements files of the user."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from yard.contract.errors import Problem
+from yard.contract.strict_yaml import load_own
+from yard.errors import JobFileError
+
+FOLDER = Path(__file__).parent
+LOCK = "requirements.lock"
+NO_ENVIRONMENT = "none"
+"""Value of `environment` for a job without an environment."""
+_MAX_BYTES = 2_000_000
+_NAME = re.compile(r"[^a-z0-9.]+")
+_LONGEST_NAME = 40
+_PACKAGE = re.compile(r"(?m)^([A-Za-z0-9][\w.-]*)")
+_LOCAL = re.compile(r"(-r|-c|-e|--requirement|--constraint|--editable)\b|[./~]|[\w.-]+(\[.*\])?\s*@\s*file:")
+"""Lines of a requirements file that name a file or folder of this computer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """An environment. `requirements` is the text that pip installs.
+
+    `python` is the version of Python ('3.10'), or empty for the head's python3. With `system_packages`, the
+    distribution's packages are visible. `source` are packages without a wheel, which are installed after all others.
+    `checkouts` are git repositories with the keys `name`, `url`, `commit` and, for Python packages, `install`.
+    """
+
+    name: str
+    requirements: str
+    about: str = ""
+    unverified: str | None = None
+    python: str = ""
+    system_packages: bool = False
+    source: Sequence[str] = ()
+    checkouts: Sequence[Mapping[str, Any]] = ()
+    own: bool = False
+    """Whether the definition is a file of the user."""
+
+    @property
+    def hashed(self) -> bool:
+        """Whether the requirements contain hashes, which pip then requires for every package."""
+        return "--hash=" in self.requirements
+
+    @property
+    def packages(self) -> list[str]:
+        """The names of the packages. A package with several versions is listed once."""
+        return list(dict.fromkeys(name.lower() for name in _PACKAGE.findall(self.requirements)))
+
+    @property
+    def program(self) -> str:
+        """The Python program on the head."""
+        return f"python{self.python or '3'}"
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """The values that determine the content of the environment, for build.py."""
+        return {
+            "name": self.name,
+            "system_packages": self.system_packages,
+            "source": list(self.source),
+            "checkouts": [dict(checkout) for checkout in self.checkouts],
+            "hashed": self.hashed,
+            "locked": not self.own,
+            "packages": len(self.packages),
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the request and the requirements, as hexadecimal digits."""
+        return hashlib.sha256(f"{json.dumps(self.request, sort_keys=True)}\n{self.requirements}".encode()).hexdigest()
+
+
+def environment_names() -> list[str]:
+    """Return the names of the included environments in alphabetical order."""
+    return sorted(path.parent.name for path in FOLDER.glob("*/environment.yaml"))
+
+
+def is_file(environment: str) -> bool:
+    """Return whether `environment` is the path to a requirements file, and not a name."""
+    return "/" in environment or Path(environment).suffix in {".txt", ".lock", ".in"}
+
+
+def included(name: str) -> Definition:
+    """Return an included environment, whose name must be in `environment_names`."""
+    folder = FOLDER / name
+    keys = load_own((folder / "environment.yaml").read_text())
+    return Definition(name=name, requirements=(folder / LOCK).read_text(), **keys)
+
+
+def own_file(path: Path) -> tuple[Definition | None, list[Problem]]:
+    """Return the environment of a requirements file, or the problems of the file."""
+    text, problems = _read(path)
+    problems += _line_problems(text)
+    if problems:
+        return None, problems
+    name = _NAME.sub("-", path.stem.lower())[:_LONGEST_NAME].strip("-.") or "own"
+    return Definition(name=name, requirements=text, about=f"packages of {path.name}", own=True), []
+
+
+def unknown(name: str) -> Problem:
+    """Return the problem of a name that belongs to no environment."""
+    fix = f"use {', '.join(environment_names())}, {NO_ENVIRONMENT}, or a requirements file such as ./requirements.txt"
+    return Problem(path="environment", rule=f"there is no environment '{name}'", fix=fix)
+
+
+def definition_of(environment: str) -> Definition:
+    """Return an environment by its name or by the path to a requirements file. Raises JobFileError."""
+    if environment in environment_names():
+        return included(environment)
+    found, problems = own_file(Path(environment)) if is_file(environment) else (None, [unknown(environment)])
+    if found is None:
+        raise JobFileError(environment, problems)
+    return found
+
+
+def _read(path: Path) -> tuple[str, list[Problem]]:
+    fix = "name a requirements file in pip's format"
+    try:
+        text = path.read_bytes()[: _MAX_BYTES + 1].decode()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        return "", [Problem(path="environment", rule=f"'{path}' cannot be read ({reason})", fix=fix)]
+    if len(text) > _MAX_BYTES:
+        return "", [Problem(path="environment", rule=f"'{path}' is larger than {_MAX_BYTES} bytes", fix=fix)]
+    if not _PACKAGE.search(text):
+        return "", [Problem(path="environment", rule=f"'{path}' names no package", fix=fix)]
+    return text, []
+
+
+def _line_problems(text: str) -> Iterator[Problem]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if _LOCAL.match(line.strip()):
+            rule = f"line {number} names a local file or folder, which is not sent to the cluster"
+            fix = "write the packages into one file, for example with `uv pip compile`; send code with `code`"
+            yield Problem(path="environment", rule=rule, fix=fix)
+        if re.search(r"://[^/@\s]+@", line):
+            rule = f"line {number} contains a password, which would be readable on the cluster"
+            yield Problem(path="environment", rule=rule, fix="write the address into pip.conf of the job user")
