@@ -117,7 +117,7 @@ def test_node_reasons_are_escaped(monkeypatch: pytest.MonkeyPatch, local: Cluste
 def test_doctor_findings_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = open_terminal(monkeypatch)
     finding = HostProblem(node="n0", what=f"{CLEAR}what", cause=f"{TITLE}cause", fix=f"{RED}fix")
-    show.say(report({"names": [finding]}, 1, 0))
+    show.say(report({"names": [finding]}, 1, 0, {"names": [f"{CLEAR}fact"]}))
     assert ESCAPE not in terminal.getvalue()
     assert "what" in terminal.getvalue()
 

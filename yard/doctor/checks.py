@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from yard.doctor import container_checks, gpu_checks, health_checks, node_checks, peer_checks, system_checks
+from yard.doctor import (
+    container_checks,
+    gpu_checks,
+    health_checks,
+    nccl_checks,
+    node_checks,
+    peer_checks,
+    system_checks,
+)
 from yard.doctor.findings import Examined, HostCheck, HostProblem
 
 CHECKS: dict[str, HostCheck] = {
@@ -22,6 +30,7 @@ CHECKS: dict[str, HostCheck] = {
     "topology": gpu_checks.check_topology,
     "infiniband": gpu_checks.check_infiniband,
     "containers": container_checks.check_containers,
+    "nccl": nccl_checks.check_nccl,
     "settings": system_checks.check_settings,
     "software": node_checks.check_software,
     "shm": node_checks.check_shm,

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from yard.doctor.checks import judge
 from yard.doctor.collect import examine
 from yard.doctor.findings import Examined, HostProblem
+from yard.doctor.nccl_checks import nccl_facts
 from yard.show import say, say_json, warn
 from yard.stack.remote import Remote
 
@@ -19,22 +20,26 @@ def run_doctor(remote: Remote, as_json: bool) -> int:
     if not as_json:
         warn("yard: checking every host")
     reports = examine(remote)
-    findings = judge(Examined(cluster=remote.stack.cluster, reports=reports))
+    examined = Examined(cluster=remote.stack.cluster, reports=reports)
+    findings, facts = judge(examined), {"nccl": nccl_facts(examined)}
     seconds = time.monotonic() - start
     healthy = not any(findings.values())
     if as_json:
         rows = {name: [{"probe": name, **asdict(finding)} for finding in found] for name, found in findings.items()}
-        say_json({"healthy": healthy, "seconds": round(seconds, 1), "checks": rows})
+        say_json({"healthy": healthy, "seconds": round(seconds, 1), "checks": rows, "facts": facts})
     else:
-        say(report(findings, len(reports), seconds))
+        say(report(findings, len(reports), seconds, facts))
     return 0 if healthy else 1
 
 
-def report(findings: Mapping[str, Sequence[HostProblem]], hosts: int, seconds: float) -> str:
-    """Return the problems as text, grouped by check."""
+def report(
+    findings: Mapping[str, Sequence[HostProblem]], hosts: int, seconds: float, facts: Mapping[str, Sequence[str]]
+) -> str:
+    """Return the problems and facts as text, grouped by check."""
     lines = []
     for name, found in findings.items():
         lines.append(f"{'FAIL' if found else 'ok  '}  {name}")
+        lines += [f"      {fact}" for fact in facts.get(name, ())]
         for finding in found:
             lines.append(f"      {finding.node}: {finding.what}")
             lines += [f"        cause: {finding.cause}"] if finding.cause else []

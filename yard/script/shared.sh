@@ -34,6 +34,7 @@ begin() {
   # Some builds of torch do not support libuv. All builds support the store without libuv.
   export USE_LIBUV=0
   [[ ! -e $RUN_DIR/environment ]] || use_environment
+  record_nccl
   if ! cd "$RUN_DIR" || ! cd "${workdir:-.}"; then
     say "rank $RANK cannot enter the folder ${workdir:-$RUN_DIR}; use a folder on the shared path"
     exit 1
@@ -66,6 +67,14 @@ use_environment() {
   fi
   [[ -e $RUN_DIR/venv ]] || ln -s "$folder" "$RUN_DIR/venv" 2>/dev/null || [[ -e $RUN_DIR/venv ]]
   export VIRTUAL_ENV=$folder PATH=$folder/bin:$PATH
+}
+
+# NCCL names its network, plugin and topology file only in its log. `yard doctor` reads the log, unless the job's own
+# settings send it elsewhere.
+record_nccl() {
+  [[ -e /dev/nvidiactl && " ${own_env[*]} " != *' NCCL_DEBUG'* ]] || return 0
+  mkdir -p "$RUN_DIR/nccl"
+  export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET NCCL_DEBUG_FILE=$RUN_DIR/nccl/%h.%p
 }
 
 # private_folder: sets `folder` to a folder that only the job user can write to. All users can write to /var/tmp.

@@ -14,6 +14,7 @@ CHRONY = "clock\tchrony\t0.000012\tNormal"
 
 Lines = dict[str, list[str]]
 PORT = "infiniband\tmlx5_ib0/1\t4: ACTIVE\t400 Gb/sec (4X NDR)\tInfiniBand"
+NETWORK = "nccl\tnetwork\tIBext_v8"
 ROW = "topology\tGPU0\tX NV18"
 RAN = "health\tran"
 REAL_GPUS = [
@@ -67,7 +68,7 @@ def healthy() -> Lines:
             lines[host] += [f"queue\t{name}\tidle\tnone" for name in others]
             lines[host] += [f"memlock\t{name}\tunlimited" for name in others]
         else:
-            lines[host] += REAL_GPUS
+            lines[host] += [*REAL_GPUS, NETWORK, "nccl\tjob\tallreduce-1"]
             lines[host] += ["containers\twanted\tdocker", DOCKER, MEMBER, "containers\ttoolkit\tyes"]
             lines[host] += [f"mounts\t{path}\tnfs4\t{NFS}" for path in ("/home", "/shared")]
     return lines
@@ -131,6 +132,7 @@ FAULTS: dict[str, list[Fault]] = {
         (FIRST, CHRONY, "clock\tchrony\t-3.25\tNormal", FIRST, "off by -3.2 s"),
         (SECOND, "clock\tnow\t1795246299.702", "clock\tnow\t1795246699.702", SECOND, "head's clock by +400 s"),
     ],
+    "nccl": [(FIRST, NETWORK, "nccl\tnetwork\tSocket", FIRST, "NCCL used the network 'Socket'")],
     "shm": [(FIRST, "shm\t495000\t990000", "shm\t65536\t990000", FIRST, "is 64 MiB, but the host has 966 MiB")],
     "health": [
         (SECOND, RAN, "", SECOND, "the health checks did not run"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -70,3 +71,29 @@ def test_health_checks_are_reported_with_their_texts() -> None:
     command = "timeout() { printf 'disk-full\\tdegraded\\t/ is full\\tcause\\tfix\\n'; }"
     assert run_probe("health", command) == ["health\tdisk-full\tdegraded\t/ is full\tcause\tfix", "health\tran"]
     assert run_probe("health", "timeout() { return 124; }") == []
+
+
+def test_the_newest_log_of_nccl_is_read(tmp_path: Path) -> None:
+    setup = f'shared={tmp_path} HOSTNAME=node-1.internal; as_job_user() {{ "$@"; }}; grep() {{ :; }}'
+    assert run_probe("nccl", setup) == ["nccl\tlibraries\t"]
+    for at, (run, name, text) in enumerate([
+        ("old-1", "node-1.7", "node-1:7:7 [0] NCCL INFO Using network Socket"),
+        ("new-2", "node-1.9", "NCCL version 2.27.5+cuda12.9\n"
+         "node-1:9:9 [0] NCCL INFO NCCL_TOPO_FILE set by environment to /opt/microsoft/ndv5-topo.xml\n"
+         "node-1:9:9 [0] NCCL INFO Using network IBext_v8\n"
+         "node-1:9:12 [0] NCCL INFO Using network other\n"
+         "node-1:9:9 [0] NCCL INFO Plugin Path : /opt/hpcx/lib/libnccl-net.so"),
+        ("other-3", "node-2.9", "node-2:9:9 [0] NCCL INFO Using network Socket"),
+    ]):  # fmt: skip
+        folder = tmp_path / run / "nccl"
+        folder.mkdir(parents=True)
+        (folder / name).write_text(text + "\n")
+        os.utime(folder, (at, at))
+    assert run_probe("nccl", setup) == [
+        "nccl\tjob\tnew-2",
+        "nccl\tversion\t2.27.5+cuda12.9",
+        "nccl\tnetwork\tIBext_v8",
+        "nccl\ttopology\t/opt/microsoft/ndv5-topo.xml",
+        "nccl\tplugin\t/opt/hpcx/lib/libnccl-net.so",
+        "nccl\tlibraries\t",
+    ]
