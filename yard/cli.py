@@ -14,6 +14,7 @@ from yard.commands import (
     hosts,
     init,
     prices,
+    reproduce,
     roll,
     run,
     size,
@@ -23,7 +24,9 @@ from yard.commands import (
 )
 from yard.shell import YardGroup
 
-TOPICS = (submit, run, work, cluster, init, stacks, prices, size, hosts, roll, heal, bake, data, env, bench)
+TOPICS = (
+    submit, run, work, reproduce, cluster, init, stacks, prices, size, hosts, roll, heal, bake, data, env, bench,
+)  # fmt: skip
 
 
 class _Yard(YardGroup):

@@ -33,7 +33,7 @@ READS_THE_SPEC = re.compile(r"components\.(stackfile|plan)\..*|components\.platf
 ABOVE_PLATFORMS = re.compile(
     r"components\.(stackfile\.(settings|read)|cluster\..*|keys|host_keys|plan\.checks(?!\.base).*)"
 )
-WITHOUT_A_CHECKOUT = ("submit", "run", "work", "cluster", "data", "env", "bench", "size", "hosts")
+WITHOUT_A_CHECKOUT = ("submit", "run", "work", "reproduce", "cluster", "data", "env", "bench", "size", "hosts")
 """Modules in yard/commands whose commands work from the wheel."""
 
 NEEDS_A_CHECKOUT = "yard.preview.rehearsal"

@@ -41,6 +41,12 @@ def environments(incomplete: str) -> list[str]:
     return _matching((file.parent.name for file in folder.glob("*/environment.yaml")), incomplete)
 
 
+def posts(incomplete: str) -> list[str]:
+    """Return the names of the blog posts that start with `incomplete`."""
+    folder = Path(__file__).parents[1] / "reproduce" / "posts"
+    return _matching((file.stem for file in folder.glob("*.yaml")), incomplete)
+
+
 def jobs(incomplete: str) -> list[str]:
     """Return the recipes, and the job files in the current directory, that start with `incomplete`.
 

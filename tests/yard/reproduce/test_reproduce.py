@@ -1,0 +1,157 @@
+"""`yard reproduce`: the posts, their plans, and a run with a fake ssh."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.yard.conftest import FakeStack, MakeProgram
+from yard.cli import app
+from yard.contract.outputs import Cluster
+from yard.init.posts import posts
+from yard.job.loader import has_smoke, load_job
+from yard.preview.rehearsal import rehearse
+from yard.reproduce.posts import post_names, read_post
+from yard.run.submit import prepare
+
+POSTS = post_names()
+LOGS = {
+    "lambda": "samples/sec: 6.381 | iteration 20/320000 | approx flops per GPU: 127.2TFLOPS |\n",
+    "greennode": '{"backend": "nccl", "ranks": 16, "step_ms_p50": 89.0, "samples_per_s": 3595.5}\n',
+    "cyclecloud": " 8589934592 2147483648 float sum 84929 101.14 189.64 5e-07 85013 101.04 189.45 5e-07\n"
+    '{"summary": true, "tokens_per_s": 210000.5}\n',
+    "deepspeed-azure": "step 99 loss 1.0 44000 tokens/s\nstep 100 loss 1.0 45000 tokens/s\n",
+    "abeja": "step 50 loss 1.0 9000 tokens/s\n",
+}
+"""Output of the jobs. The line of gpt-neox follows megatron/logging.py at ea7aefd, and that of nccl-tests the post."""
+SSH = r"""
+case "${!#}" in
+  *'tar -x'*) cat >>{root}/sent; echo 7 ;;
+  *"exec bash -c"*) cat {root}/job.log; printf '\x1eJobId=7 JobName=x JobState={state} ExitCode=0:0 Restarts=0\n' ;;
+  *scontrol*) echo 'JobId=7 JobName=x JobState=COMPLETED ExitCode=0:0 Restarts=0' ;;
+  *environment.json*) echo ready /shared/envs/torch-1234 ;;
+  *'.json ]'*) echo yes ;;
+esac
+"""
+
+
+def yard_command(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["reproduce", *words])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_every_post_of_a_stack_can_be_reproduced() -> None:
+    assert {name: read_post(name, smoke=False).stack for name in POSTS} == posts()
+
+
+@pytest.mark.parametrize("name", POSTS)
+def test_the_jobs_fit_the_stack_of_the_post(name: str) -> None:
+    post = read_post(name, smoke=False)
+    cluster = rehearse(post.stack, "").cluster
+    for run in post.jobs:
+        overrides = {} if run.nodes is None else {"nodes": run.nodes}
+        assert prepare(load_job(run.recipe, overrides, {}, run.args), cluster).nodes
+
+
+@pytest.mark.parametrize("name", POSTS)
+def test_the_smallest_size_fits_the_local_stack(name: str, local: Cluster) -> None:
+    post = read_post(name, smoke=True)
+    assert post.stack == "local"
+    assert post.differs
+    for run in post.jobs:
+        job = load_job(run.recipe, {}, {}, run.args, smoke=has_smoke(run.recipe))
+        assert prepare(job, local).environment is None
+
+
+@pytest.mark.parametrize("name", POSTS)
+def test_figures_are_found_in_the_logs(name: str) -> None:
+    post = read_post(name, smoke=False)
+    logs = {run.name or run.recipe: LOGS[name] for run in post.jobs}
+    assert post.figures
+    assert [figure.name for figure in post.figures if figure.ours(logs) is None] == []
+    assert [figure.name for figure in post.figures if figure.ours(dict.fromkeys(logs, "")) is not None] == []
+
+
+def test_the_last_value_counts() -> None:
+    (figure,) = read_post("deepspeed-azure", smoke=False).figures
+    assert figure.ours({"opt-6.7b-zero3": LOGS["deepspeed-azure"]}) == "45000"
+    bandwidth = read_post("cyclecloud", smoke=False).figures[0]
+    assert bandwidth.ours({"nccl-allreduce-sbatch": LOGS["cyclecloud"]}) == bandwidth.post
+
+
+@pytest.mark.parametrize("smoke", [False, True])
+@pytest.mark.parametrize("name", POSTS)
+def test_a_dry_run_needs_no_cluster(name: str, smoke: bool, program: MakeProgram) -> None:
+    ssh, pulumi = program("ssh", "exit 1"), program("pulumi", "exit 1")
+    options = ["--dry-run", *(["--smoke"] if smoke else [])]
+    post = read_post(name, smoke=smoke)
+    code, out, _ = yard_command(name, *options)
+    assert code == 0
+    assert all(f"     {command}\n" in out for command in post.commands)
+    assert f"pulumi up -s {post.stack} " in out
+    assert json.loads(yard_command(name, *options, "--json")[1])["commands"] == post.commands
+    assert ssh.calls == pulumi.calls == []
+
+
+def test_the_commands_can_be_submitted(stack: FakeStack, program: MakeProgram) -> None:
+    program("ssh", "exit 1")
+    for name in POSTS:
+        for command in read_post(name, smoke=True).commands:
+            words = command.split()[1:]
+            if words[0] == "submit":
+                done = CliRunner().invoke(app, [words[0], "--dry-run", *words[1:]])
+                assert done.exit_code == 0, done.stderr
+
+
+def test_an_unknown_post_is_refused() -> None:
+    code, _, err = yard_command("lamda", "--dry-run")
+    assert code == 1
+    assert "Fix: use one of abeja, cyclecloud" in err
+
+
+def run(
+    stack: FakeStack, program: MakeProgram, log: str, *words: str, state: str = "COMPLETED"
+) -> tuple[int, str, str]:
+    (stack.root / "job.log").write_text(log)
+    program("ssh", SSH.replace("{root}", str(stack.root)).replace("{state}", state))
+    return yard_command(*words)
+
+
+def test_figures_are_printed_next_to_those_of_the_post(stack: FakeStack, program: MakeProgram) -> None:
+    words = ("cyclecloud", "--stack", "local")
+    code, out, err = run(stack, program, LOGS["cyclecloud"], *words)
+    assert code == 0, err
+    assert "OPT-125M on 8 GPUs" in out.split("FIGURE")[1]
+    assert "210000.5" in out.split("FIGURE")[1]
+    assert "cyclecloud: 2 jobs completed in " in out
+    code, out, err = run(stack, program, "nothing\n", *words, "--json")
+    assert code == 1
+    assert json.loads(out)["figures"][0] == {
+        "name": "bus bandwidth at 8 GiB on 16 GPUs (GB/s)",
+        "post": "189.64",
+        "ours": None,
+    }
+    assert "the logs contain no value for: bus bandwidth" in err
+
+
+def test_the_smallest_size_runs_all_steps(stack: FakeStack, program: MakeProgram) -> None:
+    code, out, err = run(stack, program, "step 1\n", "lambda", "--smoke")
+    assert code == 0, err
+    assert "/shared/data/neox-smoke exists" in err
+    assert "yard: unlike in the post: yard's trainer runs instead of gpt-neox" in err
+    assert b"--data /shared/data/neox-smoke.bin --token-bytes 2" in (stack.root / "sent").read_bytes()
+    assert "lambda: 1 job completed in " in out
+
+
+def test_a_failed_job_ends_the_run(stack: FakeStack, program: MakeProgram) -> None:
+    code, out, err = run(stack, program, "oh\n", "cyclecloud", "--stack", "local", state="FAILED")
+    assert code == 1
+    assert "job 7 FAILED. Fix: find the cause with `yard logs 7`" in err
+    assert "FIGURE" not in out
+
+
+def test_the_help_lists_all_posts() -> None:
+    out = yard_command("--help")[1]
+    assert [name for name in POSTS if name not in out] == []

@@ -1,0 +1,134 @@
+"""Runs a post on the cluster of its stack, or prints its plan."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from yard.data import command as data
+from yard.environments.command import describe, provide
+from yard.errors import JobError
+from yard.job.loader import LoadedJob, has_smoke, load_job
+from yard.reproduce.posts import Post, Run
+from yard.run.logs import follow
+from yard.run.submit import prepare, submit
+from yard.show import duration, payload, say, say_json, table, warn
+from yard.stack.remote import Remote
+
+
+def plan(post: Post, as_json: bool) -> None:
+    """Print the steps, the requirements and the figures of a post, without a cluster."""
+    loaded = [_load(post, run) for run in post.jobs]
+    if as_json:
+        say_json(_plan_facts(post, loaded))
+        return
+    say(post.title)
+    say(f"\n1. stack {post.stack}")
+    name = post.stack
+    say(f"     pulumi stack select --create {name} && pulumi up -s {name}   # `yard preview {name}` prints the price")
+    say("2. environments, built by the first job that uses them")
+    for line in _environments(loaded, smoke=post.smoke):
+        say(f"     {line}")
+    say("3. data and jobs")
+    for line in post.commands:
+        say(f"     {line}")
+    for line in _requirements(loaded):
+        say(f"     {line}")
+    if post.figures:
+        say("4. figures of the post")
+        for figure in post.figures:
+            say(f"     {figure.name}: {figure.post}")
+    if post.differs:
+        say(f"\nUnlike in the post: {post.differs}")
+
+
+def reproduce(post: Post, remote: Remote, as_json: bool) -> int:
+    """Run the data step and the jobs of a post, and print the figures.
+
+    Returns the exit code, which is 1 if the data cannot be made or a figure is missing. Raises JobError if a job fails.
+    """
+    begin = time.monotonic()
+    loaded = [(run, _load(post, run)) for run in post.jobs]
+    prepared = [(run, prepare(job, remote.stack.cluster)) for run, job in loaded]  # reports all problems first
+    warn(f"yard: {post.title}")
+    if post.differs:
+        warn(f"yard: unlike in the post: {post.differs}")
+    if post.data is not None and not _make_data(post, remote):
+        return 1
+    logs: dict[str, str] = {}
+    for run, job in prepared:
+        (ready,) = provide(remote, [job])
+        number = submit(remote, ready).job
+        warn(f"yard: job {number} runs {run.recipe}")
+        lines: list[str] = []
+
+        def show(line: str, kept: list[str] = lines) -> None:
+            kept.append(line)
+            if not as_json:
+                payload(f"{line}\n")
+
+        ended = follow(remote, number, 0, show)
+        if ended.verdict:
+            raise JobError(f"job {number} {ended.state}. Fix: find the cause with `yard logs {number}`")
+        logs[run.name or run.recipe] = "\n".join(lines)
+    return _report(post, logs, round(time.monotonic() - begin), as_json)
+
+
+def _load(post: Post, run: Run) -> LoadedJob:
+    overrides: dict[str, Any] = {} if run.nodes is None else {"nodes": run.nodes}
+    # The recipes without a smoke size are small.
+    return load_job(run.recipe, overrides, {}, run.args, smoke=post.smoke and has_smoke(run.recipe))
+
+
+def _requirements(loaded: list[LoadedJob]) -> list[str]:
+    rows = [(job.file, job.spec) for job in loaded]
+    needs = [f"{name} needs {spec.software}" for name, spec in rows if spec.software]
+    unverified = [f"{name} is not verified: {spec.unverified}" for name, spec in rows if spec.unverified]
+    return list(dict.fromkeys([*needs, *unverified]))
+
+
+def _environments(loaded: list[LoadedJob], *, smoke: bool) -> list[str]:
+    if smoke:
+        return ["none: the virtual machines have Debian's torch"]
+    found = [describe(job.environment, "/shared") for job in loaded if job.environment is not None]
+    return list(dict.fromkeys(found)) or ["none: the image of the container has the packages"]
+
+
+def _plan_facts(post: Post, loaded: list[LoadedJob]) -> dict[str, Any]:
+    return {
+        "post": post.name,
+        "title": post.title,
+        "stack": post.stack,
+        "environments": [job.environment.name for job in loaded if job.environment is not None],
+        "commands": post.commands,
+        "figures": [{"name": figure.name, "post": figure.post} for figure in post.figures],
+        "differs": post.differs,
+    }
+
+
+def _make_data(post: Post, remote: Remote) -> bool:
+    """Create the synthetic data, unless it exists. Returns whether it exists."""
+    assert post.data is not None  # noqa: S101  (the caller checks it)
+    verb, name, *options = post.data.arguments
+    path = data.absolute(name, remote.stack.cluster)
+    if remote.run(f"if [ -e {path}.json ]; then echo yes; fi").strip():
+        warn(f"yard: {path} exists")
+        return True
+    return data.make(remote, [verb, path, *options], None, False) == 0
+
+
+def _report(post: Post, logs: dict[str, str], seconds: int, as_json: bool) -> int:
+    rows = [(figure.name, figure.post, figure.ours(logs)) for figure in post.figures]
+    missing = [name for name, _, ours in rows if ours is None]
+    if as_json:
+        figures = [{"name": name, "post": theirs, "ours": ours} for name, theirs, ours in rows]
+        say_json(
+            {"post": post.name, "smoke": post.smoke, "seconds": seconds, "figures": figures, "differs": post.differs}
+        )
+    else:
+        if rows:
+            table(("FIGURE", "POST", "OURS"), [(name, theirs, ours or "missing") for name, theirs, ours in rows])
+        say(f"{post.name}: {len(logs)} job{'' if len(logs) == 1 else 's'} completed in {duration(seconds)}")
+    if missing:
+        warn(f"yard: the logs contain no value for: {', '.join(missing)}")
+    return 1 if missing else 0
