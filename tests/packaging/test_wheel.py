@@ -21,7 +21,7 @@ from yard.contract.outputs import dumped
 
 pytestmark = pytest.mark.engine
 
-DATA = ("*.yaml", "*.sh", "*.in", "*.lock", "*.py")
+DATA = ("*.yaml", "*.sh", "*.in", "*.lock", "*.Dockerfile", "*.py")
 
 
 @pytest.fixture(scope="module")

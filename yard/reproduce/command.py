@@ -9,6 +9,7 @@ from yard.data import command as data
 from yard.environments.command import describe, provide
 from yard.errors import JobError
 from yard.job.loader import LoadedJob, has_smoke, load_job
+from yard.reproduce.images import build_images, dockerfile
 from yard.reproduce.posts import Post, Run
 from yard.run.logs import follow
 from yard.run.submit import prepare, submit
@@ -29,6 +30,8 @@ def plan(post: Post, as_json: bool) -> None:
     say("2. environments, built by the first job that uses them")
     for line in _environments(loaded, smoke=post.smoke):
         say(f"     {line}")
+    if post.image is not None:
+        say(f"     image {post.image}, built on every node from {dockerfile(post.image)}")
     say("3. data and jobs")
     for line in post.commands:
         say(f"     {line}")
@@ -43,9 +46,10 @@ def plan(post: Post, as_json: bool) -> None:
 
 
 def reproduce(post: Post, remote: Remote, as_json: bool) -> int:
-    """Run the data step and the jobs of a post, and print the figures.
+    """Run the steps of a post, and print the figures.
 
-    Returns the exit code, which is 1 if the data cannot be made or a figure is missing. Raises JobError if a job fails.
+    Returns the exit code, which is 1 if the data cannot be made or a figure is missing. Raises JobError if a job fails,
+    and BuildError if an environment or an image cannot be built.
     """
     begin = time.monotonic()
     loaded = [(run, _load(post, run)) for run in post.jobs]
@@ -53,6 +57,8 @@ def reproduce(post: Post, remote: Remote, as_json: bool) -> int:
     warn(f"yard: {post.title}")
     if post.differs:
         warn(f"yard: unlike in the post: {post.differs}")
+    if post.image is not None:
+        build_images(remote, post.image, lambda text: warn(f"yard: {text}"))
     if post.data is not None and not _make_data(post, remote):
         return 1
     logs: dict[str, str] = {}
@@ -99,6 +105,7 @@ def _plan_facts(post: Post, loaded: list[LoadedJob]) -> dict[str, Any]:
         "post": post.name,
         "title": post.title,
         "stack": post.stack,
+        "image": post.image,
         "environments": [job.environment.name for job in loaded if job.environment is not None],
         "commands": post.commands,
         "figures": [{"name": figure.name, "post": figure.post} for figure in post.figures],

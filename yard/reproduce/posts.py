@@ -74,7 +74,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Post:
-    """A blog post. `differs` describes what is not as in the post."""
+    """A blog post. `image` is a docker image that the jobs need, and `differs` is what is not as in the post."""
 
     name: str
     title: str
@@ -82,6 +82,7 @@ class Post:
     jobs: Sequence[Run]
     figures: Sequence[Figure] = ()
     data: Data | None = None
+    image: str | None = None
     differs: str = ""
     smoke: bool = False
 
@@ -110,7 +111,11 @@ def read_post(name: str, *, smoke: bool) -> Post:
     small = raw.pop("smoke")
     figures = tuple(Figure(**figure) for figure in raw.pop("figures"))
     post = Post(**_steps(raw), name=name, figures=figures)
-    return post if not smoke else replace(post, **_steps({"data": None, **small}), stack=LOCAL, figures=(), smoke=True)
+    return (
+        post
+        if not smoke
+        else replace(post, **_steps({"data": None, "image": None, **small}), stack=LOCAL, figures=(), smoke=True)
+    )
 
 
 def _steps(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,11 +10,15 @@ from typer.testing import CliRunner
 from tests.yard.conftest import FakeStack, MakeProgram
 from yard.cli import app
 from yard.contract.outputs import Cluster
+from yard.errors import BuildError
 from yard.init.posts import posts
 from yard.job.loader import has_smoke, load_job
 from yard.preview.rehearsal import rehearse
+from yard.reproduce.images import build_images, dockerfile
 from yard.reproduce.posts import post_names, read_post
 from yard.run.submit import prepare
+from yard.stack.load import load_stack
+from yard.stack.remote import Remote
 
 POSTS = post_names()
 LOGS = {
@@ -150,6 +154,29 @@ def test_a_failed_job_ends_the_run(stack: FakeStack, program: MakeProgram) -> No
     assert code == 1
     assert "job 7 FAILED. Fix: find the cause with `yard logs 7`" in err
     assert "FIGURE" not in out
+
+
+def test_an_image_is_built_on_every_node(stack: FakeStack, program: MakeProgram) -> None:
+    program(
+        "ssh", f'cat >"{stack.root}/${{@: -2:1}}.Dockerfile"; [[ $* != *gpu-1* ]] || {{ echo no space >&2; exit 1; }}'
+    )
+    remote = Remote(load_stack("local"))
+    with pytest.raises(BuildError, match=r"image deepspeed-ssh was not built on yard-gpu-1: no space\. Fix: "):
+        build_images(remote, "deepspeed-ssh", lambda text: None)
+    texts = [(stack.root / f"yard-gpu-{number}.Dockerfile").read_text() for number in (0, 1)]
+    assert texts == [dockerfile("deepspeed-ssh").read_text()] * 2
+    ssh = program("ssh", "cat >/dev/null")
+    build_images(remote, "deepspeed-ssh", lambda text: None)
+    assert len([call for call in ssh.calls if "docker image inspect deepspeed-ssh >/dev/null" in call]) == 4
+
+
+@pytest.mark.parametrize("name", POSTS)
+def test_images_belong_to_the_recipes(name: str) -> None:
+    post = read_post(name, smoke=False)
+    wanted = {load_job(run.recipe, {}, {}, []).spec.container for run in post.jobs} - {None}
+    local_images = {container.image for container in wanted if container and "/" not in container.image}
+    assert local_images == ({f"{post.image}:latest"} if post.image else set())
+    assert post.image is None or "COPY" not in dockerfile(post.image).read_text()
 
 
 def test_the_help_lists_all_posts() -> None:
