@@ -93,7 +93,7 @@ async def _check(admin_key: pulumi.Output[str], machines_of: Callable[[LastClust
         jobs = ended_jobs(await running_jobs(cluster.head, await admin_key.future() or ""), machines, cluster.head.name)
     except UnknownError as error:
         pulumi.log.warn(
-            f"cannot check whether running jobs end with this change of {listed(machines) or 'the machines'}: {error}. "
+            f"cannot check whether this change ends running jobs on {listed(machines) or 'the machines'}: {error}. "
             "`pulumi up` makes the change without this check"
         )
         return

@@ -49,7 +49,7 @@ def leftovers_message(failed: str, stack: str, found: Iterable[Leftover]) -> str
     lines = [f"{failed} could not be created. Other resources in the stack keep running and are billed."]
     if existing:
         lines += ["Existing resources:", *(leftover.line for leftover in existing)]
-        lines += [f"  in total {total:.2f} dollars an hour by list prices{unknown}"]
+        lines += [f"  in total {total:.2f} dollars an hour at list prices{unknown}"]
     if unfinished:
         lines += ["Unfinished resources, billed as soon as they exist:", *(leftover.line for leftover in unfinished)]
     lines += [

@@ -11,8 +11,8 @@ from components.plan.plan import ClusterPlan, HostPlan
 
 _DIGITS = 16
 FORMULA = "2"
-"""Begins each digest. A version of this project whose digests contain other facts has another value, because its
-digests of unchanged machines differ."""
+"""Prefix of each digest. It must change if digests cover other facts, because the digests of unchanged machines then
+differ from those of the last `up`."""
 
 
 def machine_digests(plan: ClusterPlan) -> dict[str, str]:
@@ -36,7 +36,7 @@ def machine_digests(plan: ClusterPlan) -> dict[str, str]:
 def changed_hosts(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
     """Return the hosts that are missing from `after` or have a different digest there, in the order of `before`.
 
-    Digests of a version of this project with other facts are not compared.
+    Digests with different prefixes are not compared.
     """
     return tuple(
         name

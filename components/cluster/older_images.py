@@ -13,7 +13,7 @@ from yard.contract.machines import ROLL
 
 
 def warn_of_older_images(plan: ClusterPlan, platform: Platform) -> None:
-    """Log a warning if a machine has another image than new machines, also in a preview.
+    """Log a warning if the image of a machine differs from that of new machines, also in a preview.
 
     During a roll, nothing is logged, because each batch would repeat the warning for the remaining nodes.
     """
@@ -32,8 +32,8 @@ def warn_of_older_images(plan: ClusterPlan, platform: Platform) -> None:
 def older_images_message(plan: ClusterPlan, running: Mapping[str, str], image: str, stack: str) -> str:
     """Return the warning, or "" if all machines in `running` have the image of new machines.
 
-    `running` contains the image of each machine by host name, or "" if the platform does not report it. A cloud can
-    report an id in another case than the stack file.
+    `running` contains the image of each machine by host name, or "" if the platform does not report it. The comparison
+    ignores case, because a cloud can report an id in a different case from the stack file.
     """
     older = [host for host in plan.hosts if running.get(host.name, "").casefold() not in {"", image.casefold()}]
     if not older:

@@ -25,7 +25,7 @@ _BEGIN = f"systemd-run --quiet --no-block --unit=trainyard-bake {BIRTH}/bake"
 """Command that starts the stages in the background, so that the boot can end."""
 _RUNS_ONCE = re.compile(r"^# runs: once$", re.MULTILINE)
 _INSTALLS_ONCE = frozenset({"44-containers"})
-"""Stages that run at every boot, but install packages on a builder."""
+"""Stages that run at every boot, and that also run on a builder to install packages."""
 _LIBRARY = frozenset({"stage.sh", "packages.sh", "driver.sh"})
 """Files that the stages of an image source. MIRRORS has no effect on the image, which keeps its own archives."""
 _ON_BUILDER = frozenset(
@@ -38,7 +38,7 @@ _FORMAT = 1
 
 
 def image_prefix(plan: ClusterPlan) -> str:
-    """Return the beginning of the names of images that the plan's machines can use. It contains the system."""
+    """Return the prefix of the names of images that the plan's machines can use. It contains the operating system."""
     return f"{_PREFIX}{plan.image.os.replace('.', '-')}-"
 
 

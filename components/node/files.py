@@ -44,7 +44,7 @@ class NodeFile:
         for folder, within in _FOLDERS.items():
             if self.path.startswith(folder):
                 return within + self.path.removeprefix(folder)
-        raise ValueError(f"{self.path} is in none of {', '.join(_FOLDERS)}")
+        raise ValueError(f"{self.path} is not in {', '.join(_FOLDERS)}")
 
     @property
     def stage(self) -> str | None:

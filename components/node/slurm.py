@@ -64,7 +64,7 @@ _COMMON = {
     "PrologFlags": "Contain",
     # A fault drains the node (docs/health.md). slurmd runs HealthCheckProgram when it starts and then once a minute on
     # each node that responds, in all versions (run_health_check in slurmctld/ping_nodes.c of Slurm 21.08.5, 23.11.4 and
-    # 24.11.5, read 2026-11-22). A failed or late prolog or epilog drains the node with a reason of Slurm.
+    # 24.11.5, read 2026-11-22). If a prolog or epilog fails or is late, Slurm drains the node with its own reason.
     "HealthCheckProgram": f"{_PROGRAMS}/trainyard-health-program",
     "HealthCheckInterval": "60",
     "HealthCheckNodeState": "ANY,CYCLE",

@@ -1,8 +1,8 @@
 """User-data for a host: a MIME message with a #cloud-config and the install script.
 
-Text that is the same for all hosts is under cloud-init/. User-data contains no secrets, because it can be read by
-every process on the node and in the cloud console. It contains only the files that a node needs until the bundle
-arrives (bundle.py).
+Text that is the same for all hosts is under cloud-init/. User-data contains no secrets, because it can be read in the
+cloud account and over the metadata service. It contains only the files that a node needs until the bundle arrives
+(bundle.py).
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
 
 
 def driver_origin(chosen: str | None, machine: Machine, image: Image, *, exists: bool) -> str:
-    """Return the origin of NVIDIA's driver for a group: `chosen`, or a default from facts of machine and image.
+    """Return the origin of NVIDIA's driver for a group: `chosen`, or a default that depends on machine and image.
 
     An existing host must have a driver, because its owner decides about installations.
     """

@@ -18,7 +18,7 @@ network."""
     "list the networks that you work from, for example your public address and /32, or use via: bastion",
 )
 def ssh_is_not_open(planned: Planned) -> Iterator[Broken]:
-    """Only networks of a limited size can connect over SSH."""
+    """Each network in access.allow_ssh_from is a /8 or smaller."""
     for index, network in enumerate(planned.plan.access.allow_ssh_from):
         if network.prefixlen < _WIDEST:
             yield Broken(

@@ -1,4 +1,4 @@
-"""Checks for the image of `yard bake`, for all platforms that build images. Platforms list them with own ids."""
+"""Checks for the image of `yard bake`. Each platform that builds images lists them with its own ids."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def baked_image_has_system(planned: Planned) -> Iterator[Broken]:
 @check(
     "baked-image-stale",
     Level.WARNING,
-    "run `yard bake` and use {wanted} for new machines, or keep the image, and the nodes install what it lacks",
+    "run `yard bake` and use {wanted} for new machines; with the old image, nodes install what it lacks",
 )
 def baked_image_is_current(planned: Planned) -> Iterator[Broken]:
     """The baked image has the content that `yard bake` would build for this stack file."""
@@ -33,7 +33,7 @@ def baked_image_is_current(planned: Planned) -> Iterator[Broken]:
     if name != wanted:
         yield Broken(
             path=_PATH,
-            rule=f"{name} was built from other stages, parameters or another base image than this stack has",
+            rule=f"{name} was built with stages, parameters or a base image that differ from those of this stack",
             words={"wanted": wanted},
         )
 

@@ -133,7 +133,7 @@ def _example(field: FieldInfo) -> str:
         value = field.default
     else:
         choices = _choices(field.annotation)
-        value = choices[0] if choices else "a value from the stack file reference in the README"
+        value = choices[0] if choices else "a value from docs/stack-file.md"
     if isinstance(value, Mapping | list):
         text: str = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=4096)
         return text.strip()

@@ -57,7 +57,7 @@ _DOCUMENTATION = tuple(map(IPv4Network, ("192.0.2.0/24", "198.51.100.0/24", "203
 
 @check("ssh-example", Level.WARNING, "write the network that you work from, for example your public address and /32")
 def ssh_network_is_real(planned: Planned) -> Iterator[Broken]:
-    """The networks that may connect over SSH must not include the example networks of the documentation."""
+    """The networks in access.allow_ssh_from are real networks, not the ranges that RFC 5737 reserves for examples."""
     for index, network in enumerate(planned.plan.access.allow_ssh_from):
         if any(network.subnet_of(example) for example in _DOCUMENTATION):
             yield Broken(

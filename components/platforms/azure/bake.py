@@ -39,7 +39,7 @@ while sleep 5; do
   esac
 done
 """
-"""Script of a run command, which ends with the stages. If a stage fails, `pulumi up` fails."""
+"""Script of a run command that waits for the end of the stages. If a stage fails, `pulumi up` fails."""
 CAPTURE = """\
 # The agent reports the result of the run command before it is deprovisioned.
 sleep 120

@@ -17,14 +17,14 @@ def test_lists_existing_resources_and_prices() -> None:
     )
     assert "c-gpu-1 could not be created" in text
     assert "  c-head: machine m, 0.50 dollars an hour\n  c-gpu-0: machine m, 10.00 dollars an hour\n" in text
-    assert "  in total 10.50 dollars an hour by list prices\n" in text
+    assert "  in total 10.50 dollars an hour at list prices\n" in text
     assert "  c-gpu-1:" not in text
 
 
 def test_names_resources_with_unknown_price() -> None:
     text = leftovers_message("x", "s", [leftover("c-head", 0.5), leftover("c-shared", None)])
     assert "c-shared: machine m, price unknown" in text
-    assert "in total 0.50 dollars an hour by list prices, plus the unknown price of c-shared" in text
+    assert "in total 0.50 dollars an hour at list prices, plus the unknown price of c-shared" in text
 
 
 def test_lists_unfinished_resources_separately() -> None:

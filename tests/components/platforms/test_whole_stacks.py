@@ -93,7 +93,7 @@ def _what_is_left(stack: WholeStack, cluster: str, machine: str, failed: Run) ->
         name = record.urn.rpartition("::")[2]
         assert f"  {name}: " in failed.text, failed
     assert f"  {cluster}-shared: " in failed.text
-    assert "dollars an hour by list prices" in failed.text
+    assert "dollars an hour at list prices" in failed.text
     if machine == "VirtualMachine":
         assert f"  {cluster}-shared: disk, 0.19 dollars an hour" in failed.text, failed
     assert "`pulumi up -s test` again" in failed.text

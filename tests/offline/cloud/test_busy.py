@@ -153,7 +153,7 @@ def test_a_dead_head_is_replaced_with_a_warning(busy: BusyStack) -> None:
     busy.put(mtu=1500, c_head="other")
     up = busy.stack.up()
     assert up.code == 0, up
-    assert "cannot check whether running jobs end with this change of c-head: ssh: " in up.text, up
+    assert "cannot check whether this change ends running jobs on c-head: ssh: " in up.text, up
     assert "Connection refused. `pulumi up` makes the change without this check" in up.text, up
 
 

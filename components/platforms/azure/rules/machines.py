@@ -148,7 +148,7 @@ def reservation_has_zone(planned: Planned) -> Iterator[Broken]:
         if group.capacity.kind == "reservation" and size.reservable and planned.plan.group(name)[0].machine.gpus:
             yield Broken(
                 path="cluster.platform.zone",
-                rule=f"is missing: a reservation of {size.name} is in a zone, but group {name} has none",
+                rule=f"is missing: group {name} uses a reservation of {size.name}, and such reservations are zonal",
             )
 
 

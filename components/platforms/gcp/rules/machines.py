@@ -125,7 +125,7 @@ def dense_reservation_without_placement(planned: Planned) -> Iterator[Broken]:
 
 @check("gcp-reservation-policy", Level.WARNING, "use none, and create the reservation with a placement policy")
 def reservation_without_placement(planned: Planned) -> Iterator[Broken]:
-    """Node groups in other reservations have no placement, because a reservation accepts only its own policy."""
+    """Node groups in reservations that are not dense set no placement, because a reservation has its own policy."""
     for name, group in planned.plan.groups.items():
         family = family_of(group.machine)
         if group.capacity.kind == "reservation" and group.placement == "compact" and not family.dense_reservations:
@@ -149,7 +149,7 @@ def compact_scarcity_reported(planned: Planned) -> Iterator[Broken]:
 
 @check("gcp-on-demand", Level.WARNING, "use {kind: reservation, reservation: <name>} or {kind: spot}")
 def on_demand_documented(planned: Planned) -> Iterator[Broken]:
-    """Google's deployment examples use the machine family of each on-demand group on demand."""
+    """Each group with on-demand capacity has a machine family that Google's deployment examples use on demand."""
     for name, group in planned.plan.groups.items():
         family = family_of(group.machine)
         if group.capacity.kind == "on_demand" and not family.on_demand_seen:

@@ -58,7 +58,7 @@ def filestore_in_region(planned: Planned) -> Iterator[Broken]:
     yield Broken(
         path="cluster.platform.filestore.zone",
         rule=f"{zone} is in a different region than the nodes ({spec.zone}). The mount works, but file access is "
-        "slow: a team trained slowly for days with nodes in us-central1 and Filestore in asia-southeast1",
+        "slow: one team trained slowly for days with nodes in us-central1 and Filestore in asia-southeast1",
         words={"zone": spec.zone},
     )
 
