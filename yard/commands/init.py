@@ -34,15 +34,19 @@ def init(
     ] = None,
     host: Annotated[
         list[str] | None,
-        typer.Option("--host", metavar="[USER@]ADDRESS[:PORT][=PRIVATE_IP]", help="Existing host; the head first."),
+        typer.Option(
+            "--host",
+            metavar="[USER@]ADDRESS[:PORT][=PRIVATE_IP]",
+            help="Existing host. The first host becomes the head.",
+        ),
     ] = None,
     image: Annotated[str | None, typer.Option("--image", help="Operating system of existing hosts.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not prompt.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing stack file.")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Do not use az or gcloud.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a new stack file. On a terminal, missing values are asked."""
+    """Write a new stack file. On a terminal, prompts for missing values."""
     checkout.require("yard init")
     from yard.init.command import init as write
     from yard.init.interview import Terminal

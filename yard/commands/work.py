@@ -80,7 +80,7 @@ def wait(
 @app.command()
 def cancel(
     jobs: Annotated[list[int] | None, typer.Argument(metavar="JOB...", min=1, help="Job numbers.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Cancel all of the job user's jobs.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Cancel all jobs of the job user.")] = False,
     as_json: JsonOption = False,
     stack: StackOption = "local",
     outputs: OutputsOption = None,
@@ -97,7 +97,7 @@ def cancel(
 def resume(
     job: JobArgument, as_json: JsonOption = False, stack: StackOption = "local", outputs: OutputsOption = None
 ) -> None:
-    """Restart an ended job from its last checkpoint."""
+    """Restart a finished job from its last checkpoint."""
     from yard.run.control import resume_job
 
     resume_job(remote_of(stack, outputs), job, as_json)

@@ -53,8 +53,8 @@ def init(
 ) -> NewStack:
     """Write a stack file and return it. `options` contains the given options by key (questions.py).
 
-    `post` is the blog post whose stack is the start, or None. If `offline` is true, the cloud's CLI is not used. Raises
-    InitError, and RemoteError if an existing host cannot be reached. Nothing is written in case of an error.
+    `post` is the blog post with whose stack the new stack starts, or None. If `offline` is true, the cloud's CLI is not
+    used. Raises InitError, and RemoteError if an existing host cannot be reached. After an error, nothing is written.
     """
     source = stack_of(post) if post else None
     defaults = start_from(source) if source else Known(answers={}, base={})
@@ -107,7 +107,7 @@ def _rendered(known: Known, section: Section, source: str | None, file: Path) ->
     for path, more in STARTERS[known.get("provider")].comments.items():
         comments[path] = f"{comments[path]} {more}" if path in comments else more
     today = datetime.now(tz=UTC).date().isoformat()
-    about = f"Written by `yard init` on {today}. README.md describes the keys."
+    about = f"Written by `yard init` on {today}. docs/stack-file.md describes the keys."
     if source:
         kept = comments_in(committed_text(source))
         comments |= {path: text for path, text in kept.items() if _at(section, path) == _at(known.base, path)}

@@ -39,8 +39,8 @@ def collect(
 ) -> Known:
     """Return all values. `options` contains the given options by key, and `defaults` the values for other keys.
 
-    Missing values are asked on the terminal. Raises InitError with all problems if there is no terminal or an option is
-    wrong. `memory`: see `Planned`.
+    Prompts for missing values on the terminal. Raises InitError with all problems if there is no terminal or an option
+    is wrong. `memory`: see `Planned`.
     """
     known, problems = defaults, []
     for question in QUESTIONS:

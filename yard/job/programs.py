@@ -62,7 +62,7 @@ def python_job(path: Path, *, code: bool) -> dict[str, Any]:
 def command_job(words: Sequence[str], *, code: bool) -> dict[str, Any]:
     """Return the keys of a job that runs a shell command once on each node.
 
-    A single word is a line for the shell. With `code`, the current directory is sent with the job.
+    A single word is run as a shell command line. With `code`, the current directory is sent with the job.
     """
     line = words[0] if len(words) == 1 else shlex.join(words)
     name = {"name": job_name(_program_in(line)), "launcher": "srun-node", "run": line}
@@ -117,7 +117,7 @@ def _text_of(path: Path) -> tuple[str, Problem | None]:
 
 
 def _syntax_problems(text: str) -> Iterator[Problem]:
-    # The nodes may have a newer Python than this machine, so the fix names a way without this check.
+    # The nodes may have a newer Python than this machine, so the fix names a command that skips it.
     fix = "correct the line; for the syntax of a newer Python on the nodes, use `yard submit -- python3 FILE`"
     try:
         with warnings.catch_warnings():

@@ -80,7 +80,7 @@ def withdrawn(platform: Mapping[str, Any], run: Run) -> str | None:
     return (
         f"Azure does not offer version {version} of the image {publisher}:{offer}:{sku} in {spec.region}, so it cannot "
         f"create machines. Fix: set cluster.platform.image_version to an offered version (newest: {newest}). "
-        "This replaces every machine in an existing cluster"
+        "Existing machines keep their image"
     )
 
 

@@ -183,7 +183,7 @@ def _replace(remote: Remote, file: Path, roll: Roll) -> int:
     if code := replace_machines(stack, batch, old):
         warn(
             f"`pulumi up` ended with exit code {code} before it had replaced {', '.join(batch)}; its message is above. "
-            f"To continue, run `yard roll {roll.group}`. Before that, fix the cause of an error"
+            f"Fix: correct the cause if there was an error, then run `yard roll {roll.group}` to continue"
         )
         return code
     write_roll(file, replace(roll, replacing={}))

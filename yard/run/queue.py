@@ -1,4 +1,4 @@
-"""Jobs and their states, and parsers for the text output of scontrol and sacct. Pure.
+"""Jobs and their states, and parsers for the text output of scontrol and sacct. All functions are pure.
 
 The text format of both commands has not changed since Slurm 22.05. The JSON format changed with each release.
 """

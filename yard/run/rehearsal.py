@@ -1,4 +1,4 @@
-"""Rehearsals: `yard submit --dry-run` with the plan of a stack file instead of a cluster. Estimates time and cost."""
+"""Rehearsals: `yard submit --dry-run` with the plan of a stack file instead of a cluster. Estimates the cost."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Rehearsal:
 
     @property
     def notice(self) -> str:
-        """A message that the plan was used, and not a cluster."""
-        return f"rehearsal with the plan of {self.file}, not with a cluster"
+        """Message that a plan was used instead of a cluster."""
+        return f"dry run with the plan of {self.file}, without a cluster"
 
 
 def estimate(rehearsal: Rehearsal, jobs: Sequence[Prepared]) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def estimate_lines(rehearsal: Rehearsal, jobs: Sequence[Prepared]) -> Iterator[s
         return
     each = f"each of {len(jobs)} jobs" if len(jobs) > 1 else "job"
     hourly = "unknown" if found["job_usd_per_hour"] is None else f"${found['job_usd_per_hour']:.2f}"
-    yield f"{each}: fits on {job.nodes} of the nodes in group {job.group}; list price of these nodes per hour: {hourly}"
+    yield f"{each}: fits on {job.nodes} nodes of group {job.group}; list price of these nodes per hour: {hourly}"
     cost = "" if found["usd_at_limit"] is None else f", which costs at most ${found['usd_at_limit']:.2f}"
     limit = duration(job.seconds)
     yield f"time: unknown, because no run on these machines is recorded; each start ends after {limit}{cost}"

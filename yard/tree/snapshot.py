@@ -26,7 +26,7 @@ _SHORT = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The state of a working tree. `diff` is the output of `git diff HEAD`, which `complete` declares not cut off.
+    """The state of a working tree. `diff` is the output of `git diff HEAD`. `complete` is false if it was cut off.
 
     `left_out` are changed files that look like secrets.
     """

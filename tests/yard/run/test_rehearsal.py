@@ -33,7 +33,7 @@ def undeployed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def rehearse(*words: str) -> Any:
     code, out, err = run_yard("submit", "--dry-run", "--json", *words)
     assert code == 0, err
-    assert "not with a cluster: no stack is deployed" in err
+    assert "without a cluster: no stack is deployed" in err
     return json.loads(out)
 
 
@@ -69,7 +69,7 @@ def test_unknown_values_are_unknown(undeployed: Path) -> None:
 def test_text_says_that_the_plan_was_used(undeployed: Path) -> None:
     code, out, _ = run_yard("submit", "train.py", "--dry-run", "--stack", "azure-h100")
     assert code == 0
-    assert "# rehearsal with the plan of stacks/Pulumi.azure-h100.yaml, not with a cluster\n" in out
+    assert "# dry run with the plan of stacks/Pulumi.azure-h100.yaml, without a cluster\n" in out
     assert "# time: unknown, because no run on these machines is recorded; each start ends after 60 min" in out
 
 

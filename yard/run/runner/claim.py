@@ -32,7 +32,7 @@ class Claim:
     def __init__(self) -> None:
         self._locks: dict[Host, int] = {}
         self.excluded: dict[str, str] = {}
-        """Reasons of free nodes that are unusable, by name."""
+        """Free nodes that are unusable, as a mapping from the name to the reason."""
 
     @property
     def hosts(self) -> list[Host]:

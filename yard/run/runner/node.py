@@ -76,7 +76,7 @@ def sweep_nodes(ssh: Sequence[str], run_dir: Path, hosts: Sequence[Host]) -> lis
 
 
 def unusable(ssh: Sequence[str], hosts: Sequence[Host]) -> dict[str, str]:
-    """Return the reasons of the nodes that cannot run a job by name.
+    """Return the nodes that cannot run a job, as a mapping from the name to the reason.
 
     A node is unusable if it does not respond over SSH within 15 seconds, or if a health check has found a fault.
     """

@@ -1,4 +1,4 @@
-"""Verdicts on a node. Pure, except for `load` and `save`.
+"""Verdicts on a node. Only `load` and `save` read or write files.
 
 A verdict is kept on disk, so it survives a restart of the daemon, a reboot, and Slurm's own clearing of DRAIN.
 """
