@@ -99,7 +99,7 @@ class Azure(Cloud):
         return {**outputs, **own}
 
     def refers(self, text: str) -> str:
-        # Azure creates the OS disk of a machine, so the disk is no resource of a stack.
+        # Azure creates the OS disk of a machine, so the disk is not a resource of the stack.
         if _OS_DISK in text:
             return ""
         return text if text.lower().startswith(f"/subscriptions/{SUBSCRIPTION}/".lower()) else ""

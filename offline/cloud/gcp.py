@@ -125,7 +125,7 @@ class Gcp(Cloud):
 
     def refers(self, text: str) -> str:
         # Resources in other projects (images, shared reservations) are assumed to exist.
-        # A boot disk is created with its machine, so it is no resource of a stack.
+        # A boot disk is created with its machine, so it is not a resource of the stack.
         if _BOOT_DISK in text:
             return ""
         found = _LINK.match(text)

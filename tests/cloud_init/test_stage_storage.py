@@ -277,7 +277,7 @@ def test_configured_folder_is_mounted_at_shared(tmp_path: Path) -> None:
     assert "What=/srv/raid/trainyard\nWhere=/shared\nType=none\nOptions=bind,nosuid,nodev\n" in unit(
         tmp_path, "shared.mount"
     )
-    # Files in the folder must not have more rights under its own name.
+    # The flags must also apply to files that are opened under the folder's own path.
     options = "What=/srv/raid/trainyard\nWhere=/srv/raid/trainyard\nType=none\nOptions=bind,nosuid,nodev\n"
     assert options in unit(tmp_path, "srv-raid-trainyard.mount")
     starts = [line for line in ran.commands if line.startswith("systemctl start") and line.endswith(".mount")]
@@ -296,7 +296,7 @@ def test_local_folders_are_mounted_at_boot(tmp_path: Path) -> None:
 
 
 def test_root_changes_no_owner_in_the_shared_folder() -> None:
-    # Every user can replace an own folder in /shared by a link while root works on it.
+    # A user can replace a folder in /shared with a link while root changes the owner of the folder.
     assert "-o trainer" not in (STAGES / "50-storage").read_text()
 
 

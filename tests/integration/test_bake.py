@@ -60,7 +60,7 @@ class Baked:
 
 @pytest.fixture(scope="module")
 def baked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Baked]:
-    """A project without an image. The mirror listens."""
+    """A project without an image, and a running mirror."""
     project = Project(tmp_path_factory.mktemp("bake") / "project", cluster="baked", port_base=29100)
     mirror = Mirror(tmp_path_factory.mktemp("mirror"), 28600)
     project.edit(lambda spec: spec.update(scheduler="none", containers="docker", mirrors=mirror.urls(GUEST_VIEW)))

@@ -1,4 +1,4 @@
-"""Changes of the bundle on a running cluster: beside a job, damaged, interrupted, and while a node is off."""
+"""Changes of the bundle on a running cluster: during a job, damaged, interrupted, and while a node is off."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ _DAMAGE = "python3 -c 'import sys; d = bytearray(sys.stdin.buffer.read()); d[900
 def test_damaged_bundle_is_rejected(cluster: Project) -> None:
     digest = active(cluster, HEAD)
     stored = f"/var/lib/trainyard/bundles/{digest}.tar"
-    # On the head, from the provisioner.
+    # The head receives a damaged bundle from the provisioner.
     name = f"mkdir -p /tmp/sent; echo {digest} >/tmp/sent/bundle.sha256"
     copy = f"{name}; sudo cat {stored} | {_DAMAGE} >/tmp/sent/bundle.tar"
     send = "tar -C /tmp/sent -c bundle.sha256 bundle.tar | base64 -w0 | sudo trainyard-receive --bundle 2>&1"
     refused = cluster.on(HEAD, f"{copy}; {send}; echo code $?")
     assert "the bundle is damaged: its SHA-256 is" in refused
     assert "code 2" in refused
-    # On the workers, from the head.
+    # The workers receive a damaged bundle from the head.
     cluster.on(HEAD, f"sudo cp /tmp/sent/bundle.tar {stored}; sudo systemctl restart trainyard-handout")
     gate = cluster.on(HEAD, "sudo trainyard-gate 2>&1; echo code $?", timeout=300)
     assert "code 1" in gate
@@ -128,7 +128,7 @@ def test_damaged_bundle_is_rejected(cluster: Project) -> None:
 
 
 def kill(cluster: Project, node: str) -> None:
-    """Kill a machine, and let the stack know."""
+    """Kill a machine and wait until its process has ended."""
     victim = cluster.pid(node)
     os.kill(victim, signal.SIGKILL)
     wait_until("the VM's end", 20, lambda: not alive(victim), 0.5)

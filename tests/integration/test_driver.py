@@ -89,7 +89,7 @@ def installer(plan: ClusterPlan, mirrors: dict[str, str]) -> str:
 
 
 def stage(host: BareHost, name: str = "30-driver") -> subprocess.CompletedProcess[str]:
-    """Run a stage once, like the bootstrap."""
+    """Run a stage once, in the same way as the bootstrap."""
     done = host.ssh(run_stage(name), timeout=3600)
     sys.stdout.write(f"[{name}: exit {done.returncode}]\n{done.stdout[-3000:]}\n")
     return done

@@ -67,7 +67,7 @@ def ok(host: BareHost, command: str) -> str:
 
 
 def stage(host: BareHost, name: str) -> subprocess.CompletedProcess[str]:
-    """Run a stage once, like the bootstrap."""
+    """Run a stage once, in the same way as the bootstrap."""
     return host.ssh(run_stage(name), timeout=600)
 
 

@@ -1,4 +1,4 @@
-"""The blog posts whose stacks `yard init --from` starts from.
+"""The blog posts that `yard init --from` accepts.
 
 A stack file that reproduces a post contains a line `# post: NAME`.
 """

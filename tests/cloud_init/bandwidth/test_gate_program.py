@@ -106,7 +106,7 @@ def test_a_changed_floor_measures_all_nodes_again(site: Site) -> None:
     run_gate(site.state, site.measure)
     site.write(pair=11.0)
     problems = run_gate(site.state, site.measure)
-    assert site.drained == {}  # all pairs are slow, so no node can be named
+    assert site.drained == {}  # all pairs are slow, so the slow node cannot be determined
     assert len(problems) == len({pair for pair in load(site.state / "busbw.json")["a"].pairs})
     assert "no other pair shows which of the two nodes is slow" in problems[0]
 

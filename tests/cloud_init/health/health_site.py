@@ -226,7 +226,7 @@ FAULTS: dict[str, list[tuple[Callable[[Site], None], str]]] = {
         (_file(f"{_PORT}/pkeys/0", "0x7fff\n"), "mlx5_ib1/1 is not a full member of a partition"),
     ],
     "rdma-flap": [(_file(f"{_PORT}/counters/link_downed", "5\n"), "mlx5_ib1/1 lost its link repeatedly")],
-    "rdma-errors": [(_file(f"{_PORT}/counters/symbol_error", "5000\n"), "mlx5_ib1/1 counts many errors")],
+    "rdma-errors": [(_file(f"{_PORT}/counters/symbol_error", "5000\n"), "mlx5_ib1/1 has many errors")],
     "gpudirect-cards": [(_file("/sys/class/net/enp7s0/operstate", "down\n"), "network card enp7s0 is down")],
     "nfs-hang": [(_hang, "/shared does not answer")],
     "disk-full": [(_full("/", 1), "/ is full"), (_full("/var", 60, 1), "/var has no free inodes")],

@@ -102,7 +102,7 @@ def test_epilog_reports_a_process_that_does_not_end(node: NodeSandbox) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="removes files of another user")
 def test_epilog_removes_the_users_files(node: NodeSandbox) -> None:
-    # A user cannot enter the folder of pytest.
+    # Other users have no access to pytest's temporary folder.
     with tempfile.TemporaryDirectory() as name:
         shm = Path(name)
         shm.chmod(0o1777)

@@ -91,7 +91,7 @@ def test_damaged_ledger_is_replaced(tmp_path: Path) -> None:
         ("IDLE", "none", None, None),
         ("IDLE+DRAIN", REASON, None, "resume"),
         ("DOWN+DRAIN", REASON, None, "resume"),
-        ("IDLE+DRAIN", "TY:munge: munged is not running", None, None),  # There is no proof for munge.
+        ("IDLE+DRAIN", "TY:munge: munged is not running", None, None),  # The munge check has not passed.
         ("IDLE+DRAIN", "bad cable", None, None),
         ("IDLE+DRAIN", "TY:roll", None, None),
         ("IDLE+DRAIN", "TY:update", None, None),
@@ -163,7 +163,7 @@ def start(cluster: Cluster) -> Daemon:
 
 
 def rounds(daemon: Daemon, count: int) -> None:
-    """Run all checks `count` times, with the time that passes between them."""
+    """Run all checks `count` times, as if enough time passed between two runs."""
     for _ in range(count):
         daemon.node.memo.pop("nvidia-smi", None)
         daemon.run_due(max(daemon.due.values()) + 1)

@@ -239,6 +239,6 @@ def test_schema_checker_refuses_invalid_config(tmp_path: Path, cloud_init_progra
 
 
 def test_the_identity_of_machines_does_not_change(local_plan: ClusterPlan) -> None:
-    """A version of this project with another value would replace the machines of all existing stacks."""
+    """Other values would replace the machines of all existing stacks."""
     found = [birth_of(local_plan, host, KEYS).identity[:16] for host in local_plan.hosts[:2]]
     assert found == ["7c035d9f1294c32c", "d9bd38593af0c446"]

@@ -75,7 +75,7 @@ def test_programs_and_units_are_placed(installed: Path, local_plan: ClusterPlan)
         assert program.stat().st_mode & 0o777 == 0o755
     unit = installed / "etc/systemd/system/trainyard-bootstrap.service"
     assert unit.read_text() == (library / "units" / unit.name).read_text()
-    # The storage is not known before the bundle.
+    # Only the bundle contains the storage parameters.
     text = (installed / "etc/trainyard/node.env").read_text()
     assert text == birth_env(local_plan, local_plan.head) + kind_env(local_plan, local_plan.head)
 

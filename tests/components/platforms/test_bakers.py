@@ -41,7 +41,7 @@ def test_platform_builds_images_or_states_the_reason(provider: str) -> None:
     if isinstance(baking, Baking):
         model = getattr(import_module(f"components.platforms.{provider}.spec"), f"{PLATFORMS[provider]}Spec")
         assert "baked_image" in model.model_fields
-        # A new image does not replace or restart machines that run.
+        # A new image does not replace or restart running machines.
         assert "baked_image" in model.beside_machines
         ids = {check.id for check in platform_facts(provider).checks}
         assert {f"{provider}-image-system", f"{provider}-image-stale"} <= ids

@@ -22,7 +22,7 @@ class Group:
     """Ranks on each node."""
     real_gpus: bool
     required: bool
-    """Whether the stack file sets a floor, so that nodes that cannot be measured are an error."""
+    """Whether the stack file sets a floor. In this case, a node that cannot be measured is an error."""
     env: Mapping[str, str]
     """Environment variables of the fabric, for example settings of NCCL."""
 

@@ -14,7 +14,7 @@ SECONDS = 600
 _FIRST_PORT = 29410
 _ROW = re.compile(r"^ *\d+ +\d+ +\w+ +sum +.*$", re.MULTILINE)
 _SIZES = {True: ("4G", "20"), False: ("4M", "5")}
-"""Message size and number of iterations, by whether the GPUs are real. nccl-tests with -c 1 allocates three buffers
+"""Message size and number of iterations, for real and for fake GPUs. nccl-tests with -c 1 allocates three buffers
 (src/common.cu at v2.17.1), so 4 GiB fits on the smallest GPU of the catalog. On CPUs, larger messages take minutes."""
 _COMMAND = """
 # The bootstrap writes this file, because the names of the network interfaces depend on the node.
@@ -69,7 +69,7 @@ def parse(output: str, ranks: int) -> Measured:
 
 
 def command(nodes: Sequence[Node], group: Group, number: int, mpi: str | None) -> list[str]:
-    """Return the command that measures the nodes. `number` distinguishes measurements at the same time."""
+    """Return the command that measures the nodes. `number` distinguishes simultaneous measurements."""
     size, iterations = _SIZES[group.real_gpus]
     variables = {
         **group.env,

@@ -29,7 +29,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Conclusions for a group. `suspects`: by slow node, the pair with a good node that must be measured again."""
+    """Conclusions for a group. `suspects` maps each slow node to its pair with a good node, to be measured again."""
 
     suspects: Mapping[str, Pair]
     undecided: tuple[Pair, ...]

@@ -117,7 +117,7 @@ class Gate:
         ]
 
     def _condemn(self, slow: dict[str, str], names: Sequence[str], floor: float | None) -> None:
-        """Drain slow nodes. `slow`: the result by node. Without a floor, a failed all-reduce is only reported."""
+        """Drain slow nodes. `slow`: the result of each node. Without a floor, a failed all-reduce is only reported."""
         if not slow:
             return
         shown = "; ".join(f"{name} {text}" for name, text in slow.items())

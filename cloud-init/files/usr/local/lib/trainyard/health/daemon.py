@@ -24,7 +24,7 @@ LEDGER = "/var/lib/trainyard/health.json"
 SUSPECT_SECONDS = 5.0
 """Time until a failed check runs again."""
 _RETRY_SECONDS = 10.0
-"""Time until scontrol runs again if Slurm did not respond, or if a node with a verdict could be resumed by others."""
+"""Time until scontrol runs again if Slurm did not respond, or if others may have resumed a node with a verdict."""
 _SAVE_SECONDS = 600.0
 """Time between writes of the baseline to the disk."""
 _PIPE_BYTES = 4096
@@ -52,9 +52,9 @@ class Daemon:
         self.settled = False
         """Whether the node's state in Slurm is known to agree with the verdicts."""
         self.requeued = self.ledger.worst
-        """The last verdict after which jobs were requeued. A verdict of an earlier daemon has been handled."""
+        """The last verdict after which jobs were requeued. An earlier daemon has handled the verdicts in its file."""
         self.warned = self.ledger.verdicts.get(EVENT)
-        """The last event of which jobs were warned."""
+        """The last event about which jobs were warned."""
         self.saved = 0.0
         self._woken, self._wake = os.pipe()
 
@@ -161,11 +161,11 @@ class Daemon:
         os.write(self._wake, b"x")
 
     def _is_done(self) -> bool:
-        """Return whether Slurm agrees with the verdicts. Slurm can clear a drain, so a verdict is never done."""
+        """Return whether nothing is left to do in Slurm. False while there is a verdict, whose drain can be cleared."""
         return self.settled and self.ledger.worst is None
 
     def _proved(self) -> frozenset[str]:
-        """Return the checks that found no fault in enough runs, or nothing before the bootstrap has finished."""
+        """Return the checks that found no fault in enough runs. Empty until the bootstrap has finished."""
         try:
             status = json.loads(self.node.read("/var/lib/trainyard/status.json"))
         except ValueError:

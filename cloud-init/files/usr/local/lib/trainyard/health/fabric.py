@@ -68,13 +68,13 @@ def rdma_partition(node: Node, check: Check) -> Outcome:
 
 
 def rdma_flap(node: Node, check: Check) -> Outcome:
-    """No port lost its link repeatedly."""
+    """No port has lost its link repeatedly."""
     return _growth(node, check, ("counters/link_downed",), "lost its link repeatedly")
 
 
 def rdma_errors(node: Node, check: Check) -> Outcome:
-    """No port counts many errors."""
-    return _growth(node, check, ("counters/symbol_error", "counters/port_rcv_errors"), "counts many errors")
+    """No port has many errors."""
+    return _growth(node, check, ("counters/symbol_error", "counters/port_rcv_errors"), "has many errors")
 
 
 def gpudirect_cards(node: Node, check: Check) -> Outcome:

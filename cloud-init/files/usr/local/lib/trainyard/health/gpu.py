@@ -61,7 +61,7 @@ def gpu_driver(node: Node, check: Check) -> Outcome:
 
 
 def gpu_memory(node: Node, check: Check) -> Outcome:
-    """No GPU had an uncorrectable memory error since the driver was loaded."""
+    """No GPU has had an uncorrectable memory error since the driver was loaded."""
     return _each(node, check, lambda row: _number(row[FIELDS[1]]) > 0, "uncorrectable memory errors")
 
 
@@ -84,7 +84,7 @@ def gpu_pcie(node: Node, check: Check) -> Outcome:
 
 
 def gpu_nvlink(node: Node, check: Check) -> Outcome:
-    """No NVLink is down that was up before. With NVSwitch, all links are up."""
+    """All NVLinks that were up before are still up. With NVSwitch, all links are up."""
     ran = node.run(["nvidia-smi", "nvlink", "--status"], check.timeout)
     if ran.code != 0:
         return unknown("nvidia-smi shows no state of NVLink")
@@ -102,7 +102,7 @@ def gpu_nvlink(node: Node, check: Check) -> Outcome:
 
 
 def gpu_xid(node: Node, check: Check) -> Outcome:
-    """The kernel logged no Xid since the boot that requires a reset or a reboot."""
+    """Since the boot, the kernel has logged no Xid that requires a reset or a reboot."""
     text = node.events.get(check.id)
     return passed() if text is None else failed(text)
 

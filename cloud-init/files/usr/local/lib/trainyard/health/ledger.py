@@ -14,7 +14,7 @@ from typing import Any
 from health.core import FAIL, PASS, SEVERITIES, Check, Outcome
 
 _HISTORY = 50
-"""Number of begun and ended verdicts that are kept."""
+"""Number of entries in the history, which records the beginning and the end of verdicts."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Ledger:
     def record(self, check: Check, outcome: Outcome, now: float) -> bool:
         """Add a result. Return whether a verdict has begun or ended.
 
-        An unknown result neither begins nor ends a verdict, and interrupts both series.
+        An unknown result neither begins nor ends a verdict, and resets the counts of failures and passes.
         """
         self.outcomes[check.id] = outcome
         self.fails[check.id] = self.fails.get(check.id, 0) + 1 if outcome.state == FAIL else 0
@@ -81,7 +81,7 @@ class Ledger:
 
     @property
     def worst(self) -> Verdict | None:
-        """The verdict that gives the node's drain reason: the most severe one, and the oldest of these."""
+        """The verdict that determines the node's drain reason: the oldest of the most severe verdicts."""
         draining = [verdict for verdict in self.verdicts.values() if verdict.drains]
         return min(draining, key=lambda verdict: (SEVERITIES.index(verdict.severity), verdict.since), default=None)
 

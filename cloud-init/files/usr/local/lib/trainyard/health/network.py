@@ -1,4 +1,4 @@
-"""Asks other hosts for the time, whether their ports are open, and the metadata service for announced events."""
+"""Reads the time and open ports of other hosts, and the events that the metadata service announces."""
 
 from __future__ import annotations
 

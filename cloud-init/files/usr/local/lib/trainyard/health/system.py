@@ -33,7 +33,7 @@ def disk_full(node: Node, check: Check) -> Outcome:
 
 
 def root_read_only(node: Node, check: Check) -> Outcome:
-    """No local file system that the node writes to is read-only."""
+    """All local file systems that the node writes to are writable."""
     options = {path: words for path, _, words, _ in _mounts(node)}
     if "/" not in options:
         return unknown("no mount table")
