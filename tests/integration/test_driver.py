@@ -63,7 +63,7 @@ class Tree:
     def shell(self, script: str) -> subprocess.CompletedProcess[str]:
         """Run a script in the file system, as root."""
         environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "HOME": "/root"}
-        # If the test is interrupted, the processes in the file system end with unshare.
+        # If the test is interrupted, unshare ends, and the kernel then kills the processes in its namespace.
         isolated = ("unshare", "--pid", "--fork", "--kill-child", "chroot", str(self.root), "bash", "-s")
         return subprocess.run(
             isolated, input=script, capture_output=True, text=True, check=False,
@@ -120,7 +120,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
 
 @pytest.fixture(scope="module")
 def node(mirror: Mirror, local_plan: ClusterPlan, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareHost]:
-    """A virtual machine with the files of a node with `driver: install`. Its mirror does not listen yet."""
+    """A virtual machine with the files of a node with `driver: install`. Its mirror is not running yet."""
     folder = Path(tmp_path_factory.mktemp("driver")) / "run"
     try:
         [host] = boot(folder, ["node1"], 28100)

@@ -31,7 +31,7 @@ def run(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Start a shell, or the command after `--`, on the first of the allocated nodes. The nodes are released at its end.
+    """Start a shell, or the command after `--`, on the first allocated node. When it ends, the nodes are released.
 
     With `--port 8888`, a Jupyter server in the session is at http://127.0.0.1:8888 on this computer.
     """

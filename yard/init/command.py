@@ -53,7 +53,7 @@ def init(
 ) -> NewStack:
     """Write a stack file and return it. `options` contains the given options by key (questions.py).
 
-    `post` is the blog post with whose stack the new stack starts, or None. If `offline` is true, the cloud's CLI is not
+    `post` is the blog post on whose stack the new stack is based, or None. If `offline` is true, the cloud's CLI is not
     used. Raises InitError, and RemoteError if an existing host cannot be reached. After an error, nothing is written.
     """
     source = stack_of(post) if post else None

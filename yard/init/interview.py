@@ -98,7 +98,7 @@ def _keys(provider: str) -> set[str]:
 def _missing(question: Question, known: Known) -> Problem:
     choices = question.choices(known)
     if question.key == _PROVIDER:
-        # The other options depend on the platform, so they are named here.
+        # The other required options depend on the platform, so the fix lists them for each platform.
         choices = [f"{choice} (with {_options(choice)})" for choice in choices]
     fix = f"use one of {', '.join(choices)}" if choices else f"add it: {question.text}"
     return Problem(path=question.option, rule="is missing", fix=fix)
@@ -120,7 +120,7 @@ def _options(provider: str) -> str:
 
 
 def _ask(question: Question, known: Known, terminal: Terminal, memory: FreeMemory | None) -> Known:
-    """Ask until the answer has no problems."""
+    """Prompt until the answer is valid."""
     choices = question.choices(known)
     if question.key == "machine" and (usable := terminal.available(known)) is not None:
         hidden = [choice for choice in choices if choice not in usable]

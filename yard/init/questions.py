@@ -1,4 +1,4 @@
-"""The questions of `yard init`, in order. Each is an option, and a prompt on a terminal."""
+"""The questions of `yard init`, in order. Each question is an option, and a prompt on a terminal."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _one_of(text: str, choices: Sequence[str]) -> str:
 
 
 def parse_place(text: str, known: Known) -> str:
-    """Return the region or zone. If the platform uses zones, a region stands for its first zone with the machine."""
+    """Return the region or zone. If the platform uses zones, a region becomes its first zone with the machine type."""
     return next((place for place in places(known) if place.rpartition("-")[0] == text), text)
 
 

@@ -70,7 +70,7 @@ def add(archive: tarfile.TarFile, tree: Tree, folder: str) -> None:
             if entry.issym():
                 archive.addfile(entry)
             elif path.is_file():
-                # A second name of a file would become a link to its first name.
+                # Without these values, a hard link would be stored as a link to another name of the file.
                 entry.type, entry.linkname, entry.size = tarfile.REGTYPE, "", path.stat().st_size
                 with path.open("rb") as content:
                     archive.addfile(entry, content)

@@ -1,8 +1,8 @@
 """AzureBaker builds a gallery image version from the OS disk of a builder. It has never run on Azure.
 
 A managed disk can be the source of a version. After `waagent -deprovision`, the disk is generalized, so its definition
-has the state GENERALIZED. If a marketplace image has a plan, the definition needs the same plan. The pinned image has
-no plan, because machine.py creates machines from it without one. Source: MicrosoftDocs/azure-compute-docs at 5781de0a,
+has the state GENERALIZED. If a marketplace image has a plan, the definition needs the same plan. The pinned image
+needs no plan: machine.py creates machines from it without one. Source: MicrosoftDocs/azure-compute-docs at 5781de0a,
 articles/virtual-machines/image-version.md (read 2026-11-22).
 """
 

@@ -74,7 +74,7 @@ async def _invoke(where: dict[str, str], options: pulumi.InvokeOptions) -> str:
     """Return the host key. Returns "" on any error, because `up` must not fail if a machine is deallocated."""
     try:
         answer = await pulumi.runtime.invoke_async(_TOKEN, where, options)
-    except Exception as error:  # the engine does not raise a subclass
+    except Exception as error:  # the SDK raises a plain Exception
         pulumi.log.debug(f"the SSH host key of {where['vmName']} cannot be read: {error}", options.parent)
         return ""
     view = answer.get("instanceView") or {}

@@ -153,7 +153,7 @@ def test_rows_of_the_data_are_complete() -> None:
         assert re.fullmatch(r"\d{4}-\d\d-\d\d", row["dated"])
         assert row["id"] not in {"roll", "update"}
         row["fix"].format(host="x")
-        # The node is drained within 45 s of a fault, except if the fault comes and goes.
+        # The node is drained within 45 s of a fault, unless the fault is intermittent.
         if row["id"] in {"disk-full", "munge", "root-read-only", "clock-offset", "nfs-hang", "rdma-port"}:
             assert row["every"] + 5 * (row["fails"] - 1) + row["timeout"] * row["fails"] <= 45
 

@@ -67,7 +67,7 @@ def test_health_programs_are_shipped(local_plan: ClusterPlan) -> None:
     conf = keys(render_slurm_conf(local_plan))
     shipped = {file.path for file in shipped_files() if file.executable}
     assert {conf[key] for key in ("HealthCheckProgram", "Prolog", "Epilog")} <= shipped
-    # Without this, the requeued job of a failed prolog would be held.
+    # Without this option, a job that is requeued after a failed prolog would be held.
     assert "nohold_on_prolog_fail" in conf["SchedulerParameters"]
 
 

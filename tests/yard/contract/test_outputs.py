@@ -75,7 +75,7 @@ def test_valid_outputs_are_read_without_a_change() -> None:
 def test_no_field_can_add_a_line_or_an_option(place: str, suffix: str) -> None:
     sound = contract()
     part = sound["head"] if place == "head" else sound["nodes"][0]
-    # Every string field of the host except hardware names, because they are not used in SSH files.
+    # Every string field of the host, except hardware names, which are not used in SSH files.
     for field in sorted(part.keys() - {"gpus", "gpu_type", "fabric", "port"}):
         changed = contract()
         target = changed["head"] if place == "head" else changed["nodes"][0]

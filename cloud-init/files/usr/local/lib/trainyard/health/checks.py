@@ -28,7 +28,7 @@ def run_check(node: Node, check: Check) -> Outcome:
 def report(node: Node) -> list[str]:
     """Run all checks for this node once, and return one tab-separated line for each check that failed.
 
-    Fields: id, class, text, cause, fix. A check that needs several failures for a verdict needs one here.
+    Fields: id, class, text, cause, fix. Here, one failure is enough for every check.
     """
     read_kernel_log(node)
     lines = []

@@ -122,7 +122,7 @@ class Daemon:
             self.kicked.set()
 
     def run_due(self, now: float) -> None:
-        """Run the checks whose time has come. `now`: time.monotonic()."""
+        """Run the checks that are due. `now`: time.monotonic()."""
         due = [check for check in self.checks.values() if self.due[check.id] <= now]
         for check in due:
             suspect = self.record(check, run_check(self.node, check))
@@ -139,7 +139,7 @@ class Daemon:
             return self.ledger.is_suspect(check.id)
 
     def publish(self) -> None:
-        """Write the cache, and from time to time the ledger."""
+        """Write the cache, and also the ledger if it was last written more than _SAVE_SECONDS ago."""
         worst = self.ledger.worst
         write(self.cache / "verdict", f"{worst.severity} {worst.reason}" if worst else "")
         results = {name: [outcome.state, outcome.text] for name, outcome in self.ledger.outcomes.items()}
@@ -161,7 +161,7 @@ class Daemon:
         os.write(self._wake, b"x")
 
     def _is_done(self) -> bool:
-        """Return whether nothing is left to do in Slurm. False while there is a verdict, whose drain can be cleared."""
+        """Return whether nothing is left to do in Slurm. False while a verdict exists: Slurm could clear its drain."""
         return self.settled and self.ledger.worst is None
 
     def _proved(self) -> frozenset[str]:

@@ -43,7 +43,7 @@ def gpu_count(node: Node, check: Check) -> Outcome:
 
 
 def nvidia_smi(node: Node, check: Check) -> Outcome:
-    """nvidia-smi exists, ends in time and reports no error. On a GPU node, a failure is a verdict."""
+    """nvidia-smi exists, ends in time and reports no error. On a GPU node, a missing or slow nvidia-smi is a fault."""
     ran = _query(node, check.timeout)
     if ran.code is None:
         return failed(f"nvidia-smi: {ran.problem}")

@@ -69,7 +69,7 @@ class Ledger:
         return False
 
     def clear(self, check: str, now: float) -> None:
-        """End a verdict without proof, because an operator requests it."""
+        """End a verdict at an operator's request, although its check has not passed."""
         if check in self.verdicts:
             self._end(check, now)
         self.fails[check] = 0

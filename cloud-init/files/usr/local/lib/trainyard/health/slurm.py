@@ -44,9 +44,9 @@ def decide(node: SlurmNode, wanted: str | None, checks: Collection[str], proved:
     """Return "drain", "resume", or None if nothing must change. `wanted`: the drain reason, if there is a verdict.
 
     `checks`: all checks. `proved`: the checks that found no fault in enough runs. A node is resumed only if a health
-    check wrote its reason, and if this check is proved. Reasons of operators, of Slurm and of other programs are never
-    replaced. A node that is down is not drained, because Slurm starts no jobs on it, and 90-health needs the reason to
-    return it to service.
+    check wrote its reason, and if `proved` contains this check. Reasons of operators, of Slurm and of other programs
+    are never replaced. A node that is down is not drained, because Slurm starts no jobs on it, and 90-health needs the
+    reason to return it to service.
     """
     own, drained, down = owner(node.reason, checks), "DRAIN" in node.flags, "DOWN" in node.flags
     if wanted is None:
