@@ -106,7 +106,7 @@ def test_disk_with_read_errors_is_not_formatted(tmp_path: Path, end: str) -> Non
     # blkid exits with 2 if every read from an ext4 disk fails. `end`: the reads that fail, from the last MiB or all.
     ran = storage(tmp_path, "2 ", **{end: "1 Input/output error"}).run("50-storage", **ON_DISK)
     assert ran.code == 1
-    assert "cannot be read: it is not formatted" in ran.output[-1]
+    assert "cannot be read, so it is not formatted" in ran.output[-1]
     assert not [line for line in ran.commands if line.startswith("mkfs")]
 
 

@@ -164,7 +164,7 @@ def test_disk_with_read_errors_is_not_formatted(cluster: Project) -> None:
       {STAGE}
       losetup -d "$disk"; stat -c 'bytes %s' /var/tmp/disk; rm /var/tmp/disk"""
     output = as_root(cluster, FIRST, broken)
-    assert re.search(r"error: the disk /dev/loop\d+ cannot be read: it is not formatted", output)
+    assert re.search(r"error: the disk /dev/loop\d+ cannot be read, so it is not formatted", output)
     assert "stage ended with 1" in output
     assert "bytes 0" in output
 

@@ -19,9 +19,9 @@ is_empty() {
   mib=$(($(blockdev --getsize64 "$1") / 1048576))
   dd if="$1" of=/dev/null bs=1M count=1 status=none &&
     dd if="$1" of=/dev/null bs=1M count=1 skip=$((mib > 0 ? mib - 1 : 0)) status=none ||
-    fail "the disk $1 cannot be read: it is not formatted"
+    fail "the disk $1 cannot be read, so it is not formatted"
   blkid -p "$1" || code=$?
-  ((code == 0 || code == 2)) || fail "blkid cannot identify the content of the disk $1 (exit $code): it is not formatted"
+  ((code == 0 || code == 2)) || fail "blkid cannot identify the content of the disk $1 (exit $code), so it is not formatted"
   ((code == 2))
 }
 
