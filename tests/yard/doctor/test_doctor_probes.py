@@ -73,6 +73,14 @@ def test_health_checks_are_reported_with_their_texts() -> None:
     assert run_probe("health", "timeout() { return 124; }") == []
 
 
+def test_a_plugin_without_a_path_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "nccl"
+    folder.mkdir(parents=True)
+    (folder / "node-1.9").write_text("node-1:9:9 [0] NCCL INFO NET/Plugin: Loaded net plugin gIB (v11)\n")
+    found = run_probe("nccl", f'shared={tmp_path} HOSTNAME=node-1; as_job_user() {{ "$@"; }}; grep() {{ :; }}')
+    assert "nccl\tplugin\tgIB (v11)" in found
+
+
 def test_the_newest_log_of_nccl_is_read(tmp_path: Path) -> None:
     setup = f'shared={tmp_path} HOSTNAME=node-1.internal; as_job_user() {{ "$@"; }}; grep() {{ :; }}'
     assert run_probe("nccl", setup) == ["nccl\tlibraries\t"]
