@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -169,19 +170,21 @@ def _build(remote: Remote, definition: Definition, envs: str) -> str:
         f'{definition.program} "$d/{_FOLDER}/build.py" "$d/{_FOLDER}" {shlex.quote(envs)}'
     )
     command = remote.argv(f"bash -c {shlex.quote(line)}", remote.host(None))
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None  # noqa: PT018, S101
     last = ""
+    # With a file as stdin, a remote command that ends early causes no error here, and its message is read.
+    with tempfile.TemporaryFile() as archive:
+        archive.write(pack(_FOLDER, files))
+        archive.seek(0)
+        process = subprocess.Popen(command, stdin=archive, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stderr is not None  # noqa: PT018, S101  (pipes; for the type checker)
     with process:
         try:
-            process.stdin.write(pack(_FOLDER, files))
-            process.stdin.close()
             for line_read in process.stdout:
                 if last:
                     warn(f"  {last}")
                 last = line_read.decode(errors="replace").rstrip()
             message = process.stderr.read().decode(errors="replace").strip()
-        except (BrokenPipeError, KeyboardInterrupt):
+        except KeyboardInterrupt:
             # build.py notices the closed connection at its next line, and removes the partial environment.
             process.terminate()
             raise

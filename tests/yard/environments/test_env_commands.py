@@ -95,6 +95,17 @@ def test_a_failed_build_submits_nothing(ssh: Program, tmp_path: Path) -> None:
     assert [path for path in (tmp_path / "shared" / "envs").iterdir() if path.is_dir()] == []
 
 
+def test_a_head_without_space_for_the_request_is_reported(stack: FakeStack, program: MakeProgram) -> None:
+    # The lock is larger than the buffer of a pipe, so the write is incomplete when the remote command ends.
+    program(
+        "ssh",
+        'case "${!#}" in *sha256sum*) echo absent /shared/envs/neox-1 ;; *) echo mktemp: full >&2; exit 1 ;; esac',
+    )
+    code, _, err = yard("env", "build", "neox")
+    assert code == 1
+    assert "environment neox was not built: mktemp: full. Fix: run `yard doctor`" in err
+
+
 def made(tmp_path: Path, folder: str) -> Path:
     """Create the folder of a complete environment."""
     path = tmp_path / "shared" / "envs" / folder
