@@ -108,7 +108,7 @@ def test_job_of_a_killed_machine_continues_on_the_spare(cluster: Project) -> Non
     pid, killed = cluster.pid(victim), head_time(cluster)
     os.kill(pid, signal.SIGKILL)
     wait_until("the VM's end", 20, lambda: not alive(pid), 0.5)
-    wait_until("the second start", 240, lambda: len(spans(cluster, number)) == 2 and bool(node_list(cluster, number)))
+    wait_until("the second start", 240, lambda: len(spans(cluster, number)) > 1 and bool(node_list(cluster, number)))
     assert spare <= node_list(cluster, number)
     assert nodes(cluster)[victim][1].startswith("TY:gone: ")
     cluster.yard("wait", str(number), timeout=1500)
@@ -116,7 +116,7 @@ def test_job_of_a_killed_machine_continues_on_the_spare(cluster: Project) -> Non
     rows = spans(cluster, number)
     sys.stdout.write(f"sacct: {rows}\n")
     detected = next(change["time"] for change in changes(cluster, victim) if change["time"] >= killed)
-    (_, _, requeued), (_, started, _) = rows
+    requeued, started = rows[0][2], rows[-1][1]
     again = [row for row in steps(cluster, run_dir) if row["time"] > float(started)]
     before = [row["step"] for row in steps(cluster, run_dir) if row["time"] <= float(requeued)]
     table = {
@@ -132,7 +132,7 @@ def test_job_of_a_killed_machine_continues_on_the_spare(cluster: Project) -> Non
     log = cluster.yard("logs", str(number)).out
     assert "yard: goodput " in log
     found = next(row for row in cluster.yard_json("ps", "--long") if row["id"] == number)
-    assert found["goodput"]["starts"] == 2
+    assert found["goodput"]["starts"] == len(rows)
     assert table["start"] < 2 * RUNNING_SECONDS, "the limit is twice the target, for loaded machines"
 
 
@@ -222,10 +222,8 @@ def test_job_leaves_a_machine_that_is_evicted(cluster: Project, tmp_path: Path) 
         assert "goes on elsewhere" in output
         assert survivors.starts(cluster, HEAD, job)[0] == victim
         assert survivors.starts(cluster, HEAD, job)[1] != victim
-        assert "nobody-can-ask" in cluster.on(
-            victim,
-            "curl -s -m 5 -H Metadata:true http://169.254.169.254/metadata/scheduledevents || echo nobody-can-ask",
-        )
+        ask = "bash -c '(: </dev/tcp/169.254.169.254/80) 2>/dev/null && echo open || echo closed'"
+        assert cluster.on(victim, f"{ask}; sudo {ask}").split() == ["closed", "open"], "only root may ask"
         cluster.on(victim, "sudo rm /run/announced")
         wait_until("the return", 60, lambda: not nodes(cluster)[victim][1])
     finally:
