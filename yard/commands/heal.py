@@ -26,7 +26,7 @@ def heal(
     as_json: JsonOption = False,
     stack: StackOption = "local",
 ) -> None:
-    """Show what repairs faulty nodes: a reboot, a new machine, or quarantine. Changes nothing without --perform."""
+    """Show the next step for each faulty node: reboot, new machine or quarantine. Only --perform changes anything."""
     from yard.heal import command
 
     remote = remote_of(stack, None)

@@ -1,4 +1,4 @@
-"""Limits of repairs. Pure.
+"""Limits of repairs. All functions are pure.
 
 Too many repairs at once can turn a fault of the network or of a check into an outage of the cluster.
 """
@@ -13,7 +13,7 @@ from yard.heal.case import Case, fault
 from yard.heal.ladder import Decision, Phase, Step
 
 SHARE = 0.05
-"""Share of the nodes that are repaired at the same time. At least one node is repaired."""
+"""Maximum share of the nodes that are repaired at the same time. One node is always allowed."""
 DAILY = 3
 """Repairs of a node per day."""
 EPIDEMIC_NODES, EPIDEMIC_SHARE, EPIDEMIC_SECONDS = 3, 0.2, 600.0

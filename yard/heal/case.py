@@ -1,4 +1,4 @@
-"""What is known about a node: its state in Slurm, the changes that the head recorded, and earlier repairs. Pure."""
+"""Facts about a node: its state in Slurm, the changes that the head recorded, and earlier repairs. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHECK = re.compile(r"TY:([a-z0-9-]+): ")
 _SLURM_GONE = re.compile(r"(?i)not responding|node unexpectedly rebooted")
 """Reasons that slurmctld sets (slurmctld/node_mgr.c and ping_nodes.c of Slurm 24.11.5, read 2026-11-22)."""
 _NO_FAULT = frozenset({"event", "quarantine"})
-"""Own reasons that are no faults: an event of the cloud ends by itself, and a quarantine only by an operator."""
+"""Own reasons that are not faults: an event of the cloud ends by itself, and only an operator ends a quarantine."""
 
 
 @dataclass(frozen=True)

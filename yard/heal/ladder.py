@@ -1,4 +1,4 @@
-"""The repair ladder: what happens next with a node. Pure.
+"""The repair ladder: the next step for a node. All functions are pure.
 
 A fault has PATIENCE_SECONDS to end by itself, because health checks return a node when they pass. Then the steps of the
 ladder follow, each with PATIENCE_SECONDS to take effect. After the last step, and after STRIKES faults in a week, the
@@ -20,7 +20,7 @@ STRIKE_SECONDS = 7 * 86400.0
 
 
 class Phase(StrEnum):
-    """Where a node is between two times in service."""
+    """Phase of a node that is out of service, or that was repaired recently."""
 
     HEALTHY = "healthy"
     PROBATION = "probation"
@@ -49,7 +49,7 @@ class Step(StrEnum):
 STEPS: Mapping[Phase, tuple[Step, str]] = {
     Phase.HEALTHY: (Step.NONE, "in service"),
     Phase.PROBATION: (Step.NONE, "in service again, on probation for an hour after the repair"),
-    Phase.FOREIGN: (Step.NONE, "the reason is not that of a fault, so the node is left to the author of the reason"),
+    Phase.FOREIGN: (Step.NONE, "the reason is not a fault, so yard does not change the node"),
     Phase.QUARANTINED: (Step.NONE, "quarantined: replace the machine, or `scontrol update state=resume` on the head"),
     Phase.SUSPECT: (Step.WAIT, "the fault may end by itself"),
     Phase.DRAINING: (Step.WAIT, "jobs still run on the node"),

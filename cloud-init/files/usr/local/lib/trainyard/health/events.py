@@ -1,4 +1,4 @@
-"""Events that the cloud announces to a machine: evictions, reboots and maintenance. Only root can ask for them."""
+"""Events that the cloud announces to a machine: evictions, reboots and maintenance. Only root can read them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVENT = "event"
 _AZURE = {"Metadata": "true"}
 _GOOGLE = {"Metadata-Flavor": "Google"}
 _LEAVES = frozenset({"Reboot", "Redeploy", "Preempt", "Terminate"})
-"""Types of Azure's events after which the machine's processes are gone. "Freeze" pauses it for a few seconds."""
+"""Types of Azure's events after which the machine's processes are gone. "Freeze" pauses the machine for seconds."""
 
 
 def _scheduled_events(node: Node, timeout: float) -> str | None:

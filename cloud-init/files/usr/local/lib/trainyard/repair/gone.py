@@ -13,7 +13,7 @@ RETURN_SECONDS = 20.0
 _EPIDEMIC_SHARE = 0.2
 _CONNECT_SECONDS = 3.0
 _CLOSED_PORT = 9
-"""No program of a node listens on the port "discard", so no program logs the connections. A refusal is an answer."""
+"""The port "discard", on which no program of a node listens or logs connections. A refusal counts as an answer."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Nodes as Slurm and the hand-over describe them. Pure."""
+"""Nodes as Slurm and the hand-over describe them. All functions are pure."""
 
 from __future__ import annotations
 
