@@ -71,7 +71,7 @@ def _refusal(case: Case, step: Step, sick: set[tuple[str, str]], limits: Limits,
     if (case.group, kind) in sick:
         return f"many nodes of group {case.group} have the fault '{kind}', so a common cause is likely"
     if sum(now - action.time < _DAY for action in case.actions) >= DAILY:
-        return f"{DAILY} repairs of this node in a day"
+        return f"this node was repaired {DAILY} times within a day"
     if step is not Step.REPLACE or limits.max_usd_per_hour is None:
         return ""
     if limits.usd_per_hour is None:

@@ -53,7 +53,7 @@ class Case:
 
     @property
     def faults(self) -> tuple[Change, ...]:
-        """The changes with which the node left service because of a fault, including faults that have ended."""
+        """The changes in which a fault took the node out of service, including faults that have ended."""
         before = ("", *(change.reason for change in self.changes))
         return tuple(
             change

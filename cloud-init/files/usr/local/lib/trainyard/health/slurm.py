@@ -91,7 +91,7 @@ def warn_jobs(node: Node) -> bool:
     """Send the jobs on this node the signal that Slurm sends before a time limit. Return False to try again.
 
     A job with checkpoints that was submitted with `yard submit` then writes a checkpoint and is requeued. Other scripts
-    receive no signal, because it ends a script that does not expect it.
+    receive no signal, because SIGUSR2 ends a script without a handler.
     """
     listed = node.run(
         ["squeue", "--noheader", "--states=running", f"--nodelist={node.variable('TRAINYARD_NODE')}", "--format=%A %o"],

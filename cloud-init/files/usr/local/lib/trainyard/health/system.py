@@ -148,7 +148,7 @@ def leftover_files(node: Node, check: Check) -> Outcome:
 
 
 def _has_jobs(node: Node) -> bool:
-    """Return whether a Slurm job runs on the node: slurmstepd has a cgroup for each job, or a process name."""
+    """Return whether a Slurm job runs on the node: slurmstepd then has a cgroup for the job, or a process."""
     if node.glob("/sys/fs/cgroup/system.slice/*slurmstepd.scope/job_*"):
         return True
     if node.path("/sys/fs/cgroup/system.slice").exists():
