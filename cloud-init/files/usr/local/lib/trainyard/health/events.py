@@ -43,8 +43,8 @@ def _maintenance_event(node: Node, timeout: float) -> str | None:
     """Return the announced event, "" if there is none, or None without an answer.
 
     Sources, read 2026-11-22: Google Cloud, "Query metadata server for maintenance event notices" (`maintenance-event`
-    is NONE, MIGRATE_ON_HOST_MAINTENANCE or TERMINATE_ON_HOST_MAINTENANCE; machines with GPUs cannot migrate), and "Spot
-    VMs" (`preempted` is TRUE after the notice of an eviction, about 30 s before the end).
+    is NONE, MIGRATE_ON_HOST_MAINTENANCE or TERMINATE_ON_HOST_MAINTENANCE; machines with GPUs cannot migrate), and the
+    README of banzaicloud/preemption-exporter (`preempted` is TRUE after the notice of an eviction).
     """
     for key, event, words in (
         ("preempted", "TRUE", "preemption"),
