@@ -37,7 +37,7 @@ def reproduce(
     ] = None,
     outputs: OutputsOption = None,
 ) -> None:
-    """Run the data preparation and the jobs of a blog post, and print its figures next to ours.
+    """Run the data preparation and the jobs of a blog post, and print its figures next to the new ones.
 
     The stack must exist (`yard init NAME --from POST`, `pulumi up`). Environments are built if they do not exist.
     """

@@ -81,7 +81,7 @@ def ensure(remote: Remote, definition: Definition) -> str:
         fix = f"install {definition.program} and {definition.program}-venv on {head}, or choose another environment"
         raise BuildError(f"environment {definition.name}: {head} has no {definition.program}. Fix: {fix}")
     if not definition.hashed:
-        warn(f"yard: {definition.name} has no hashes, so pip installs what the index serves")
+        warn(f"yard: {definition.name} has no hashes, so pip cannot verify the packages")
     warn(f"yard: building environment {definition.name} on {head}; later jobs use the result")
     return _build(remote, definition, envs)
 

@@ -57,7 +57,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A figure of the post. `pattern` finds our value in the logs, or in that of the job `job`, which is the
+    """A figure of the post. `pattern` finds our value in the logs, or in the log of the job `job`, which is the
     name of a job or of its recipe."""
 
     name: str
@@ -74,7 +74,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Post:
-    """A blog post. `image` is a docker image that the jobs need, and `differs` is what is not as in the post."""
+    """A blog post. `image` is a docker image that the jobs need, and `differs` describes differences from the post."""
 
     name: str
     title: str

@@ -62,7 +62,7 @@ use_environment() {
   fi
   if ! version=$("$folder/bin/python3" -V 2>&1) || version=${version#Python } && [[ ! -d $folder/lib/python${version%.*} ]]
   then
-    say "node $NODE_RANK has another Python than the head (${version%%$'\n'*}), so it cannot use $folder; use a container"
+    say "node $NODE_RANK has a different Python than the head (${version%%$'\n'*}), so it cannot use $folder; use a container"
     exit 1
   fi
   [[ -e $RUN_DIR/venv ]] || ln -s "$folder" "$RUN_DIR/venv" 2>/dev/null || [[ -e $RUN_DIR/venv ]]

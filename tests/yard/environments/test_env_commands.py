@@ -199,10 +199,10 @@ def test_programs_run_in_the_environment(tmp_path: Path) -> None:
     (folder / build.MARKER).touch()
     code, out = run()
     assert code == 1
-    assert f"yard: node 1 has another Python than the head ({sys.version.split()[0]})" in out
+    assert f"yard: node 1 has a different Python than the head ({sys.version.split()[0]})" in out
     (folder / "lib" / f"python{version}").mkdir(parents=True)
     assert run() == (0, f"{folder} {folder}/bin/python3 {folder}\n")
     (folder / "bin" / "python3").unlink()
     code, out = run()
     assert code == 1
-    assert "yard: node 1 has another Python than the head" in out
+    assert "yard: node 1 has a different Python than the head" in out

@@ -138,7 +138,7 @@ def test_quarantine_is_not_limited() -> None:
 
 def test_node_is_repaired_three_times_a_day() -> None:
     steps = tuple((age * HOUR, "reboot") for age in (20, 15, 10))
-    assert "3 repairs" in plan([case(DISK, "drained", HOUR, *steps)])[0].why
+    assert "repaired 3 times" in plan([case(DISK, "drained", HOUR, *steps)])[0].why
     assert plan([case(DISK, "drained", HOUR, *steps[1:])])[0].step is Step.REBOOT
 
 
