@@ -32,15 +32,19 @@ _TRAIN_OPTIONS = ("--steps", "30", "--save-every", "0", "--run-dir", "$RUN_DIR/b
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """The nodes for a benchmark: `nodes` nodes from one group. `node` is the first of these nodes."""
+    """The nodes for a benchmark: `nodes` nodes from one group. `node` is the first of these nodes.
+
+    `environment` replaces the Python environment of the recipes, unless it is None.
+    """
 
     remote: Remote
     group: str
     node: Node
     nodes: int
+    environment: str | None = None
 
 
-def field_of(remote: Remote, group: str | None, nodes: int | None) -> Field:
+def field_of(remote: Remote, group: str | None, nodes: int | None, environment: str | None = None) -> Field:
     """Return the first `nodes` nodes of the group, or all nodes except spares. Raises BenchError if there are fewer.
 
     Without `group`, the group with the most GPUs per node is used.
@@ -54,7 +58,7 @@ def field_of(remote: Remote, group: str | None, nodes: int | None) -> Field:
     usable = len(members) - cluster.spares.get(chosen, 0)
     if nodes is not None and nodes > usable:
         raise BenchError(f"group '{chosen}' has {usable} nodes, not {nodes}; use --nodes {usable} or fewer")
-    return Field(remote=remote, group=chosen, node=members[0], nodes=nodes or usable)
+    return Field(remote=remote, group=chosen, node=members[0], nodes=nodes or usable, environment=environment)
 
 
 def counts(most: int) -> list[int]:
@@ -131,7 +135,11 @@ def _record(  # noqa: PLR0913, PLR0917  (one parameter for each part of a record
 def _run(field: Field, recipe: str, args: Sequence[str]) -> tuple[str, list[str]]:
     """Run a recipe and print its log on stderr. Returns its run folder and log. An interrupt cancels the job."""
     remote = field.remote
-    overrides = {"nodes": field.nodes, "group": field.group, "retries": 0, "name": f"bench-{recipe}"}
+    overrides: dict[str, Any] = {
+        "nodes": field.nodes, "group": field.group, "retries": 0, "name": f"bench-{recipe}",
+    }  # fmt: skip
+    if field.environment is not None:
+        overrides["environment"] = field.environment
     (job,) = provide(remote, [prepare(load_job(recipe, overrides, {}, args), remote.stack.cluster)])
     sent = submit(remote, job)
     warn(f"yard: job {sent.job} runs {recipe} on {field.nodes} nodes in group {field.group}")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from yard.commands import completion
-from yard.commands.options import JsonOption, OutputsOption, StackOption, remote_of
+from yard.commands.options import EnvironmentOption, JsonOption, OutputsOption, StackOption, remote_of
 from yard.shell import AfterDashes
 
 GroupOption = Annotated[
@@ -38,6 +38,7 @@ def _command(kind: str) -> Callable[..., None]:
         context: typer.Context,
         group: GroupOption = None,
         nodes: NodesOption = None,
+        environment: EnvironmentOption = None,
         least: LeastOption = None,
         kept: FromOption = None,
         out: OutOption = None,
@@ -51,8 +52,9 @@ def _command(kind: str) -> Callable[..., None]:
             record = records.load(kept, kind, least)
         else:
             from yard.bench import collect
+            from yard.run.request import own_path
 
-            field = collect.field_of(remote_of(stack, outputs), group, nodes)
+            field = collect.field_of(remote_of(stack, outputs), group, nodes, own_path(environment))
             measure = {"nccl": collect.nccl, "train": collect.train, "scaling": collect.scaling}[kind]
             record = measure(field, context.meta.get(AfterDashes.META, ()), least)
         raise typer.Exit(command.show(record, kept, out, as_json))

@@ -56,6 +56,15 @@ OutputsOption = Annotated[
         help="Read the stack's outputs from this JSON file.",
     ),
 ]
+EnvironmentOption = Annotated[
+    str | None,
+    typer.Option(
+        "--env",
+        metavar="NAME|FILE",
+        autocompletion=completion.environments,
+        help="Python environment or requirements file; none: the Python of the nodes.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

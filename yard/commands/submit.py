@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from yard.commands import completion
-from yard.commands.options import JsonOption, OutputsOption, StackOption, remote_of
+from yard.commands.options import EnvironmentOption, JsonOption, OutputsOption, StackOption, remote_of
 from yard.contract import checkout
 from yard.contract.errors import ClusterError
 from yard.shell import AfterDashes
@@ -53,15 +53,7 @@ def submit(
             help="How ranks start. Default: torchrun for a Python file, srun-node for a command.",
         ),
     ] = None,
-    environment: Annotated[
-        str | None,
-        typer.Option(
-            "--env",
-            metavar="NAME|FILE",
-            autocompletion=completion.environments,
-            help="Python environment or requirements file; none: the Python of the nodes.",
-        ),
-    ] = None,
+    environment: EnvironmentOption = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Environment variable.")
     ] = None,

@@ -67,6 +67,17 @@ def test_an_all_reduce_is_submitted_saved_and_shown(cluster: Program, stack: Fak
     assert yard("nccl", "--from", str(kept))[0] == 0
 
 
+def test_the_environment_of_the_recipe_can_be_replaced(stack: FakeStack, cluster: Program) -> None:
+    wide: Cluster = outputs(8, "h100", 4, None)
+    stack.export({"cluster": dumped(wide), "user_private_key": "not a key", "admin_private_key": "nor this"})
+    (stack.root / "output").write_text(json.dumps({**REPORT, "ranks": 32, "results": [ROW]}))
+    assert yard("nccl")[0] == 0
+    assert yard("nccl", "--env", "none")[0] == 0
+    first, second = sorted((stack.root / "sent").iterdir())
+    assert (first / "environment").read_text() == "/shared/envs/torch-1234\n"
+    assert not (second / "environment").exists()
+
+
 @pytest.mark.parametrize(("nodes", "floor"), [("1", 300), ("4", 200)])
 def test_a_slow_run_fails_the_floor_for_its_nodes(nodes: str, floor: int, cluster: Program, stack: FakeStack) -> None:
     wide: Cluster = outputs(8, "h100", 4, 300.0, 200.0)
