@@ -159,7 +159,7 @@ def account_notes(report: Report) -> list[str]:
     if report.account is None:
         return []
     if report.account.problem:
-        return [f"quotas were not compared with the account: {report.account.problem}"]
+        return [f"quotas were not checked, because the account could not be read: {report.account.problem}"]
     return list(report.account.notes)
 
 

@@ -36,7 +36,7 @@ def _items(name: str, region: str, fetch: Fetch, base: str) -> Iterator[dict[str
     seen: set[str] = set()
     while page:
         if page in seen or len(seen) == _MOST_PAGES:
-            raise PriceError(f"{SOURCE}: the list of pages for {name} does not end. prices.yaml is unchanged")
+            raise PriceError(f"{SOURCE}: the API keeps returning further pages for {name}. prices.yaml is unchanged")
         seen.add(page)
         answer = fetch(page)
         items = answer.get("Items")

@@ -50,7 +50,7 @@ def _skus(fetch: Fetch, base: str) -> Iterator[dict[str, Any]]:
         if not answer.get("nextPageToken"):
             return
         query["pageToken"] = answer["nextPageToken"]
-    raise PriceError(f"{SOURCE}: the list of pages does not end. prices.yaml is unchanged")
+    raise PriceError(f"{SOURCE}: the API keeps returning further pages. prices.yaml is unchanged")
 
 
 def _sums(name: str, region: str, parts: Mapping[str, str] | None, skus: Sequence[Mapping[str, Any]]) -> set[float]:

@@ -21,7 +21,8 @@ _LISTS = {_NETWORK: ("network", "list-usages"), _NETAPP: ("netappfiles", "quota-
 
 
 def usage(platform: Mapping[str, Any], quotas: Sequence[str], run: Run) -> dict[str, Usage]:
-    """Return the usage by quota name. Quotas that cannot be read are omitted. The NetApp quota has only a limit."""
+    """Return the usage by quota name. Quotas that cannot be read are omitted. For NetApp,
+    Azure reports only the limit."""
     found = _usages(run(_command(platform, ("vm", "list-usage"))))
     for quota in _LISTS.keys() & set(quotas):
         with suppress(Unanswered):

@@ -193,7 +193,7 @@ def test_a_failing_cli_is_only_a_note(
     program("az", body)
     code, out, _ = run(*COMPLETE)
     assert code == 0
-    assert "note: quotas were not compared with the account: az " in out
+    assert "note: quotas were not checked, because the account could not be read: az " in out
     assert (stacks / "Pulumi.new.yaml").exists()
 
 

@@ -30,7 +30,7 @@ def fabric_manager(node: Node, check: Check) -> Outcome:
     ran = node.run(["nv-fabricmanager", "--version"], check.timeout)
     version = ran.output.rpartition(":")[2].strip()
     if ran.code != 0 or not driver or not version:
-        return unknown("no version of driver or fabric manager")
+        return unknown("the version of the driver or of the fabric manager could not be read")
     return passed() if version == driver else failed("fabric manager and driver have different versions")
 
 
