@@ -32,6 +32,7 @@ def test_the_package_of_the_stack_reference_is_current() -> None:
     assert text == f"pulumi=={version('pulumi')}\n"
 
 
+@pytest.mark.full
 @pytest.mark.engine
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda folder: str(folder.name))
 def test_commands_of_the_example_succeed(example: Path, tmp_path: Path) -> None:

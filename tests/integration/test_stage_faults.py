@@ -13,7 +13,7 @@ import pytest
 from tests.integration.project import Project, alive, wait_until
 from yard.stack.sessions import session_members
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 _ONCE = """# Fails in its first run on a node, like a package mirror with temporary errors.
 # runs: once

@@ -133,6 +133,7 @@ def test_a_targeted_replacement_gets_the_new_user_data(births: Births) -> None:
     assert births.words() == ["second", "first"]
 
 
+@pytest.mark.full
 def test_a_changed_image_reaches_only_new_machines(births: Births) -> None:
     cloud, stack = births.cloud, births.stack
     old = births.images()[0]

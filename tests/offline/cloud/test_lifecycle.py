@@ -84,6 +84,7 @@ def _end(stack: TestStack, secret: str) -> None:
     assert stack.kinds == []
 
 
+@pytest.mark.full
 def test_azure(stack: TestStack) -> None:
     stack.write(AZURE)
     _live(stack, 8)
@@ -99,6 +100,7 @@ def test_azure(stack: TestStack) -> None:
     _end(stack, "c2VjcmV0")
 
 
+@pytest.mark.full
 def test_gcp(stack: TestStack) -> None:
     stack.write(GCP)
     _live(stack, 5)
