@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -29,7 +30,8 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     assert spec
     module = module_from_spec(spec)
     loader.exec_module(module)
-    monkeypatch.setattr(module.time, "sleep", lambda _: None)
+    # The real module stays unchanged, because threads of other tests can call time.sleep.
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None))
     return module
 
 

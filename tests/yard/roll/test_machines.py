@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import yard.roll.machines
 import yard.stack.locks
 from tests.yard.conftest import FakeStack, MakeProgram
 from yard.contract.machines import MACHINE_TYPES
@@ -94,7 +95,8 @@ def test_a_roll_waits_for_a_running_pulumi(
         sleeper.kill()
         sleeper.wait()
 
-    monkeypatch.setattr(time, "sleep", end)
+    # The real module stays unchanged, because threads of other tests can call time.sleep.
+    monkeypatch.setattr(yard.roll.machines, "time", SimpleNamespace(sleep=end))
     wait_for_pulumi("local")
     assert f"waiting: stack 'local' is in use: pulumi process {sleeper.pid}" in capsys.readouterr().out
     assert not lock.exists()

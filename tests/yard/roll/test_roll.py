@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -105,7 +106,8 @@ def site(stack: FakeStack, local_outputs: Cluster, monkeypatch: pytest.MonkeyPat
     )
     monkeypatch.setattr(yard.roll.command, "wait_for_pulumi", made.waits.append)
     monkeypatch.setattr(yard.roll.command, "replace_machines", made.up)
-    monkeypatch.setattr(time, "sleep", made.sleep)
+    # The real module stays unchanged, because threads of other tests can call time.sleep.
+    monkeypatch.setattr(yard.roll.command, "time", SimpleNamespace(monotonic=time.monotonic, sleep=made.sleep))
     return made
 
 
