@@ -1,4 +1,4 @@
-"""`yard reproduce POST --smoke` on the local cluster."""
+"""`yard reproduce POST --smoke` on the local cluster. Runs before test_removal.py, which deletes the cluster."""
 
 from __future__ import annotations
 
