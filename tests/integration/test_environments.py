@@ -130,7 +130,7 @@ def test_cpu_is_built_once_and_used_on_two_nodes(cluster: Project, index: Index)
         assert f"{path} {path}/lib/python3.13/site-packages/safetensors/__init__.py /usr/lib/python3/" in log
     assert built.seconds <= FIRST_BUILD_SECONDS
     assert again.seconds <= LATER_SECONDS
-    (listed,) = [row for row in cluster.yard_json("env", "ls") if row["name"] == "cpu"]
+    (listed,) = [row for row in json.loads(cluster.yard("env", "ls", "--json").out) if row["name"] == "cpu"]
     assert f"/shared/envs/{listed['folder']}" == path
 
 
