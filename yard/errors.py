@@ -11,6 +11,12 @@ class JobFileError(FileError):
     spared = "submitted"
 
 
+class EnvironmentFileError(JobFileError):
+    """An environment that is unknown, or a requirements file that breaks rules."""
+
+    spared = "built"
+
+
 class JobError(ClusterError):
     """A job that does not exist, or is not in the state that a command requires."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from yard.contract.errors import Problem
 from yard.contract.strict_yaml import load_own
-from yard.errors import JobFileError
+from yard.errors import EnvironmentFileError
 
 FOLDER = Path(__file__).parent
 LOCK = "requirements.lock"
@@ -115,12 +115,12 @@ def unknown(name: str) -> Problem:
 
 
 def definition_of(environment: str) -> Definition:
-    """Return an environment by its name or by the path to a requirements file. Raises JobFileError."""
+    """Return an environment by its name or by the path to a requirements file. Raises EnvironmentFileError."""
     if environment in environment_names():
         return included(environment)
     found, problems = own_file(Path(environment)) if is_file(environment) else (None, [unknown(environment)])
     if found is None:
-        raise JobFileError(environment, problems)
+        raise EnvironmentFileError(environment, problems)
     return found
 
 

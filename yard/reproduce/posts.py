@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from yard.contract.errors import Problem
 from yard.contract.strict_yaml import load_own
-from yard.errors import JobFileError
+from yard.errors import JobError
 from yard.job.loader import has_smoke
 
 FOLDER = Path(__file__).parent / "posts"
@@ -103,10 +102,10 @@ def post_names() -> list[str]:
 
 
 def read_post(name: str, *, smoke: bool) -> Post:
-    """Return a post, or its smallest size for the local stack. Raises JobFileError for an unknown name."""
+    """Return a post, or its smallest size for the local stack. Raises JobError for an unknown name."""
     if name not in post_names():
         fix = f"use one of {', '.join(post_names())}"
-        raise JobFileError(name, [Problem(path="(post)", rule="is not a post that yard knows", fix=fix)])
+        raise JobError(f"there is no post {name!r}. Fix: {fix}.")
     raw = load_own((FOLDER / f"{name}.yaml").read_text())
     small = raw.pop("smoke")
     figures = tuple(Figure(**figure) for figure in raw.pop("figures"))

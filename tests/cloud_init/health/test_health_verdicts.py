@@ -170,12 +170,18 @@ def rounds(daemon: Daemon, count: int) -> None:
         daemon.settle()
 
 
-@pytest.mark.parametrize("check", [name for name, check in CHECKS.items() if check.severity != "note"])
-def test_each_fault_drains_and_its_repair_resumes(check: str, tmp_path: Path) -> None:
-    cluster = Cluster(healthy(tmp_path))
+def cluster_for(check: str, folder: Path) -> Cluster:
+    """Return a healthy cluster with the fabric that the check needs."""
+    cluster = Cluster(healthy(folder))
     if CHECKS[check].nodes == "gpudirect":
         text = cluster.site.node.read("/etc/trainyard/node.env")
         cluster.site.write("/etc/trainyard/node.env", text.replace("infiniband-ndr", "gpudirect-tcpxo"))
+    return cluster
+
+
+@pytest.mark.parametrize("check", [name for name, check in CHECKS.items() if check.severity != "note"])
+def test_each_fault_drains_and_its_repair_resumes(check: str, tmp_path: Path) -> None:
+    cluster = cluster_for(check, tmp_path)
     daemon = start(cluster)
     rounds(daemon, 2)
     assert cluster.state == "IDLE"
@@ -198,10 +204,7 @@ def test_each_fault_drains_and_its_repair_resumes(check: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("check", [name for name, check in CHECKS.items() if check.severity != "note"])
 def test_only_fatal_faults_requeue_jobs_once(check: str, tmp_path: Path) -> None:
-    cluster = Cluster(healthy(tmp_path))
-    if CHECKS[check].nodes == "gpudirect":
-        text = cluster.site.node.read("/etc/trainyard/node.env")
-        cluster.site.write("/etc/trainyard/node.env", text.replace("infiniband-ndr", "gpudirect-tcpxo"))
+    cluster = cluster_for(check, tmp_path)
     daemon = start(cluster)
     rounds(daemon, 2)
     cluster.jobs = ["7", "9"]
