@@ -17,7 +17,8 @@ write_env() {
     printf 'export PATH=%q:%q:$PATH\n' "$root/.venv/bin" "$state/bin"
     echo '# TRAINYARD_USE_MY_PULUMI=1 keeps your Pulumi backend, home and passphrase.'
     echo 'if [ "${TRAINYARD_USE_MY_PULUMI:-}" != 1 ]; then'
-    printf 'export PULUMI_BACKEND_URL=%q\n' "file://$state/state"
+    echo '# Pulumi does not write files with metadata atomically. After a kill in between, it cannot read the state.'
+    printf 'export PULUMI_BACKEND_URL=%q\n' "file://$state/state?metadata=skip"
     printf 'export PULUMI_HOME=%q\n' "$state/pulumi-home"
     printf 'export PULUMI_CONFIG_PASSPHRASE_FILE=%q\n' "$state/passphrase"
     echo 'unset PULUMI_CONFIG_PASSPHRASE'

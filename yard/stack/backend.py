@@ -18,7 +18,7 @@ from yard.contract import checkout
 
 _CLOUD = "https://api.pulumi.com"
 _PRIVATE = "/.trainyard/state"
-"""End of the URL that env.sh sets."""
+"""End of the URL that env.sh sets, without parameters."""
 _DIY_ORGANIZATION = "organization"
 """Organization of all stacks in a backend other than Pulumi Cloud."""
 
@@ -35,7 +35,7 @@ def backend_url(variables: Mapping[str, str]) -> str:
 def is_chosen(variables: Mapping[str, str]) -> bool:
     """Return whether the user selected a backend with a variable, `pulumi login` or Pulumi.yaml."""
     url = backend_url(variables)
-    return bool(url) and not url.endswith(_PRIVATE)
+    return bool(url) and not url.partition("?")[0].endswith(_PRIVATE)
 
 
 def backend_folder(variables: Mapping[str, str]) -> Path | None:

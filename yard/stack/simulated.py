@@ -35,7 +35,7 @@ def environment(online: Mapping[str, str], home: Path = HOME) -> dict[str, str]:
     return {
         **kept,
         "PULUMI_HOME": str(home / "pulumi-home"),
-        "PULUMI_BACKEND_URL": f"file://{home / 'state'}",
+        "PULUMI_BACKEND_URL": f"file://{home / 'state'}?metadata=skip",  # see tools/setup/env.sh
         "PULUMI_CONFIG_PASSPHRASE": "offline",  # protects no real secret
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         "PULUMI_SKIP_UPDATE_CHECK": "true",

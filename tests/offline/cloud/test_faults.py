@@ -174,6 +174,13 @@ def test_an_interrupted_destroy_can_be_resumed(deployed: TestStack) -> None:
     assert deployed.kinds == []
 
 
+def test_the_backend_replaces_every_file_atomically(deployed: TestStack) -> None:
+    # Pulumi truncates a file with metadata before it writes it. A kill in between causes "failed to load checkpoint: EOF".
+    states = deployed.folder.parent / "state" / ".pulumi"
+    assert (states / "stacks" / "small" / "test.json").exists()
+    assert list(states.rglob("*.attrs")) == []
+
+
 def test_azure_refuses_to_update_custom_data(stack: TestStack) -> None:
     def program(data: str, options: str) -> None:
         stack.write(AZURE_MACHINE.replace("DATA", data).replace("OPTIONS", options), raw=True)

@@ -61,7 +61,8 @@ def test_an_access_token_selects_pulumi_cloud(shell: dict[str, str]) -> None:
 
 def test_the_private_backend_is_not_the_users_choice(shell: dict[str, str]) -> None:
     private = f"file://{checkout.ROOT}/.trainyard/state"
-    assert not is_chosen({**shell, "PULUMI_BACKEND_URL": private})
+    for url in (private, f"{private}?metadata=skip"):
+        assert not is_chosen({**shell, "PULUMI_BACKEND_URL": url})
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_damaged_credentials_are_no_error(broken: str, shell: dict[str, str]) ->
     assert backend_url(shell) in {"", "5"}
 
 
-ENV_SH = 'export PULUMI_BACKEND_URL="file://{root}/.trainyard/state" PULUMI_CONFIG_PASSPHRASE_FILE=/private ADDED=1\n'
+ENV_SH = 'export PULUMI_BACKEND_URL="file://{root}/.trainyard/state?metadata=skip" PULUMI_CONFIG_PASSPHRASE_FILE=/private ADDED=1\n'
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def set_up(shell: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, 
 
 def test_yard_uses_the_private_backend_without_a_login(set_up: dict[str, str]) -> None:
     private = {
-        "PULUMI_BACKEND_URL": f"file://{checkout.ROOT}/.trainyard/state",
+        "PULUMI_BACKEND_URL": f"file://{checkout.ROOT}/.trainyard/state?metadata=skip",
         "PULUMI_CONFIG_PASSPHRASE_FILE": "/private",
     }
     assert private.items() <= pulumi.environment().items()

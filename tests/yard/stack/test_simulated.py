@@ -20,7 +20,7 @@ def test_offline_environment_hides_the_real_backend(tmp_path: Path) -> None:
         "PATH": "/bin",
     }
     found = simulated.environment(online, tmp_path)
-    assert found["PULUMI_BACKEND_URL"] == f"file://{tmp_path}/state"
+    assert found["PULUMI_BACKEND_URL"] == f"file://{tmp_path}/state?metadata=skip"
     assert found["PULUMI_HOME"].startswith(str(tmp_path))
     assert "PULUMI_CONFIG_PASSPHRASE_FILE" not in found
     assert found["PATH"] == "/bin"
