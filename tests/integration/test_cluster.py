@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration import survivors
 from tests.integration.project import Project, alive, wait_until
 
 pytestmark = pytest.mark.integration
@@ -145,6 +146,21 @@ def losses(cluster: Project, job: dict[str, Any]) -> list[tuple[int, str]]:
     return [(row["step"], f"{row['loss']:.5f}") for row in rows]
 
 
+def test_job_continues_after_a_killed_worker(cluster: Project, tmp_path: Path) -> None:
+    job = survivors.submit(cluster, survivors.job_file(tmp_path, "survivor", nodes=2, run=survivors.SLEEPING))
+    survivors.wait_saved(cluster, HEAD, job, ranks=2)
+    victim = cluster.pid(SECOND)
+    os.kill(victim, signal.SIGKILL)
+    wait_until("the VM's end", 20, lambda: not alive(victim), 0.5)
+    cluster.stack("refresh", timeout=300)
+    cluster.stack("up", timeout=600)
+    assert cluster.pid(SECOND) != victim
+    output = survivors.finish(cluster, job, 600)
+    assert {"rank 0 goes on from step 3", "rank 1 goes on from step 3"} <= set(output.splitlines())
+    wait_until("both nodes idle", 120, lambda: set(slurm_states(cluster).values()) == {"idle"})
+
+
+@pytest.mark.full
 def test_training_continues_after_a_killed_worker(cluster: Project) -> None:
     # A step takes one to two seconds, so the machine is killed between the checkpoints of step 8 and step 16.
     broken = submit(cluster, "train-tiny", "--", "--batch", "2", "--save-every", "8", "--steps", "18")

@@ -77,7 +77,9 @@ def test_link_to_a_cached_build_is_not_the_users_pulumi(tmp_path: Path) -> None:
     assert done.stdout.strip() != "path"
 
 
-@pytest.mark.parametrize(("keep", "backend"), [("", "file://{root}/.trainyard/state?metadata=skip"), ("1", "s3://mine")])
+@pytest.mark.parametrize(
+    ("keep", "backend"), [("", "file://{root}/.trainyard/state?metadata=skip"), ("1", "s3://mine")]
+)
 def test_env_file_keeps_the_users_backend_only_on_request(tmp_path: Path, keep: str, backend: str) -> None:
     root = tmp_path / "with a space"
     root.mkdir()

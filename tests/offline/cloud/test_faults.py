@@ -60,6 +60,7 @@ def test_the_next_up_continues_after_a_stockout(stack: TestStack) -> None:
     assert stack.kinds == WHOLE
 
 
+@pytest.mark.full
 def test_the_next_up_continues_after_quota_and_timeout(stack: TestStack) -> None:
     stack.write(MACHINES, raw=True)
     stack.faults(
@@ -81,6 +82,7 @@ def test_the_next_up_continues_after_quota_and_timeout(stack: TestStack) -> None
     assert stack.kinds == WHOLE
 
 
+@pytest.mark.full
 def test_permanent_throttling_fails(stack: TestStack) -> None:
     stack.write('made("gcp:compute/network:Network", "net", name="net")', raw=True)
     stack.faults({"fault": "throtled"})
@@ -110,6 +112,7 @@ def test_up_is_locked_and_recovers_from_a_killed_engine(stack: TestStack) -> Non
     assert settled.code == 0, settled
 
 
+@pytest.mark.full
 def test_drift_deletion_and_eviction_are_restored(deployed: TestStack) -> None:
     deployed.faults(
         {"fault": "deleted", "name": "node-0"},
@@ -126,6 +129,7 @@ def test_drift_deletion_and_eviction_are_restored(deployed: TestStack) -> None:
     assert deployed.record("node-2").inputs["metadata"] == {"a": "1"}
 
 
+@pytest.mark.full
 def test_a_recreated_machine_has_another_id(deployed: TestStack) -> None:
     before = {name: deployed.record(name).outputs["instanceId"] for name in ("node-0", "node-1")}
     deployed.faults({"fault": "deleted", "name": "node-0"})
@@ -136,6 +140,7 @@ def test_a_recreated_machine_has_another_id(deployed: TestStack) -> None:
     assert deployed.record("node-1").outputs["instanceId"] == before["node-1"]
 
 
+@pytest.mark.full
 def test_an_interrupted_replacement_is_adopted(stack: TestStack) -> None:
     anew = 'f"node-{index}", pulumi.ResourceOptions(delete_before_replace=True), name='
     program = MACHINES.replace('f"node-{index}", name=', anew)
@@ -151,6 +156,7 @@ def test_an_interrupted_replacement_is_adopted(stack: TestStack) -> None:
     assert settled.code == 0, settled
 
 
+@pytest.mark.full
 def test_destroy_reports_incomplete_resources(stack: TestStack) -> None:
     stack.write(MACHINES, raw=True)
     stack.faults({"fault": "timed-out", "name": "node-1", "times": 1})
@@ -175,12 +181,13 @@ def test_an_interrupted_destroy_can_be_resumed(deployed: TestStack) -> None:
 
 
 def test_the_backend_replaces_every_file_atomically(deployed: TestStack) -> None:
-    # Pulumi truncates a file with metadata before it writes it. A kill in between causes "failed to load checkpoint: EOF".
+    # Pulumi does not write a file with metadata atomically. An empty one causes "failed to load checkpoint: EOF".
     states = deployed.folder.parent / "state" / ".pulumi"
     assert (states / "stacks" / "small" / "test.json").exists()
     assert list(states.rglob("*.attrs")) == []
 
 
+@pytest.mark.full
 def test_azure_refuses_to_update_custom_data(stack: TestStack) -> None:
     def program(data: str, options: str) -> None:
         stack.write(AZURE_MACHINE.replace("DATA", data).replace("OPTIONS", options), raw=True)
@@ -199,6 +206,7 @@ def test_azure_refuses_to_update_custom_data(stack: TestStack) -> None:
     assert stack.record("vm").inputs["osProfile"] == {"customData": "dHdv"}
 
 
+@pytest.mark.full
 def test_changes_that_replace_or_stop_a_machine(deployed: TestStack) -> None:
     deployed.write(MACHINES.replace('"a": "1"', '"a": "2"'), raw=True)
     assert "~ 3 to update" in deployed.preview().text
@@ -214,6 +222,7 @@ def test_changes_that_replace_or_stop_a_machine(deployed: TestStack) -> None:
     assert "404 NotFound: projects/offline/global/networks/n does not exist" in lost.text
 
 
+@pytest.mark.full
 def test_a_used_network_cannot_be_deleted(deployed: TestStack) -> None:
     # Pulumi's state contains no machines, so only the cloud can reject the deletion.
     for index in range(3):

@@ -131,6 +131,7 @@ def test_all_mistakes_are_shown_before_any_change(stack: TestStack) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.full
 def test_unknown_types_and_functions_are_refused(stack: TestStack) -> None:
     stack.write('made("azure-native:compute:VirtualMachin", "vm")', raw=True)
     assert "Fix: use azure-native:compute:VirtualMachine" in stack.preview().text

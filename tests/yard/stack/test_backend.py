@@ -89,7 +89,9 @@ def test_damaged_credentials_are_no_error(broken: str, shell: dict[str, str]) ->
     assert backend_url(shell) in {"", "5"}
 
 
-ENV_SH = 'export PULUMI_BACKEND_URL="file://{root}/.trainyard/state?metadata=skip" PULUMI_CONFIG_PASSPHRASE_FILE=/private ADDED=1\n'
+ENV_SH = """export PULUMI_BACKEND_URL="file://{root}/.trainyard/state?metadata=skip"
+export PULUMI_CONFIG_PASSPHRASE_FILE=/private ADDED=1
+"""
 
 
 @pytest.fixture

@@ -66,8 +66,15 @@ FILES: dict[str, Any] = {
     ("stack", "edits", "kinds"),
     [
         ("azure-h100", {}, {"BastionHost", "CapacityPoolVolume", "AvailabilitySet"}),
-        ("azure-h100", SPOT | {"platform__zone": "1"}, {"BastionHost", "VirtualMachineScaleSet"}),
-        ("azure-a100", FILES, {"StorageAccount", "FileShare", "ProximityPlacementGroup"}),
+        pytest.param(
+            "azure-h100",
+            SPOT | {"platform__zone": "1"},
+            {"BastionHost", "VirtualMachineScaleSet"},
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            "azure-a100", FILES, {"StorageAccount", "FileShare", "ProximityPlacementGroup"}, marks=pytest.mark.full
+        ),
     ],
 )
 def test_a_preview_after_up_shows_no_changes(
