@@ -35,10 +35,9 @@ start shellcheck --severity=warning --external-sources --check-sourced "${script
 start zizmor --offline --persona=auditor --no-progress --quiet --format=plain .github/workflows .github/dependabot.yml
 start shellcheck --severity=warning --shell=bash --exclude=SC2154 "${stages[@]}"
 failed=0
-# Many tests wait for a process, so a small machine runs twice as many workers as it has cores. With worksteal, tests
-# that import the same cloud SDK mostly run in the same process.
-workers=$(nproc)
-((workers > 4)) || workers=$((2 * workers))
+# Some tests wait for a process, so there is one worker more than cores. Each worker collects all tests, which takes
+# seconds, so more workers are slower. With worksteal, tests that import the same cloud SDK mostly run in the same process.
+workers=$(($(nproc) + 1))
 step python -m pytest -q -n "$workers" --dist worksteal -m "not integration and not engine" || failed=1
 for number in "${!background[@]}"; do
   wait "${background[number]}" || failed=1

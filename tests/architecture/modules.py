@@ -23,9 +23,9 @@ def _name(path: Path) -> str:
 
 
 @cache
-def parsed(path: Path) -> ast.Module:
-    """Return the syntax tree of a file."""
-    return ast.parse(path.read_text())
+def nodes(module: str) -> tuple[ast.AST, ...]:
+    """Return all nodes in the syntax tree of a module."""
+    return tuple(ast.walk(ast.parse(modules()[module].read_text())))
 
 
 @cache
@@ -39,7 +39,7 @@ def imports(module: str) -> frozenset[str]:
 
 
 def _imports(module: str) -> Iterator[str]:
-    for node in ast.walk(parsed(modules()[module])):
+    for node in nodes(module):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -58,12 +58,17 @@ def _source(module: str, node: ast.ImportFrom) -> str:
     return ".".join((*parents, *filter(None, [node.module])))
 
 
+@cache
+def _inside(module: str) -> frozenset[str]:
+    return imports(module) & modules().keys()
+
+
 def reachable(module: str, without: str = "") -> set[str]:
     """Return the modules in this project that a module imports, directly or indirectly, but not through `without`."""
     found: set[str] = set()
     waiting = [module]
     while waiting:
-        new = (imports(waiting.pop()) & modules().keys()) - found - {without}
+        new = _inside(waiting.pop()) - found - {without}
         found |= new
         waiting.extend(new)
     return found

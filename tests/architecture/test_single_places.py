@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tests.architecture.modules import ROOT, modules, parsed
+from tests.architecture.modules import ROOT, modules, nodes
 
 DYNAMIC_PROVIDERS = {"components.keys", "components.host_keys", "components.platforms.local.provider"}
 """Pulumi's state contains the names of these modules, so renaming one breaks existing stacks."""
@@ -13,8 +13,8 @@ DYNAMIC_PROVIDERS = {"components.keys", "components.host_keys", "components.plat
 
 def lists_that_start_with(word: str) -> Iterator[str]:
     """Yield the modules that contain a command line for this program: a list or tuple that begins with its name."""
-    for name, path in modules().items():
-        for node in ast.walk(parsed(path)):
+    for name in modules():
+        for node in nodes(name):
             first = node.elts[0] if isinstance(node, ast.List | ast.Tuple) and node.elts else None
             if isinstance(first, ast.Constant) and first.value == word:
                 yield name
@@ -28,7 +28,7 @@ def test_one_module_reads_the_environment_of_set_up() -> None:
     found = {
         name
         for name, path in modules().items()
-        for node in ast.walk(parsed(path))
+        for node in nodes(name)
         if isinstance(node, ast.Constant) and node.value == "env.sh"
     }
     assert found == {"yard.stack.pulumi"}
@@ -38,7 +38,7 @@ def test_one_module_computes_the_root_of_the_checkout() -> None:
     found = {
         name
         for name, path in modules().items()
-        for node in ast.walk(parsed(path))
+        for node in nodes(name)
         if isinstance(node, ast.Subscript)
         and isinstance(node.slice, ast.Constant)
         and "__file__" in ast.unparse(node.value)
@@ -52,7 +52,7 @@ def test_the_modules_of_dynamic_providers_are_pinned() -> None:
     found = {
         name
         for name, path in modules().items()
-        for node in ast.walk(parsed(path))
+        for node in nodes(name)
         if isinstance(node, ast.ClassDef) and any("ResourceProvider" in ast.unparse(base) for base in node.bases)
         if name.startswith("components.")
     }

@@ -206,6 +206,8 @@ def test_node_that_leaves_slurm_waits_only_for_job_processes(tmp_path: Path) -> 
     node.answer("scontrol", "exit 1")
     node.answer("squeue", "exit 1")
     node.answer("pgrep", f"test -e {node.root}/jobs")
+    idle = "usr/local/lib/trainyard/idle.sh"
+    node.write(idle, node.read(idle).replace("poll_seconds=10", "poll_seconds=1"))
     process = node.start_bootstrap()
     node.wait_for_line("var/lib/trainyard/timeline", "44-x waiting")
     assert "need a node without jobs; running jobs: unknown" in node.read("var/lib/trainyard/status.json")

@@ -131,6 +131,7 @@ ELSEWHERE = (
     "Connection refused",
     "Permission denied",
     "the stack is currently locked",
+    "failed to load checkpoint: EOF",
     "Low socket*core*thread count",
     "PENDING (BeginTime)",
     "use_libuv was requested",
