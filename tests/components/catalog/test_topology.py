@@ -16,8 +16,6 @@ from components.platforms import PLATFORMS
 
 KNOWN = [row for provider in PLATFORMS for row in machines(provider).values() if row.topology is not None]
 WITH_AFFINITY = [row for row in KNOWN if row.topology is not None and row.topology.gpu_numa]
-EVERY = [pytest.param(row, id=row.name) for row in KNOWN]
-EVERY_WITH_AFFINITY = [pytest.param(row, id=row.name) for row in WITH_AFFINITY]
 
 # CPU masks per GPU from ai-infrastructure-on-azure at a01b0731, slurm/NCCL/configs/hopper.conf. The order is the same
 # as on ND A100 v4 (azhpc-images at 8e9d055f, topology/ndv4-topo.xml).
@@ -61,17 +59,15 @@ def test_topologies_and_floors_are_of_known_machines(provider: str) -> None:
 
 
 @pytest.mark.parametrize("version", SLURM_VERSIONS)
-@pytest.mark.parametrize("machine", EVERY)
-def test_product_of_sockets_cores_threads_is_the_cpu_count(
-    machine: Machine, version: tuple[int, int], local_plan: ClusterPlan
-) -> None:
-    line = node_line(with_machine(local_plan, machine, version))
-    product = int(line["Sockets"]) * int(line["CoresPerSocket"]) * int(line["ThreadsPerCore"])
-    assert product == int(line["CPUs"]) == machine.vcpus
+def test_product_of_sockets_cores_threads_is_the_cpu_count(version: tuple[int, int], local_plan: ClusterPlan) -> None:
+    for machine in KNOWN:
+        line = node_line(with_machine(local_plan, machine, version))
+        product = int(line["Sockets"]) * int(line["CoresPerSocket"]) * int(line["ThreadsPerCore"])
+        assert product == int(line["CPUs"]) == machine.vcpus, machine.name
 
 
 @pytest.mark.parametrize("version", SLURM_VERSIONS)
-@pytest.mark.parametrize("machine", EVERY_WITH_AFFINITY)
+@pytest.mark.parametrize("machine", WITH_AFFINITY, ids=lambda machine: machine.name)
 def test_each_gpu_has_the_cores_of_its_socket(
     machine: Machine, version: tuple[int, int], local_plan: ClusterPlan
 ) -> None:
@@ -115,12 +111,11 @@ def test_machine_without_topology_has_only_cpus(wide_plan: ClusterPlan) -> None:
     assert "Cores=" not in render_gres_conf(wide_plan)
 
 
-@pytest.mark.parametrize("machine", EVERY)
-def test_machine_with_one_socket_has_no_cores_line(machine: Machine, local_plan: ClusterPlan) -> None:
-    topology = machine.topology
-    assert topology is not None
-    if machine.gpus and topology.sockets * topology.numa_per_socket == 1:
-        assert "Cores=" not in render_gres_conf(with_machine(local_plan, machine, (23, 11)))
+def test_machine_with_one_socket_has_no_cores_line(local_plan: ClusterPlan) -> None:
+    for machine in KNOWN:
+        assert machine.topology is not None
+        if machine.gpus and machine.topology.sockets * machine.topology.numa_per_socket == 1:
+            assert "Cores=" not in render_gres_conf(with_machine(local_plan, machine, (23, 11))), machine.name
 
 
 @pytest.mark.parametrize(

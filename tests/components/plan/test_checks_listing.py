@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from typer.testing import CliRunner
 
 from components.plan.checks.base import Check
@@ -25,12 +24,11 @@ def test_check_ids_are_unique() -> None:
     assert len({check.id for check in CHECKS}) == len(CHECKS)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
-def test_each_check_has_a_rule_and_fixes(check: object) -> None:
-    [found] = [known for known in CHECKS if known is check]
-    assert found.rule.endswith(".")
-    assert found.fixes
-    assert all(found.fixes)
+def test_each_check_has_a_rule_and_fixes() -> None:
+    for check in CHECKS:
+        assert check.rule.endswith("."), check.id
+        assert check.fixes, check.id
+        assert all(check.fixes), check.id
 
 
 def test_checks_command_lists_all_checks() -> None:
