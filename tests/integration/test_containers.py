@@ -1,0 +1,97 @@
+"""Jobs in docker containers on machines without Slurm. The image consists of a machine's own programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.integration.mirror import GUEST_VIEW, Mirror
+from tests.integration.project import Project, wait_until
+from tests.integration.survivors import SLEEPING, finish, job_file, starts, submit, wait_saved
+
+pytestmark = [pytest.mark.integration, pytest.mark.full]
+
+HEAD, WORKERS = "box-head", ("box-gpu-0", "box-gpu-1")
+IMAGE = "machine:1"
+START_SECONDS = 5.0
+"""Target for the time that a container adds to the start of a job."""
+# The image has PyTorch from the machine's packages, but no settings, keys or data of the machine.
+_BUILD = f"""
+tar -C / -c --exclude=usr/share/doc --exclude=usr/share/locale --exclude=usr/share/man --exclude=usr/lib/modules \\
+  --exclude=usr/local/lib/trainyard usr bin lib lib64 sbin etc/alternatives etc/ld.so.cache etc/python3 etc/python3.13 |
+  docker import - {IMAGE} >/dev/null
+"""
+DOCKER: dict[str, Any] = {"container": {"image": IMAGE, "runtime": "docker"}}
+_INSIDE = 'test -e /.dockerenv && echo "rank $RANK is in a container"'
+
+
+@pytest.fixture(scope="module")
+def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A running cluster without Slurm, with docker from a mirror of Debian's archive and the image on both workers."""
+    project = Project(tmp_path_factory.mktemp("box") / "project", cluster="box", port_base=29300)
+    mirror = Mirror(tmp_path_factory.mktemp("mirror"), 28800)
+    project.edit(lambda spec: spec.update(scheduler="none", containers="docker", mirrors=mirror.urls(GUEST_VIEW)))
+    project.setup()
+    mirror.start()
+    try:
+        project.stack("up", timeout=1500)
+        for node in WORKERS:
+            project.on(node, f"sudo bash -eo pipefail -c '{_BUILD}'", timeout=900)
+        yield project
+    finally:
+        mirror.stop()
+        project.run("python", "-m", "tools.down", timeout=300, check=False)
+
+
+def write(folder: Path, name: str, **keys: Any) -> str:
+    """Write a job file and return its path."""
+    file = folder / f"{name}.yaml"
+    file.write_text(yaml.safe_dump({"name": name, "nodes": 2, "time": "20m", **keys}))
+    return str(file)
+
+
+def test_two_containers_run_an_all_reduce(box: Project, tmp_path: Path) -> None:
+    sizes = ["-b", "8", "-e", "1M", "-f", "8", "--warmup", "1", "--iters", "3"]
+    file = write(tmp_path, "contained", workload="allreduce.py", args=sizes, setup=_INSIDE, **DOCKER)
+    output = finish(box, submit(box, file), 900)
+    assert "rank 0 is in a container" in output
+    assert "# Avg bus bandwidth" in output
+    for node in WORKERS:
+        assert box.on(node, "sudo docker ps -aq").strip() == "", "containers are removed at the end of a job"
+
+
+def test_container_adds_little_to_the_start(box: Project, tmp_path: Path) -> None:
+    took = {}
+    for name, keys in (("plain", {}), ("boxed", DOCKER)):
+        file = write(tmp_path, name, run='date "+began %s.%N"', **keys)
+        job = submit(box, file)
+        began = float(finish(box, job, 300).partition("began ")[2].split()[0])
+        events = box.on(HEAD, f"sudo cat {job['run_dir']}/events").splitlines()
+        took[name] = began - float(next(line.split()[0] for line in events if line.split()[1:2] == ["start"]))
+    sys.stdout.write(f"seconds from the start of the job to its first command: {took}\n")
+    assert took["boxed"] - took["plain"] < 2 * START_SECONDS, "the limit is twice the target, for loaded machines"
+
+
+def test_missing_image_ends_the_job_with_its_name(box: Project, tmp_path: Path) -> None:
+    container = {"image": "localhost:5999/absent:1", "runtime": "docker"}
+    job = submit(box, write(tmp_path, "absent", run="echo never", container=container))
+    output = box.yard("logs", str(job["id"]), "-f", timeout=300, check=False).out
+    assert "localhost:5999/absent:1" in output
+    assert "never" not in output.splitlines()
+
+
+def test_job_continues_after_a_killed_container(box: Project, tmp_path: Path) -> None:
+    file = job_file(tmp_path, "killed", nodes=2, retries=1, run=SLEEPING, **DOCKER)
+    job = submit(box, file)
+    wait_saved(box, HEAD, job, ranks=2)
+    assert box.on(WORKERS[1], "sudo docker ps -q | wc -l").strip() == "1"
+    box.on(WORKERS[1], "sudo docker kill $(sudo docker ps -q)")
+    output = finish(box, job, 600)
+    assert "rank 0 goes on from step 3" in output
+    assert len(starts(box, HEAD, job)) == 2
+    wait_until("no container", 60, lambda: all(not box.on(node, "sudo docker ps -aq").strip() for node in WORKERS))
