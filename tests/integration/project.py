@@ -60,12 +60,12 @@ class Project:
         """Run the set-up in the copy. The copy shares the cached tools."""
         self.run("bash", "tools/setup.sh", timeout=600)
 
-    def start(self, *command: str) -> subprocess.Popen[str]:
-        """Start a command in the copy, in a new session."""
+    def start(self, *command: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+        """Start a command in the copy, in a new session. `stdin`: as in subprocess.Popen."""
         path = f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, "TRAINYARD_STACK": self.name}
         return subprocess.Popen(
-            command, cwd=self.folder, env=environment, text=True, stdin=subprocess.DEVNULL,
+            command, cwd=self.folder, env=environment, text=True, stdin=stdin,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
 
