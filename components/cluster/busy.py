@@ -24,7 +24,7 @@ from typing import Any
 
 import pulumi
 
-from components.cluster.machine_digests import changed_hosts
+from components.cluster.machine_digests import changed_or_removed_hosts
 from components.cluster.running_jobs import LIST_JOBS, REPLACE, RunningJob, busy_message, ended_jobs, listed, parse_jobs
 from components.cluster.tunnel import RELAY
 from components.platforms.base import MACHINES, ROLLED
@@ -115,7 +115,7 @@ def _changed_machines(args: pulumi.ResourceHookArgs, cluster: LastCluster) -> tu
     rolled = (args.new_inputs or {}).get(ROLLED) or ()
     if not before:
         return tuple(name for name in cluster.machines if name not in after or name in rolled)
-    changed = {*changed_hosts(before, after), *rolled}
+    changed = {*changed_or_removed_hosts(before, after), *rolled}
     return tuple(name for name in before if name in changed)
 
 

@@ -10,7 +10,7 @@ from components.node.parameters import birth_env
 from components.plan.plan import ClusterPlan, HostPlan
 
 _DIGITS = 16
-FORMULA = "2"
+VERSION = "2"
 """Prefix of each digest. It must change if digests cover other facts, because the digests of unchanged machines then
 differ from those of the last `up`."""
 
@@ -33,15 +33,15 @@ def machine_digests(plan: ClusterPlan) -> dict[str, str]:
     return {host.name: _digest([*common, _host_facts(plan, host)]) for host in plan.hosts}
 
 
-def changed_hosts(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
+def changed_or_removed_hosts(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
     """Return the hosts that are missing from `after` or have a different digest there, in the order of `before`.
 
-    Digests with different prefixes are not compared.
+    Digests of another VERSION are not compared. Added hosts are not returned.
     """
     return tuple(
         name
         for name, digest in before.items()
-        if name not in after or (_formula(digest) == FORMULA and digest != after[name])
+        if name not in after or (_version(digest) == VERSION and digest != after[name])
     )
 
 
@@ -55,9 +55,9 @@ def _host_facts(plan: ClusterPlan, host: HostPlan) -> list[object]:
     ]
 
 
-def _formula(digest: str) -> str:
+def _version(digest: str) -> str:
     return digest.partition("-")[0]
 
 
 def _digest(facts: object) -> str:
-    return f"{FORMULA}-" + hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+    return f"{VERSION}-" + hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:_DIGITS]

@@ -15,7 +15,8 @@ _LONGEST_FIRST_BOOT = timedelta(minutes=20)
 def host_key_wait(created: str | None) -> int:
     """Return the maximum wait in seconds for the host key of a machine that was created at this time (RFC 3339).
 
-    The wait is 0 in a preview, for an older machine, and for an unknown creation time.
+    The wait begins now. It is 0 in a preview, for an older machine, and for an unknown creation time: the key is then
+    read once.
     """
     if pulumi.runtime.is_dry_run() or not created:
         return 0

@@ -32,6 +32,7 @@ class Checker:
     def object(self, shape: Shape, given: dict[str, Value], path: str = "") -> Iterator[Failure]:
         """Yield the problems of an object's properties. `path` is the object's path, or "" for the inputs."""
         for name, value in given.items():
+            # Pulumi adds these properties.
             if name.startswith("__") or (not path and name == "version"):
                 continue
             at = f"{path}.{name}" if path else name

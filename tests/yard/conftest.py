@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-import yard.contract.checkout
 import yard.stack.load
+from tests.yard.checkout_root import use_root
 from yard.contract.outputs import Cluster, Head, Node, dumped
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFoRtHeTeStSoNlYnOtARealHoStKeYaTaLl00000000"
@@ -155,7 +155,7 @@ def stack(
     sockets: Path,
 ) -> FakeStack:
     """A deployed stack `local`."""
-    monkeypatch.setattr(yard.contract.checkout, "ROOT", tmp_path)
+    use_root(tmp_path, monkeypatch)
     (tmp_path / "Pulumi.yaml").touch()
     monkeypatch.setattr(yard.stack.load, "SOCKETS", sockets)
     # The backend and the stack of the developer's shell must not be used.

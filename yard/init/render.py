@@ -29,14 +29,14 @@ def _entry(key: str, value: Any, path: tuple[str, ...], comments: Mapping[str, s
     """Yield the comment and the lines of a key. A value that fits into one line has the flow style."""
     name = ".".join(path)
     yield from _comment(comments.get(name, ""), indent)
-    line = f"{' ' * indent}{key}: {_flow(value)}"
+    line = f"{' ' * indent}{_scalar(key)}: {_flow(value)}"
     inside = any(other.startswith(f"{name}.") for other in comments)
     if isinstance(value, dict) and (inside or len(line) > _WIDTH or (len(path) == 1 and _nested(value))):
-        yield f"{' ' * indent}{key}:"
+        yield f"{' ' * indent}{_scalar(key)}:"
         for inner, each in value.items():
             yield from _entry(inner, each, (*path, inner), comments, indent + _INDENT)
     elif isinstance(value, list) and len(line) > _WIDTH:
-        yield f"{' ' * indent}{key}:"
+        yield f"{' ' * indent}{_scalar(key)}:"
         for item in value:
             yield from _item(item, indent + _INDENT)
     else:
@@ -53,7 +53,7 @@ def _item(item: Any, indent: int) -> Iterator[str]:
         yield f"{' ' * indent}- {_flow(item)}"
         return
     for number, (key, value) in enumerate(item.items()):
-        yield f"{' ' * indent}{'  ' if number else '- '}{key}: {_flow(value)}"
+        yield f"{' ' * indent}{'  ' if number else '- '}{_scalar(key)}: {_flow(value)}"
 
 
 def _flow(value: Any) -> str:
@@ -61,7 +61,7 @@ def _flow(value: Any) -> str:
     if isinstance(value, str | int | float | bool) or value is None:
         return _scalar(value)
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{_scalar(key)}: {_flow(inner)}" for key, inner in value.items()) + "}"
     return "[" + ", ".join(_flow(inner) for inner in value) + "]"
 
 

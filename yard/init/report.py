@@ -59,7 +59,7 @@ def show(new: NewStack) -> None:
     report = Report(description=described, resources=None, difference=None, account=new.account)
     say(f"wrote {described['file']}: {_size(described)}")
     if described["price"] and described["plan"] and described["plan"]["place"]:
-        for line in (_total(described), *content.costs(described)):
+        for line in (_price_line(described), *content.costs(described)):
             say(f"  {line}")
     for problem in content.checks(report):
         if problem["level"] != "info":
@@ -89,8 +89,8 @@ def _size(described: Description) -> str:
     return f"{len(hosts)} hosts, {sum(host['gpus'] for host in hosts)} GPUs"
 
 
-def _total(described: Description) -> str:
-    """Return the known list prices per hour and per month, and whether prices are unknown."""
+def _price_line(described: Description) -> str:
+    """Return a line with the known list prices per hour and per month, and whether prices are unknown."""
     known, total = _price(described)
     if not known:
         return "list price: unknown"

@@ -39,7 +39,11 @@ def drives_gpus(node: Node) -> bool:
 
 
 def place(job: LoadedJob, cluster: Cluster) -> Placement:
-    """Choose a node group and fill in missing values. Raises JobFileError if the job does not fit."""
+    """Choose a node group and fill in missing values.
+
+    Without `group`, the first group of the outputs that the job fits into is chosen. Raises JobFileError with the
+    problems of all groups if the job fits into none.
+    """
     spec = job.spec
     groups: dict[str, list[Node]] = {}
     for node in cluster.nodes:
@@ -48,16 +52,13 @@ def place(job: LoadedJob, cluster: Cluster) -> Placement:
         rule = f"cluster '{cluster.name}' has no node group '{spec.group}'"
         raise JobFileError(job.file, [Problem(path="group", rule=rule, fix=f"use one of: {', '.join(groups)}")])
     wanted = [spec.group] if spec.group is not None else list(groups)
-    problems = {name: list(_size_problems(spec, name, groups[name], cluster.spares.get(name, 0))) for name in wanted}
-    fitting = [name for name in wanted if not problems[name]]
-    if not fitting:
+    problems = {name: list(_problems(spec, name, groups[name], cluster.spares.get(name, 0))) for name in wanted}
+    group = next((name for name in wanted if not problems[name]), None)
+    if group is None:
         raise JobFileError(job.file, [problem for found in problems.values() for problem in found])
-    group = fitting[0]
     node = groups[group][0]
-    gpus = node.gpus if spec.gpus_per_node is None else spec.gpus_per_node
+    gpus = _gpus(spec, node)
     real_gpus = gpus > 0 and drives_gpus(node)
-    if problem := _memory_problem(spec, gpus if real_gpus else 0, node.gpu_type):
-        raise JobFileError(job.file, [problem])
     return Placement(
         scheduler=cluster.scheduler,
         shared_path=cluster.shared_path,
@@ -74,6 +75,18 @@ def place(job: LoadedJob, cluster: Cluster) -> Placement:
     )
 
 
+def _gpus(spec: JobSpec, node: Node) -> int:
+    """Return the number of GPUs that the job uses on each node of this kind."""
+    return node.gpus if spec.gpus_per_node is None else spec.gpus_per_node
+
+
+def _problems(spec: JobSpec, group: str, nodes: list[Node], spares: int) -> Iterator[Problem]:
+    found = list(_size_problems(spec, group, nodes, spares))
+    yield from found
+    if not found and (problem := _memory_problem(spec, group, nodes[0])):
+        yield problem
+
+
 def _size_problems(spec: JobSpec, group: str, nodes: list[Node], spares: int) -> Iterator[Problem]:
     usable = len(nodes) - spares
     if spec.nodes > usable:
@@ -86,21 +99,22 @@ def _size_problems(spec: JobSpec, group: str, nodes: list[Node], spares: int) ->
         yield Problem(path="gpus_per_node", rule=rule, fix=f"use --gpus-per-node {gpus} or fewer")
 
 
-def _memory_problem(spec: JobSpec, real_gpus: int, gpu_type: str | None) -> Problem | None:
-    """Return a problem if the job's model does not fit into GPU memory, or None."""
+def _memory_problem(spec: JobSpec, group: str, node: Node) -> Problem | None:
+    """Return a problem if the job's model does not fit into the GPU memory of this group, or None."""
     if spec.model is None:
         return None
-    if real_gpus == 0:
-        rule = f"{spec.model} needs real GPUs, but the job's nodes have none"
+    gpus = _gpus(spec, node) if drives_gpus(node) else 0
+    if gpus == 0:
+        rule = f"{spec.model} needs real GPUs, but the job has none on the nodes of group '{group}'"
         return Problem(path="model", rule=rule, fix="use a stack with GPUs, or the job's smoke size with --smoke")
     from yard.sizing.advice import refusal  # noqa: PLC0415  (few jobs need it)
     from yard.sizing.gpus import SizeError  # noqa: PLC0415
     from yard.sizing.memory import Machines  # noqa: PLC0415
 
     try:
-        why = refusal(spec.model, gpu_type, Machines(nodes=spec.nodes, gpus_per_node=real_gpus), spec.layout)
+        why = refusal(spec.model, node.gpu_type, Machines(nodes=spec.nodes, gpus_per_node=gpus), spec.layout)
     except SizeError as error:
         fix = "`yard size` shows the supported layouts"
         return Problem(path="layout", rule=f"its memory cannot be computed: {error}", fix=fix)
     fix = "use more nodes; `yard size` shows the required number"
-    return None if why is None else Problem(path="model", rule=why, fix=fix)
+    return None if why is None else Problem(path="model", rule=f"group '{group}': {why}", fix=fix)

@@ -177,9 +177,10 @@ def secret_names(value: Any) -> Iterator[Problem]:
 
 
 def _variable_name(name: Any) -> Iterator[Problem]:
+    """Check the name of an environment variable of a job."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         rule = "must be the name of an environment variable"
-        yield Problem(path="", rule=rule, fix="use letters, digits and _ only")
+        yield Problem(path="", rule=rule, fix="use letters, digits and _, and no digit at the start")
     elif name in PROVIDED:
         yield Problem(path="", rule="is set by yard", fix="choose another name, or remove it")
     elif name.startswith(("SLURM_", "BASH_")):

@@ -47,6 +47,7 @@ def _items(name: str, region: str, fetch: Fetch, base: str) -> Iterator[dict[str
 
 
 def _is_list_price(item: Mapping[str, Any]) -> bool:
+    """Return whether an item is the hourly price in dollars of an on-demand machine without Windows."""
     offer = f"{item.get('skuName', '')} {item.get('meterName', '')}".lower()
     return (
         item.get("type") == "Consumption"

@@ -93,7 +93,7 @@ class MachineFacts(Model):
     rdma: Annotated[int, Field(ge=0, le=64, strict=True, description="must be a whole number", examples=[8])] = 0
     """Number of RDMA ports that must be up."""
 
-    def machine(self, name: str) -> Machine:
+    def as_machine(self, name: str) -> Machine:
         """Return the machine type in the format of the catalog."""
         device = None if not self.gpus else "/dev/fakegpu" if self.gpu_type == "fake" else "/dev/nvidia"
         return Machine(
@@ -159,7 +159,7 @@ class HostsSpec(ExistingHostsSpec):
 
     def machine_types(self) -> Mapping[str, Machine]:
         """See ExistingHostsSpec. Machine types in the stack file take precedence over the catalog."""
-        own = {name: facts.machine(name) for name, facts in self.machines.items()}
+        own = {name: facts.as_machine(name) for name, facts in self.machines.items()}
         known = {**catalog_machines(self.provider), **own}
         chosen = {"rdma_devices": self.rdma_devices}
         return {name: kind.model_copy(update=chosen if kind.rdma else {}) for name, kind in known.items()}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from components.cluster.machine_digests import changed_hosts, machine_digests
+from components.cluster.machine_digests import changed_or_removed_hosts, machine_digests
 from components.stackfile.read import read_stack
 from tests.components.platforms.recording import stack_text
 from tests.stack_texts import STACKS
@@ -22,7 +22,7 @@ def digests(folder: Path, stack: str, **edits: Any) -> dict[str, str]:
 def changed(folder: Path, stack: str, **edits: Any) -> tuple[str, ...]:
     """Return the names of the machines whose digests change, without the cluster name prefix."""
     before = digests(folder, stack)
-    found = changed_hosts(before, digests(folder, stack, **edits))
+    found = changed_or_removed_hosts(before, digests(folder, stack, **edits))
     return tuple(name.partition("-")[2] for name in found)
 
 
@@ -78,9 +78,9 @@ def test_other_settings_change_no_digest(tmp_path: Path, stack: str, edits: dict
 
 def test_digests_of_another_version_are_not_compared() -> None:
     after = {"a": "2-0", "b": "2-0"}
-    assert changed_hosts({"a": "2-1", "b": "2-0"}, after) == ("a",)
-    assert changed_hosts({"a": "0123456789abcdef", "b": "1-0"}, after) == ()
-    assert changed_hosts({"a": "2-0", "gone": "1-0"}, after) == ("gone",)
+    assert changed_or_removed_hosts({"a": "2-1", "b": "2-0"}, after) == ("a",)
+    assert changed_or_removed_hosts({"a": "0123456789abcdef", "b": "1-0"}, after) == ()
+    assert changed_or_removed_hosts({"a": "2-0", "gone": "1-0"}, after) == ("gone",)
 
 
 def test_existing_hosts_keep_their_digests(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from components.cluster.machine_digests import FORMULA
+from components.cluster.machine_digests import VERSION
 from tests.offline.cloud.stack import ROOT, TestStack
 from yard.contract.outputs import Cluster, Node, dumped, read_head
 
@@ -74,7 +74,7 @@ class BusyStack:
     ) -> None:
         """Write the program. A different `mtu` changes a network. `ids` maps names of machines to new digests."""
         machines = {**_IDS, **{key.replace("_", "-"): value for key, value in ids.items()}}
-        machines = {key: f"{FORMULA}-{value}" for key, value in machines.items() if value}
+        machines = {key: f"{VERSION}-{value}" for key, value in machines.items() if value}
         cluster = contract(scheduler)
         program = _PROGRAM.format(root=str(ROOT), name=name, machines=machines, mtu=mtu, cluster=cluster, broken=broken)
         self.stack.write(program, raw=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import yard.contract.checkout
 from tests.conftest import ROOT
+from tests.yard.checkout_root import use_root
 from yard.init.command import NewStack, init
 from yard.init.interview import Terminal
 
@@ -23,7 +23,7 @@ def stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(ROOT / "stacks", root / "stacks")
     (root / "Pulumi.yaml").touch()
     (root / "components").symlink_to(ROOT / "components")
-    monkeypatch.setattr(yard.contract.checkout, "ROOT", root)
+    use_root(root, monkeypatch)
     monkeypatch.setattr("yard.init.command.free_memory", lambda plan: 1 << 20)
     return root / "stacks"
 

@@ -16,8 +16,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-import yard.contract.checkout
 from tests.conftest import ROOT
+from tests.yard.checkout_root import use_root
 from tests.yard.conftest import MakeProgram
 from tests.yard.init.conftest import WriteStack
 from yard.cli import app
@@ -81,7 +81,7 @@ def test_missing_options_end_with_code_1(stacks: Path) -> None:
 
 
 def test_it_needs_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yard.contract.checkout, "ROOT", tmp_path)
+    use_root(tmp_path, monkeypatch)
     code, _, err = run(*COMPLETE)
     assert code == 1
     assert "`yard init` needs a checkout of trainyard" in err
@@ -201,6 +201,7 @@ def test_rendered_values_are_read_back() -> None:
     section = {
         "name": "yes",
         "platform": {"a": "1", "b": ["x, y", "null", "10.0.0.0/8"], "c": {"d": 1.5, "e": True, "f": "# no"}},
+        "nodes": {"on": {"count": 2}, "no": {"name": "x" * 90}},
         "hosts": [{"key": "ssh-ed25519 " + "A" * 80, "port": 22}, {"key": "k: v", "port": 23}],
     }
     comments = {"platform.c": "word " * 40, "hosts": "two"}

@@ -1,4 +1,4 @@
-"""The fit of a job in a group with spares, and the list of nodes with spares."""
+"""The node group of a job, and the list of nodes with spares."""
 
 from __future__ import annotations
 
@@ -20,6 +20,16 @@ def test_jobs_do_not_use_spares(wide: Cluster) -> None:
     assert place(load_job("hello", {"nodes": 3}, {}, []), cluster).nodes == 3
     with pytest.raises(JobFileError, match="needs 4 nodes, but group 'gpu' has 3 for jobs, and 1 spare"):
         place(load_job("hello", {"nodes": 4}, {}, []), cluster)
+
+
+def test_job_runs_in_the_first_group_with_enough_gpu_memory(wide: Cluster, local: Cluster) -> None:
+    small = tuple(replace(node, name=f"small-{node.name}", group="small", gpus=8) for node in local.nodes)
+    cluster = replace(wide, nodes=(*small, *wide.nodes))
+    job = load_job("opt-6.7b-zero3", {"nodes": 2}, {}, [])
+    assert job.spec.model is not None
+    assert place(job, cluster).group == "gpu"
+    with pytest.raises(JobFileError, match="none on the nodes of group 'small'"):
+        place(job, replace(wide, nodes=small))
 
 
 @pytest.mark.parametrize(("spares", "state"), [({"gpu": 1}, "spare"), ({}, "reserved")])

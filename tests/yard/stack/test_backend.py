@@ -11,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.yard.checkout_root import use_root
 from tests.yard.conftest import FakeStack
 from yard.commands.options import OutputsOption, StackOption
 from yard.contract import checkout
@@ -25,7 +26,7 @@ PROJECT = "name: trainyard\nruntime: {name: python}\nstackConfigDir: stacks\n"
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The variables of a shell in a checkout, whose Pulumi home is empty."""
-    monkeypatch.setattr(checkout, "ROOT", tmp_path / "checkout")
+    use_root(tmp_path / "checkout", monkeypatch)
     checkout.ROOT.mkdir()
     (checkout.ROOT / "Pulumi.yaml").write_text(PROJECT)
     kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from yard.contract import checkout
+from tests.yard.checkout_root import use_root
 from yard.errors import StackError
 from yard.stack import simulated
 
@@ -50,7 +50,7 @@ def test_engine_cannot_create_its_log_folder(tmp_path: Path) -> None:
 def test_platforms_with_real_machines_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str, allowed: bool
 ) -> None:
-    monkeypatch.setattr(checkout, "ROOT", tmp_path)
+    use_root(tmp_path, monkeypatch)
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks" / "Pulumi.x.yaml").write_text(
         f"config: {{trainyard:cluster: {{platform: {{provider: {provider}}}}}}}\n"
@@ -63,7 +63,7 @@ def test_platforms_with_real_machines_are_refused(
 
 
 def test_an_invalid_platform_section_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkout, "ROOT", tmp_path)
+    use_root(tmp_path, monkeypatch)
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks" / "Pulumi.x.yaml").write_text("config: {trainyard:cluster: {platform: azure}}\n")
     simulated.refuse_real_machines("x")  # the Pulumi program reports the problem

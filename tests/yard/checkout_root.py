@@ -1,0 +1,28 @@
+"""Replaces the root of the checkout in tests."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import yard.contract.checkout
+from tests.architecture.modules import modules
+
+_COPY = "from yard.contract.checkout import ROOT"
+
+
+def use_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make code that reads `checkout.ROOT` use this folder."""
+    _import_copies()
+    monkeypatch.setattr(yard.contract.checkout, "ROOT", root)
+
+
+@cache
+def _import_copies() -> None:
+    """Import the modules that copy ROOT, because a module that is first imported in a test would keep its folder."""
+    for name, path in modules().items():
+        if _COPY in path.read_text() and not name.startswith(("tools.", "offline.")):
+            import_module(name)
