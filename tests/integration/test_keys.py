@@ -80,6 +80,7 @@ def test_each_key_is_valid_for_one_user_only(cluster: Project) -> None:
         assert not opens(cluster, admin, "trainer", node)
 
 
+@pytest.mark.full
 def test_old_user_key_is_refused_and_the_job_continues(cluster: Project, job: dict[str, Any], tmp_path: Path) -> None:
     user, admin = files(cluster) / USER, files(cluster) / ADMIN
     old = tmp_path / "old"
