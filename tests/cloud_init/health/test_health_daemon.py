@@ -1,0 +1,260 @@
+"""The health daemon: when it drains a node, resumes it and requeues its jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from health.core import load_checks
+from health.daemon import Daemon
+from health.tools import Ran
+
+from tests.cloud_init.health.health_site import BOOT, FAULTS, Site, healthy
+
+CHECKS = load_checks()
+DISK, XID = CHECKS["disk-full"], CHECKS["gpu-xid"]
+REASON = "TY:disk-full: / is full"
+LINE = "NodeName=n Arch=x86_64 State={state} ThreadsPerCore=1 Reason={reason} [root@2026-11-22T14:05:30] \n"
+
+
+def report_state(site: Site, state: str) -> None:
+    """Write the state of the bootstrap."""
+    site.write("/var/lib/trainyard/status.json", json.dumps({"state": state, "boot_id": BOOT}))
+
+
+class Cluster:
+    """A node and slurmctld."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.state, self.reason, self.answers = site, "IDLE", "none", True
+        self.jobs: list[str] = []
+        self.requeued: list[str] = []
+        self.warned: list[str] = []
+        site.node.run = self.run
+        report_state(site, "ready")
+
+    def run(self, argv: list[str], timeout: float) -> Ran:
+        if argv[0] not in {"scontrol", "squeue", "scancel"}:
+            return self.site.run(argv, timeout)
+        if not self.answers:
+            return Ran(1, "Unable to contact slurm controller")
+        if argv[0] == "squeue":
+            return Ran(0, "".join(f"{job}\n" for job in self.jobs))
+        if argv[1] == "requeue" or argv[0] == "scancel":
+            (self.warned if argv[0] == "scancel" else self.requeued).append(argv[-1])
+            return Ran(0)
+        if argv[1] == "update":
+            words = dict(word.split("=", 1) for word in argv[2:])
+            self.state = "IDLE" if words["state"] == "resume" else "IDLE+DRAIN"
+            self.reason = words.get("reason", "none")
+            return Ran(0)
+        return Ran(0, LINE.format(state=self.state, reason=self.reason))
+
+    @property
+    def drained(self) -> bool:
+        return "DRAIN" in self.state
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(healthy(tmp_path))
+
+
+def start(cluster: Cluster) -> Daemon:
+    daemon = Daemon(cluster.site.node)
+    daemon.checks = {name: replace(check, timeout=0.2) for name, check in daemon.checks.items()}
+    return daemon
+
+
+def rounds(daemon: Daemon, count: int) -> None:
+    """Run all checks `count` times, as if enough time passed between two runs."""
+    for _ in range(count):
+        daemon.node.memo.pop("nvidia-smi", None)
+        daemon.run_due(max(daemon.due.values()) + 1)
+        daemon.settle()
+
+
+def cluster_for(check: str, folder: Path) -> Cluster:
+    """Return a healthy cluster with the fabric that the check needs."""
+    cluster = Cluster(healthy(folder))
+    if CHECKS[check].nodes == "gpudirect":
+        text = cluster.site.node.read("/etc/trainyard/node.env")
+        cluster.site.write("/etc/trainyard/node.env", text.replace("infiniband-ndr", "gpudirect-tcpxo"))
+    return cluster
+
+
+@pytest.mark.parametrize("check", [name for name, check in CHECKS.items() if check.severity != "note"])
+def test_each_fault_drains_and_its_repair_resumes(check: str, tmp_path: Path) -> None:
+    cluster = cluster_for(check, tmp_path)
+    daemon = start(cluster)
+    rounds(daemon, 2)
+    assert cluster.state == "IDLE"
+    tools, row = dict(cluster.site.tools), FAULTS[check][0]
+    row[0](cluster.site)
+    rounds(daemon, CHECKS[check].fails)
+    assert cluster.drained
+    assert cluster.reason == f"TY:{check}: {row[1]}"
+    cluster.site.hanging.clear()
+    if check in {"gpu-xid", "rdma-flap"}:
+        return  # Other tests cover the end of these verdicts.
+    daemon.node.events.clear()
+    repaired = healthy(tmp_path / "repaired")
+    report_state(repaired, "ready")
+    cluster.site.tools, cluster.site.usage, cluster.site.offset, cluster.site.events = tools, {}, 0.0, "[]"
+    daemon.node.root = repaired.root
+    rounds(daemon, CHECKS[check].passes + 1)
+    assert not cluster.drained
+
+
+@pytest.mark.parametrize("check", [name for name, check in CHECKS.items() if check.severity != "note"])
+def test_only_fatal_faults_requeue_jobs_once(check: str, tmp_path: Path) -> None:
+    cluster = cluster_for(check, tmp_path)
+    daemon = start(cluster)
+    rounds(daemon, 2)
+    cluster.jobs = ["7", "9"]
+    FAULTS[check][0][0](cluster.site)
+    rounds(daemon, CHECKS[check].fails + 2)
+    assert cluster.drained
+    assert cluster.requeued == (["7", "9"] if CHECKS[check].severity == "fatal" else [])
+
+
+def test_jobs_are_warned_of_an_event_once_after_the_drain(cluster: Cluster) -> None:
+    daemon = start(cluster)
+    rounds(daemon, 2)
+    cluster.jobs = ["7 /shared/jobs/a-1/job.sbatch"]
+    FAULTS["event"][0][0](cluster.site)
+    cluster.answers = False
+    rounds(daemon, 1)
+    assert cluster.warned == []
+    cluster.answers = True
+    rounds(daemon, 3)
+    assert cluster.reason == "TY:event: the cloud announces Preempt"
+    assert (cluster.warned, cluster.requeued) == (["7"], [])
+
+
+def test_requeue_is_repeated_if_slurm_does_not_answer(cluster: Cluster) -> None:
+    daemon = start(cluster)
+    cluster.jobs, cluster.answers = ["7"], False
+    FAULTS["gpu-count"][0][0](cluster.site)
+    rounds(daemon, CHECKS["gpu-count"].fails)
+    assert cluster.requeued == []
+    cluster.answers = True
+    rounds(daemon, 1)
+    assert cluster.requeued == ["7"]
+
+
+def test_verdict_of_an_earlier_daemon_requeues_no_jobs(cluster: Cluster) -> None:
+    FAULTS["gpu-count"][0][0](cluster.site)
+    rounds(start(cluster), CHECKS["gpu-count"].fails)
+    cluster.jobs = ["8"]
+    rounds(start(cluster), CHECKS["gpu-count"].fails)
+    assert cluster.drained
+    assert cluster.requeued == []
+
+
+def test_healthy_node_asks_slurm_only_once(cluster: Cluster) -> None:
+    daemon = start(cluster)
+    calls: list[str] = []
+    run = cluster.run
+
+    def recorded(argv: list[str], timeout: float) -> Ran:
+        calls.append(argv[0])
+        return run(argv, timeout)
+
+    daemon.node.run = recorded
+    rounds(daemon, 30)
+    assert calls.count("scontrol") == 1
+    assert cluster.state == "IDLE"
+
+
+def test_drain_that_slurm_cleared_is_applied_again(cluster: Cluster) -> None:
+    daemon = start(cluster)
+    FAULTS["disk-full"][0][0](cluster.site)
+    rounds(daemon, 2)
+    cluster.state = "IDLE"
+    daemon.settle()
+    assert cluster.drained
+
+
+def test_slurm_that_does_not_answer_is_asked_again(cluster: Cluster) -> None:
+    daemon = start(cluster)
+    cluster.answers = False
+    FAULTS["disk-full"][0][0](cluster.site)
+    rounds(daemon, 3)
+    assert not daemon.settled
+    assert not (daemon.cache / "drained").exists()
+    cluster.answers = True
+    daemon.settle()
+    assert cluster.drained
+    assert (daemon.cache / "drained").exists()
+
+
+def test_operators_drain_stays(cluster: Cluster) -> None:
+    cluster.state, cluster.reason = "IDLE+DRAIN", "bad cable"
+    daemon = start(cluster)
+    FAULTS["disk-full"][0][0](cluster.site)
+    rounds(daemon, 3)
+    cluster.site.usage.clear()
+    rounds(daemon, 4)
+    assert (cluster.state, cluster.reason) == ("IDLE+DRAIN", "bad cable")
+
+
+def test_new_daemon_needs_proof_before_it_resumes(cluster: Cluster) -> None:
+    cluster.state, cluster.reason = "IDLE+DRAIN", REASON
+    FAULTS["disk-full"][0][0](cluster.site)
+    daemon = start(cluster)
+    rounds(daemon, 1)
+    assert cluster.drained, "the ledger was lost, but the fault is still there"
+    cluster.site.usage.clear()
+    rounds(daemon, DISK.passes)
+    assert not cluster.drained
+
+
+def test_node_is_not_resumed_during_the_bootstrap(cluster: Cluster) -> None:
+    cluster.state, cluster.reason = "IDLE+DRAIN", REASON
+    report_state(cluster.site, "waiting")
+    daemon = start(cluster)
+    rounds(daemon, 5)
+    assert cluster.drained
+    report_state(cluster.site, "ready")
+    daemon.settle()
+    assert not cluster.drained
+
+
+def test_verdicts_survive_a_restart_of_the_daemon(cluster: Cluster) -> None:
+    daemon = start(cluster)
+    FAULTS["gpu-xid"][0][0](cluster.site)
+    rounds(daemon, 1)
+    daemon.node.events.clear()
+    again = start(cluster)
+    rounds(again, 5)
+    assert cluster.drained
+    again.read_events("clear gpu-xid\nclear unknown\nevent leftover-processes 1 2\n")
+    rounds(again, 2)
+    assert cluster.reason == "none"
+    assert again.node.events == {}, "the processes 1 and 2 do not exist on this node"
+
+
+def test_xid_drains_within_a_second(cluster: Cluster) -> None:
+    """A pipe replaces the kernel log."""
+    log = cluster.site.root / "dev/kmsg"
+    log.parent.mkdir(parents=True)
+    os.mkfifo(log)
+    writer = os.open(log, os.O_RDWR)
+    daemon = start(cluster)
+    threading.Thread(target=daemon.run, daemon=True).start()
+    deadline = time.monotonic() + 20
+    while not (daemon.cache / "results.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.write(writer, b"4,811,5140900,-;NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\n")
+    begin = time.monotonic()
+    while not cluster.drained and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert time.monotonic() - begin < 1
+    assert cluster.reason == "TY:gpu-xid: Xid 79, GPU has fallen off the bus"
+    assert (daemon.cache / "verdict").read_text() == f"fatal {cluster.reason}\n"
