@@ -14,7 +14,7 @@ from yard.job.array import parse_array
 from yard.job.loader import LoadedJob
 from yard.job.placement import Placement, drives_gpus
 from yard.run.queue import Job
-from yard.run.schedulers.session import Session, shell_line
+from yard.run.schedulers.session import Session, shell_line, until_disconnected
 from yard.run.schedulers.unpack import unpack
 from yard.stack.remote import Remote
 
@@ -91,7 +91,8 @@ class Runner:
                 f"all nodes in group '{placement.group}' run jobs; wait until a job has ended, or log in with "
                 f"`yard ssh {placement.hosts[0].name}`"
             )
-        return Session(host=node, line=shell_line(command, *self.settings(job, placement)), node=node)
+        line = shell_line(command, *self.settings(job, placement))
+        return Session(host=node, line=line if terminal else until_disconnected(line), node=node)
 
     def session_node(self, remote: Remote, session: Session) -> str | None:
         """Return the node of a session."""

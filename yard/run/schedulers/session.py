@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
 _FABRIC = "/etc/trainyard/fabric.env"
 """File on each node with NCCL's settings for the node's fabric."""
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,3 +33,8 @@ def shell_line(command: str | None, first: str = "") -> str:
     program = "exec bash -l" if command is None else command
     lines = [first, f"set -a; [ ! -r {_FABRIC} ] || . {_FABRIC}; set +a", program]
     return f"bash -c {shlex.quote('; '.join(line for line in lines if line))}"
+
+
+def until_disconnected(line: str) -> str:
+    """Return a shell command that runs `line` and ends it when the SSH session ends. It needs no terminal."""
+    return f"exec python3 -c {shlex.quote(_SUPERVISOR.read_text())} bash -c {shlex.quote(line)}"

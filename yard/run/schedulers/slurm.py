@@ -10,7 +10,7 @@ from yard.job.launcher import Tasks
 from yard.job.loader import LoadedJob
 from yard.job.placement import Placement
 from yard.run.queue import SACCT_FIELDS, Job, parse_one, parse_sacct, parse_scontrol, submitted_job
-from yard.run.schedulers.session import Session, shell_line
+from yard.run.schedulers.session import Session, shell_line, until_disconnected
 from yard.run.schedulers.unpack import unpack
 from yard.script.wrap import pyxis_options
 from yard.stack.remote import Remote
@@ -151,7 +151,7 @@ class Slurm:
         if placement.gpus_per_node:
             step.append(f"--gpus-per-node={placement.gpus_per_node}")
         line = f"salloc {shlex.join(allocation)} srun {' '.join(step)} {shell_line(command)}"
-        return Session(host=None, line=line, job_name=job.spec.name)
+        return Session(host=None, line=line if terminal else until_disconnected(line), job_name=job.spec.name)
 
     def session_node(self, remote: Remote, session: Session) -> str | None:
         """Return the first node of a session, or None if the session waits for nodes."""
