@@ -61,13 +61,15 @@ def run_session(remote: Remote, session: Session, ports: Sequence[int], *, termi
     if ports:
         forwarding.start()
     try:
-        return subprocess.run(session_argv(remote, session, terminal=terminal), check=False).returncode
+        code = subprocess.run(session_argv(remote, session, terminal=terminal), check=False).returncode
     finally:
         ended.set()
         if ports:
             forwarding.join()
-        if forwarding.problem:
-            warn(f"yard: the ports were not forwarded: {forwarding.problem}")
+    # After Ctrl-C, which also ends the forwarding, this line is not reached.
+    if forwarding.problem:
+        warn(f"yard: the ports were not forwarded: {forwarding.problem}")
+    return code
 
 
 def show_session(remote: Remote, session: Session, ports: Sequence[int], *, terminal: bool) -> None:
