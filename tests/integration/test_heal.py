@@ -55,7 +55,7 @@ def state(cluster: Project) -> str:
 
 
 def test_fault_that_survives_a_reboot_ends_with_a_new_machine(cluster: Project) -> None:
-    cluster.on(SECOND, "sudo fallocate -l $(df -B1 --output=avail / | tail -1) /var/ballast", check=False)
+    cluster.on(SECOND, "sudo fallocate -l $(($(stat -f -c '%a * %S' /) - 100000000)) /var/filler")
     wait_until("the drain", 120, lambda: state(cluster) == "drained")
     assert plan(cluster) == ("suspect", "wait")
     let_time_pass(cluster)
@@ -65,8 +65,10 @@ def test_fault_that_survives_a_reboot_ends_with_a_new_machine(cluster: Project) 
     before = boot_id(cluster)
     cluster.yard("heal", "--perform")
     wait_until("the reboot", 300, lambda: boot_id(cluster) not in {before, ""})
-    wait_until("the worker", 300, lambda: '"ready"' in cluster.on(SECOND, "trainyard-status", check=False))
-    assert (state(cluster), plan(cluster)) == ("drained", ("repairing", "wait"))
+    ready = f'"boot_id":"{boot_id(cluster)}","state":"ready"'
+    wait_until("the worker", 300, lambda: ready in cluster.on(SECOND, f"cat {STATE}/status.json", check=False))
+    wait_until("the drained worker", 60, lambda: state(cluster) == "drained")
+    assert plan(cluster) == ("repairing", "wait")
 
     let_time_pass(cluster)
     assert plan(cluster) == ("faulty", "replace")
