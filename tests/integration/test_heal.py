@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import PurePosixPath
 
@@ -47,7 +48,9 @@ def plan(cluster: Project) -> tuple[str, str]:
 
 
 def boot_id(cluster: Project) -> str:
-    return cluster.on(SECOND, "cat /proc/sys/kernel/random/boot_id", check=False).strip()
+    """Return the boot id of the second worker, or an empty string while it does not answer."""
+    output = cluster.on(SECOND, "cat /proc/sys/kernel/random/boot_id", check=False).strip()
+    return output if re.fullmatch(r"[0-9a-f-]{36}", output) else ""
 
 
 def state(cluster: Project) -> str:
