@@ -14,7 +14,13 @@ from dataclasses import dataclass
 from components.node.bundle import Bundle
 from components.node.gates import render_gates
 from components.node.repair import render_repair
-from components.node.slurm import render_cgroup_conf, render_gres_conf, render_slurm_conf, render_slurmdbd_conf
+from components.node.slurm import (
+    render_cgroup_conf,
+    render_gres_conf,
+    render_plugstack_conf,
+    render_slurm_conf,
+    render_slurmdbd_conf,
+)
 from components.plan.plan import ClusterPlan, HostPlan
 
 
@@ -66,6 +72,7 @@ def handover_files(
         "nodes": nodes,
         "slurm/cgroup.conf": render_cgroup_conf(plan),
         "slurm/gres.conf": render_gres_conf(plan),
+        "slurm/plugstack.conf": render_plugstack_conf(plan),
         "slurm/slurm.conf": render_slurm_conf(plan),
         "slurm/slurmdbd.conf": render_slurmdbd_conf(plan),
         "user_key.pub": secrets.user_public.strip() + "\n",

@@ -1,7 +1,7 @@
 """Slurm's configuration files as text, for the Slurm version in the plan's image.
 
 The plan contains all hosts and addresses, so slurm.conf is complete before any machine exists. Workers run in
-configless mode: the head serves slurm.conf, gres.conf and cgroup.conf to them.
+configless mode: the head serves slurm.conf, gres.conf, cgroup.conf and plugstack.conf to them.
 """
 
 from __future__ import annotations
@@ -152,6 +152,17 @@ def render_cgroup_conf(plan: ClusterPlan) -> str:
         f"{_HEADER}CgroupPlugin=cgroup/v2\nConstrainCores=yes\nConstrainDevices=yes\n"
         "ConstrainRAMSpace=yes\nConstrainSwapSpace=no\n"
     )
+
+
+def render_plugstack_conf(plan: ClusterPlan) -> str:
+    """Return plugstack.conf, which loads the SPANK plugin pyxis on nodes that contain it, if the jobs use enroot.
+
+    The paths are those of pyxis's `make install` and of its packages (NVIDIA/pyxis at 10751994). The head serves this
+    file to the workers, each node reads its own included files, and a pattern without a match is ignored
+    (common/fetch_config.c, common/plugstack.c and common/spank.c of 21.08.8 to 24.11.5; all read 2026-11-23).
+    """
+    folders = ("/usr/local/share/pyxis", "/usr/share/pyxis") if plan.containers == "enroot" else ()
+    return _HEADER + "".join(f"include {folder}/*.conf\n" for folder in folders)
 
 
 def render_slurmdbd_conf(plan: ClusterPlan) -> str:

@@ -77,9 +77,11 @@ record_nccl() {
   export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET NCCL_DEBUG_FILE=$RUN_DIR/nccl/%h.%p
 }
 
-# private_folder: sets `folder` to a folder that only the job user can write to. All users can write to /var/tmp.
+# private_folder: sets `folder` to a folder on a local disk that only the job user can write to. All users can write to
+# its parent folder.
 private_folder() {
   folder=/var/tmp/yard-$UID
+  [[ ! -d /mnt/localssd/jobs ]] || folder=/mnt/localssd/jobs/yard-$UID
   if ! mkdir -m 0700 "$folder" 2>/dev/null && [[ ! -d $folder || -L $folder || ! -O $folder ]]; then
     say "$folder on node $NODE_RANK belongs to another user; remove it"
     exit 1
@@ -159,10 +161,13 @@ read_container_env() {
 }
 
 enter_enroot() {
-  local image=$container_file
+  local image=$container_file folder
+  private_folder
+  # Without a login session, enroot's defaults are /run/enroot, which only root can create, and folders in the home
+  # folder, which is on NFS (NVIDIA/enroot at 8ea147d3, enroot.in, read 2026-11-23).
+  export ENROOT_RUNTIME_PATH=$folder/enroot/run ENROOT_DATA_PATH=$folder/enroot/data
+  export ENROOT_CACHE_PATH=$folder/enroot/cache ENROOT_TEMP_PATH=$folder
   if [[ -n $container_uri ]]; then
-    local folder
-    private_folder
     image=$folder/$container_file
     # One task per node imports the image, and the other tasks wait.
     exec 8>"$folder/lock"

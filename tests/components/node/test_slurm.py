@@ -14,6 +14,7 @@ from components.node.slurm import (
     SLURM_VERSIONS,
     render_cgroup_conf,
     render_gres_conf,
+    render_plugstack_conf,
     render_slurm_conf,
     render_slurmdbd_conf,
 )
@@ -51,6 +52,15 @@ def test_node_lines_have_the_address_of_each_worker(kind: str, request: pytest.F
     plan: ClusterPlan = request.getfixturevalue(kind)
     expected = {host.name: str(host.private_ip) for host in plan.workers}
     assert node_addresses(render_slurm_conf(plan)) == expected
+
+
+@pytest.mark.parametrize(
+    ("containers", "included"),
+    [("none", []), ("enroot", ["include /usr/local/share/pyxis/*.conf", "include /usr/share/pyxis/*.conf"])],
+)
+def test_pyxis_is_loaded_only_with_enroot(containers: str, included: list[str], local_plan: ClusterPlan) -> None:
+    text = render_plugstack_conf(replace(local_plan, containers=containers))
+    assert [line for line in text.splitlines() if not line.startswith("#")] == included
 
 
 def test_settings_that_protect_jobs(local_plan: ClusterPlan) -> None:

@@ -211,7 +211,7 @@ ENROOT = f"container: {{image: '{IMAGE}', runtime: enroot}}\nrun: echo worked\n"
 
 def test_enroot_image_is_in_a_private_folder(tmp_path: Path, wide: Cluster, program: MakeProgram) -> None:
     """In /var/tmp, another user could create a file with the name of the image."""
-    enroot = program("enroot", '[[ $1 != import ]] || echo image >"$3"')
+    enroot = program("enroot", 'env | grep ^ENROOT_ >"$RUN_DIR/settings"; [[ $1 != import ]] || echo image >"$3"')
     run_dir = files(tmp_path, wide, ENROOT)
     script, shared = run_dir / "job.sh", run_dir / "yard.sh"
     shared.write_text(shared.read_text().replace("/var/tmp/", f"{tmp_path}/var-tmp/"))  # noqa: S108
@@ -222,6 +222,9 @@ def test_enroot_image_is_in_a_private_folder(tmp_path: Path, wide: Cluster, prog
     assert folder.stat().st_mode & 0o777 == 0o700
     (image,) = folder.glob("*.sqsh")
     assert words_after(enroot.calls, "start")[-4:] == [str(image), "bash", str(script), "begin"]
+    settings = dict(line.split("=") for line in (run_dir / "settings").read_text().splitlines())
+    assert set(settings) == {f"ENROOT_{name}_PATH" for name in ("RUNTIME", "DATA", "CACHE", "TEMP")}
+    assert all(value.startswith(str(folder)) for value in settings.values())
     theirs = folder.rename(tmp_path / "theirs")
     folder.symlink_to(theirs)
     ran = run_part(run_dir, "task", path)
