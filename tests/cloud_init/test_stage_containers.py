@@ -193,7 +193,7 @@ def test_enroot_uses_the_local_disks_and_private_folders(tmp_path: Path, mounted
     disk = "/mnt/localssd/enroot" if mounted else "/var/lib/enroot"
     own = f"{disk}/user-1001"
     assert f"install -d -m 0755 /run/enroot {disk} {own}" in ran.commands
-    private = f"/run/enroot/user-1001 {own}/cache {own}/data {own}/tmp"
+    private = f"/run/enroot/user-1001 {own}/cache {own}/data {own}/temp"
     assert f"install -d -m 0700 -o trainer -g trainer {private}" in ran.commands
     settings = dict(
         line.split(" ", 1) for line in (tmp_path / "etc/enroot/enroot.conf.d/trainyard.conf").read_text().splitlines()
@@ -203,7 +203,7 @@ def test_enroot_uses_the_local_disks_and_private_folders(tmp_path: Path, mounted
         "ENROOT_RUNTIME_PATH": f"{tmp_path}/run/enroot/user-$(id -u)",
         "ENROOT_CACHE_PATH": f"{theirs}/cache",
         "ENROOT_DATA_PATH": f"{theirs}/data",
-        "ENROOT_TEMP_PATH": f"{theirs}/tmp",
+        "ENROOT_TEMP_PATH": f"{theirs}/temp",
     }
     assert "ln -s /usr/share/enroot/hooks.d/50-slurm-pmi.sh /etc/enroot/hooks.d/" in ran.commands
 
