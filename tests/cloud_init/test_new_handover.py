@@ -99,7 +99,10 @@ def test_new_bundle_is_activated_beside_the_previous_one(tmp_path: Path) -> None
     ("files", "message"),
     [
         (hand_over(archive=bundle("second"), bundle_sha256=b"0" * 64), "the bundle is damaged: its SHA-256 is"),
-        (hand_over(archive=bundle("second"), bundle_sha256=b"../../x"), "no digest of a bundle is named"),
+        (
+            hand_over(archive=bundle("second"), bundle_sha256=b"../../x"),
+            "the hand-over contains no valid digest of a bundle",
+        ),
         (hand_over(archive=bundle("second"), known_hosts=b""), "the tar on stdin has no known_hosts"),
         (hand_over(archive=b"no tar"), "the bundle cannot be unpacked"),
     ],

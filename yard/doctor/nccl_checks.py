@@ -17,7 +17,8 @@ _NETWORKS = {
     "infiniband": r"IB(ext\w*)?",
     "roce": r"IB(ext\w*)?",
 }
-"""Regular expression for NCCL's name of the network, by fabric. The fabrics infiniband-* are like infiniband.
+"""Regular expression for NCCL's name of the network, by fabric. Fabrics whose names begin with "infiniband-"
+have the same value as "infiniband".
 
 IBext is the plugin of HPC-X, which uses the same cards as NCCL's own IB. Source: logs of NCCL in public repositories
 and in Google's documentation of gIB, read 2026-11-22.

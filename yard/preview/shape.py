@@ -1,4 +1,4 @@
-"""Types for a stack's description, which can be JSON from another revision.
+"""Types for the description of a stack. The preview can compare it with a JSON description from an earlier revision.
 
 Increase CONTRACT if keys or their meanings change. Descriptions with different contracts are not compared.
 """

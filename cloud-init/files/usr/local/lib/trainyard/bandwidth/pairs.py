@@ -72,5 +72,5 @@ def judge(results: Mapping[Pair, Measured], floor: float | None) -> Verdict:
 
 
 def is_common_fault(faulty: Collection[str], nodes: Collection[str]) -> bool:
-    """Return whether so many nodes are slow that draining them is probably wrong."""
+    """Return whether a common cause is likely, because several nodes and a large part of the group are slow."""
     return len(faulty) > 1 and len(faulty) > MAX_FAULTY * len(nodes)

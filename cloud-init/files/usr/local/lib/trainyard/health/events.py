@@ -17,7 +17,7 @@ _LEAVES = frozenset({"Reboot", "Redeploy", "Preempt", "Terminate"})
 
 
 def _scheduled_events(node: Node, timeout: float) -> str | None:
-    """Return the announced event, "" if there is none, or None without an answer.
+    """Return the announced event, "" if no event is announced, or None if the service does not answer.
 
     Source: MicrosoftDocs/azure-compute-docs at 533281db, articles/virtual-machines/linux/scheduled-events.md, "Use the
     API" (read 2026-11-22): a document with the array `Events`, whose items have `EventType`, `Resources` (names of the
@@ -40,7 +40,7 @@ def _scheduled_events(node: Node, timeout: float) -> str | None:
 
 
 def _maintenance_event(node: Node, timeout: float) -> str | None:
-    """Return the announced event, "" if there is none, or None without an answer.
+    """Return the announced event, "" if no event is announced, or None if the service does not answer.
 
     Sources, read 2026-11-22: Google Cloud, "Query metadata server for maintenance event notices" (`maintenance-event`
     is NONE, MIGRATE_ON_HOST_MAINTENANCE or TERMINATE_ON_HOST_MAINTENANCE; machines with GPUs cannot migrate), and the
