@@ -61,6 +61,28 @@ def test_docker_stage_installs_toolkit_and_adds_group_member(tmp_path: Path) -> 
     assert "systemctl restart docker.service" in ran.commands
 
 
+@pytest.mark.parametrize("packages", [("docker.io",), ("docker.io", "docker-cli")])
+def test_client_in_its_own_package_is_installed(
+    packages: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last package adds the program docker. The test must not find a docker that is installed on this machine."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for program in Path("/usr/bin").iterdir():
+        if program.name != "docker":
+            (tools / program.name).symlink_to(program)
+    monkeypatch.setenv("PATH", str(tools))
+    client = tmp_path / ".bin" / "docker"
+    install = f"[[ $* != *' {packages[-1]}' ]] || install -m 0755 /dev/null {client}"
+    sandbox = Sandbox(tmp_path, tuple(name for name in RECORDED if name != "docker"), PLAIN)
+    sandbox.programs["apt-get"] = f'printf "%s\\n" "$*" >>{tmp_path}/installed\n{install}'
+    env = {"ROLE": "worker", "GROUP": "gpu", "GPU_DEVICE": "/dev/fakegpu", "FABRIC": "ethernet", "CONTAINERS": "docker"}
+    ran = sandbox.run("44-containers", **env)
+    assert ran.code == 0, (ran.errors, ran.output)
+    lines = (tmp_path / "installed").read_text().splitlines()
+    assert [line.split()[-1] for line in lines if " install " in line] == list(packages)
+
+
 def test_installed_toolkit_keeps_its_version(tmp_path: Path) -> None:
     ran = run(tmp_path, {"dpkg-query": "0 installed", "id": "0 trainer docker\n"})
     assert ran.code == 0, (ran.errors, ran.output)
