@@ -162,6 +162,7 @@ read_container_env() {
 
 enter_enroot() {
   local image=$container_file folder
+  if ! command -v enroot >/dev/null; then say "node $NODE_RANK has no enroot; use an image that contains it"; exit 1; fi
   private_folder
   # Without a login session, enroot's defaults are /run/enroot, which only root can create, and folders in the home
   # folder, which is on NFS (NVIDIA/enroot at 8ea147d3, enroot.in, read 2026-11-23).

@@ -220,9 +220,18 @@ report_goodput() {
   [[ -z $line ]] || say "$line"
 }
 
+# Without pyxis, srun rejects the options for the container. Another start would not help.
+require_pyxis() {
+  if [[ $container_runtime == pyxis && $(srun --help) != *--container-image* ]]; then
+    say "Slurm has no pyxis here; set \`containers: enroot\`, and use an image that contains enroot and pyxis"
+    exit 1
+  fi
+}
+
 main() {
   rc=0 woken=0 out_of_time=0 cancelled=0 limit_pid=0
   provide
+  require_pyxis
   if ((chain > 1)) && [[ -e $RUN_DIR/finished ]]; then
     say 'an earlier job of the chain has completed'
     exit 0

@@ -229,3 +229,5 @@ def test_enroot_image_is_in_a_private_folder(tmp_path: Path, wide: Cluster, prog
     folder.symlink_to(theirs)
     ran = run_part(run_dir, "task", path)
     assert (ran.returncode, ran.stdout) == (1, f"yard: {folder} on node 0 belongs to another user; remove it\n")
+    ran = run_part(run_dir, "task", "/usr/bin:/bin")
+    assert (ran.returncode, ran.stdout) == (1, "yard: node 0 has no enroot; use an image that contains it\n")

@@ -126,6 +126,14 @@ def test_successful_job_is_not_requeued(make: MakeJob) -> None:
     assert job.asked("requeue") == []
 
 
+def test_job_without_pyxis_does_not_start(make: MakeJob) -> None:
+    job = make("run: echo began\nretries: 2\ncontainer: {image: 'a:1', runtime: pyxis}\n")
+    assert job.run() == 1
+    assert "yard: Slurm has no pyxis here; set `containers: enroot`" in job.log
+    assert "began" not in job.log
+    assert job.asked("requeue") == []
+
+
 def test_failed_job_retries_and_avoids_a_bad_node(make: MakeJob) -> None:
     job = make("run: exit $((RANK * 3))\nretries: 2\n")
     assert job.run() < 0
