@@ -30,7 +30,7 @@ WITH_FILES = [fabric for fabric in fabrics().values() if fabric.mounts or fabric
 
 
 def files(tmp_path: Path, cluster: Cluster, more: str = "") -> Path:
-    """Render a single-node job into a run folder. The node's settings files are in a temporary folder."""
+    """Render a single-node job into a run folder. The node's settings and docker's socket are in a temporary folder."""
     job_file = tmp_path / "job.yaml"
     job_file.write_text(f"name: fine\nnodes: 1\ngpus_per_node: 1\n{more}")
     job = load_job(str(job_file), {}, {}, [])
@@ -38,9 +38,11 @@ def files(tmp_path: Path, cluster: Cluster, more: str = "") -> Path:
     facts = tmp_path / "facts"
     facts.mkdir(exist_ok=True)
     (facts / "fabric.env").write_text("NCCL_ALGO='Ring,Tree'\n")
+    (facts / "docker.sock").touch()
     for name, text in render_files(job, place(job, replace(cluster, scheduler="none"))).items():
         (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
-        (run_dir / name).write_text(text.replace("/etc/trainyard/fabric.env", str(facts / "fabric.env")))
+        moved = text.replace("/etc/trainyard/fabric.env", str(facts / "fabric.env"))
+        (run_dir / name).write_text(moved.replace("/var/run/docker.sock", str(facts / "docker.sock")))
     return run_dir
 
 
@@ -188,7 +190,6 @@ def test_docker_job_copies_keys_only_while_it_runs(tmp_path: Path, wide: Cluster
             {"nvidia-container-runtime-hook": "exit 0"},
             "docker is not installed on node 0; set `containers: docker` in the stack file",
         ),
-        ({"docker": "echo 'permission denied' >&2; exit 1"}, "cannot use docker on node 0: permission denied\n"),
         ({"docker": "exit 0"}, "docker without the NVIDIA container toolkit; install nvidia-container-toolkit"),
     ],
 )
@@ -204,6 +205,15 @@ def test_missing_docker_parts_fail_the_job(
     assert ran.returncode == 1
     assert printed in ran.stdout
     assert "worked" not in ran.stdout
+
+
+def test_job_user_without_access_to_docker_is_an_error(tmp_path: Path, wide: Cluster, docker: Program) -> None:
+    run_dir = files(tmp_path, wide, DOCKER + "run: echo worked\n")
+    (tmp_path / "facts" / "docker.sock").unlink()
+    ran = run_part(run_dir, "task", f"{docker.folder}:/usr/bin:/bin")
+    assert ran.returncode == 1
+    assert f"cannot use docker on node 0: no permission to write to {tmp_path}/facts/docker.sock\n" in ran.stdout
+    assert docker.calls == []
 
 
 ENROOT = f"container: {{image: '{IMAGE}', runtime: enroot}}\nrun: echo worked\n"
