@@ -83,7 +83,7 @@ private_folder() {
   folder=/var/tmp/yard-$UID
   [[ ! -d /mnt/localssd/jobs ]] || folder=/mnt/localssd/jobs/yard-$UID
   if ! mkdir -m 0700 "$folder" 2>/dev/null && [[ ! -d $folder || -L $folder || ! -O $folder ]]; then
-    say "$folder on node $NODE_RANK belongs to another user; remove it"
+    say "$folder on node $NODE_RANK cannot be created or belongs to another user; remove it"
     exit 1
   fi
 }

@@ -235,9 +235,10 @@ def test_enroot_image_is_in_a_private_folder(tmp_path: Path, wide: Cluster, prog
     settings = dict(line.split("=") for line in (run_dir / "settings").read_text().splitlines())
     assert set(settings) == {f"ENROOT_{name}_PATH" for name in ("RUNTIME", "DATA", "CACHE", "TEMP")}
     assert all(value.startswith(str(folder)) for value in settings.values())
+    rule = "cannot be created or belongs to another user"
     theirs = folder.rename(tmp_path / "theirs")
     folder.symlink_to(theirs)
     ran = run_part(run_dir, "task", path)
-    assert (ran.returncode, ran.stdout) == (1, f"yard: {folder} on node 0 belongs to another user; remove it\n")
+    assert (ran.returncode, ran.stdout) == (1, f"yard: {folder} on node 0 {rule}; remove it\n")
     ran = run_part(run_dir, "task", "/usr/bin:/bin")
     assert (ran.returncode, ran.stdout) == (1, "yard: node 0 has no enroot; use an image that contains it\n")
