@@ -42,8 +42,8 @@ def pyxis_options(container: Container, placement: Placement) -> list[str]:
         f"--container-image={shlex.quote(enroot_name(container.image))}",
         f"--container-mounts={shlex.quote(','.join(mounts(container, placement)))}",
         "--no-container-mount-home",
-        # By default, the container's file system is read-only, but `setup` installs software (NVIDIA/enroot at 8ea147d3,
-        # conf/enroot.conf.in, ENROOT_ROOTFS_WRITABLE; read 2026-11-23).
+        # By default, the container's file system is read-only (NVIDIA/enroot at 8ea147d3, conf/enroot.conf.in,
+        # ENROOT_ROOTFS_WRITABLE, read 2026-11-23). `setup` installs software in it.
         "--container-writable",
         f"--container-env={','.join((*PASSED_ON, 'MELLANOX_VISIBLE_DEVICES'))}",
     ]
