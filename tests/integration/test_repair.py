@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 HEAD = "it-head"
 NODES = ("it-gpu-0", "it-gpu-1", "it-gpu-2")
-SAVE_EVERY = 3
+SAVE_EVERY, STEPS = 3, 24
 RUNNING_SECONDS = 60.0
 """Target for the time from the loss of a machine to the start of its job on the spare."""
 
@@ -101,7 +101,7 @@ def test_drained_worker_releases_the_spare(cluster: Project) -> None:
 def test_job_of_a_killed_machine_continues_on_the_spare(cluster: Project) -> None:
     wait_until("the spare", 60, lambda: len(spares(cluster)) == 1)
     spare = spares(cluster)
-    job = submit(cluster, 40)
+    job = submit(cluster, STEPS)
     number, run_dir = int(job["id"]), job["run_dir"]
     wait_until("a checkpoint", 400, lambda: any("checkpoint_s" in row for row in steps(cluster, run_dir)))
     victim = max(node_list(cluster, number))
@@ -128,7 +128,7 @@ def test_job_of_a_killed_machine_continues_on_the_spare(cluster: Project) -> Non
     for name, seconds in table.items():
         sys.stdout.write(f"{name:20} {seconds:6.1f} s after the loss of the machine\n")
     assert max(before) - (again[0]["step"] - again[0]["steps"]) <= SAVE_EVERY
-    assert [row["step"] for row in steps(cluster, run_dir)][-1] == 40
+    assert [row["step"] for row in steps(cluster, run_dir)][-1] == STEPS
     log = cluster.yard("logs", str(number)).out
     assert "yard: goodput " in log
     found = next(row for row in cluster.yard_json("ps", "--long") if row["id"] == number)

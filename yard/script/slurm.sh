@@ -52,15 +52,28 @@ sweep() {
   done
 }
 
-# Kills the ranks that were started over SSH, on all nodes. It uses SSH, because Slurm may refuse a second step.
+# Kills the ranks on all nodes. It uses SSH, because Slurm may refuse a second step.
 sweep_nodes() {
-  ((over_ssh)) || return 0
   local host sweeps=()
   while read -r host _; do
-    ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$host" bash "$RUN_DIR/yard.sh" sweep "$RUN_DIR" &
+    # With RUN_DIR in its environment, this ssh would be killed, too.
+    env -u RUN_DIR ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$host" bash "$RUN_DIR/yard.sh" sweep "$RUN_DIR" &
     sweeps+=($!)
   done <"$HOSTFILE"
   wait "${sweeps[@]}" || true
+}
+
+# Kills the ranks that were started over SSH, which Slurm does not track.
+sweep_untracked() { ((over_ssh == 0)) || sweep_nodes; }
+
+# After the loss of a node, Slurm starts the job again when all its ranks have ended. A rank that waits for the lost node
+# in a collective operation ignores SIGTERM, and Slurm would kill it only after KillWait (60 s).
+sweep_after_loss() {
+  local lost
+  lost=$(sinfo -h -N -n "$SLURM_JOB_NODELIST" -t down -o %N | paste -sd,)
+  [[ -n $lost ]] || return 0
+  say "$lost is down; the ranks on the other nodes are killed"
+  sweep_nodes
 }
 
 start_step() {
@@ -112,6 +125,7 @@ run_step() {
     fi
     # Slurm sends no signal to a launcher in the batch shell.
     ((leads == 0)) || kill -"$((cancelled ? 15 : 12))" "$step" 2>/dev/null || true
+    ((cancelled == 0)) || sweep_after_loss
     wait "$step" || again=$?
     # 127: the step had ended before the signal, and `rc` is its exit code.
     ((again == 127)) || rc=$again
@@ -237,7 +251,7 @@ main() {
     exit 0
   fi
   log_size=$(stat -c %s "$RUN_DIR/job.log")
-  sweep_nodes
+  sweep_untracked
   touch "$RUN_DIR/.started"
   [[ -z $checkpoint_dir ]] || note "saves $CHECKPOINT_DIR"
   note "start $RESTART_COUNT $SLURM_JOB_NODELIST"
@@ -246,7 +260,7 @@ main() {
   trap 'woken=1 out_of_time=1; scancel --signal=USR2 "$SLURM_JOB_ID" || true' USR2
   keep_log_fresh &
   run_step
-  sweep_nodes
+  sweep_untracked
   judge
   report_goodput
   kill %keep_log_fresh %watch_heartbeats %end_before_limit 2>/dev/null || true

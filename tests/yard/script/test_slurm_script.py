@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.project import alive
 from tests.yard.conftest import MakeProgram
 from yard.contract.outputs import Cluster
 from yard.job.loader import load_job
@@ -51,7 +52,7 @@ class Job:
         program("srun", SRUN)
         program("getent", "echo 10.0.0.1 a; echo 10.0.0.2 b")
         program("squeue", "echo RUNNING")
-        program("sinfo", "printf 'yard-gpu-%d\\n' 0 1 2")
+        program("sinfo", "[[ $* == *down* ]] || printf 'yard-gpu-%d\\n' 0 1 2")
         self.ssh = program("ssh", 'exec bash -c "${*: -4}"')
         program("scancel", "exit 0")
         hosts = "printf 'yard-gpu-%d\\n' 0 1"
@@ -131,6 +132,22 @@ def test_job_without_pyxis_does_not_start(make: MakeJob) -> None:
     assert job.run() == 1
     assert "yard: Slurm has no pyxis here; set `containers: enroot`" in job.log
     assert "began" not in job.log
+    assert job.asked("requeue") == []
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_ranks_are_killed_only_if_a_node_is_lost(make: MakeJob, program: MakeProgram, lost: bool) -> None:
+    job = make("run: \"trap '' TERM; echo process $BASHPID; while sleep 0.1; do true; done\"\n")
+    if lost:
+        program("sinfo", "[[ $* != *'yard-gpu-[0-1] -t down'* ]] || echo yard-gpu-1")
+    process = job.start()
+    wait_until(lambda: "process " in job.log and "process " in (job.folder / "rank-1.log").read_text())
+    ranks = [int(text.split("process ")[1].split()[0]) for text in (job.log, (job.folder / "rank-1.log").read_text())]
+    # Slurm sends SIGTERM to all processes of the job.
+    os.killpg(process.pid, signal.SIGTERM)
+    process.wait(PATIENCE)
+    wait_until(lambda: [alive(rank) for rank in ranks] == [not lost] * 2)
+    assert ("yard-gpu-1 is down; the ranks on the other nodes are killed" in job.log) is lost
     assert job.asked("requeue") == []
 
 
