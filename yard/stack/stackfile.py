@@ -6,6 +6,7 @@ unchanged.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +56,14 @@ def copy_of(stack: str, home: Path | None = None) -> Path:
     return (home or checkout.state()) / "stacks" / f"Pulumi.{stack}.yaml"
 
 
-def refresh_copy(stack: str, home: Path | None = None, source: str | None = None) -> Path:
+def refresh_copy(stack: str, home: Path | None = None, source: str | None = None, *, with_secrets: bool = True) -> Path:
     """Write the committed file to the copy, and keep the salt of the previous copy. Returns its path.
 
-    `source` is the name of the committed file if it differs from the name of the stack.
+    `source` is the name of the committed file if it differs from the name of the stack. `with_secrets`: False for a
+    backend with a different passphrase, which cannot decrypt the secrets of the committed file.
     """
     text, copy = committed_text(source or stack), copy_of(stack, home)
+    text = text if with_secrets else _without_secrets(text)
     added = added_keys(copy.read_text()) if copy.exists() else {}
     missing = {key: value for key, value in added.items() if key not in added_keys(text)}
     copy.parent.mkdir(parents=True, exist_ok=True)
@@ -68,6 +71,12 @@ def refresh_copy(stack: str, home: Path | None = None, source: str | None = None
     new.write_text(text.rstrip("\n") + "\n" + (yaml.safe_dump(missing) if missing else ""))
     new.replace(copy)
     return copy
+
+
+def _without_secrets(text: str) -> str:
+    """Return a stack file without the keys that Pulumi added and without encrypted values, as Pulumi writes them."""
+    text = re.sub(rf"(?m)^({'|'.join(SECRETS_KEYS)}):.*\n?", "", text)
+    return re.sub(r"(?m)^ +\S+:\n +secure: .*\n?", "", text)
 
 
 def added_keys(text: str) -> dict[str, str]:

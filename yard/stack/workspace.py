@@ -76,7 +76,7 @@ class Workspace:
             copy_of(self.name, self.home).unlink(missing_ok=True)  # it contains the salt of a removed stack
             code = self._create("init", "--no-select", *extra)
         if code == 0:
-            refresh_copy(self.name, self.home, self._source)
+            refresh_copy(self.name, self.home, self._source, with_secrets=not self.simulated)
         return code
 
     def _create(self, *arguments: str) -> int:

@@ -53,6 +53,19 @@ def test_salt_of_the_committed_file_has_precedence(checkout: Path) -> None:
     assert text.count("encryptionsalt") == 1
 
 
+def test_simulated_backend_ignores_secrets_of_the_committed_file(checkout: Path) -> None:
+    """The user's passphrase encrypts them. `pulumi stack init` adds the salt to the committed file."""
+    put_salt(stackfile.copy_of("local", checkout / "offline"), "v1:offline")
+    config = "  gcp:credentials:\n    secure: v1:abc\n  gcp:project: mine\n"
+    added = "secretsprovider: passphrase\nencryptionsalt: v1:own\n"
+    (checkout / "stacks" / "Pulumi.local.yaml").write_text(COMMITTED + config + added)
+    copy = stackfile.refresh_copy("local", checkout / "offline", with_secrets=False)
+    assert yaml.safe_load(copy.read_text()) == {
+        "config": {"trainyard:cluster": {"name": "yard"}, "gcp:project": "mine"},
+        "encryptionsalt": "v1:offline",
+    }
+
+
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00garbage", None], ids=["not UTF-8", "a folder"])
 def test_unreadable_file_is_reported(checkout: Path, content: bytes | None) -> None:
     file = checkout / "stacks" / "Pulumi.local.yaml"
