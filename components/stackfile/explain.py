@@ -148,19 +148,20 @@ def _yaml_scalar(value: Any) -> str:
 _EXAMPLE = "write something like {example}"
 _SECTION = ("must be a section of keys and values", _EXAMPLE)
 _NUMBER = ("must be {number}{bounds}", "write it without quotes, for example {example}")
+_RANGE = ("must be {number}{bounds}", "use a number in this range, for example {example}")
 _DESCRIBED = ("{description}", _EXAMPLE)
 _OTHER = ("{message}", _EXAMPLE)
 """Messages for other error types come from pydantic or a validator. They never contain values from the stack file."""
 _MESSAGES = {
     "dict_type": _SECTION,
     "float_type": _NUMBER,
-    "greater_than": _NUMBER,
-    "greater_than_equal": _NUMBER,
+    "greater_than": _RANGE,
+    "greater_than_equal": _RANGE,
     "int_type": _NUMBER,
     "invalid_key": ("the key must be text", "put the key in quotes"),
     "ip_v4_address": _DESCRIBED,
     "ip_v4_network": _DESCRIBED,
-    "less_than_equal": _NUMBER,
+    "less_than_equal": _RANGE,
     "literal_error": ("must be one of: {choices}", "write {example}"),
     "missing": ("is missing", "add `{key}: {example}`"),
     "model_type": _SECTION,

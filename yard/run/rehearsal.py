@@ -58,12 +58,15 @@ def estimate_lines(rehearsal: Rehearsal, jobs: Sequence[Prepared]) -> Iterator[s
     job, found = jobs[0], estimate(rehearsal, jobs)
     yield rehearsal.notice
     yield from (f"cluster: {line}" for line in rehearsal.costs)
+    if job.environment is None:
+        yield "environment: none; the images of the clouds contain no PyTorch, which --env torch provides"
     if not job.nodes:
         yield "job: its size is in the script, so yard does not check whether it fits; Slurm checks it"
         return
     each = f"each of {len(jobs)} jobs" if len(jobs) > 1 else "job"
     hourly = "unknown" if found["job_usd_per_hour"] is None else f"${found['job_usd_per_hour']:.2f}"
-    yield f"{each}: fits on {job.nodes} nodes of group {job.group}; list price of these nodes per hour: {hourly}"
+    nodes = "1 node" if job.nodes == 1 else f"{job.nodes} nodes"
+    yield f"{each}: fits on {nodes} of group {job.group}; list price per hour: {hourly}"
     cost = "" if found["usd_at_limit"] is None else f", which costs at most ${found['usd_at_limit']:.2f}"
     limit = duration(job.seconds)
     yield f"time: unknown, because no run on these machines is recorded; each start ends after {limit}{cost}"

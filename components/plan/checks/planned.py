@@ -81,7 +81,7 @@ def within_budget(planned: Planned) -> Iterator[Broken]:
 @check(
     "limit-can-be-kept",
     Level.WARNING,
-    "add their prices with a source and date to prices.yaml or service_prices.yaml in components/catalog",
+    "add limit-can-be-kept to `silence`, or record the prices in components/catalog",
 )
 def limit_is_effective(planned: Planned) -> Iterator[Broken]:
     """If a price limit is set, all prices are known."""

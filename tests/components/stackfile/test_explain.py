@@ -59,9 +59,9 @@ class Sized(Model):
 @pytest.mark.parametrize(
     ("section", "rule"),
     [
-        ({"count": 9}, "count: must be a whole number from 1 to 8. Fix: write it without quotes, for example 2."),
-        ({"gib": 65}, "gib: must be a number from 0.5 to 64. Fix: write it without quotes, for example 16."),
-        ({"usd": 101}, "usd: must be a number greater than 0 and at most 100. Fix: write it without quotes, for "),
+        ({"count": 9}, "count: must be a whole number from 1 to 8. Fix: use a number in this range, for example 2."),
+        ({"gib": 65}, "gib: must be a number from 0.5 to 64. Fix: use a number in this range, for example 16."),
+        ({"usd": 101}, "usd: must be a number greater than 0 and at most 100. Fix: use a number in this range, for "),
         ({"usd": 0}, "usd: must be a number greater than 0 and at most 100. Fix: "),
         ({"usd": None, "gib": []}, "gib: must be a number from 0.5 to 64. Fix: "),
     ],

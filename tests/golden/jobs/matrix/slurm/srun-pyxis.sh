@@ -21,7 +21,7 @@ readonly gpus_per_node=8 tasks_per_node=8
 readonly ranks_per_task=1 leads=0 over_ssh=0
 readonly retries=0 chain=1 checkpoint_dir=''
 readonly heartbeat=0 warning_seconds=300
-readonly step_options=(--kill-on-bad-exit=1 --container-image='nvcr.io#nvidia/pytorch:26.01-py3' --container-mounts=/shared:/shared,/etc/trainyard:/etc/trainyard:ro,/data:/data:ro --no-container-mount-home --container-env=JOB_NAME,RUN_DIR,CHECKPOINT_DIR,RESTART_COUNT,NNODES,NODE_IPS,NODE_IP,NODE_RANK,GPUS_PER_NODE,TASKS_PER_NODE,MASTER_ADDR,MASTER_PORT,HOSTFILE,MPI_HOSTFILE,RANK,LOCAL_RANK,WORLD_SIZE,MELLANOX_VISIBLE_DEVICES)
+readonly step_options=(--kill-on-bad-exit=1 --container-image='nvcr.io#nvidia/pytorch:26.01-py3' --container-mounts=/shared:/shared,/etc/trainyard:/etc/trainyard:ro,/data:/data:ro --no-container-mount-home --container-writable --container-env=JOB_NAME,RUN_DIR,CHECKPOINT_DIR,RESTART_COUNT,NNODES,NODE_IPS,NODE_IP,NODE_RANK,GPUS_PER_NODE,TASKS_PER_NODE,MASTER_ADDR,MASTER_PORT,HOSTFILE,MPI_HOSTFILE,RANK,LOCAL_RANK,WORLD_SIZE,MELLANOX_VISIBLE_DEVICES)
 readonly container_runtime=pyxis
 
 work() {
