@@ -135,7 +135,9 @@ def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) 
     from yard.run.submit import show_files
 
     rehearsal = rehearse(stack, str(error))
-    warn(f"yard: {rehearsal.notice}: {rehearsal.reason}")
+    # Before the first `pulumi up`, this is not an error.
+    reason = "the stack does not exist yet" if "no stack named" in rehearsal.reason else rehearsal.reason
+    warn(f"yard: {rehearsal.notice}: {reason}")
     jobs = prepare(rehearsal.cluster)
     lines = [*notes(jobs[0], rehearsal.cluster), *estimate_lines(rehearsal, jobs)]
     show_files(jobs, as_json, {"estimate": estimate(rehearsal, jobs)}, lines)

@@ -16,12 +16,15 @@ from yard.preview.rehearsal import rehearse as planned
 from yard.stack.stackfile import stack_names
 
 
+NO_STACK = "pulumi cannot read stack 'x': no stack named 'x' found; deploy it first"
+
+
 @pytest.fixture
 def undeployed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """No stack has outputs. The current directory contains a program and a Slurm script."""
 
     def fail(*_: Any) -> None:
-        raise StackError("no stack is deployed")
+        raise StackError(NO_STACK)
 
     monkeypatch.setattr(yard.commands.submit, "remote_of", fail)
     (tmp_path / "train.py").write_text("print(1)\n")
@@ -33,7 +36,8 @@ def undeployed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def rehearse(*words: str) -> Any:
     code, out, err = run_yard("submit", "--dry-run", "--json", *words)
     assert code == 0, err
-    assert "without a cluster: no stack is deployed" in err
+    assert err.startswith("yard: dry run with the plan of ")
+    assert err.endswith("without a cluster: the stack does not exist yet\n")
     return json.loads(out)
 
 
@@ -89,7 +93,7 @@ def test_job_that_does_not_fit_the_plan_is_refused(words: tuple[str, ...], messa
 
 def test_submission_needs_a_cluster(undeployed: Path) -> None:
     code, _, err = run_yard("submit", "train.py", "--stack", "azure-h100")
-    assert (code, err) == (1, "yard: no stack is deployed\n")
+    assert (code, err) == (1, f"yard: {NO_STACK}\n")
 
 
 def test_rehearsal_needs_a_checkout(stack: FakeStack, program: MakeProgram) -> None:
