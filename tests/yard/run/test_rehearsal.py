@@ -15,7 +15,6 @@ from yard.errors import StackError
 from yard.preview.rehearsal import rehearse as planned
 from yard.stack.stackfile import stack_names
 
-
 NO_STACK = "pulumi cannot read stack 'x': no stack named 'x' found; deploy it first"
 
 
