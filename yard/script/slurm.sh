@@ -52,10 +52,12 @@ sweep() {
   done
 }
 
-# Kills the ranks on all nodes. It uses SSH, because Slurm may refuse a second step.
+# sweep_nodes [LOST...]: kills the ranks on all nodes except the lost ones. It uses SSH, because Slurm may refuse a second
+# step.
 sweep_nodes() {
   local host sweeps=()
   while read -r host _; do
+    [[ " $* " != *" $host "* ]] || continue
     # With RUN_DIR in its environment, this ssh would be killed, too.
     env -u RUN_DIR ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$host" bash "$RUN_DIR/yard.sh" sweep "$RUN_DIR" &
     sweeps+=($!)
@@ -70,10 +72,10 @@ sweep_untracked() { ((over_ssh == 0)) || sweep_nodes; }
 # in a collective operation ignores SIGTERM, and Slurm would kill it only after KillWait (60 s).
 sweep_after_loss() {
   local lost
-  lost=$(sinfo -h -N -n "$SLURM_JOB_NODELIST" -t down -o %N | paste -sd,)
-  [[ -n $lost ]] || return 0
-  say "$lost is down; the ranks on the other nodes are killed"
-  sweep_nodes
+  mapfile -t lost < <(sinfo -h -N -n "$SLURM_JOB_NODELIST" -t down -o %N | sort -u)
+  ((${#lost[@]})) || return 0
+  say "nodes that are down: ${lost[*]}; the ranks on the other nodes are killed"
+  sweep_nodes "${lost[@]}"
 }
 
 start_step() {

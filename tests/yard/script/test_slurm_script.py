@@ -147,7 +147,9 @@ def test_ranks_are_killed_only_if_a_node_is_lost(make: MakeJob, program: MakePro
     os.killpg(process.pid, signal.SIGTERM)
     process.wait(PATIENCE)
     wait_until(lambda: [alive(rank) for rank in ranks] == [not lost] * 2)
-    assert ("yard-gpu-1 is down; the ranks on the other nodes are killed" in job.log) is lost
+    assert ("nodes that are down: yard-gpu-1; the ranks on the other nodes are killed" in job.log) is lost
+    # A connection to the lost node would take ten seconds to fail.
+    assert [call.split()[5] for call in job.ssh.calls] == ["yard-gpu-0"] * lost
     assert job.asked("requeue") == []
 
 
