@@ -135,7 +135,8 @@ def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) 
     from yard.run.submit import show_files
 
     rehearsal = rehearse(stack, str(error))
-    # Before the first `pulumi up`, this is not an error.
+    # Before the first `pulumi up`, this is not an error. Source of the message: pulumi/pulumi v3.250.0,
+    # pkg/backend/backenderr/backenderr.go, read 2026-11-23.
     reason = "the stack does not exist yet" if "no stack named" in rehearsal.reason else rehearsal.reason
     warn(f"yard: {rehearsal.notice}: {reason}")
     jobs = prepare(rehearsal.cluster)
