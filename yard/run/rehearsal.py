@@ -59,7 +59,7 @@ def estimate_lines(rehearsal: Rehearsal, jobs: Sequence[Prepared]) -> Iterator[s
     yield rehearsal.notice
     yield from (f"cluster: {line}" for line in rehearsal.costs)
     if job.environment is None:
-        yield "environment: the Python of the nodes or the container; images of clouds have no PyTorch (use --env torch)"
+        yield "environment: Python of the nodes or the container; images of clouds have no PyTorch (use --env torch)"
     if not job.nodes:
         yield "job: its size is in the script, so yard does not check whether it fits; Slurm checks it"
         return
