@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -28,10 +29,22 @@ class Phases:
     rows: list[tuple[str, float]] = field(default_factory=list)
 
     def run(self, name: str, *command: str) -> None:
-        """Run a command as a phase. If it fails, exit with its exit code."""
+        """Run a command as a phase. If it fails or is interrupted, exit with its exit code.
+
+        Ctrl-C in a terminal also reaches the command, which stops in an orderly way. Its end is awaited.
+        """
         begin = time.monotonic()
-        code = subprocess.run([sys.executable, "-m", *command], check=False).returncode
+        interrupts: list[int] = []
+        # Commands do not inherit a handler, but they would inherit SIG_IGN.
+        before = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
+        try:
+            code = subprocess.run([sys.executable, "-m", *command], check=False).returncode
+        finally:
+            signal.signal(signal.SIGINT, before)
         self.rows.append((name, time.monotonic() - begin))
+        if interrupts:
+            sys.stderr.write(f"\nmake demo: interrupted in {name}. `make demo` continues, and `make down` removes all.\n")
+            raise SystemExit(128 + signal.SIGINT)
         if code:
             sys.stderr.write(f"\nmake demo: {name} failed (exit code {code}); its output is above.\n")
             raise SystemExit(code)
