@@ -43,7 +43,9 @@ class Phases:
             signal.signal(signal.SIGINT, before)
         self.rows.append((name, time.monotonic() - begin))
         if interrupts:
-            sys.stderr.write(f"\nmake demo: interrupted in {name}. `make demo` continues, and `make down` removes all.\n")
+            sys.stderr.write(
+                f"\nmake demo: interrupted in {name}. `make demo` continues, and `make down` removes all.\n"
+            )
             raise SystemExit(128 + signal.SIGINT)
         if code:
             sys.stderr.write(f"\nmake demo: {name} failed (exit code {code}); its output is above.\n")
