@@ -94,7 +94,12 @@ def limit_is_effective(planned: Planned) -> Iterator[Broken]:
         )
 
 
-@check("price", Level.INFO, "set cluster.limits.max_usd_per_hour to refuse changes that cost more")
+@check(
+    "price",
+    Level.INFO,
+    "set cluster.limits.max_usd_per_hour to refuse changes that cost more",
+    "the limit of {limit} dollars an hour refuses changes that cost more",
+)
 def report_price(planned: Planned) -> Iterator[Broken]:
     """The hourly price of the machines is reported."""
     price, known = hourly_price(planned.plan), used_prices(planned.plan)
@@ -102,10 +107,13 @@ def report_price(planned: Planned) -> Iterator[Broken]:
         return
     unknown = f", plus the unknown price of {', '.join(price.unpriced)}" if price.unpriced else ""
     regions = ", ".join(dict.fromkeys(row.region for row in known))
+    limit = planned.plan.limits.max_usd_per_hour
     yield Broken(
         path="cluster",
         rule=f"the machines cost {price.usd:.2f} dollars an hour at list prices for {regions}{unknown}; shared "
         "storage, gateway, boot disks, addresses and traffic cost extra",
+        words={"limit": f"{limit:g}"} if limit is not None else {},
+        fix=0 if limit is None else 1,
     )
 
 

@@ -281,6 +281,13 @@ def test_reports_price_and_quota(check: str, words: str) -> None:
     assert words in problem.rule
 
 
+def test_price_advises_a_limit_only_if_none_is_set() -> None:
+    [price] = [found for found in PLAN_CHECKS if found.id == "price"]
+    [without], [limited] = price.run(gcp_plan()), price.run(gcp_plan(limit=1000))
+    assert without.fix.startswith("set cluster.limits.max_usd_per_hour")
+    assert limited.fix == "the limit of 1000 dollars an hour refuses changes that cost more"
+
+
 def test_price_names_machines_with_unknown_price() -> None:
     [price] = [found for found in PLAN_CHECKS if found.id == "price"]
     [problem] = price.run(gcp_plan(head="n2-standard-8"))
