@@ -18,6 +18,11 @@ from yard.stack.sessions import end_session
 _SECONDS = 120.0
 _OF_THE_BACKEND = ("PULUMI_BACKEND_URL", "PULUMI_HOME", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 """Variables that env.sh sets to use the backend in .trainyard."""
+_MISSING_FIX = "Fix: run `make setup`, or install the Pulumi CLI"
+_JOB_USER_FIX = (
+    "Fix: set TRAINYARD_OUTPUTS to the file that the cluster's operator sent you, or install the Pulumi CLI and run "
+    "yard in a clone"
+)
 
 
 def environment(*, required: bool = False) -> dict[str, str]:
@@ -66,7 +71,7 @@ def run(
             check=False,
         )
     except FileNotFoundError:
-        raise StackError("pulumi is not on PATH; run `make setup`, or install the Pulumi CLI") from None
+        raise StackError(f"pulumi is not on PATH. {_MISSING_FIX if checkout.exists() else _JOB_USER_FIX}") from None
     except subprocess.TimeoutExpired:
         raise StackError(f"pulumi did not finish within {seconds:.0f} s; check that its backend is reachable") from None
 

@@ -156,3 +156,14 @@ def test_a_proxy_is_reached_with_the_users_own_keys(stack: FakeStack, local_outp
 def test_known_hosts_name_every_host(stack: FakeStack) -> None:
     lines = (load_stack("local").folder / "known_hosts").read_text().splitlines()
     assert lines == [f"{name} {HOST_KEY}" for name in ("yard-head", "yard-gpu-0", "yard-gpu-1")]
+
+
+@pytest.mark.parametrize(
+    ("checkout_exists", "fix"), [(True, "run `make setup`"), (False, "set TRAINYARD_OUTPUTS to the file")]
+)
+def test_missing_pulumi_has_a_fix_for_operators_and_job_users(
+    monkeypatch: pytest.MonkeyPatch, checkout_exists: bool, fix: str
+) -> None:
+    monkeypatch.setattr(pulumi.checkout, "exists", lambda: checkout_exists)
+    with pytest.raises(StackError, match=f"pulumi is not on PATH. Fix: {fix}"):
+        pulumi.run(["stack"], {"PATH": ""})
