@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -126,8 +127,10 @@ def find(job: str) -> Path:
     if path.is_file():
         return path
     rule = "file not found" if is_path else "recipe not found"
+    names = [str(file) for file in path.parent.glob(f"*{path.suffix}")] if is_path else recipe_names()
+    near = get_close_matches(str(Path(job)), names, n=1)
     fix = f"use a path to a .yaml, .py or .sbatch file, or one of: {', '.join(recipe_names())}"
-    raise JobFileError(job, [Problem(path="(file)", rule=rule, fix=fix)])
+    raise JobFileError(job, [Problem(path="(file)", rule=rule, fix=f"write {near[0]}" if near else fix)])
 
 
 def _smoke_problems(small: Any, *, wanted: bool) -> list[Problem]:

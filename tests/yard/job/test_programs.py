@@ -15,6 +15,8 @@ from yard.job.programs import command_job, job_name
 SLURM = "#!/bin/bash\n#SBATCH --nodes=1\nsrun hostname\n"
 REFUSED: dict[str, tuple[str | bytes | None, str, str]] = {
     "missing.py": (None, "file not found", "use a path to a"),
+    "trian.py": (None, "file not found", "write train.py"),
+    "helo": (None, "recipe not found", "write hello"),
     "broken.py": ("x = (\n", "line 1: is not valid Python", "correct the line"),
     "empty.py": ("\n", "is empty", "save the program in it"),
     "program.bin": (b"\x7fELF\x00\xff", "is not a text file", "yard submit -- ./program.bin"),
