@@ -17,9 +17,8 @@ _KERNEL = (
     "oops=panic "
     # Without this option, systemd loads a BPF program for the BPF security module, which takes seconds.
     "lsm=capability "
-    # IPv6 duplicate address detection delays the network by seconds. Without IPv6 sockets (ipv6.disable=1), PyTorch
-    # prints warnings in every job. This option keeps the sockets (Documentation/networking/ipv6.rst of Linux 6.12).
-    "ipv6.disable_ipv6=1"
+    # IPv6 duplicate address detection delays the network by seconds.
+    "ipv6.disable=1"
 )
 _KERNEL_EMULATED = (
     # An emulated CPU has no hardware vulnerabilities. Mitigations and the clearing of pages are disabled because they
