@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from yard.commands import (
@@ -36,6 +38,19 @@ class _Yard(YardGroup):
 app = typer.Typer(cls=_Yard, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    from importlib.metadata import version
+
+    typer.echo(f"yard {version('trainyard')}")
+    raise typer.Exit
+
+
 @app.callback()
-def yard() -> None:
+def yard(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
     """Run training jobs on the clusters that stack files define."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from tests.yard.conftest import FakeStack, MakeProgram
 from yard import commands as topics
 from yard.cli import TOPICS, app
+from yard.contract import checkout
 from yard.shell import Deferred
 
 
@@ -50,6 +52,11 @@ def test_all_command_modules_are_registered() -> None:
     folder = Path(str(topics.__file__)).parent
     with_commands = {file.stem for file in folder.glob("*.py") if "\napp = " in file.read_text()}
     assert {topic.__name__.rpartition(".")[2] for topic in TOPICS} == with_commands
+
+
+def test_version_is_that_of_the_package() -> None:
+    project = tomllib.loads((checkout.ROOT / "pyproject.toml").read_text())["project"]
+    assert yard("--version") == (0, f"yard {project['version']}\n", "")
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
