@@ -52,26 +52,29 @@ sweep() {
   done
 }
 
-# sweep_nodes [LOST...]: kills the ranks on all nodes except the lost ones. It uses SSH, because Slurm may refuse a second
-# step.
+# sweep_nodes [LOST...]: kills the ranks on this node and on all other nodes except the lost ones. It uses SSH, because
+# Slurm may refuse a second step.
 sweep_nodes() {
   local host sweeps=()
+  sweep "$RUN_DIR"
   while read -r host _; do
-    [[ " $* " != *" $host "* ]] || continue
+    [[ " $* $SLURMD_NODENAME " != *" $host "* ]] || continue
     # With RUN_DIR in its environment, this ssh would be killed, too.
     env -u RUN_DIR ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$host" bash "$RUN_DIR/yard.sh" sweep "$RUN_DIR" &
     sweeps+=($!)
   done <"$HOSTFILE"
-  wait "${sweeps[@]}" || true
+  # Without arguments, `wait` would wait for all processes in the background.
+  ((${#sweeps[@]} == 0)) || wait "${sweeps[@]}" || true
 }
 
 # Kills the ranks that were started over SSH, which Slurm does not track.
 sweep_untracked() { ((over_ssh == 0)) || sweep_nodes; }
 
 # After the loss of a node, Slurm starts the job again when all its ranks have ended. A rank that waits for the lost node
-# in a collective operation ignores SIGTERM, and Slurm would kill it only after KillWait (60 s).
+# in a collective operation ignores SIGTERM, and Slurm would kill it only after KillWait (60 s). If this script runs for
+# more than 10 s after SIGTERM, slurmd checks only every 10 s whether it has ended (pause_for_job_completion in Slurm's
+# slurmd_common.c, read 2026-11-23; seen with Slurm 24.11.5).
 sweep_after_loss() {
-  local lost
   mapfile -t lost < <(sinfo -h -N -n "$SLURM_JOB_NODELIST" -t down -o %N | sort -u)
   ((${#lost[@]})) || return 0
   say "nodes that are down: ${lost[*]}; the ranks on the other nodes are killed"
@@ -245,7 +248,7 @@ require_pyxis() {
 }
 
 main() {
-  rc=0 woken=0 out_of_time=0 cancelled=0 limit_pid=0
+  rc=0 woken=0 out_of_time=0 cancelled=0 limit_pid=0 lost=()
   provide
   require_pyxis
   if ((chain > 1)) && [[ -e $RUN_DIR/finished ]]; then
@@ -264,7 +267,8 @@ main() {
   run_step
   sweep_untracked
   judge
-  report_goodput
+  # After the loss of a node, the next start reports the goodput, so that this script ends sooner.
+  ((${#lost[@]})) || report_goodput
   kill %keep_log_fresh %watch_heartbeats %end_before_limit 2>/dev/null || true
   # `yard logs --follow` stops after the event `end`, so the log must be complete before this event.
   sync --data "$RUN_DIR/job.log"
