@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ _MOUNTS = """/dev/vda1 / ext4 rw,relatime 0 0
 tmpfs /tmp tmpfs rw 0 0
 10.77.0.4:/shared /shared nfs4 rw,hard,vers=4.2 0 0
 """
+_PLUGINS = "/var/lib/tcpxo/lib64"
 _NOW = 1795246299.0
 
 
@@ -68,7 +70,11 @@ class Site:
 
     def run(self, argv: list[str], timeout: float) -> Ran:
         key = " ".join(argv[:2]) if argv[1:2] in (["nvlink"], ["update"], ["-o"]) else argv[0]
-        return self.tools.get(key, Ran(None, problem="No such file or directory"))
+        ran = self.tools.get(key, Ran(None, problem="No such file or directory"))
+        if argv[:3] != ["docker", "ps", "--filter"] or ran.code != 0:
+            return ran
+        pattern = argv[3].removeprefix("name=")
+        return Ran(0, "".join(f"{name}\n" for name in ran.output.split() if re.search(pattern, name)))
 
 
 def healthy(root: Path) -> Site:
@@ -86,13 +92,14 @@ def healthy(root: Path) -> Site:
         "nvidia-smi": Ran(0, HEALTHY_GPUS),
         "nvidia-smi nvlink": Ran(0, LINKS_UP),
         "nv-fabricmanager": Ran(0, "Fabric Manager version is : 580.159.04\n"),
-        "docker": Ran(0, "yard-train-1-0-0\n"),
+        "docker": Ran(0, "yard-train-1-0-0\nreceive-datapath-manager\n"),
     }
     site.write("/proc/812/cmdline", "docker\0run\0--rm\0--name\0yard-train-1-0-0\0image\0")
     site.write("/etc/trainyard/node.env", _NODE_ENV)
     site.write("/etc/trainyard/fabric.env", "NCCL_IB_HCA=mlx5_ib\nNCCL_FASTRAK_IFNAME=enp6s0,enp7s0\n")
     site.write("/proc/sys/kernel/random/boot_id", f"{BOOT}\n")
     site.write("/sys/class/dmi/id/chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77\n")
+    site.write(f"{_PLUGINS}/libnccl-net.so", "")
     site.write("/proc/self/mounts", _MOUNTS)
     site.write("/proc/meminfo", "MemTotal: 1000000 kB\nMemFree: 100 kB\nMemAvailable: 700000 kB\n")
     site.write("/proc/driver/nvidia-nvswitch/devices/0000:05:00.0/information", "Device Minor: 0\n")
@@ -178,6 +185,21 @@ def _stuck_process(site: Site) -> None:
     site.write("/proc/4712/stat", "4712 (python3) D")
 
 
+def use_gpudirect(site: Site) -> None:
+    """Change the fabric of the node."""
+    site.write("/etc/trainyard/node.env", _NODE_ENV.replace("infiniband-ndr", "gpudirect-tcpxo"))
+
+
+def _no_plugin(site: Site) -> None:
+    use_gpudirect(site)
+    site.node.path(f"{_PLUGINS}/libnccl-net.so").unlink()
+
+
+def _no_receiver(site: Site) -> None:
+    use_gpudirect(site)
+    site.tools["docker"] = Ran(0, "yard-train-1-0-0\n")
+
+
 FAULTS: dict[str, list[tuple[Callable[[Site], None], str]]] = {
     # check: [(change that makes a healthy node fail, expected failure text)]
     "gpu-xid": [(_xid, "Xid 79, GPU has fallen off the bus")],
@@ -228,6 +250,10 @@ FAULTS: dict[str, list[tuple[Callable[[Site], None], str]]] = {
     "rdma-flap": [(_file(f"{_PORT}/counters/link_downed", "5\n"), "mlx5_ib1/1 lost its link repeatedly")],
     "rdma-errors": [(_file(f"{_PORT}/counters/symbol_error", "5000\n"), "mlx5_ib1/1 has many errors")],
     "gpudirect-cards": [(_file("/sys/class/net/enp7s0/operstate", "down\n"), "network card enp7s0 is down")],
+    "network-plugin": [
+        (_no_plugin, f"{_PLUGINS} contains no NCCL plugin"),
+        (_no_receiver, "the container receive-datapath-manager is not running"),
+    ],
     "nfs-hang": [(_hang, "/shared does not answer")],
     "disk-full": [(_full("/", 1), "/ is full"), (_full("/var", 60, 1), "/var has no free inodes")],
     "shared-full": [(_full("/shared", 0), "/shared is full")],

@@ -14,8 +14,10 @@ import pytest
 from health import core, kmsg
 from health.checks import FUNCTIONS, report, run_check
 from health.core import FAIL, PASS, SEVERITIES, UNKNOWN, Check, checks_for, load_checks
+from health.fabric import PLUGIN_FOLDERS
 from health.tools import Ran, run_tool
 
+from components.catalog import fabrics
 from tests.cloud_init.health.health_site import FAULTS, Site, healthy
 
 CHECKS = load_checks()
@@ -26,6 +28,8 @@ CASES = [
     for check in CHECKS
     for number in range(len(FAULTS.get(check, ())))
 ]
+GPUDIRECT = {"gpudirect-cards", "network-plugin"}
+"""Checks that do not apply to the healthy node, which has InfiniBand."""
 
 
 @pytest.fixture
@@ -62,7 +66,7 @@ def test_fault_fails_its_check(check: str, number: int, site: Site) -> None:
 
 @pytest.mark.parametrize(("check", "number"), CASES)
 def test_fault_causes_no_other_verdict(check: str, number: int, site: Site) -> None:
-    others = {found.id for found in checks_for(site.node, "periodic")} | {"gpudirect-cards"}
+    others = {found.id for found in checks_for(site.node, "periodic")} | GPUDIRECT
     for other in others:
         run_check(site.node, quick(other))
     site.node.memo.pop("nvidia-smi", None)
@@ -135,12 +139,29 @@ def test_fake_gpus_are_counted_as_device_files(site: Site) -> None:
 
 def test_checks_depend_on_the_facts_of_the_node(site: Site) -> None:
     names = {check.id for check in checks_for(site.node, "periodic")}
-    assert names == set(CHECKS) - {"shared-full", "gpudirect-cards"}
+    assert names == set(CHECKS) - {"shared-full"} - GPUDIRECT
     site.write("/etc/trainyard/node.env", "TRAINYARD_ROLE=head\nTRAINYARD_SCHEDULER=none\nTRAINYARD_GPUS=0\n")
     (site.root / "proc/driver/nvidia-nvswitch/devices/0000:05:00.0/information").unlink()
     (site.root / "proc/driver/nvidia-nvswitch/devices/0000:05:00.0").rmdir()
     site.node.path("/sys/class/dmi/id/chassis_asset_tag").unlink()
     assert {check.id for check in checks_for(site.node, "periodic")} == {"shared-full", "disk-full", "root-read-only"}
+
+
+@pytest.mark.parametrize("fabric", PLUGIN_FOLDERS)
+def test_installed_plugin_with_its_receive_daemon_passes(fabric: str, site: Site) -> None:
+    text = (site.root / "etc/trainyard/node.env").read_text()
+    site.write("/etc/trainyard/node.env", text.replace("infiniband-ndr", fabric))
+    site.write(f"{PLUGIN_FOLDERS[fabric]}/libnccl-net.so", "")
+    site.tools["docker"] = Ran(0, "receive-datapath-manager\n")
+    assert {check.id for check in checks_for(site.node, "periodic")} >= GPUDIRECT
+    assert run_check(site.node, CHECKS["network-plugin"]).state == PASS
+    site.tools["docker"] = Ran(None, problem="no result after 10 s")
+    assert run_check(site.node, CHECKS["network-plugin"]).state == (PASS if fabric == "gpudirect-gib" else UNKNOWN)
+
+
+def test_plugin_folders_are_those_of_the_catalog() -> None:
+    catalog = {name: fabric.library_path for name, fabric in fabrics().items() if fabric.library_path}
+    assert catalog == PLUGIN_FOLDERS
 
 
 def test_rows_of_the_data_are_complete() -> None:

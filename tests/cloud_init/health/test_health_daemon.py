@@ -14,7 +14,7 @@ from health.core import load_checks
 from health.daemon import Daemon
 from health.tools import Ran
 
-from tests.cloud_init.health.health_site import BOOT, FAULTS, Site, healthy
+from tests.cloud_init.health.health_site import BOOT, FAULTS, Site, healthy, use_gpudirect
 
 CHECKS = load_checks()
 DISK, XID = CHECKS["disk-full"], CHECKS["gpu-xid"]
@@ -83,8 +83,7 @@ def cluster_for(check: str, folder: Path) -> Cluster:
     """Return a healthy cluster with the fabric that the check needs."""
     cluster = Cluster(healthy(folder))
     if CHECKS[check].nodes == "gpudirect":
-        text = cluster.site.node.read("/etc/trainyard/node.env")
-        cluster.site.write("/etc/trainyard/node.env", text.replace("infiniband-ndr", "gpudirect-tcpxo"))
+        use_gpudirect(cluster.site)
     return cluster
 
 

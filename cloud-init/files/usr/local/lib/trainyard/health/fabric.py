@@ -1,4 +1,6 @@
-"""Checks of the fabric manager, RDMA ports, and the network cards of GPUDirect. Never run on a real fabric."""
+"""Checks of the fabric manager, RDMA ports, and the network cards and NCCL plugins of GPUDirect. Never run on a real
+fabric.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,15 @@ _CARD_LISTS = (
     "NCCL_GPUDIRECTTCPX_CTRL_DEV",
     "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME",
 )
+PLUGIN_FOLDERS = {
+    "gpudirect-tcpx": "/var/lib/tcpx/lib64",
+    "gpudirect-tcpxo": "/var/lib/tcpxo/lib64",
+    "gpudirect-gib": "/usr/local/gib/lib64",
+}
+"""Folder of the NCCL plugin by fabric, as `library_path` in components/catalog/fabrics.yaml."""
+_WITH_RECEIVER = {"gpudirect-tcpx", "gpudirect-tcpxo"}
+_RECEIVER = "receive-datapath-manager"
+"""Container of the receive daemon, which the stage 45-transport starts."""
 
 
 def fabric_manager(node: Node, check: Check) -> Outcome:
@@ -87,6 +98,21 @@ def gpudirect_cards(node: Node, check: Check) -> Outcome:
     return failed(f"network card {', '.join(down)} is down") if down else passed()
 
 
+def network_plugin(node: Node, check: Check) -> Outcome:
+    """The NCCL plugin of the fabric exists, and its receive daemon is running. Other fabrics need no plugin."""
+    fabric = node.variable("TRAINYARD_FABRIC")
+    if fabric not in PLUGIN_FOLDERS:
+        return passed()
+    if not node.glob(f"{PLUGIN_FOLDERS[fabric]}/libnccl-net*.so*"):
+        return failed(f"{PLUGIN_FOLDERS[fabric]} contains no NCCL plugin")
+    if fabric not in _WITH_RECEIVER:
+        return passed()
+    listed = node.run(["docker", "ps", "--filter", f"name=^{_RECEIVER}$", "--format", "{{.Names}}"], check.timeout)
+    if listed.code != 0:
+        return unknown("docker does not answer")
+    return passed() if _RECEIVER in listed.output.split() else failed(f"the container {_RECEIVER} is not running")
+
+
 def _growth(node: Node, check: Check, counters: tuple[str, ...], text: str) -> Outcome:
     """Fail if a port's counters grew by more than a limit within a period."""
     now = time.time()
@@ -154,4 +180,5 @@ CHECKS: dict[str, Callable[[Node, Check], Outcome]] = {
     "rdma-flap": rdma_flap,
     "rdma-errors": rdma_errors,
     "gpudirect-cards": gpudirect_cards,
+    "network-plugin": network_plugin,
 }
