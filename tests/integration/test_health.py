@@ -133,6 +133,15 @@ def test_read_only_root_drains_and_recovers(cluster: Project) -> None:
     wait_for_service(cluster)
 
 
+def test_hung_mount_drains_and_recovers(cluster: Project) -> None:
+    rule = "nft add table inet test; nft add chain inet test out '{ type filter hook output priority 0; }'"
+    rule += "; nft add rule inet test out tcp dport 2049 drop"
+    taken = seconds_until(cluster, rule, "TY:nfs-hang: /", 120)
+    assert taken < 2 * DETECT_SECONDS
+    cluster.on(NODE, "sudo nft delete table inet test")
+    wait_for_service(cluster)
+
+
 def test_node_with_stopped_munge_returns_after_its_start(cluster: Project) -> None:
     cluster.on(NODE, "sudo systemctl stop munge")
     wait_until("the verdict", DETECT_SECONDS, lambda: "munge" in results(cluster)["verdicts"])

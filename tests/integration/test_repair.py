@@ -24,6 +24,8 @@ NODES = ("it-gpu-0", "it-gpu-1", "it-gpu-2")
 SAVE_EVERY, STEPS = 3, 24
 RUNNING_SECONDS = 60.0
 """Target for the time from the loss of a machine to the start of its job on the spare."""
+LINK_SECONDS = 40.0
+"""Target for the time from a lost link to the node's state `down`."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -157,6 +159,19 @@ def test_frozen_machine_returns_when_it_answers_again(cluster: Project) -> None:
     finally:
         os.kill(pid, signal.SIGCONT)
     wait_until("the return", 240, lambda: nodes(cluster)[victim] in {("idle", ""), ("spare", "")})
+
+
+def test_node_without_its_link_is_lost_and_returns(cluster: Project) -> None:
+    wait_until("the spare", 60, lambda: len(spares(cluster)) == 1)
+    victim = min(set(NODES) - spares(cluster))
+    restore = "ip link set eth0 up; networkctl reconfigure eth0"
+    cluster.on(victim, f"sudo systemd-run bash -c 'sleep 1; ip link set eth0 down; sleep 90; {restore}'")
+    begin = time.monotonic()
+    wait_until("the loss", 80, lambda: nodes(cluster)[victim][1].startswith("TY:gone: "), 1.0)
+    taken = time.monotonic() - begin
+    sys.stdout.write(f"a node without its link is set down after {taken:.1f} s\n")
+    assert taken < 2 * LINK_SECONDS, "the limit is twice the target, for loaded machines"
+    wait_until("the return", 300, lambda: nodes(cluster)[victim] in {("idle", ""), ("spare", "")})
 
 
 _SAVES_WHEN_WARNED = """\
