@@ -60,7 +60,7 @@ sweep_nodes() {
   while read -r host _; do
     [[ " $* $SLURMD_NODENAME " != *" $host "* ]] || continue
     # With RUN_DIR in its environment, this ssh would be killed, too.
-    env -u RUN_DIR ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$host" bash "$RUN_DIR/yard.sh" sweep "$RUN_DIR" &
+    env -u RUN_DIR ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$host" bash "$RUN_DIR/yard.sh" sweep "$RUN_DIR" 2>&1 &
     sweeps+=($!)
   done <"$HOSTFILE"
   # Without arguments, `wait` would wait for all processes in the background.
@@ -130,8 +130,11 @@ run_step() {
     fi
     # Slurm sends no signal to a launcher in the batch shell.
     ((leads == 0)) || kill -"$((cancelled ? 15 : 12))" "$step" 2>/dev/null || true
-    ((cancelled == 0)) || sweep_after_loss
-    wait "$step" || again=$?
+    # Without the redirection, bash reports a killed step with the path of this file.
+    {
+      ((cancelled == 0)) || sweep_after_loss
+      wait "$step" || again=$?
+    } 2>/dev/null
     # 127: the step had ended before the signal, and `rc` is its exit code.
     ((again == 127)) || rc=$again
   done

@@ -141,6 +141,8 @@ def test_ranks_are_killed_only_if_a_node_is_lost(make: MakeJob, program: MakePro
     job = make("run: \"trap '' TERM; echo process $BASHPID; while sleep 0.1; do true; done\"\n")
     if lost:
         program("sinfo", "[[ $* != *'yard-gpu-[0-1] -t down'* ]] || echo yard-gpu-1")
+        # srun waits for the ranks of the step.
+        program("srun", SRUN.replace("'kill $(jobs -p) 2>/dev/null; exit 143'", "''"))
     process = job.start()
     wait_until(lambda: "process " in job.log and "process " in (job.folder / "rank-1.log").read_text())
     ranks = [int(text.split("process ")[1].split()[0]) for text in (job.log, (job.folder / "rank-1.log").read_text())]
@@ -149,6 +151,7 @@ def test_ranks_are_killed_only_if_a_node_is_lost(make: MakeJob, program: MakePro
     process.wait(PATIENCE)
     wait_until(lambda: [alive(rank) for rank in ranks] == [not lost] * 2)
     assert ("nodes that are down: yard-gpu-1; the ranks on the other nodes are killed" in job.log) is lost
+    assert "Killed" not in job.log
     # A connection to the lost node would take ten seconds to fail. The script itself runs on the other node.
     assert job.ssh.calls == []
     assert job.asked("requeue") == []
