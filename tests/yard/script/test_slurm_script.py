@@ -43,7 +43,7 @@ class Job:
     def __init__(self, folder: Path, program: MakeProgram, cluster: Cluster, text: str) -> None:
         self.folder = folder / "run"
         self.folder.mkdir()
-        self.groups: list[int] = []
+        self.processes: list[subprocess.Popen[bytes]] = []
         (folder / "job.yaml").write_text(text)
         (folder / "fabric.env").write_text("GLOO_SOCKET_IFNAME=lo\n")
         job = load_job(str(folder / "job.yaml"), {}, {}, [])
@@ -72,7 +72,7 @@ class Job:
         with (self.folder / "job.log").open("ab") as log:
             line = ["bash", str(self.folder / "job.sbatch")]
             process = subprocess.Popen(line, env=env, stdout=log, stderr=log, start_new_session=True)
-        self.groups.append(process.pid)
+        self.processes.append(process)
         (self.folder / "pid").write_text(str(process.pid))
         return process
 
@@ -82,9 +82,10 @@ class Job:
 
     def end(self) -> None:
         """Kill the remaining processes from all starts, as Slurm does with a job's control group."""
-        for group in self.groups:
+        for process in self.processes:
             with suppress(ProcessLookupError):
-                os.killpg(group, signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     @property
     def log(self) -> str:
