@@ -164,8 +164,8 @@ def test_frozen_machine_returns_when_it_answers_again(cluster: Project) -> None:
 def test_node_without_its_link_is_lost_and_returns(cluster: Project) -> None:
     wait_until("the spare", 60, lambda: len(spares(cluster)) == 1)
     victim = min(set(NODES) - spares(cluster))
-    restore = "ip link set eth0 up; networkctl reconfigure eth0"
-    cluster.on(victim, f"sudo systemd-run bash -c 'sleep 1; ip link set eth0 down; sleep 90; {restore}'")
+    restore = "ip link set clu0 up; networkctl reconfigure clu0"
+    cluster.on(victim, f"sudo systemd-run bash -c 'sleep 1; ip link set clu0 down; sleep 90; {restore}'")
     begin = time.monotonic()
     wait_until("the loss", 80, lambda: nodes(cluster)[victim][1].startswith("TY:gone: "), 1.0)
     taken = time.monotonic() - begin
