@@ -135,6 +135,7 @@ ELSEWHERE = (
     "Low socket*core*thread count",
     "PENDING (BeginTime)",
     "use_libuv was requested",
+    "[c10d] The server could not be initialized",
     "Not responding",
     "No space left on device",
     "Stale file handle",
