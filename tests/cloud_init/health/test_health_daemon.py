@@ -39,8 +39,13 @@ class Cluster:
         report_state(site, "ready")
 
     def run(self, argv: list[str], timeout: float) -> Ran:
-        if argv[0] not in {"scontrol", "squeue", "scancel"}:
-            return self.site.run(argv, timeout)
+        if argv == ["systemctl", "restart", "slurmd.service"]:
+            self.state, self.reason = "IDLE", "none"
+            return Ran(0)
+        return self.answer(argv) if argv[0] in {"scontrol", "squeue", "scancel"} else self.site.run(argv, timeout)
+
+    def answer(self, argv: list[str]) -> Ran:
+        """Return the result of a Slurm command."""
         if not self.answers:
             return Ran(1, "Unable to contact slurm controller")
         if argv[0] == "squeue":
@@ -191,6 +196,20 @@ def test_slurm_that_does_not_answer_is_asked_again(cluster: Cluster) -> None:
     daemon.settle()
     assert cluster.drained
     assert (daemon.cache / "drained").exists()
+
+
+def test_node_registers_again_after_a_fault_of_munge(cluster: Cluster) -> None:
+    daemon = start(cluster)
+    cluster.answers = False
+    FAULTS["munge"][0][0](cluster.site)
+    rounds(daemon, 3)
+    cluster.state, cluster.reason = "DOWN+NOT_RESPONDING", "Not responding"
+    rounds(daemon, 2)
+    assert cluster.reason == "Not responding"
+    cluster.answers, daemon.node.root = True, healthy(daemon.node.root / "repaired").root
+    report_state(Site(daemon.node.root), "ready")
+    rounds(daemon, CHECKS["munge"].passes)
+    assert (cluster.state, cluster.reason) == ("IDLE", "none")
 
 
 def test_operators_drain_stays(cluster: Cluster) -> None:
