@@ -68,7 +68,7 @@ def apply(node: Node, wanted: str | None, checks: Collection[str], proved: Colle
     if found is None:
         return False
     if wanted is None and "DOWN" in found.flags and found.reason == _UNREACHABLE:
-        # This node can authenticate again. slurmd registers when it starts, and slurmctld then ends the node's old jobs.
+        # This node can authenticate again. slurmd registers when it starts. slurmctld then ends old jobs on the node.
         return node.run(["systemctl", "restart", "slurmd.service"], _SECONDS).code == 0
     action = decide(found, wanted, checks, proved)
     if action is None:
