@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import subprocess
@@ -33,6 +34,8 @@ class Site:
     drained: dict[str, str] = field(default_factory=dict)
     runs: list[tuple[str, ...]] = field(default_factory=list)
     has_program: bool = True
+    alone: float = 50.0
+    """Bandwidth in GB/s of each node's GPUs."""
 
     def write(self, alone: float | None = None, pair: float | None = 5.0, required: bool = True) -> None:
         """Write the hand-over and the statuses of the nodes."""
@@ -60,7 +63,7 @@ class Site:
             raise NoProgramError
         if not self.busy.isdisjoint(names):
             return None
-        return Measured(min(self.speed[name] for name in names) if len(names) > 1 else 50.0)
+        return Measured(min(self.speed[name] for name in names) if len(names) > 1 else self.alone)
 
 
 @pytest.fixture
@@ -145,6 +148,36 @@ def test_a_common_fault_drains_no_node(site: Site) -> None:
     problems = run_gate(site.state, site.measure)
     assert site.drained == {}
     assert "4 of 4 nodes are below the floor of 60 GB/s" in problems[0]
+
+
+def test_a_second_gate_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bandwidth.program, "STATE", tmp_path)
+    free: list[bool] = []
+
+    def try_lock(_: Path) -> list[str]:
+        with (tmp_path / bandwidth.program.LOCK).open("w") as other:
+            try:
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                free.append(False)
+                return []
+        free.append(True)
+        return []
+
+    monkeypatch.setattr(bandwidth.program, "run_gate", try_lock)
+    assert bandwidth.program.main() == 0
+    try_lock(tmp_path)
+    assert free == [False, True]
+
+
+@pytest.mark.parametrize(("alone", "pair"), [(60.0, 5.0), (None, 11.0)])
+def test_an_undetermined_fault_fails_until_it_is_repaired(site: Site, alone: float | None, pair: float) -> None:
+    site.write(alone=alone, pair=pair)
+    first = run_gate(site.state, site.measure)
+    assert first
+    assert run_gate(site.state, site.measure) == first
+    site.speed, site.alone = dict.fromkeys(NODES, 20.0), 70.0
+    assert run_gate(site.state, site.measure) == []
 
 
 @pytest.mark.parametrize("required", [True, False])

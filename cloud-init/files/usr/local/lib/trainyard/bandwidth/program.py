@@ -9,6 +9,7 @@ measured although the stack file sets a floor, or the slow nodes cannot be deter
 
 from __future__ import annotations
 
+import fcntl
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,8 @@ from bandwidth.plot import draw
 from bandwidth.slurm import drain, drained, idle, resume
 
 STATE = Path("/var/lib/trainyard")
+LOCK = "bandwidth.lock"
+"""An interrupted `up` leaves its gate running. It uses the nodes, so the next gate would not measure them."""
 FIX = "Fix: replace the node's machine with `yard roll`, or set another floor with gates.nccl_busbw"
 Measure = Callable[[Sequence[Node], Group, int, str | None], Measured | None]
 NO_PROGRAM = "a node has neither nccl-tests in /opt/nccl-tests nor torch for its python3"
@@ -46,6 +49,8 @@ class Gate:
     problems: list[str] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
     """Nodes that a job took before they were measured. They are measured by the next run of the gate."""
+    unsettled: set[str] = field(default_factory=set)
+    """Nodes of a problem whose faulty node is unknown. The next run measures them again, so it does not succeed."""
 
     def run(self) -> None:
         """Measure the nodes that have no result in their present boot. Add results and problems."""
@@ -67,7 +72,9 @@ class Gate:
         for pairs in rounds(usable, fresh):
             self._measure_pairs(pairs)
         self._judge(usable)
-        self.record.boots |= {name: self.nodes[name].boot_id for name in fresh if name not in self.busy}
+        again = self.busy | self.unsettled
+        self.record.boots = {name: boot for name, boot in self.record.boots.items() if name not in self.unsettled}
+        self.record.boots |= {name: self.nodes[name].boot_id for name in fresh if name not in again}
         self._describe()
 
     def _measure_alone(self, names: Sequence[str]) -> None:
@@ -109,11 +116,13 @@ class Gate:
                 partner = pair[0] if suspect == pair[1] else pair[1]
                 slow[suspect] = f"with {partner}: {result}"
         self._condemn(slow, usable, self.group.pair)
+        if self.group.pair is None:
+            return
+        self.unsettled |= {name for pair in verdict.undecided for name in pair}
         self.problems += [
             f"{first} and {second}: {known[first, second]} is below the floor of {self.group.pair:g} GB/s, and no "
             f"other pair shows which of the two nodes is slow. {FIX}"
             for first, second in verdict.undecided
-            if self.group.pair is not None
         ]
 
     def _condemn(self, slow: dict[str, str], names: Sequence[str], floor: float | None) -> None:
@@ -124,6 +133,7 @@ class Gate:
         if floor is None:
             say(f"group {self.group.name}: not measured: {shown}")
         elif is_common_fault(slow, names):
+            self.unsettled |= slow.keys()
             self.problems.append(
                 f"group {self.group.name}: {len(slow)} of {len(names)} nodes are below the floor of {floor:g} GB/s, so "
                 f"the cause is probably common to all nodes and none is drained: {shown}. Fix: check the network and "
@@ -179,8 +189,10 @@ def run_gate(state: Path, measure_nodes: Measure = measure) -> list[str]:
 
 
 def main() -> int:
-    """Run the gate. Return the exit code."""
-    problems = run_gate(STATE)
+    """Wait until no other gate is running, and run the gate. Return the exit code."""
+    with (STATE / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        problems = run_gate(STATE)
     for problem in problems:
         sys.stderr.write(f"{problem}\n")
     return 1 if problems else 0
