@@ -17,7 +17,8 @@ def render_gates(plan: ClusterPlan) -> str | None:
     """Return gates.json with the groups to measure, or None if no group is measured.
 
     By default, only groups with real GPUs are measured, because a measurement on emulated machines takes a minute.
-    Bandwidths are in GB/s. A number in the stack file is the floor for pairs of nodes.
+    Bandwidths are in GB/s. A number in the stack file is the floor for pairs of nodes. A group of one node has no
+    pairs, so the number is the floor of its node if the catalog has none.
     """
     if plan.busbw_gate == "off" or plan.scheduler != "slurm":
         return None
@@ -32,13 +33,15 @@ def render_gates(plan: ClusterPlan) -> str | None:
 
 def _group(plan: ClusterPlan, host: HostPlan) -> dict[str, Any]:
     floors, is_real = host.machine.floors, host.machine.gpu_device == _REAL_GPUS
-    is_set = isinstance(plan.busbw_gate, float)
+    number = plan.busbw_gate if isinstance(plan.busbw_gate, float) else None
+    node, pair = (floors.node, floors.pair) if floors else (None, None)
+    has_pairs = sum(worker.group == host.group for worker in plan.workers) > 1
     return {
-        "alone": floors.node if floors else None,
-        "pair": plan.busbw_gate if is_set else floors.pair if floors else None,
+        "alone": number if node is None and not has_pairs else node,
+        "pair": pair if number is None else number,
         # Emulated machines have one core, which is too slow for a second rank.
         "ranks": host.machine.gpus if is_real else 1,
         "real_gpus": is_real,
-        "required": is_set,
+        "required": number is not None,
         "env": dict(fabrics()[host.machine.fabric].env),
     }

@@ -70,7 +70,7 @@ class ClusterPlan:
     storage: SharedStorageSpec
     limits: LimitsSpec
     busbw_gate: float | Literal["default", "off"]
-    """Bandwidth gate: the floor for pairs of nodes in GB/s, `default` or `off`."""
+    """Bandwidth gate: the floor in GB/s for pairs of nodes and for a single node, `default` or `off`."""
     mirrors: Mapping[str, str]
     """URLs of mirrors by package archive."""
     image: Image

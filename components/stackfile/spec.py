@@ -175,7 +175,8 @@ class GatesSpec(Model):
         Field(description="must be default, off or the minimum bus bandwidth in GB/s", examples=["default", 185]),
     ] = "default"
     """Measurement of all-reduce under Slurm. With `default`, real GPUs are measured and compared with the floors of
-    their machine type. A number is the floor for pairs of nodes in GB/s. Without a floor, results are only recorded."""
+    their machine type. A number is the floor in GB/s for pairs of nodes, and for the node of a group of one node.
+    Without a floor, results are only recorded."""
 
     @field_validator("nccl_busbw", mode="before")
     @classmethod
