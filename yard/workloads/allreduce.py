@@ -58,6 +58,11 @@ def header() -> str:
     return f"#{'':52}out-of-place{'':22}in-place\n#{names[1:]}\n#{measures[1:]}"
 
 
+def repetitions(wanted: int, one: float, limit: float | None) -> int:
+    """Return the number of iterations that fit into the limit, from 1 to `wanted`. `one`: seconds per iteration."""
+    return wanted if limit is None or one <= 0 else max(1, min(wanted, int(limit / one)))
+
+
 def row(result: dict[str, Any]) -> str:
     rates = (f"{result[key]:.2f}" for key in ("time_us", "algbw", "busbw"))
     kind = _SHORT[result["type"]]
@@ -112,10 +117,25 @@ class Bench:
         self.dist.all_reduce(count)
         return int(count)
 
+    def counts(self, buffer: Any) -> tuple[int, int]:
+        """Return the numbers of warm-ups and iterations. With `max_seconds`, an all-reduce is timed to limit both."""
+        limit, one = self.arguments.max_seconds, 0.0
+        if limit is not None:
+            begin = time.perf_counter()
+            self.dist.all_reduce(buffer)
+            if self.cuda:
+                self.torch.cuda.synchronize()
+            slowest = self.torch.tensor([time.perf_counter() - begin], dtype=self.torch.float64, device=self.device)
+            # All ranks must use the same number.
+            self.dist.all_reduce(slowest, op=self.dist.ReduceOp.MAX)
+            one = float(slowest)
+        return repetitions(self.arguments.warmup, one, limit), repetitions(self.arguments.iters, one, limit)
+
     def seconds(self, buffer: Any) -> float:
-        """Return the mean seconds per all-reduce over `iters` iterations, averaged over all ranks."""
+        """Return the mean seconds per all-reduce, averaged over all ranks."""
         buffer.zero_()
-        for _ in range(self.arguments.warmup):
+        warmup, iters = self.counts(buffer)
+        for _ in range(warmup):
             self.dist.all_reduce(buffer)
         self.barrier()
         if self.cuda:
@@ -123,14 +143,14 @@ class Bench:
             self.torch.cuda.synchronize()
             start.record()
         begin = time.perf_counter()
-        for _ in range(self.arguments.iters):
+        for _ in range(iters):
             self.dist.all_reduce(buffer)
         took = time.perf_counter() - begin
         if self.cuda:
             end.record()
             end.synchronize()
             took = start.elapsed_time(end) / 1e3
-        mean = self.torch.tensor([took / self.arguments.iters], dtype=self.torch.float64, device=self.device)
+        mean = self.torch.tensor([took / iters], dtype=self.torch.float64, device=self.device)
         self.dist.all_reduce(mean)
         return float(mean) / self.ranks
 
@@ -185,12 +205,15 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=sorted(_ELEMENT_BYTES), default="float32")
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--iters", type=int, default=20)
+    parser.add_argument("--max-seconds", type=float, help="use fewer iterations if all of one size would take longer")
     parser.add_argument("--json", metavar="FILE")
     minimum = "fail if busbw is lower; empty for no minimum"
     parser.add_argument("--min-busbw", type=lambda text: float(text) if text else None, metavar="GB/s", help=minimum)
     chosen = parser.parse_args(arguments)
     if chosen.factor <= 1 or chosen.iters < 1 or chosen.warmup < 0:
         parser.error("-f must be at least 2, --iters at least 1 and --warmup not negative")
+    if chosen.max_seconds is not None and not chosen.max_seconds > 0:
+        parser.error("use --max-seconds greater than 0")
     if chosen.begin > chosen.end:
         parser.error(f"-b {chosen.begin} is greater than -e {chosen.end}; use a smaller -b")
     return chosen

@@ -101,6 +101,7 @@ def test_slow_or_wrong_results_are_problems(
     [
         (["-f", "1"], "-f must be at least 2"),
         (["--iters", "0"], "--iters at least 1"),
+        (["--max-seconds", "0"], "--max-seconds greater than 0"),
         (["-b", "1G", "-e", "1M"], "-b 1073741824 is greater than -e 1048576"),
         (["-e", "8T"], "invalid parse_size value: '8T'"),
     ],
@@ -114,6 +115,14 @@ def test_invalid_arguments_are_refused(arguments: list[str], printed: str, capsy
 def test_empty_floor_means_no_floor() -> None:
     assert allreduce.parse(["--min-busbw", ""]).min_busbw is None
     assert allreduce.parse(["--min-busbw", "185"]).min_busbw == 185
+
+
+@pytest.mark.parametrize(
+    ("one", "limit", "expected"),
+    [(0.012, 20, 20), (4.0, 20, 5), (12.5, 20, 1), (36.0, 20, 1), (36.0, None, 20), (0.0, 20, 20)],
+)
+def test_a_slow_network_reduces_the_iterations(one: float, limit: float | None, expected: int) -> None:
+    assert allreduce.repetitions(20, one, limit) == expected
 
 
 def gloo_ranks(tmp_path: Path, ranks: int, *arguments: str) -> list[subprocess.CompletedProcess[str]]:
@@ -147,6 +156,13 @@ def test_two_ranks_measure_over_gloo(tmp_path: Path) -> None:
     assert [row[-1] for row in rows] == ["0"] * 4
     report = json.loads((tmp_path / "out.json").read_text())
     assert (report["ranks"], report["backend"], len(report["results"])) == (2, "gloo", 4)
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+def test_time_limit_replaces_the_number_of_iterations(tmp_path: Path) -> None:
+    # This number of iterations would exceed the timeout of the processes.
+    first, second = gloo_ranks(tmp_path, 2, "--iters", "1000000000", "--max-seconds", "0.2")
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
 
 
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")

@@ -15,7 +15,8 @@ _FIRST_PORT = 29410
 _ROW = re.compile(r"^ *\d+ +\d+ +\w+ +sum +.*$", re.MULTILINE)
 _SIZES = {True: ("4G", "20"), False: ("4M", "5")}
 """Message size and number of iterations, for real and for fake GPUs. nccl-tests with -c 1 allocates three buffers
-(src/common.cu at v2.17.1), so 4 GiB fits on the smallest GPU of the catalog. On CPUs, larger messages take minutes."""
+(src/common.cu at v2.17.1), so 4 GiB fits on the smallest GPU of the catalog. On CPUs, larger messages take minutes.
+At 0.34 GB/s (two H200s over TCP, 2026-11-23), 20 iterations would take 4 minutes, so allreduce.py limits their time."""
 _COMMAND = """
 # The bootstrap writes this file, because the names of the network interfaces depend on the node.
 set -a
@@ -35,7 +36,8 @@ fi
 if ! python3 -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then
   exit 90
 fi
-exec python3 /usr/local/lib/trainyard/bandwidth/allreduce.py -b "$BYTES" -e "$BYTES" --warmup 2 --iters "$ITERATIONS"
+counts=(--warmup 2 --iters "$ITERATIONS" --max-seconds 20)
+exec python3 /usr/local/lib/trainyard/bandwidth/allreduce.py -b "$BYTES" -e "$BYTES" "${counts[@]}"
 """
 """The image's nccl-tests, or the project's all-reduce. Exit code _NO_PROGRAM: the node has neither of them."""
 _NO_PROGRAM = 90
