@@ -10,6 +10,7 @@ import pytest
 
 import yard.stack.load
 from tests.yard.conftest import HOST_KEY, FakeStack, MakeProgram
+from yard.contract import checkout
 from yard.contract.errors import ContractError
 from yard.contract.outputs import Cluster, dumped
 from yard.errors import StackError
@@ -164,6 +165,6 @@ def test_known_hosts_name_every_host(stack: FakeStack) -> None:
 def test_missing_pulumi_has_a_fix_for_operators_and_job_users(
     monkeypatch: pytest.MonkeyPatch, checkout_exists: bool, fix: str
 ) -> None:
-    monkeypatch.setattr(pulumi.checkout, "exists", lambda: checkout_exists)
+    monkeypatch.setattr(checkout, "exists", lambda: checkout_exists)
     with pytest.raises(StackError, match=f"pulumi is not on PATH. Fix: {fix}"):
         pulumi.run(["stack"], {"PATH": ""})
