@@ -28,7 +28,16 @@ class Price(Fact):
     usd_per_hour: float | None = Field(gt=0)
     """On-demand price."""
     spot_usd_per_hour: float | None = Field(default=None, gt=0)
+    """Spot price on the date in `spot_source`. It changes at any time."""
+    spot_source: str = ""
+    """Dated source of the Spot price, or empty if it is unknown."""
     region: str
+
+    @model_validator(mode="after")
+    def _check_spot_source(self) -> Self:
+        if (self.spot_usd_per_hour is None) != (not self.spot_source):
+            raise ValueError(f"{self.name} must have both spot_usd_per_hour and spot_source, or neither")
+        return self
 
 
 class Floors(Fact):

@@ -65,6 +65,19 @@ def used_prices(plan: ClusterPlan) -> tuple[Price, ...]:
     return tuple(listed[host.machine.name] for host in plan.hosts if host_usd(host) is not None)
 
 
+def used_sources(plan: ClusterPlan) -> tuple[str, ...]:
+    """Return the sources of the known prices of the hosts. Spot prices have separate sources."""
+    listed = prices(plan.provider)
+    known = (host for host in plan.hosts if host_usd(host) is not None)
+    rows = ((listed[host.machine.name], host.spot) for host in known)
+    return tuple(dict.fromkeys(row.spot_source if spot else row.source for row, spot in rows))
+
+
+def spot_priced(plan: ClusterPlan) -> tuple[str, ...]:
+    """Return the names of the machine types whose Spot price is used. Spot prices change at any time."""
+    return tuple(dict.fromkeys(host.machine.name for host in plan.hosts if host.spot and host_usd(host) is not None))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Service:
     """The shared storage or the gateway."""
@@ -125,6 +138,19 @@ def _service(plan: ClusterPlan, kind: str) -> Service | None:
 def host_usd(host: HostPlan) -> float | None:
     """Return the list price of a host in dollars per hour, or None if unknown. Spot machines have a separate price."""
     return host.machine.spot_usd_per_hour if host.spot else host.machine.usd_per_hour
+
+
+def firm_usd(host: HostPlan) -> float | None:
+    """Return the list price of a host in dollars per hour, or None if it is unknown or a Spot price.
+
+    Limits on the cost of running machines use this price, because a recorded Spot price can be too low.
+    """
+    return None if host.spot else host_usd(host)
+
+
+def firm_total(plan: ClusterPlan) -> float | None:
+    """Return the list price of the machines in dollars per hour, or None if a price is unknown or a Spot price."""
+    return None if any(firm_usd(host) is None for host in plan.hosts) else hourly_price(plan).usd
 
 
 def _amount(machine: Machine, count: Count) -> int:

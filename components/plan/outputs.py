@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from components.catalog import fabrics
-from components.plan.demand import hourly_price
+from components.plan.demand import firm_total
 from components.plan.plan import ClusterPlan
 from yard.contract.outputs import Cluster, Head, Node, Transport
 
@@ -54,5 +54,5 @@ def cluster_outputs(plan: ClusterPlan, head: Head, workers: Mapping[str, Reach])
         spares={group: section.spares for group, section in plan.groups.items() if section.spares},
         # Existing hosts have other users, so only the job user's home is shared (stage 50-storage).
         home_path=f"/home/{head.user}" if plan.uses_existing_hosts else "/home",
-        usd_per_hour=hourly_price(plan).total,
+        usd_per_hour=firm_total(plan),
     )

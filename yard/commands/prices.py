@@ -26,8 +26,8 @@ def prices(context: typer.Context, as_json: JsonOption = False) -> None:
     if as_json:
         say_json(rows)
         return
-    keys = ("provider", "machine", "usd_per_hour", "region", "dated", "source")
-    columns = ("provider", "machine", "$/h", "region", "dated", "source")
+    keys = ("provider", "machine", "usd_per_hour", "spot_usd_per_hour", "region", "dated", "source")
+    columns = ("provider", "machine", "$/h", "Spot $/h", "region", "dated", "source")
     table(columns, ([_cell(row[key]) for key in keys] for row in rows), {"unknown": "yellow"})
     say(SCOPE)
 

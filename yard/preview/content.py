@@ -68,6 +68,8 @@ def costs(description: Description) -> Iterator[str]:
         yield f"machines {_dollars(price['usd'])}: {price_source(price)}"
     elif price["unpriced"]:
         yield f"machines: {price_source(price)}"
+    if _has_spot_price(description):
+        yield "Spot prices change at any time; the recorded ones were valid on the date of their source"
     services = description["services"]
     for service in services:
         usd = service["usd_per_hour"]
@@ -78,6 +80,13 @@ def costs(description: Description) -> Iterator[str]:
         yield _storage(storage)
     if services or price["usd"]:
         yield f"not included: {NOT_INCLUDED}"
+
+
+def _has_spot_price(description: Description) -> bool:
+    plan, price = description["plan"], description["price"]
+    unpriced = price["unpriced"] if price else []
+    spot = {f"{host['machine']} (Spot)" for host in plan["hosts"] if host["capacity"] == "spot"} if plan else set()
+    return bool(spot.difference(unpriced))
 
 
 def _dollars(usd: float) -> str:

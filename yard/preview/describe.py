@@ -15,7 +15,7 @@ from components.node.parameters import ON_HEAD
 from components.node.slurm import render_gres_conf, render_slurm_conf
 from components.node.user_data import AccessKeys, cloud_config, install_script, render_user_data
 from components.plan.checks.base import FreeMemory, Level
-from components.plan.demand import hourly_price, quota_needs, services, used_prices
+from components.plan.demand import hourly_price, quota_needs, services, used_prices, used_sources
 from components.plan.plan import ClusterPlan, HostPlan
 from components.platforms.local.memory import free_memory
 from components.platforms.registry import platform_facts
@@ -131,7 +131,7 @@ def _price(plan: ClusterPlan) -> PriceShape:
         unpriced=list(price.unpriced),
         dated=min((row.dated for row in used), default=""),
         regions=list(dict.fromkeys(row.region for row in used)),
-        sources=list(dict.fromkeys(row.source for row in used)),
+        sources=list(used_sources(plan)),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from components.node.user_data import JOB_USER
-from components.plan.demand import host_usd
+from components.plan.demand import firm_usd
 from components.plan.outputs import Reach, cluster_outputs
 from components.stackfile.read import read_stack
 from yard.contract.checkout import ROOT
@@ -41,5 +41,5 @@ def rehearse(stack: str, reason: str) -> Rehearsal:
         reason=reason,
         cluster=cluster_outputs(plan, head, workers),
         costs=tuple(content.costs(describe(stack))),
-        node_usd={group: host_usd(plan.group(group)[0]) for group in plan.groups},
+        node_usd={group: firm_usd(plan.group(group)[0]) for group in plan.groups},
     )

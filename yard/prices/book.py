@@ -47,6 +47,7 @@ def updated(
             name=machine,
             usd_per_hour=price,
             spot_usd_per_hour=row.spot_usd_per_hour if row else None,
+            spot_source=row.spot_source if row else "",
             region=regions[machine],
             source=source,
             dated=today,
@@ -66,9 +67,10 @@ def write(book: Book, header: str) -> str:
 
 def _line(row: Price) -> str:
     usd = "null" if row.usd_per_hour is None else f"{row.usd_per_hour:.12g}"
-    spot = {} if row.spot_usd_per_hour is None else {"spot_usd_per_hour": f"{row.spot_usd_per_hour:.12g}"}
     origin = {"region": row.region, "source": _quoted(row.source), "dated": _quoted(row.dated)}
-    fields = {"usd_per_hour": usd, **spot, **origin}
+    fields = {"usd_per_hour": usd, **origin}
+    if row.spot_usd_per_hour is not None:
+        fields |= {"spot_usd_per_hour": f"{row.spot_usd_per_hour:.12g}", "spot_source": _quoted(row.spot_source)}
     values = ", ".join(f"{key}: {value}" for key, value in fields.items())
     return f"  {row.name}: {{{values}}}"
 

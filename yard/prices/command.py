@@ -22,14 +22,22 @@ FILE = Path(catalog.__file__).parent / "prices.yaml"
 VENDORS: dict[str, ModuleType] = {"azure": azure, "gcp": gcp}
 """Price list modules by provider."""
 SCOPE = (
-    "On-demand list prices of one machine in US dollars per hour, in the region shown. Other regions differ. "
+    "List prices of one machine in US dollars per hour, in the region shown. Other regions differ. Spot prices change "
+    "at any time; --json shows their dated source. "
     "Not included: boot and data disks, public IP addresses, NAT, network traffic, discounts, taxes."
 )
 
 
 def listed() -> list[dict[str, Any]]:
     """Return a row for each machine type in the clouds. `usd_per_hour` is None if the price is unknown."""
-    unknown = {"usd_per_hour": None, "spot_usd_per_hour": None, "region": "", "dated": "", "source": ""}
+    unknown = {
+        "usd_per_hour": None,
+        "spot_usd_per_hour": None,
+        "spot_source": "",
+        "region": "",
+        "dated": "",
+        "source": "",
+    }
     rows = []
     for provider in VENDORS:
         for machine in machines(provider):

@@ -7,7 +7,7 @@ from ipaddress import IPv4Network
 
 from components.node.user_data import AccessKeys, render_user_data
 from components.plan.checks.base import Broken, Level, Planned, check
-from components.plan.demand import hourly_price, quota_needs, services, storage_mib_s, used_prices
+from components.plan.demand import hourly_price, quota_needs, services, spot_priced, storage_mib_s, used_prices
 from components.platforms.registry import platform_facts
 
 _KEY = f"ssh-ed25519 {'A' * 68} cluster@{'a' * 16}"
@@ -82,16 +82,23 @@ def within_budget(planned: Planned) -> Iterator[Broken]:
     "limit-can-be-kept",
     Level.WARNING,
     "add limit-can-be-kept to `silence`, or record the prices in components/catalog",
+    "add limit-can-be-kept to `silence`, or compare the recorded prices with the cloud's current Spot prices",
 )
 def limit_is_effective(planned: Planned) -> Iterator[Broken]:
-    """If a price limit is set, all prices are known."""
+    """If a price limit is set, all prices are known and none is a Spot price."""
+    if planned.plan.limits.max_usd_per_hour is None:
+        return
+    path = "cluster.limits.max_usd_per_hour"
     unknown = [*hourly_price(planned.plan).unpriced]
     unknown += [service.name for service in services(planned.plan) if service.usd is None]
-    if planned.plan.limits.max_usd_per_hour is not None and unknown:
-        yield Broken(
-            path="cluster.limits.max_usd_per_hour",
-            rule=f"no price is recorded for {', '.join(unknown)}, so the limit does not include them",
+    if unknown:
+        rule = f"no price is recorded for {', '.join(unknown)}, so the limit does not include them"
+        yield Broken(path=path, rule=rule)
+    if spot := spot_priced(planned.plan):
+        rule = (
+            f"the limit is compared with a recorded Spot price of {', '.join(spot)}, but Spot prices change at any time"
         )
+        yield Broken(path=path, rule=rule, fix=1)
 
 
 @check(
@@ -106,11 +113,12 @@ def report_price(planned: Planned) -> Iterator[Broken]:
     if not known:
         return
     unknown = f", plus the unknown price of {', '.join(price.unpriced)}" if price.unpriced else ""
+    spot = "; Spot prices change at any time" if spot_priced(planned.plan) else ""
     regions = ", ".join(dict.fromkeys(row.region for row in known))
     limit = planned.plan.limits.max_usd_per_hour
     yield Broken(
         path="cluster",
-        rule=f"the machines cost {price.usd:.2f} dollars an hour at list prices for {regions}{unknown}; shared "
+        rule=f"the machines cost {price.usd:.2f} dollars an hour at list prices for {regions}{unknown}{spot}; shared "
         "storage, gateway, boot disks, addresses and traffic cost extra",
         words={"limit": f"{limit:g}"} if limit is not None else {},
         fix=0 if limit is None else 1,

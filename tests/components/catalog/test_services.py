@@ -6,11 +6,21 @@ from collections.abc import Mapping
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
-from components.catalog import Machine, images, machines, service_prices, throughputs
+from components.catalog import Machine, Price, images, machines, prices, service_prices, throughputs
 from components.plan.checks.base import Planned
-from components.plan.checks.planned import limit_is_effective, within_budget
-from components.plan.demand import hourly_price, services, storage_mib_s, used_prices
+from components.plan.checks.planned import limit_is_effective, report_price, within_budget
+from components.plan.demand import (
+    firm_total,
+    firm_usd,
+    hourly_price,
+    services,
+    spot_priced,
+    storage_mib_s,
+    used_prices,
+    used_sources,
+)
 from components.plan.plan import plan_cluster
 from components.platforms import PLATFORMS
 from components.stackfile.model import machine_types
@@ -98,6 +108,40 @@ def test_uses_a_known_spot_price() -> None:
     known[name] = known[name].model_copy(update={"spot_usd_per_hour": 20.0})
     price = hourly_price(planned("azure-h100", known, nodes__gpu__capacity={"kind": "spot"}).plan)
     assert (price.usd, price.unpriced) == (40.384, ())
+
+
+def test_a_limit_on_spot_prices_has_a_warning() -> None:
+    edits = {"limits": {"max_usd_per_hour": 100}, "nodes__gpu__capacity": {"kind": "spot"}}
+    stack = planned("gcp-a2", dict(machines("gcp")), **edits)
+    assert spot_priced(stack.plan) == ("a2-highgpu-8g",)
+    assert not spot_priced(planned("gcp-a2", dict(machines("gcp"))).plan)
+    rules = [problem.rule for problem in limit_is_effective.run(stack)]
+    assert "recorded Spot price of a2-highgpu-8g, but Spot prices change at any time" in rules[-1]
+    [note] = report_price.run(stack)
+    assert "; Spot prices change at any time;" in note.rule
+
+
+def test_limits_on_running_machines_ignore_spot_prices() -> None:
+    spot = planned("gcp-a2", dict(machines("gcp")), nodes__gpu__capacity={"kind": "spot"}).plan
+    assert hourly_price(spot).total is not None
+    assert firm_total(spot) is None
+    assert firm_usd(spot.nodes[0]) is None
+    on_demand = planned("gcp-a2", dict(machines("gcp"))).plan
+    assert firm_total(on_demand) == hourly_price(on_demand).total
+
+
+def test_spot_machines_use_the_source_of_their_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = prices("gcp")["a2-highgpu-8g"].model_copy(update={"spot_source": "spot list of 2026-01-01"})
+    monkeypatch.setattr("components.plan.demand.prices", lambda provider: {**prices(provider), row.name: row})
+    spot = planned("gcp-a2", dict(machines("gcp")), nodes__gpu__capacity={"kind": "spot"})
+    assert used_sources(spot.plan) == (prices("gcp")["n2-standard-8"].source, "spot list of 2026-01-01")
+
+
+@pytest.mark.parametrize("fields", [{"spot_usd_per_hour": 1.0}, {"spot_source": "a list of 2026-01-01"}])
+def test_a_spot_price_without_a_source_is_rejected(fields: dict[str, object]) -> None:
+    row = {"name": "m", "usd_per_hour": 2.0, "region": "r", "source": "s", "dated": "2026-01-01"}
+    with pytest.raises(ValidationError, match="both spot_usd_per_hour and spot_source"):
+        Price.model_validate(row | fields)
 
 
 def test_limit_includes_the_storage() -> None:

@@ -158,7 +158,7 @@ PLAN_CASES: dict[str, tuple[Planned, Planned, str]] = {
     "within-budget": (gcp_plan(limit=62.69), gcp_plan(limit=62.68), "cluster.limits.max_usd_per_hour"),
     "limit-can-be-kept": (
         gcp_plan(limit=70),
-        gcp_plan(limit=70, head="n2-standard-8"),
+        gcp_plan(limit=70, gpu="a4-highgpu-8g"),
         "cluster.limits.max_usd_per_hour",
     ),
     # The disk's write throughput is 240 MiB/s plus 0.48 MiB/s per GiB. Each of the 16 GPUs needs 20 MiB/s.
@@ -290,6 +290,6 @@ def test_price_advises_a_limit_only_if_none_is_set() -> None:
 
 def test_price_names_machines_with_unknown_price() -> None:
     [price] = [found for found in PLAN_CHECKS if found.id == "price"]
-    [problem] = price.run(gcp_plan(head="n2-standard-8"))
-    assert "58.78 dollars" in problem.rule
-    assert "n2-standard-8" in problem.rule
+    [problem] = price.run(gcp_plan(gpu="a4-highgpu-8g"))
+    assert "3.67 dollars" in problem.rule
+    assert "plus the unknown price of a4-highgpu-8g" in problem.rule

@@ -59,11 +59,11 @@ def test_terminal_and_markdown_show_all_parts(render: object, grown: Report, ref
     for words in (
         "offline: the clouds are simulated",
         "compared with 0123456789ab",
-        "list price $117.56/h plus unknown prices",
-        "list prices of us-central1, read on 2026-11-21 from skypilot-catalog at 006059e0, GCP (undated snapshot of",
-        "price unknown for n2-standard-8",
+        "list price $117.94/h plus unknown prices",
+        "list prices of us-central1, read on 2026-11-23 from Cyclenerd/google-cloud-pricing-cost-calculator at fd66",
+        "filestore-ZONAL: price unknown",
         NOT_INCLUDED,
-        "+58.78 $/h of known prices",
+        "+58.77 $/h of known prices",
         "adds neox-gpu-[2-3]",
         "10.77.2.1 to 10.77.2.4",
         "8 x a100",
@@ -168,6 +168,15 @@ def test_storage_and_gateway_have_prices_with_sources(edited: DescribeEdited) ->
     assert "price unknown for Standard_ND96isr_H100_v5 (Spot)" in text
     assert text.endswith(f"not included: {NOT_INCLUDED}")
     assert total_price(edited("azure-h100", **spot)) == "list price $2.86/h plus unknown prices"
+
+
+def test_recorded_spot_prices_have_a_warning(edited: DescribeEdited) -> None:
+    warning = "Spot prices change at any time"
+    spot = {"nodes__gpu__capacity": {"kind": "spot"}}
+    assert warning in lines("gcp-a2", edited, **spot)
+    assert warning not in lines("gcp-a2", edited)
+    # No Spot price is recorded for this machine type.
+    assert warning not in lines("azure-h100", edited, **spot)
 
 
 def test_the_total_price_includes_the_storage(edited: DescribeEdited) -> None:

@@ -189,12 +189,15 @@ def test_gcp_prices_are_the_sum_of_their_parts(server: Server, file: Path) -> No
 
     server.answer = catalog
     changes = {change.machine: change for change in update(["gcp"], file)["gcp"]}
-    # The prices in the catalog come from a different list, which contains 29.39 and 55.74.
+    # The prices in the catalog, which another project calculated from the same API, are 29.3871 and 55.7395.
     assert changes["a2-highgpu-8g"].after == pytest.approx(29.39, abs=0.01)
     assert changes["a2-megagpu-16g"].after == pytest.approx(55.74, abs=0.01)
     for machine in ("n2-standard-8", "a2-ultragpu-8g", "a3-megagpu-8g"):
         assert changes[machine].kept
         assert changes[machine].after == changes[machine].before
+    row, before = command._read(file.read_text())["gcp"]["a2-highgpu-8g"], prices("gcp")["a2-highgpu-8g"]
+    assert row.source == gcp.SOURCE
+    assert (row.spot_usd_per_hour, row.spot_source) == (before.spot_usd_per_hour, before.spot_source)
     assert len(server.requests) == 2
     assert all(headers[gcp.KEY_HEADER] == "not-a-key" for headers in server.headers)
     assert "not-a-key" not in "".join(server.requests)
@@ -211,8 +214,11 @@ def test_yard_prices_shows_and_updates_prices(server: Server, file: Path, monkey
     runner = CliRunner()
     rows = json.loads(runner.invoke(app, ["prices", "--json"]).stdout)
     assert {row["provider"] for row in rows} == {"azure", "gcp"}
-    unknown = next(row for row in rows if row["machine"] == "n2-standard-8")
+    unknown = next(row for row in rows if row["machine"] == "a4-highgpu-8g")
     assert unknown["usd_per_hour"] is None
+    priced = [row for row in rows if row["spot_usd_per_hour"] is not None]
+    assert priced
+    assert all(row["spot_source"] for row in priced)
     shown = runner.invoke(app, ["prices"]).stdout
     assert "unknown" in shown
     assert prices("gcp")["a2-highgpu-8g"].dated in shown

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import yard.commands.submit
+from components.stackfile.read import read_stack
+from tests.components.platforms.recording import stack_text
 from tests.yard.conftest import FakeStack, MakeProgram
 from tests.yard.test_cli import yard as run_yard
 from yard.errors import StackError
@@ -67,6 +69,16 @@ def test_unknown_values_are_unknown(undeployed: Path) -> None:
     assert (found["job_usd_per_hour"], found["usd_at_limit"], found["time_s"]) == (None, None, None)
     script = rehearse("job.sbatch", "--stack", "azure-a100")["estimate"]
     assert (script["nodes"], script["job_usd_per_hour"]) == (None, None)
+
+
+def test_spot_prices_do_not_limit_the_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "Pulumi.gcp-a2.yaml"
+    file.write_text(stack_text("gcp-a2", nodes__gpu__capacity={"kind": "spot"}))
+    assert planned("gcp-a2", "").node_usd["gpu"] is not None
+    assert planned("gcp-a2", "").cluster.usd_per_hour is not None
+    monkeypatch.setattr("yard.preview.rehearsal.read_stack", lambda path: read_stack(file))
+    spot = planned("gcp-a2", "")
+    assert (spot.node_usd["gpu"], spot.cluster.usd_per_hour) == (None, None)
 
 
 def test_text_says_that_the_plan_was_used(undeployed: Path) -> None:
