@@ -212,6 +212,20 @@ def test_node_registers_again_after_a_fault_of_munge(cluster: Cluster) -> None:
     assert (cluster.state, cluster.reason) == ("IDLE", "none")
 
 
+@pytest.mark.parametrize("reason", ["Not responding", "TY:gone: no answer for 15 s"])
+def test_node_registers_again_after_a_loss_of_the_network(reason: str, cluster: Cluster) -> None:
+    daemon = start(cluster)
+    rounds(daemon, 4)
+    cluster.site.offset = None
+    rounds(daemon, 2)
+    cluster.state, cluster.reason = "DOWN+NOT_RESPONDING", reason
+    rounds(daemon, 2)
+    assert cluster.reason == reason
+    cluster.site.offset = 0.01
+    rounds(daemon, 1)
+    assert (cluster.state, cluster.reason) == ("IDLE", "none")
+
+
 def test_operators_drain_stays(cluster: Cluster) -> None:
     cluster.state, cluster.reason = "IDLE+DRAIN", "bad cable"
     daemon = start(cluster)

@@ -13,7 +13,7 @@ import threading
 import time
 
 from health.checks import run_check
-from health.core import SEVERITIES, Check, Node, Outcome, checks_for, load_checks
+from health.core import SEVERITIES, UNKNOWN, Check, Node, Outcome, checks_for, load_checks
 from health.events import EVENT
 from health.kmsg import fatal_xid, load_xids, records
 from health.ledger import Ledger, load, save, write
@@ -29,6 +29,8 @@ _SAVE_SECONDS = 600.0
 """Time between writes of the baseline to the disk."""
 _PIPE_BYTES = 4096
 _XID = "gpu-xid"
+_CONTACT = "clock-offset"
+"""This check is unknown while the head does not respond."""
 
 
 class Daemon:
@@ -134,7 +136,11 @@ class Daemon:
     def record(self, check: Check, outcome: Outcome) -> bool:
         """Add a result to the ledger. Return whether the check must run again soon."""
         with self.lock:
-            if self.ledger.record(check, outcome, time.time()):
+            before = self.ledger.outcomes.get(check.id)
+            was_unknown = before is not None and before.state == UNKNOWN
+            has_returned = check.id == _CONTACT and was_unknown and outcome.state != UNKNOWN
+            # While the head did not respond, slurmctld or trainyard-repair may have set this node down.
+            if self.ledger.record(check, outcome, time.time()) or has_returned:
                 self._changed()
             return self.ledger.is_suspect(check.id)
 

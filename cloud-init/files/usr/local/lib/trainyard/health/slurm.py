@@ -14,10 +14,10 @@ _OWN = re.compile(r"TY:([a-z0-9-]+): ")
 _SUFFIXES = "*~#!%$@^-"
 """Suffixes of a state, for example "*" if the node does not respond (slurm.conf(5) and scontrol(1) of Slurm 24.11)."""
 _SECONDS = 20
-_UNREACHABLE = "Not responding"
-"""Reason that slurmctld sets. slurmctld pings no node that is down and does not respond. It asks such a node to
-register only about every 400 s with SlurmdTimeout=60 (ping_nodes in slurmctld/ping_nodes.c, read 2026-11-23; seen with
-Slurm 24.11.5)."""
+_LOST = ("Not responding", "TY:gone: ")
+"""Starts of the reasons of a node that did not respond, set by slurmctld and by trainyard-repair. slurmctld pings no
+node that is down and does not respond. It asks such a node to register only about every 400 s with SlurmdTimeout=60
+(ping_nodes in slurmctld/ping_nodes.c, read 2026-11-23; seen with Slurm 24.11.5)."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def apply(node: Node, wanted: str | None, checks: Collection[str], proved: Colle
     found = parse(shown.output) if shown.code == 0 else None
     if found is None:
         return False
-    if wanted is None and "DOWN" in found.flags and found.reason == _UNREACHABLE:
-        # This node can authenticate again. slurmd registers when it starts. slurmctld then ends old jobs on the node.
+    if wanted is None and "DOWN" in found.flags and found.reason.startswith(_LOST):
+        # slurmctld can reach this node again. slurmd registers when it starts. slurmctld then ends the node's old jobs.
         return node.run(["systemctl", "restart", "slurmd.service"], _SECONDS).code == 0
     action = decide(found, wanted, checks, proved)
     if action is None:
