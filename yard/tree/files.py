@@ -59,7 +59,11 @@ def collect(file: str, folder: Path, always: Sequence[str] = ()) -> Tree:
 
 
 def add(archive: tarfile.TarFile, tree: Tree, folder: str) -> None:
-    """Add the files to an archive, below `folder`. Only the owner can read them. Raises SyncError."""
+    """Add `folder` with the files to an archive. Only the owner can read them. Raises SyncError."""
+    # Without this entry, the folder would not exist if the tree contains no files, and the job could not enter it.
+    place = tarfile.TarInfo(folder)
+    place.type, place.mode = tarfile.DIRTYPE, 0o700
+    archive.addfile(place)
     for name in tree.names:
         path = tree.folder / name
         try:

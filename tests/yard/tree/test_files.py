@@ -51,6 +51,12 @@ def test_archive_keeps_links_and_programs_private(project: Path) -> None:
     assert modes["run/code/link"][1]
 
 
+def test_archive_of_an_empty_directory_contains_the_directory(tmp_path: Path) -> None:
+    with tarfile.open(fileobj=io.BytesIO(pack("run", {}, collect("job", tmp_path)))) as archive:
+        assert archive.getnames() == ["run/code"]
+        assert archive.getmember("run/code").isdir()
+
+
 @pytest.mark.parametrize(("limit", "words"), [("MOST_FILES", "has 5 files"), ("MOST_MIB", "its largest files: ")])
 def test_large_directory_is_refused(limit: str, words: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(yard.tree.files, limit, 0)
