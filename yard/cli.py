@@ -25,6 +25,7 @@ from yard.commands import (
     work,
 )
 from yard.shell import YardGroup
+from yard.show import say
 
 TOPICS = (
     submit, run, work, reproduce, cluster, init, stacks, prices, size, hosts, roll, heal, bake, data, env, bench,
@@ -43,7 +44,7 @@ def _print_version(wanted: bool) -> None:
         return
     from importlib.metadata import version
 
-    typer.echo(f"yard {version('trainyard')}")
+    say(f"yard {version('trainyard')}")
     raise typer.Exit
 
 
