@@ -31,7 +31,7 @@ class Phases:
     def run(self, name: str, *command: str) -> None:
         """Run a command as a phase. If it fails or is interrupted, exit with its exit code.
 
-        Ctrl-C in a terminal also reaches the command, which stops in an orderly way. Its end is awaited.
+        Ctrl-C in a terminal also reaches the command, which then stops in an orderly way. The demo waits for its end.
         """
         begin = time.monotonic()
         interrupts: list[int] = []
