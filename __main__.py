@@ -13,8 +13,8 @@ from yard.contract.outputs import ssh_command
 async def program() -> pulumi.Inputs:
     """Create the cluster, wait for it, and return the stack outputs.
 
-    Without the wait, the SDK waits at the end of the program and compares all open tasks each time that one is done. A
-    preview of 512 Azure nodes then takes 26 s instead of 15 s.
+    Without the wait, the SDK waits at the end of the program and compares all open tasks each time that one completes.
+    A preview of 512 Azure nodes then takes 26 s instead of 15 s.
     """
     settings = load_settings()
     if bakes():
@@ -31,6 +31,6 @@ async def program() -> pulumi.Inputs:
     }
 
 
-# Nearly all objects live until the end of the program. With 512 nodes, garbage collection takes 4 of 15 s.
+# Nearly all objects live until the program exits. With 512 nodes, garbage collection takes 4 of 15 s.
 gc.disable()
 pulumi.run(program)

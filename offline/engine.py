@@ -40,4 +40,4 @@ class EngineLog:
         try:
             self._stub.Log(request, timeout=_SECONDS)
         except grpc.RpcError:
-            self._stub = None  # the engine has ended; a log message must not cause the command to fail
+            self._stub = None  # the engine has exited; a log message must not make the command fail

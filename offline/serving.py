@@ -1,4 +1,4 @@
-"""The process of a plugin. It ends after a signal from the engine, or when the engine ends."""
+"""The process of a plugin. It exits after a signal from the engine, or when the engine exits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_MESSAGE_BYTES = 400 * 1024 * 1024
 """The engine's limit."""
 _PARENT_CHECK_SECONDS = 0.5
 _ANSWER_SECONDS = 1.0
-"""Seconds to send the responses for operations that have ended."""
+"""Time limit in seconds for sending the responses of completed operations."""
 
 
 def engine_address(arguments: list[str]) -> str | None:
@@ -30,8 +30,8 @@ def engine_address(arguments: list[str]) -> str | None:
 def serve(provider: provider_pb2_grpc.ResourceProviderServicer, close: Callable[[], None]) -> None:
     """Print the port on standard output and serve. Does not return.
 
-    The process ends after SIGINT, SIGTERM or SIGHUP, or when the engine ends. `close` is called first and must end all
-    processes and threads that the provider started.
+    The process exits after SIGINT, SIGTERM or SIGHUP, or when the engine exits. `close` is called first and must end
+    all processes and threads that the provider started.
     """
     parent = os.getppid()
     # Setting an Event in a signal handler can deadlock: the main thread may hold the Event's lock. A pipe cannot.
@@ -55,7 +55,7 @@ def serve(provider: provider_pb2_grpc.ResourceProviderServicer, close: Callable[
 def _hung_up() -> bool:
     """Return whether standard input is a pipe whose other end is closed.
 
-    The engine holds the other end. This also detects an engine that ended before os.getppid() was called.
+    The engine has the other end of the pipe. Unlike os.getppid(), this also detects an engine that exited early.
     """
     try:
         if not stat.S_ISFIFO(os.fstat(0).st_mode):

@@ -8,7 +8,7 @@ from threading import Condition, Event
 
 
 class Stopped(Exception):
-    """The operation ended because the update was cancelled."""
+    """The operation stopped because the update was cancelled."""
 
     def __init__(self) -> None:
         super().__init__("cancelled")

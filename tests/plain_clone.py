@@ -15,7 +15,7 @@ from yard.stack.simulated import PLUGINS
 
 _VENV = Path(sys.executable).parents[1]
 _KEPT = re.compile(r"PATH|LANG|TMPDIR|USER|PYTHONDONTWRITEBYTECODE")
-"""Variables of a new shell. It has no variable of Pulumi, Trainyard or a virtual environment."""
+"""Variables of a new shell. Variables of Pulumi, Trainyard and virtual environments are not set."""
 _SECONDS = 500
 _PULUMI = """#!/bin/bash
 case $1 in
@@ -24,7 +24,7 @@ case $1 in
 esac
 exec {pulumi} "$@"
 """
-"""`pulumi install` downloads packages and plugins. Here it links the ones that set-up has installed. `up` asks no
+"""`pulumi install` downloads packages and plugins. Here, it links those that set-up has installed. `up` asks no
 question.
 """
 
@@ -52,7 +52,7 @@ class PlainClone:
             at.mkdir(parents=True)
             (at / f"pulumi-resource-{plugin}").symlink_to(self.root / "offline" / "bin" / f"pulumi-resource-{plugin}")
         self._shell = {name: value for name, value in os.environ.items() if _KEPT.fullmatch(name)} | {
-            # A CLI that set-up has built starts the first python3 on PATH. The official CLI starts the one in .venv.
+            # A CLI built by set-up starts the first python3 on PATH. The official CLI starts the one in .venv.
             "PATH": f"{programs}:{_VENV / 'bin'}:{os.environ['PATH']}",
             "HOME": str(self.home),
             "PULUMI_HOME": str(self.home / ".pulumi"),

@@ -139,7 +139,7 @@ def submit_cost(runs: int) -> Figure:
 
 
 def launch_cost(runs: int) -> Figure:
-    """Measure the seconds from sbatch to the first line from a rank, minus the seconds for a plain srun."""
+    """Measure the seconds from sbatch to a rank's first line, minus the seconds for a plain srun."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(_LAUNCH_JOB)
         file.flush()

@@ -31,7 +31,8 @@ class Phases:
     def run(self, name: str, *command: str) -> None:
         """Run a command as a phase. If it fails or is interrupted, exit with its exit code.
 
-        Ctrl-C in a terminal also reaches the command, which then stops in an orderly way. The demo waits for its end.
+        Ctrl-C in a terminal also reaches the command, which then stops in an orderly way. The demo waits until it
+        exits.
         """
         begin = time.monotonic()
         interrupts: list[int] = []
@@ -44,7 +45,7 @@ class Phases:
         self.rows.append((name, time.monotonic() - begin))
         if interrupts:
             sys.stderr.write(
-                f"\nmake demo: interrupted in {name}. `make demo` continues, and `make down` removes all.\n"
+                f"\nmake demo: interrupted in {name}. `make demo` continues, and `make down` removes everything.\n"
             )
             raise SystemExit(128 + signal.SIGINT)
         if code:

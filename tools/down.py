@@ -21,7 +21,7 @@ _SIGNALLED = 128
 
 
 def down() -> int:
-    """Remove the stack. Return 0, or the exit code of the last Pulumi command that was interrupted or failed."""
+    """Remove the stack. Return 0, or the exit code of the last Pulumi command that failed or was interrupted."""
     stack = Stack(STACK)
     code = stack.destroy()
     if code >= _SIGNALLED:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from typer import Context, Exit, Typer
+from typer._click.exceptions import NoSuchOption
 from typer._click.shell_completion import CompletionItem, add_completion_class
 from typer._completion_classes import FishComplete, ZshComplete
 from typer.core import TyperCommand, TyperGroup
@@ -35,7 +36,11 @@ class AfterDashes(TyperCommand):
             at = args.index("--")
             ctx.meta[self.META] = tuple(args[at + 1 :])
             args = args[:at]
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except NoSuchOption as error:
+            error.message += "; arguments of your program follow `--`"
+            raise
 
 
 class Deferred(TyperCommand):

@@ -41,7 +41,7 @@ class Price(Fact):
 
 
 class Floors(Fact):
-    """Published minimum all-reduce bus bandwidth of a fault-free machine type in GB/s.
+    """Published minimum all-reduce bus bandwidth, in GB/s, of a machine without faults.
 
     `node` applies within one node, and `pair` between two or more nodes. A value is None if no minimum is published.
     """
@@ -90,7 +90,7 @@ class Machine(Fact):
 
     @property
     def gpu_affinity_unknown(self) -> bool:
-        """Whether it is unknown which cores are near each GPU. It is false for fake GPUs."""
+        """Whether the cores near each GPU are unknown. It is false for fake GPUs."""
         if self.gpus < 2 or self.gpu_type == "fake":  # noqa: PLR2004  (affinity differs only between GPUs)
             return False
         known = self.topology
@@ -128,7 +128,7 @@ class Fabric(Fact):
 
     env: dict[str, str]
     library_path: str | None = Field(default=None, pattern=r"^/[\w./-]+$")
-    """Folder of the NCCL plugin on the node. It is the first folder in LD_LIBRARY_PATH of jobs."""
+    """Folder of the NCCL plugin on the node. It comes first in the LD_LIBRARY_PATH of jobs."""
     mounts: tuple[Annotated[str, Field(pattern=r"^/[\w./-]+(:ro)?$")], ...] = ()
     """Paths on the node that are mounted at the same paths in containers. The suffix ':ro' makes a mount read-only."""
 
@@ -150,7 +150,7 @@ class ImageContract(Fact):
     """State of a published image before its first boot. It contains the facts that bootstrap stages depend on."""
 
     files: dict[str, str] = Field(default_factory=dict)
-    """Relevant content of files by path."""
+    """Relevant file contents by path."""
     removed: tuple[str, ...] = ()
     """Paths or patterns of deleted files."""
     services: dict[str, Literal["enabled", "disabled", "masked"]] = Field(default_factory=dict)

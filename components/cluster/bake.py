@@ -21,7 +21,7 @@ def bakes() -> bool:
 async def baked_image(plan: ClusterPlan) -> pulumi.Inputs:
     """Build or keep the image with the same name as the stack, and return the stack outputs.
 
-    The output BAKED_IMAGE exists only when the builder has been deleted.
+    The output BAKED_IMAGE exists only after the builder has been deleted.
     """
     builds = os.environ[BAKE] == BUILD
     # The private key is never stored, so nobody can log in to the builder.

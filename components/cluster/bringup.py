@@ -20,9 +20,9 @@ from components.platforms.base import Host, Platform
 
 _DIAL_ATTEMPTS = 190
 """Failed connection attempts before the bring-up fails. A GPU machine can take 15 minutes from power-on until sshd
-answers. A refused connection fails immediately, so the total time is the sum of the pauses between attempts. The pauses
-start at 0.1 s and grow by a factor of 1.5 up to 5 s, for a total of 911 s. If packets are dropped, each attempt also
-takes _DIAL_SECONDS, for a total of 31 minutes
+accepts connections. A refused connection fails immediately, so the total time is the sum of the pauses between
+attempts. The pauses start at 0.1 s and grow by a factor of 1.5 up to 5 s, for a total of 911 s. If packets are dropped,
+each attempt also takes _DIAL_SECONDS, for a total of 31 minutes
 (pulumi/pulumi-command@010bd8e:provider/pkg/provider/remote/connection.go, dialWithRetry;
 pulumi/pulumi@242a78a:sdk/go/common/util/retry/until.go; read 2026-11-22)."""
 _DIAL_SECONDS = 5

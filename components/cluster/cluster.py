@@ -62,7 +62,7 @@ def outputs_of(
 
 
 class Cluster(pulumi.ComponentResource):
-    """A cluster with its keys, machines, bring-up and outputs."""
+    """A cluster, including its keys, machines, bring-up and outputs."""
 
     outputs: pulumi.Output[dict[str, Any]]
     """The stack output `cluster` (ClusterOutputs), which is known only after the gate has passed."""
@@ -110,8 +110,8 @@ class Cluster(pulumi.ComponentResource):
         self.user_private_key = pulumi.Output.secret(secrets.user.private)
         bringup = BringUp(f"{name}-bringup", plan, made, secrets, child)
         endpoints = pulumi.Output.all(*(value for host in hosts for value in (host.address, host.port)))
-        # The applies are nested, because Output.all would convert each value in its arguments to an output. The stack
-        # outputs depend on the gate, because they describe a working cluster.
+        # The `apply` calls are nested, because Output.all would convert each value in its arguments to an output. The
+        # stack outputs depend on the gate, because they describe a working cluster.
         tunnel = pulumi.Output.from_input(hosts[0].tunnel)
         self.outputs = bringup.ready.apply(
             lambda _: bringup.host_keys.apply(

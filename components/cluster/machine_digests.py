@@ -11,8 +11,8 @@ from components.plan.plan import ClusterPlan, HostPlan
 
 _DIGITS = 16
 VERSION = "2"
-"""Prefix of each digest. It must change if digests cover other facts, because the digests of unchanged machines then
-differ from those of the last `up`."""
+"""Prefix of each digest. If a release computes digests from other facts, unchanged machines get new digests, so the
+prefix must also change."""
 
 
 def machine_digests(plan: ClusterPlan) -> dict[str, str]:
@@ -36,7 +36,7 @@ def machine_digests(plan: ClusterPlan) -> dict[str, str]:
 def changed_or_removed_hosts(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
     """Return the hosts that are missing from `after` or have a different digest there, in the order of `before`.
 
-    Digests of another VERSION are not compared. Added hosts are not returned.
+    Digests from another VERSION are not compared. Added hosts are not returned.
     """
     return tuple(
         name

@@ -13,7 +13,7 @@ from yard.contract.machines import ROLL
 
 
 def warn_of_older_images(plan: ClusterPlan, platform: Platform) -> None:
-    """Log a warning if the image of a machine differs from that of new machines, also in a preview.
+    """Log a warning, even in a preview, if a machine's image differs from the image of new machines.
 
     During a roll, nothing is logged, because each batch would repeat the warning for the remaining nodes.
     """
@@ -33,7 +33,7 @@ def older_images_message(plan: ClusterPlan, running: Mapping[str, str], image: s
     """Return the warning, or "" if all machines in `running` have the image of new machines.
 
     `running` contains the image of each machine by host name, or "" if the platform does not report it. The comparison
-    ignores case, because a cloud can report an id in a different case from the stack file.
+    ignores case, because a cloud may not report an id in the case that the stack file uses.
     """
     older = [host for host in plan.hosts if running.get(host.name, "").casefold() not in {"", image.casefold()}]
     if not older:

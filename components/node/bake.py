@@ -22,10 +22,10 @@ from yard.contract.checkout import ROOT
 _PREFIX = "trainyard-"
 _PROGRAM = ROOT / "cloud-init" / "bake"
 _BEGIN = f"systemd-run --quiet --no-block --unit=trainyard-bake {BIRTH}/bake"
-"""Command that starts the stages in the background, so that the boot can end."""
+"""Command that starts the stages in the background, so that the boot can complete."""
 _RUNS_ONCE = re.compile(r"^# runs: once$", re.MULTILINE)
 _INSTALLS_ONCE = frozenset({"44-containers"})
-"""Stages that run at every boot, and that also run on a builder to install packages."""
+"""Stages that run at every boot, and also on a builder to install packages."""
 _LIBRARY = frozenset({"stage.sh", "packages.sh", "driver.sh"})
 """Files that the stages of an image source. MIRRORS has no effect on the image, which keeps its own archives."""
 _ON_BUILDER = frozenset(
@@ -105,7 +105,7 @@ def _kind_files(plan: ClusterPlan, host: HostPlan) -> Iterator[NodeFile]:
     folder = f"kinds/{kind_of(host)}"
     yield NodeFile(f"{folder}/birth.env", birth_env(plan, host))
     yield NodeFile(f"{folder}/kind.env", kind_env(plan, host))
-    # The location of the shared files is known later. The stages then add it.
+    # The location of the shared files is not known yet. The stages then add it.
     yield NodeFile(f"{folder}/storage.env", storage_env(host, ON_HEAD))
     yield NodeFile(f"{folder}/stages", "".join(f"{stage}\n" for stage in _stages(plan, host)))
     lock = driver_lock(plan, host)

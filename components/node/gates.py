@@ -18,7 +18,7 @@ def render_gates(plan: ClusterPlan) -> str | None:
 
     By default, only groups with real GPUs are measured, because a measurement on emulated machines takes a minute.
     Bandwidths are in GB/s. A number in the stack file is the floor for pairs of nodes. A group of one node has no
-    pairs, so the number is the floor of its node if the catalog has none.
+    pairs, so the number is the floor for its single node if the catalog has none.
     """
     if plan.busbw_gate == "off" or plan.scheduler != "slurm":
         return None

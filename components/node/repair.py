@@ -9,13 +9,13 @@ from components.stackfile.model import CloudSpec
 
 _SILENT_SECONDS = 15
 _SILENT_CLOUD_SECONDS = 35
-"""Clouds pause machines for maintenance. The assumed maximum of 30 seconds is the same as for SlurmdTimeout."""
+"""Clouds pause machines for maintenance. The assumed maximum pause of 30 seconds is the same as for SlurmdTimeout."""
 
 
 def render_repair(plan: ClusterPlan) -> str | None:
     """Return repair.json, or None without Slurm.
 
-    `silent_seconds`: the time without an answer after which a node counts as lost. `groups`: the spares, and the
+    `silent_seconds`: how long a node must be unresponsive before it counts as lost. `groups`: the spares, and the
     address of each node.
     """
     if plan.scheduler != "slurm":

@@ -66,7 +66,7 @@ def used_prices(plan: ClusterPlan) -> tuple[Price, ...]:
 
 
 def used_sources(plan: ClusterPlan) -> tuple[str, ...]:
-    """Return the sources of the known prices of the hosts. Spot prices have separate sources."""
+    """Return the sources of the hosts' known prices. Spot prices have separate sources."""
     listed = prices(plan.provider)
     known = (host for host in plan.hosts if host_usd(host) is not None)
     rows = ((listed[host.machine.name], host.spot) for host in known)

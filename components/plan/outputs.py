@@ -13,7 +13,7 @@ from yard.contract.outputs import Cluster, Head, Node, Transport
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """How a worker is reached: its public host key, and its SSH address, or None if the head is the jump host."""
+    """How to reach a worker: its public host key, and its SSH address, or None if the head is the jump host."""
 
     host_key: str
     address: str | None

@@ -146,7 +146,7 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
 def driver_origin(chosen: str | None, machine: Machine, image: Image, *, exists: bool) -> str:
     """Return the origin of NVIDIA's driver for a group: `chosen`, or a default that depends on machine and image.
 
-    An existing host must have a driver, because its owner decides about installations.
+    An existing host must have a driver, because its owner decides which software is installed.
     """
     if chosen is not None:
         return chosen
@@ -226,5 +226,5 @@ def _usable(machine: Machine, driver: str | None) -> Machine:
 
 
 def _head_driver(machine: Machine, image: Image) -> str:
-    """Return the origin of the driver of a head that runs no jobs. Nothing is installed there."""
+    """Return the driver's origin for a head that runs no jobs. Nothing is installed there."""
     return "image" if machine.has_nvidia_gpus and "driver" in image.versions else "none"

@@ -15,7 +15,7 @@ network."""
 @check(
     "ssh-open",
     Level.ERROR,
-    "list the networks that you work from, for example your public address and /32, or use via: bastion",
+    "list the networks that you work from, for example your public address as a /32, or use via: bastion",
 )
 def ssh_is_not_open(planned: Planned) -> Iterator[Broken]:
     """Each network in access.allow_ssh_from is a /8 or smaller."""
@@ -30,7 +30,7 @@ def ssh_is_not_open(planned: Planned) -> Iterator[Broken]:
 @check(
     "ssh-way",
     Level.ERROR,
-    "list the networks that you work from, for example your public address and /32, or use via: bastion",
+    "list the networks that you work from, for example your public address as a /32, or use via: bastion",
 )
 def ssh_has_a_way(planned: Planned) -> Iterator[Broken]:
     """At least one network can connect to the head over SSH."""

@@ -1,4 +1,4 @@
-"""Checks for the image of `yard bake`. Each platform that builds images lists them with its own ids."""
+"""Checks for images built by `yard bake`. Each platform that builds images lists them with its own ids."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PATH = "cluster.platform.baked_image"
 
 @check("baked-image-system", Level.ERROR, "run `yard bake` for this stack, and use the image that it prints")
 def baked_image_has_system(planned: Planned) -> Iterator[Broken]:
-    """The baked image has the operating system of the stack."""
+    """The baked image has the stack's operating system."""
     name = planned.plan.platform.baked_name
     if name is not None and not _is_for(planned, name):
         yield Broken(path=_PATH, rule=f"{name} is not an image of {planned.plan.image.os}, the system of this stack")

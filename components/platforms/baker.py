@@ -11,7 +11,7 @@ import pulumi
 from components.plan.plan import ClusterPlan
 
 BUILD_SECONDS = 5400
-"""Maximum time from the start of the builder until it is off. The installation of a driver compiles modules."""
+"""Maximum time until the builder turns itself off. The installation of a driver compiles modules."""
 POLL_SECONDS = 10
 
 
@@ -23,9 +23,9 @@ class BakeArgs:
     name: str
     """Name of the image."""
     builds: bool
-    """Whether the stack contains the builder. Without it, the stack keeps only an image that exists."""
+    """Whether the stack contains the builder. Without the builder, the stack only keeps an existing image."""
     admin_key: str
-    """An SSH public key for clouds that require one to create a machine. The private key does not exist anymore."""
+    """An SSH public key for clouds that require one to create a machine. The private key no longer exists."""
 
 
 class Baker(pulumi.ComponentResource):

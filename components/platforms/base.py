@@ -23,9 +23,9 @@ Render = Callable[[HostPlan], Birth]
 """Returns a host's user-data and identity."""
 
 MACHINES = "machines"
-"""Name of an input of the platform's component, which contains the digests of the machines by host name."""
+"""Name of the component input that contains the digests of the machines by host name."""
 ROLLED = "rolled"
-"""Name of an input of the platform's component, which contains the hosts listed in ROLL."""
+"""Name of the component input that contains the hosts listed in ROLL."""
 
 
 def rolled_hosts() -> frozenset[str]:
@@ -86,7 +86,7 @@ class PlatformArgs:
     cluster_key: pulumi.Output[str]
     """Public key that the head uses to connect to workers, for machines without user-data."""
     machines: Mapping[str, str] = field(default_factory=dict)
-    """Digest of the properties of each machine by host name. Resource hooks can read the digests of the last `up`."""
+    """Digest of the properties of each machine by host name. Resource hooks can read the digests from the last `up`."""
     rolled: frozenset[str] = frozenset()
     """Names of the hosts that are replaced if their user-data or image has changed."""
 

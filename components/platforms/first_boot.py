@@ -1,4 +1,4 @@
-"""The time that `up` waits for the SSH host key of a new machine in a cloud."""
+"""How long `up` waits for the SSH host key of a new machine in a cloud."""
 
 from __future__ import annotations
 

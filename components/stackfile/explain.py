@@ -18,6 +18,8 @@ from pydantic_core import ErrorDetails, PydanticUndefined
 from yard.contract.errors import Problem, RuleError
 
 _LONGEST_KEY = 40
+_UNKNOWN_KEY, _MISSING_KEY = "extra_forbidden", "missing"
+"""Error types of pydantic."""
 _KEY_MARK = "[key]"
 """pydantic appends this to the location of an invalid key in a mapping."""
 
@@ -31,7 +33,19 @@ def explain(
 
     `sections`: the models for sections whose model depends on their content.
     """
-    return [_problem(detail, model, path, sections) for detail in error.errors(include_url=False, include_input=False)]
+    details = error.errors(include_url=False)
+    misspelt = {_intended(detail["loc"], model, sections) for detail in details if detail["type"] == _UNKNOWN_KEY}
+    return [
+        _problem(detail, model, path, sections)
+        for detail in details
+        if not (detail["type"] == _MISSING_KEY and detail["loc"] in misspelt)
+    ]
+
+
+def _intended(loc: Loc, model: type[BaseModel], sections: Mapping[str, type[BaseModel]]) -> Loc:
+    """Return the location with the known key that is most similar to the unknown key at its end."""
+    owner, _ = _locate(model, loc, sections)
+    return (*loc[:-1], nearest(str(loc[-1]), list(owner.model_fields)) or "")
 
 
 def dotted(path: str, loc: Loc) -> str:
@@ -55,7 +69,7 @@ def _problem(
     if isinstance(error, RuleError):
         return Problem(path=dotted(path, (*loc, error.at) if error.at else loc), rule=error.rule, fix=error.fix)
     owner, field = _locate(model, loc, sections)
-    if detail["type"] == "extra_forbidden":
+    if detail["type"] == _UNKNOWN_KEY:
         rule, fix = _unknown_key(str(loc[-1]), owner)
     else:
         values = _values(detail, field)
@@ -96,9 +110,12 @@ def _unknown_key(key: str, owner: type[BaseModel]) -> tuple[str, str]:
 
 def _values(detail: ErrorDetails, field: FieldInfo) -> dict[str, str]:
     """Return the values for the placeholders in messages."""
+    choices = [_yaml_scalar(choice) for choice in _choices(field.annotation)]
+    similar = nearest(str(detail["input"]), choices)
     return {
         "bounds": _bounds(field),
-        "choices": ", ".join(map(_yaml_scalar, _choices(field.annotation))),
+        "choice": f"write {similar}" if similar else f"use one of these values, for example {_example(field)}",
+        "choices": ", ".join(choices),
         "description": field.description or "is not valid",
         "example": _example(field),
         "key": str(detail["loc"][-1]) if detail["loc"] else "",
@@ -162,8 +179,8 @@ _MESSAGES = {
     "ip_v4_address": _DESCRIBED,
     "ip_v4_network": _DESCRIBED,
     "less_than_equal": _RANGE,
-    "literal_error": ("must be one of: {choices}", "write {example}"),
-    "missing": ("is missing", "add `{key}: {example}`"),
+    "literal_error": ("must be one of: {choices}", "{choice}"),
+    _MISSING_KEY: ("is missing", "add `{key}: {example}`"),
     "model_type": _SECTION,
     "string_pattern_mismatch": _DESCRIBED,
     "string_type": ("must be text", f"{_EXAMPLE}, quoted if YAML would parse it as another type"),

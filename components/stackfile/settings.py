@@ -33,7 +33,7 @@ def load_settings() -> Stack:
         raise pulumi.RunError(str(error)) from error
     for finding in stack.findings:
         log = pulumi.log.warn if finding.level is Level.WARNING else pulumi.log.info
-        # Users can add the check's id to `silence`.
+        # Users can silence the check by adding its id to `silence`.
         log(f"{finding.problem.line(file)} [{finding.check}]")
     return stack
 

@@ -90,7 +90,7 @@ class GroupSpec(Model):
     """Placement of the machines: without a constraint, close together, or in one InfiniBand fabric."""
     capacity: Annotated[CapacitySpec, Field(examples=[{"kind": "on_demand"}])] = CapacitySpec()
     driver: Annotated[Literal["image", "install", "none"] | None, Field(examples=["image"])] = None
-    """NVIDIA's driver: that of the image, installed by the bring-up, or none. Default: see the platform's page."""
+    """NVIDIA's driver: from the image, installed by the bring-up, or none. Default: see the platform's page."""
     spares: Annotated[int, Field(ge=0, strict=True, description="must be a whole number", examples=[1])] = 0
     """Number of nodes in `count` that run no jobs until they replace a lost or drained node. Requires Slurm."""
 
@@ -175,8 +175,8 @@ class GatesSpec(Model):
         Field(description="must be default, off or the minimum bus bandwidth in GB/s", examples=["default", 185]),
     ] = "default"
     """Measurement of all-reduce under Slurm. With `default`, real GPUs are measured and compared with the floors of
-    their machine type. A number is the floor in GB/s for pairs of nodes, and for the node of a group of one node.
-    Without a floor, results are only recorded."""
+    their machine type. A number is the floor in GB/s for pairs of nodes, or for the only node of a group. Without a
+    floor, results are only recorded."""
 
     @field_validator("nccl_busbw", mode="before")
     @classmethod

@@ -23,7 +23,7 @@ _GROUPS = f"/subscriptions/{SUBSCRIPTION}/resourceGroups"
 _OS_DISK = "_OsDisk_"
 """Part of the names that Azure gives to OS disks."""
 _BAKE = "trainyard-bake"
-"""Name of the run command that waits for the end of a bake."""
+"""Name of the run command that waits until a bake has finished."""
 _INTERFACE = "azure-native:network:NetworkInterface"
 
 
@@ -125,7 +125,7 @@ class Azure(Cloud):
         )
 
     def _guessed_path(self, described: Described) -> str:
-        """Return a path for the ids of a type without rules. It contains the names of the parents and the resource."""
+        """Return an id path for a type without rules. It contains the names of the parents and the resource."""
         own = self.name_property(described)
         parents = [found.name for found in described.inputs.values() if found.required and found.name.endswith("Name")]
         chain = [name for name in parents if name not in ("resourceGroupName", own)]
@@ -192,9 +192,9 @@ def _run_command(world: World, arguments: Properties) -> Properties:
 def _machine(world: World, arguments: Properties) -> Properties:
     """Return a machine with its power state. Raises ResourceError if it does not exist.
 
-    A machine whose run command has waited for the end of a bake turns itself off, and is still running at the first
-    request. Other machines run. The codes of the power states are those in Microsoft's "States and billing status of
-    Azure Virtual Machines" (2026-11-22).
+    A machine whose run command has waited for a bake turns itself off, and is still running at the first request. Other
+    machines run. The power state codes are from Microsoft's "States and billing status of Azure Virtual Machines"
+    (2026-11-22).
     """
     group, name = str(arguments.get("resourceGroupName")), str(arguments.get("vmName"))
     identity = f"{_GROUPS}/{group}/providers/Microsoft.Compute/virtualMachines/{name}"

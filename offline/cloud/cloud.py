@@ -53,7 +53,7 @@ class Cloud(Protocol):
         """Return `outputs` with the values that the cloud chooses."""
 
     def refers(self, text: str) -> str:
-        """Return the id to which a text refers, or "" if it is not a reference to a simulated resource."""
+        """Return the id that a text refers to, or "" if it is not a reference to a simulated resource."""
 
     def refused(self, path: str) -> str:
         """Return the cloud's error message for a property change that it does not allow."""

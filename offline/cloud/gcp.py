@@ -202,7 +202,7 @@ class Gcp(Cloud):
         return {**answer, "queryValues": [found] if wanted else []}
 
     def _machine(self, world: World, arguments: Properties) -> Properties:
-        """Return a machine. A builder (`yard bake`) turns itself off after it has published the end of the bake."""
+        """Return a machine. A builder (`yard bake`) turns itself off after it has published the result."""
         machine = self._instance(world, arguments, arguments.get("name"))
         metadata = machine.inputs.get("metadata")
         bakes = isinstance(metadata, dict) and "trainyard-bake" in str(metadata.get("user-data"))
@@ -246,7 +246,7 @@ def _last(link: Value) -> str:
 
 
 def _guessed_path(described: Described) -> str:
-    """Return a path for the ids of a type without rules, from the inputs zone, region and location."""
+    """Return an id path for a type without rules, from the inputs zone, region and location."""
     kind = described.token.rpartition(":")[2]
     collection = f"{kind[0].lower()}{kind[1:]}s"
     scope = next((name for name in _LOCATIONS if name in described.inputs), "")

@@ -71,7 +71,7 @@ class Sdk:
 
     @cached_property
     def _classes(self) -> dict[str, tuple[Path, str]]:
-        """Folder and class name by resource token, from the package's registry."""
+        """Folder and class name for each resource token, from the package's registry."""
         found = _REGISTRY.search(_text(self._root / "__init__.py"))
         modules = json.loads(found.group(1)) if found else []
         return {

@@ -39,12 +39,12 @@ class Record:
     uses: Sequence[str] = ()
     """Ids of the resources to which its inputs refer."""
     claims: Sequence[str] = ()
-    """Keys that only one resource may have: each fixed address, with its subnet."""
+    """Keys that only one resource may use: each fixed address, with its subnet."""
 
 
 _read_before: dict[Path, tuple[tuple[int, int], Record]] = {}
-"""Cached records by file, with the file's modification time and inode. Destroying a large stack reads each record
-often.
+"""Cached records by file, with the file's modification time and inode. Destroying a large stack reads each record many
+times.
 """
 
 

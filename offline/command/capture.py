@@ -33,7 +33,7 @@ class Stream:
 
     @property
     def text(self) -> str:
-        """The output so far, without one final newline."""
+        """The output so far, without the final newline."""
         return "".join(self._parts).removesuffix("\n")
 
     def feed(self, data: bytes) -> None:

@@ -36,7 +36,7 @@ class Connection:
 
     @property
     def dial_error_limit(self) -> int:
-        """Number of attempts that may fail, or -1 for no limit."""
+        """Maximum number of failed attempts, or -1 for no limit."""
         limits = [hop.dial_error_limit for hop in (self.endpoint, self.proxy) if hop]
         return -1 if min(limits) < 0 else sum(limits)
 

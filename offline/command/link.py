@@ -38,8 +38,8 @@ message.
 _CHUNK = 65536
 _END_SECONDS = 2.0
 
-# The parent of this shell is the sshd process for this connection. The other children of sshd are the connection's
-# commands.
+# The parent of this shell is the sshd process for this connection. The other child processes of sshd are the
+# connection's commands.
 _END_COMMANDS = """exec sh -c 'for p in $(cat /proc/$PPID/task/$PPID/children); do [ "$p" = $$ ] ||
 kill -s TERM -- "-$p" 2>/dev/null || sudo -n kill -s TERM -- "-$p" 2>/dev/null; done'"""
 
@@ -113,7 +113,7 @@ class Link:
             delay = min(delay * _DELAY_GROWTH, _LONGEST_DELAY)
 
     async def _peer(self) -> asyncssh.SSHClientConnection:
-        """Return the connection to the machine, after a login if there is no connection."""
+        """Return the connection to the machine, logging in first if there is none."""
         async with self._login:
             if not self._open or self._open[-1].is_closed():
                 await self.close()

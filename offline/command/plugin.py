@@ -23,7 +23,7 @@ from offline.stopping import Stop
 from offline.values import UNKNOWN, Properties, Value, from_struct, is_secret, reveal, secret, to_struct
 
 _END_SECONDS = 3.0
-"""The engine waits 5 s for a plugin to end."""
+"""The engine waits 5 s for a plugin to exit."""
 _ID_BYTES = 4
 """Random bytes at the end of a resource's id, as in the official plugin."""
 

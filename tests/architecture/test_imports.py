@@ -1,4 +1,4 @@
-"""Allowed directions of imports between the packages and layers in this project."""
+"""Which packages and layers in this project may import each other."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def active(node: NodeSandbox) -> str:
         ("active", READY, True),
         ("failed", BUSY, True),
         ("activating", BUSY, False),
-        # The bootstrap has made its last comparison, but systemd has not yet detected that it exited.
+        # The bootstrap has done its last comparison, but systemd has not yet noticed its exit.
         ("activating", READY, True),
     ],
 )

@@ -12,9 +12,10 @@ from tests.cloud_init.stage_sandbox import Ran, Sandbox
 DROP_IN = "etc/systemd/system/mariadb.service.d/trainyard.conf"
 
 
-def accounting(root: Path, **env: str) -> Ran:
+def accounting(root: Path, needs_reload: str = "no", **env: str) -> Ran:
     (root / "etc/trainyard").mkdir(parents=True)
-    return Sandbox(root, ("systemctl", "mariadb"), {}).run("55-accounting", **env)
+    answers = {"systemctl show -p NeedDaemonReload": f"0 {needs_reload}"}
+    return Sandbox(root, ("systemctl", "mariadb"), answers).run("55-accounting", **env)
 
 
 def test_mariadb_socket_folder_is_configured_before_the_start(tmp_path: Path) -> None:
@@ -24,7 +25,14 @@ def test_mariadb_socket_folder_is_configured_before_the_start(tmp_path: Path) ->
     # The drop-in removes the MariaDB 10.6 hook that creates /run/mysqld, so the drop-in must create the folder.
     assert "ExecStartPre=" in lines
     assert {"RuntimeDirectory=mysqld", "RuntimeDirectoryMode=0755"} <= set(lines)
-    assert ran.commands[:2] == ["systemctl daemon-reload", "systemctl start mariadb.service"]
+
+
+@pytest.mark.parametrize(("needs_reload", "reloads"), [("yes", 1), ("no", 0)])
+def test_systemd_reloads_only_a_loaded_changed_unit(tmp_path: Path, needs_reload: str, reloads: int) -> None:
+    ran = accounting(tmp_path, needs_reload, ROLE="head")
+    commands = [command for command in ran.commands if "show" not in command]
+    expected = ["systemctl daemon-reload"] * reloads + ["systemctl start mariadb.service"]
+    assert commands[: len(expected)] == expected
 
 
 @pytest.mark.parametrize(("role", "scheduler"), [("worker", "slurm"), ("head", "none"), ("worker", "none")])

@@ -140,3 +140,16 @@ for my $rc (qw(slurmd slurmctld slurmdbd munge mariadb nfs-server nfs-mountd rpc
 """
     done = subprocess.run(["perl", "-e", program, str(settings)], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["ssh", "chrony", "cron"]
+
+
+@pytest.mark.parametrize(
+    ("torch", "line"), [(True, "USE_LIBUV=0\n"), (False, None)], ids=["Debian's torch", "no torch"]
+)
+def test_sessions_disable_libuv_only_for_the_torch_of_debian(tmp_path: Path, torch: bool, line: str | None) -> None:
+    if torch:
+        (tmp_path / "usr/lib/python3/dist-packages/torch").mkdir(parents=True)
+    (tmp_path / "usr/local/bin").mkdir(parents=True)
+    ran = Sandbox(tmp_path, ("sysctl", "systemctl"), {}).run("31-system", SHARED_DOMAIN="")
+    assert ran.code == 0, ran.errors
+    file = tmp_path / "etc/environment"
+    assert (file.read_text() if file.exists() else None) == line

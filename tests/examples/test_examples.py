@@ -20,7 +20,7 @@ EXPECTED = {
     "own-program": ('disk             : "datasets-', "own-gpu-1 slots=1"),
     "stack-reference": ('"opt-gpu-1"', '"gpus": 16'),
 }
-"""Parts of the output of each example."""
+"""Expected parts of each example's output."""
 
 
 def test_every_example_has_an_expected_output() -> None:

@@ -91,8 +91,8 @@ class BareHost:
         return subprocess.run(argv, input=command, capture_output=True, text=True, check=False, timeout=timeout)
 
     def state(self) -> list[str]:
-        """Return the machine's state as lines of text. The command is retried once, because systemd on a busy host may
-        exceed its own timeouts."""
+        """Return the machine's state as lines of text. The command is retried once, because systemd may exceed its own
+        timeouts on a busy host."""
         done = self.ssh(STATE, timeout=300)
         if done.returncode:
             done = self.ssh(STATE, timeout=300)

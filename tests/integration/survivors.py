@@ -48,7 +48,7 @@ while step < 6:
 SLEEPING = """\
 place=$CHECKPOINT_DIR/rank-$RANK
 if [[ -e $place ]]; then
-  echo "rank $RANK goes on from step $(<"$place")"
+  echo "rank $RANK continues from step $(<"$place")"
   exit 0
 fi
 echo 3 >"$place.new"

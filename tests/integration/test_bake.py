@@ -129,7 +129,7 @@ def debugfs(disk: Path, command: str) -> str:
 
 
 def seconds(baked: Baked, node: str, queue: QueueTimes) -> Mapping[str, float]:
-    """Return the duration of the last run of each stage on a node, without the time in this computer's queue."""
+    """Return how long each stage last ran on a node, without the time that the machine waited for a processor."""
     uptime = float(baked.project.on(node, "cat /proc/uptime").split()[0])
     boot = time.monotonic() - uptime
     lines = [line.split() for line in baked.project.on(node, "cat /var/lib/trainyard/timeline").splitlines()]

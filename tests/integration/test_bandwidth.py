@@ -39,7 +39,8 @@ def test_slow_card_is_named_and_drained(cluster: Project) -> None:
     assert len(healthy["pairs"]) == 3
     slowest = min(float(pair["busbw"]) for pair in healthy["pairs"])
 
-    # The card of one node is limited to a tenth of the slowest pair. The floor is a third of the slowest pair.
+    # One node's card is limited to a tenth of the slowest pair's bandwidth. The floor is a third of the slowest pair's
+    # bandwidth.
     address = cluster.on(HEAD, f"getent hosts {SLOW}").split()[0]
     card = cluster.on(SLOW, f"ip -o address show to {address}").split()[1]
     kilobits = int(slowest / 10 * 8e6)

@@ -61,7 +61,7 @@ def start_job(cluster: Project, folder: Path) -> str:
 
 def seconds_to_apply(cluster: Project, queue: QueueTimes) -> tuple[float, float]:
     """Return the time from the hand-over on the head until the last node was ready, from the times of their files, and
-    the longest time that a node spent in this computer's queue in this period."""
+    the longest time that a node waited for a processor in this period."""
     begin = float(cluster.on(HEAD, "sudo stat -c %.3Y /var/lib/trainyard/handover/complete"))
     end = max(float(cluster.on(node, "stat -c %.3Y /var/lib/trainyard/status.json")) for node in NODES)
     monotonic = time.monotonic() - time.time()

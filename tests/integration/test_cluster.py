@@ -156,7 +156,7 @@ def test_job_continues_after_a_killed_worker(cluster: Project, tmp_path: Path) -
     cluster.stack("up", timeout=600)
     assert cluster.pid(SECOND) != victim
     output = survivors.finish(cluster, job, 600)
-    assert {"rank 0 goes on from step 3", "rank 1 goes on from step 3"} <= set(output.splitlines())
+    assert {"rank 0 continues from step 3", "rank 1 continues from step 3"} <= set(output.splitlines())
     wait_until("both nodes idle", 120, lambda: set(slurm_states(cluster).values()) == {"idle"})
 
 

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.full]
 HEAD, WORKERS = "box-head", ("box-gpu-0", "box-gpu-1")
 IMAGE = "machine:1"
 START_SECONDS = 5.0
-"""Target for the time that a container adds to the start of a job."""
+"""Target for the delay that a container adds to the start of a job."""
 # The image has only links and empty folders. The programs, with PyTorch, come from the machine's /usr, because an
 # emulated machine needs ten minutes to import them.
 _BUILD = f"""
@@ -96,6 +96,6 @@ def test_job_continues_after_a_killed_container(box: Project, tmp_path: Path) ->
     assert box.on(WORKERS[1], "sudo docker ps -q | wc -l").strip() == "1"
     box.on(WORKERS[1], "sudo docker kill $(sudo docker ps -q)")
     output = finish(box, job, 600)
-    assert "rank 0 goes on from step 3" in output
+    assert "rank 0 continues from step 3" in output
     assert len(starts(box, HEAD, job)) == 2
     wait_until("no container", 60, lambda: all(not box.on(node, "sudo docker ps -aq").strip() for node in WORKERS))

@@ -1,7 +1,7 @@
 """The installation of NVIDIA's driver on Debian 13, with real packages.
 
-The modules are compiled in a root file system of the golden image, natively, because an emulated machine would compile
-for over an hour. On the virtual machine, DKMS copies these modules instead of calling the compiler.
+The modules are compiled in a root file system of the golden image, natively, because compiling on an emulated machine
+would take over an hour. On the virtual machine, DKMS copies these modules instead of calling the compiler.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FILL_DISK = """
 nohup bash -c 'until compgen -G "/usr/src/nvidia-current-open-*/dkms.conf"; do sleep 0.1; done
   fallocate -l $(df --output=avail -B1 / | sed 1d) /var/tmp/full; cat /dev/zero >>/var/tmp/full' >/dev/null 2>&1 &
 """
-"""Fills the disk, including the blocks that only root may use, when the first package is unpacked."""
+"""When the first package is unpacked, fills the disk, including the blocks that only root may use."""
 
 
 class Tree:

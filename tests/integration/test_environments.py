@@ -48,7 +48,7 @@ class Index:
             page.write_text(f'<a href="/wheels/{wheel.name}">{wheel.name}</a>')
 
     def start(self) -> None:
-        """Listen on the loopback address. The port stays the same after a stop."""
+        """Listen on the loopback address. The port does not change after a stop."""
 
         class Quiet(SimpleHTTPRequestHandler):
             def log_message(self, *args: Any) -> None:
@@ -69,7 +69,7 @@ class Index:
 
 @pytest.fixture(scope="module")
 def index(cluster: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
-    """The job user's pip reads an index on this computer. It contains the wheels of the environment cpu."""
+    """The job user's pip reads an index on this computer. It contains the wheels for the environment `cpu`."""
     made = Index(tmp_path_factory.mktemp("index"))
     download = [
         sys.executable,

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.full]
 HEAD, NODE, OTHER = "it-head", "it-gpu-0", "it-gpu-1"
 JOBS = 200
 DETECT_SECONDS, XID_SECONDS, CORE_SHARE = 45.0, 5.0, 0.01
-"""Targets for the time from a fault to its drain, the same for an Xid, and the daemon's share of a core."""
+"""Targets for the seconds from a fault or an Xid to the drain, and for the daemon's share of a core."""
 IDLE_SECONDS = 60.0
 _XID = "NVRM: Xid (PCI:0000:01:00): 79, pid=0, GPU has fallen off the bus."
 

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 _LIMITED = """\
 if [[ -e $CHECKPOINT_DIR/saved ]]; then
-  echo 'goes on after the time limit'
+  echo 'continues past the time limit'
   exit 0
 fi
 trap 'touch "$CHECKPOINT_DIR/saved"; exit 0' USR2
@@ -122,7 +122,7 @@ def test_partial_checkpoint_is_not_used(launcher: str, cluster: Project, jobs: d
 def test_job_is_requeued_at_its_time_limit(cluster: Project, jobs: dict[str, dict[str, Any]]) -> None:
     output = finish(cluster, jobs["limit"])
     assert "time limit, checkpoint written: restarting the job" in output
-    assert "goes on after the time limit" in output
+    assert "continues past the time limit" in output
 
 
 def test_next_job_of_a_chain_starts_at_the_time_limit(cluster: Project, jobs: dict[str, dict[str, Any]]) -> None:
@@ -132,7 +132,7 @@ def test_next_job_of_a_chain_starts_at_the_time_limit(cluster: Project, jobs: di
     assert len(both) == 2, rows
     output = finish(cluster, {"id": max(both)})
     assert "time limit: the next job of the chain continues" in output
-    assert "goes on after the time limit" in output
+    assert "continues past the time limit" in output
     assert len(starts(cluster, HEAD, chain)) == 2
 
 
@@ -170,5 +170,5 @@ def test_job_continues_after_a_frozen_node(cluster: Project, frozen: list[int], 
     cluster.on(node, "sudo systemctl restart slurmd")
     wait_until("no rank of the first start", 400, lambda: left_on(cluster, node, job) == "")
     cluster.on(HEAD, f"echo yes | sudo tee {job['run_dir']}/enough")
-    assert "rank 0 goes on from step 3" in finish(cluster, job)
+    assert "rank 0 continues from step 3" in finish(cluster, job)
     wait_until("both nodes idle", 240, lambda: set(slurm_states(cluster).values()) == {"idle"})

@@ -12,7 +12,7 @@ from yard.job.loader import has_smoke, load_job, recipe_names
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 _ON_THE_MACHINES = re.compile(r"torch( 2\.[0-6] or newer)?")
-"""Software on the virtual machines, as recipes name it. The machines have torch 2.6."""
+"""Software on the virtual machines, by its name in recipes. The machines have torch 2.6."""
 
 
 @pytest.mark.parametrize("recipe", recipe_names())

@@ -106,7 +106,7 @@ def test_job_continues_after_a_frozen_node(direct: Project, frozen: list[int], t
     os.kill(frozen[0], signal.SIGSTOP)
     output = finish(direct, job)
     assert f"lost {FIRST}: restarting the job" in output
-    assert "rank 0 goes on from step 3" in output
+    assert "rank 0 continues from step 3" in output
     assert starts(direct, HEAD, job) == [FIRST, SECOND]
     os.kill(frozen[0], signal.SIGCONT)
     wait_until("no rank of the first start", 120, lambda: left_on(direct, FIRST, job) == "")
@@ -125,5 +125,5 @@ def test_job_lost_by_its_head_continues_when_resumed(direct: Project, tmp_path: 
         wait_until(f"no rank on {node}", 120, partial(lambda at: left_on(direct, at, job) == "", node))
     direct.yard("resume", str(job["id"]))
     output = finish(direct, job)
-    assert "rank 0 goes on from step 3" in output
-    assert "rank 1 goes on from step 3" in output
+    assert "rank 0 continues from step 3" in output
+    assert "rank 1 continues from step 3" in output

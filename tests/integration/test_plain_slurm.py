@@ -42,7 +42,9 @@ head_node=${nodes[0]}
 head_node_ip=$(srun --nodes=1 --ntasks=1 -w "$head_node" hostname --ip-address)
 """
 """The first lines of distributed/ddp-tutorial-series/slurm/sbatch_run.sh in pytorch/examples (read 2026-11-22)."""
-_TORCHRUN = {
+_LAUNCH = {
+    "python": 'export head_node_ip; srun bash -c "RANK=\\$SLURM_PROCID WORLD_SIZE=2 MASTER_ADDR=$head_node_ip '
+    'MASTER_PORT=29500 python3 /shared/tutorial/script.py"',
     "c10d": "srun torchrun --nnodes 2 --nproc_per_node 1 --rdzv_id $RANDOM --rdzv_backend c10d "
     "--rdzv_endpoint $head_node_ip:29500 /shared/tutorial/script.py",
     "static": 'export head_node_ip; srun bash -c "torchrun --nnodes 2 --nproc_per_node 1 --node_rank \\$SLURM_NODEID '
@@ -102,9 +104,9 @@ def test_slurm_starts_ranks_with_pmix(cluster: Project) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("rendezvous", ["static", "c10d"])
+@pytest.mark.parametrize("rendezvous", sorted(_LAUNCH))
 def test_slurm_script_of_the_pytorch_tutorial_runs(cluster: Project, rendezvous: str) -> None:
-    files = {"script.py": _SCRIPT, f"{rendezvous}.sbatch": _BATCH + _TORCHRUN[rendezvous] + "\n"}
+    files = {"script.py": _SCRIPT, f"{rendezvous}.sbatch": _BATCH + _LAUNCH[rendezvous] + "\n"}
     writes = [f"printf %s {shlex.quote(text)} >/shared/tutorial/{name}" for name, text in files.items()]
     cluster.yard("ssh", HEAD, "--", "; ".join(["mkdir -p /shared/tutorial", *writes]))
     output = cluster.yard(

@@ -176,7 +176,7 @@ def test_node_without_its_link_is_lost_and_returns(cluster: Project) -> None:
 
 _SAVES_WHEN_WARNED = """\
 if [[ -e $CHECKPOINT_DIR/saved ]]; then
-  echo 'goes on elsewhere'
+  echo 'continues elsewhere'
   exit 0
 fi
 trap 'touch "$CHECKPOINT_DIR/saved"; exit 0' USR2
@@ -234,7 +234,7 @@ def test_job_leaves_a_machine_that_is_evicted(cluster: Project, tmp_path: Path) 
         sys.stdout.write(f"an announced eviction drains the node after {time.monotonic() - begin:.1f} s\n")
         output = survivors.finish(cluster, job, 300)
         assert "a node leaves, checkpoint written: restarting the job" in output
-        assert "goes on elsewhere" in output
+        assert "continues elsewhere" in output
         assert survivors.starts(cluster, HEAD, job)[0] == victim
         assert survivors.starts(cluster, HEAD, job)[1] != victim
         ask = "bash -c '(: </dev/tcp/169.254.169.254/80) 2>/dev/null && echo open || echo closed'"

@@ -1,4 +1,4 @@
-"""The time that a virtual machine spends in this computer's queue for processors."""
+"""The time that a virtual machine waits for a processor of this computer."""
 
 from __future__ import annotations
 

@@ -86,6 +86,12 @@ def test_wrong_usage_is_exit_code_2(words: tuple[str, ...], stack: FakeStack, pr
     assert ssh.calls == []
 
 
+def test_unknown_option_of_a_program_has_a_hint(stack: FakeStack) -> None:
+    result = CliRunner().invoke(app, ["submit", "train.py", "--lr", "3"])
+    assert result.exit_code == 2
+    assert "arguments of your program follow `--`" in " ".join(result.stderr.replace("│", " ").split())
+
+
 def test_dry_run_prints_the_script_only(stack: FakeStack, program: MakeProgram) -> None:
     ssh = program("ssh", "exit 0")
     code, out, _ = yard("submit", "hello", "--dry-run", "--nodes", "1", "--set", "A=b c", "--name", "mine")

@@ -1,4 +1,4 @@
-"""Completion in the shell: names, stacks, recipes, hosts and the output for each shell."""
+"""Shell completion: names, stacks, recipes, hosts and the output for each shell."""
 
 from __future__ import annotations
 

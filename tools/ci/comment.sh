@@ -12,7 +12,7 @@ trap 'rm -rf "$folder"' EXIT
 
 gh run download "$RUN" --name preview --dir "$folder"
 text=$folder/preview.md
-# Code in the pull request wrote the text, so the text is posted only if it has the format of a preview.
+# Code in the pull request wrote the text, so it is posted only if it has the format of a preview.
 if [[ ! -f $text || -L $text ]] || (($(wc -m <"$text") > longest)) || [[ $(head -n 1 "$text") != "$marker" ]]; then
   echo "the artifact of run $RUN is not a valid preview" >&2
   exit 1

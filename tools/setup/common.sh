@@ -72,7 +72,7 @@ step_failed() {
   exit 1
 }
 
-# Ends all running steps with their child processes.
+# Ends all running steps and their child processes.
 stop_steps() {
   local pid
   for pid in "${step_pid[@]}"; do

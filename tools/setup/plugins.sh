@@ -24,6 +24,7 @@ choose_command_plugin() {
 describe_command_plugin() {
   if [[ $(cat "$state/command-plugin") == stand-in ]]; then
     say "pulumi-command: the project's replacement, because the official plugin cannot be installed (to try again: rm .trainyard/command-plugin)"
+    say "the clouds' plugins: not available either. \`pulumi up\` and \`yard preview --live\` need them for cloud stacks (docs/pulumi.md)"
   else
     say "pulumi-command: $(cat "$state/command-plugin")"
   fi
@@ -31,7 +32,7 @@ describe_command_plugin() {
 
 cloud_init_dir=$cache/cloud-init
 
-# A failure does not end the set-up, because only user-data tests need the checker, and they are skipped without it.
+# A failure does not end the set-up, because only the user-data tests need the checker. They are skipped without it.
 fetch_cloud_init() {
   [[ -d $cloud_init_dir/cloudinit ]] && return
   (cd "$root" && "$venv/bin/python" -m tools.cloud_init "$cloud_init_dir") || echo "not available"

@@ -40,7 +40,7 @@ def bake(request: Request, *, simulated: bool = False) -> str:
     """Build the image if it does not exist, and return the value of `baked_image` in the stack file.
 
     Raises PlatformError or StackError if the image cannot be built, and KeyboardInterrupt after an interruption. In
-    both cases, the builder has been removed. With `simulated`, a cloud is simulated.
+    both cases, the builder has been removed. With `simulated`, a simulated cloud is used.
     """
     if request.baking.here is not None:
         with interruptible("removing the builder"):

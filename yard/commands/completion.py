@@ -1,7 +1,7 @@
-"""Completion in the shell: values of arguments and options.
+"""Shell completion for the values of arguments and options.
 
-A completion reads only local files, because it must answer within 0.15 s. Job numbers are not completed: they would
-need an SSH connection.
+A completion reads only local files, because it must answer within 0.15 s. It does not offer job numbers, because that
+would need an SSH connection.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ def jobs(incomplete: str) -> list[str]:
 
 
 def hosts(context: Context, incomplete: str) -> list[str]:
-    """Return the hosts of the selected stack that start with `incomplete`. Without cached outputs, there are none."""
+    """Return the hosts of the selected stack that start with `incomplete`. Empty without cached outputs."""
     cluster = _cached_cluster(context)
     found = [cluster["head"], *cluster["nodes"]] if cluster else []
     return _matching((host["name"] for host in found), incomplete)
 
 
 def groups(context: Context, incomplete: str) -> list[str]:
-    """Return the node groups of the selected stack that start with `incomplete`. Without cached outputs, there are
-    none.
+    """Return the node groups of the selected stack that start with `incomplete`. The list is empty if no outputs are
+    cached.
     """
     cluster = _cached_cluster(context)
     return _matching({node["group"] for node in cluster["nodes"]} if cluster else (), incomplete)

@@ -21,7 +21,7 @@ def heal(
     ] = None,
     max_usd_per_hour: Annotated[
         float | None,
-        typer.Option("--max-usd-per-hour", min=0, help="Replace no machine if the stack costs more."),
+        typer.Option("--max-usd-per-hour", min=0, help="Do not replace machines if the stack costs more."),
     ] = None,
     as_json: JsonOption = False,
     stack: StackOption = "local",

@@ -25,7 +25,7 @@ def init(
     machine: Annotated[str | None, typer.Option("--machine", help="Machine type of the nodes.")] = None,
     count: Annotated[str | None, typer.Option("--count", help="Number of nodes.")] = None,
     budget: Annotated[
-        str | None, typer.Option("--budget", metavar="USD", help="Limit of the list price per hour, or none.")
+        str | None, typer.Option("--budget", metavar="USD", help="Maximum list price per hour, or none.")
     ] = None,
     project: Annotated[str | None, typer.Option("--project", help="Google Cloud project.")] = None,
     ssh_from: Annotated[

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _selected(context: typer.Context, value: str) -> str:
-    """Return the stack of `pulumi stack select` instead of a default value."""
+    """Return the stack selected with `pulumi stack select` instead of a default value."""
     if context.resilient_parsing or _source(context, "stack") != "DEFAULT":
         return value
     from yard.stack.backend import selected_stack
@@ -30,7 +30,7 @@ def _outputs(context: typer.Context, value: Path | None) -> Path | None:
 
 
 def _source(context: typer.Context, option: str) -> str:
-    """Return COMMANDLINE, ENVIRONMENT or DEFAULT, or an empty string for an option that is not read yet."""
+    """Return COMMANDLINE, ENVIRONMENT or DEFAULT, or an empty string for an option that has not been parsed yet."""
     source = context.get_parameter_source(option)
     return source.name if source else ""
 
@@ -42,7 +42,7 @@ StackOption = Annotated[
         envvar="TRAINYARD_STACK",
         autocompletion=completion.stacks,
         callback=_selected,
-        show_default="the stack of `pulumi stack select`, or local",
+        show_default="the stack selected with `pulumi stack select`, or local",
         help="Name of the cluster's stack.",
     ),
 ]

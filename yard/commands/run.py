@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from yard.commands import completion
-from yard.commands.options import OutputsOption, StackOption, remote_of
+from yard.commands.options import EnvironmentOption, OutputsOption, StackOption, remote_of
 from yard.shell import AfterDashes
 
 app = typer.Typer(rich_markup_mode=None)
@@ -23,9 +23,10 @@ def run(
     ] = None,
     group: Annotated[str | None, typer.Option("--group", autocompletion=completion.groups, help="Node group.")] = None,
     time: Annotated[str | None, typer.Option("--time", help="Time limit, for example 30m or 8h. Default: 1h.")] = None,
+    environment: EnvironmentOption = None,
     ports: Annotated[
         list[int] | None,
-        typer.Option("--port", min=1, max=65535, help="Forward this port of this computer to the first node."),
+        typer.Option("--port", min=1, max=65535, help="Forward this local port to the first node."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the ssh commands instead of running them.")] = False,
     stack: StackOption = "local",
@@ -35,11 +36,14 @@ def run(
 
     With `--port 8888`, a Jupyter server in the session is at http://127.0.0.1:8888 on this computer.
     """
+    from yard.run.request import own_path
     from yard.run.session import prepare_session, run_session, show_session
     from yard.stack.remote import shell
 
     words = context.meta.get(AfterDashes.META, ())
-    given: dict[str, Any] = {"nodes": nodes or 1, "gpus_per_node": gpus, "group": group, "time": time}
+    given: dict[str, Any] = {
+        "nodes": nodes or 1, "gpus_per_node": gpus, "group": group, "time": time, "environment": own_path(environment),
+    }  # fmt: skip
     options = {key: value for key, value in given.items() if value is not None}
     remote = remote_of(stack, outputs)
     terminal = as_json or (sys.stdin.isatty() and sys.stdout.isatty())

@@ -1,4 +1,4 @@
-"""Conversion of JSON values to the types in the outputs contract."""
+"""Converts JSON values to the types in the outputs contract."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Problem:
 class RuleError(ValueError):
     """Raised by stack file validators. It is a ValueError, because pydantic requires this type.
 
-    `at` is the key within the section, or an empty string for the section.
+    `at` is the key within the section, or an empty string for the section itself.
     """
 
     def __init__(self, rule: str, fix: str, at: str = "") -> None:

@@ -24,8 +24,8 @@ class Head:
     """The head node. `user` runs jobs, and `admin_user` has sudo. The stack has a separate key for each user.
 
     `tunnel` is a command that forwards a loopback port to the head's SSH port. "{port}" in the command is replaced with
-    the loopback port. With a tunnel, `address` and `port` belong to the tunnel opened by `pulumi up`, which is closed
-    at the end of `pulumi up`.
+    the loopback port. With a tunnel, `address` and `port` are those of the tunnel that is open only while `pulumi up`
+    runs.
     """
 
     name: Name
@@ -133,7 +133,7 @@ def read_outputs(raw: Any) -> Cluster:
     """
     contract = raw.get("contract") if isinstance(raw, dict) else None
     if contract is None:
-        raise ContractError("the stack has no `cluster` output; run `pulumi up` on it first")
+        raise ContractError("there is no `cluster` output. Fix: wait until `pulumi up` has completed, or run it")
     if contract != CONTRACT:
         raise ContractError(
             f"the stack uses outputs contract {contract}, but this yard reads contract {CONTRACT}; "

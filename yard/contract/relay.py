@@ -41,11 +41,11 @@ _ENDING = ((signal.SIGINT, 8.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
 
 
 class TunnelError(Exception):
-    """A command that did not open a tunnel to an SSH server."""
+    """The command did not open a tunnel to an SSH server."""
 
 
 class FinalError(TunnelError):
-    """An error after which a new attempt cannot succeed."""
+    """An error that a retry cannot fix."""
 
 
 class Cli:
@@ -221,7 +221,7 @@ def serve(listener: socket.socket, tunnels: Tunnels) -> int:
 
 
 def until_end(work: Callable[[], int], *ignored: int) -> int:
-    """Run `work` in a thread. Returns its exit code, or 1 if stdin is closed or a signal arrives before its end.
+    """Run `work` in a thread. Returns its exit code, or 1 if stdin is closed or a signal arrives first.
 
     The signals in `ignored` do not end the program. Events arrive on a pipe, and signal handlers raise no exception:
     OpenSSH sends a signal and closes stdin at the same time, and the second event must not interrupt the shutdown.
@@ -289,7 +289,8 @@ def _serve_port(port: int, tunnels: Tunnels) -> int:
     try:
         return until_end(lambda: serve(listener, tunnels))
     finally:
-        # This frees the port at once, although `az` takes seconds to delete its session. Only `shutdown` ends `accept`.
+        # This frees the port immediately, although `az` takes seconds to delete its session. Only `shutdown` ends
+        # `accept`.
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()

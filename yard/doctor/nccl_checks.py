@@ -1,4 +1,4 @@
-"""Checks and facts about the NCCL of the newest job with GPUs on each node, from NCCL's own log."""
+"""Checks how NCCL ran in the newest GPU job on each node, based on NCCL's own log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NETWORKS = {
     "infiniband": r"IB(ext\w*)?",
     "roce": r"IB(ext\w*)?",
 }
-"""Regular expression for NCCL's name of the network, by fabric. Fabrics whose names begin with "infiniband-"
+"""Regular expression for the network name in NCCL's log, by fabric. Fabrics whose names begin with "infiniband-"
 have the same value as "infiniband".
 
 IBext is the plugin of HPC-X, which uses the same cards as NCCL's own IB. Source: logs of NCCL in public repositories
@@ -26,7 +26,7 @@ and in Google's documentation of gIB, read 2026-11-22.
 
 
 def check_nccl(examined: Examined) -> Iterator[HostProblem]:
-    """NCCL used the network and the topology file of the fabric in the newest job with GPUs."""
+    """In the newest GPU job, NCCL used the fabric's network and topology file."""
     for report in examined.workers:
         node = examined.nodes[report.name]
         network, job = report.value("nccl", "network"), report.value("nccl", "job")
@@ -40,7 +40,7 @@ def check_nccl(examined: Examined) -> Iterator[HostProblem]:
 
 
 def nccl_facts(examined: Examined) -> list[str]:
-    """Return one line for each different use of NCCL, with the hosts. Hosts without a log are omitted."""
+    """Return one line for each distinct result, with its hosts. Hosts without a log are omitted."""
     hosts: dict[str, list[str]] = {}
     for report in examined.workers:
         if report.value("nccl", "job"):

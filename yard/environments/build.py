@@ -103,7 +103,7 @@ class Pip:
 
     def create(self, *, system_packages: bool) -> None:
         more = ["--system-site-packages"] if system_packages else []
-        # Without pip in the environment, its packages stay those of the lock.
+        # The environment has no pip, so that its packages remain those in the lock.
         self.run([sys.executable, "-m", "venv", "--without-pip", *more, str(self.folder)], "venv")
 
     def install(self, *arguments: str) -> None:
@@ -135,7 +135,7 @@ class Pip:
             raise Failure(reason(printed, title))
 
     def lines(self, pipe: IO[bytes]) -> Iterator[str]:
-        """Yield the lines of a pipe. During a long silence, print the size of the environment."""
+        """Yield the lines of a pipe. If the pipe is silent for a long time, print the size of the environment."""
         rest = b""
         while True:
             if not select.select([pipe], [], [], _SILENCE)[0]:
@@ -150,7 +150,7 @@ class Pip:
             yield rest.decode(errors="replace")
 
     def progress(self, line: str) -> str | None:
-        """Return the text for a line of pip, or None."""
+        """Return the text to print for a line of pip's output, or None."""
         if line.startswith("Installing collected packages"):
             return "installing the packages"
         found = re.match(r"\s+Downloading (\S+) ?(\(.*\))?", line)
@@ -162,7 +162,7 @@ class Pip:
 
 
 def install(pip: Pip, request: dict[str, Any], requirements: Path) -> None:
-    """Install the packages. Those in `source` follow the others, which they need during their build."""
+    """Install the packages. Packages in `source` come last, because their builds need the other packages."""
     pip.create(system_packages=request["system_packages"])
     if not request["hashed"]:
         pip.install("-r", str(requirements))
@@ -180,7 +180,7 @@ def install(pip: Pip, request: dict[str, Any], requirements: Path) -> None:
 
 
 def split(lock: str, source: list[str]) -> tuple[str, str]:
-    """Return the part of a lock with wheels and the part with the packages in `source`."""
+    """Split a lock into the packages with wheels and the packages in `source`."""
     entries = re.split(r"(?m)^(?=[A-Za-z0-9])", lock)
     chosen = [entry for entry in entries if re.split(r"[=\s;\[]", entry, maxsplit=1)[0] in source]
     return "".join(entry for entry in entries if entry not in chosen), "".join(chosen)

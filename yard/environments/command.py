@@ -1,6 +1,6 @@
 """Builds, lists and removes environments on the shared file system of a cluster.
 
-The job user builds them on the head, over SSH, so root never reads a file of a user. All nodes use the result.
+The job user builds them on the head, over SSH, so root never reads a user's file. All nodes use the result.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from yard.stack.remote import Remote
 
 _FOLDER = "request"
 _PREFIX = "environment: "
-"""Start of the message of build.py."""
+"""Prefix of the last line that build.py prints."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Built:
-    """A complete environment. `built` is a Unix time, `size` is in bytes, and `seconds` is the time of the build."""
+    """A complete environment. `built` is a Unix time, `size` is in bytes, and `seconds` is the build duration."""
 
     folder: str
     name: str
@@ -112,7 +112,7 @@ def remove(remote: Remote, chosen: Sequence[str]) -> list[Built]:
             fix = f"wait until the job has ended, or run `yard cancel {job}`"
             raise JobError(f"job {job} uses environment {made.folder}. Fix: {fix}")
     for made in found:
-        # After the renaming, no job can start with a part of the environment.
+        # After the rename, no job can start with an incomplete environment.
         path, gone = (shlex.quote(f"{envs}/{prefix}{made.folder}") for prefix in ("", ".removed-"))
         remote.run(f"rm -rf {gone}; mv {path} {gone} && rm -rf {gone}", seconds=900)
     return found
@@ -149,7 +149,7 @@ def _users(remote: Remote) -> Mapping[str, int]:
 
 
 def _find_line(definition: Definition, envs: str) -> str:
-    # The same name as in build.py, without the start of Python, which takes half a second on an emulated machine.
+    # Computes the same name as build.py, but without Python, which takes half a second to start on an emulated machine.
     line = (
         f"v=$({definition.program} -V 2>/dev/null) || {{ echo no-python; exit; }}; v=${{v#Python }}; "
         f"h=$(printf '%s %s' {definition.digest} \"${{v%.*}}\" | sha256sum); "

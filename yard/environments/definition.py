@@ -1,4 +1,4 @@
-"""Definitions of environments: the folders in this package, and requirements files of the user."""
+"""Definitions of environments: the folders in this package, and the user's requirements files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAME = re.compile(r"[^a-z0-9.]+")
 _LONGEST_NAME = 40
 _PACKAGE = re.compile(r"(?m)^([A-Za-z0-9][\w.-]*)")
 _LOCAL = re.compile(r"(-r|-c|-e|--requirement|--constraint|--editable)\b|[./~]|[\w.-]+(\[.*\])?\s*@\s*file:")
-"""Lines of a requirements file that name a file or folder of this computer."""
+"""Lines of a requirements file that name a file or folder on this computer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Definition:
     source: Sequence[str] = ()
     checkouts: Sequence[Mapping[str, Any]] = ()
     own: bool = False
-    """Whether the definition is a file of the user."""
+    """Whether the definition is the user's own file."""
 
     @property
     def hashed(self) -> bool:
@@ -99,7 +99,7 @@ def included(name: str) -> Definition:
 
 
 def own_file(path: Path) -> tuple[Definition | None, list[Problem]]:
-    """Return the environment of a requirements file, or the problems of the file."""
+    """Return the environment that a requirements file defines, or the problems in the file."""
     text, problems = _read(path)
     problems += _line_problems(text)
     if problems:
@@ -109,7 +109,7 @@ def own_file(path: Path) -> tuple[Definition | None, list[Problem]]:
 
 
 def unknown(name: str) -> Problem:
-    """Return the problem of a name that belongs to no environment."""
+    """Return the problem for the name of an unknown environment."""
     fix = f"use {', '.join(environment_names())}, {NO_ENVIRONMENT}, or a requirements file such as ./requirements.txt"
     return Problem(path="environment", rule=f"there is no environment '{name}'", fix=fix)
 
@@ -146,4 +146,4 @@ def _line_problems(text: str) -> Iterator[Problem]:
             yield Problem(path="environment", rule=rule, fix=fix)
         if re.search(r"://[^/@\s]+@", line):
             rule = f"line {number} contains a password, which would be readable on the cluster"
-            yield Problem(path="environment", rule=rule, fix="write the address into pip.conf of the job user")
+            yield Problem(path="environment", rule=rule, fix="write the address into the job user's pip.conf")

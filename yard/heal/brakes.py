@@ -1,6 +1,6 @@
 """Limits of repairs. All functions are pure.
 
-Too many repairs at once can turn a fault of the network or of a check into an outage of the cluster.
+Too many simultaneous repairs can turn a network fault or a faulty check into an outage of the cluster.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def brake(decisions: Sequence[Decision], cases: Sequence[Case], limits: Limits, 
 
 
 def epidemics(cases: Sequence[Case]) -> set[tuple[str, str]]:
-    """Return group and fault of each epidemic."""
+    """Return the group and the fault of each epidemic."""
     begins: dict[tuple[str, str], list[float]] = {}
     for case in cases:
         kind = fault(case.reason)

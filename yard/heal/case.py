@@ -11,17 +11,18 @@ from typing import Any
 from yard.roll.nodes import States, is_in_service
 
 GONE = "gone"
-"""The kind of fault of a machine that does not answer."""
+"""The kind of fault for a machine that does not respond."""
 _CHECK = re.compile(r"TY:([a-z0-9-]+): ")
 _SLURM_GONE = re.compile(r"(?i)not responding|node unexpectedly rebooted")
 """Reasons that slurmctld sets (slurmctld/node_mgr.c and ping_nodes.c of Slurm 24.11.5, read 2026-11-22)."""
 _NO_FAULT = frozenset({"event", "quarantine"})
-"""Own reasons that are not faults: an event of the cloud ends by itself, and only an operator ends a quarantine."""
+"""Reasons set by this project that are not faults. A cloud event ends without a repair, and only an operator ends a
+quarantine."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a node's reason, which is empty in service. `time` is in seconds since 1970."""
+    """A change of a node's reason, which is empty while the node is in service. `time` is in seconds since 1970."""
 
     time: float
     reason: str
@@ -63,13 +64,13 @@ class Case:
 
     @property
     def attempts(self) -> tuple[Action, ...]:
-        """The repairs of the present fault."""
+        """The repairs of the current fault."""
         since = self.faults[-1].time if self.faults else 0.0
         return tuple(action for action in self.actions if action.time >= since)
 
 
 def fault(reason: str) -> str | None:
-    """Return the kind of fault, which is a check or GONE, or None if the reason is not of a fault."""
+    """Return the kind of fault, which is a check or GONE, or None if the reason is not a fault."""
     if _SLURM_GONE.match(reason):
         return GONE
     found = _CHECK.match(reason)

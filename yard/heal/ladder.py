@@ -1,8 +1,8 @@
 """The repair ladder: the next step for a node. All functions are pure.
 
-A fault has PATIENCE_SECONDS to end by itself, because health checks return a node when they pass. Then the steps of the
-ladder follow, each with PATIENCE_SECONDS to take effect. After the last step, and after STRIKES faults in a week, the
-node is quarantined: it stays out of service until an operator resumes it.
+A fault has PATIENCE_SECONDS to end by itself, because a node returns to service when its health checks pass. Then the
+steps of the ladder follow, each with PATIENCE_SECONDS to take effect. After the last step, and after STRIKES faults in
+a week, the node is quarantined: it stays out of service until an operator resumes it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Phase(StrEnum):
 
     HEALTHY = "healthy"
     PROBATION = "probation"
-    """In service again after a repair. A new fault counts as a further strike."""
+    """In service again after a repair. A new fault counts as another strike."""
     FOREIGN = "foreign"
-    """Out of service for another reason, for example that of an operator, of `yard roll` or of the cloud."""
+    """Out of service for another reason, for example one set by an operator, `yard roll` or the cloud."""
     QUARANTINED = "quarantined"
     SUSPECT = "suspect"
     DRAINING = "draining"
@@ -57,8 +57,8 @@ STEPS: Mapping[Phase, tuple[Step, str]] = {
 }
 """Step and explanation for each phase except FAULTY."""
 LADDERS: Mapping[str, tuple[Step, ...]] = {GONE: (Step.REPLACE,), "bandwidth": (Step.REPLACE,)}
-"""Steps by kind of fault. A machine that does not answer cannot be rebooted over SSH, and only `pulumi up` measures the
-bandwidth again."""
+"""Steps by kind of fault. A machine that does not respond cannot be rebooted over SSH, and only `pulumi up` measures
+the bandwidth again."""
 LADDER = (Step.REBOOT, Step.REPLACE)
 """Steps for all other faults."""
 

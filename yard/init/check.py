@@ -40,7 +40,7 @@ def problems_of(known: Known, option: str, memory: FreeMemory | None = None) -> 
     `option` is the path of problems that belong to no option. `memory`: see `Planned`.
     """
     try:
-        # A count above the budget has its own message, which contains the largest count.
+        # If the price exceeds the budget, a separate message contains the largest possible count.
         plan = _plan(known.without("budget"), memory)
         if over_budget := list(_over_budget(known, plan)):
             return over_budget

@@ -33,7 +33,7 @@ from yard.stack.hosts import ScannedKey, scan
 from yard.stack.stackfile import added_keys, committed_text
 
 _SECONDS = 20
-"""Time limit of each call of a cloud's CLI."""
+"""Time limit for each call of a cloud's CLI."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +53,9 @@ def init(
 ) -> NewStack:
     """Write a stack file and return it. `options` contains the given options by key (questions.py).
 
-    `post` is the blog post on whose stack the new stack is based, or None. If `offline` is true, the cloud's CLI is not
-    used. Raises InitError, and RemoteError if an existing host cannot be reached. After an error, nothing is written.
+    The new stack is based on the stack of the blog post `post`, unless it is None. If `offline` is true, the cloud's
+    CLI is not used. Raises InitError, and RemoteError if an existing host cannot be reached. After an error, nothing is
+    written.
     """
     source = stack_of(post) if post else None
     defaults = start_from(source) if source else Known(answers={}, base={})

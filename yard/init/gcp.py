@@ -11,7 +11,7 @@ from yard.init.created import created_section, with_access, with_limit
 from yard.init.known import Known, Section, Starter
 
 _ANY_PROJECT = "my-project-123456"
-"""A valid project id, which is used until the answer is known."""
+"""Placeholder project id, used until the answer is known."""
 
 
 def places(machine: str) -> Sequence[str]:

@@ -23,9 +23,9 @@ _HOST = re.compile(
     r"(?::(?P<port>[0-9]{1,5}))?(?:=(?P<private_ip>[0-9.]{7,15}))?"
 )
 _ANY_HOSTS = ("root@10.0.0.10", "root@10.0.0.11")
-"""Hosts that are used until the answer is known."""
+"""Placeholder hosts, used until the answer is known."""
 _ANY_KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{'A' * 43}"
-"""A key with the format of a real key, which is used until the hosts are scanned."""
+"""Placeholder key in the format of a real key, used until the hosts are scanned."""
 
 
 @dataclass(frozen=True, kw_only=True)

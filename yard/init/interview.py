@@ -136,6 +136,7 @@ def _ask(question: Question, known: Known, terminal: Terminal, memory: FreeMemor
         if text.isdecimal() and 0 < int(text) <= len(choices):
             text = choices[int(text) - 1]
         if not text and not question.optional:
+            terminal.say("  an answer is required")
             continue
         new, problems = _answered(question, text, known, memory)
         for problem in problems:

@@ -166,7 +166,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         key="budget",
         option="--budget",
-        text=f"Limit of the list price in US dollars per hour, or {NO_LIMIT}",
+        text=f"Maximum list price in US dollars per hour, or {NO_LIMIT}",
         parse=parse_budget,
         hint=prices_line,
     ),
@@ -174,7 +174,7 @@ QUESTIONS: tuple[Question, ...] = (
     Question(
         key="ssh_from",
         option="--ssh-from",
-        text="Networks that may connect over SSH, such as your public address and /32. Empty: the cloud's SSH gateway",
+        text="Networks that may connect over SSH, such as your public address as a /32. Empty: the cloud's SSH gateway",
         parse=parse_words,
         optional=True,
     ),

@@ -47,7 +47,7 @@ def next_commands(new: NewStack) -> list[str]:
     return [
         f"yard preview {new.name}",
         *new.login,
-        f"pulumi stack init {new.name}",
+        f"pulumi stack select --create {new.name}",
         f"pulumi up -s {new.name}",
         f"yard submit hello --stack {new.name}{one} --follow",
     ]
@@ -70,6 +70,8 @@ def show(new: NewStack) -> None:
             f"  {key.target} has the fingerprint {key.fingerprint}; compare it on the host's console: "
             f"ssh-keygen -lf {key.file}"
         )
+    if new.login:
+        say(f"note: {content.UNPROVED}; start with a small count")
     say("next:")
     for command in next_commands(new):
         say(f"  {command}")

@@ -12,6 +12,7 @@ from yard.contract.errors import Problem
 from yard.contract.strict_yaml import YamlError, load_strict
 from yard.environments.definition import Definition, included, is_file, own_file
 from yard.errors import JobFileError
+from yard.job.chosen_environment import ChosenEnvironment
 from yard.job.combinations import WORKLOADS, combination_problems
 from yard.job.launcher import Launcher, launcher
 from yard.job.rules import under, unknown_keys
@@ -86,14 +87,17 @@ def check_job(
     if problems:
         raise JobFileError(file, problems)
     spec = read_spec(raw)
-    environment = _environment(file, spec, beside)
+    environment = definition_for(file, spec.environment, beside)
     return LoadedJob(
         file=file, spec=spec, launcher=launcher(spec.launcher), workload=workload, code=code, environment=environment
     )
 
 
-def _environment(file: str, spec: JobSpec, beside: Path) -> Definition | None:
-    chosen = spec.environment
+def definition_for(file: str, chosen: ChosenEnvironment | None, beside: Path) -> Definition | None:
+    """Return the definition of a job's environment, whose path is relative to `beside`, or None for no environment.
+
+    Raises JobFileError, which contains all problems of the user's own file.
+    """
     if chosen is None:
         return None
     if not is_file(chosen.name):
@@ -170,7 +174,7 @@ def _folder_problems(key: str, path: Path | None, beside: Path) -> list[Problem]
     if not inside:
         rule = f"'{path}' is in neither the job file's folder nor the current directory"
         return [Problem(path=key, rule=rule, fix="move the file, or run yard in a folder above it")]
-    # The home directory is a common current directory, and it contains keys in hidden folders.
+    # Users often run commands in their home directory, which contains keys in hidden folders.
     shortest = min(inside, key=lambda found: len(found.parts))
     if looks_secret(path.resolve().name) or any(part.startswith(".") for part in shortest.parts):
         rule = f"'{path}' is hidden or has the name of a file with keys, which is never sent"

@@ -15,6 +15,8 @@ HOST_COLUMNS = ("hosts", "addresses", "machine", "GPUs", "fabric", "placement", 
 CHANGE_COLUMNS = ("operation", "type", "name")
 NOT_INCLUDED = "boot disks, public IP addresses, NAT, network traffic, discounts, taxes"
 """Costs that the prices in a preview do not include."""
+UNPROVED = "no stack has been created on a real Azure or Google Cloud yet (docs/verification.md)"
+"""Printed where users decide whether to create a stack on a cloud. Remove it after the first `up` on both clouds."""
 
 _QUOTA_COLUMNS = ("quota", "region", "needed", "used", "limit", "result")
 _LEVELS = ("error", "warning", "info")
@@ -22,7 +24,8 @@ _LEVELS = ("error", "warning", "info")
 
 def mode(preview: Preview) -> str:
     """Return a line with the mode, offline or live, and the base of the comparison."""
-    text = "offline: the clouds are simulated" if preview.offline else "live: with your backend and your cloud accounts"
+    offline = f"offline: the clouds are simulated; {UNPROVED}"
+    text = offline if preview.offline else "live: with your backend and your cloud accounts"
     if preview.base_problem:
         return f"{text}; not compared: {preview.base_problem}"
     return f"{text}; compared with {preview.base[:12]}" if preview.base else text
@@ -156,7 +159,7 @@ def host_rows(plan: PlanShape) -> Iterator[tuple[str, ...]]:
 
 
 def quota_table(report: Report) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the columns and rows of the required quotas. Usage and limits are included if the account was readable."""
+    """Return the columns and rows of the required quotas, with usage and limits if the account was read."""
     rows = list(_quota_rows(report))
     if report.account and not report.account.problem:
         return _QUOTA_COLUMNS, rows

@@ -92,7 +92,7 @@ class StorageShape(TypedDict):
 
 
 class QuotaShape(TypedDict):
-    """The amount of a quota that the stack needs in the region `place`, in the unit of the quota."""
+    """How much of a quota the stack needs in the region `place`, in the quota's unit."""
 
     quota: str
     place: str

@@ -17,7 +17,7 @@ from yard.quota.verdict import AccountAnswer, Unanswered, judge
 CLOUDS: dict[str, ModuleType] = {"azure": azure, "gcp": gcp}
 
 _SECONDS = 60
-"""Default time limit of each call of the CLI."""
+"""Default time limit for each CLI call."""
 
 
 def read_account(
@@ -27,9 +27,9 @@ def read_account(
     *,
     seconds: float = _SECONDS,
 ) -> AccountAnswer:
-    """Return the usage and limits of the required quotas, and other obstacles to the machine types.
+    """Return the usage and limits of the required quotas, and other obstacles such as a disabled API.
 
-    `platform` is the platform section of the stack file. `seconds` is the time limit of each call of the CLI.
+    `platform` is the platform section of the stack file. `seconds` is the time limit for each CLI call.
     """
     if not needs:
         return AccountAnswer()
@@ -54,7 +54,7 @@ def read_account(
 def available_machines(platform: Mapping[str, Any], *, seconds: float = _SECONDS) -> frozenset[str]:
     """Return the machine types that the account can use in the region. Raises Unanswered.
 
-    `platform` is the platform section of the stack file. `seconds` is the time limit of the CLI.
+    `platform` is the platform section of the stack file. `seconds` is the time limit for the CLI call.
     """
     cloud = CLOUDS[str(platform["provider"])]
     with _parsing(cloud.PROGRAM):

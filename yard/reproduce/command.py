@@ -1,4 +1,4 @@
-"""Runs a post on the cluster of its stack, or prints its plan."""
+"""Runs the steps of a post on its stack's cluster, or prints them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ def plan(post: Post, as_json: bool) -> None:
     say(f"\n1. stack {post.stack}")
     name = post.stack
     say(f"     pulumi stack select --create {name} && pulumi up -s {name}   # `yard preview {name}` prints the price")
+    if not post.smoke:
+        say(f"     with your account or hosts: `yard init NAME --from {post.name}`, and `--stack NAME` from here on")
     say("2. environments, built by the first job that uses them")
     for line in _environments(loaded, smoke=post.smoke):
         say(f"     {line}")
@@ -48,8 +50,8 @@ def plan(post: Post, as_json: bool) -> None:
 def reproduce(post: Post, remote: Remote, as_json: bool) -> int:
     """Run the steps of a post, and print the figures.
 
-    Returns the exit code, which is 1 if the data cannot be made or a figure is missing. Raises JobError if a job fails,
-    and BuildError if an environment or an image cannot be built.
+    Returns the exit code, which is 1 if the data cannot be created or a figure is missing. Raises JobError if a job
+    fails, and BuildError if an environment or an image cannot be built.
     """
     begin = time.monotonic()
     loaded = [(run, _load(post, run)) for run in post.jobs]
@@ -97,7 +99,7 @@ def _environments(loaded: list[LoadedJob], *, smoke: bool) -> list[str]:
     if smoke:
         return ["none: the virtual machines have Debian's torch"]
     found = [describe(job.environment, "/shared") for job in loaded if job.environment is not None]
-    return list(dict.fromkeys(found)) or ["none: the image of the container has the packages"]
+    return list(dict.fromkeys(found)) or ["none: the container image has the packages"]
 
 
 def _plan_facts(post: Post, loaded: list[LoadedJob]) -> dict[str, Any]:

@@ -33,9 +33,9 @@ class Data:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A job: a recipe, arguments for its program, and the number of nodes, or None for that of the recipe.
+    """A job: a recipe, arguments for its program, and the number of nodes, or None for the recipe's default.
 
-    `name` distinguishes two jobs of one recipe.
+    `name` distinguishes two jobs with the same recipe.
     """
 
     recipe: str
@@ -65,7 +65,7 @@ class Figure:
     job: str | None = None
 
     def ours(self, logs: Mapping[str, str]) -> str | None:
-        """Return our value in the logs by job, or None if it is missing. The last match counts."""
+        """Return the measured value from the jobs' logs, or None if it is missing. The last match counts."""
         log = logs.get(self.job, "") if self.job is not None else "\n".join(logs.values())
         found = re.findall(self.pattern, log)
         return found[-1] if found else None
@@ -87,7 +87,7 @@ class Post:
 
     @property
     def commands(self) -> list[str]:
-        """The commands that do the same, for a dry run."""
+        """The equivalent commands, for a dry run."""
         on = ["--stack", self.stack]
         lines = [] if self.data is None else [["yard", "data", *self.data.arguments, *on]]
         for job in self.jobs:

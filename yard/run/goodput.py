@@ -1,4 +1,4 @@
-"""Goodput of jobs: the time of useful steps divided by the wall time from the first start to the end.
+"""Goodput of jobs: the time spent on useful steps divided by the wall time from the first start to the end.
 
 yard runs this file on the head, and a job with checkpoints runs it at its end, with Python 3.10 or newer. Usage:
 `goodput.py JOB=RUN_DIR...` prints the goodput of each job as JSON, and `goodput.py --line JOB=RUN_DIR` prints a line
@@ -6,7 +6,7 @@ for the job's log.
 
 A program records its steps in the file metrics.jsonl in its checkpoint folder, as train.py does. Each line is an object
 with the keys `step` (the number of completed steps), `steps` (the number of steps that the line describes), `step_ms`
-(the time of a step), `time` (seconds since 1970) and, after a checkpoint, `checkpoint_s`. A step that a later start
+(the duration of a step), `time` (seconds since 1970) and, after a checkpoint, `checkpoint_s`. A step that a later start
 repeats is not useful.
 """
 
@@ -51,7 +51,7 @@ class Steps:
 class Goodput:
     """Goodput of a job. `goodput` is a share, and all times are in seconds.
 
-    `waiting_s`: between an end and the next start. `redone_s`: steps that a later start repeated. `saving_s`:
+    `waiting_s`: time between an end and the next start. `redone_s`: steps that a later start repeated. `saving_s`:
     checkpoints. `other_s`: start-up and everything else.
     """
 
@@ -79,10 +79,10 @@ def parse_sacct(text: str, job: str, now: float) -> list[Span]:
     """Parse the output of `sacct -X -D -n -P -o JobIDRaw,Start,End` with times in seconds since 1970.
 
     Each start of a job has a row, because a requeue resets the submit time, which is part of a row's key (sacct(1),
-    "Submit", and accounting_storage_mysql.c, "unique index (id_job, time_submit)"). A job without a start has the start
-    "None" or "Unknown", and a running job has the end "Unknown" (_make_time_str_internal in common/parse_time.c).
-    Sources: SchedMD/slurm at 21.08.5, 22.05.8, 23.11.4 and 24.11.5, read 2026-11-22. The number of an array also
-    selects its other elements.
+    "Submit", and accounting_storage_mysql.c, "unique index (id_job, time_submit)"). The start is "None" or "Unknown"
+    for a job that has not started, and the end is "Unknown" for a running job (_make_time_str_internal in
+    common/parse_time.c). Sources: SchedMD/slurm at 21.08.5, 22.05.8, 23.11.4 and 24.11.5, read 2026-11-22. For the
+    number of an array, sacct also prints its other elements.
     """
     rows = re.findall(rf"(?m)^{job}\|(\d+)\|(\w+)$", text)
     spans = [Span(float(begin), float(end) if end.isdigit() else now) for begin, end in rows]

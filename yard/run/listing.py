@@ -130,7 +130,7 @@ def _hosts(cluster: Cluster, states: dict[str, tuple[str, str]]) -> list[NodeSta
 
 
 def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
-    """Print all hosts and their states. `history`: print instead when each worker left service and returned."""
+    """Print all hosts and their states or, with `history`, when each worker left service and returned."""
     cluster = remote.stack.cluster
     if history:
         _list_history(remote, as_json)

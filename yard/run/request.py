@@ -24,7 +24,7 @@ class Request:
     """The command line of `yard submit`.
 
     `job` is a recipe or a file, or None for the command in `words`. `options` are keys of a job file, and `settings`
-    are KEY=VALUE pairs. `code` is whether the program's directory is sent.
+    are KEY=VALUE pairs. `code`: whether the program's directory is sent.
     """
 
     job: str | None

@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import secrets
+import shlex
+import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from yard.environments.command import ensure
 from yard.errors import JobError, RemoteError
 from yard.job.loader import check_job
 from yard.job.placement import place
 from yard.run.schedulers.registry import scheduler_of
 from yard.run.schedulers.session import Session
+from yard.run.submit import environment_on
 from yard.show import say_json, warn
 from yard.stack.remote import Remote
 
 _COMMAND = "yard run"
 _SECONDS_BETWEEN_QUERIES = 2.0
+_END = (signal.SIGTERM, signal.SIGHUP)
+_SIGNALLED = 128
+"""A shell adds the number of the signal that ended a process to this exit code."""
 _OWN_CONNECTION = ("-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes")
 """A shared connection would keep the forwarded ports after the session."""
 
 
 def prepare_session(remote: Remote, options: Mapping[str, Any], command: str | None, *, terminal: bool) -> Session:
-    """Return a session with the given keys of a job file (`nodes`, `gpus_per_node`, `group`, `time`).
+    """Return a session with the given keys of a job file (`nodes`, `gpus_per_node`, `group`, `time`, `environment`).
 
-    `command` is a shell command, or None for a login shell. `terminal` is whether the session has a terminal. Raises
-    JobFileError or JobError if the cluster cannot start the session.
+    `command` is a shell command, or None for a login shell. `terminal`: whether the session has a terminal. If the
+    environment does not exist, it is built. Raises JobFileError or JobError if the cluster cannot start the session,
+    and BuildError if the environment cannot be built.
     """
     if command is None and not terminal:
         raise JobError("a shell needs a terminal; run the command on a terminal, or add a command after `--`")
@@ -35,7 +43,21 @@ def prepare_session(remote: Remote, options: Mapping[str, Any], command: str | N
     keys = {"name": f"run-{secrets.token_hex(3)}", "launcher": "srun", "run": "true", **options}
     job = check_job(_COMMAND, Path(), keys, {}, ())
     cluster = remote.stack.cluster
-    return scheduler_of(cluster.scheduler).session(remote, job, place(job, cluster), command, terminal=terminal)
+    placement = place(job, cluster)
+    if environment := environment_on(job, placement):
+        command = _activated(ensure(remote, environment), command)
+    return scheduler_of(cluster.scheduler).session(remote, job, placement, command, terminal=terminal)
+
+
+def _activated(folder: str, command: str | None) -> str:
+    """Return a shell command that activates an environment and runs `command`, or a shell if it is None.
+
+    A login shell sets PATH, so the environment is activated in the login shell. Another shell then replaces it.
+    """
+    activate = f"export VIRTUAL_ENV={shlex.quote(folder)} PATH={shlex.quote(folder)}/bin:$PATH"
+    if command is None:
+        return f"exec bash -lc {shlex.quote(f'{activate}; exec bash')}"
+    return f"{activate}; {command}"
 
 
 def session_argv(remote: Remote, session: Session, *, terminal: bool) -> list[str]:
@@ -61,15 +83,28 @@ def run_session(remote: Remote, session: Session, ports: Sequence[int], *, termi
     if ports:
         forwarding.start()
     try:
-        code = subprocess.run(session_argv(remote, session, terminal=terminal), check=False).returncode
+        code = _wait_for_ssh(session_argv(remote, session, terminal=terminal))
     finally:
         ended.set()
         if ports:
             forwarding.join()
-    # After Ctrl-C, which also ends the forwarding, this line is not reached.
+    # This line is not reached after Ctrl-C, so an interrupted forwarding is not reported.
     if forwarding.problem:
         warn(f"yard: the ports were not forwarded: {forwarding.problem}")
     return code
+
+
+def _wait_for_ssh(argv: Sequence[str]) -> int:
+    """Run ssh and return its exit code. SIGTERM and SIGHUP end ssh, too, so that the session releases its nodes."""
+    with subprocess.Popen(argv) as process:
+        before = {number: signal.signal(number, lambda *_: process.terminate()) for number in _END}
+        try:
+            code = process.wait()
+        finally:
+            process.terminate()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    return code if code >= 0 else _SIGNALLED - code
 
 
 def show_session(remote: Remote, session: Session, ports: Sequence[int], *, terminal: bool) -> None:
@@ -112,7 +147,7 @@ class _Forwarding(threading.Thread):
         self.problem = printed.strip() or "ssh ended" if failed else ""
 
     def _wait_for_node(self) -> str | None:
-        """Return the session's node, or None if the session ended before."""
+        """Return the session's node, or None if the session ended before it had one."""
         scheduler = scheduler_of(self._remote.stack.cluster.scheduler)
         while not self._ended.is_set():
             if node := scheduler.session_node(self._remote, self._session):

@@ -14,10 +14,12 @@ from typing import Any
 
 from yard.contract.errors import Problem
 from yard.contract.outputs import Cluster
+from yard.environments.definition import NO_ENVIRONMENT
 from yard.errors import JobFileError
-from yard.job.loader import holds_home
+from yard.job.chosen_environment import read_environment
+from yard.job.loader import definition_for, holds_home
 from yard.job.programs import job_name
-from yard.job.rules import environment, parse_seconds, under
+from yard.job.rules import ENVIRONMENT_FILE, environment, parse_seconds, under
 from yard.job.spec import RULES
 from yard.run.schedulers.slurm import SUBMIT_SCRIPT, clock
 from yard.run.submit import Prepared
@@ -33,6 +35,13 @@ OPTIONS = {
     "array": "array",
 }
 """Keys of a job file and the corresponding options of sbatch."""
+# By default, sbatch passes its environment variables to the job (sbatch(1), --export, read 2026-11-23).
+_ACTIVATE = (
+    f"if [[ -e {ENVIRONMENT_FILE} ]]; then",
+    f"  VIRTUAL_ENV=$(<{ENVIRONMENT_FILE})",
+    "  export VIRTUAL_ENV PATH=$VIRTUAL_ENV/bin:$PATH",
+    "fi",
+)
 _NAME = re.compile(r"(?m)^#SBATCH\s+(?:--job-name[=\s]\s*|-J\s*)(\S+)")
 _LINK_LOG = r"""
 id=${id%%;*} record=$(scontrol -o show job "${id%%;*}")
@@ -74,6 +83,7 @@ def prepare_script(script: SlurmScript, cluster: Cluster) -> Prepared:
         file=file,
         script=SUBMIT_SCRIPT,
         files={SUBMIT_SCRIPT: submit_script(path.name, options, env, script.args)},
+        environment=definition_for(file, read_environment(options.get("environment", NO_ENVIRONMENT)), folder),
         tree=collect(file, folder, [path.name]) if code else one_file(path),
         after=options.get("after", ()),
         starts=f"Slurm starts {path.name} once, on the first node",
@@ -89,6 +99,7 @@ def submit_script(script: str, options: Mapping[str, Any], env: Mapping[str, str
         "#!/usr/bin/env bash",
         f"# Written by yard. Submits {CODE}/{shlex.quote(script)}, and prints the number of the job.",
         "set -euo pipefail",
+        *(_ACTIVATE if "environment" in options else ()),
         f"cd {CODE}",
         *(f"export {name}={shlex.quote(value)}" for name, value in env.items()),
         f'id=$({command} "$@" {shlex.join([f"./{script}", *args])})',
@@ -103,7 +114,7 @@ def _value(key: str, value: Any) -> str:
 def _option_problems(options: Mapping[str, Any], env: Mapping[str, str]) -> list[Problem]:
     found: list[Problem] = []
     for key, value in options.items():
-        if key in OPTIONS or key == "after":
+        if key in OPTIONS or key in {"after", "environment"}:
             found += under(key, RULES[key](value))
         else:
             rule = "does not apply to a Slurm script, which starts its own programs"

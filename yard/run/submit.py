@@ -39,9 +39,9 @@ _MIB = 1024 * 1024
 class Prepared:
     """A checked job and the contents of its files by name.
 
-    `file` is the name of the job in messages, and `script` is the name of its main file. `tree` is the directory to
-    upload. `starts` describes what the job starts on its nodes. `working_tree` is the directory whose git state is
-    recorded. `after` are the jobs that must complete first, and `at_once` is the number
+    `file` is the job's name in messages, and `script` is the name of its main file. `tree` is the directory to upload.
+    `starts` describes what the job starts on its nodes. `working_tree` is the directory whose git state is recorded.
+    `after` are the jobs that must complete first, and `at_once` is the number
     of jobs in an array that run at the same time, or None for no limit. `group`, `nodes` and `seconds` (the time limit
     of a start) are empty for a Slurm script, which contains its size. `environment` is the job's Python environment.
     """
@@ -93,7 +93,7 @@ def prepare(loaded: LoadedJob, cluster: Cluster) -> Prepared:
         group=placement.group,
         nodes=placement.nodes,
         seconds=spec.seconds,
-        environment=_environment(loaded, placement),
+        environment=environment_on(loaded, placement),
     )
 
 
@@ -107,8 +107,8 @@ def prepare_all(loaded: LoadedJob, cluster: Cluster) -> list[Prepared]:
     return [replace(prepared, at_once=array.at_once) for prepared in found]
 
 
-def _environment(loaded: LoadedJob, placement: Placement) -> Definition | None:
-    """Return the environment that the job uses on its nodes."""
+def environment_on(loaded: LoadedJob, placement: Placement) -> Definition | None:
+    """Return the environment that the job uses on its nodes, or None for the Python of the nodes."""
     chosen = loaded.spec.environment
     if chosen is None or (chosen.gpus_only and not any(map(drives_gpus, placement.hosts))):
         return None

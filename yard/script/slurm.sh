@@ -7,7 +7,7 @@ readonly job_script=job.sbatch
 provide() {
   export RUN_DIR=$SLURM_SUBMIT_DIR JOB_NAME=$SLURM_JOB_NAME RESTART_COUNT=${SLURM_RESTART_COUNT:-0}
   export NNODES=$SLURM_JOB_NUM_NODES GPUS_PER_NODE=$gpus_per_node TASKS_PER_NODE=$tasks_per_node
-  local hosts addresses
+  local hosts addresses host
   mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
   # /etc/hosts contains the private addresses, which collectives must use. Loopback addresses (127.0.1.1) are skipped,
   # because other nodes cannot connect to them.
@@ -21,7 +21,6 @@ provide() {
   local IFS=,
   export WORLD_SIZE=$((NNODES * tasks_per_node))
   export NODE_IPS="${addresses[*]}" HOSTFILE=$RUN_DIR/hostfile MPI_HOSTFILE=$RUN_DIR/hostfile
-  local host
   for host in "${hosts[@]}"; do printf '%s slots=%d\n' "$host" "$tasks_per_node"; done >"$HOSTFILE"
   if [[ -n $checkpoint_dir ]]; then
     CHECKPOINT_DIR=$RUN_DIR/$checkpoint_dir
@@ -140,14 +139,30 @@ run_step() {
   done
 }
 
-# Prints the node of the first failed rank, or nothing if srun printed no message about a failed rank in this start.
-first_to_fail() {
+# Sets `failed_node`, `failed_task` and, if it is known, `rc` to the values of the first failed task. Sets nothing if
+# srun printed no message about a failed task in this start. srun then ends the other tasks, which exit with other
+# codes.
+find_failure() {
   local line
-  while read -r line; do
-    [[ $line =~ ^srun:\ error:\ ([A-Za-z0-9.-]+):\ task ]] || continue
-    printf '%s' "${BASH_REMATCH[1]}"
-    return 0
+  while [[ -z $failed_task ]] && read -r line; do
+    [[ $line =~ ^srun:\ error:\ ([A-Za-z0-9.-]+):\ tasks?\ ([0-9]+)[^:]*:(.*) ]] || continue
+    failed_node=${BASH_REMATCH[1]} failed_task=${BASH_REMATCH[2]}
+    [[ ! ${BASH_REMATCH[3]} =~ exit\ code\ ([0-9]+) ]] || rc=${BASH_REMATCH[1]}
   done < <(tail -c "+$((log_size + 1))" "$RUN_DIR/job.log")
+}
+
+# Prints which task failed first, and the Python errors in its log except those of torchrun, or else its last lines.
+report_failure() {
+  local rank=$((${failed_task:-0} * ranks_per_task))
+  if [[ -z $failed_task ]]; then
+    say "failed with exit code $rc"
+  elif ((rank)) && [[ -s $RUN_DIR/rank-$rank.log ]]; then
+    say "rank $rank on $failed_node failed first, with exit code $rc; \`yard logs $SLURM_JOB_ID --rank $rank\` prints its log. From its end:"
+    { grep -aE '^(\[rank[0-9]+\]: )?[A-Za-z_.]*(Error|Exception)(:|$)' "$RUN_DIR/rank-$rank.log" | grep -v ^torch.distributed.elastic ||
+      tail -n 4 "$RUN_DIR/rank-$rank.log"; } | tail -n 4 | sed 's/^/  /'
+  else
+    say "rank $rank on $failed_node failed first, with exit code $rc; its messages are above"
+  fi
 }
 
 # Excludes nodes on which the job failed twice, if the group has enough other nodes. Slurm accepts this change only for
@@ -205,7 +220,7 @@ new_checkpoint() {
 }
 
 # Prints the reason for SIGUSR2, which Slurm sends before the time limit, and `yard roll` and the health service send
-# before a node leaves. Before Slurm 23.02, the end of the job is unknown.
+# before a node leaves. Before Slurm 23.02, the end time of the job is unknown.
 occasion() {
   if ((${SLURM_JOB_END_TIME:-0} > EPOCHSECONDS + warning_seconds + 60)); then
     printf 'a node leaves'
@@ -228,8 +243,9 @@ judge() {
     # The other jobs in a chain read this file and exit immediately.
     touch "$RUN_DIR/finished"
   elif ((cancelled == 0)); then
-    note "failed $rc $(first_to_fail)"
-    say "failed with exit code $rc; srun's message above contains the rank N, and the log of the rank is rank-N.log"
+    find_failure
+    note "failed $rc $failed_node"
+    report_failure
     (($(failures) > retries)) || requeue "failure $(failures) of at most $retries"
   fi
 }
@@ -237,9 +253,7 @@ judge() {
 # Prints the job's goodput, if its program has recorded its steps.
 report_goodput() {
   [[ -n $checkpoint_dir && -s $CHECKPOINT_DIR/metrics.jsonl ]] || return 0
-  local line
-  line=$(python3 "$RUN_DIR/goodput.py" --line "$SLURM_JOB_ID=$RUN_DIR") || return 0
-  [[ -z $line ]] || say "$line"
+  python3 "$RUN_DIR/goodput.py" --line "$SLURM_JOB_ID=$RUN_DIR" | sed 's/^/yard: /' || true
 }
 
 # Without pyxis, srun rejects the options for the container. Another start would not help.
@@ -251,7 +265,7 @@ require_pyxis() {
 }
 
 main() {
-  rc=0 woken=0 out_of_time=0 cancelled=0 limit_pid=0 lost=()
+  rc=0 woken=0 out_of_time=0 cancelled=0 limit_pid=0 lost=() failed_node='' failed_task=''
   provide
   require_pyxis
   if ((chain > 1)) && [[ -e $RUN_DIR/finished ]]; then

@@ -106,7 +106,7 @@ def _replicas(layout: Layout, machines: Machines) -> int:
 
 
 def estimate(model: Model, layout: Layout, machines: Machines, batch: Batch) -> Memory:
-    """Return the memory of the GPU that needs the most. Raises SizeError if layout, model and GPUs are incompatible.
+    """Return the memory needed on the most loaded GPU. Raises SizeError if layout, model and GPUs are incompatible.
 
     A GPU stores N/(tp*pp) parameters. Each parameter needs 2 bytes for the weight, 2 or 4 for the gradient, and 12 for
     the optimizer. Optimizer state is sharded from ZeRO stage 1 onwards, gradients from stage 2 onwards, and weights in

@@ -56,7 +56,7 @@ def state_file(variables: Mapping[str, str], stack: str) -> Path | None:
 
 
 def selected_stack(variables: Mapping[str, str]) -> str | None:
-    """Return the stack of PULUMI_STACK or `pulumi stack select`, or None if no stack is selected.
+    """Return the stack selected with PULUMI_STACK or `pulumi stack select`, or None if no stack is selected.
 
     The name contains the organization only on Pulumi Cloud.
     """

@@ -32,7 +32,10 @@ bytes.
 _FORMAT = 3
 """Version of the cached files. Files with a different version are rewritten."""
 
-_FIX = "Fix: write the file with `yard refresh --save FILE`, or with `pulumi stack output --json --show-secrets`"
+_FIX = (
+    "Fix: an operator of the cluster writes the file with `yard refresh --save FILE`, or with "
+    "`pulumi stack output --json --show-secrets`"
+)
 _HIDDEN = "[secret]"
 """`pulumi stack output` prints this text for a secret without --show-secrets."""
 
@@ -77,10 +80,10 @@ def load_stack(name: str, *, refresh: bool = False, file: Path | None = None) ->
     outputs = _read_file(file) if file else _pulumi_outputs(name, environment)
     try:
         cluster = read_outputs(outputs.get("cluster"))
-    except ContractError:
+    except ContractError as error:
         # The cached files of a destroyed stack must be removed.
         forget(folder)
-        raise
+        raise ContractError(f"{file or f'stack {name}'}: {error}") from error
     _write(folder, version, outputs, cluster)
     return Stack(name=name, cluster=cluster, folder=folder, outputs=file)
 

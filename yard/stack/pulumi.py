@@ -20,8 +20,8 @@ _OF_THE_BACKEND = ("PULUMI_BACKEND_URL", "PULUMI_HOME", "PULUMI_CONFIG_PASSPHRAS
 """Variables that env.sh sets to use the backend in .trainyard."""
 _MISSING_FIX = "Fix: run `make setup`, or install the Pulumi CLI"
 _JOB_USER_FIX = (
-    "Fix: set TRAINYARD_OUTPUTS to the file that the cluster's operator sent you, or install the Pulumi CLI and run "
-    "yard in a clone"
+    "Fix: for jobs, set TRAINYARD_OUTPUTS to the file that the cluster's operator sent you. For other commands, ask an "
+    "operator, or install the Pulumi CLI and run yard in a clone"
 )
 
 
@@ -111,7 +111,7 @@ def run_pulumi(
     too_early: list[int] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
-        warn("\ninterrupted: pulumi finishes its running operations; press Ctrl-C again to stop it at once")
+        warn("\ninterrupted: pulumi finishes its running operations; press Ctrl-C again to stop it immediately")
         interrupted()
         if started:
             started[0].send_signal(signal.SIGINT)

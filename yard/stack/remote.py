@@ -73,8 +73,10 @@ class Remote:
             raise RemoteError(message)
         # azure-native has no property for the power state, so `pulumi up` cannot start a deallocated machine.
         start = (
-            f"start the head if it has stopped (Azure: `az vm start`; elsewhere: `pulumi up -s {self.stack.name} "
-            "--refresh`)"
+            "ask an operator of the cluster to check the head"
+            if self.stack.outputs
+            else "start the head if it has stopped (Azure: `az vm start`; local: `make demo`; "
+            f"elsewhere: `pulumi up -s {self.stack.name} --refresh`)"
         )
         log = self.stack.folder / TUNNEL_LOG
         if head.tunnel and log.is_file() and (reason := log.read_text().strip()):
@@ -96,7 +98,7 @@ class Remote:
             errors="replace",
         )
         with process:
-            assert process.stdout is not None  # noqa: S101  (PIPE above; for the type checker)
+            assert process.stdout is not None  # noqa: S101  (stdout is a pipe; for the type checker)
             try:
                 yield iter(process.stdout)
             finally:

@@ -23,7 +23,7 @@ from pathlib import Path
 from yard.errors import SyncError
 from yard.show import say, say_json, warn
 from yard.stack.remote import Remote
-from yard.tree.secret_names import looks_secret
+from yard.tree.secret_names import holds_private_key, looks_secret
 
 MANIFEST = ".yard-sync"
 MARKER = ".yard-sync-source"
@@ -73,7 +73,7 @@ def select_files(source: Path, *, with_secrets: bool) -> Selection:
         raise SyncError(f"git cannot list {source}: {done.stderr.decode(errors='replace').strip()}")
     # git also lists deleted files and submodule folders.
     names = [name for name in map(os.fsdecode, done.stdout.split(b"\0")) if name and _is_file(source / name)]
-    secrets = [] if with_secrets else [name for name in names if looks_secret(name)]
+    secrets = [] if with_secrets else [name for name in names if looks_secret(name) or holds_private_key(source / name)]
     return Selection(files=tuple(sorted(set(names) - set(secrets) - {MANIFEST, MARKER})), secrets=tuple(secrets))
 
 

@@ -87,7 +87,7 @@ def _diff(root: Path, hidden: Sequence[str]) -> tuple[str, bool]:
     words = ["diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "HEAD", "--", ":/"]
     argv = ["git", "-C", str(root), *words, *(f":(top,exclude,literal){name}" for name in hidden)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        assert process.stdout is not None  # noqa: S101  (PIPE above; for the type checker)
+        assert process.stdout is not None  # noqa: S101  (stdout is a pipe; for the type checker)
         content = process.stdout.read(MOST_BYTES + 1)
         process.kill()
     if len(content) <= MOST_BYTES:

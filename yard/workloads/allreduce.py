@@ -205,7 +205,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=sorted(_ELEMENT_BYTES), default="float32")
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--iters", type=int, default=20)
-    parser.add_argument("--max-seconds", type=float, help="use fewer iterations if all of one size would take longer")
+    parser.add_argument("--max-seconds", type=float, help="use fewer iterations if one size would take longer")
     parser.add_argument("--json", metavar="FILE")
     minimum = "fail if busbw is lower; empty for no minimum"
     parser.add_argument("--min-busbw", type=lambda text: float(text) if text else None, metavar="GB/s", help=minimum)

@@ -36,10 +36,10 @@ def obstacle(torch: Any) -> str | None:
         )
     try:
         _torchao()
-    except Exception as error:  # an installed torchao that does not fit torch can raise any error
+    except Exception as error:  # an installed torchao that is incompatible with torch can raise any error
         return (
             f"torchao cannot be used ({type(error).__name__}: {error}). Fix: in the job's Python environment, install "
-            f"torchao 0.9 or newer, in a release that fits torch {torch.__version__}, or omit --float8"
+            f"torchao 0.9 or newer, in a release compatible with torch {torch.__version__}, or omit --float8"
         )
     return None
 
@@ -62,7 +62,7 @@ def refusal(torch: Any, dist: Any) -> str:
 
 
 def convert(model: Any) -> None:
-    """Replace the linear layers in the blocks by torchao's float8 layers.
+    """Replace the linear layers in the blocks with torchao's float8 layers.
 
     The new layers contain the same parameters, so checkpoints do not depend on --float8. torch.compile and FSDP2 must
     be applied afterwards. Each tensor has one scale. On two H200s, the preset 13b with 22 layers reached
@@ -82,7 +82,7 @@ def is_converted(_module: Any, name: str) -> bool:
 
 
 def _torchao() -> tuple[Any, Any]:
-    """Return torchao's function and its configuration. Raises any error if torchao is missing or does not fit torch.
+    """Return torchao's function and its configuration. Can raise any error if torchao is missing or incompatible.
 
     from_recipe_name exists since torchao 0.9 (branch release/0.9, torchao/float8/config.py, read on 2026-11-22).
     """

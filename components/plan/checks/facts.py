@@ -40,7 +40,7 @@ def prices_match_region(planned: Planned) -> Iterator[Broken]:
 
 @check("unconfirmed", Level.INFO, "compare them with your provider's documentation")
 def unverified_facts(planned: Planned) -> Iterator[Broken]:
-    """All facts about the machine types and the installed driver are stated in a public page or public code."""
+    """All facts about the machine types and the installed driver are stated on a public page or in public code."""
     slurm = planned.plan.scheduler == "slurm"
     lock = driver_locks().get(planned.plan.image.os)
     if lock is not None and lock.unverified and any(host.driver == "install" for host in planned.plan.hosts):

@@ -55,7 +55,7 @@ _DOCUMENTATION = tuple(map(IPv4Network, ("192.0.2.0/24", "198.51.100.0/24", "203
 """Networks that are reserved for documentation (RFC 5737, section 3; read 2026-11-22)."""
 
 
-@check("ssh-example", Level.WARNING, "write the network that you work from, for example your public address and /32")
+@check("ssh-example", Level.WARNING, "write the network that you work from, for example your public address as a /32")
 def ssh_network_is_real(planned: Planned) -> Iterator[Broken]:
     """The networks in access.allow_ssh_from are real networks, not the ranges that RFC 5737 reserves for examples."""
     for index, network in enumerate(planned.plan.access.allow_ssh_from):

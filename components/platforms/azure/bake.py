@@ -1,6 +1,6 @@
 """AzureBaker builds a gallery image version from the OS disk of a builder. It has never run on Azure.
 
-A managed disk can be the source of a version. After `waagent -deprovision`, the disk is generalized, so its definition
+A version can be created from a managed disk. After `waagent -deprovision`, the disk is generalized, so its definition
 has the state GENERALIZED. If a marketplace image has a plan, the definition needs the same plan. The pinned image
 needs no plan: machine.py creates machines from it without one. Source: MicrosoftDocs/azure-compute-docs at 5781de0a,
 articles/virtual-machines/image-version.md (read 2026-11-22).
@@ -26,8 +26,8 @@ VERSION = "1.0.0"
 _TOKEN = "azure-native:compute:getVirtualMachine"  # noqa: S105  (a function's name)
 _COMMAND = "trainyard-bake"
 _STOPPED = frozenset({"PowerState/stopped", "PowerState/deallocated"})
-"""Codes in the instance view of a machine that is off. After a shutdown from within the guest, the machine is stopped
-and still billed. The format is PowerState/<state> (MicrosoftDocs/azure-compute-docs@3255b21,
+"""Status codes in the instance view of a machine that is off. After a shutdown from within the guest, the machine is
+stopped and still billed. The format is PowerState/<state> (MicrosoftDocs/azure-compute-docs@3255b21,
 articles/virtual-machines/states-billing.md, read 2026-11-22). A machine can also be stopped for a short time during its
 creation, so the run command ends before the first query."""
 _REPORT = """\
@@ -39,7 +39,7 @@ while sleep 5; do
   esac
 done
 """
-"""Script of a run command that waits for the end of the stages. If a stage fails, `pulumi up` fails."""
+"""Script of a run command that waits until the stages have finished. If a stage fails, `pulumi up` fails."""
 CAPTURE = """\
 # The agent reports the result of the run command before it is deprovisioned.
 sleep 120

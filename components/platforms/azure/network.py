@@ -26,7 +26,7 @@ class Network(pulumi.ComponentResource):
     netapp: pulumi.Output[str] | None = None
     """Id of the subnet that is delegated to NetApp Files, or None."""
     bastion: pulumi.Output[str] | None = None
-    """Id of the Bastion, or None. Tunnels need the Bastion, whose creation takes minutes."""
+    """Id of the Bastion, or None. Tunnels need the Bastion, which takes minutes to create."""
 
     def __init__(self, plan: ClusterPlan, resource_group: ResourceGroup, opts: pulumi.ResourceOptions) -> None:
         super().__init__("trainyard:azure:Network", f"{plan.name}-network", {}, opts)

@@ -51,5 +51,5 @@ def placement_of(plan: ClusterPlan, group: str) -> Placement:
         return Placement(kind=PlacementKind.SCALE_SET, reason="an availability set cannot be in a zone")
     return Placement(
         kind=PlacementKind.AVAILABILITY_SET,
-        reason="on-demand machines share one fabric, and each can be replaced separately",
+        reason="on-demand machines share one fabric, and each can be replaced individually",
     )

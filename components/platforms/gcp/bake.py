@@ -2,8 +2,8 @@
 
 Google refuses an image from a disk that is attached to a running instance (help of gcloud for `compute images create`,
 option --force: MakeForceArg in the source of gcloud, read 2026-11-22), so the builder turns itself off
-first. It reports the end of the stages as a guest attribute. Unverified: an image has the licenses and features of its
-base image if `licenses` and `guest_os_features` are not set.
+first. It reports in a guest attribute that the stages have finished. Unverified: an image has the licenses and features
+of its base image if `licenses` and `guest_os_features` are not set.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from components.platforms.gcp.network import Networks
 from components.platforms.gcp.spec import GcpSpec
 
 ATTRIBUTE = "trainyard/bake"
-"""Guest attribute with the last report of the builder."""
+"""Guest attribute that contains the builder's last report."""
 _ATTRIBUTES = "gcp:compute/getInstanceGuestAttributes:getInstanceGuestAttributes"
 _INSTANCE = "gcp:compute/getInstance:getInstance"
 CAPTURE = f"""\

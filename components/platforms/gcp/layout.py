@@ -94,7 +94,7 @@ def networks_needed(plan: ClusterPlan) -> int:
 
 
 def _most_nics(plan: ClusterPlan) -> Nics:
-    """Return the largest number of network interfaces that a machine has, by type."""
+    """Return the maximum number of network interfaces per machine, by machine type."""
     nics = [family_of(host.machine.name).nics for host in plan.hosts]
     return Nics(gvnic=max(nic.gvnic for nic in nics), rdma=max(nic.rdma for nic in nics))
 

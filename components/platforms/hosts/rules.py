@@ -30,7 +30,7 @@ def _each(planned: Planned) -> Iterator[tuple[str, Host]]:
 
 @check("hosts-address", Level.ERROR, "keep one of the two entries")
 def addresses_differ(planned: Planned) -> Iterator[Broken]:
-    """No two hosts share an address and port."""
+    """No two hosts share the same address and port."""
     seen: dict[tuple[str, int, str | None], str] = {}
     for path, host in _each(planned):
         endpoint = (host.address.lower(), host.port, host.proxy_jump)

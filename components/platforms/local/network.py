@@ -20,7 +20,7 @@ def switch_pid(run: Path) -> int | None:
 
 def start_switch(run: Path) -> int:
     """Start the switch for a run folder and return its process id. Raises PlatformError if it does not start."""
-    # Disks and seeds contain host keys, which other users on this computer must not read.
+    # Other users on this computer must not read the host keys in disks and seeds.
     make_private(run)
     make_private(socket_folder(run))
     pidfile, socket = run / _PIDFILE, switch_socket(run)

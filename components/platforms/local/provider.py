@@ -30,7 +30,7 @@ SWITCH_OUTPUTS = ("starts", "pid", "running")
 VM_OUTPUTS = ("address", "host_key", "machine_id", "boots", "pid", "running", "accelerated_by")
 VM_REPLACED_BY = ("host", "folder", "memory_mib", "private_ip", "identity")
 VM_BIRTH = ("image", "user_data")
-"""Inputs that have an effect only when a machine is created. A change affects only machines of TRAINYARD_ROLL."""
+"""Inputs that have an effect only when a machine is created. A change affects only the machines in TRAINYARD_ROLL."""
 VM_RESTARTED_BY = ("vcpus", "ssh_port", "accelerator", "niceness", "switch_starts", "data_disk")
 DISK_OUTPUTS = ("disk_id",)
 

@@ -18,7 +18,7 @@ class LocalSpec(PlatformSpec):
     accelerator: Literal["auto", "kvm", "tcg"] = "auto"
     """`auto` selects KVM if a test boot succeeds, and software emulation (tcg) otherwise."""
     ssh_port_base: Annotated[int, Field(ge=1024, le=60000, strict=True)] = 22100
-    """SSH port of the head on 127.0.0.1. Workers use the next 224 ports."""
+    """SSH port of the head on 127.0.0.1. Workers use the following 224 ports."""
     image: Literal["debian-13"] = "debian-13"
     baked_image: Annotated[
         str | None,

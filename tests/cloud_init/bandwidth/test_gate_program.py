@@ -38,7 +38,7 @@ class Site:
     """Bandwidth in GB/s of each node's GPUs."""
 
     def write(self, alone: float | None = None, pair: float | None = 5.0, required: bool = True) -> None:
-        """Write the hand-over and the statuses of the nodes."""
+        """Write the hand-over and the nodes' statuses."""
         for folder in ("handover", "nodes"):
             (self.state / folder).mkdir(exist_ok=True)
         group: dict[str, Any] = {

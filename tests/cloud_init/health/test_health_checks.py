@@ -105,7 +105,7 @@ def test_stopped_file_server_is_no_fault_of_the_node(site: Site) -> None:
 
 @pytest.mark.parametrize(("free", "state"), [(100, PASS), (20, FAIL)])
 def test_small_file_system_needs_a_tenth(free: int, state: str, site: Site) -> None:
-    """On Debian 13, /tmp has half the size of the memory: 384 MiB on a small virtual machine."""
+    """On Debian 13, the size of /tmp is half of the memory: 384 MiB on a small virtual machine."""
 
     def statvfs(path: str) -> Any:
         return SimpleNamespace(f_frsize=2**20, f_blocks=384, f_bavail=free, f_files=0, f_favail=0)

@@ -1,4 +1,4 @@
-"""The stage 80-watch: start and restart of the daemon. The return to service in 90-health applies the verdict."""
+"""The stage 80-watch: start and restart of the daemon, and the verdicts when 90-health returns a node to service."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def parameters(spares: int) -> str:
 
 @dataclass
 class FakeSlurm:
-    """State, reason and time of boot of each node, and the node list of each reservation."""
+    """State, reason and boot time of each node, and the node list of each reservation."""
 
     states: dict[str, str] = field(default_factory=lambda: dict.fromkeys(ADDRESSES, "IDLE"))
     reasons: dict[str, str] = field(default_factory=dict)

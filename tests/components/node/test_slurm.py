@@ -127,7 +127,7 @@ def test_default_shares_fit_into_a_node(wide_plan: ClusterPlan) -> None:
 
 
 def test_no_cpu_default_with_fewer_cpus_than_gpus(local_plan: ClusterPlan) -> None:
-    # One CPU per GPU would be too many, because the node has one CPU and two GPUs.
+    # One CPU per GPU is impossible, because the node has one CPU and two GPUs.
     assert "DefCpuPerGPU" not in render_slurm_conf(local_plan)
 
 

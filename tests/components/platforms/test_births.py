@@ -34,7 +34,8 @@ def _gcp_image(inputs: Any) -> str:
 
 @dataclass(frozen=True)
 class Cloud:
-    """A simulated cloud. `other`: edits of the stack file that replace the workers. `image`: an edit of their image."""
+    """A simulated cloud. `other`: edits to the stack file that replace the workers. `image`: an edit that changes their
+    image."""
 
     stack: str
     module: str
@@ -111,7 +112,7 @@ def test_changed_user_data_reaches_only_new_machines(births: Births) -> None:
     assert "to replace" not in again
     assert births.words() == ["first", "first"]
 
-    # A rolled machine gets the new user-data, and the others stay.
+    # A rolled machine gets the new user-data, and the others are not replaced.
     births.stack.environment[ROLL] = births.cloud.workers[1]
     births.up("second")
     assert births.words() == ["first", "second"]
@@ -121,7 +122,7 @@ def test_changed_user_data_reaches_only_new_machines(births: Births) -> None:
     assert "replaced" not in births.up("second")
     assert births.words() == ["first", "second"]
 
-    # A machine that is replaced for another reason gets the new user-data too.
+    # A machine that is replaced for another reason also gets the new user-data.
     births.up("third", **births.cloud.other)
     assert births.words() == ["third", "third"]
 
@@ -153,7 +154,7 @@ def test_a_changed_image_reaches_only_new_machines(births: Births) -> None:
     births.up("first", "--refresh", **cloud.image)
     assert births.images() == [old, old]
 
-    # A rolled machine gets the new image, and the others stay.
+    # A rolled machine gets the new image, and the others are not replaced.
     stack.environment[ROLL] = second
     assert "older image" not in births.up("first", **cloud.image)
     new = births.images()[1]
@@ -164,6 +165,6 @@ def test_a_changed_image_reaches_only_new_machines(births: Births) -> None:
     assert f"{first}: " in left
     assert f"{second}: " not in left
 
-    # A machine that is replaced for another reason gets the new image too.
+    # A machine that is replaced for another reason also gets the new image.
     births.up("first", **cloud.image, **cloud.other)
     assert births.images() == [new, new]

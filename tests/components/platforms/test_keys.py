@@ -31,7 +31,7 @@ def made(request: pytest.FixtureRequest, loops: asyncio.AbstractEventLoop, monke
     text = stack_text(request.param)
     part = contract(parse_stack(text, "test").plan.provider)
     part.prepare(monkeypatch)
-    # The test does not open a tunnel, because the clouds' command-line tools can be missing.
+    # The test does not open a tunnel, because the clouds' command-line tools may be missing.
     monkeypatch.setattr("components.cluster.cluster.require_tunnel", lambda _: None)
     monkeypatch.setattr("components.cluster.bringup.open_tunnel", lambda *_: "127.0.0.1")
 

@@ -172,7 +172,7 @@ def test_destroy_reports_incomplete_resources(stack: TestStack) -> None:
 def test_an_interrupted_destroy_can_be_resumed(deployed: TestStack) -> None:
     deployed.faults({"fault": "slow", "at": "delete", "name": "node-1", "seconds": 600, "times": 1})
     first = deployed.start("destroy", "-s", "test", "--yes", "--skip-preview")
-    # The engine may delete node-1 last. The fault must occur in this run and not in the next run.
+    # The engine may delete node-1 last. The fault must occur in this run, not in the next one.
     wait_until(lambda: deployed.kinds == ["Instance", "Network"] and deployed.met_a_fault)
     deployed.kill(first)
     again = deployed.destroy()

@@ -141,7 +141,7 @@ def test_integers_that_the_engine_wrote_as_floats_are_read() -> None:
         ({"head": None}, "head must be an object"),
         ({"nodes": [{"name": "a"}]}, "nodes.0 missing 6 required"),
         ({"contract": 2}, "contract 2"),
-        ({"contract": None}, "run `pulumi up`"),
+        ({"contract": None}, "wait until `pulumi up`"),
     ],
 )
 def test_damaged_outputs_are_refused_with_the_path(change: dict[str, Any], message: str) -> None:

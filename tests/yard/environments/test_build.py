@@ -1,4 +1,4 @@
-"""The build of an environment, with real virtual environments and wheels that the test makes."""
+"""Building an environment, with real virtual environments and wheels that the test creates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def wheels(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def variables(wheels: Path, tmp_path: Path) -> dict[str, str]:
-    """The environment of the job user: pip reads only the folder with the wheels."""
+    """The job user's environment variables: pip reads only the folder with the wheels."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON", "VIRTUAL_ENV"))}
     home = {"HOME": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
     return {**kept, **home, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}

@@ -1,4 +1,4 @@
-"""Definitions of environments: the included locks, requirements files of users, and the key of a job."""
+"""Definitions of environments: the included locks, users' requirements files, and a job's `environment` key."""
 
 from __future__ import annotations
 

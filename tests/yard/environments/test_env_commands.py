@@ -160,13 +160,12 @@ def test_a_dry_run_lists_the_packages(stack: FakeStack, program: MakeProgram) ->
     assert ssh.calls == []
 
 
-def test_a_slurm_script_selects_its_own_environment(stack: FakeStack, program: MakeProgram, tmp_path: Path) -> None:
-    program("ssh", "exit 1")
+def test_a_dry_run_of_a_slurm_script_names_the_environment(stack: FakeStack, tmp_path: Path) -> None:
     script = tmp_path / "job.sbatch"
     script.write_text("#!/bin/bash\n#SBATCH --nodes=1\nhostname\n")
-    code, _, err = yard("submit", str(script), "--env", "torch", "--dry-run")
-    assert code == 1
-    assert "environment: does not apply to a Slurm script" in err
+    code, out, err = yard("submit", str(script), "--env", "torch", "--dry-run")
+    assert code == 0, err
+    assert "\n# environment torch: up to" in out
 
 
 def test_recipes_use_torch_only_on_gpus(stack: FakeStack, wide: Cluster) -> None:
@@ -178,7 +177,7 @@ def test_recipes_use_torch_only_on_gpus(stack: FakeStack, wide: Cluster) -> None
 
 
 def test_programs_run_in_the_environment(tmp_path: Path) -> None:
-    """use_environment in shared.sh with the folder of an environment."""
+    """Runs use_environment from shared.sh with the folder of an environment."""
     folder, run_dir = tmp_path / "torch-1234", tmp_path / "run"
     version = "{}.{}".format(*sys.version_info)
     (folder / "bin").mkdir(parents=True)

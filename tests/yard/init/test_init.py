@@ -1,4 +1,4 @@
-"""New stack files: every machine type and every post, refusals, budgets, and files that exist."""
+"""New stack files: every machine type and every post, refusals, budgets, and existing files."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ NAMED: dict[str, dict[str, str]] = UPSTREAM["recipes"]
 _SPLIT = re.compile(r"[\s\"'`(){}<>|&;=,#\[\]]+")
 _PATH = re.compile(r"[A-Za-z0-9_.~-]*(?:/[A-Za-z0-9_.-]+)+(?::[\w.-]+)?|[\w-]+\.(?:py|sh|ya?ml|json|txt)")
 _OWN = re.compile(r"(?:/dev/\w+|/opt|/opt-host|/1|CHECKPOINTS.*|\$.*|venv/src/gpt-neox)")
-"""Words that are not upstream names: devices, mount points, parts of sed commands, folders of the job and of its
+"""Words that are not upstream names: devices, mount points, parts of sed commands, and folders of the job or its
 environment."""
 
 

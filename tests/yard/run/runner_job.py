@@ -1,4 +1,4 @@
-"""A job of the runner, as tests see it in its run folder."""
+"""A runner's job, as seen in its run folder."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_events_give_the_starts_without_slurm() -> None:
 
 
 def test_lost_time_is_divided_by_its_cause() -> None:
-    # Steps 1 to 3, of which the second start repeats step 3, because the last checkpoint is that of step 2.
+    # Steps 1 to 3. The second start repeats step 3, because the last checkpoint was written at step 2.
     lines = [step(1, 1005), step(2, 1010, checkpoint_s=1.5), step(3, 1013), step(3, 1060), step(4, 1064)]
     found = measure([Span(1000, 1030), Span(1050, 1070)], parse_metrics(lines))
     assert found is not None

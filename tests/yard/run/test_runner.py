@@ -66,7 +66,7 @@ def make(tmp_path: Path, server: Sshd, wide: Cluster) -> Iterator[MakeJob]:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(content.replace("/etc/trainyard/fabric.env", str(tmp_path / "fabric.env")))
         request = json.loads((run_dir / "job.json").read_text())
-        # All host names resolve to this machine, so each host gets its own file of the health checks.
+        # All host names resolve to this machine, so each host gets its own health check file.
         wrapper = tmp_path / "ssh"
         wrapper.write_text(_SSH.format(config=f"{server.folder}/ssh_config", verdicts=tmp_path))
         request["ssh"] = ["bash", str(wrapper), *request["ssh"][1:]]

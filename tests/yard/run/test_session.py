@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
+import subprocess
+import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -62,6 +67,19 @@ def test_a_command_keeps_its_quotes(stack: FakeStack) -> None:
     assert shlex.split(line)[-1].endswith("; echo 'a b; c'")
 
 
+@pytest.mark.parametrize(("words", "typed"), [((), "printenv"), (("--", "printenv"), "")], ids=["shell", "command"])
+def test_a_session_activates_an_environment(
+    words: tuple[str, ...], typed: str, without_slurm: FakeStack, program: MakeProgram
+) -> None:
+    nodes = """*' nodes') echo '["yard-gpu-0"]' ;;"""
+    program("ssh", f"""case $* in {nodes} *sha256sum*) echo ready '/shared/envs/a b-1' ;; esac""")
+    line = commands("--env", "torch", *words)["argv"][5]
+    done = subprocess.run(["bash", "-c", line], input=typed, capture_output=True, text=True, check=True, timeout=30)
+    variables = dict(row.split("=", 1) for row in done.stdout.splitlines() if "=" in row)
+    assert variables["VIRTUAL_ENV"] == "/shared/envs/a b-1"
+    assert variables["PATH"].startswith("/shared/envs/a b-1/bin:/")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -69,6 +87,7 @@ def test_a_command_keeps_its_quotes(stack: FakeStack) -> None:
         (["--gpus", "4", "--", "true"], "the job needs 4 GPUs per node"),
         (["--group", "cpu", "--", "true"], "has no node group 'cpu'"),
         (["--time", "soon", "--", "true"], "time"),
+        (["--env", "troch", "--", "true"], "torch"),
         ([], "a shell needs a terminal"),
     ],
 )
@@ -89,6 +108,30 @@ def test_the_exit_code_is_that_of_the_session(stack: FakeStack, program: MakePro
     assert f"Include {stack.folder / 'config'}" in err
     assert " -t " not in ssh.calls[-1]
     assert "--pty" not in ssh.calls[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["terminated", "hung up"])
+def test_a_signal_ends_the_session(
+    number: int, stack: FakeStack, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh = program("ssh", f"[[ $* != *salloc* ]] || {{ echo $$ >{stack.root}/pid; exec sleep 60; }}")
+    started = stack.root / "pid"
+
+    def interrupt() -> None:
+        while not started.exists() or not started.read_text():
+            time.sleep(0.05)
+        os.kill(os.getpid(), number)
+
+    before = signal.signal(number, lambda *_: pytest.fail("the session does not handle the signal"))
+    try:
+        threading.Thread(target=interrupt, daemon=True).start()
+        code, _, _ = yard("--", "sleep 60")
+    finally:
+        signal.signal(number, before)
+    assert code == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
+    assert "salloc" in ssh.calls[-1]
 
 
 FORWARDS = """

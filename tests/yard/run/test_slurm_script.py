@@ -63,6 +63,25 @@ def test_script_is_sent_unchanged(script: SlurmScript, local: Cluster, head: Pat
     assert (folder, env) == (f"{run}/code", "A=b c")
 
 
+def test_script_runs_in_an_environment(
+    script: SlurmScript, local: Cluster, head: Path, tmp_path: Path, program: MakeProgram
+) -> None:
+    program("sbatch", f'echo "$VIRTUAL_ENV ${{PATH%%:*}}" >"{tmp_path}/seen"; echo 7')
+    for name, definition, activated in (("torch", "torch", True), ("none", None, False)):
+        prepared = prepare_script(replace(script, options={"environment": name}), local)
+        assert (prepared.environment and prepared.environment.name) == definition
+        files = {**prepared.files, **({"environment": "/envs/a b\n"} if activated else {})}
+        line = Slurm().submit_line(str(head), f"run-{name}", 1, prepared.script)
+        data = pack(f"run-{name}", files, prepared.tree)
+        subprocess.run(["bash", "-c", line], input=data, capture_output=True, check=True)
+        assert ((tmp_path / "seen").read_text() == "/envs/a b /envs/a b/bin\n") == activated
+
+
+def test_unknown_environment_of_a_script_is_refused(script: SlurmScript, local: Cluster) -> None:
+    with pytest.raises(JobFileError, match="environment"):
+        prepare_script(replace(script, options={"environment": "troch"}), local)
+
+
 def test_name_comes_from_the_script(script: SlurmScript, local: Cluster) -> None:
     assert prepare_script(replace(script, options={}), local).name == "my_model"
 

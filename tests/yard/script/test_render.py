@@ -145,7 +145,7 @@ def test_task_uses_its_rank_and_log(stack: FakeStack, local: Cluster, tmp_path: 
 
 
 def test_run_ignores_the_bash_startup_file(tmp_path: Path, local: Cluster) -> None:
-    """bash reads ~/.bashrc if it was started by sshd, and Debian's ~/.bashrc fails with `set -u`."""
+    """bash reads ~/.bashrc if sshd started it, and Debian's ~/.bashrc fails with `set -u`."""
     job = job_of(tmp_path, "name: quiet\nnodes: 1\nrun: echo work\n")
     files = render_files(job, place(job, local))
     line = next(line for line in files["job.sbatch"].splitlines() if "run.sh" in line)

@@ -4,98 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.integration.project import alive
 from tests.yard.conftest import MakeProgram
-from yard.contract.outputs import Cluster
-from yard.job.loader import load_job
-from yard.job.placement import place
-from yard.script.render import render_files
+from tests.yard.script.conftest import PATIENCE, SRUN, MakeJob
 
 pytestmark = pytest.mark.engine
-
-PATIENCE = 40.0
-SRUN = """
-trap 'kill $(jobs -p) 2>/dev/null; exit 143' TERM
-for rank in 0 1; do
-  SLURM_PROCID=$rank SLURM_LOCALID=0 SLURM_NODEID=$rank bash "$RUN_DIR/job.sbatch" task &
-  pids[rank]=$!
-done
-code=0
-for rank in 0 1; do
-  wait "${pids[rank]}" || { code=$?; echo "srun: error: yard-gpu-$rank: task $rank: Exited with exit code $code" >&2; }
-done
-exit $code
-"""
-
-
-class Job:
-    """A job's run folder, and the calls to the fake Slurm commands."""
-
-    def __init__(self, folder: Path, program: MakeProgram, cluster: Cluster, text: str) -> None:
-        self.folder = folder / "run"
-        self.folder.mkdir()
-        self.processes: list[subprocess.Popen[bytes]] = []
-        (folder / "job.yaml").write_text(text)
-        (folder / "fabric.env").write_text("GLOO_SOCKET_IFNAME=lo\n")
-        job = load_job(str(folder / "job.yaml"), {}, {}, [])
-        for name, content in render_files(job, place(job, cluster)).items():
-            (self.folder / name).write_text(content.replace("/etc/trainyard/fabric.env", f"{folder}/fabric.env"))
-        program("srun", SRUN)
-        program("getent", "echo 10.0.0.1 a; echo 10.0.0.2 b")
-        program("squeue", "echo RUNNING")
-        program("sinfo", "[[ $* == *down* ]] || printf 'yard-gpu-%d\\n' 0 1 2")
-        self.ssh = program("ssh", 'exec bash -c "${*: -4}"')
-        program("scancel", "exit 0")
-        hosts = "printf 'yard-gpu-%d\\n' 0 1"
-        # After a requeue, Slurm kills the script.
-        after = f'kill -KILL "$(cat {self.folder}/pid)"'
-        self.scontrol = program(
-            "scontrol", f"case $1 in show) {hosts} ;; requeue) (sleep 0.7; {after}) >/dev/null 2>&1 & ;; esac"
-        )
-
-    def start(self, restarts: int = 0) -> subprocess.Popen[bytes]:
-        """Start the script as a batch job."""
-        slurm = {"SUBMIT_DIR": str(self.folder), "JOB_NAME": "fine", "JOB_ID": "7", "JOB_NODELIST": "yard-gpu-[0-1]"}
-        slurm |= {"JOB_NUM_NODES": "2", "JOB_PARTITION": "gpu", "RESTART_COUNT": str(restarts)}
-        slurm |= {"PROCID": "0", "LOCALID": "0", "NODEID": "0"}
-        env = {**os.environ, **{f"SLURM_{name}": value for name, value in slurm.items()}}
-        env["SLURMD_NODENAME"] = "yard-gpu-0"
-        with (self.folder / "job.log").open("ab") as log:
-            line = ["bash", str(self.folder / "job.sbatch")]
-            process = subprocess.Popen(line, env=env, stdout=log, stderr=log, start_new_session=True)
-        self.processes.append(process)
-        (self.folder / "pid").write_text(str(process.pid))
-        return process
-
-    def run(self, restarts: int = 0) -> int:
-        """Run the script until it exits. Return its exit code, which is negative after a requeue."""
-        return self.start(restarts).wait(PATIENCE)
-
-    def end(self) -> None:
-        """Kill the remaining processes from all starts, as Slurm does with a job's control group."""
-        for process in self.processes:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-    @property
-    def log(self) -> str:
-        return (self.folder / "job.log").read_text()
-
-    def asked(self, word: str) -> list[str]:
-        return [call for call in self.scontrol.calls if call.startswith(word)]
-
-
-MakeJob = Callable[[str], Job]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -104,19 +24,6 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-@pytest.fixture
-def make(tmp_path: Path, program: MakeProgram, local: Cluster) -> Iterator[MakeJob]:
-    made: list[Job] = []
-
-    def build(text: str) -> Job:
-        made.append(Job(tmp_path, program, local, "name: fine\nnodes: 2\n" + text))
-        return made[-1]
-
-    yield build
-    for job in made:
-        job.end()
 
 
 def test_successful_job_is_not_requeued(make: MakeJob) -> None:
@@ -135,6 +42,36 @@ def test_job_without_pyxis_does_not_start(make: MakeJob) -> None:
     assert "yard: Slurm has no pyxis here; set `containers: enroot`" in job.log
     assert "began" not in job.log
     assert job.asked("requeue") == []
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        (["[rank1]: ValueError: no data", "torch.distributed.elastic.Signal: end"], ["[rank1]: ValueError: no data"]),
+        (["first", "last"], ["first", "last"]),
+    ],
+    ids=["Python error", "no error"],
+)
+def test_the_log_names_the_first_failed_rank(
+    make: MakeJob, program: MakeProgram, printed: list[str], shown: list[str]
+) -> None:
+    echoes = "".join(f"  echo '{line}'\n" for line in printed)
+    job = make(f"run: |\n  [ $RANK = 1 ] || exit 143\n{echoes}  exit 3\n")
+    messages = ["yard-gpu-1: task 1: Exited with exit code 3", "yard-gpu-0: task 0: Exited with exit code 143"]
+    end = "".join(f"echo 'srun: error: {message}' >&2; " for message in messages)
+    program("srun", SRUN[: SRUN.index("code=0")] + 'wait "${pids[@]}"\n' + end + "exit 143")
+    assert job.run() == 3
+    assert "yard: rank 1 on yard-gpu-1 failed first, with exit code 3; `yard logs 7 --rank 1` prints its log" in job.log
+    end_of_log = "".join(f"  {line}\n" for line in shown)
+    assert f"From its end:\n{end_of_log}" in job.log
+    assert "torch.distributed.elastic" not in job.log
+    assert "failed 3 yard-gpu-1" in (job.folder / "events").read_text()
+
+
+def test_a_failure_of_rank_0_refers_to_the_job_log(make: MakeJob) -> None:
+    job = make("run: exit 5\n")
+    assert job.run() == 5
+    assert "rank 0 on yard-gpu-0 failed first, with exit code 5; its messages are above" in job.log
 
 
 @pytest.mark.parametrize("lost", [True, False])

@@ -1,4 +1,4 @@
-"""The backend and the stack that yard uses are those of `pulumi` in the same shell."""
+"""yard uses the same backend and stack as `pulumi` in the same shell."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROJECT = "name: trainyard\nruntime: {name: python}\nstackConfigDir: stacks\n"
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The variables of a shell in a checkout, whose Pulumi home is empty."""
+    """The variables of a shell in a checkout, with an empty Pulumi home."""
     use_root(tmp_path / "checkout", monkeypatch)
     checkout.ROOT.mkdir()
     (checkout.ROOT / "Pulumi.yaml").write_text(PROJECT)

@@ -60,7 +60,7 @@ def test_files_of_a_destroyed_stack_are_removed(stack: FakeStack) -> None:
     folder = load_stack("local").folder
     stack.export({})
     stack.touch_state("destroyed")
-    with pytest.raises(ContractError, match="run `pulumi up`"):
+    with pytest.raises(ContractError, match=r"stack local: .*`pulumi up`"):
         load_stack("local")
     assert list(folder.iterdir()) == []
 
@@ -160,7 +160,7 @@ def test_known_hosts_name_every_host(stack: FakeStack) -> None:
 
 
 @pytest.mark.parametrize(
-    ("checkout_exists", "fix"), [(True, "run `make setup`"), (False, "set TRAINYARD_OUTPUTS to the file")]
+    ("checkout_exists", "fix"), [(True, "run `make setup`"), (False, "for jobs, set TRAINYARD_OUTPUTS to the file")]
 )
 def test_missing_pulumi_has_a_fix_for_operators_and_job_users(
     monkeypatch: pytest.MonkeyPatch, checkout_exists: bool, fix: str

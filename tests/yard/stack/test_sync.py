@@ -18,7 +18,7 @@ from tests.yard.conftest import FakeStack, MakeProgram
 from yard.cli import app
 from yard.contract.outputs import Cluster, dumped
 from yard.stack.sync import MANIFEST, MARKER, select_files, source_name
-from yard.tree.secret_names import looks_secret
+from yard.tree.secret_names import holds_private_key, looks_secret
 
 pytestmark = pytest.mark.engine
 
@@ -95,6 +95,17 @@ def test_ignored_files_and_secrets_are_not_sent(tracked: bool, tree: Path) -> No
 )  # fmt: skip
 def test_secrets_are_known_by_name(name: str, secret: bool) -> None:
     assert looks_secret(name) is secret
+
+
+def test_private_keys_are_known_by_content(tmp_path: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "mine"], check=True)
+    key = (tmp_path / "mine").read_text()
+    contents = {"key": key, "outputs.json": json.dumps({"user_private_key": key}), "crlf": key.replace("\n", "\r\n")}
+    for name, text in {**contents, "source.py": f'HEADER = "{key.splitlines()[0]}"\n', "empty": ""}.items():
+        (tmp_path / name).write_text(text)
+        assert holds_private_key(tmp_path / name) is (name in contents), name
+    assert holds_private_key(tmp_path / "absent") is False
+    assert set(select_files(tmp_path, with_secrets=False).secrets) == {"mine", *contents}
 
 
 @real

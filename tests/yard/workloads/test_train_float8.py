@@ -79,7 +79,7 @@ def test_missing_torchao_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchao", None)
     said = train_float8.obstacle(torch_with((9, 0))) or ""
     assert said.startswith("torchao cannot be used (ModuleNotFoundError: ")
-    assert "install torchao 0.9 or newer, in a release that fits torch 2.11.0" in said
+    assert "install torchao 0.9 or newer, in a release compatible with torch 2.11.0" in said
 
 
 @pytest.mark.usefixtures("converted")

@@ -26,7 +26,7 @@ from .lines import Chunk, chunks, inputs, lines_of, text_of
 from .tokenizers import Tokenizer, tokenizer_named
 
 Progress = Callable[[int, int], None]
-"""A function whose arguments are the number of finished bytes and the total number of bytes."""
+"""Reports progress. The arguments are the number of processed bytes and the total number of bytes."""
 
 _REPORTED_LINES = 20
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Reports whether the clock is synchronized. In the second phase, all hosts report their time at once.
+# Reports whether the clock is synchronized. In the second phase, all hosts report their time simultaneously.
 clock_facts() {
   local fields
   IFS=, read -r -a fields < <(timeout 10 chronyc -c tracking 2>/dev/null) || true

@@ -1,4 +1,5 @@
-"""Reserves nodes for a job. A node runs one job at a time, and waiting jobs get nodes in the order of their numbers.
+"""Reserves nodes for a job. A node runs one job at a time, and waiting jobs get nodes in the order of their job
+numbers.
 
 A reservation is a file lock, which the kernel releases when the runner ends. All runners run on the head.
 """

@@ -16,7 +16,7 @@ from yard.script.wrap import pyxis_options
 from yard.stack.remote import Remote
 
 _ACCOUNTING = "===sacct==="
-"""Separates the output of scontrol from that of sacct."""
+"""Separates the output of scontrol from the output of sacct."""
 _LINK = 'id=${id%%;*}; ln -sfn "../$name" "../.ids/$id"; echo "$id"'
 """Links the job's number to the run folder, so that `yard logs` finds the log without Slurm."""
 _ALLOCATION = frozenset(f"--{option}" for option in (
@@ -107,7 +107,7 @@ class Slurm:
     def submit_line(self, jobs_dir: str, name: str, chain: int, script: str = script, after: Sequence[str] = ()) -> str:
         """Return a shell command that unpacks a job's tar archive from stdin and submits the job.
 
-        `script` is the job's script, or SUBMIT_SCRIPT. `after` are Slurm's dependencies, such as 'afterok:12'. The
+        `script` is the job's script, or SUBMIT_SCRIPT. `after` contains Slurm dependencies, such as 'afterok:12'. The
         command prints the job's number. For a chain, it submits `chain` jobs and prints the number of the first job. It
         starts few processes, because process creation is slow on emulated machines.
         """

@@ -37,7 +37,7 @@ def fabric_network_fits(planned: Planned) -> Iterator[Broken]:
 
 @check("gcp-address-kept", Level.ERROR, "use {index} or fewer, or a wider cluster.network.cidr")
 def address_free(planned: Planned) -> Iterator[Broken]:
-    """No host has the second-to-last address in the subnet, because Google reserves this address."""
+    """No host has the second-to-last address in the subnet, because Google reserves it."""
     reserved = planned.plan.network[-2]
     for host in planned.plan.workers:
         if host.private_ip == reserved:

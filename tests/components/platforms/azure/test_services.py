@@ -20,7 +20,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 
 
 def types(build: Build) -> set[str]:
-    """Return the Pulumi types of all resources of all variants."""
+    """Return the Pulumi types of the resources in all variants."""
     made = {kind for stack, edits in VARIANTS for kind, _, _ in build(stack, **edits).resources}
     return {kind for kind in made if kind.startswith("azure-native:")}
 

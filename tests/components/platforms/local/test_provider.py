@@ -131,7 +131,7 @@ def test_a_changed_birth_replaces_only_rolled_machines(created: Props, inputs: P
     news = {**inputs, key: "other"}
     assert VmProvider().diff("id", created, news).changes is False
     assert VmProvider().diff("id", created, {**news, "is_rolled": True}).replaces == [key]
-    # The next `up`, without the variable.
+    # The next `up` runs without the variable.
     assert VmProvider().diff("id", {**created, "is_rolled": True}, inputs).changes is False
 
 

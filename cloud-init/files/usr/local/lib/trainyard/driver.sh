@@ -115,7 +115,7 @@ check_space() {
     fail "driver $TRAINYARD_DRIVER: its installation needs $driver_mib MiB on /usr and /var, and $free MiB are free. Fix: remove files, or use a larger disk"
 }
 
-# explain_failure: fails with the reason why the installation failed.
+# explain_failure: fails with the reason for the failed installation.
 explain_failure() {
   local file error
   (($(free_mib) > 50)) ||
@@ -149,7 +149,7 @@ install_packages() {
     fail "driver $TRAINYARD_DRIVER: apt-get cannot install $headers, which the build of the modules needs. Fix: if the archives no longer have it, install the distribution's current kernel, and reboot; otherwise see the messages above"
   }
   install_locked || explain_failure
-  # The running kernel is not the kernel from the time of the installation.
+  # The running kernel differs from the kernel during the installation.
   has_module || dkms autoinstall -k "$kernel" || explain_failure
   has_module || fail "driver $TRAINYARD_DRIVER: kernel $kernel has no module $module of this version. Fix: see dkms status"
   read_lock optional
@@ -206,7 +206,7 @@ unload_other_driver() {
     reboot_for "driver $loaded is loaded and in use, and $TRAINYARD_DRIVER is installed"
 }
 
-# install_nvswitch: on nodes with NVSwitch, installs the fabric manager and NSCQ in the driver's version. The driver
+# install_nvswitch: on nodes with NVSwitch, installs the fabric manager and NSCQ with the driver's version. The driver
 # creates the folder in /proc (NVIDIA/gpu-driver-container at 06a208ca, _assert_nvswitch_system, read 2026-11-22).
 install_nvswitch() {
   compgen -G '/proc/driver/nvidia-nvswitch/devices/*' >/dev/null || return 0

@@ -42,7 +42,7 @@ exec python3 /usr/local/lib/trainyard/bandwidth/allreduce.py -b "$BYTES" -e "$BY
 """The image's nccl-tests, or the project's all-reduce. Exit code _NO_PROGRAM: the node has neither of them."""
 _NO_PROGRAM = 90
 _BUSY = re.compile("Unable to allocate resources|Requested nodes are busy|allocation failure", re.IGNORECASE)
-"""Messages of srun --immediate if a job has taken the nodes (Slurm 24.11, src/common/slurm_errno.c and
+"""Messages that srun --immediate prints if a job has taken the nodes (Slurm 24.11, src/common/slurm_errno.c and
 src/srun/allocate.c; read 2026-11-22)."""
 
 
@@ -51,7 +51,7 @@ class NoProgramError(Exception):
 
 
 def parse(output: str, ranks: int) -> Measured:
-    """Return the bus bandwidth in the last row of a table of nccl-tests.
+    """Return the bus bandwidth in the last row of an nccl-tests table.
 
     The last four columns are time in microseconds, algbw, busbw and the number of wrong elements of the in-place
     all-reduce. The table rounds busbw to 0.01 GB/s, so it is calculated from the time: size / time * 2(n-1)/n
@@ -107,7 +107,7 @@ def measure(nodes: Sequence[Node], group: Group, number: int, mpi: str | None) -
 
 
 def _reason(errors: str) -> str:
-    """Return the last line that is not a message of srun about the end of the other ranks."""
+    """Return the last line that is not srun's message about the end of the other ranks."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     own = [line for line in lines if not line.startswith(("srun:", "slurmstepd"))]
     return (own or lines or ["no output"])[-1]

@@ -9,7 +9,7 @@ Pair = tuple[str, str]
 
 MAX_FAULTY = 0.2
 """If more than this part of a group and more than one node is slow, the cause is probably common to all nodes, for
-example a wrong floor or a wrong setting of NCCL. No node is drained then."""
+example a wrong floor or NCCL setting. No node is drained then."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def rounds(names: Sequence[str], fresh: Collection[str]) -> list[list[Pair]]:
 
 
 def judge(results: Mapping[Pair, Measured], floor: float | None) -> Verdict:
-    """Return the conclusions. A node with one fast pair is good, so its slow pairs are the fault of the partners."""
+    """Return the conclusions. A node with one fast pair is good, so its slow pairs are caused by the partners."""
     slow = [pair for pair, result in results.items() if result.is_below(floor)]
     good = {name for pair, result in results.items() if not result.is_below(floor) for name in pair}
     suspects: dict[str, Pair] = {}

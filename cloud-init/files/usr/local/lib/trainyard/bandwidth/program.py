@@ -31,7 +31,7 @@ NO_PROGRAM = "a node has neither nccl-tests in /opt/nccl-tests nor torch for its
 
 
 def say(line: str) -> None:
-    """Print a line at once, because the output is a pipe to `trainyard-gate`."""
+    """Print a line without buffering, because the output is a pipe to `trainyard-gate`."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -50,10 +50,10 @@ class Gate:
     busy: set[str] = field(default_factory=set)
     """Nodes that a job took before they were measured. They are measured by the next run of the gate."""
     unsettled: set[str] = field(default_factory=set)
-    """Nodes of a problem whose faulty node is unknown. The next run measures them again, so it does not succeed."""
+    """Nodes in a problem whose faulty node is unknown. The next run measures them again instead of succeeding."""
 
     def run(self) -> None:
-        """Measure the nodes that have no result in their present boot. Add results and problems."""
+        """Measure the nodes that have no result since their last boot. Add results and problems."""
         fresh = [name for name in self.nodes if name not in self.record.boots]
         if not fresh:
             return

@@ -145,7 +145,7 @@ class Node:
             "slurm": self.has_slurm,
             "gpus": self.count("TRAINYARD_GPUS") > 0,
             "nvidia": self.count("TRAINYARD_GPUS") > 0 and self.variable("TRAINYARD_GPU_TYPE") != "fake",
-            # The folder itself exists without NVSwitch too (driver 580.159.04, one H100 in a VM, 2026-11-22).
+            # The folder itself also exists without NVSwitch (driver 580.159.04, one H100 in a VM, 2026-11-22).
             "nvswitch": bool(self.glob("/proc/driver/nvidia-nvswitch/devices/*")),
             "docker": self.variable("TRAINYARD_CONTAINERS") == "docker",
             "announced": bool(self.announcer),

@@ -30,7 +30,7 @@ _SAVE_SECONDS = 600.0
 _PIPE_BYTES = 4096
 _XID = "gpu-xid"
 _CONTACT = "clock-offset"
-"""This check is unknown while the head does not respond."""
+"""The result of this check is unknown while the head does not respond."""
 
 
 class Daemon:
@@ -167,7 +167,7 @@ class Daemon:
         os.write(self._wake, b"x")
 
     def _is_done(self) -> bool:
-        """Return whether nothing is left to do in Slurm. False while a verdict exists: Slurm could clear its drain."""
+        """Return whether Slurm needs no change. False while a verdict exists, because Slurm could clear its drain."""
         return self.settled and self.ledger.worst is None
 
     def _proved(self) -> frozenset[str]:

@@ -62,7 +62,7 @@ _SERVICES: dict[str, Callable[[Node, float], str | None]] = {
     "azure": _scheduled_events,
     "google": _maintenance_event,
 }
-"""Readers of metadata services by the value of Node.announcer."""
+"""Functions that read a metadata service, by the value of Node.announcer."""
 
 
 def event(node: Node, check: Check) -> Outcome:

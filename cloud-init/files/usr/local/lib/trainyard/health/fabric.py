@@ -1,5 +1,5 @@
-"""Checks of the fabric manager, RDMA ports, and the network cards and NCCL plugins of GPUDirect. Never run on a real
-fabric.
+"""Checks of the fabric manager, RDMA ports, and the network cards and NCCL plugins of GPUDirect. They have never run on
+a real fabric.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RECEIVER = "receive-datapath-manager"
 
 
 def fabric_manager(node: Node, check: Check) -> Outcome:
-    """The fabric manager runs and has the version of the driver."""
+    """The fabric manager runs and has the same version as the driver."""
     processes = node.path("/sys/fs/cgroup/system.slice/nvidia-fabricmanager.service/cgroup.procs")
     if not processes.parent.parent.exists():
         return unknown("no cgroup v2")
@@ -99,7 +99,7 @@ def gpudirect_cards(node: Node, check: Check) -> Outcome:
 
 
 def network_plugin(node: Node, check: Check) -> Outcome:
-    """The NCCL plugin of the fabric exists, and its receive daemon is running. Other fabrics need no plugin."""
+    """The fabric's NCCL plugin exists, and its receive daemon is running. Other fabrics need no plugin."""
     fabric = node.variable("TRAINYARD_FABRIC")
     if fabric not in PLUGIN_FOLDERS:
         return passed()
@@ -120,7 +120,7 @@ def _growth(node: Node, check: Check, counters: tuple[str, ...], text: str) -> O
     bad = []
     for port in _ports(node):
         total = sum(_leading_number(_text(port / counter)) for counter in counters)
-        # Counters start again at zero when the driver is loaded.
+        # Counters restart at zero when the driver is loaded.
         rows = [row for row in seen.get(_name(port), []) if now - row[0] < check.limits["seconds"] and row[1] <= total]
         # One row for each tenth of the period is enough.
         if not rows or now - rows[-1][0] > check.limits["seconds"] / 10:

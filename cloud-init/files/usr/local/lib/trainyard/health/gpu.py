@@ -43,7 +43,7 @@ def gpu_count(node: Node, check: Check) -> Outcome:
 
 
 def nvidia_smi(node: Node, check: Check) -> Outcome:
-    """nvidia-smi exists, ends in time and reports no error. On a GPU node, a missing or slow nvidia-smi is a fault."""
+    """nvidia-smi exists, exits in time and reports no error. On a GPU node, a missing or slow nvidia-smi is a fault."""
     ran = _query(node, check.timeout)
     if ran.code is None:
         return failed(f"nvidia-smi: {ran.problem}")
@@ -102,7 +102,7 @@ def gpu_nvlink(node: Node, check: Check) -> Outcome:
 
 
 def gpu_xid(node: Node, check: Check) -> Outcome:
-    """Since the boot, the kernel has logged no Xid that requires a reset or a reboot."""
+    """The kernel has logged no Xid since boot that requires a reset or a reboot."""
     text = node.events.get(check.id)
     return passed() if text is None else failed(text)
 

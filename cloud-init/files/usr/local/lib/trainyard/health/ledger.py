@@ -14,7 +14,7 @@ from typing import Any
 from health.core import FAIL, PASS, SEVERITIES, Check, Outcome
 
 _HISTORY = 50
-"""Number of entries in the history, which records the beginning and the end of verdicts."""
+"""Number of entries in the history, which records when verdicts begin and end."""
 
 
 @dataclass(frozen=True)

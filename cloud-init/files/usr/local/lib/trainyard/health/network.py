@@ -57,7 +57,7 @@ METADATA = "169.254.169.254"
 
 
 def metadata(path: str, headers: Mapping[str, str], timeout: float, server: str = METADATA) -> str | None:
-    """Return a text from the metadata service, or None without an answer with status 200."""
+    """Return a text from the metadata service, or None if there is no response with status 200."""
     connection = http.client.HTTPConnection(server, timeout=timeout)
     try:
         connection.request("GET", path, headers=dict(headers))

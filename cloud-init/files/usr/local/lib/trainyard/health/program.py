@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
         case ["daemon"]:
             Daemon(node).run()
         case ["apply"]:
-            # HealthCheckProgram, if there is a verdict. Only the daemon resumes a node.
+            # Slurm's HealthCheckProgram calls this if there is a verdict. Only the daemon resumes a node.
             reason = node.read(f"{CACHE}/verdict").partition(" ")[2]
             return 0 if not reason or apply(node, reason, load_checks(), ()) else 1
         case ["report"]:

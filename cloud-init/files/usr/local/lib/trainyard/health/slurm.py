@@ -15,8 +15,8 @@ _SUFFIXES = "*~#!%$@^-"
 """Suffixes of a state, for example "*" if the node does not respond (slurm.conf(5) and scontrol(1) of Slurm 24.11)."""
 _SECONDS = 20
 _LOST = ("Not responding", "TY:gone: ")
-"""Starts of the reasons of a node that did not respond, set by slurmctld and by trainyard-repair. slurmctld pings no
-node that is down and does not respond. It asks such a node to register only about every 400 s with SlurmdTimeout=60
+"""How the reasons begin that slurmctld and trainyard-repair set on a node that did not respond. slurmctld pings no node
+that is down and does not respond. It asks such a node to register only about every 400 s with SlurmdTimeout=60
 (ping_nodes in slurmctld/ping_nodes.c, read 2026-11-23; seen with Slurm 24.11.5)."""
 
 
@@ -82,8 +82,8 @@ def apply(node: Node, wanted: str | None, checks: Collection[str], proved: Colle
 def requeue_jobs(node: Node) -> bool:
     """Requeue the jobs that run on this node. Return False if this must be tried again.
 
-    After a fatal fault, the other ranks of a job would wait for this node until a timeout of NCCL, which can take half
-    an hour. Slurm refuses to requeue a job that was submitted with --no-requeue, so this job continues.
+    After a fatal fault, the other ranks of a job would wait for this node until NCCL's timeout, which can take half an
+    hour. Slurm refuses to requeue a job that was submitted with --no-requeue, so this job continues.
     """
     listed = node.run(
         ["squeue", "--noheader", "--states=running", f"--nodelist={node.variable('TRAINYARD_NODE')}", "--format=%A"],

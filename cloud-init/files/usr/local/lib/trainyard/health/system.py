@@ -1,4 +1,4 @@
-"""Checks of disks, memory, clock, munge, NFS, and of what jobs left behind."""
+"""Checks of disks, memory, clock, munge, NFS, and leftovers of jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def disk_full(node: Node, check: Check) -> Outcome:
             return unknown(f"{path}: {error.strerror}")
         size, free = (blocks * facts.f_frsize // 2**20 for blocks in (facts.f_blocks, facts.f_bavail))
         share = check.limits["min_free_share"]
-        # A small file system, such as /tmp in memory, is full if a tenth is left.
+        # A small file system, such as /tmp in memory, counts as full if a tenth is left.
         if free < max(min(check.limits["min_free_mib"], size / 10), size * share):
             return failed(f"{path} is full")
         if facts.f_files and facts.f_favail < facts.f_files * share:
@@ -114,7 +114,7 @@ def _stat(node: Node, path: str) -> None:
 
 
 def leftover_processes(node: Node, check: Check) -> Outcome:
-    """The processes that the epilog could not end have ended."""
+    """Processes that survived the epilog have ended."""
     alive = [pid for pid in node.events.get(check.id, "").split() if node.path(f"/proc/{pid}/stat").exists()]
     if alive:
         return failed("processes of an ended job cannot be killed")
@@ -165,7 +165,7 @@ def _name(process: os.PathLike[str]) -> str:
 
 
 def _mounts(node: Node) -> list[tuple[str, str, list[str], str]]:
-    """Return (path, type, options, source) of each mount. A later mount on the same path hides an earlier one."""
+    """Return the (path, type, options, source) of each mount. A later mount on the same path hides an earlier one."""
     rows = (line.split() for line in node.read("/proc/self/mounts").splitlines())
     found = {row[1]: (row[1], row[2], row[3].split(","), row[0]) for row in rows if len(row) >= _MOUNT_FIELDS}
     return list(found.values())

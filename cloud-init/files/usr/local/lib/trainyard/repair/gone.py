@@ -1,4 +1,4 @@
-"""Lost nodes: workers that have answered before and no longer answer. Pure, except for `answering`."""
+"""Lost nodes: workers that used to respond and no longer do. Pure, except for `answering`."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Watch:
 def lost(nodes: Mapping[str, Node], watch: Watch, now: float) -> Iterator[list[str]]:
     """Yield the arguments of scontrol that set lost nodes down, so that Slurm requeues their jobs.
 
-    If more than one node and more than 20 % of the nodes are silent, the network of the head is the more likely cause,
-    so no node is set down, and SlurmdTimeout applies. The reason of a drained node is kept.
+    If more than one node and more than 20 % of the nodes are silent, the head's network is the more likely cause, so no
+    node is set down, and SlurmdTimeout applies. The reason of a drained node is kept.
     """
     silent = [nodes[name] for name in nodes if watch.is_silent(name, now)]
     if len(silent) > max(1, _EPIDEMIC_SHARE * len(nodes)):

@@ -26,7 +26,7 @@ History = Mapping[str, tuple[Change, ...]]
 
 
 def record(history: History, nodes: Iterable[Node], now: float) -> dict[str, tuple[Change, ...]]:
-    """Return the history with a change for each node whose reason differs from its last change."""
+    """Return the history with a new entry for each node whose reason differs from its last entry."""
     found = dict(history)
     for node in nodes:
         reason = "" if node.is_usable else node.slurm.reason or "not responding"
@@ -37,7 +37,7 @@ def record(history: History, nodes: Iterable[Node], now: float) -> dict[str, tup
 
 
 def out_since(history: History) -> dict[str, float]:
-    """Return the time at which each node that is out of service got its present reason."""
+    """Return the time at which each node that is out of service got its current reason."""
     return {name: changes[-1].time for name, changes in history.items() if changes and changes[-1].reason}
 
 

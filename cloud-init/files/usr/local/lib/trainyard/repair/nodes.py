@@ -29,7 +29,7 @@ class Node:
 
     @property
     def is_usable(self) -> bool:
-        """Whether Slurm can start jobs on the node, now or after its present jobs."""
+        """Whether Slurm can start jobs on the node, now or after its current jobs."""
         return self.slurm.flags.isdisjoint(_OUT)
 
     @property
@@ -80,7 +80,7 @@ def parse_nodes(text: str) -> Iterator[Node]:
 
 
 def _seconds(text: str) -> float:
-    """Return a local time of Slurm in seconds since 1970, or 0 for "None" and "Unknown"."""
+    """Return a local time from Slurm in seconds since 1970, or 0 for "None" and "Unknown"."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:

@@ -1,4 +1,4 @@
-"""The service `trainyard-repair` on the head: a loop over the nodes in Slurm, and scontrol as its only tool."""
+"""The service `trainyard-repair` on the head: a loop over the nodes in Slurm that uses only scontrol."""
 
 from __future__ import annotations
 

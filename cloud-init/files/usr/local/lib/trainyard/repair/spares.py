@@ -37,7 +37,7 @@ def parse_held(text: str) -> dict[str, str]:
 
 
 def commands(group: str, wanted: Sequence[str], held: Collection[str] | None) -> Iterator[list[str]]:
-    """Yield the arguments of scontrol that change a group's reservation. `held` is None without a reservation.
+    """Yield the arguments of scontrol that change a group's reservation. `held` is None if there is no reservation.
 
     Slurm ends a reservation without an end after a year, and the next run of the service creates it again.
     """
