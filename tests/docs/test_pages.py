@@ -124,6 +124,7 @@ def test_every_command_is_listed() -> None:
 
 ELSEWHERE = (
     "problems in",
+    "Detected that",
     "; nothing was changed",
     "cluster.platform.",
     "running 60-munge",

@@ -51,3 +51,9 @@ def test_errors_of_engine_and_program_are_reported() -> None:
     )
     assert read_answer(-9, "", "", OWN).errors == ("pulumi ended with exit code -9",)
     assert read_answer(0, "not JSON", "", OWN).errors == ("not JSON",)
+
+
+def test_a_false_alarm_at_shutdown_is_not_an_error() -> None:
+    message = "error: Detected that /plugins/pulumi-resource-command exited prematurely. \n  This is *always* a bug"
+    assert read_answer(0, answer(messages=(("error", message),)), "", OWN).errors == ()
+    assert len(read_answer(255, answer(messages=(("error", message),)), "", OWN).errors) == 1
