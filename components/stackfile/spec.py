@@ -203,6 +203,7 @@ class MirrorsSpec(Model):
     ubuntu: Mirror = None
     nvidia_cuda: Mirror = None
     nvidia_container_toolkit: Mirror = None
+    nvidia_enroot: Mirror = None
     google_cloud: Mirror = None
     pypi: Annotated[Mirror, Field(examples=["https://mirror.example.org/pypi/simple"])] = None
     """Index of Python packages, which becomes pip's default on every node."""

@@ -82,6 +82,7 @@ class Sandbox:
             self._stub(bin_folder / name, log)
         for name, program in self.programs.items():
             (bin_folder / name).write_text(f"#!/bin/bash\n{program}\n")
+            (bin_folder / name).chmod(0o755)
         text = self._moved(_SOURCE.sub(self._sourced, (STAGES / stage).read_text()))
         # The sandbox cannot move a path that the stage builds from variables.
         assert '"/$' not in text, f"{stage} builds an absolute path from variables; write it in full"

@@ -236,9 +236,58 @@ def test_enroot_of_an_existing_host_is_unchanged(tmp_path: Path) -> None:
     assert not (tmp_path / "etc").exists()
 
 
-def test_node_without_enroot_is_an_error(tmp_path: Path) -> None:
-    ran = run(tmp_path, without=("enroot-nsenter",), CONTAINERS="enroot")
-    assert (ran.code, ran.output) == (1, ["fail this node has no enroot: use an image that has it, or docker"])
+def test_host_without_enroot_is_an_error(tmp_path: Path) -> None:
+    ran = run(tmp_path, without=("enroot-nsenter",), CONTAINERS="enroot", TEST_LEDGER="yes", FABRIC="ethernet")
+    assert (ran.code, ran.output) == (1, ["fail this host has no enroot: install it, or remove containers: enroot"])
+
+
+def without_enroot(tmp_path: Path, sums: str = "true", architecture: str = "amd64", **env: str) -> Ran:
+    """Run the stage on a node on which only apt-get adds enroot. `sums` is the fake program sha256sum."""
+    recorded = tuple(name for name in (*RECORDED, "install", "ln") if name != "enroot-nsenter")
+    sandbox = Sandbox(tmp_path, recorded, PLAIN)
+    nsenter = tmp_path / ".bin" / "enroot-nsenter"
+    sandbox.programs["apt-get"] = (
+        f'printf "apt-get %s\\n" "$*" >>{tmp_path}/fetched\n[[ $* != *enroot+caps* ]] || '
+        f"{{ printf '#!/bin/sh\\n' >{nsenter}; chmod 755 {nsenter}; }}"
+    )
+    sandbox.programs["curl"] = f'printf "%s\\n" "${{@: -1}}" >>{tmp_path}/fetched'
+    sandbox.programs["sha256sum"] = f"cat >>{tmp_path}/sums; {sums}"
+    sandbox.programs["dpkg"] = f"echo {architecture}"
+    node = {"ROLE": "worker", "GROUP": "gpu", "GPU_DEVICE": "/dev/fakegpu", "FABRIC": "ethernet"}
+    return sandbox.run("44-containers", **node, CONTAINERS="enroot", **env)
+
+
+@pytest.mark.parametrize("baking", [{}, {"BAKING": "1"}])
+def test_locked_enroot_is_installed(tmp_path: Path, baking: dict[str, str]) -> None:
+    ran = without_enroot(tmp_path, **baking)
+    assert ran.code == 0, (ran.errors, ran.output)
+    release = "https://github.com/NVIDIA/enroot/releases/download/v3.5.0"
+    files = f"{tmp_path}/run/trainyard/enroot.deb {tmp_path}/run/trainyard/enroot+caps.deb"
+    assert (tmp_path / "fetched").read_text().splitlines() == [
+        f"{release}/enroot_3.5.0-1_amd64.deb",
+        f"{release}/enroot+caps_3.5.0-1_amd64.deb",
+        f"apt-get -q -y --no-install-recommends install {files}",
+    ]
+    hashes = [line.split()[0] for line in (tmp_path / "sums").read_text().splitlines()]
+    assert [(len(value), value[:4]) for value in hashes] == [(64, "28c3"), (64, "6a70")]
+
+
+def test_enroot_is_downloaded_from_the_mirror(tmp_path: Path) -> None:
+    rule = r"s#https://github\.com/NVIDIA/enroot/releases/download(/|$)#http://mirror.test/enroot\1#"
+    assert without_enroot(tmp_path, MIRRORS=rule).code == 0
+    assert (tmp_path / "fetched").read_text().startswith("http://mirror.test/enroot/v3.5.0/enroot_3.5.0-1_amd64.deb\n")
+
+
+def test_enroot_with_another_hash_is_not_installed(tmp_path: Path) -> None:
+    ran = without_enroot(tmp_path, sums="false")
+    assert ran.code == 1
+    assert ran.output[-1].endswith(": it is not installed")
+    assert "apt-get" not in (tmp_path / "fetched").read_text()
+
+
+def test_enroot_for_another_architecture_is_an_error(tmp_path: Path) -> None:
+    ran = without_enroot(tmp_path, architecture="arm64")
+    assert (ran.code, "are for amd64" in ran.output[-1]) == (1, True)
 
 
 def test_a_builder_installs_docker_without_starting_it(tmp_path: Path) -> None:

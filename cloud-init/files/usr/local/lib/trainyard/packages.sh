@@ -43,3 +43,18 @@ signed_by() {
   found=$(gpg --show-keys --with-colons "$2" 2>/dev/null) || return 1
   [[ $(grep -c '^pub:' <<<"$found") == 1 ]] && grep -q "^fpr:::::::::$1:" <<<"$found"
 }
+
+# fetch_package NAME URL SHA256: downloads a package file and sets `package` to its path. Fails if the server does not
+# respond, or if the file has another hash.
+fetch_package() {
+  local url
+  url=$(mirrored "$2")
+  package=/run/trainyard/$1.deb
+  command -v curl >/dev/null || install_missing curl
+  curl -fsSL --retry 5 --max-time 300 -o "$package" "$url" ||
+    fail "$url cannot be downloaded. Fix: check the network and \`mirrors\` in the stack file"
+  sha256sum --check --status <<<"$3  $package" || {
+    rm -f "$package"
+    fail "the package at $url does not have the SHA-256 hash $3: it is not installed"
+  }
+}
