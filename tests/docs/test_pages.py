@@ -21,7 +21,7 @@ PAGES = sorted(
 )
 TOP = {path.name for path in ROOT.iterdir()} - {".git", ".trainyard", ".venv"}
 STAGES = ROOT / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
-LONGEST = {"README.md": 120, "SECURITY.md": 150, "CHANGELOG.md": 30}
+LONGEST = {"README.md": 120, "SECURITY.md": 150, "CHANGELOG.md": 60}
 """Lines."""
 
 
