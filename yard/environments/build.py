@@ -209,9 +209,13 @@ def fetch(pip: Pip, folder: Path, checkouts: list[dict[str, Any]]) -> None:
 
 
 def pip_wheel() -> Path:
-    """Return the wheel of pip that belongs to the distribution's Python."""
-    folders = [sysconfig.get_config_var("WHEEL_PKG_DIR"), "/usr/share/python-wheels"]
-    folders.append(os.path.join(sysconfig.get_path("stdlib"), "ensurepip", "_bundled"))
+    """Return the wheel of pip that belongs to this Python.
+
+    The distribution's wheel is the last choice, because it may not support another version of Python. For example, pip
+    23.0 from Debian 12 fails with Python 3.13.
+    """
+    folders = [sysconfig.get_config_var("WHEEL_PKG_DIR")]
+    folders += [os.path.join(sysconfig.get_path("stdlib"), "ensurepip", "_bundled"), "/usr/share/python-wheels"]
     for folder in filter(None, folders):
         for wheel in sorted(Path(folder).glob("pip-*.whl")):
             return wheel
@@ -255,7 +259,9 @@ def reason(printed: list[str], title: str) -> str:
     package = next(
         iter(re.findall(r"(?:satisfies the requirement|matching distribution found for) ([^\s;(]+)", text)), ""
     )
-    last = next((line for line in reversed(printed) if line.startswith("ERROR")), printed[-1] if printed else title)
+    errors = [line for line in printed if line.startswith("ERROR") and line != "ERROR: Exception:"]
+    # If pip fails with an exception, the last line of the traceback names the exception.
+    last = errors[-1] if errors else printed[-1] if printed else title
     collected = re.findall(r"(?m)^Collecting ([^\s;(]+)", text)
     package = package or (collected[-1] if collected else "the first package")
     if "No space left on device" in text:

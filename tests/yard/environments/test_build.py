@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -196,6 +197,21 @@ def test_a_full_file_system_is_reported(tmp_path: Path) -> None:
     message = build.reason(output, "pip")
     assert message.startswith("torch==2.10.0: No space left on device. Cause: the shared file system is full. ")
     assert "`yard env rm`" in message
+
+
+def test_an_exception_of_pip_is_named() -> None:
+    output = ["ERROR: Exception:", "Traceback (most recent call last):", "AttributeError: no attribute 'ImpImporter'"]
+    assert "AttributeError: no attribute 'ImpImporter'" in build.reason(output, "pip")
+
+
+def test_the_wheel_of_pip_belongs_to_this_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Debian's Python has WHEEL_PKG_DIR. Other versions of Python contain a wheel."""
+    own = tmp_path / "ensurepip" / "_bundled" / "pip-99-py3-none-any.whl"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda _: None)
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
+    assert build.pip_wheel() == own
 
 
 def test_checkouts_have_the_pinned_commit(tmp_path: Path, variables: dict[str, str], wheels: Path) -> None:
