@@ -1,4 +1,4 @@
-"""Published lists of regions and zones in components/catalog."""
+"""Lists of regions and zones in components/catalog that the clouds publish."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ _GIB_PER_TIB = 1024
 
 
 def _base_image(plan: ClusterPlan) -> str:
-    """A version in a gallery exists in one subscription, and only in the regions to which it is replicated."""
+    """Return the base image with the region and the subscription in which the gallery version exists."""
     spec = plan.platform_spec(AzureSpec)
     return f"{spec.base_image(str(plan.image.reference))} {spec.region} {spec.subscription or ''}"
 
@@ -25,7 +25,7 @@ def _tunnel(plan: ClusterPlan) -> Tunnel:
 
 
 def _quotas(plan: ClusterPlan) -> Mapping[str, int]:
-    """Return how much of each quota the stack needs in addition to its machines, in the quota's unit.
+    """Return how much of each quota the stack needs for resources other than machines, in the quota's unit.
 
     The names are those that `az network list-usages` and `az netappfiles quota-limit list` print (read 2026-11-22).
     """

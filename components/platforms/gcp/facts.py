@@ -11,7 +11,7 @@ from components.platforms.gcp.tunnel import PROGRAM
 
 
 def _base_image(plan: ClusterPlan) -> str:
-    """An image exists in one project, in all regions."""
+    """Return the base image with its project. An image exists in all regions of one project."""
     spec = plan.platform_spec(GcpSpec)
     return f"{spec.base_image(str(plan.image.reference))} {spec.project}"
 

@@ -78,7 +78,7 @@ class LocalPlatform(Platform):
 def _prepare(spec: LocalSpec) -> None:
     """Build the golden image, or find the baked image, and log the accelerator. Does nothing in a preview.
 
-    The engine's provider process would also build the image, but without displaying the progress.
+    The provider process would also build the image, but without displaying the progress.
     """
     if pulumi.runtime.is_dry_run():
         return

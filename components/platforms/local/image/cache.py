@@ -68,7 +68,7 @@ def hold_image(image: GoldenImage, disk: Path) -> None:
 
 
 def ensure_image() -> GoldenImage:
-    """Return the image of this checkout, which is built if it is not cached. A lock prevents concurrent builds."""
+    """Return the image of this checkout, or build it if it is not cached. A lock prevents concurrent builds."""
     wanted = image_id()
     found = find_image(wanted)
     if found is not None:
