@@ -47,7 +47,7 @@ def folder_of(shared_path: str) -> str:
 
 
 def describe(definition: Definition, shared_path: str) -> str:
-    """Return a sentence about the environment, for dry runs. The hash in its path covers the head's Python version."""
+    """Return a sentence about the environment for dry runs. The hash in the path covers the head's Python version."""
     hashes = "with hashes" if definition.hashed else "without hashes"
     git = f", {len(definition.checkouts)} git checkouts" if definition.checkouts else ""
     where = f"{folder_of(shared_path)}/{definition.name}-HASH"
@@ -171,7 +171,7 @@ def _build(remote: Remote, definition: Definition, envs: str) -> str:
     )
     command = remote.argv(f"bash -c {shlex.quote(line)}", remote.host(None))
     last = ""
-    # With a file as stdin, a remote command that ends early causes no error here, and its message is read.
+    # If stdin is a file, a remote command that ends early causes no error here, and its message can be read.
     with tempfile.TemporaryFile() as archive:
         archive.write(pack(_FOLDER, files))
         archive.seek(0)
@@ -185,7 +185,7 @@ def _build(remote: Remote, definition: Definition, envs: str) -> str:
                 last = line_read.decode(errors="replace").rstrip()
             message = process.stderr.read().decode(errors="replace").strip()
         except KeyboardInterrupt:
-            # build.py notices the closed connection at its next line, and removes the partial environment.
+            # When build.py prints its next line, it detects the closed connection and removes the partial environment.
             process.terminate()
             raise
     if process.returncode == 0:

@@ -115,7 +115,7 @@ def _perform(remote: Remote, decision: Decision) -> int:
         return replace_machines(stack, [decision.node], urns)
     if decision.step is Step.REBOOT:
         argv = remote.argv("sudo -n systemctl reboot", remote.host(decision.node, admin=True))
-        # The connection can end before the command does, so its exit code does not show whether it worked.
+        # The exit code is ignored, because the connection can end before the command does.
         subprocess.run(argv, capture_output=True, timeout=_SECONDS, check=False)
         return 0
     reason = shlex.quote(f"TY:quarantine: {decision.why}")

@@ -67,7 +67,7 @@ def parse_host(text: str) -> NewHost:
 
 
 def hosts_in(known: Known) -> list[NewHost]:
-    """Return the hosts in the answers. The first one becomes the head. Raises RuleError."""
+    """Return the hosts in the answers. The first host becomes the head. Raises RuleError."""
     return [parse_host(text) for text in known.get("host").split()]
 
 

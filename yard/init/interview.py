@@ -1,4 +1,4 @@
-"""Collects the values of a new stack from options, the stack that it starts from, and prompts."""
+"""Collects the values of a new stack from options, a base stack, and prompts."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _open(known: Known, *, optional: bool = False) -> Iterator[Question]:
 
 
 def _keys(provider: str) -> set[str]:
-    """Return the keys of the questions for a platform, or those that come before the platform is known."""
+    """Return the keys of the questions for a platform, or of the first questions if the platform is unknown."""
     return {"name", _PROVIDER, *(STARTERS[provider].keys if provider else ())}
 
 

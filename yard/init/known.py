@@ -17,8 +17,8 @@ GROUP = "gpu"
 class Known:
     """The values that are known about a new stack.
 
-    `answers` contains texts by key, such as "region". `base` is the cluster section of the stack file that the new
-    stack starts from, or an empty section.
+    `answers` contains texts by key, such as "region". `base` is the cluster section on which the new stack is based, or
+    an empty section.
     """
 
     answers: Mapping[str, str]
@@ -56,7 +56,7 @@ class Starter:
     place: str = ""
     """Key of the region or zone in the `platform:` section, or empty if the platform has no regions."""
     places: Callable[[str], Sequence[str]] = lambda machine: ()
-    """Returns the regions or zones that offer a machine type. For an empty name, those that offer any GPU machine."""
+    """Returns the regions or zones that offer a machine type or, for an empty name, any machine with GPUs."""
     login: tuple[str, ...] = ()
     """Commands that log in to the cloud."""
     comments: Mapping[str, str] = field(default_factory=dict)

@@ -50,7 +50,7 @@ def _describe_tree(tree: Path, commit: str) -> dict[str, Description]:
         done = subprocess.run(
             [sys.executable, "-m", "yard.preview.describe"],
             cwd=tree,
-            # With this path, Python imports modules from the other revision.
+            # This path makes Python import the modules of the other revision.
             env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,

@@ -55,7 +55,7 @@ def reproduce(post: Post, remote: Remote, as_json: bool) -> int:
     """
     begin = time.monotonic()
     loaded = [(run, _load(post, run)) for run in post.jobs]
-    prepared = [(run, prepare(job, remote.stack.cluster)) for run, job in loaded]  # reports all problems first
+    prepared = [(run, prepare(job, remote.stack.cluster)) for run, job in loaded]  # reports all problems
     warn(f"yard: {post.title}")
     if post.differs:
         warn(f"yard: unlike in the post: {post.differs}")

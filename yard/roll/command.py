@@ -32,7 +32,7 @@ _POLL_SECONDS = 5.0
 _HANDLER_SECONDS = 120
 """Minimum run time of a job before it is signalled. SIGUSR2 would end a rank that has no signal handler yet."""
 _SERVICE_SECONDS = 300.0
-"""Time limit for new nodes to return to service after `pulumi up`, which has already run a task on them."""
+"""Time limit for new nodes to return to service after `pulumi up`, which has already run a task on each node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ def _check(remote: Remote, request: RollRequest, roll: Roll) -> None:
 def _drain(remote: Remote, batch: Collection[str], request: RollRequest) -> None:
     """Drain the nodes and wait until they run no jobs. Raises StackError if the time limit expires."""
     states = _states(remote)
-    # A node that another user drained keeps its reason, and stays out of service after it is replaced.
+    # A node that another user drained keeps its drain reason, and stays out of service after its replacement.
     if ours := [name for name in batch if name not in states or is_in_service(states[name][0])]:
         _admin(remote, drain_command(ours))
     say(f"drained: {', '.join(batch)}")

@@ -117,7 +117,7 @@ def parse_metrics(lines: Iterable[str]) -> Iterator[Steps]:
 
 
 def measure(spans: Sequence[Span], steps: Iterable[Steps]) -> Goodput | None:
-    """Return the goodput of a job, or None if the job has not started or has recorded no step.
+    """Return the goodput of a job, or None if the job has no start or no recorded step.
 
     `spans` is sorted. Steps of other jobs in the same folder, for example of a chain, are not counted.
     """

@@ -56,7 +56,7 @@ echo "$id"
 @dataclass(frozen=True, kw_only=True)
 class SlurmScript:
     """A user's Slurm script and its arguments. `options` are keys of a job file. With `code`, the script's directory is
-    sent with it.
+    also sent.
     """
 
     path: Path

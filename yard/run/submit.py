@@ -154,7 +154,7 @@ def show_files(jobs: Sequence[Prepared], as_json: bool, estimated: Mapping[str, 
 
 
 def send_all(remote: Remote, jobs: Sequence[Prepared], as_json: bool) -> None:
-    """Submit the jobs of an array and print their numbers. With `at_once`, a job waits for an earlier one.
+    """Submit the jobs of an array and print their numbers. With `at_once`, a job waits for an earlier job.
 
     Raises the same errors as `submit`. The jobs that were submitted before the error stay in the queue.
     """
@@ -166,9 +166,7 @@ def send_all(remote: Remote, jobs: Sequence[Prepared], as_json: bool) -> None:
 
 
 def send(remote: Remote, prepared: Prepared, as_json: bool, *, ended: int | None = None) -> Submitted:
-    """Submit the job and print its number. It starts after the job `ended` has ended. Raises the same errors as
-    `submit`.
-    """
+    """Submit the job, which starts after the job `ended`, and print its number. Raises the same errors as `submit`."""
     submitted = submit(remote, prepared, ended=ended)
     commit = submitted.snapshot.title if submitted.snapshot else None
     if as_json:

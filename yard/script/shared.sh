@@ -69,8 +69,8 @@ use_environment() {
   export VIRTUAL_ENV=$folder PATH=$folder/bin:$PATH
 }
 
-# NCCL names its network, plugin and topology file only in its log. `yard doctor` reads the log, unless the job's own
-# settings send it elsewhere.
+# NCCL names its network, plugin and topology file only in its log. `yard doctor` reads the log, unless the job's
+# settings redirect the log.
 record_nccl() {
   [[ -e /dev/nvidiactl && " ${own_env[*]} " != *' NCCL_DEBUG'* ]] || return 0
   mkdir -p "$RUN_DIR/nccl"

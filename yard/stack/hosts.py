@@ -18,7 +18,7 @@ _SUFFIX = "-lease"
 """Suffix of the resource whose deletion connects to the host."""
 _SECONDS = 15
 _NOT_SCANNED = (255, 127)
-"""Exit codes if ssh fails, and if the other host has no ssh-keyscan."""
+"""Exit codes of ssh if the connection fails, and if the remote host has no ssh-keyscan."""
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def load_stack(name: str, *, refresh: bool = False, file: Path | None = None) ->
 
 
 def save_for_jobs(stack: Stack, file: Path) -> None:
-    """Write the outputs to a file that only its owner can read. The file contains the user's key, but not the admin's.
+    """Write the outputs to a file that only its owner can read. It contains the job user's key, but not the admin's.
 
     Raises StackError if the file cannot be written.
     """

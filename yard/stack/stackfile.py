@@ -80,7 +80,7 @@ def _without_secrets(text: str) -> str:
 
 
 def added_keys(text: str) -> dict[str, str]:
-    """Return the keys that Pulumi added, or an empty dictionary for invalid YAML, which Pulumi itself reports."""
+    """Return the keys that Pulumi added, or an empty dictionary for invalid YAML, which Pulumi reports."""
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError):

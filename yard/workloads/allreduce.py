@@ -126,7 +126,7 @@ class Bench:
             if self.cuda:
                 self.torch.cuda.synchronize()
             slowest = self.torch.tensor([time.perf_counter() - begin], dtype=self.torch.float64, device=self.device)
-            # All ranks must use the same number.
+            # All ranks must use the same number of iterations.
             self.dist.all_reduce(slowest, op=self.dist.ReduceOp.MAX)
             one = float(slowest)
         return repetitions(self.arguments.warmup, one, limit), repetitions(self.arguments.iters, one, limit)

@@ -17,7 +17,7 @@ from .tokenizers import ARRAY_KINDS
 
 _WINDOW_BYTES = 1 << 16
 _WINDOWS = 64
-"""Number of windows that a quick check reads. They are evenly spaced and include both ends of the file."""
+"""Number of windows that a quick check reads. The windows are evenly spaced and include both ends of the file."""
 
 
 def verify(name: Path, *, full: bool) -> dict[str, Any]:

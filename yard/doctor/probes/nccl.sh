@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Reports what NCCL wrote into the log of the newest job that used GPUs on this node (`record_nccl` in
-# yard/script/shared.sh), and the libraries of running ranks. Line formats: NVIDIA/nccl, src/init.cc ("Using network"),
-# src/graph/topo.cc ("NCCL_TOPO_FILE set by environment to"), src/plugin/net ("Loaded net plugin"), "Plugin Path" of
-# HPC-X's plugin; read 2026-11-22. Tried beside a rank on an H100 with NCCL 2.28.9.
+# Reports NCCL's messages in the log of the newest GPU job on this node (`record_nccl` in yard/script/shared.sh), and
+# the libraries of running ranks. Line formats: NVIDIA/nccl, src/init.cc ("Using network"), src/graph/topo.cc
+# ("NCCL_TOPO_FILE set by environment to"), src/plugin/net ("Loaded net plugin"), "Plugin Path" of HPC-X's plugin; read
+# 2026-11-22. Tested next to a running rank on an H100 with NCCL 2.28.9.
 # shellcheck disable=SC2154,SC2016
 nccl_facts() {
   local log

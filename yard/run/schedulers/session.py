@@ -28,7 +28,7 @@ class Session:
 def shell_line(command: str | None, first: str = "") -> str:
     """Return a shell command that sets NCCL's variables and runs `command`, or a login shell if it is None.
 
-    `first` is a shell line that runs before them.
+    `first` is a shell line that runs first.
     """
     program = "exec bash -l" if command is None else command
     lines = [first, f"set -a; [ ! -r {_FABRIC} ] || . {_FABRIC}; set +a", program]
