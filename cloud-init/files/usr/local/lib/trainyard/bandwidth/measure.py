@@ -114,6 +114,6 @@ def _reason(errors: str) -> str:
 
 
 def mpi_of_slurm() -> str | None:
-    """Return "pmix" if Slurm can start MPI programs with it, else None. nccl-tests needs it."""
+    """Return "pmix" if Slurm can start MPI programs with PMIx, which nccl-tests needs, or None."""
     listed = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, check=False)
     return "pmix" if re.search(r"\bpmix\b", listed.stdout + listed.stderr) else None

@@ -33,7 +33,7 @@ class Verdict:
 
     suspects: Mapping[str, Pair]
     undecided: tuple[Pair, ...]
-    """Slow pairs whose slow node cannot be determined."""
+    """Slow pairs in which the slow node is unknown."""
 
 
 def rounds(names: Sequence[str], fresh: Collection[str]) -> list[list[Pair]]:

@@ -15,9 +15,9 @@ _SUFFIXES = "*~#!%$@^-"
 """Suffixes of a state, for example "*" if the node does not respond (slurm.conf(5) and scontrol(1) of Slurm 24.11)."""
 _SECONDS = 20
 _LOST = ("Not responding", "TY:gone: ")
-"""How the reasons begin that slurmctld and trainyard-repair set on a node that did not respond. slurmctld pings no node
-that is down and does not respond. It asks such a node to register only about every 400 s with SlurmdTimeout=60
-(ping_nodes in slurmctld/ping_nodes.c, read 2026-11-23; seen with Slurm 24.11.5)."""
+"""Prefixes of the reasons that slurmctld and trainyard-repair set on nodes that did not respond. slurmctld does not
+ping nodes that are down and do not respond, and requests their registration only about every 400 s with
+SlurmdTimeout=60 (ping_nodes in slurmctld/ping_nodes.c, read 2026-11-23; seen with Slurm 24.11.5)."""
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def nfs_hang(node: Node, check: Check) -> Outcome:
         if _answers(node, path, check.timeout):
             continue
         head, server = node.variable("TRAINYARD_HEAD_IP"), source.partition(":")[0]
-        # If the server or the head is down, the node is not at fault, and draining it does not help.
+        # If the server or the head is down, the fault is not on the node, and a drain does not help.
         if node.connects(server, _NFS_PORT, 3) == "refused":
             return unknown(f"the NFS server of {path} is down")
         if node.connects(head, _SLURMCTLD_PORT, 3) != "open":
@@ -148,7 +148,7 @@ def leftover_files(node: Node, check: Check) -> Outcome:
 
 
 def _has_jobs(node: Node) -> bool:
-    """Return whether a Slurm job runs on the node: slurmstepd then has a cgroup for the job, or a process."""
+    """Return whether a Slurm job runs on the node. Such a job has a cgroup of slurmstepd, or a slurmstepd process."""
     if node.glob("/sys/fs/cgroup/system.slice/*slurmstepd.scope/job_*"):
         return True
     if node.path("/sys/fs/cgroup/system.slice").exists():
@@ -165,7 +165,7 @@ def _name(process: os.PathLike[str]) -> str:
 
 
 def _mounts(node: Node) -> list[tuple[str, str, list[str], str]]:
-    """Return the (path, type, options, source) of each mount. A later mount on the same path hides an earlier one."""
+    """Return the (path, type, options, source) of each mount. A later mount on the same path hides an earlier mount."""
     rows = (line.split() for line in node.read("/proc/self/mounts").splitlines())
     found = {row[1]: (row[1], row[2], row[3].split(","), row[0]) for row in rows if len(row) >= _MOUNT_FIELDS}
     return list(found.values())

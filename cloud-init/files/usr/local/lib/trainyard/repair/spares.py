@@ -2,8 +2,8 @@
 
 Slurm neither moves nor refills a reservation with named nodes. Its nodes can be changed while it is active. With
 IGNORE_JOBS, it can contain busy nodes, which become spares when their job ends (update_resv and _job_overlap in
-slurmctld/reservation.c of Slurm 22.05.8, 23.11.4 and 24.11.5, and scontrol(1), "RESERVATIONS"; read 2026-11-22).
-Reservations of Slurm with NodeCnt and REPLACE_DOWN do the opposite: they replace lost spares with nodes of jobs.
+slurmctld/reservation.c of Slurm 22.05.8, 23.11.4 and 24.11.5, and scontrol(1), "RESERVATIONS"; read 2026-11-22). In
+contrast, reservations of Slurm with NodeCnt and REPLACE_DOWN replace lost spares with nodes of jobs.
 """
 
 from __future__ import annotations
