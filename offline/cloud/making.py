@@ -50,8 +50,7 @@ class Maker:
     def create(self, inputs: Properties, *, may_adopt: bool) -> tuple[str, Properties]:
         """Create the resource and return its id and outputs.
 
-        If `may_adopt` is set, an existing resource with the same inputs that was left behind by a killed run is
-        adopted.
+        If `may_adopt` is set, a resource that a killed run created with the same inputs is adopted.
         """
         plain = _plain(inputs)
         if refused := self._cloud.refused_location(plain):
