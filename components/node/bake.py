@@ -61,8 +61,8 @@ def baked_name(plan: ClusterPlan, base: str) -> str:
 def builder_user_data(plan: ClusterPlan, capture: str = "") -> str:
     """Return the user-data of a builder. It contains no keys and no secrets, so nobody can log in to the builder.
 
-    The builder runs the stages and the shell commands `capture`, and then turns itself off. Its console shows the
-    progress in lines that begin with "trainyard-bake: ". The last line is "done", or begins with "failed".
+    The builder runs the stages and the shell commands `capture`, and then shuts down. Its console shows the progress in
+    lines that begin with "trainyard-bake: ". The last line is "done", or begins with "failed".
     """
     return f"""Content-Type: multipart/mixed; boundary="TRAINYARD"
 MIME-Version: 1.0
