@@ -100,7 +100,7 @@ def test_job_continues_after_a_killed_rank(launcher: str, cluster: Project, jobs
     output = finish(cluster, jobs[launcher])
     assert "rank 1 begins at step 0" in output
     assert "rank 1 begins at step 3" in output
-    # torchrun's elastic agents restart the ranks themselves.
+    # torchrun's elastic agents restart the ranks without a restart of the job.
     assert len(starts(cluster, HEAD, jobs[launcher])) == (1 if chosen(launcher).elastic else 2)
 
 

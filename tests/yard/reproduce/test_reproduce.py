@@ -1,4 +1,4 @@
-"""`yard reproduce`: the posts, their plans, and a run with a fake ssh."""
+"""`yard reproduce`: posts, plans, and a run with a fake ssh."""
 
 from __future__ import annotations
 
