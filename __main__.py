@@ -11,7 +11,7 @@ from yard.contract.outputs import ssh_command
 
 
 async def program() -> pulumi.Inputs:
-    """Create the cluster, wait for it, and return the stack outputs.
+    """Create the cluster, wait until it is complete, and return the stack outputs.
 
     Without this wait, the SDK waits at the end of the program, and checks all open tasks whenever a task completes. A
     preview of 512 Azure nodes then takes 26 s instead of 15 s.

@@ -1,4 +1,4 @@
-"""Digests of machines. A digest changes if the platform may replace or restart the machine, or if its jobs end."""
+"""Digests of machines. A digest changes with each change that may replace or restart the machine, or end its jobs."""
 
 from __future__ import annotations
 

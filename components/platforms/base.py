@@ -50,7 +50,7 @@ class Host:
     user: str
     """The admin user, with sudo."""
     host_key: pulumi.Output[str]
-    """SSH host key ("ssh-ed25519 AAAA..."), read over a channel other than SSH, or "" if it is not available."""
+    """SSH host key ("ssh-ed25519 AAAA..."), read over a channel other than SSH, or "" if no key is available."""
     host_key_declared: bool = False
     """Whether the stack file sets the host key. A change to such a key is intentional."""
     machine_id: pulumi.Output[str]
@@ -65,8 +65,8 @@ class Host:
     through_head: bool = False
     """Whether SSH uses the head node as the jump host."""
     tunnel: pulumi.Output[Sequence[str]] | None = None
-    """Command that opens a tunnel to the SSH port. It listens on the loopback port that replaces "{port}", and runs
-    until it is interrupted. The command is known after the host and the tunnel service exist."""
+    """Command that opens a tunnel to the SSH port. The command listens on the loopback port that replaces "{port}", and
+    runs until it is interrupted. The command is known after the host and the tunnel service exist."""
     proxy: ProxyConnectionArgs | None = None
     """The jump host, or None for a direct connection."""
     proxy_jump: str | None = None
@@ -92,7 +92,7 @@ class PlatformArgs:
 
 
 class Platform(pulumi.ComponentResource):
-    """Component that creates the machines of a plan. Subclasses set `hosts`, and `shared` if it is not the default."""
+    """Component that creates the machines of a plan. Subclasses set `hosts`, and `shared` if the default is wrong."""
 
     hosts: Sequence[Host]
     """The hosts in the order of the plan, which begins with the head."""

@@ -38,7 +38,7 @@ class PlatformFacts:
     resource."""
 
     baking: Baking | str
-    """How `yard bake` builds an image, or the reason why it cannot."""
+    """How `yard bake` builds an image, or the reason why no image can be built."""
     user_data_limit: int
     """Maximum size of user-data in bytes."""
     checks: tuple[Check[Planned], ...] = ()

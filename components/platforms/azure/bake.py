@@ -2,8 +2,8 @@
 
 A version can be created from a managed disk. `waagent -deprovision` generalizes the disk, so the image definition has
 the state GENERALIZED. If a marketplace image has a plan, the image definition needs the same plan. The pinned image
-needs no plan: machine.py creates machines from it without one. Source: MicrosoftDocs/azure-compute-docs at 5781de0a,
-articles/virtual-machines/image-version.md (read 2026-11-22).
+needs no plan, because machine.py creates machines from this image without a plan. Source:
+MicrosoftDocs/azure-compute-docs at 5781de0a, articles/virtual-machines/image-version.md (read 2026-11-22).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class AzureBaker(Baker):
         )
 
     def _builder(self) -> pulumi.Output[str]:
-        """Declare the builder. Returns the id of its OS disk, which is known when the builder is off."""
+        """Declare the builder. Returns the id of its OS disk, which is known after the builder has shut down."""
         plan = builder_plan(self._args.plan, "bake")
         network = Network(plan, self._group, self._child)
         birth = Birth(user_data=builder_user_data(self._args.plan, CAPTURE), identity=self._args.name)

@@ -29,7 +29,7 @@ def _quotas(plan: ClusterPlan) -> Mapping[str, int]:
 
     The names are those that `az network list-usages` and `az netappfiles quota-limit list` print (read 2026-11-22).
     """
-    # The NAT gateway has a public address. With `via: public` or `via: bastion`, the head or the Bastion also has one.
+    # The NAT gateway has a public address. With `via: public`, the head also has one; with `via: bastion`, the Bastion.
     needs = {"PublicIPAddresses": 1 if plan.access.via == "private" else 2}
     shared = plan.storage
     if shared.kind == "azure_netapp":
@@ -45,7 +45,7 @@ FACTS = PlatformFacts(
     checks=RULES,
     quotas=_quotas,
     tunnel=_tunnel,
-    # Premium SSD (Microsoft, "Azure managed disk types").
+    # Limit of Premium SSD (Microsoft, "Azure managed disk types").
     largest_disk_gib=32767,
     billed={
         "azure-native:compute:VirtualMachine": "machine",

@@ -67,7 +67,7 @@ class GcpBaker(Baker):
         self.register_outputs({})
 
     def _builder(self) -> pulumi.Output[str]:
-        """Declare the builder. Returns the link of its boot disk, which is known when the builder is off."""
+        """Declare the builder. Returns the link of its boot disk, which is known after the builder has shut down."""
         # The plan's name is the prefix of the network's names, so a project can contain several builders.
         plan = builder_plan(self._args.plan, f"bake-{self._args.name.rpartition('-')[2][:11]}")
         layout = networks(plan)
@@ -114,7 +114,7 @@ class _Progress:
         self._is_done = False
 
     async def disk(self) -> str | None:
-        """Return the link of the boot disk, or None while the builder is on. Raises pulumi.RunError if it failed."""
+        """Return the link of the boot disk, or None while the builder is on. Raises pulumi.RunError after a failure."""
         where = {**self._where, "variableKey": ATTRIBUTE}
         answer = await pulumi.runtime.invoke_async(_ATTRIBUTES, where, self._options) or {}
         report = str(answer.get("variableValue") or "")

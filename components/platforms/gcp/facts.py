@@ -28,7 +28,7 @@ FACTS = PlatformFacts(
     checks=RULES,
     quotas=stack_quotas,
     tunnel=_tunnel,
-    # Persistent Disk (Google, "About Persistent Disk").
+    # Limit of Persistent Disk (Google, "About Persistent Disk").
     largest_disk_gib=65536,
     billed={
         "gcp:compute/instance:Instance": "machine",

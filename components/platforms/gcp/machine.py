@@ -40,7 +40,7 @@ class MachineArgs:
     placement_policy: pulumi.Input[str] | None = None
     """Self link of the group's compact placement policy."""
     data_disk: pulumi.Input[str] | None = None
-    """Self link of the disk with the shared files. It is set only for a head that serves these files."""
+    """Self link of the disk with the shared files, set only for a head that serves these files."""
 
 
 DATA_DISK = "trainyard-shared"

@@ -125,14 +125,14 @@ def dense_reservation_without_placement(planned: Planned) -> Iterator[Broken]:
 
 @check("gcp-reservation-policy", Level.WARNING, "use none, and create the reservation with a placement policy")
 def reservation_without_placement(planned: Planned) -> Iterator[Broken]:
-    """Node groups in other reservations do not set a placement, because each reservation has its own policy."""
+    """Node groups in non-dense reservations do not set a placement, because a reservation has its own policy."""
     for name, group in planned.plan.groups.items():
         family = family_of(group.machine)
         if group.capacity.kind == "reservation" and group.placement == "compact" and not family.dense_reservations:
             yield Broken(
                 path=f"cluster.nodes.{name}.placement",
-                rule="a reservation accepts only the placement policy that it was created with, but the stack creates "
-                "a new one",
+                rule="a reservation accepts only the placement policy from its creation, but the stack creates "
+                "a new policy",
             )
 
 

@@ -28,7 +28,7 @@ kept."""
 _USERS = "disks"
 """Folder of an image. Each file in it contains the path of a disk that is based on the image."""
 _BAKED = "trainyard-"
-"""Prefix of the names of baked images. They are never removed, because a stack file can contain their names."""
+"""Prefix of the names of baked images. These images are never removed, because a stack file can contain their names."""
 
 
 @dataclass(frozen=True)
