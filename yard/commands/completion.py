@@ -48,7 +48,7 @@ def posts(incomplete: str) -> list[str]:
 
 
 def jobs(incomplete: str) -> list[str]:
-    """Return the recipes, and the job files in the current directory, that start with `incomplete`.
+    """Return the recipes and the job files in the current directory whose names start with `incomplete`.
 
     The list is empty for a path with a slash, so that the shell completes file names.
     """

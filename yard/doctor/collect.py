@@ -118,7 +118,7 @@ class _Session:
             self.run_phase("".join(f"{line}\n" for line in [*lines, "go"]), until="done")
 
     def close(self) -> None:
-        """End the script on the host, which removes its files."""
+        """End the script on the host. The script then removes its files."""
         try:
             self._stdin.write("bye\n")
             self._stdin.close()

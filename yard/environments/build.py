@@ -1,8 +1,8 @@
 """Builds one environment. Runs on the head as the job user, and needs only Python's standard library.
 
 `build.py REQUEST ENVS`: REQUEST is a folder with `request.json` and `requirements.txt`, and ENVS is the folder for all
-environments. The environment is built in a temporary folder in ENVS, which is renamed when it is complete. The last
-line of the output is the path of the environment.
+environments. The environment is built in a temporary folder in ENVS. The complete folder is renamed. The last line of
+the output is the path of the environment.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Builds, lists and removes environments on the shared file system of a cluster.
 
-The job user builds them on the head, over SSH, so root never reads a user's file. All nodes use the result.
+The job user builds environments on the head, over SSH, so root never reads a user's file. All nodes use the result.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def notes(job: Prepared, cluster: Cluster) -> list[str]:
 
 
 def provide(remote: Remote, jobs: Sequence[Prepared]) -> list[Prepared]:
-    """Return the jobs with the path of their environment, which is built if it does not exist. Raises BuildError."""
+    """Return the jobs with the path of their environment. If it does not exist, build it. Raises BuildError."""
     if not jobs or jobs[0].environment is None:
         return list(jobs)
     path = ensure(remote, jobs[0].environment)
@@ -71,7 +71,7 @@ def provide(remote: Remote, jobs: Sequence[Prepared]) -> list[Prepared]:
 
 
 def ensure(remote: Remote, definition: Definition) -> str:
-    """Return the path of an environment, which is built if it does not exist. Raises BuildError."""
+    """Return the path of an environment. If it does not exist, build it. Raises BuildError."""
     envs = folder_of(remote.stack.cluster.shared_path)
     state, _, path = remote.run(_find_line(definition, envs)).strip().partition(" ")
     head = remote.stack.cluster.head.name

@@ -26,7 +26,7 @@ class InitError(FileError):
 class Terminal:
     """Prompts. `ask` prints a text and returns a line without spaces around it. `say` prints a line.
 
-    `available` returns the machine types that the account can use, or None if they are unknown.
+    `available` returns the machine types that the account can use, or None if the types are unknown.
     """
 
     ask: Callable[[str], str]

@@ -50,9 +50,9 @@ class Starter:
     """The parts of `yard init` that differ between platforms."""
 
     keys: tuple[str, ...]
-    """Keys of the questions (questions.py) for this platform, in order. `name` and `provider` come before them."""
+    """Keys of the questions (questions.py) for this platform, in order. `name` and `provider` come first."""
     section: Callable[[Known], Section]
-    """Returns the cluster section. Unknown values are replaced with valid ones, so that the section can be checked."""
+    """Returns the cluster section. Valid values replace unknown values, so that the section can be checked."""
     place: str = ""
     """Key of the region or zone in the `platform:` section, or empty if the platform has no regions."""
     places: Callable[[str], Sequence[str]] = lambda machine: ()

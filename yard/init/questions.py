@@ -41,7 +41,7 @@ class Question:
     choices: Callable[[Known], Sequence[str]] = _no_choices
     """Returns the valid values, or nothing if there are too many."""
     parse: Callable[[str, Known], str] = _same
-    """Returns the value in its usual form. Raises RuleError."""
+    """Returns the value in the form that the stack file uses. Raises RuleError."""
     label: Callable[[str, Known], str] = _same
     """Returns a line that describes a choice."""
     hint: Callable[[Known], str] = _no_hint

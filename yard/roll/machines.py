@@ -19,7 +19,7 @@ _POLL_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A machine in the stack's state. `created` is the time of its creation, which changes when it is replaced."""
+    """A machine in the stack's state. `created` is the time of creation, which changes after a replacement."""
 
     urn: str
     created: str

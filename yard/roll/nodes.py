@@ -1,4 +1,4 @@
-"""States of the nodes in a roll, and the commands that change them. All functions are pure."""
+"""States of the nodes in a roll, and the commands that change these states. All functions are pure."""
 
 from __future__ import annotations
 

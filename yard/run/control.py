@@ -1,4 +1,4 @@
-"""Commands that change jobs or wait for them: `submit --attached`, `cancel`, `resume`, `logs --follow` and `wait`."""
+"""Commands that change jobs or wait for jobs: `submit --attached`, `cancel`, `resume`, `logs --follow` and `wait`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ find_array() {
   [[ ! $record =~ ArrayJobId=([0-9]+) ]] || run=$jobs/.ids/${BASH_REMATCH[1]}
 }
 
-# Sets `header` to a line with the commit from which the job was submitted, if it is recorded.
+# Sets `header` to a line with the commit from which the job was submitted, if a commit is recorded.
 read_commit() {
   local line
   ((rank == 0)) && { read -r line <"$run/snapshot.json"; } 2>/dev/null || return 0

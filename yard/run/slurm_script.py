@@ -1,4 +1,4 @@
-"""Submits a user's Slurm script. The script is not edited, and options on sbatch's command line override its options.
+"""Submits a user's Slurm script unchanged. Options on sbatch's command line override the script's options.
 
 The run folder contains SUBMIT_SCRIPT and the folder `code` with the script. The job starts in `code`.
 """
@@ -35,7 +35,7 @@ OPTIONS = {
     "array": "array",
 }
 """Keys of a job file and the corresponding options of sbatch."""
-# By default, sbatch passes its environment variables to the job (sbatch(1), --export, read 2026-11-23).
+# By default, sbatch passes its own environment variables to the job (sbatch(1), --export, read 2026-11-23).
 _ACTIVATE = (
     f"if [[ -e {ENVIRONMENT_FILE} ]]; then",
     f"  VIRTUAL_ENV=$(<{ENVIRONMENT_FILE})",

@@ -9,7 +9,7 @@ say() { printf 'yard: %s\n' "$*"; }
 # note TEXT: appends an event to the file `events`, which `yard logs` and the function `failures` read.
 note() { printf '%(%s)T %s\n' -1 "$*" >>"$RUN_DIR/events"; }
 
-# Runs one task: sets its rank, address and log, and then runs the program, in a container if the job has one.
+# Runs a task: sets the rank, address and log, and then runs the program, in the job's container if there is one.
 task() {
   find_place
   local addresses

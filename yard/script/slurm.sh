@@ -16,7 +16,7 @@ provide() {
     say "only ${#addresses[@]} of the names ${hosts[*]} resolve on ${SLURMD_NODENAME:-this node}; run \`yard doctor\`"
     exit 1
   fi
-  # The port is below the ephemeral range. It changes with each start, because an old rank may still use the old port.
+  # The port is below the ephemeral range, and changes with each start, because an old rank may still use its port.
   export MASTER_ADDR=${addresses[0]} MASTER_PORT=$((20000 + (SLURM_JOB_ID * 10 + RESTART_COUNT) % 12000))
   local IFS=,
   export WORLD_SIZE=$((NNODES * tasks_per_node))

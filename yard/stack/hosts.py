@@ -84,7 +84,7 @@ def forget_host(stack: str, host: str) -> str:
     if not found:
         known = ", ".join(urn.rpartition("::")[2].removesuffix(_SUFFIX) for urn in leases) or "none"
         raise StackError(f"stack '{stack}' has no host {host}; its hosts: {known}")
-    # The names of other hosts can end with this name, but they are longer.
+    # Names of other hosts that end with this name are longer.
     urn = min(found, key=len)
     _pulumi(environment, "state", "delete", urn, "-s", stack, "--yes", "--non-interactive")
     return urn

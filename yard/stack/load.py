@@ -131,9 +131,7 @@ def _cached(folder: Path, version: str) -> Cluster | None:
 
 
 def _read_file(file: Path) -> dict[str, Any]:
-    """Return the outputs. Raises StackError. Prints a warning if other users can read the file and it contains private
-    keys.
-    """
+    """Return the outputs. Raises StackError. Prints a warning if other users can read the private keys in the file."""
     try:
         outputs = json.loads(file.read_text())
         others = file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)

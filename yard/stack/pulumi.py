@@ -79,7 +79,7 @@ def run(
 def start(
     words: Sequence[str], variables: Mapping[str, str], folder: Path | None, output: int | None = subprocess.PIPE
 ) -> subprocess.Popen[str]:
-    """Start `pulumi WORDS` in a new session. `output` receives stdout and stderr. If it is None, pulumi inherits the
+    """Start `pulumi WORDS` in a new session. `output` receives stdout and stderr. With None, pulumi inherits the
     streams of this process.
     """
     return subprocess.Popen(

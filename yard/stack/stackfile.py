@@ -1,4 +1,4 @@
-"""Stack files, and their copies in .trainyard/stacks, which Pulumi uses.
+"""Stack files, and the copies in .trainyard/stacks that Pulumi uses.
 
 Pulumi writes a random salt into the stack file that it uses. Because Pulumi uses a copy, the committed file remains
 unchanged.

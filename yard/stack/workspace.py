@@ -73,7 +73,7 @@ class Workspace:
         elif self.exists():
             code = 0
         else:
-            copy_of(self.name, self.home).unlink(missing_ok=True)  # it contains the salt of a removed stack
+            copy_of(self.name, self.home).unlink(missing_ok=True)  # the copy contains the salt of a removed stack
             code = self._create("init", "--no-select", *extra)
         if code == 0:
             refresh_copy(self.name, self.home, self._source, with_secrets=not self.simulated)

@@ -139,7 +139,7 @@ def do_chunk(chunk: Chunk, folder: Path, tokenizer: str, key: str) -> dict[str, 
 
 
 def _skipped_lines(options: Namespace, todo: list[Chunk], done: list[dict[str, Any]]) -> int:
-    """Return the number of bad lines. If it exceeds the limit, raises DatasetError with the line numbers."""
+    """Return the number of bad lines. Above the limit, raises DatasetError with the line numbers."""
     count = sum(int(found["bad_count"]) for found in done)
     if count <= options.bad_lines:
         return count

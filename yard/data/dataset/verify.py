@@ -23,7 +23,7 @@ _WINDOWS = 64
 def verify(name: Path, *, full: bool) -> dict[str, Any]:
     """Check the index, the token ids and the memory mapping. Raises DatasetError if the dataset is damaged.
 
-    If `full`, every token is checked; otherwise, 64 windows are checked. Returns counts and a digest of the checked
+    With `full`, every token is checked. Otherwise, 64 windows are checked. Returns counts and a digest of the checked
     bytes.
     """
     index = read_index(part(name, ".idx"))

@@ -20,6 +20,6 @@ nccl_facts() {
     report nccl topology "$(sed -n 's/.*NCCL_TOPO_FILE set by environment to //p' <<<"$log" | head -n 1)"
     report nccl plugin "$(sed -n -e 's/.*Plugin Path : //p' -e 's/.*Loaded net plugin //p' <<<"$log" | head -n 1)"
   fi
-  # NCCL does not log its own path, so it is known only while a rank runs.
+  # NCCL does not log its own path, so the path is known only while a rank runs.
   report nccl libraries "$(grep -hoE '/[^ ]*libnccl(-net[^ /]*)?\.so[^ ]*' /proc/[0-9]*/maps 2>/dev/null | sort -u | paste -sd' ')"
 }

@@ -41,7 +41,7 @@ class Agent:
 
     def run(self) -> None:
         """Run the tasks until the head stops them or the connection fails."""
-        # Processes from an earlier attempt are still running if its agent was killed.
+        # If the agent of an earlier attempt was killed, its processes are still running.
         if self.request["env"]["RESTART_COUNT"] != "0" and (found := sweep([self.request["mark"]])):
             self.report(event="swept", count=found)
         self.remove_containers()

@@ -19,7 +19,7 @@ from typing import Any
 
 DAY = 86400
 STARTING_SECONDS = 30
-"""Maximum time between the submission of a job and the start of its runner."""
+"""Maximum time between the submission of a job and the start of the runner."""
 FIELDS = ("id", "name", "user", "group", "state", "reason", "nodes", "node_list", "restarts", "exit_code", "run_dir")
 
 

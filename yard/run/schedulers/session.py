@@ -15,7 +15,7 @@ _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 class Session:
     """An interactive session. The shell of `host` (None: the head) runs `line`.
 
-    `job_name` identifies the session's job in the scheduler. It is empty if there is no job. `node` is the node on
+    `job_name` identifies the session's job in the scheduler, or is empty if there is no job. `node` is the node on
     which the session runs, or None if the scheduler chooses the node later.
     """
 
