@@ -66,7 +66,7 @@ has_news() {
   [[ ! /usr/local/lib/trainyard -ef $lib || $current != "$applied" ]]
 }
 
-# prune: deletes bundles except the active one, the previous one and the files from user-data.
+# prune: deletes bundles except the active bundle, the previous bundle and the files from user-data.
 prune() {
   local path previous
   previous=$(readlink "$state/bundles/previous" || true)

@@ -1,4 +1,4 @@
-"""Pairs of nodes, and conclusions from their bandwidths. All functions are pure."""
+"""Pairs of nodes, and conclusions from the bandwidths of pairs. All functions are pure."""
 
 from __future__ import annotations
 

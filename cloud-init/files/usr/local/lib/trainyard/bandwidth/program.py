@@ -1,7 +1,7 @@
 """The program `trainyard-bandwidth`, which the gate on the head runs after Slurm has started a task on every node.
 
 It measures new and rebooted nodes: each node alone, then pairs of nodes. A node below the floor is measured again with
-a good partner. If it is still below the floor, it is drained with the reason `TY:bandwidth: ...`.
+a good partner. If the node is still below the floor, it is drained with the reason `TY:bandwidth: ...`.
 
 Exit code 0: no node is below its floor, or each slow node is drained. Exit code 1: the nodes of a group could not be
 measured although the stack file sets a floor, or the slow nodes cannot be determined.

@@ -1,4 +1,4 @@
-"""Checks as data, facts about the node, and results of checks.
+"""Data types for checks, for facts about the node, and for results.
 
 A node runs this package with its own Python (3.10 or later) and the standard library only.
 """

@@ -54,7 +54,7 @@ class Daemon:
         self.settled = False
         """Whether the node's state in Slurm is known to agree with the verdicts."""
         self.requeued = self.ledger.worst
-        """The last verdict after which jobs were requeued. An earlier daemon has handled the verdicts in its file."""
+        """The last verdict after which jobs were requeued. An earlier daemon has handled the verdicts in the file."""
         self.warned = self.ledger.verdicts.get(EVENT)
         """The last event about which jobs were warned."""
         self.saved = 0.0

@@ -37,7 +37,7 @@ def record(history: History, nodes: Iterable[Node], now: float) -> dict[str, tup
 
 
 def out_since(history: History) -> dict[str, float]:
-    """Return the time at which each node that is out of service got its current reason."""
+    """Return the time of the current reason of each node that is out of service."""
     return {name: changes[-1].time for name, changes in history.items() if changes and changes[-1].reason}
 
 
