@@ -174,7 +174,7 @@ def _identified(parent: str, items: Value) -> Value:
 def _run_command(world: World, arguments: Properties) -> Properties:
     """Return a run command. Raises ResourceError if it does not exist.
 
-    Its output is in instanceView, which is present only with $expand=instanceView (REST API, "Virtual Machine Run
+    The output is in instanceView, which is present only with $expand=instanceView (REST API, "Virtual Machine Run
     Commands - Get By Virtual Machine"). A run command on a deallocated machine has no instanceView.
     """
     group, machine, name = (str(arguments.get(key)) for key in ("resourceGroupName", "vmName", "runCommandName"))

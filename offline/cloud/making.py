@@ -175,7 +175,7 @@ class Maker:
             return
         incomplete = found.made_by != 0 and not is_running(found.made_by)
         unrecorded = found.made_by == 0 and without_secrets(record.inputs) == found.inputs
-        # An incomplete resource is adopted even if the interrupted run was replacing it.
+        # An incomplete resource is adopted even if the interrupted run was a replacement.
         if found.urn == record.urn and (incomplete or (may_adopt and unrecorded)):
             self._operation.warning(
                 f"{record.id} was left by an interrupted run and is adopted. A real cloud may return 'already exists': "
