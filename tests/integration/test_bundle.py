@@ -27,7 +27,7 @@ printf '%s\\n' {word} >/var/lib/trainyard/{name}
 
 
 def put_stage(cluster: Project, name: str, word: str, beside: str = "yes") -> None:
-    """Add a stage that writes the word to /var/lib/trainyard/<name>, or change it."""
+    """Add or change a stage that writes the word to /var/lib/trainyard/<name>."""
     stages = cluster.folder / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
     (stages / f"64-{name}").write_text(_STAGE.format(beside=beside, word=word, name=name))
 

@@ -68,8 +68,8 @@ def rename_or_die(old, new, **more):
 
 os.rename = rename_or_die
 """
-"""Python imports this file at startup. The file kills the rank after it has written the second checkpoint and before it
-renames the checkpoint."""
+"""Python imports this file at startup. The file kills the rank after the rank has written the second checkpoint and
+before it renames the checkpoint."""
 
 _TRAINED = {"srun": 1, "torchrun-elastic": 2}
 """Number of nodes for each launcher of the job."""

@@ -34,8 +34,8 @@ def _gcp_image(inputs: Any) -> str:
 
 @dataclass(frozen=True)
 class Cloud:
-    """A simulated cloud. `other`: edits to the stack file that replace the workers. `image`: an edit that changes their
-    image."""
+    """A simulated cloud. `other`: edits to the stack file that replace the workers. `image`: an edit that changes the
+    image of the workers."""
 
     stack: str
     module: str

@@ -31,7 +31,7 @@ def made(token, called, opts=None, /, **inputs):
 
 outputs = {"selfLink": None}
 """
-"""Creates resources from type tokens. It imports no SDK, because the import would take seconds."""
+"""Creates resources from type tokens. No SDK is imported, because the import would take seconds."""
 
 
 class Run:
