@@ -24,7 +24,7 @@ def disk_full(node: Node, check: Check) -> Outcome:
             return unknown(f"{path}: {error.strerror}")
         size, free = (blocks * facts.f_frsize // 2**20 for blocks in (facts.f_blocks, facts.f_bavail))
         share = check.limits["min_free_share"]
-        # A small file system, such as /tmp in memory, counts as full if a tenth is left.
+        # A small file system, such as /tmp in memory, is full if less than a tenth is free.
         if free < max(min(check.limits["min_free_mib"], size / 10), size * share):
             return failed(f"{path} is full")
         if facts.f_files and facts.f_favail < facts.f_files * share:
