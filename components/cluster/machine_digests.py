@@ -27,7 +27,7 @@ def machine_digests(plan: ClusterPlan) -> dict[str, str]:
     common = [
         plan.platform.model_dump(mode="json", exclude=set(plan.platform.beside_machines)),
         [plan.storage.kind, plan.storage.address, plan.storage.path],
-        # Removing Slurm ends its jobs.
+        # Removing Slurm ends Slurm's jobs.
         plan.scheduler,
     ]
     return {host.name: _digest([*common, _host_facts(plan, host)]) for host in plan.hosts}

@@ -141,7 +141,7 @@ class Maker:
         return outputs
 
     def _record(self, identity: str, inputs: Properties) -> Record:
-        """Return a record for this resource as a complete resource without outputs."""
+        """Return a record of this resource, which is complete but has no outputs."""
         plain, token = _plain(inputs), self._described.token
         uses = tuple(needed for text in _texts(plain) if (needed := self._cloud.refers(text)))
         claims = tuple(map(self._claim, self._cloud.requested_addresses(token, plain)))

@@ -118,7 +118,7 @@ class Bench:
         return int(count)
 
     def counts(self, buffer: Any) -> tuple[int, int]:
-        """Return the numbers of warm-ups and iterations. With `max_seconds`, an all-reduce is timed to limit both."""
+        """Return the numbers of warm-ups and iterations. With `max_seconds`, the time of one all-reduce limits both."""
         limit, one = self.arguments.max_seconds, 0.0
         if limit is not None:
             begin = time.perf_counter()

@@ -141,7 +141,7 @@ install_packages() {
   check_lock
   check_space
   write_files
-  # An earlier installation may have been interrupted. Its packages are configured before new ones are unpacked.
+  # An earlier installation may have been interrupted. Its packages are configured before new packages are unpacked.
   dpkg --configure -a || log 'some packages are not configured yet'
   headers=linux-headers-$kernel
   is_installed "$headers" || install_missing "$headers" || {
