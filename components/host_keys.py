@@ -25,8 +25,8 @@ which is true if the key is set in the stack file."""
 def merged_keys(known: Known, offers: Sequence[Offer], accepted: Collection[str]) -> dict[str, dict[str, str]]:
     """Return the keys to store: the first key of each machine.
 
-    If no key is reported for a machine, for example because it was evicted, its stored key remains. A key in the stack
-    file replaces the stored key. Raises PlatformError for all keys that are missing, malformed or changed.
+    If no key is reported, for example for an evicted machine, the stored key remains. A key in the stack file replaces
+    the stored key. Raises PlatformError for all keys that are missing, malformed or changed.
     """
     stored: dict[str, dict[str, str]] = {}
     missing, malformed, changed = list[str](), list[str](), list[str]()

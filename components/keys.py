@@ -1,4 +1,4 @@
-"""A stack's secrets: SSH key pairs and the munge key. They are created once and stored as Pulumi secrets.
+"""A stack's secrets: SSH key pairs and the munge key, which are created once and stored as Pulumi secrets.
 
 `pulumi up --replace URN` rotates a resource's secret. The resource's docstring describes the effect.
 """

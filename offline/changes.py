@@ -57,7 +57,7 @@ def _changes(path: str, old: Value, new: Value, whole: bool) -> Iterator[tuple[s
 
 
 def _emptied(value: Value, other: Value) -> Value:
-    """Return `value`. If it is None and `other` is a non-empty list or object, return an empty list or object."""
+    """Return `value`. If `value` is None and `other` is a non-empty list or object, return an empty list or object."""
     if value is not None or not isinstance(other, dict | list) or not other:
         return value
     if isinstance(other, list):

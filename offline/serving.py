@@ -34,7 +34,8 @@ def serve(provider: provider_pb2_grpc.ResourceProviderServicer, close: Callable[
     all processes and threads that the provider started.
     """
     parent = os.getppid()
-    # Setting an Event in a signal handler can deadlock: the main thread may hold the Event's lock. A pipe cannot.
+    # Setting an Event in a signal handler can deadlock: the main thread may hold the Event's lock. A pipe cannot
+    # deadlock.
     reader, writer = os.pipe()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: os.write(writer, b"."))

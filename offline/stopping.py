@@ -52,7 +52,7 @@ class Stop:
 
     @contextmanager
     def calling(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Call `callback` if the request is made inside the block. Raises Stopped if it was made earlier."""
+        """Call `callback` if the request is made inside the block. Raises Stopped if the request was made earlier."""
         with self._changed:
             if self._requested.is_set():
                 raise Stopped

@@ -81,7 +81,7 @@ def secret(value: Value) -> Value:
 
 
 def bare(value: Value) -> Value:
-    """Return the value without its own secret mark. Values inside it keep their marks."""
+    """Return the value without its own secret mark. Nested values keep their marks."""
     while isinstance(value, dict) and is_secret(value):
         value = value.get("value")
     return value

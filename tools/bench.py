@@ -1,7 +1,7 @@
 """`make bench`: measure the local stack on this machine and compare the figures with ceilings.
 
-Runs the demo on new machines, runs the measurements on its cluster, and prints a table. Because computers differ, most
-figures are relative: a preview is compared with the preview of an empty program, a submission with an SSH round trip,
+Runs the demo on new machines, runs the measurements on its cluster, and prints a table. Computers differ, so most
+figures are relative. A preview is compared with the preview of an empty program, a submission with an SSH round trip,
 and a job with a plain srun. Exits with code 1 if a figure is above its ceiling. The cluster is not deleted.
 """
 

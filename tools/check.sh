@@ -3,8 +3,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# Scripts are found by their interpreter line. A node's stages have no interpreter line, because the bootstrap sources
-# them. SC2154 is disabled for stages, because stage.sh sets their variables.
+# Scripts are found by their interpreter line. Node stages have no such line, because the bootstrap sources these files.
+# SC2154 is disabled for stages, because stage.sh sets their variables.
 # Golden files contain parts of scripts. Tests run shellcheck on the complete scripts of jobs.
 mapfile -t scripts < <(git grep --untracked -lIE '^#!.*\b(ba)?sh$' -- ':!*.py' ':!*.md' ':!tests/golden')
 stages=(cloud-init/files/usr/local/lib/trainyard/{*.sh,stages/*})
@@ -35,8 +35,9 @@ start shellcheck --severity=warning --external-sources --check-sourced "${script
 start zizmor --offline --persona=auditor --no-progress --quiet --format=plain .github/workflows .github/dependabot.yml
 start shellcheck --severity=warning --shell=bash --exclude=SC2154 "${stages[@]}"
 failed=0
-# Some tests wait for a process, so there is one worker more than cores. Each worker collects all tests, which takes
-# seconds, so more workers are slower. With worksteal, tests that import the same cloud SDK mostly run in the same process.
+# Some tests wait for a process, so one worker more than cores is used. Further workers would slow the run down, because
+# each worker collects all tests, which takes seconds. With worksteal, tests that import the same cloud SDK mostly run
+# in the same process.
 workers=$(($(nproc) + 1))
 step python -m pytest -q -n "$workers" --dist worksteal -m "not integration and not engine" || failed=1
 for number in "${!background[@]}"; do

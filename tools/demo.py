@@ -29,10 +29,9 @@ class Phases:
     rows: list[tuple[str, float]] = field(default_factory=list)
 
     def run(self, name: str, *command: str) -> None:
-        """Run a command as a phase. If it fails or is interrupted, exit with its exit code.
+        """Run a command as a phase. If the command fails or is interrupted, exit with its exit code.
 
-        Ctrl-C in a terminal also reaches the command, which then stops in an orderly way. The demo waits until it
-        exits.
+        Ctrl-C in a terminal also reaches the command, which then shuts down. The demo waits until the command exits.
         """
         begin = time.monotonic()
         interrupts: list[int] = []

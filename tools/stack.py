@@ -1,8 +1,8 @@
 """Run Pulumi on a stack in the same way as `make`: `python -m tools.stack VERB STACK [PULUMI OPTION...]`.
 
 Verbs: init, up, preview, refresh, destroy, rm, outputs. The environment is defined by .trainyard/env.sh. The exit code
-is Pulumi's exit code. With --offline the clouds are simulated (docs/offline.md): no network, no account, and a separate
-state.
+is Pulumi's exit code. With --offline, the clouds are simulated (docs/offline.md) without network or account, and the
+state is separate.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class EnvironmentFileError(JobFileError):
 
 
 class JobError(ClusterError):
-    """A job that does not exist, or is not in the state that a command requires."""
+    """A job does not exist, or its state does not allow the command."""
 
 
 class StackError(ClusterError):

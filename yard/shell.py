@@ -44,7 +44,7 @@ class AfterDashes(TyperCommand):
 
 
 class Deferred(TyperCommand):
-    """A name and a help text. The command with its options is built when it is used.
+    """A command's name and help text. The command is built when it is used.
 
     Building all commands takes longer than importing them, because Typer inspects the signature of every function.
     """
@@ -114,7 +114,7 @@ class YardGroup(TyperGroup):
 
 
 class _Zsh(ZshComplete):
-    """Typer renders each help text with rich, which takes 0.1 s to import. The help texts of yard have no markup."""
+    """Prints help texts unchanged. Typer would render them with rich, which takes 0.1 s to import."""
 
     def format_completion(self, item: CompletionItem) -> str:
         texts = [item.value, item.help] if item.help else [item.value]
@@ -122,7 +122,7 @@ class _Zsh(ZshComplete):
 
 
 class _Fish(FishComplete):
-    """See _Zsh."""
+    """Like _Zsh, for fish."""
 
     def format_completion(self, item: CompletionItem) -> str:
         return "\t".join([item.value, *(" ".join(text.split()) for text in [item.help] if text)])

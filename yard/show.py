@@ -53,7 +53,7 @@ def _write(stream: IO[str], text: str) -> None:
 class _SgrOnly:
     """A stream for rich. It escapes all control characters except SGR sequences.
 
-    rich pads the cells in the last column. In a pipe, the spaces at the end of a line are removed.
+    In a pipe, it removes the spaces at the end of each line, with which rich pads the last column.
     """
 
     def __init__(self, stream: IO[str]) -> None:
@@ -68,7 +68,7 @@ class _SgrOnly:
 
 
 def console() -> Console:
-    """Return rich's console on standard output. A pipe is assigned 200 columns, so that cells are not truncated."""
+    """Return rich's console on standard output. In a pipe, it has 200 columns, so that cells are not truncated."""
     from rich.console import Console  # noqa: PLC0415  (the import takes 60 ms)
 
     stream: Any = _SgrOnly(sys.stdout)

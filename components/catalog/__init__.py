@@ -59,7 +59,7 @@ class Machine(Fact):
     gpus: int = Field(ge=0)
     gpu_type: str | None = None
     gpu_device: str | None = None
-    """Prefix of the GPU device files, which is '/dev/nvidia' for real GPUs."""
+    """Prefix of the GPU device files: '/dev/nvidia' for real GPUs."""
     fabric: str
     topology: Topology | None = None
     """From topologies.yaml, or None if no source states the topology."""
@@ -128,7 +128,7 @@ class Fabric(Fact):
 
     env: dict[str, str]
     library_path: str | None = Field(default=None, pattern=r"^/[\w./-]+$")
-    """Folder of the NCCL plugin on the node. It comes first in the LD_LIBRARY_PATH of jobs."""
+    """Folder of the NCCL plugin on the node. The folder comes first in the LD_LIBRARY_PATH of jobs."""
     mounts: tuple[Annotated[str, Field(pattern=r"^/[\w./-]+(:ro)?$")], ...] = ()
     """Paths on the node that are mounted at the same paths in containers. The suffix ':ro' makes a mount read-only."""
 
@@ -155,7 +155,7 @@ class ImageContract(Fact):
     """Paths or patterns of deleted files."""
     services: dict[str, Literal["enabled", "disabled", "masked"]] = Field(default_factory=dict)
     modules: dict[str, str] = Field(default_factory=dict)
-    """For each command, the environment module that adds it to PATH."""
+    """The environment module that adds a command to PATH, by command."""
     no_packages: tuple[str, ...] = ()
     """Packages that are missing from the distribution's archive."""
 

@@ -39,7 +39,7 @@ def _handover(plan: ClusterPlan, host_keys: Mapping[str, str], secrets: Sequence
 
 
 class BringUp(pulumi.ComponentResource):
-    """Configures the machines as a cluster. It is complete when every node is ready and Slurm has run a task on it."""
+    """Configures the machines as a cluster. It is complete when every node is ready and has run a Slurm task."""
 
     ready: pulumi.Output[str]
     """The last line of the gate's output, which is known only after the gate has passed."""

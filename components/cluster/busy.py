@@ -1,4 +1,4 @@
-"""A hook on the platform component that refuses a `pulumi up` if it would end running jobs.
+"""A hook on the platform component that refuses a `pulumi up` that would end running jobs.
 
 The engine runs the hook before it registers the component, even in previews. The component is the parent of all
 machines, so nothing changes if the hook fails. Hooks on the machines are not an alternative. Only `before_delete` runs

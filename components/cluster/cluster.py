@@ -111,7 +111,7 @@ class Cluster(pulumi.ComponentResource):
         bringup = BringUp(f"{name}-bringup", plan, made, secrets, child)
         endpoints = pulumi.Output.all(*(value for host in hosts for value in (host.address, host.port)))
         # The `apply` calls are nested, because Output.all would convert each value in its arguments to an output. The
-        # stack outputs depend on the gate, because they describe a working cluster.
+        # stack outputs describe a working cluster, so they depend on the gate.
         tunnel = pulumi.Output.from_input(hosts[0].tunnel)
         self.outputs = bringup.ready.apply(
             lambda _: bringup.host_keys.apply(

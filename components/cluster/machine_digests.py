@@ -1,4 +1,4 @@
-"""Digests of machines. A digest changes if the platform may replace or restart the machine, or if its jobs end."""
+"""Digests of machines. A digest changes with each change that may replace or restart the machine, or end its jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def machine_digests(plan: ClusterPlan) -> dict[str, str]:
     common = [
         plan.platform.model_dump(mode="json", exclude=set(plan.platform.beside_machines)),
         [plan.storage.kind, plan.storage.address, plan.storage.path],
-        # Removing Slurm ends its jobs.
+        # Removing Slurm ends Slurm's jobs.
         plan.scheduler,
     ]
     return {host.name: _digest([*common, _host_facts(plan, host)]) for host in plan.hosts}

@@ -1,4 +1,4 @@
-"""A warning about machines that were created from an older image than the one in the stack file."""
+"""A warning about machines whose image is older than the image in the stack file."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def warn_of_older_images(plan: ClusterPlan, platform: Platform) -> None:
 def older_images_message(plan: ClusterPlan, running: Mapping[str, str], image: str, stack: str) -> str:
     """Return the warning, or "" if all machines in `running` have the image of new machines.
 
-    `running` contains the image of each machine by host name, or "" if the platform does not report it. The comparison
-    ignores case, because a cloud may not report an id in the case that the stack file uses.
+    `running` contains the image of each machine by host name, or "" if the platform does not report the image. The
+    comparison ignores case, because a cloud may not report an id in the case that the stack file uses.
     """
     older = [host for host in plan.hosts if running.get(host.name, "").casefold() not in {"", image.casefold()}]
     if not older:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 REPLACE = "TRAINYARD_REPLACE_BUSY"
-"""Environment variable. If it is `yes`, `pulumi up` changes machines even if the change ends running jobs."""
+"""Environment variable. With the value `yes`, `pulumi up` changes machines even if running jobs end."""
 
 LIST_JOBS = "! command -v squeue >/dev/null || sudo -n squeue -h -a -t R,CF,CG,S -o '%i|%u|%N|%j'"
 """Shell command that prints one line for each job that holds nodes. Such a job is running, configuring, completing or
@@ -21,7 +21,7 @@ _PART = re.compile(r"(?P<prefix>[^,\[\]]+)(?:\[(?P<ranges>[0-9,-]+)\])?(?:,|$)")
 
 @dataclass(frozen=True, kw_only=True)
 class RunningJob:
-    """A job that holds nodes. `nodes` is a Slurm host list ("yard-gpu-[0-3]"). It is empty during configuration."""
+    """A job that holds nodes. `nodes` is a Slurm host list ("yard-gpu-[0-3]"), which is empty during configuration."""
 
     id: str
     user: str
@@ -57,7 +57,7 @@ def hosts_of(nodes: str) -> Iterator[str]:
 
 
 def ended_jobs(jobs: Sequence[RunningJob], machines: Collection[str], head: str) -> tuple[RunningJob, ...]:
-    """Return the jobs that end if `machines` are replaced. If they include the head, all jobs end."""
+    """Return the jobs that end if `machines` are replaced. A replacement of the head ends all jobs."""
     if head in machines:
         return tuple(jobs)
     return tuple(job for job in jobs if not set(machines).isdisjoint(hosts_of(job.nodes)))

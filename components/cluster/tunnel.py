@@ -92,7 +92,7 @@ async def _serve(command: Sequence[str], port: int) -> None:
 
 
 async def _line(stream: IO[str]) -> str:
-    """Return the next line from a pipe. No thread reads it, because a blocked thread would keep the program running."""
+    """Return the next line from a pipe. No thread is used, because a blocked thread would keep the program running."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(stream.fileno(), readable.set)

@@ -31,7 +31,7 @@ _LIBRARY = frozenset({"stage.sh", "packages.sh", "driver.sh"})
 _ON_BUILDER = frozenset(
     {"place", "sbin/trainyard-status", "units/trainyard-updates.service", "units/trainyard-updates.timer"}
 )
-"""Other files on a builder. They are removed from the image, or nodes replace them if they differ (place)."""
+"""Other files on a builder. These files are removed from the image, or nodes replace the files that differ (place)."""
 _PARAMETER = re.compile(r"\bTRAINYARD_[A-Z_]+")
 _WITHOUT_EFFECT = frozenset({"TRAINYARD_MIRRORS", "TRAINYARD_DISTRIBUTION_MIRRORS"})
 _FORMAT = 1
@@ -61,8 +61,8 @@ def baked_name(plan: ClusterPlan, base: str) -> str:
 def builder_user_data(plan: ClusterPlan, capture: str = "") -> str:
     """Return the user-data of a builder. It contains no keys and no secrets, so nobody can log in to the builder.
 
-    The builder runs the stages and the shell commands `capture`, and then turns itself off. Its console shows the
-    progress in lines that begin with "trainyard-bake: ". The last line is "done", or begins with "failed".
+    The builder runs the stages and the shell commands `capture`, and then shuts down. Its console shows the progress in
+    lines that begin with "trainyard-bake: ". The last line is "done", or begins with "failed".
     """
     return f"""Content-Type: multipart/mixed; boundary="TRAINYARD"
 MIME-Version: 1.0
@@ -105,7 +105,7 @@ def _kind_files(plan: ClusterPlan, host: HostPlan) -> Iterator[NodeFile]:
     folder = f"kinds/{kind_of(host)}"
     yield NodeFile(f"{folder}/birth.env", birth_env(plan, host))
     yield NodeFile(f"{folder}/kind.env", kind_env(plan, host))
-    # The location of the shared files is not known yet. The stages then add it.
+    # The location of the shared files is still unknown. The stages add it on a node.
     yield NodeFile(f"{folder}/storage.env", storage_env(host, ON_HEAD))
     yield NodeFile(f"{folder}/stages", "".join(f"{stage}\n" for stage in _stages(plan, host)))
     lock = driver_lock(plan, host)

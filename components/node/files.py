@@ -55,7 +55,7 @@ class NodeFile:
     def is_needed(self, fabric: str, containers: str, driver: str = "none") -> bool:
         """Return whether a node with this fabric, container runtime and driver origin needs the file.
 
-        Lines "# fabrics: NAME...", "# containers: NAME..." and "# drivers: NAME..." in the file restrict it to
+        Lines "# fabrics: NAME...", "# containers: NAME..." and "# drivers: NAME..." in the file restrict the file to
         these nodes. A file without such lines is for all nodes.
         """
         named = [name for line in _NEEDED_BY.findall(self.text) for name in line.split()]

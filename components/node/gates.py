@@ -17,8 +17,8 @@ def render_gates(plan: ClusterPlan) -> str | None:
     """Return gates.json with the groups to measure, or None if no group is measured.
 
     By default, only groups with real GPUs are measured, because a measurement on emulated machines takes a minute.
-    Bandwidths are in GB/s. A number in the stack file is the floor for pairs of nodes. A group of one node has no
-    pairs, so the number is the floor for its single node if the catalog has none.
+    Bandwidths are in GB/s. A number in the stack file is the floor for pairs of nodes. In a group of one node, the
+    number is the floor for this node if the catalog contains no floor.
     """
     if plan.busbw_gate == "off" or plan.scheduler != "slurm":
         return None

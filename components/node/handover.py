@@ -41,7 +41,7 @@ def known_hosts(plan: ClusterPlan, host_keys: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Secrets:
-    """Keys for the nodes. They are not in user-data, so they can be rotated without replacing machines."""
+    """Keys for the nodes. The keys are not in user-data, so a rotation does not replace machines."""
 
     munge_key: str
     """Base64."""

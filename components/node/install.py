@@ -30,7 +30,7 @@ _END_LINE = "END-OF-FILES"
 
 
 def render_install(files: Iterable[NodeFile], begin: str = START) -> str:
-    """Return the script. Its last command is `begin`. It does not replace an active bundle.
+    """Return the script. Its last command is `begin`. The script does not replace an active bundle.
 
     A single awk process writes all files, because processes start slowly on emulated machines. Raises CatalogError if
     the script cannot contain a file.

@@ -98,7 +98,7 @@ def node_env(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = ON_HEAD) -
 
 
 def fabric_env(host: HostPlan) -> str:
-    """Return fabric.env: NCCL's environment for the fabric. The node adds the name of its interface."""
+    """Return fabric.env: NCCL's environment for the fabric. The node adds the name of its network interface."""
     return _env(fabrics()[host.machine.fabric].env)
 
 

@@ -33,9 +33,10 @@ _HEADER = "# Written by trainyard from the stack file; changes made here are los
 
 _REQUEUES_SINCE = (23, 11)
 """First version with PrologFlags=ForceRequeueOnFail (common/read_config.c of 21.08.5, 22.05.8, 23.11.4 and 24.11.5;
-read 2026-11-22). With it, even a job with --no-requeue is requeued if the prolog fails, because it has not started."""
+read 2026-11-22). If the prolog fails, even a job with --no-requeue is then requeued, because the job has not
+started."""
 _PROGRAMS = "/usr/local/sbin"
-"""The bundle installs the programs there before slurmd starts. A missing prolog would drain the node."""
+"""The bundle installs the programs in this folder before slurmd starts. A missing prolog would drain the node."""
 _MESSAGE_SECONDS = 60
 _COMMON = {
     "AuthType": "auth/munge",
@@ -155,7 +156,7 @@ def render_cgroup_conf(plan: ClusterPlan) -> str:
 
 
 def render_plugstack_conf(plan: ClusterPlan) -> str:
-    """Return plugstack.conf, which loads the SPANK plugin pyxis on nodes that contain it, if the jobs use enroot.
+    """Return plugstack.conf, which loads the SPANK plugin pyxis where it is installed, if the jobs use enroot.
 
     `make install` in pyxis and the pyxis packages use these paths (NVIDIA/pyxis at 10751994). The head serves this file
     to the workers, each node reads its own included files, and a pattern that matches nothing is ignored

@@ -28,7 +28,7 @@ from yard.contract.checkout import ROOT
 from yard.contract.errors import CatalogError
 
 ADMIN_USER, ADMIN_UID, ADMIN_HOME = "ops", 1500, "/var/lib/ops"
-"""The user for provisioning. Its home is not under /home, because workers mount the head's export there."""
+"""The user for provisioning. Its home is not under /home, where workers mount the head's export."""
 JOB_USER, JOB_UID, JOB_HOME = "trainer", 2000, "/home/trainer"
 """The job user. NFS and Slurm need the same uid on all nodes."""
 

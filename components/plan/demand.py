@@ -51,7 +51,7 @@ def hourly_price(plan: ClusterPlan) -> HourlyPrice:
     """Return the price of the machines per hour.
 
     A reserved machine is listed at its on-demand price, which is an upper limit. A Spot machine is listed at its Spot
-    price, which is unknown if the catalog does not contain it.
+    price, or as unknown if the catalog does not contain this price.
     """
     unpriced = (host for host in plan.hosts if host_usd(host) is None)
     names = (f"{host.machine.name} (Spot)" if host.spot else host.machine.name for host in unpriced)

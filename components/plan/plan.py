@@ -221,7 +221,7 @@ def _existing_hosts(
 
 
 def _usable(machine: Machine, driver: str | None) -> Machine:
-    """Return the machine as jobs can use it. Without a driver, they cannot use real GPUs."""
+    """Return the machine as jobs can use it. Without a driver, jobs cannot use real GPUs."""
     return machine.without_gpus() if driver == "none" and machine.has_nvidia_gpus else machine
 
 

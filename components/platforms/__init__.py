@@ -1,4 +1,4 @@
-"""The names of the platforms. A program imports only the modules of its platform."""
+"""The names of the platforms. Only the modules of the selected platform are imported."""
 
 PLATFORMS = {"azure": "Azure", "gcp": "Gcp", "hosts": "Hosts", "local": "Local"}
 """Class name prefix for each provider. Each package components.platforms.<provider> has spec.py with <Prefix>Spec,

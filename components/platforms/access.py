@@ -1,4 +1,4 @@
-"""Checks for SSH access for all clouds. Each platform lists them with its own ids."""
+"""Checks for SSH access for all clouds. Each platform lists these checks with its own ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks for images built by `yard bake`. Each platform that builds images lists them with its own ids."""
+"""Checks for images built by `yard bake`. Each platform that builds images lists these checks with its own ids."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def baked_image_has_system(planned: Planned) -> Iterator[Broken]:
 @check(
     "baked-image-stale",
     Level.WARNING,
-    "run `yard bake` and use {wanted} for new machines; with the old image, nodes install what it lacks",
+    "run `yard bake` and use {wanted} for new machines; nodes with the old image install the missing parts",
 )
 def baked_image_is_current(planned: Planned) -> Iterator[Broken]:
     """The baked image has the content that `yard bake` would build for this stack file."""

@@ -1,4 +1,4 @@
-"""The interface of a cloud's baker, which builds an image with Pulumi resources in a stack of its own."""
+"""The interface of a cloud's baker, which builds an image in a separate Pulumi stack."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pulumi
 from components.plan.plan import ClusterPlan
 
 BUILD_SECONDS = 5400
-"""Maximum time until the builder turns itself off. The installation of a driver compiles modules."""
+"""Maximum time until the builder shuts down. A driver installation compiles kernel modules."""
 POLL_SECONDS = 10
 
 
@@ -25,7 +25,7 @@ class BakeArgs:
     builds: bool
     """Whether the stack contains the builder. Without the builder, the stack only keeps an existing image."""
     admin_key: str
-    """An SSH public key for clouds that require one to create a machine. The private key no longer exists."""
+    """An SSH public key, which some clouds require to create a machine. The private key no longer exists."""
 
 
 class Baker(pulumi.ComponentResource):

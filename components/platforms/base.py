@@ -23,7 +23,7 @@ Render = Callable[[HostPlan], Birth]
 """Returns a host's user-data and identity."""
 
 MACHINES = "machines"
-"""Name of the component input that contains the digests of the machines by host name."""
+"""Name of the component input that maps host names to machine digests."""
 ROLLED = "rolled"
 """Name of the component input that contains the hosts listed in ROLL."""
 
@@ -33,7 +33,7 @@ def rolled_hosts() -> frozenset[str]:
     image has changed.
 
     A change to user-data or image does not affect other existing machines. A machine that is replaced for another
-    reason gets the new user-data and image, because the engine uses ignored inputs only to compare
+    reason gets the new user-data and image, because the engine ignores these inputs only when it compares states
     (tests/components/platforms/test_births.py runs this with pulumi 3.250.0).
     """
     return frozenset(filter(None, os.environ.get(ROLL, "").split(",")))
@@ -50,14 +50,14 @@ class Host:
     user: str
     """The admin user, with sudo."""
     host_key: pulumi.Output[str]
-    """SSH host key ("ssh-ed25519 AAAA..."), read over a channel other than SSH, or "" if it is not available."""
+    """SSH host key ("ssh-ed25519 AAAA..."), read over a channel other than SSH, or "" if no key is available."""
     host_key_declared: bool = False
     """Whether the stack file sets the host key. A change to such a key is intentional."""
     machine_id: pulumi.Output[str]
     """Id that changes if and only if a new machine with an empty disk replaces this one."""
     boots: pulumi.Output[int] | None = None
     """Number of times that the platform has started the machine. `up` waits for the node again if the number changes.
-    None on clouds, because a stopped machine there returns to service without `up` when it is started."""
+    None in clouds, where a stopped machine returns to service without `up` after it is started."""
     image: pulumi.Output[str] | None = None
     """Image from which the machine was created, in the same format as `Platform.image`. None for an existing host."""
     data_disk: pulumi.Output[str] | None = None
@@ -65,8 +65,8 @@ class Host:
     through_head: bool = False
     """Whether SSH uses the head node as the jump host."""
     tunnel: pulumi.Output[Sequence[str]] | None = None
-    """Command that opens a tunnel to the SSH port. It listens on the loopback port that replaces "{port}", and runs
-    until it is interrupted. The command is known after the host and the tunnel service exist."""
+    """Command that opens a tunnel to the SSH port. The command listens on the loopback port that replaces "{port}", and
+    runs until it is interrupted. The command is known after the host and the tunnel service exist."""
     proxy: ProxyConnectionArgs | None = None
     """The jump host, or None for a direct connection."""
     proxy_jump: str | None = None
@@ -86,13 +86,13 @@ class PlatformArgs:
     cluster_key: pulumi.Output[str]
     """Public key that the head uses to connect to workers, for machines without user-data."""
     machines: Mapping[str, str] = field(default_factory=dict)
-    """Digest of the properties of each machine by host name. Resource hooks can read the digests from the last `up`."""
+    """Digests of the machines' properties by host name. Resource hooks can read the digests from the last `up`."""
     rolled: frozenset[str] = frozenset()
     """Names of the hosts that are replaced if their user-data or image has changed."""
 
 
 class Platform(pulumi.ComponentResource):
-    """Component that creates the machines of a plan. Subclasses set `hosts`, and `shared` if it is not the default."""
+    """Component that creates the machines of a plan. Subclasses set `hosts`, and `shared` if the default is wrong."""
 
     hosts: Sequence[Host]
     """The hosts in the order of the plan, which begins with the head."""

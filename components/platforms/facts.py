@@ -26,7 +26,7 @@ class Baking:
     """How `yard bake` builds an image for a platform."""
 
     base: Callable[[ClusterPlan], str]
-    """Returns the identity of the base image and of the place where the new image is stored."""
+    """Returns a text that identifies the base image and the location of the new image."""
     here: Callable[[ClusterPlan, str], str] | None = None
     """Builds the image with this name on this computer if it does not exist, and returns the value of `baked_image`.
     None if Pulumi creates the image."""
@@ -38,19 +38,19 @@ class PlatformFacts:
     resource."""
 
     baking: Baking | str
-    """How `yard bake` builds an image, or the reason why it cannot."""
+    """How `yard bake` builds an image, or the reason why no image can be built."""
     user_data_limit: int
     """Maximum size of user-data in bytes."""
     checks: tuple[Check[Planned], ...] = ()
     """Checks that apply only to stacks on this platform."""
     quotas: Callable[[ClusterPlan], Mapping[str, int]] | None = None
-    """Returns how much of each quota the stack needs in addition to its machines, in the quota's unit."""
+    """Returns how much of each quota the stack needs for resources other than machines, in the quota's unit."""
     tunnel: Callable[[ClusterPlan], Tunnel] | None = None
     """Returns the tunnel for `access.via: bastion`."""
     largest_disk_gib: int | None = None
     """Maximum size of the head's shared disk in GiB, or None if the platform's own checks limit it."""
     billed: Mapping[str, str] = field(default_factory=dict)
-    """Readable name of each Pulumi type that is billed by the hour."""
+    """Display name of each Pulumi type that is billed by the hour."""
     storage_types: frozenset[str] = frozenset()
     """Types in `billed` that are shared storage."""
     gateway_types: frozenset[str] = frozenset()

@@ -7,15 +7,15 @@ from datetime import UTC, datetime, timedelta
 import pulumi
 
 _WAIT_SECONDS = 900
-"""A machine with eight GPUs can need half of this time to start."""
+"""Maximum wait. A machine with eight GPUs can need half of this time to start."""
 _LONGEST_FIRST_BOOT = timedelta(minutes=20)
-"""An older machine that has not published its key is stopped or broken."""
+"""If an older machine has not published its key, it is stopped or broken."""
 
 
 def host_key_wait(created: str | None) -> int:
     """Return the maximum wait in seconds for the host key of a machine that was created at this time (RFC 3339).
 
-    The wait begins now. It is 0 in a preview, for an older machine, and for an unknown creation time: the key is then
+    The wait begins now. In a preview, for an older machine or an unknown creation time, the wait is 0, and the key is
     read once.
     """
     if pulumi.runtime.is_dry_run() or not created:

@@ -1,4 +1,4 @@
-"""Published lists of regions and zones in components/catalog."""
+"""Lists of regions and zones in components/catalog that the clouds publish."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Listing = TypeVar("_Listing", bound=Listing)
 
 
 def read_listing(file: str, model: type[_Listing]) -> _Listing:
-    """Return the list in a file in components/catalog. Raises CatalogError if the file does not match the model."""
+    """Read a list from a file in components/catalog. Raises CatalogError if the file does not match the model."""
     try:
         return model.model_validate(load_own((_FOLDER / file).read_text()))
     except ValidationError as error:

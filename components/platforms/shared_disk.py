@@ -13,7 +13,7 @@ INPUT = "sharedDiskGib"
 
 
 def shared_disk_inputs(plan: ClusterPlan) -> dict[str, pulumi.Input[int]]:
-    """Return the component's input with the size of the head's data disk, or {} if the head has no such disk."""
+    """Return the input with the size of the head's data disk, or {} if the head has no data disk."""
     has_disk = plan.storage.kind == "head_nfs" and isinstance(plan.platform, CloudSpec)
     return {INPUT: plan.storage.size_gib} if has_disk else {}
 

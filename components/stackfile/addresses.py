@@ -1,4 +1,4 @@
-"""Types for IPv4 addresses and networks in stack files. They reject integers, which `ipaddress` would accept."""
+"""Types for IPv4 addresses and networks in stack files. The types reject integers, which `ipaddress` would accept."""
 
 from __future__ import annotations
 

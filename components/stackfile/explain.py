@@ -43,7 +43,7 @@ def explain(
 
 
 def _intended(loc: Loc, model: type[BaseModel], sections: Mapping[str, type[BaseModel]]) -> Loc:
-    """Return the location with the known key that is most similar to the unknown key at its end."""
+    """Return the location with its unknown last key replaced by the most similar known key."""
     owner, _ = _locate(model, loc, sections)
     return (*loc[:-1], nearest(str(loc[-1]), list(owner.model_fields)) or "")
 

@@ -73,7 +73,7 @@ def _definitions() -> dict[str, Any]:
 def _machines_of(provider: str) -> dict[str, Any]:
     """Return a rule that restricts `machine` to the provider's machine types. Editors then suggest these names."""
     machine = {"properties": {"machine": {"enum": sorted(machines(provider))}}}
-    # A stack file for existing hosts can define additional machine types, so the rule does not apply to it.
+    # The rule does not apply to existing hosts, because their stack files can define additional machine types.
     defines_machines = {"required": ["machines"]}
     chosen = {"properties": {"provider": {"const": provider}}, "required": ["provider"], "not": defines_machines}
     return {

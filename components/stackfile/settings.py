@@ -1,4 +1,4 @@
-"""Reads the stack from pulumi.Config. No other module reads it."""
+"""Reads the stack from pulumi.Config. No other module reads pulumi.Config."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Azure(Cloud):
         self._location = str(config.get("location") or "")
 
     def name_property(self, described: Described) -> str:
-        # A type without a path in the rules is named by the optional "...Name" input most similar to the type's name.
+        # If the rules contain no path for a type, the optional "...Name" input most similar to the type's name is used.
         known = self.rules.of(described.token).own_name
         if known:
             return known
@@ -174,7 +174,7 @@ def _identified(parent: str, items: Value) -> Value:
 def _run_command(world: World, arguments: Properties) -> Properties:
     """Return a run command. Raises ResourceError if it does not exist.
 
-    Its output is in instanceView, which is present only with $expand=instanceView (REST API, "Virtual Machine Run
+    The output is in instanceView, which is present only with $expand=instanceView (REST API, "Virtual Machine Run
     Commands - Get By Virtual Machine"). A run command on a deallocated machine has no instanceView.
     """
     group, machine, name = (str(arguments.get(key)) for key in ("resourceGroupName", "vmName", "runCommandName"))
@@ -192,9 +192,9 @@ def _run_command(world: World, arguments: Properties) -> Properties:
 def _machine(world: World, arguments: Properties) -> Properties:
     """Return a machine with its power state. Raises ResourceError if it does not exist.
 
-    A machine whose run command has waited for a bake turns itself off, and is still running at the first request. Other
-    machines run. The power state codes are from Microsoft's "States and billing status of Azure Virtual Machines"
-    (2026-11-22).
+    A machine shuts down after its run command has waited for a bake, but is still running at the first request. Other
+    machines keep running. The power state codes are from Microsoft's "States and billing status of Azure Virtual
+    Machines" (2026-11-22).
     """
     group, name = str(arguments.get("resourceGroupName")), str(arguments.get("vmName"))
     identity = f"{_GROUPS}/{group}/providers/Microsoft.Compute/virtualMachines/{name}"

@@ -110,9 +110,7 @@ class Checker:
 
 
 def _how_far_off(failures: list[Failure]) -> tuple[int, int]:
-    """Return a sort key. The alternative with the deepest problems, and then the fewest, is first, because it is the
-    most likely match.
-    """
+    """Return a sort key for alternatives. The most likely match has the deepest problems, and then the fewest."""
     return -max(failure.property.count(".") for failure in failures), len(failures)
 
 

@@ -53,10 +53,10 @@ class Cloud(Protocol):
         """Return `outputs` with the values that the cloud chooses."""
 
     def refers(self, text: str) -> str:
-        """Return the id that a text refers to, or "" if it is not a reference to a simulated resource."""
+        """Return the id that a text refers to, or "" if the text does not refer to a simulated resource."""
 
     def refused(self, path: str) -> str:
-        """Return the cloud's error message for a property change that it does not allow."""
+        """Return the cloud's error message for a forbidden property change."""
 
     def refused_location(self, inputs: Properties) -> str:
         """Return the cloud's error message for a region or zone that does not exist, or ""."""

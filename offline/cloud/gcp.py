@@ -202,7 +202,7 @@ class Gcp(Cloud):
         return {**answer, "queryValues": [found] if wanted else []}
 
     def _machine(self, world: World, arguments: Properties) -> Properties:
-        """Return a machine. A builder (`yard bake`) turns itself off after it has published the result."""
+        """Return a machine. A builder (`yard bake`) shuts down after it has published the result."""
         machine = self._instance(world, arguments, arguments.get("name"))
         metadata = machine.inputs.get("metadata")
         bakes = isinstance(metadata, dict) and "trainyard-bake" in str(metadata.get("user-data"))

@@ -50,8 +50,7 @@ class Maker:
     def create(self, inputs: Properties, *, may_adopt: bool) -> tuple[str, Properties]:
         """Create the resource and return its id and outputs.
 
-        If `may_adopt` is set, an existing resource with the same inputs that was left behind by a killed run is
-        adopted.
+        If `may_adopt` is set, a resource that a killed run created with the same inputs is adopted.
         """
         plain = _plain(inputs)
         if refused := self._cloud.refused_location(plain):
@@ -142,7 +141,7 @@ class Maker:
         return outputs
 
     def _record(self, identity: str, inputs: Properties) -> Record:
-        """Return a record for this resource as a complete resource without outputs."""
+        """Return a record of this resource, which is complete but has no outputs."""
         plain, token = _plain(inputs), self._described.token
         uses = tuple(needed for text in _texts(plain) if (needed := self._cloud.refers(text)))
         claims = tuple(map(self._claim, self._cloud.requested_addresses(token, plain)))
@@ -176,7 +175,7 @@ class Maker:
             return
         incomplete = found.made_by != 0 and not is_running(found.made_by)
         unrecorded = found.made_by == 0 and without_secrets(record.inputs) == found.inputs
-        # An incomplete resource is adopted even if the interrupted run was replacing it.
+        # An incomplete resource is adopted even if the interrupted run was a replacement.
         if found.urn == record.urn and (incomplete or (may_adopt and unrecorded)):
             self._operation.warning(
                 f"{record.id} was left by an interrupted run and is adopted. A real cloud may return 'already exists': "

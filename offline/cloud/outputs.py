@@ -22,7 +22,7 @@ _KEY_BEGINS = 26
 _NUMBERS = frozenset({"instanceId", "networkId", "numericId", "subnetworkId", "diskId", "proxyId", "uniqueId"})
 _UUIDS = ("Guid", "vmId", "principalId", "clientId", "tenantId", "uniqueId", "resourceGuid", "objectId")
 _EPOCH = "1970-01-01T00:00:00Z"
-"""Creation time of all resources. It is constant, because the current time would appear in the next diff."""
+"""Creation time of all resources. The time is constant, because the current time would appear in the next diff."""
 
 
 def public_address(seed: str) -> str:

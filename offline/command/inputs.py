@@ -29,7 +29,7 @@ def _described() -> tuple[Sdk, Described]:
 
 
 def check(inputs: Properties) -> tuple[Properties, list[Failure]]:
-    """Return all problems, and the inputs with `connection` as a secret, as stored by the official plugin."""
+    """Return all problems, and the inputs. `connection` becomes a secret, as in the official plugin."""
     from offline.cloud.checking import Checker  # noqa: PLC0415 - the engine waits for the plugin's start
 
     sdk, described = _described()

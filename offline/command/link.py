@@ -113,7 +113,7 @@ class Link:
             delay = min(delay * _DELAY_GROWTH, _LONGEST_DELAY)
 
     async def _peer(self) -> asyncssh.SSHClientConnection:
-        """Return the connection to the machine, logging in first if there is none."""
+        """Return the connection to the machine. If there is none, log in first."""
         async with self._login:
             if not self._open or self._open[-1].is_closed():
                 await self.close()

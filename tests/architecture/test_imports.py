@@ -1,4 +1,4 @@
-"""Which packages and layers in this project may import each other."""
+"""The permitted imports between packages and layers in this project."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Prints as JSON which users in a network namespace can connect to a cloud's services.
 
-test_stage_metadata.py runs it as root. Its argument is a file of nftables rules, or "-" for none. The namespaces
-`box` (a container) and `cloud` must exist.
+test_stage_metadata.py runs the program as root. The argument is a file of nftables rules, or "-" for none. The
+namespaces `box` (a container) and `cloud` must exist.
 """
 
 from __future__ import annotations

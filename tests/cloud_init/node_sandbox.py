@@ -46,7 +46,7 @@ class NodeSandbox:
         return (self.root / path).read_text()
 
     def answer(self, command: str, script: str) -> None:
-        """Replace a command with a shell script and delete its recorded calls."""
+        """Replace a command with a shell script and delete the recorded calls."""
         file = self.root / "bin" / command
         file.write_text(f'#!/bin/sh\necho "$@" >>{self.root}/calls-{command}\n{script}\n')
         file.chmod(0o755)
@@ -62,7 +62,7 @@ class NodeSandbox:
         return re.sub(r"(?<![\w.}/])/(etc|run|usr/local/(?:lib|sbin)|var)/", rf"{self.root}/\1/", text)
 
     def activate(self, bundle: str, *programs: str) -> None:
-        """Activate a bundle and add these library files to it."""
+        """Activate a bundle and add these library files to the bundle."""
         folder = self.root / "var/lib/trainyard/bundles" / bundle
         for name in programs:
             (folder / name).write_text(self.moved(f"lib/trainyard/{name}"))

@@ -59,7 +59,7 @@ def active(node: NodeSandbox) -> str:
         ("active", READY, True),
         ("failed", BUSY, True),
         ("activating", BUSY, False),
-        # The bootstrap has done its last comparison, but systemd has not yet noticed its exit.
+        # The bootstrap has done its last comparison, but systemd has not yet detected its exit.
         ("activating", READY, True),
     ],
 )

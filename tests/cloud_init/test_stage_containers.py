@@ -1,4 +1,4 @@
-"""The stage that prepares docker or enroot, with recorded commands. It has never run on a real cloud."""
+"""The stage that prepares docker or enroot, with recorded commands. The stage has never run on a real cloud."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_docker_settings_of_the_image_are_kept(tmp_path: Path) -> None:
 
 
 def test_installation_is_retried_after_an_update_of_the_lists(tmp_path: Path) -> None:
-    # The first attempt wrote the archive's source file, but its update of the package lists failed.
+    # The first attempt wrote the archive's source file, but the update of the package lists failed.
     install = "apt-get -q -y --no-install-recommends install nvidia"
     ran = run(tmp_path, {install: "1 E: Unable to locate package"})
     assert ran.code != 0

@@ -135,7 +135,8 @@ def test_refused_driver_module_is_explained(tmp_path: Path, refusal: str, words:
 
 
 def cards(tmp_path: Path, fabric: str, with_address: set[str], rdma: dict[str, str]) -> bool:
-    """Run 42-cards on a node with this fabric. `rdma`: its RDMA devices and their cards. Return whether it passed."""
+    """Run 42-cards on a node with this fabric. `rdma`: RDMA devices and their cards. Return whether the stage
+    passed."""
     env = tmp_path / "etc" / "trainyard" / "fabric.env"
     env.parent.mkdir(parents=True)
     env.write_text("".join(f"{key}={value}\n" for key, value in fabrics()[fabric].env.items()))

@@ -14,7 +14,7 @@ POLICY = "usr/sbin/policy-rc.d"
 
 
 def packages(root: Path, answers: dict[str, str], policy: str | None) -> tuple[int, str | None]:
-    """Run 20-apt. Return its exit code and the content of policy-rc.d afterwards."""
+    """Run 20-apt. Return the exit code and the content of policy-rc.d afterwards."""
     (root / "usr/sbin").mkdir(parents=True, exist_ok=True)
     (root / "run/trainyard").mkdir(parents=True, exist_ok=True)
     file = root / POLICY

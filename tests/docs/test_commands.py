@@ -26,7 +26,7 @@ TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.md"))
 VALUES = {"JOB": "7", "RANK": "1", "<stack>": "local", "...": "", "<node>": "node"}
 """Values for placeholders that must be numbers, or that the shell would not accept."""
 USER = {"MY_NETWORK": "100.20.30.40/32", "MY_PROJECT": "my-project-1"}
-"""Values that the tutorials ask their readers to set."""
+"""Values that readers of the tutorials must set."""
 
 
 def page_name(page: Path) -> str:

@@ -33,7 +33,7 @@ class Mirror:
         return {"debian": f"{root}/debian", "debian_security": f"{root}/debian-security"}
 
     def start(self) -> None:
-        """Listen on the loopback address. Until this is called, connections to the port are refused."""
+        """Listen on the loopback address. Before this call, connections to the port are refused."""
         mirror = self
 
         class Handler(BaseHTTPRequestHandler):

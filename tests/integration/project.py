@@ -80,8 +80,8 @@ class Project:
             out, _ = process.communicate(timeout=60)
             raise AssertionError(f"{' '.join(command)} did not end within {timeout} s:\n{out}") from None
         except KeyboardInterrupt:
-            # The command runs in a different session and did not receive SIGINT. Without SIGINT, it would keep the lock
-            # on the stack.
+            # The command runs in a different session and did not receive SIGINT. Without SIGINT, the command would keep
+            # the lock on the stack.
             os.killpg(process.pid, 2)
             process.communicate(timeout=120)
             raise

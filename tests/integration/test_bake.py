@@ -47,7 +47,7 @@ _EMPTY = ("/etc/machine-id", "/var/log/dpkg.log")
 
 @dataclass
 class Baked:
-    """A project whose cluster needs docker, the name of its image, and the mirror from which it is installed."""
+    """A project whose cluster needs docker, the name of the image, and the mirror that provides docker."""
 
     project: Project
     name: str

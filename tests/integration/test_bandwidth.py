@@ -1,4 +1,4 @@
-"""The bandwidth gate on virtual machines: it names the node with a slow network card."""
+"""The bandwidth gate on virtual machines finds the node with a slow network card."""
 
 from __future__ import annotations
 

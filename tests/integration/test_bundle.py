@@ -1,4 +1,4 @@
-"""Changes of the bundle on a running cluster: during a job, damaged, interrupted, and while a node is off."""
+"""Changes of the bundle on a running cluster: running jobs, damaged bundles, interruptions and stopped nodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ printf '%s\\n' {word} >/var/lib/trainyard/{name}
 
 
 def put_stage(cluster: Project, name: str, word: str, beside: str = "yes") -> None:
-    """Add a stage that writes the word to /var/lib/trainyard/<name>, or change it."""
+    """Add or change a stage that writes the word to /var/lib/trainyard/<name>."""
     stages = cluster.folder / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
     (stages / f"64-{name}").write_text(_STAGE.format(beside=beside, word=word, name=name))
 
@@ -60,8 +60,8 @@ def start_job(cluster: Project, folder: Path) -> str:
 
 
 def seconds_to_apply(cluster: Project, queue: QueueTimes) -> tuple[float, float]:
-    """Return the time from the hand-over on the head until the last node was ready, from the times of their files, and
-    the longest time that a node waited for a processor in this period."""
+    """Return the seconds from the hand-over on the head until the last node was ready, by the times of files, and the
+    longest time in this period that a node waited for a processor."""
     begin = float(cluster.on(HEAD, "sudo stat -c %.3Y /var/lib/trainyard/handover/complete"))
     end = max(float(cluster.on(node, "stat -c %.3Y /var/lib/trainyard/status.json")) for node in NODES)
     monotonic = time.monotonic() - time.time()
@@ -85,7 +85,7 @@ def test_changed_stage_reaches_nodes_beside_a_job(cluster: Project, tmp_path: Pa
     )
     assert taken - queued < 4 * APPLY_SECONDS, "the limit is four times the target, for loaded machines"
 
-    # A stage that needs an idle node waits for the job, on the node of the job only.
+    # A stage that needs an idle node waits only on the node of the job.
     put_stage(cluster, "exclusive", "two", beside="no")
     done = cluster.stack("up", timeout=600)
     busy = cluster.on(HEAD, f"squeue -h -j {job} -o %N").strip()

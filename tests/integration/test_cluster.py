@@ -36,7 +36,7 @@ def submit(cluster: Project, *arguments: str) -> dict[str, Any]:
 
 
 def follow(cluster: Project, job: str, seconds: float = 400, check: bool = True) -> str:
-    """Follow a job's log to its end and return it."""
+    """Follow a job's log to the end and return the log."""
     return cluster.yard("logs", job, "-f", timeout=seconds, check=check).out
 
 
@@ -177,8 +177,8 @@ def test_training_continues_after_a_killed_worker(cluster: Project) -> None:
     follow(cluster, job, 900, check=False)
     wait_until("the job's end", 600, lambda: job_field(cluster, job, "JobState") in {"COMPLETED", ""})
     assert int(job_field(cluster, job, "Restarts") or 1) >= 1
-    # The second start repeats the steps after the checkpoint. Their losses are equal only if the weights, the state of
-    # the optimizer and the position in the data were restored.
+    # The second start repeats the steps after the checkpoint. The losses of repeated steps are equal only if the
+    # weights, the optimizer state and the position in the data were restored.
     second = losses(cluster, broken)[len(first) :]
     assert [step for step, _ in second] == list(range(9, 19))
     assert second[:2] == [(step, first[step]) for step in (9, 10)]

@@ -111,8 +111,8 @@ def test_other_addresses_of_the_network_cannot_mount(cluster: Project) -> None:
         mount -t nfs4 -o vers=4.2,soft,timeo=50,retry=0 10.77.0.4:/shared /run/neighbour &&
         ls -d /run/neighbour/jobs" 2>&1"""
     assert "/run/neighbour/jobs" not in as_root(cluster, FIRST, neighbour, check=False)
-    # The same mount succeeds after the head exports the folder to this address. So it was the export list that blocked
-    # the first attempt.
+    # The same mount succeeds after the head exports the folder to this address. Therefore, the export list blocked the
+    # first attempt.
     as_root(cluster, HEAD, "exportfs -o rw,sync,no_subtree_check,fsid=2 10.77.15.250:/shared")
     try:
         assert "/run/neighbour/jobs" in as_root(cluster, FIRST, neighbour)

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 FIRST_BUILD_SECONDS = 90
 LATER_SECONDS = 3
-"""Limit for a command that finds an environment. It includes the start of yard and an SSH connection."""
+"""Limit for a command that finds an environment. The time includes the start of yard and an SSH connection."""
 _PLATFORM = ("--python-version", "3.13", "--platform", "manylinux2014_x86_64", "--platform", "manylinux_2_17_x86_64")
 _SHOW = """python3 -c '
 import importlib.util, safetensors, sys

@@ -48,7 +48,7 @@ def plan(cluster: Project) -> tuple[str, str]:
 
 
 def boot_id(cluster: Project) -> str:
-    """Return the boot id of the second worker, or an empty string while it does not answer."""
+    """Return the boot id of the second worker, or an empty string if it does not respond."""
     output = cluster.on(SECOND, "cat /proc/sys/kernel/random/boot_id", check=False).strip()
     return output if re.fullmatch(r"[0-9a-f-]{36}", output) else ""
 

@@ -1,7 +1,6 @@
 """Real faults on virtual machines: the node is drained with the right reason, and resumed after the repair.
 
-A node whose munge is stopped cannot authenticate to slurmctld, so slurmctld sets it down, and it returns after munge
-has started again.
+If munge is stopped, the node cannot authenticate to slurmctld, which sets the node down until munge runs again.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def shown(cluster: Project, node: str = NODE) -> str:
 
 
 def seconds_until(cluster: Project, fault: str, reason: str, limit: float) -> float:
-    """Cause a fault on the node, and return the seconds until it is drained with the reason. Uses the uptime."""
+    """Cause a fault on the node, and return the seconds of uptime until the node is drained with the reason."""
     script = f"""
         read -r begin _ </proc/uptime
         {fault}
@@ -105,7 +104,7 @@ def test_xid_drains_until_an_operator_clears_it(cluster: Project) -> None:
     reason = "TY:gpu-xid: Xid 79, GPU has fallen off the bus"
     taken = seconds_until(cluster, f"echo '{_XID}' >/dev/kmsg", reason, 60)
     assert taken < 2 * XID_SECONDS, "the limit is twice the target, for loaded machines"
-    # The verdict survives a resume, and the prolog refuses a job that starts in between.
+    # A resume does not end the verdict, and the prolog refuses a job that starts before the next drain.
     cluster.on(HEAD, f"sudo scontrol update nodename={NODE} state=resume")
     wait_until("the drain to return", 60, lambda: reason in shown(cluster))
     assert "this node has a fault" in cluster.on(NODE, "sudo trainyard-prolog 2>&1; echo code $?")
@@ -175,8 +174,8 @@ def test_many_short_jobs_drain_no_node(cluster: Project) -> None:
     for node in (NODE, OTHER):
         assert len(results(cluster, node)["history"]) == history[node]
         assert cluster.on(node, "pgrep -u trainer -c sleep; ls /dev/shm | wc -l", check=False).split() == ["0", "0"]
-    # While the host runs other machines, a virtual machine counts time in which it does not run as CPU time.
-    # So the share is limited only after the jobs.
+    # On a busy host, a virtual machine counts time in which it does not run as CPU time. Therefore, the share is
+    # checked only after the jobs.
     during = share_since(cluster, before)
     before = cpu_seconds(cluster)
     time.sleep(IDLE_SECONDS)

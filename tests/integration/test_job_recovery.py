@@ -68,8 +68,8 @@ def rename_or_die(old, new, **more):
 
 os.rename = rename_or_die
 """
-"""Python imports this file at startup. The file kills the rank after it has written the second checkpoint and before it
-renames the checkpoint."""
+"""Python imports this file at startup. The file kills the rank after the rank has written the second checkpoint and
+before it renames the checkpoint."""
 
 _TRAINED = {"srun": 1, "torchrun-elastic": 2}
 """Number of nodes for each launcher of the job."""
@@ -100,7 +100,7 @@ def test_job_continues_after_a_killed_rank(launcher: str, cluster: Project, jobs
     output = finish(cluster, jobs[launcher])
     assert "rank 1 begins at step 0" in output
     assert "rank 1 begins at step 3" in output
-    # torchrun's elastic agents restart the ranks themselves.
+    # torchrun's elastic agents restart the ranks without a restart of the job.
     assert len(starts(cluster, HEAD, jobs[launcher])) == (1 if chosen(launcher).elastic else 2)
 
 

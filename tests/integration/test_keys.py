@@ -58,7 +58,7 @@ def rotate(cluster: Project, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def job(cluster: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """A job that runs on both nodes until the file `stop` exists. It is cancelled after the tests."""
+    """A job that runs on both nodes until the file `stop` exists. The job is cancelled after the tests."""
     found = submit(cluster, job_file(tmp_path_factory.mktemp("job"), "waiting", nodes=2, run=WAITING))
     wait_saved(cluster, HEAD, found, ranks=2)
     yield found

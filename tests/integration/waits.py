@@ -45,7 +45,7 @@ class QueueTimes:
         return self._waited(name, end) - self._waited(name, begin)
 
     def _waited(self, name: str, when: float) -> float:
-        """Return the total at a time, interpolated between two samples."""
+        """Return the total waiting time at a time, interpolated between two samples."""
         samples = self._samples[name]
         later = bisect_left(samples, (when,))
         if later in (0, len(samples)):

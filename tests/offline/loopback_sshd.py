@@ -78,7 +78,7 @@ def new_server(folder: Path) -> Sshd:
     (folder / "config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\n"
         "StrictModes no\nUsePAM no\nPidFile none\nSubsystem sftp internal-sftp\n"
-        "SetEnv SHLVL=1\n"  # with it, bash skips its startup file, which can be slow
+        "SetEnv SHLVL=1\n"  # bash then skips its startup file, which can be slow
     )
     return Sshd(folder, port, private, host_key)
 

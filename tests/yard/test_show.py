@@ -34,7 +34,7 @@ SEPARATE = (
     "yard/run/schedulers/query.py",
     "yard/workloads/",
 )
-"""Programs that run on the cluster, and the ProxyCommand for ssh. yard/show.py prints their output."""
+"""Programs that run on the cluster, and the ProxyCommand for ssh. yard/show.py prints the output of these programs."""
 
 
 class Terminal(io.StringIO):

@@ -32,7 +32,7 @@ describe_command_plugin() {
 
 cloud_init_dir=$cache/cloud-init
 
-# A failure does not end the set-up, because only the user-data tests need the checker. They are skipped without it.
+# A failure does not end the set-up. Only the user-data tests need the checker, and they are skipped if it is missing.
 fetch_cloud_init() {
   [[ -d $cloud_init_dir/cloudinit ]] && return
   (cd "$root" && "$venv/bin/python" -m tools.cloud_init "$cloud_init_dir") || echo "not available"

@@ -97,7 +97,7 @@ build_pulumi() {
   fresh=$(pulumi_built_dir).new
   rm -rf "$fresh"
   mkdir -p "$fresh"
-  # Separate Go caches (3 GB), which are deleted after the build. A build after an interruption reuses them.
+  # Separate Go caches (3 GB), which are deleted after the build. After an interruption, the next build reuses them.
   export GOCACHE=$cache/go/build GOMODCACHE=$cache/go/mod GOFLAGS='-modcacherw -buildvcs=false' GOTOOLCHAIN=auto GOWORK=off
   go=$(find_go)
   echo "building with $("$go" version)"

@@ -15,8 +15,8 @@ find_python() {
 }
 
 python_stamp() {
-  # The stamp includes only the part of pyproject.toml on which the installed package depends, so a new test marker does
-  # not cause the environment to be recreated. It includes the path, because a virtual environment cannot be moved.
+  # The stamp includes only the parts of pyproject.toml that affect the installed package, so a new test marker does not
+  # recreate the environment. The stamp includes the path, because a virtual environment cannot be moved.
   { cat "$root/requirements.lock"; sed '/^\[tool\.ruff/,$d' "$root/pyproject.toml"; readlink -m "$venv"; } | sha256sum | cut -d' ' -f1
 }
 

@@ -1,1 +1,1 @@
-"""`yard bake`: builds an image from the stages that run once on a node."""
+"""`yard bake`: builds an image in which the one-time bootstrap stages have already run."""

@@ -51,7 +51,7 @@ def _output(stack: Workspace) -> str:
 
 
 def _remove(stack: Workspace) -> None:
-    """Destroy the stack. Prints a warning if resources are left."""
+    """Destroy the stack. Prints a warning if resources remain."""
     warn(f"removing the builder of {stack.name}")
     if stack.operate("destroy", _NO_QUESTIONS):
         warn(f"the builder still exists. Fix: run `pulumi destroy --stack {stack.name}`")

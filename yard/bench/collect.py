@@ -24,7 +24,7 @@ from yard.stack.remote import Remote
 _NCCL = ("-b", "1M", "-e", "8G", "-f", "2", "--warmup", "5", "--iters", "20")
 _TRAIN = ("--preset", "neox-2.7b", "--parallel", "fsdp2", "--compile")
 _TRAIN_ROWS = 8
-"""Sequences per GPU and step, as in docs/dev/benchmarks.md for this preset."""
+"""Sequences per GPU and step. docs/dev/benchmarks.md uses the same number for this preset."""
 _TINY = ("--preset", "tiny", "--parallel", "ddp")
 _TINY_ROWS = 4
 _TRAIN_OPTIONS = ("--steps", "30", "--save-every", "0", "--run-dir", "$RUN_DIR/bench")
@@ -62,7 +62,7 @@ def field_of(remote: Remote, group: str | None, nodes: int | None, environment: 
 
 
 def counts(most: int) -> list[int]:
-    """Return the powers of two below `most`, and `most`."""
+    """Return the powers of two below `most`, followed by `most`."""
     return [1 << power for power in range(most.bit_length()) if 1 << power < most] + [most]
 
 

@@ -35,7 +35,7 @@ def show(record: Record, kept: Path | None, out: Path | None, as_json: bool) -> 
 
 
 def _write(record: Record, kept: Path | None, out: Path) -> list[Path]:
-    """Write the plot, and also the record if it was not read from a file. Returns the written files."""
+    """Write the plot, and the record if it is new. Returns the written files."""
     stamp = record.taken.replace(":", "").replace("+0000", "Z")
     name = kept.stem if kept else f"{record.kind}-{record.cluster}-{stamp}"
     written = []

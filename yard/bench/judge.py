@@ -1,4 +1,4 @@
-"""Compares a record with its floor: the published floor for the number of nodes, or the value of --min."""
+"""Compares a record with its floor: the published minimum for the number of nodes, or the value of --min."""
 
 from __future__ import annotations
 

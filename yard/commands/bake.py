@@ -22,8 +22,8 @@ def bake(
 ) -> None:
     """Build an image that contains the packages and settings of a stack's machines.
 
-    The name of the image contains a hash of its content, so an image that exists is not built again. Set
-    `platform.baked_image` in the stack file to the printed value, and new machines start from the image.
+    The name of the image contains a hash of its content, so an image that exists is not built again. New machines start
+    from the image if `platform.baked_image` in the stack file is the printed value.
     """
     checkout.require("yard bake")
     from yard.bake import command

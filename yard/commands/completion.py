@@ -1,7 +1,7 @@
 """Shell completion for the values of arguments and options.
 
-A completion reads only local files, because it must answer within 0.15 s. It does not offer job numbers, because that
-would need an SSH connection.
+Completions read only local files, because they must respond within 0.15 s. Job numbers are not completed, because
+reading them needs an SSH connection.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ def posts(incomplete: str) -> list[str]:
 
 
 def jobs(incomplete: str) -> list[str]:
-    """Return the recipes, and the job files in the current directory, that start with `incomplete`.
+    """Return the recipes and the job files in the current directory whose names start with `incomplete`.
 
-    For a path with a slash, the result is empty. The shell then completes file names.
+    The list is empty for a path with a slash, so that the shell completes file names.
     """
     files = (path.name for path in Path().iterdir() if path.suffix in _JOB_FILES)
     return [] if "/" in incomplete else [*recipes(incomplete), *_matching(files, incomplete)]
 
 
 def hosts(context: Context, incomplete: str) -> list[str]:
-    """Return the hosts of the selected stack that start with `incomplete`. Empty without cached outputs."""
+    """Return the hosts of the selected stack that start with `incomplete`. The list is empty without cached outputs."""
     cluster = _cached_cluster(context)
     found = [cluster["head"], *cluster["nodes"]] if cluster else []
     return _matching((host["name"] for host in found), incomplete)

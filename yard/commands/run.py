@@ -32,7 +32,7 @@ def run(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Start a shell, or the command after `--`, on the first allocated node. When it ends, the nodes are released.
+    """Start a shell, or the command after `--`, on the first allocated node. The nodes are released afterwards.
 
     With `--port 8888`, a Jupyter server in the session is at http://127.0.0.1:8888 on this computer.
     """

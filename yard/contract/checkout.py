@@ -17,7 +17,7 @@ def exists() -> bool:
 
 
 def require(command: str) -> None:
-    """Add the checkout to the import path. Raises ClusterError for `command` if there is no checkout."""
+    """Add the checkout to the import path. Raises ClusterError, which names `command`, if there is no checkout."""
     if not (exists() and (ROOT / "components").is_dir()):
         raise ClusterError(
             f"`{command}` needs a checkout of trainyard, but this yard is installed without one. "

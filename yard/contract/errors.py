@@ -44,7 +44,7 @@ class FileError(ClusterError):
     """A file that breaks rules. `problems` contains every problem in the file."""
 
     spared: ClassVar[str]
-    """The word that completes "nothing was ...", such as "changed"."""
+    """The last word of the sentence "nothing was ...", for example "changed"."""
 
     def __init__(self, file: str, problems: Sequence[Problem]) -> None:
         self.file = file

@@ -9,8 +9,8 @@ MACHINE_TYPES = frozenset(
         "pulumi-python:dynamic/local:Vm",
     }
 )
-"""Resource types of machines. A machine has the name of its host. On the local platform, a prefix comes first.
-Existing hosts are not resources in the stack."""
+"""Resource types of machines. A machine has the name of its host, with a prefix on the local platform. Existing hosts
+are not resources in the stack."""
 
 BAKE = "TRAINYARD_BAKE"
 """Environment variable: with BUILD or KEEP, the program builds or keeps an image instead of creating a cluster."""

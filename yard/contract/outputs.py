@@ -24,8 +24,7 @@ class Head:
     """The head node. `user` runs jobs, and `admin_user` has sudo. The stack has a separate key for each user.
 
     `tunnel` is a command that forwards a loopback port to the head's SSH port. "{port}" in the command is replaced with
-    the loopback port. With a tunnel, `address` and `port` are those of the tunnel that is open only while `pulumi up`
-    runs.
+    the loopback port. With a tunnel, `address` and `port` belong to a tunnel that is open only while `pulumi up` runs.
     """
 
     name: Name

@@ -8,7 +8,7 @@ connection uses a separate COMMAND, because `az network bastion tunnel` mixes up
 (Azure/azure-cli-extensions@144a628:src/bastion/azext_bastion/tunnel.py, issue 10137; read 2026-11-22).
 
 `stdio` also writes error messages to LOG, because OpenSSH with ControlPersist discards the stderr of a ProxyCommand.
-`serve` prints "ready" on stdout after an SSH server has answered, or "error REASON". Failures are printed on stderr.
+`serve` prints "ready" on stdout after an SSH server has answered, or "error REASON". Retries are reported on stderr.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from subprocess import DEVNULL, PIPE, STDOUT, Popen
 
 _LOOPBACK = "127.0.0.1"
 _STDIO_SECONDS, _SERVE_SECONDS = 40.0, 900.0
-"""Time limits for the first tunnel. A yard command ends after 60 s, and a GPU machine needs minutes to boot."""
+"""Time limits for the first tunnel. A yard command with `stdio` ends after 60 s. With `serve`, a GPU machine may need
+minutes to boot."""
 _ANSWER_SECONDS = 30.0
 """Time limit for the first bytes on a connection. In SSH, the server sends the first message."""
 _LONGEST_PAUSE = 15.0
@@ -56,8 +57,8 @@ class Cli:
         self._port = _free_port()
         words = [word.replace("{port}", str(self._port)) for word in command]
         try:
-            # In a new session, Ctrl-C does not reach the command, and one signal reaches its whole process group. `az`
-            # is a shell script that starts Python.
+            # In a new session, Ctrl-C does not reach the command, and a signal can be sent to its whole process group.
+            # `az` is a shell script that starts Python.
             self._process = Popen(
                 words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, errors="replace", start_new_session=True
             )
@@ -201,7 +202,7 @@ def serve(listener: socket.socket, tunnels: Tunnels) -> int:
             cli, connection, first = tunnels.open(_ANSWER_SECONDS * 2, _complain)
             relay(client.fileno(), client.fileno(), connection, first)
             with contextlib.suppress(OSError):
-                client.shutdown(socket.SHUT_RDWR)  # ends the thread that reads from it
+                client.shutdown(socket.SHUT_RDWR)  # ends the thread that reads from the client
             tunnels.close(cli)
 
     try:
@@ -223,8 +224,8 @@ def serve(listener: socket.socket, tunnels: Tunnels) -> int:
 def until_end(work: Callable[[], int], *ignored: int) -> int:
     """Run `work` in a thread. Returns its exit code, or 1 if stdin is closed or a signal arrives first.
 
-    The signals in `ignored` do not end the program. Events arrive on a pipe, and signal handlers raise no exception:
-    OpenSSH sends a signal and closes stdin at the same time, and the second event must not interrupt the shutdown.
+    The signals in `ignored` do not end the program. OpenSSH sends a signal and closes stdin at the same time. Signal
+    handlers raise no exception, because the second event must not interrupt the shutdown.
     """
     events, notify = os.pipe()
     os.set_blocking(notify, False)
@@ -289,8 +290,7 @@ def _serve_port(port: int, tunnels: Tunnels) -> int:
     try:
         return until_end(lambda: serve(listener, tunnels))
     finally:
-        # This frees the port immediately, although `az` takes seconds to delete its session. Only `shutdown` ends
-        # `accept`.
+        # The port must be free before `az` has deleted its session, which takes seconds. Only `shutdown` ends `accept`.
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()

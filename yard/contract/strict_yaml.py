@@ -1,6 +1,5 @@
-"""YAML parsers: for the project's own files, and for stack files and job files.
-
-The parser for stack files and job files rejects aliases and reports repeated keys.
+"""A YAML parser for the project's own files, and a parser for stack files and job files that rejects aliases and
+reports repeated keys.
 """
 
 from __future__ import annotations

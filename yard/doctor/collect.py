@@ -93,7 +93,7 @@ class _Session:
         self._process, self._stdin, self._stdout = process, process.stdin, process.stdout
 
     def run_phase(self, text: str, *, until: str) -> None:
-        """Send text to the host, and add its output to the report up to the line `until`."""
+        """Send text to the host, and add the host's output up to the line `until` to the report."""
         alarm = threading.Timer(_PHASE_SECONDS, self._process.kill)
         alarm.start()
         try:
@@ -118,7 +118,7 @@ class _Session:
             self.run_phase("".join(f"{line}\n" for line in [*lines, "go"]), until="done")
 
     def close(self) -> None:
-        """End the script on the host, which removes its files."""
+        """End the script on the host. The script then removes its files."""
         try:
             self._stdin.write("bye\n")
             self._stdin.close()

@@ -25,7 +25,7 @@ def check_topology(examined: Examined) -> Iterator[HostProblem]:
     links: dict[str, dict[str, str]] = {}
     for report in examined.workers:
         rows = "; ".join(" ".join(row) for row in report.of("topology"))
-        # Without rows, nvidia-smi failed. The health checks report that.
+        # If there are no rows, nvidia-smi failed, which the health checks report.
         if rows:
             links.setdefault(examined.nodes[report.name].group, {})[report.name] = rows
     for by_name in links.values():
@@ -36,7 +36,7 @@ def check_topology(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_infiniband(examined: Examined) -> Iterator[HostProblem]:
-    """On an RDMA fabric, the rates of the active ports equal the rates on the other nodes."""
+    """On an RDMA fabric, the active ports have the same rates on all nodes."""
     rates = {}
     for report in examined.workers:
         layer = rdma_layer(examined.nodes[report.name].fabric)

@@ -10,7 +10,7 @@ _FIELDS = 5
 
 
 def check_health(examined: Examined) -> Iterator[HostProblem]:
-    """All health checks for the host pass. The host's bundle contains the checks and their texts."""
+    """All health checks for the host pass. The host's bundle contains the checks and the texts of their problems."""
     for report in examined.answered:
         rows = report.of("health")
         if ("ran",) not in rows:

@@ -40,7 +40,7 @@ def check_nccl(examined: Examined) -> Iterator[HostProblem]:
 
 
 def nccl_facts(examined: Examined) -> list[str]:
-    """Return one line for each distinct result, with its hosts. Hosts without a log are omitted."""
+    """Return a line for each distinct result, with the hosts. Hosts without a log are omitted."""
     hosts: dict[str, list[str]] = {}
     for report in examined.workers:
         if report.value("nccl", "job"):

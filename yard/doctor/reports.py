@@ -22,7 +22,7 @@ class HostReport:
         self.rows.setdefault(probe, []).append(tuple(fields))
 
     def of(self, probe: str) -> Rows:
-        """Return the rows of a probe, or an empty list if it printed none."""
+        """Return the rows of a probe, or an empty list if there are none."""
         return self.rows.get(probe, [])
 
     def value(self, probe: str, key: str) -> str:

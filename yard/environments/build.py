@@ -1,8 +1,8 @@
 """Builds one environment. Runs on the head as the job user, and needs only Python's standard library.
 
 `build.py REQUEST ENVS`: REQUEST is a folder with `request.json` and `requirements.txt`, and ENVS is the folder for all
-environments. The environment is built in a temporary folder in ENVS, which is renamed when it is complete. The last
-line of the output is the path of the environment.
+environments. The environment is built in a temporary folder in ENVS. The complete folder is renamed. The last line of
+the output is the path of the environment.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def folder_name(name: str, digest: str) -> str:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Hold a lock, so that simultaneous builds of an environment share one result."""
+    """Hold a lock, so that simultaneous builds of an environment run only once."""
     with file.open("w") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,7 +92,7 @@ def build(request: dict[str, Any], requirements: Path, target: Path) -> None:
 
 
 class Pip:
-    """A new virtual environment, and the distribution's pip, which is not installed in it."""
+    """A new virtual environment, and the distribution's pip, which is not installed in this environment."""
 
     def __init__(self, folder: Path, packages: int) -> None:
         self.folder, self.packages, self.done = folder, packages, 0
@@ -103,12 +103,12 @@ class Pip:
 
     def create(self, *, system_packages: bool) -> None:
         more = ["--system-site-packages"] if system_packages else []
-        # The environment has no pip, so that its packages remain those in the lock.
+        # Without pip, the packages in the environment remain those in the lock.
         self.run([sys.executable, "-m", "venv", "--without-pip", *more, str(self.folder)], "venv")
 
     def install(self, *arguments: str) -> None:
         options = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--no-cache-dir"]
-        # Two retries are enough to distinguish a busy index from one that cannot be reached.
+        # Two retries are enough to distinguish a busy index from an unreachable index.
         options += ["--retries", "2", "--timeout", "30", "--no-warn-script-location"]
         self.run([self.python, "-m", "pip", "install", *options, *arguments], "pip")
 
@@ -187,7 +187,7 @@ def split(lock: str, source: list[str]) -> tuple[str, str]:
 
 
 def fetch(pip: Pip, folder: Path, checkouts: list[dict[str, Any]]) -> None:
-    """Check out git repositories at their commits, and install those that are Python packages."""
+    """Check out git repositories at their commits, and install the Python packages among them."""
     for checkout in checkouts:
         name, url, commit = checkout["name"], checkout["url"], checkout["commit"]
         if not shutil.which("git"):

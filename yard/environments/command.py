@@ -1,6 +1,6 @@
 """Builds, lists and removes environments on the shared file system of a cluster.
 
-The job user builds them on the head, over SSH, so root never reads a user's file. All nodes use the result.
+The job user builds environments on the head, over SSH, so root never reads a user's file. All nodes use the result.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def folder_of(shared_path: str) -> str:
 
 
 def describe(definition: Definition, shared_path: str) -> str:
-    """Return a sentence about the environment, for dry runs. The hash in its path covers the head's Python version."""
+    """Return a sentence about the environment for dry runs. The hash in the path covers the head's Python version."""
     hashes = "with hashes" if definition.hashed else "without hashes"
     git = f", {len(definition.checkouts)} git checkouts" if definition.checkouts else ""
     where = f"{folder_of(shared_path)}/{definition.name}-HASH"
@@ -63,7 +63,7 @@ def notes(job: Prepared, cluster: Cluster) -> list[str]:
 
 
 def provide(remote: Remote, jobs: Sequence[Prepared]) -> list[Prepared]:
-    """Return the jobs with the path of their environment, which is built if it does not exist. Raises BuildError."""
+    """Return the jobs with the path of their environment. If it does not exist, build it. Raises BuildError."""
     if not jobs or jobs[0].environment is None:
         return list(jobs)
     path = ensure(remote, jobs[0].environment)
@@ -71,7 +71,7 @@ def provide(remote: Remote, jobs: Sequence[Prepared]) -> list[Prepared]:
 
 
 def ensure(remote: Remote, definition: Definition) -> str:
-    """Return the path of an environment, which is built if it does not exist. Raises BuildError."""
+    """Return the path of an environment. If it does not exist, build it. Raises BuildError."""
     envs = folder_of(remote.stack.cluster.shared_path)
     state, _, path = remote.run(_find_line(definition, envs)).strip().partition(" ")
     head = remote.stack.cluster.head.name
@@ -171,7 +171,7 @@ def _build(remote: Remote, definition: Definition, envs: str) -> str:
     )
     command = remote.argv(f"bash -c {shlex.quote(line)}", remote.host(None))
     last = ""
-    # With a file as stdin, a remote command that ends early causes no error here, and its message is read.
+    # If stdin is a file, a remote command that ends early causes no error here, and its message can be read.
     with tempfile.TemporaryFile() as archive:
         archive.write(pack(_FOLDER, files))
         archive.seek(0)
@@ -185,7 +185,7 @@ def _build(remote: Remote, definition: Definition, envs: str) -> str:
                 last = line_read.decode(errors="replace").rstrip()
             message = process.stderr.read().decode(errors="replace").strip()
         except KeyboardInterrupt:
-            # build.py notices the closed connection at its next line, and removes the partial environment.
+            # When build.py prints its next line, it detects the closed connection and removes the partial environment.
             process.terminate()
             raise
     if process.returncode == 0:

@@ -15,9 +15,9 @@ from yard.heal.ladder import Decision, Phase, Step
 SHARE = 0.05
 """Maximum share of the nodes that are repaired at the same time. One node is always allowed."""
 DAILY = 3
-"""Repairs of a node per day."""
+"""Maximum number of repairs of a node per day."""
 EPIDEMIC_NODES, EPIDEMIC_SHARE, EPIDEMIC_SECONDS = 3, 0.2, 600.0
-"""The same fault on this number of nodes and on a larger share of their group within this time is an epidemic."""
+"""A fault that affects this number of nodes and more than this share of their group within this time is an epidemic."""
 _DAY = 86400.0
 _COSTLY = frozenset({Step.REBOOT, Step.REPLACE})
 

@@ -34,7 +34,7 @@ class HealRequest:
 
 
 def heal(remote: Remote, request: HealRequest, as_json: bool) -> int:
-    """Print the plan, and perform it if requested. Return the exit code of `pulumi up`, or 0."""
+    """Print the plan and, if requested, perform the steps. Return the exit code of `pulumi up`, or 0."""
     found, decisions = _plan(remote, request.max_usd_per_hour)
     if as_json:
         say_json([asdict(decision) for decision in decisions])
@@ -100,7 +100,7 @@ def _show(found: Sequence[Case], decisions: Sequence[Decision]) -> None:
 
 
 def _record(remote: Remote, decision: Decision) -> None:
-    """Add a repair to the record before it begins, so that an interrupted repair counts."""
+    """Add a repair to the record before the repair begins, so that interrupted repairs are counted."""
     line = json.dumps(asdict(Action(time.time(), decision.node, decision.step.value)))
     path = shlex.quote(f"{remote.stack.cluster.state_dir}/{_RECORD}")
     remote.run(f"echo {shlex.quote(line)} | sudo -n tee -a {path} >/dev/null", admin=True)
@@ -115,7 +115,7 @@ def _perform(remote: Remote, decision: Decision) -> int:
         return replace_machines(stack, [decision.node], urns)
     if decision.step is Step.REBOOT:
         argv = remote.argv("sudo -n systemctl reboot", remote.host(decision.node, admin=True))
-        # The connection can end before the command does, so its exit code does not show whether it worked.
+        # The exit code is ignored, because the connection can end before the command does.
         subprocess.run(argv, capture_output=True, timeout=_SECONDS, check=False)
         return 0
     reason = shlex.quote(f"TY:quarantine: {decision.why}")

@@ -1,8 +1,8 @@
 """The repair ladder: the next step for a node. All functions are pure.
 
-A fault has PATIENCE_SECONDS to end by itself, because a node returns to service when its health checks pass. Then the
-steps of the ladder follow, each with PATIENCE_SECONDS to take effect. After the last step, and after STRIKES faults in
-a week, the node is quarantined: it stays out of service until an operator resumes it.
+A fault first has PATIENCE_SECONDS to end, because a node returns to service when its health checks pass. Then the steps
+of the ladder follow, each with PATIENCE_SECONDS to take effect. After the last step, or after STRIKES faults in a week,
+the node is quarantined: it stays out of service until an operator resumes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Phase(StrEnum):
     PROBATION = "probation"
     """In service again after a repair. A new fault counts as another strike."""
     FOREIGN = "foreign"
-    """Out of service for another reason, for example one set by an operator, `yard roll` or the cloud."""
+    """Out of service for another reason, which an operator, `yard roll` or the cloud has set."""
     QUARANTINED = "quarantined"
     SUSPECT = "suspect"
     DRAINING = "draining"
@@ -37,7 +37,7 @@ class Phase(StrEnum):
 
 
 class Step(StrEnum):
-    """What `yard heal` does with a node."""
+    """The action of `yard heal` for a node."""
 
     NONE = "none"
     WAIT = "wait"

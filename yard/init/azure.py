@@ -23,7 +23,7 @@ def places(machine: str) -> Sequence[str]:
 
 
 def placement(machine: str) -> str:
-    """Return same_fabric for machines with InfiniBand, because they need it to use InfiniBand."""
+    """Return same_fabric for machines with InfiniBand, because other placements prevent the use of InfiniBand."""
     size = sizes().get(machine)
     return "none" if size is None or size.largest_fabric is None else "same_fabric"
 

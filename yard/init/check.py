@@ -25,7 +25,7 @@ FLAGS: Mapping[str, str] = {
     "cluster.platform.region": "--region",
     "cluster.platform.zone": "--region",
 }
-"""The option for the values at a path in the stack file and below it."""
+"""Options by path in the stack file. An option also applies to the values below its path."""
 _OF_GROUP: Mapping[str, str] = {"count": "--count", "hosts": "--host", "machine": "--machine"}
 
 
@@ -89,7 +89,7 @@ def cost_of(plan: ClusterPlan) -> Cost:
 
 
 def _over_budget(known: Known, plan: ClusterPlan) -> Iterator[Problem]:
-    """Yield a problem if the known list prices exceed the budget. Its fix contains the largest count that fits."""
+    """Yield a problem if the known list prices exceed the budget. The fix contains the largest possible count."""
     if known.get("budget") in {"", NO_LIMIT}:
         return
     budget, cost, count = float(known.get("budget")), cost_of(plan), len(plan.workers)

@@ -53,8 +53,8 @@ def init(
 ) -> NewStack:
     """Write a stack file and return it. `options` contains the given options by key (questions.py).
 
-    The new stack is based on the stack of the blog post `post`, unless it is None. If `offline` is true, the cloud's
-    CLI is not used. Raises InitError, and RemoteError if an existing host cannot be reached. After an error, nothing is
+    If `post` is not None, the new stack is based on the stack of this blog post. If `offline` is true, the cloud's CLI
+    is not used. Raises InitError, and RemoteError if an existing host cannot be reached. After an error, nothing is
     written.
     """
     source = stack_of(post) if post else None
@@ -80,7 +80,7 @@ def init(
 
 
 def _available(known: Known, say: Callable[[str], None]) -> frozenset[str] | None:
-    """Return the machine types that the cloud account can use, or None if they are unknown or there is no cloud."""
+    """Return the machine types that the cloud account can use, or None if the types are unknown."""
     if not STARTERS[known.get("provider")].place:
         return None
     say("  reading the available machine types with the cloud's CLI")

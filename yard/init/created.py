@@ -24,10 +24,11 @@ def created_section(
 ) -> Section:
     """Return the cluster section. Values of `known.base` are kept unless an answer replaces them.
 
-    `placement` returns the placement for a machine type. If it is None, the platform supports only the default.
+    `placement` returns the placement for a machine type. If `placement` is None, the platform supports only the
+    default.
     """
     base, head = known.base, known.base.get("head") or {"machine": head_machine(platform["provider"])}
-    # The head's machine type is offered in all regions, so it is used until the answer is known.
+    # All regions offer the head's machine type, so this type is used until the answer is known.
     machine = known.get("machine") or head["machine"]
     group: Section = {**known.group, "machine": machine, "count": int(known.get("count") or 1)}
     if placement is not None and machine != known.group.get("machine"):
@@ -47,7 +48,7 @@ def created_section(
 
 
 def with_access(known: Known, section: Section) -> Section:
-    """Return the section with SSH access from the given networks, or through the cloud's SSH gateway without any."""
+    """Return the section with SSH access from the given networks or, if there are none, through the SSH gateway."""
     networks = known.get("ssh_from").split()
     access: Section = {"allow_ssh_from": networks, "via": "public"} if networks else {"via": "bastion"}
     return {**section, "access": access}

@@ -67,7 +67,7 @@ def parse_host(text: str) -> NewHost:
 
 
 def hosts_in(known: Known) -> list[NewHost]:
-    """Return the hosts in the answers. The first one becomes the head. Raises RuleError."""
+    """Return the hosts in the answers. The first host becomes the head. Raises RuleError."""
     return [parse_host(text) for text in known.get("host").split()]
 
 
@@ -121,7 +121,7 @@ def section(known: Known) -> Section:
 
 
 def network_of(addresses: Sequence[str]) -> IPv4Network:
-    """Return the smallest network with a prefix from /24 to /12 that contains all addresses, or a /12."""
+    """Return the smallest network from /24 to /12 that contains all addresses, or the first host's /12 if none does."""
     for prefix in range(24, 12, -1):
         network = IPv4Network(f"{addresses[0]}/{prefix}", strict=False)
         if all(IPv4Address(address) in network for address in addresses):

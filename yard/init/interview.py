@@ -1,4 +1,4 @@
-"""Collects the values of a new stack from options, the stack that it starts from, and prompts."""
+"""Collects the values of a new stack from options, a base stack, and prompts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class InitError(FileError):
 class Terminal:
     """Prompts. `ask` prints a text and returns a line without spaces around it. `say` prints a line.
 
-    `available` returns the machine types that the account can use, or None if they are unknown.
+    `available` returns the machine types that the account can use, or None if the types are unknown.
     """
 
     ask: Callable[[str], str]
@@ -91,7 +91,7 @@ def _open(known: Known, *, optional: bool = False) -> Iterator[Question]:
 
 
 def _keys(provider: str) -> set[str]:
-    """Return the keys of the questions for a platform, or those that come before the platform is known."""
+    """Return the keys of the questions for a platform, or of the first questions if the platform is unknown."""
     return {"name", _PROVIDER, *(STARTERS[provider].keys if provider else ())}
 
 

@@ -17,8 +17,8 @@ GROUP = "gpu"
 class Known:
     """The values that are known about a new stack.
 
-    `answers` contains texts by key, such as "region". `base` is the cluster section of the stack file that the new
-    stack starts from, or an empty section.
+    `answers` contains texts by key, such as "region". `base` is the cluster section on which the new stack is based, or
+    an empty section.
     """
 
     answers: Mapping[str, str]
@@ -50,13 +50,13 @@ class Starter:
     """The parts of `yard init` that differ between platforms."""
 
     keys: tuple[str, ...]
-    """Keys of the questions (questions.py) for this platform, in order. `name` and `provider` come before them."""
+    """Keys of the questions (questions.py) for this platform, in order. `name` and `provider` come first."""
     section: Callable[[Known], Section]
-    """Returns the cluster section. Unknown values are replaced with valid ones, so that the section can be checked."""
+    """Returns the cluster section. Valid values replace unknown values, so that the section can be checked."""
     place: str = ""
     """Key of the region or zone in the `platform:` section, or empty if the platform has no regions."""
     places: Callable[[str], Sequence[str]] = lambda machine: ()
-    """Returns the regions or zones that offer a machine type. For an empty name, those that offer any GPU machine."""
+    """Returns the regions or zones that offer a machine type or, for an empty name, any machine with GPUs."""
     login: tuple[str, ...] = ()
     """Commands that log in to the cloud."""
     comments: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The platforms for which `yard init` can write stack files."""
+"""The platforms that `yard init` supports."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def stack_of(post: str) -> str:
 
 
 def start_from(stack: str) -> Known:
-    """Return the values of a committed stack file without those that depend on the user: name, project, hosts, SSH."""
+    """Return the values of a committed stack file, except the user's own values: name, project, hosts, SSH."""
     base: dict[str, Any] = yaml.safe_load(committed_text(stack))["config"][CLUSTER_KEY]
     platform, group = base["platform"], next(iter(base["nodes"].values()))
     starter = STARTERS[platform["provider"]]

@@ -41,9 +41,9 @@ class Question:
     choices: Callable[[Known], Sequence[str]] = _no_choices
     """Returns the valid values, or nothing if there are too many."""
     parse: Callable[[str, Known], str] = _same
-    """Returns the value in its usual form. Raises RuleError."""
+    """Returns the value in the form that the stack file uses. Raises RuleError."""
     label: Callable[[str, Known], str] = _same
-    """Returns a line about one choice."""
+    """Returns a line that describes a choice."""
     hint: Callable[[Known], str] = _no_hint
     """Returns a line that is printed before the prompt, or an empty text."""
     optional: bool = False
@@ -62,7 +62,7 @@ def providers(known: Known) -> Sequence[str]:
 
 
 def parse_provider(text: str, known: Known) -> str:
-    """Return the provider. Raises RuleError for an unknown one."""
+    """Return the provider. Raises RuleError for an unknown provider."""
     return _one_of(text, tuple(STARTERS))
 
 
@@ -72,7 +72,7 @@ def places(known: Known) -> Sequence[str]:
 
 
 def parse_image(text: str, known: Known) -> str:
-    """Return the operating system. Raises RuleError for an unknown one."""
+    """Return the operating system. Raises RuleError if it is unknown."""
     return _one_of(text, hosts.images())
 
 

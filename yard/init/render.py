@@ -100,7 +100,7 @@ def _child(node: yaml.Node, key: str) -> yaml.Node:
 
 
 def _key_lines(node: yaml.Node, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Yield the path and the line of each key whose value is not in flow style with its parent."""
+    """Yield the path and the line of each key outside of flow-style values."""
     if not isinstance(node, yaml.MappingNode) or node.flow_style:
         return
     for key, value in node.value:

@@ -12,7 +12,7 @@ from yard.contract.errors import Problem
 INDEX = "ARRAY_INDEX"
 """Environment variable that contains the number of the job in its array."""
 MOST_ELEMENTS = 100
-"""Each element is a job with its own run folder and submission."""
+"""Maximum number of elements. Each element is a job with a separate run folder and submission."""
 _PART = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?::(\d{1,6}))?)?")
 _LIMIT = re.compile(r"(?P<parts>[^%]+)(?:%(?P<at_once>[1-9]\d{0,5}))?")
 

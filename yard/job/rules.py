@@ -33,7 +33,7 @@ PROVIDED = (
 )
 """Environment variables that every launcher sets for every rank, and ARRAY_INDEX, which is set in arrays.
 
-`args` and `env` may contain them as $NAME."""
+`args` and `env` may contain these variables as $NAME."""
 
 _VARIABLE = re.compile(r"\$(?:\{(\w*)\}|(\w+))")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

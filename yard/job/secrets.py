@@ -1,9 +1,8 @@
 """A job's secrets: environment variables that are hidden from other users and never appear in logs.
 
-A job file lists the names of the variables. `yard submit` reads their values from its own environment and sends them
-over SSH's standard input. On the cluster, the values are stored in SECRETS_FILE in the run folder, which only the job
-user can read. Each task sources this file, so Slurm's copies of the job's script and environment contain no secret
-values.
+A job file lists the names of the variables. `yard submit` reads the values from its own environment and sends them over
+SSH's standard input. On the cluster, the values are stored in SECRETS_FILE in the run folder, which only the job user
+can read. Each task sources this file, so Slurm's copies of the job's script and environment contain no secret values.
 """
 
 from __future__ import annotations

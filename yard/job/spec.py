@@ -64,7 +64,7 @@ class JobSpec:
     run: str | None = None
     """Shell commands."""
     setup: str | None = None
-    """Shell commands that each task runs before the program. The tasks on a node run them one after another."""
+    """Shell commands that each task runs before the program. Tasks on a node run them one after another."""
     workdir: str | None = None
     """Working directory of `setup` and the program, relative to the run folder, or None for the run folder."""
     code: str | None = None
@@ -97,7 +97,7 @@ class JobSpec:
     verified: str | None = None
     """Dates and machines of successful runs."""
     unverified: str | None = None
-    """The parts of the recipe that have never run, and why they have not."""
+    """The parts of the recipe that have never run, and the reasons."""
 
     @property
     def seconds(self) -> int:

@@ -35,7 +35,7 @@ def commit_of(ref: str) -> str:
 
 
 def describe_at(commit: str) -> dict[str, Description]:
-    """Return the description of each stack in the commit. Raises ClusterError if its code fails."""
+    """Return the description of each stack in the commit. Raises ClusterError if the commit's code fails."""
     with tempfile.TemporaryDirectory(prefix="trainyard-base-") as folder:
         tree = Path(folder)
         with tarfile.open(fileobj=io.BytesIO(_git("archive", "--format=tar", commit).stdout)) as archive:
@@ -50,7 +50,7 @@ def _describe_tree(tree: Path, commit: str) -> dict[str, Description]:
         done = subprocess.run(
             [sys.executable, "-m", "yard.preview.describe"],
             cwd=tree,
-            # With this path, Python imports modules from the other revision.
+            # This path makes Python import the modules of the other revision.
             env={**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,

@@ -167,7 +167,7 @@ def quota_table(report: Report) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def account_notes(report: Report) -> list[str]:
-    """Return the notes about the account, or the reason why its quotas could not be read."""
+    """Return the notes about the account, or the reason why the quotas could not be read."""
     if report.account is None:
         return []
     if report.account.problem:

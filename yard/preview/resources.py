@@ -29,7 +29,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """The engine's result. If it contains errors, `pulumi up` would fail."""
+    """The engine's result. If there are errors, `pulumi up` would fail."""
 
     steps: tuple[Step, ...]
     errors: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Describes the shared storage: its write throughput and the time to write a checkpoint."""
+"""Describes the shared storage: write throughput and the time to write a checkpoint."""
 
 from __future__ import annotations
 

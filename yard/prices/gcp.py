@@ -32,8 +32,8 @@ _NANO = 1e-9
 def quotes(wanted: Mapping[str, str], fetch: Fetch, base: str = BASE) -> dict[str, set[float]]:
     """Return the on-demand prices of each machine type in dollars per hour. Raises PriceError.
 
-    `wanted` contains the region of each machine type. A set is empty if gcp_skus.yaml lacks the family or the list
-    lacks a part. A set contains several prices if the list is ambiguous.
+    `wanted` contains the region of each machine type. The set of a machine type is empty if gcp_skus.yaml lacks its
+    family or the list lacks a part. It contains several prices if the list is ambiguous.
     """
     parts = load_own((Path(catalog.__file__).parent / "gcp_skus.yaml").read_text())
     skus = list(_skus(fetch, base))

@@ -18,7 +18,7 @@ PROGRAM = "gcloud"
 LOGIN = "gcloud auth login"
 
 _FAMILY = re.compile(r"(?P<id>(PREEMPTIBLE-)?GPUS-PER-GPU-FAMILY)\{gpu_family=(?P<family>\w+)\}")
-"""Quotas for GPU families. Only the Cloud Quotas API provides them. Their dimensions are gpu_family and region."""
+"""Quotas for GPU families, which only the Cloud Quotas API provides. Their dimensions are gpu_family and region."""
 
 
 def usage(platform: Mapping[str, Any], quotas: Sequence[str], run: Run) -> dict[str, Usage]:

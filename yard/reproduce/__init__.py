@@ -1,1 +1,1 @@
-"""`yard reproduce`: runs the steps of a blog post on its stack, and prints its figures next to the measured ones."""
+"""`yard reproduce`: runs the steps of a blog post, and prints the post's figures next to the measured values."""

@@ -44,7 +44,7 @@ def plan(post: Post, as_json: bool) -> None:
         for figure in post.figures:
             say(f"     {figure.name}: {figure.post}")
     if post.differs:
-        say(f"\nUnlike in the post: {post.differs}")
+        say(f"\nDifference from the post: {post.differs}")
 
 
 def reproduce(post: Post, remote: Remote, as_json: bool) -> int:
@@ -55,10 +55,10 @@ def reproduce(post: Post, remote: Remote, as_json: bool) -> int:
     """
     begin = time.monotonic()
     loaded = [(run, _load(post, run)) for run in post.jobs]
-    prepared = [(run, prepare(job, remote.stack.cluster)) for run, job in loaded]  # reports all problems first
+    prepared = [(run, prepare(job, remote.stack.cluster)) for run, job in loaded]  # reports all problems
     warn(f"yard: {post.title}")
     if post.differs:
-        warn(f"yard: unlike in the post: {post.differs}")
+        warn(f"yard: difference from the post: {post.differs}")
     if post.image is not None:
         build_images(remote, post.image, lambda text: warn(f"yard: {text}"))
     if post.data is not None and not _make_data(post, remote):

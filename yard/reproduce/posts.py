@@ -56,8 +56,8 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A figure of the post. `pattern` finds our value in the logs, or in the log of the job `job`, which is the
-    name of a job or of its recipe."""
+    """A figure of the post. `pattern` finds the measured value in the log of `job`, which is the name of a job or its
+    recipe. If `job` is None, all logs are searched."""
 
     name: str
     post: str
@@ -65,7 +65,7 @@ class Figure:
     job: str | None = None
 
     def ours(self, logs: Mapping[str, str]) -> str | None:
-        """Return the measured value from the jobs' logs, or None if it is missing. The last match counts."""
+        """Return the measured value from the jobs' logs, or None if it is missing. The last match is used."""
         log = logs.get(self.job, "") if self.job is not None else "\n".join(logs.values())
         found = re.findall(self.pattern, log)
         return found[-1] if found else None

@@ -30,9 +30,9 @@ from yard.stack.remote import Remote
 
 _POLL_SECONDS = 5.0
 _HANDLER_SECONDS = 120
-"""Minimum run time of a job before it is signalled. SIGUSR2 would end a rank that has no signal handler yet."""
+"""Minimum run time of a job before the job is signalled. SIGUSR2 would end a rank that has no signal handler yet."""
 _SERVICE_SECONDS = 300.0
-"""Time limit for new nodes to return to service after `pulumi up`, which has already run a task on them."""
+"""Time limit for new nodes to return to service after `pulumi up`, which has already run a task on each node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ def show_plan(remote: Remote, request: RollRequest, as_json: bool) -> None:
 
 
 def abandon(remote: Remote) -> None:
-    """Resume the nodes drained by a roll, and remove its record."""
+    """Resume the nodes drained by a roll, and remove the roll's record."""
     drained = [name for name, (_, reason) in _states(remote).items() if reason.startswith(REASON)]
     if drained:
         _admin(remote, resume_command(drained))
@@ -134,7 +134,7 @@ def _check(remote: Remote, request: RollRequest, roll: Roll) -> None:
 def _drain(remote: Remote, batch: Collection[str], request: RollRequest) -> None:
     """Drain the nodes and wait until they run no jobs. Raises StackError if the time limit expires."""
     states = _states(remote)
-    # A node that another user drained keeps its reason, and stays out of service after it is replaced.
+    # A node that another user drained keeps its drain reason, and stays out of service after its replacement.
     if ours := [name for name in batch if name not in states or is_in_service(states[name][0])]:
         _admin(remote, drain_command(ours))
     say(f"drained: {', '.join(batch)}")
@@ -172,7 +172,7 @@ def _creation_times(remote: Remote, batch: Collection[str]) -> dict[str, str]:
 
 
 def _replace(remote: Remote, file: Path, roll: Roll) -> int:
-    """Run `pulumi up` for the batch and wait until its nodes are in service. Return pulumi's exit code.
+    """Run `pulumi up` for the batch and wait until the nodes are in service. Return pulumi's exit code.
 
     Machines that an interrupted `pulumi up` has already replaced or deleted are not replaced again.
     """

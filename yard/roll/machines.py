@@ -19,14 +19,14 @@ _POLL_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A machine in the stack's state. `created` is the time of its creation, which changes when it is replaced."""
+    """A machine in the stack's state. `created` is the time of creation, which changes after a replacement."""
 
     urn: str
     created: str
 
 
 def machines(stack: str, names: Collection[str]) -> dict[str, Machine]:
-    """Return each host's machine by host name, without hosts that have no machine.
+    """Return the machines by host name. Hosts without a machine are omitted.
 
     Raises StackError if pulumi fails.
     """
@@ -76,5 +76,5 @@ def replace_machines(stack: str, names: Collection[str], urns: Collection[str]) 
 
 
 def _has_stack_file(stack: str) -> bool:
-    """Return whether a stack file can have this name. A qualified name, ORG/PROJECT/STACK, has no stack file."""
+    """Return whether a stack file can have this name. Qualified names, ORG/PROJECT/STACK, have no stack files."""
     return "/" not in stack

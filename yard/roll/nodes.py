@@ -1,4 +1,4 @@
-"""States of the nodes in a roll, and the commands that change them. All functions are pure."""
+"""States of the nodes in a roll, and the commands that change these states. All functions are pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 REASON = "TY:roll"
-"""The drain reason. The stage 90-health returns a new machine to service only if its node has this reason."""
+"""The drain reason. The stage 90-health returns a new machine's node to service only if the node has this reason."""
 
 _IN_SERVICE = frozenset({"idle", "mixed", "allocated", "completing", "planned", "reserved"})
 """States in sinfo's %T format in which a node runs jobs or can start them (slurm, sinfo(1), "NODE STATE CODES"; read

@@ -15,8 +15,8 @@ from yard.errors import StackError
 class Roll:
     """A roll of one group. `keys` contains the SSH host key of each node before the roll.
 
-    A node counts as replaced when the stack's outputs contain a different host key for it, because each new machine
-    creates its own key. The outputs change only after the gate has passed. `replacing` contains the nodes of an
+    A node counts as replaced when its host key in the stack's outputs has changed, because each new machine creates its
+    own key. The outputs change only after `pulumi up` has checked the new nodes. `replacing` contains the nodes of an
     unfinished `pulumi up`, and the time at which the machine of each node was created.
     """
 

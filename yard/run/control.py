@@ -1,4 +1,4 @@
-"""Commands that change jobs or wait for them: `submit --attached`, `cancel`, `resume`, `logs --follow` and `wait`."""
+"""Commands that change jobs or wait for jobs: `submit --attached`, `cancel`, `resume`, `logs --follow` and `wait`."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def follow_log(remote: Remote, job: int, rank: int, as_json: bool, *, quiet: boo
 def submit_attached(remote: Remote, submit: Callable[[], int], as_json: bool) -> int:
     """Submit a job and follow its log. Returns the command's exit code.
 
-    SIGINT, SIGTERM and SIGHUP cancel the job, and the function waits until its ranks have ended. A signal that arrives
-    during the submission takes effect afterwards, because only a job with a number can be cancelled.
+    SIGINT, SIGTERM and SIGHUP cancel the job, and the function waits until its ranks have ended. A signal during the
+    submission takes effect afterwards, because only a job with a number can be cancelled.
     """
     interrupts = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     early: list[int] = []

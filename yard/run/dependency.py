@@ -10,7 +10,7 @@ from yard.stack.remote import Remote
 
 
 def unfinished(remote: Remote, jobs: Iterable[int]) -> tuple[int, ...]:
-    """Return the jobs that have not ended. Raises JobError if a job does not exist or ended without success."""
+    """Return the jobs that have not ended. Raises JobError if a job does not exist or has failed."""
     waiting = []
     for number in dict.fromkeys(jobs):
         job = read_job(remote, number)

@@ -15,7 +15,7 @@ find_array() {
   [[ ! $record =~ ArrayJobId=([0-9]+) ]] || run=$jobs/.ids/${BASH_REMATCH[1]}
 }
 
-# Sets `header` to a line with the commit from which the job was submitted, if it is recorded.
+# Sets `header` to a line with the commit from which the job was submitted, if a commit is recorded.
 read_commit() {
   local line
   ((rank == 0)) && { read -r line <"$run/snapshot.json"; } 2>/dev/null || return 0
@@ -31,8 +31,8 @@ introduce() {
   header=
 }
 
-# Sets `log` to the log of the rank's task. A task may have several ranks, and its log is named after the first rank.
-# A user's Slurm script has one log, which Slurm knows. Its run folder contains a link to the log.
+# Sets `log` to the log of the rank's task. A task may have several ranks, and its log is named after the first rank. A
+# user's Slurm script has one log, whose path is in a link in the run folder and in Slurm's record.
 log_of() {
   local file best=-1 number
   if ((rank > 0)); then
@@ -123,7 +123,7 @@ while :; do
       COMPLETING) ((completing += ended)) ;;
       *) break ;;
     esac
-    # If a node is unreachable, the job stays in COMPLETING for a long time, so it counts as ended a minute after `end`.
+    # An unreachable node can keep the job in COMPLETING for a long time. The job counts as ended a minute after `end`.
     ((completing < 60)) || break
   fi
   code=0

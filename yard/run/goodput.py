@@ -49,7 +49,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Goodput:
-    """Goodput of a job. `goodput` is a share, and all times are in seconds.
+    """Goodput of a job. `goodput` is a fraction, and all times are in seconds.
 
     `waiting_s`: time between an end and the next start. `redone_s`: steps that a later start repeated. `saving_s`:
     checkpoints. `other_s`: start-up and everything else.
@@ -82,7 +82,7 @@ def parse_sacct(text: str, job: str, now: float) -> list[Span]:
     "Submit", and accounting_storage_mysql.c, "unique index (id_job, time_submit)"). The start is "None" or "Unknown"
     for a job that has not started, and the end is "Unknown" for a running job (_make_time_str_internal in
     common/parse_time.c). Sources: SchedMD/slurm at 21.08.5, 22.05.8, 23.11.4 and 24.11.5, read 2026-11-22. For the
-    number of an array, sacct also prints its other elements.
+    number of an array, sacct also prints the other elements.
     """
     rows = re.findall(rf"(?m)^{job}\|(\d+)\|(\w+)$", text)
     spans = [Span(float(begin), float(end) if end.isdigit() else now) for begin, end in rows]
@@ -117,7 +117,7 @@ def parse_metrics(lines: Iterable[str]) -> Iterator[Steps]:
 
 
 def measure(spans: Sequence[Span], steps: Iterable[Steps]) -> Goodput | None:
-    """Return the goodput of a job, or None if the job has not started or has recorded no step.
+    """Return the goodput of a job, or None if the job has no start or no recorded step.
 
     `spans` is sorted. Steps of other jobs in the same folder, for example of a chain, are not counted.
     """

@@ -32,7 +32,7 @@ _MISSING = ("unknown", "Slurm does not list this node; run `pulumi up`")
 class NodeState:
     """A host. `state` is the scheduler's state, 'head' for the head, which runs no jobs, or 'spare'.
 
-    A node of a group with spares is a spare if Slurm reserves it and no job runs on it.
+    In a group with spares, each node that Slurm reserves and that runs no job is a spare.
     """
 
     name: str

@@ -67,7 +67,7 @@ def parse_one(text: str) -> Job | None:
 
 
 def submitted_job(printed: str) -> int:
-    """Return the job number, the last word in the output of a submission. Raises RemoteError if it is missing."""
+    """Return the job number, the last word in the output of a submission. Raises RemoteError if there is no number."""
     last = printed.split()[-1:]
     if not last or not last[0].isdigit():
         text = " ".join(printed.split())

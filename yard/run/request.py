@@ -43,7 +43,7 @@ def read_request(request: Request) -> Prepare:
     """Check a request without the cluster, and return the function that prepares its job, or the jobs of its array,
     for a cluster.
 
-    This function and the returned function raise JobFileError, which lists all problems.
+    Both functions raise JobFileError, which lists all problems.
     """
     job, options = request.job, request.options
     env = environment_of(job or COMMAND_LINE, request.settings)

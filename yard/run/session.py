@@ -52,7 +52,7 @@ def prepare_session(remote: Remote, options: Mapping[str, Any], command: str | N
 def _activated(folder: str, command: str | None) -> str:
     """Return a shell command that activates an environment and runs `command`, or a shell if it is None.
 
-    A login shell sets PATH, so the environment is activated in the login shell. Another shell then replaces it.
+    A login shell sets PATH, so the environment is activated in a login shell, which another shell then replaces.
     """
     activate = f"export VIRTUAL_ENV={shlex.quote(folder)} PATH={shlex.quote(folder)}/bin:$PATH"
     if command is None:
@@ -88,7 +88,7 @@ def run_session(remote: Remote, session: Session, ports: Sequence[int], *, termi
         ended.set()
         if ports:
             forwarding.join()
-    # This line is not reached after Ctrl-C, so an interrupted forwarding is not reported.
+    # After Ctrl-C, this line is not executed, so interrupted forwarding causes no warning.
     if forwarding.problem:
         warn(f"yard: the ports were not forwarded: {forwarding.problem}")
     return code

@@ -1,4 +1,4 @@
-"""Submits a user's Slurm script. The script is not edited, and options on sbatch's command line override its options.
+"""Submits a user's Slurm script unchanged. Options on sbatch's command line override the script's options.
 
 The run folder contains SUBMIT_SCRIPT and the folder `code` with the script. The job starts in `code`.
 """
@@ -35,7 +35,7 @@ OPTIONS = {
     "array": "array",
 }
 """Keys of a job file and the corresponding options of sbatch."""
-# By default, sbatch passes its environment variables to the job (sbatch(1), --export, read 2026-11-23).
+# By default, sbatch passes its own environment variables to the job (sbatch(1), --export, read 2026-11-23).
 _ACTIVATE = (
     f"if [[ -e {ENVIRONMENT_FILE} ]]; then",
     f"  VIRTUAL_ENV=$(<{ENVIRONMENT_FILE})",
@@ -56,7 +56,7 @@ echo "$id"
 @dataclass(frozen=True, kw_only=True)
 class SlurmScript:
     """A user's Slurm script and its arguments. `options` are keys of a job file. With `code`, the script's directory is
-    sent with it.
+    also sent.
     """
 
     path: Path

@@ -40,10 +40,11 @@ class Prepared:
     """A checked job and the contents of its files by name.
 
     `file` is the job's name in messages, and `script` is the name of its main file. `tree` is the directory to upload.
-    `starts` describes what the job starts on its nodes. `working_tree` is the directory whose git state is recorded.
+    `starts` describes the processes that the job starts. `working_tree` is the directory whose git state is recorded.
     `after` are the jobs that must complete first, and `at_once` is the number
     of jobs in an array that run at the same time, or None for no limit. `group`, `nodes` and `seconds` (the time limit
-    of a start) are empty for a Slurm script, which contains its size. `environment` is the job's Python environment.
+    of a start) are empty for a Slurm script, which specifies its own size. `environment` is the job's Python
+    environment.
     """
 
     name: str
@@ -154,7 +155,7 @@ def show_files(jobs: Sequence[Prepared], as_json: bool, estimated: Mapping[str, 
 
 
 def send_all(remote: Remote, jobs: Sequence[Prepared], as_json: bool) -> None:
-    """Submit the jobs of an array and print their numbers. With `at_once`, a job waits for an earlier one.
+    """Submit the jobs of an array and print their numbers. With `at_once`, further jobs wait for earlier jobs.
 
     Raises the same errors as `submit`. The jobs that were submitted before the error stay in the queue.
     """
@@ -166,9 +167,7 @@ def send_all(remote: Remote, jobs: Sequence[Prepared], as_json: bool) -> None:
 
 
 def send(remote: Remote, prepared: Prepared, as_json: bool, *, ended: int | None = None) -> Submitted:
-    """Submit the job and print its number. It starts after the job `ended` has ended. Raises the same errors as
-    `submit`.
-    """
+    """Submit the job, which starts after the job `ended`, and print its number. Raises the same errors as `submit`."""
     submitted = submit(remote, prepared, ended=ended)
     commit = submitted.snapshot.title if submitted.snapshot else None
     if as_json:

@@ -1,6 +1,6 @@
 """Renders a job's files: its script, the shared shell code, the workload and the files defined in the job file.
 
-The shared shell code is uploaded with each job, so a requeued or resumed job runs the code that it was submitted with.
+The shared shell code is uploaded with each job, so a requeued or resumed job runs the same code as before.
 """
 
 from __future__ import annotations

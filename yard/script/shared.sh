@@ -9,7 +9,7 @@ say() { printf 'yard: %s\n' "$*"; }
 # note TEXT: appends an event to the file `events`, which `yard logs` and the function `failures` read.
 note() { printf '%(%s)T %s\n' -1 "$*" >>"$RUN_DIR/events"; }
 
-# Runs one task: sets its rank, address and log, and then runs the program, in a container if the job has one.
+# Runs a task: sets the rank, address and log, and then runs the program, in the job's container if there is one.
 task() {
   find_place
   local addresses
@@ -69,8 +69,8 @@ use_environment() {
   export VIRTUAL_ENV=$folder PATH=$folder/bin:$PATH
 }
 
-# NCCL names its network, plugin and topology file only in its log. `yard doctor` reads the log, unless the job's own
-# settings send it elsewhere.
+# NCCL names its network, plugin and topology file only in its log. `yard doctor` reads the log, unless the job's
+# settings redirect the log.
 record_nccl() {
   [[ -e /dev/nvidiactl && " ${own_env[*]} " != *' NCCL_DEBUG'* ]] || return 0
   mkdir -p "$RUN_DIR/nccl"

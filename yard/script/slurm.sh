@@ -16,7 +16,7 @@ provide() {
     say "only ${#addresses[@]} of the names ${hosts[*]} resolve on ${SLURMD_NODENAME:-this node}; run \`yard doctor\`"
     exit 1
   fi
-  # The port is below the ephemeral range. It changes with each start, because an old rank may still use the old port.
+  # The port is below the ephemeral range, and changes with each start, because an old rank may still use its port.
   export MASTER_ADDR=${addresses[0]} MASTER_PORT=$((20000 + (SLURM_JOB_ID * 10 + RESTART_COUNT) % 12000))
   local IFS=,
   export WORLD_SIZE=$((NNODES * tasks_per_node))
@@ -139,9 +139,8 @@ run_step() {
   done
 }
 
-# Sets `failed_node`, `failed_task` and, if it is known, `rc` to the values of the first failed task. Sets nothing if
-# srun printed no message about a failed task in this start. srun then ends the other tasks, which exit with other
-# codes.
+# Sets `failed_node`, `failed_task` and, if it is known, `rc` to the values of the first failed task. After a failure,
+# srun ends the other tasks, which exit with other codes. Sets nothing if srun reported no failed task in this start.
 find_failure() {
   local line
   while [[ -z $failed_task ]] && read -r line; do
@@ -151,7 +150,8 @@ find_failure() {
   done < <(tail -c "+$((log_size + 1))" "$RUN_DIR/job.log")
 }
 
-# Prints which task failed first, and the Python errors in its log except those of torchrun, or else its last lines.
+# Prints the first failed task and its Python errors except those of torchrun. Without errors, prints the log's last
+# lines.
 report_failure() {
   local rank=$((${failed_task:-0} * ranks_per_task))
   if [[ -z $failed_task ]]; then
@@ -186,7 +186,7 @@ avoid_nodes() {
 
 # requeue REASON: restarts this job with the same number. Returns only if the job must not restart.
 requeue() {
-  # A job that is not RUNNING was cancelled, reached its time limit or lost a node. A requeue would restart it.
+  # A job that is not RUNNING was cancelled, reached its time limit or lost a node, and must not be requeued.
   ((cancelled == 0)) || return 0
   [[ $(squeue -h -j "$SLURM_JOB_ID" -o %T) == RUNNING ]] || return 0
   note "requeue $1"
@@ -219,8 +219,8 @@ new_checkpoint() {
   find "$CHECKPOINT_DIR" -type f -newer "$RUN_DIR/.started" ! -name 'heartbeat-*' ! -name 'metrics*' -print -quit
 }
 
-# Prints the reason for SIGUSR2, which Slurm sends before the time limit, and `yard roll` and the health service send
-# before a node leaves. Before Slurm 23.02, the end time of the job is unknown.
+# Prints the reason for SIGUSR2. Slurm sends it before the time limit. `yard roll` and the health service send it before
+# a node leaves. Before Slurm 23.02, the end time of the job is unknown.
 occasion() {
   if ((${SLURM_JOB_END_TIME:-0} > EPOCHSECONDS + warning_seconds + 60)); then
     printf 'a node leaves'

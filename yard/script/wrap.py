@@ -90,6 +90,6 @@ def _docker_mount(source: str, target: str, read_only: bool) -> str:
 
 
 def _enroot_mount(source: str, target: str, read_only: bool) -> str:
-    # An fstab entry with colons as separators. With "ro" but without "rbind", enroot fails, because it creates no bind
-    # mount: NVIDIA/enroot, bin/enroot-mount.c, mount_fstab and mount_generic; read 2026-11-22.
+    # An fstab entry with colons as separators. With "ro" but without "rbind", enroot creates no bind mount and fails:
+    # NVIDIA/enroot, bin/enroot-mount.c, mount_fstab and mount_generic; read 2026-11-22.
     return f"{shlex.quote(f'{source}:{target}:none:x-create=auto,rbind')}{',ro' if read_only else ''}"

@@ -23,7 +23,7 @@ class Model:
 
 
 _SHAPES = {**PRESETS, "gpt2-xl": Shape(48, 1600, 25, 50304, 1024)}
-"""All models that `yard size` knows: the trainer's presets and the largest model from the GPT-2 paper."""
+"""All models that `yard size` supports: the trainer's presets and the largest model from the GPT-2 paper."""
 
 _NEOX = ("neox-2.7b", "13b", "20b")
 

@@ -18,7 +18,7 @@ _SUFFIX = "-lease"
 """Suffix of the resource whose deletion connects to the host."""
 _SECONDS = 15
 _NOT_SCANNED = (255, 127)
-"""Exit codes if ssh fails, and if the other host has no ssh-keyscan."""
+"""Exit codes of ssh if the connection fails, and if the remote host has no ssh-keyscan."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def forget_host(stack: str, host: str) -> str:
     if not found:
         known = ", ".join(urn.rpartition("::")[2].removesuffix(_SUFFIX) for urn in leases) or "none"
         raise StackError(f"stack '{stack}' has no host {host}; its hosts: {known}")
-    # The names of other hosts can end with this name, but they are longer.
+    # Names of other hosts that end with this name are longer.
     urn = min(found, key=len)
     _pulumi(environment, "state", "delete", urn, "-s", stack, "--yes", "--non-interactive")
     return urn

@@ -89,7 +89,7 @@ def load_stack(name: str, *, refresh: bool = False, file: Path | None = None) ->
 
 
 def save_for_jobs(stack: Stack, file: Path) -> None:
-    """Write the outputs to a file that only its owner can read. The file contains the user's key, but not the admin's.
+    """Write the outputs to a file that only its owner can read. It contains the job user's key, but not the admin's.
 
     Raises StackError if the file cannot be written.
     """
@@ -131,9 +131,7 @@ def _cached(folder: Path, version: str) -> Cluster | None:
 
 
 def _read_file(file: Path) -> dict[str, Any]:
-    """Return the outputs. Raises StackError. Prints a warning if other users can read the file and it contains private
-    keys.
-    """
+    """Return the outputs. Raises StackError. Prints a warning if other users can read the private keys in the file."""
     try:
         outputs = json.loads(file.read_text())
         others = file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)

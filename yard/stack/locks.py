@@ -17,8 +17,8 @@ class StackInUse(StackError):
 def clear_stale(backend: Path, stack: str) -> list[int]:
     """Remove each stack lock whose process ran on this machine and has ended. Returns the ids of these processes.
 
-    Raises StackInUse if a lock belongs to a live process, and StackError if it belongs to a different machine or cannot
-    be read.
+    Raises StackInUse if a lock belongs to a live process, and StackError if a lock is unreadable or from another
+    machine.
     """
     cleared = []
     for lock in sorted((backend / ".pulumi" / "locks" / "organization" / PROJECT / stack).glob("*.json")):

@@ -28,8 +28,8 @@ _JOB_USER_FIX = (
 def environment(*, required: bool = False) -> dict[str, str]:
     """Return the environment for pulumi. It includes the variables from .trainyard/env.sh if that file exists.
 
-    If the user selected a backend, as `pulumi` in the same shell sees it, the variables for the backend are unchanged.
-    Raises StackError if bash cannot read the file, or if `required` is set and the file does not exist.
+    If the user selected a backend for `pulumi` in this shell, the variables for the backend are unchanged. Raises
+    StackError if bash cannot read the file, or if `required` is set and the file does not exist.
     """
     setup = checkout.ROOT / ".trainyard" / "env.sh"
     if not setup.is_file():
@@ -79,7 +79,7 @@ def run(
 def start(
     words: Sequence[str], variables: Mapping[str, str], folder: Path | None, output: int | None = subprocess.PIPE
 ) -> subprocess.Popen[str]:
-    """Start `pulumi WORDS` in a new session. `output` receives stdout and stderr. If it is None, pulumi inherits the
+    """Start `pulumi WORDS` in a new session. `output` receives stdout and stderr. With None, pulumi inherits the
     streams of this process.
     """
     return subprocess.Popen(

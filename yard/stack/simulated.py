@@ -1,6 +1,6 @@
 """The Pulumi environment for simulated clouds. Plugins, backend and state are in .trainyard/offline.
 
-It cannot change real stacks, because they are in a different backend. The engine finds only the simulated plugins.
+Real stacks are in a different backend, so they cannot be changed. The engine finds only the simulated plugins.
 """
 
 from __future__ import annotations

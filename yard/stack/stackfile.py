@@ -1,4 +1,4 @@
-"""Stack files, and their copies in .trainyard/stacks, which Pulumi uses.
+"""Stack files, and the copies in .trainyard/stacks that Pulumi uses.
 
 Pulumi writes a random salt into the stack file that it uses. Because Pulumi uses a copy, the committed file remains
 unchanged.
@@ -80,7 +80,7 @@ def _without_secrets(text: str) -> str:
 
 
 def added_keys(text: str) -> dict[str, str]:
-    """Return the keys that Pulumi added, or an empty dictionary for invalid YAML, which Pulumi itself reports."""
+    """Return the keys that Pulumi added, or an empty dictionary for invalid YAML, which Pulumi reports."""
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError):

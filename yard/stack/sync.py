@@ -29,7 +29,7 @@ MANIFEST = ".yard-sync"
 MARKER = ".yard-sync-source"
 """File in the destination that contains the source of the copy: `user@host:directory`."""
 _NO_MARKER = "?"
-"""Used instead of the source if a folder contains files but no marker."""
+"""The source of a folder that contains files but no marker."""
 _INSTALL = "install it (`sudo apt install {tool}`)"
 _SECONDS = 600
 
@@ -145,11 +145,9 @@ def _prepare(remote: Remote, dest: str, request: SyncRequest) -> list[str]:
     lines.append(f"printf '%s\\0' \"$there\"; cat {folder}/{MANIFEST} 2>/dev/null || true")
     there, *sent = remote.run("\n".join(lines)).split("\0")
     if there not in {"", mine} and not request.take_over:
-        content = (
-            "contains files that `yard sync` did not send" if there == _NO_MARKER else f"contains a copy of {there}"
-        )
+        content = "files that `yard sync` did not send" if there == _NO_MARKER else f"a copy of {there}, not of {mine}"
         fix = "specify a different destination (`yard sync DIR DEST`), or replace its files with --take-over"
-        raise SyncError(f"{dest} {content}, not of {mine}: nothing was sent; {fix}")
+        raise SyncError(f"{dest} contains {content}: nothing was sent; {fix}")
     return [name for name in sent if name]
 
 

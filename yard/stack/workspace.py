@@ -73,14 +73,14 @@ class Workspace:
         elif self.exists():
             code = 0
         else:
-            copy_of(self.name, self.home).unlink(missing_ok=True)  # it contains the salt of a removed stack
+            copy_of(self.name, self.home).unlink(missing_ok=True)  # the copy contains the salt of a removed stack
             code = self._create("init", "--no-select", *extra)
         if code == 0:
             refresh_copy(self.name, self.home, self._source, with_secrets=not self.simulated)
         return code
 
     def _create(self, *arguments: str) -> int:
-        # `pulumi stack` has no --config-file option. If it runs in .trainyard, it writes the salt to the copy.
+        # `pulumi stack` has no --config-file option. In .trainyard, the command writes the salt to the copy.
         return self.run(["stack", *arguments, *PLAIN, "--stack", self.name], self.environment, self.home)
 
     def preview(self, extra: Sequence[str] = ()) -> int:

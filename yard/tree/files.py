@@ -60,7 +60,7 @@ def collect(file: str, folder: Path, always: Sequence[str] = ()) -> Tree:
 
 def add(archive: tarfile.TarFile, tree: Tree, folder: str) -> None:
     """Add `folder` with the files to an archive. Only the owner can read them. Raises SyncError."""
-    # Without this entry, the folder would not exist if the tree contains no files, and the job could not enter it.
+    # This entry creates the folder for a tree without files, because the job enters the folder.
     place = tarfile.TarInfo(folder)
     place.type, place.mode = tarfile.DIRTYPE, 0o700
     archive.addfile(place)

@@ -1,4 +1,4 @@
-"""Detects files that contain keys or passwords by their name or content."""
+"""Detects files that contain keys or passwords, by file name or content."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A record of the git working tree from which a job was submitted: the commit, the changes, and untracked files.
 
-The contents of files that look like secrets are omitted, by the rule of `yard sync`.
+As in `yard sync`, the contents of files that look like secrets are omitted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHORT = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The state of a working tree. `diff` is the output of `git diff HEAD`. `complete` is false if it was cut off.
+    """The state of a working tree. `diff` is the output of `git diff HEAD`. `complete` is false for a truncated diff.
 
     `left_out` are changed files that look like secrets.
     """
@@ -57,7 +57,7 @@ class Snapshot:
 
 
 def take_snapshot(folder: Path) -> Snapshot | None:
-    """Return the state of the working tree that contains `folder`, or None if there is none or it has no commit."""
+    """Return the state of the working tree that contains `folder`, or None without a working tree or a commit."""
     try:
         top, commit = _git(folder, "rev-parse", "--show-toplevel", "HEAD").split("\n")[:2]
         root = Path(top)

@@ -118,7 +118,7 @@ class Bench:
         return int(count)
 
     def counts(self, buffer: Any) -> tuple[int, int]:
-        """Return the numbers of warm-ups and iterations. With `max_seconds`, an all-reduce is timed to limit both."""
+        """Return the numbers of warm-ups and iterations. With `max_seconds`, the time of one all-reduce limits both."""
         limit, one = self.arguments.max_seconds, 0.0
         if limit is not None:
             begin = time.perf_counter()
@@ -126,7 +126,7 @@ class Bench:
             if self.cuda:
                 self.torch.cuda.synchronize()
             slowest = self.torch.tensor([time.perf_counter() - begin], dtype=self.torch.float64, device=self.device)
-            # All ranks must use the same number.
+            # All ranks must use the same number of iterations.
             self.dist.all_reduce(slowest, op=self.dist.ReduceOp.MAX)
             one = float(slowest)
         return repetitions(self.arguments.warmup, one, limit), repetitions(self.arguments.iters, one, limit)

@@ -1,9 +1,9 @@
 """Fine-tunes an OPT model with DeepSpeed's ZeRO-3, which shards weights, gradients and optimizer states across ranks.
 
 Each rank loads only its shard of a checkpoint, so no host needs memory for the whole model. The precision is bf16. The
-program needs deepspeed, transformers and accelerate. It can be started by DeepSpeed's launchers, torchrun or the
-schedulers. Without --data, the data is synthetic. Without --model, options define the shape of the model, the weights
-are random, and nothing is downloaded.
+program needs deepspeed, transformers and accelerate. DeepSpeed's launchers, torchrun and the schedulers can start the
+program. Without --data, the data is synthetic. Without --model, options define the shape of the model, the weights are
+random, and nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def deepspeed_config(options: argparse.Namespace) -> dict[str, Any]:
         "gradient_clipping": 1.0,
         "steps_per_print": 10,
         "bf16": {"enabled": True},
-        # DeepSpeed would compile its own Adam at the first start, which needs nvcc and ninja on every node.
+        # At the first start, DeepSpeed would compile its own Adam. This needs nvcc and ninja on every node.
         "optimizer": {"type": "AdamW", "params": {"lr": options.lr, "betas": [0.9, 0.95], "torch_adam": True}},
         "zero_optimization": {"stage": 3, "overlap_comm": True, "stage3_gather_16bit_weights_on_model_save": False},
     }

@@ -1,4 +1,4 @@
-"""Trains a GPT with DDP or FSDP2. Its checkpoints can be loaded by a different number of ranks.
+"""Trains a GPT with DDP or FSDP2. A different number of ranks can load the checkpoints.
 
 It needs only torch, the standard library, and train_*.py in the same folder. --float8 also needs torchao. Each rank
 needs RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or Slurm's variables, in its environment. Each step's
@@ -33,7 +33,7 @@ else:
     import train_model as gpt
 
 WARM_UP_STEPS = 10
-"""Number of initial steps to exclude from statistics. They include compilation, allocation and connection set-up."""
+"""Number of initial steps, with compilation, allocation and connection set-up, to exclude from statistics."""
 TIMEOUT = timedelta(minutes=5)
 """Timeout for collectives, after which a frozen rank ends the run. It must exceed the duration of the longest step."""
 SAVE_TIMEOUT = timedelta(hours=1)

@@ -45,7 +45,7 @@ def obstacle(torch: Any) -> str | None:
 
 
 def refusal(torch: Any, dist: Any) -> str:
-    """Return one message about all ranks that cannot train in float8, or an empty string if all ranks can.
+    """Return one message about all ranks that cannot train in float8, or an empty string if there are none.
 
     All ranks must call this function, and all get the same result. The ranks can have different GPUs and packages.
     """

@@ -117,7 +117,7 @@ def build_model(torch: Any, shape: Shape, recompute: bool) -> Any:
             return x + self.down(functional.gelu(self.up(self.norm_2(x)), approximate="tanh"))
 
     class Head(nn.Module):  # type: ignore[misc, name-defined]
-        """The last norm, the logits and the loss. torch.compile fuses them, so that no fp32 logits are stored."""
+        """The last norm, the logits and the loss, which torch.compile fuses, so that no fp32 logits are stored."""
 
         def __init__(self) -> None:
             super().__init__()

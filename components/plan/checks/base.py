@@ -49,7 +49,7 @@ _Subject = TypeVar("_Subject")
 
 @dataclass(frozen=True, kw_only=True)
 class Broken:
-    """A violation of a rule. `fix` is an index into `Check.fixes`. `words` contains the values for its placeholders."""
+    """A violation of a rule. `fix` is an index into `Check.fixes`. `words` contains the values for the placeholders."""
 
     path: str
     rule: str

@@ -13,9 +13,8 @@ def without_former_types(
 ) -> pulumi.ResourceTransformationResult | None:
     """Remove aliases that set only a type.
 
-    Such aliases exist for programs that once used a versioned type of the Azure API. This program never did. The SDK
-    starts ten asyncio tasks for each alias. In a preview of 512 nodes, aliases accounted for 80 % of the time and the
-    memory.
+    Such aliases are needed only by programs that once used a versioned type of the Azure API. The SDK starts ten
+    asyncio tasks for each alias. In a preview of 512 nodes, aliases accounted for 80 % of the time and the memory.
     """
     if not args.opts.aliases:
         return None

@@ -1,9 +1,9 @@
 """AzureBaker builds a gallery image version from the OS disk of a builder. It has never run on Azure.
 
-A version can be created from a managed disk. After `waagent -deprovision`, the disk is generalized, so its definition
-has the state GENERALIZED. If a marketplace image has a plan, the definition needs the same plan. The pinned image
-needs no plan: machine.py creates machines from it without one. Source: MicrosoftDocs/azure-compute-docs at 5781de0a,
-articles/virtual-machines/image-version.md (read 2026-11-22).
+A version can be created from a managed disk. `waagent -deprovision` generalizes the disk, so the image definition has
+the state GENERALIZED. If a marketplace image has a plan, the image definition needs the same plan. The pinned image
+needs no plan, because machine.py creates machines from this image without a plan. Source:
+MicrosoftDocs/azure-compute-docs at 5781de0a, articles/virtual-machines/image-version.md (read 2026-11-22).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _COMMAND = "trainyard-bake"
 _STOPPED = frozenset({"PowerState/stopped", "PowerState/deallocated"})
 """Status codes in the instance view of a machine that is off. After a shutdown from within the guest, the machine is
 stopped and still billed. The format is PowerState/<state> (MicrosoftDocs/azure-compute-docs@3255b21,
-articles/virtual-machines/states-billing.md, read 2026-11-22). A machine can also be stopped for a short time during its
-creation, so the run command ends before the first query."""
+articles/virtual-machines/states-billing.md, read 2026-11-22). Azure can also stop a machine briefly during its
+creation, so the status is queried only after the run command has ended."""
 _REPORT = """\
 while sleep 5; do
   read -r line </run/trainyard/bake || continue
@@ -48,7 +48,7 @@ waagent -deprovision+user -force
 
 
 class AzureBaker(Baker):
-    """A resource group with a gallery, a definition and a version, and with the builder while the image is built."""
+    """A resource group with a gallery, an image definition, a version and, during a build, the builder."""
 
     def __init__(self, args: BakeArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         spec = args.plan.platform_spec(AzureSpec)
@@ -80,7 +80,7 @@ class AzureBaker(Baker):
 
     @property
     def _gallery_name(self) -> str:
-        # Only letters, digits, dots and underscores are allowed, and the name is unique in the subscription
+        # The name is unique in the subscription, and only letters, digits, dots and underscores are allowed
         # (MicrosoftDocs/azure-compute-docs@3515c0f, articles/virtual-machines/create-gallery.md, read 2026-11-22).
         return self._args.name.replace("-", "_")
 
@@ -114,7 +114,7 @@ class AzureBaker(Baker):
         )
 
     def _builder(self) -> pulumi.Output[str]:
-        """Declare the builder. Returns the id of its OS disk, which is known when the builder is off."""
+        """Declare the builder. Returns the id of its OS disk, which is known after the builder has shut down."""
         plan = builder_plan(self._args.plan, "bake")
         network = Network(plan, self._group, self._child)
         birth = Birth(user_data=builder_user_data(self._args.plan, CAPTURE), identity=self._args.name)

@@ -14,7 +14,7 @@ _GIB_PER_TIB = 1024
 
 
 def _base_image(plan: ClusterPlan) -> str:
-    """A version in a gallery exists in one subscription, and only in the regions to which it is replicated."""
+    """Return the base image with the region and the subscription in which the gallery version exists."""
     spec = plan.platform_spec(AzureSpec)
     return f"{spec.base_image(str(plan.image.reference))} {spec.region} {spec.subscription or ''}"
 
@@ -25,11 +25,11 @@ def _tunnel(plan: ClusterPlan) -> Tunnel:
 
 
 def _quotas(plan: ClusterPlan) -> Mapping[str, int]:
-    """Return how much of each quota the stack needs in addition to its machines, in the quota's unit.
+    """Return how much of each quota the stack needs for resources other than machines, in the quota's unit.
 
     The names are those that `az network list-usages` and `az netappfiles quota-limit list` print (read 2026-11-22).
     """
-    # The NAT gateway has a public address. With `via: public` or `via: bastion`, the head or the Bastion also has one.
+    # The NAT gateway has a public address. With `via: public`, the head also has one; with `via: bastion`, the Bastion.
     needs = {"PublicIPAddresses": 1 if plan.access.via == "private" else 2}
     shared = plan.storage
     if shared.kind == "azure_netapp":
@@ -45,7 +45,7 @@ FACTS = PlatformFacts(
     checks=RULES,
     quotas=_quotas,
     tunnel=_tunnel,
-    # Premium SSD (Microsoft, "Azure managed disk types").
+    # Limit of Premium SSD (Microsoft, "Azure managed disk types").
     largest_disk_gib=32767,
     billed={
         "azure-native:compute:VirtualMachine": "machine",

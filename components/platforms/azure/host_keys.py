@@ -1,4 +1,4 @@
-"""The SSH host key of a machine. An Azure run command reads it, so the key is received over Azure's API, not SSH."""
+"""The SSH host key of a machine. An Azure run command reads the key, so it is received over Azure's API, not SSH."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ cut -d ' ' -f 1,2 $key
 def host_key(machine: compute.VirtualMachine, name: str, resource_group: ResourceGroup) -> pulumi.Output[str]:
     """Return the host key ("ssh-ed25519 AAAA..."), or "" if the run command has no result.
 
-    Azure creates, changes and deletes run commands only while the machine runs. Otherwise, it returns the error "Cannot
-    modify extensions in the VM when the VM is not running" (terraform-provider-azurerm issues 477 and 6098, read
-    2026-11-22). Therefore a change to the program does not change the run command, and `destroy` does not delete it.
+    Azure creates, changes and deletes run commands only while the machine runs. Otherwise, Azure returns the error
+    "Cannot modify extensions in the VM when the VM is not running" (terraform-provider-azurerm issues 477 and 6098,
+    read 2026-11-22). Therefore a change to the program does not change the run command, and `destroy` does not delete
+    it.
     """
     command = compute.VirtualMachineRunCommandByVirtualMachine(
         f"{name}-host-key",

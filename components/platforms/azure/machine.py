@@ -37,7 +37,7 @@ _SHARED_DISK_FACTS = [
     "storageProfile.dataDisks[0].diskSizeGB",
     "storageProfile.dataDisks[0].managedDisk.storageAccountType",
 ]
-"""Changes to these properties are ignored. The program does not set them, but a refresh adds them to the state after a
+"""Changes to these properties are ignored. The program does not set these properties, but a refresh adds them after a
 machine was stopped and started."""
 
 _BIRTH = ("osProfile.customData", "storageProfile.imageReference")

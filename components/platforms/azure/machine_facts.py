@@ -24,7 +24,7 @@ class Size(Fact):
     retired: str | None = None
     """The date on which Azure retired the size."""
     unverified: tuple[str, ...] = ()
-    """Names of fields that no public source confirms."""
+    """Names of fields without a public source."""
 
 
 @cache

@@ -143,7 +143,7 @@ def public_address(
 
 
 def _security_rules(plan: ClusterPlan, bastion: IPv4Network | None) -> list[network.SecurityRuleArgs]:
-    """Return the inbound rules. They allow SSH to the head and traffic between nodes, and deny all other traffic."""
+    """Return the inbound rules, which allow SSH to the head and traffic between nodes, and deny all other traffic."""
     ssh_from = (bastion,) if bastion else plan.access.allow_ssh_from
     ssh = _inbound(
         "ssh",
@@ -162,7 +162,7 @@ def _security_rules(plan: ClusterPlan, bastion: IPv4Network | None) -> list[netw
 
 
 def _inbound(name: str, priority: int, access: str, **properties: Any) -> network.SecurityRuleArgs:
-    """Return an inbound rule. By default, it covers all protocols and ports."""
+    """Return an inbound rule. By default, the rule covers all protocols and ports."""
     everything = {"protocol": "*", "destination_port_range": "*"}
     return network.SecurityRuleArgs(
         name=name,

@@ -5,11 +5,11 @@ of the two contains a row "Infiniband Networking" (MicrosoftDocs/azure-compute-d
 virtual-machine-scale-sets/virtual-machine-scale-sets-orchestration-modes.md, read 2026-11-22): "No" for flexible scale
 sets, "Yes, single placement group only" for uniform scale sets, and "Yes" for availability sets.
 
-A uniform scale set creates all machines from one profile, so a machine cannot have its own name, address and
-user-data. Only a flexible scale set supports Spot machines and machines in a zone. edwardsp/azcluster@09b0d6d7:
+A uniform scale set creates all machines from one profile, so a machine cannot have its own name, address and user-data.
+Only a flexible scale set supports Spot machines and machines in a zone. edwardsp/azcluster@09b0d6d7:
 bicep/modules/compute.bicep uses a flexible scale set for InfiniBand, with one fault domain and singlePlacementGroup
-false, but creates its machines from the scale set's profile. It is unverified whether machines share a fabric if they
-join a flexible scale set one by one.
+false, but creates its machines from the scale set's profile. Unverified: machines that join a flexible scale set one by
+one may not share a fabric.
 """
 
 from __future__ import annotations

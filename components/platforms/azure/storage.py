@@ -70,8 +70,7 @@ def azure_files(
         account_name=account.name,
         resource_group_name=resource_group.name,
         enabled_protocols="NFS",
-        # The setting applies to all clients of the share, including the head, which must create folders for other
-        # users.
+        # The setting also applies to the head, which must create folders for other users.
         root_squash="NoRootSquash",
         share_quota=plan.storage.size_gib,
         opts=options,

@@ -1,9 +1,9 @@
 """GcpBaker builds an image from the boot disk of a builder. It has never run on Google Cloud.
 
-Google refuses an image from a disk that is attached to a running instance (help of gcloud for `compute images create`,
-option --force: MakeForceArg in the source of gcloud, read 2026-11-22), so the builder turns itself off
-first. It reports in a guest attribute that the stages have finished. Unverified: an image has the licenses and features
-of its base image if `licenses` and `guest_os_features` are not set.
+Google rejects an image from a disk that is attached to a running instance (help of gcloud for `compute images create`,
+option --force: MakeForceArg in the source of gcloud, read 2026-11-22), so the builder shuts down first. A guest
+attribute reports that the stages have finished. Unverified: an image has the licenses and features of its base image if
+`licenses` and `guest_os_features` are not set.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class GcpBaker(Baker):
         self.register_outputs({})
 
     def _builder(self) -> pulumi.Output[str]:
-        """Declare the builder. Returns the link of its boot disk, which is known when the builder is off."""
-        # The plan's name is the prefix of the network's names. Two images can be built in a project at the same time.
+        """Declare the builder. Returns the link of its boot disk, which is known after the builder has shut down."""
+        # The plan's name is the prefix of the network's names, so a project can contain several builders.
         plan = builder_plan(self._args.plan, f"bake-{self._args.name.rpartition('-')[2][:11]}")
         layout = networks(plan)
         made = Networks(plan, layout, self._child)
@@ -99,7 +99,7 @@ class GcpBaker(Baker):
                 "enable-oslogin": "FALSE",
                 "block-project-ssh-keys": "TRUE",
             },
-            # The builder downloads packages through Cloud NAT, which is not an input to the machine.
+            # The builder downloads packages through Cloud NAT, but no input of the machine refers to it.
             opts=pulumi.ResourceOptions(parent=self, depends_on=[made.nat]),
         )
         return instance.id.apply(lambda _: disk_of_stopped(name, _Progress(instance, name, self._spec).disk))
@@ -114,7 +114,7 @@ class _Progress:
         self._is_done = False
 
     async def disk(self) -> str | None:
-        """Return the link of the boot disk, or None while the builder is on. Raises pulumi.RunError if it failed."""
+        """Return the link of the boot disk, or None while the builder is on. Raises pulumi.RunError after a failure."""
         where = {**self._where, "variableKey": ATTRIBUTE}
         answer = await pulumi.runtime.invoke_async(_ATTRIBUTES, where, self._options) or {}
         report = str(answer.get("variableValue") or "")

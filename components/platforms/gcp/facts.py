@@ -11,7 +11,7 @@ from components.platforms.gcp.tunnel import PROGRAM
 
 
 def _base_image(plan: ClusterPlan) -> str:
-    """An image exists in one project, in all regions."""
+    """Return the base image with its project. An image exists in all regions of one project."""
     spec = plan.platform_spec(GcpSpec)
     return f"{spec.base_image(str(plan.image.reference))} {spec.project}"
 
@@ -28,7 +28,7 @@ FACTS = PlatformFacts(
     checks=RULES,
     quotas=stack_quotas,
     tunnel=_tunnel,
-    # Persistent Disk (Google, "About Persistent Disk").
+    # Limit of Persistent Disk (Google, "About Persistent Disk").
     largest_disk_gib=65536,
     billed={
         "gcp:compute/instance:Instance": "machine",

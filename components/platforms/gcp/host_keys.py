@@ -5,9 +5,9 @@ cloud-init/files/usr/local/lib/trainyard/bootstrap). The console is the fallback
 guest attributes (constraints/compute.disableGuestAttributesAccess).
 
 If a machine does not exist, the provider's data source for guest attributes raises an error. For any other error, for
-example a missing attribute or permission, it returns an empty result (terraform-provider-google-beta@93c65b2d60fe,
-services/compute/data_source_google_compute_instance_guest_attributes.go, read 2026-11-22). Therefore an empty result
-can mean that the key is not published yet.
+example a missing attribute or permission, the data source returns an empty result
+(terraform-provider-google-beta@93c65b2d60fe, services/compute/data_source_google_compute_instance_guest_attributes.go,
+read 2026-11-22). Therefore an empty result can mean that the key is not published yet.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class SubnetLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkLayout:
-    """A network. Only the RoCE network has a profile and more than one subnet: one for each RDMA interface."""
+    """A network. Only the RoCE network has a profile, and it has one subnet for each RDMA interface."""
 
     name: str
     mtu: int
@@ -82,7 +82,7 @@ def cards(made: Iterable[NetworkLayout], host: HostPlan) -> tuple[Card, ...]:
 
 
 def subnets_needed(plan: ClusterPlan) -> int:
-    """Return the number of subnets in addition to the primary subnet. All subnets have the same prefix length."""
+    """Return the number of subnets besides the primary subnet. All subnets have the same prefix length."""
     nics = _most_nics(plan)
     return nics.gvnic - 1 + nics.rdma
 

@@ -40,7 +40,7 @@ class MachineArgs:
     placement_policy: pulumi.Input[str] | None = None
     """Self link of the group's compact placement policy."""
     data_disk: pulumi.Input[str] | None = None
-    """Self link of the disk with the shared files. It is set only for a head that serves these files."""
+    """Self link of the disk with the shared files, set only for a head that serves these files."""
 
 
 DATA_DISK = "trainyard-shared"
@@ -64,7 +64,8 @@ def machine(args: MachineArgs, opts: pulumi.ResourceOptions) -> compute.Instance
             replace_on_changes=[_USER_DATA],
             replacement_trigger=args.birth.apply(lambda birth: birth.identity),
             delete_before_replace=True,
-            # Machines with bundled local SSDs report them as scratchDisks. This difference must not replace them.
+            # Machines with bundled local SSDs report these SSDs as scratchDisks. This difference must not replace the
+            # machine.
             ignore_changes=["scratchDisks", *(() if args.is_rolled else _BIRTH)],
         ),
     )
@@ -173,7 +174,7 @@ def _supports_tier_1(host: HostPlan) -> bool:
 
 
 def _interfaces(args: MachineArgs) -> list[compute.InstanceNetworkInterfaceArgs]:
-    # The subnet implies the network.
+    # Google derives the network from the subnet.
     cards = [
         compute.InstanceNetworkInterfaceArgs(
             subnetwork=args.subnets[card.subnet], network_ip=str(card.address), nic_type=card.kind.value

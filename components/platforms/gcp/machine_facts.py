@@ -37,11 +37,11 @@ class Family(Fact):
     """Whether reservations are dense: their machines are always close together and cannot have a different
     placement."""
     on_demand_seen: bool = True
-    """Whether one of Google's deployment examples uses the family on demand."""
+    """Whether a deployment example from Google uses the family on demand."""
     stock_image: bool = True
     """Whether the pinned image supports the fabric. Otherwise, the stack needs a custom image."""
     unverified: tuple[str, ...] = ()
-    """Names of fields that no public source confirms."""
+    """Names of fields without a public source."""
 
 
 @cache

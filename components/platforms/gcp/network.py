@@ -46,7 +46,7 @@ class Networks(pulumi.ComponentResource):
         self.register_outputs({})
 
     def allow_callbacks(self, name: str, server: pulumi.Input[str]) -> None:
-        """Allow connections from an NFS version 3 server outside the network to the hosts.
+        """Allow connections to the hosts from an NFS version 3 server outside the network.
 
         Version 3 needs connections in both directions on several ports (Google, "About supported file system
         protocols", read 2026-11-22). When a lock is released, the server calls the client's portmapper (port 111) and

@@ -25,7 +25,7 @@ class GcpPlatform(Platform):
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         self._plan = args.plan
         self._spec = spec = args.plan.platform_spec(GcpSpec)
-        # An explicit provider prevents the use of the shell's default project.
+        # Without an explicit provider, the shell's default project would be used.
         provider = pulumi_gcp.Provider(
             f"{name}-provider",
             project=spec.project,
@@ -102,7 +102,7 @@ class GcpPlatform(Platform):
             placement_policy=self._policies.get(host.group or ""),
             data_disk=self._data_disk.self_link if self._data_disk is not None and is_head else None,
         )
-        # The first boot downloads packages through Cloud NAT, which is not an input to the machine.
+        # The first boot downloads packages through Cloud NAT, but no input of the machine refers to it.
         return machine(args, pulumi.ResourceOptions(parent=self, depends_on=[self._networks.nat]))
 
     def _host(self, host: HostPlan, made: compute.Instance) -> Host:

@@ -29,7 +29,7 @@ FILESTORE_QUOTAS = {
 
 
 def stack_quotas(plan: ClusterPlan) -> Mapping[str, int]:
-    """Return how much of each quota the stack needs in addition to its machines, in the quota's unit."""
+    """Return how much of each quota the stack needs for resources other than machines, in the quota's unit."""
     spec = plan.platform_spec(GcpSpec)
     needs: Counter[str] = Counter()
     for host in plan.hosts:

@@ -14,7 +14,7 @@ from yard.contract.errors import PlatformError
 
 _DIAL_ATTEMPTS = 3
 _DIAL_SECONDS = 15
-"""These values are small because the hosts are already running. A host that is off is reported within a minute."""
+"""The values are small because the hosts are already running. An unreachable host is reported within a minute."""
 
 
 @dataclass(frozen=True)

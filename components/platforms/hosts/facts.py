@@ -9,8 +9,8 @@ from components.platforms.hosts import rules
 # SSH transfers scripts of any size. The Pulumi state contains the script for each host, so a limit keeps the state
 # small.
 FACTS = PlatformFacts(
-    baking="the platform uses existing hosts, whose systems their owner installs. Fix: run `pulumi up`, which installs "
-    "the packages on the hosts",
+    baking="the platform uses existing hosts, and their owners install the operating system. Fix: run `pulumi up`, "
+    "which installs the packages on the hosts",
     user_data_limit=1 << 20,
     checks=checks_in(rules),
 )

@@ -1,4 +1,4 @@
-"""HostsPlatform configures existing hosts as cluster nodes over SSH. `destroy` restores their earlier state."""
+"""HostsPlatform configures existing hosts as cluster nodes over SSH. `destroy` restores the hosts' earlier state."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class HostsPlatform(Platform):
         self._routes = {host.name: route(self._spec, host.name) for host in args.plan.hosts}
         # All surveys run before any lease, so that one unsuitable host leaves all hosts unchanged.
         surveys = [survey(host) for survey in (self._survey, self._reach) for host in args.plan.hosts]
-        # `destroy` restores workers before the head, because they mount files from the head.
+        # `destroy` restores workers before the head, because workers mount files from the head.
         head, *workers = args.plan.hosts
         head_lease = self._lease(head, surveys)
         leases = [head_lease, *(self._lease(worker, [*surveys, head_lease]) for worker in workers)]

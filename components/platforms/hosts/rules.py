@@ -183,7 +183,7 @@ def gpus_named(planned: Planned) -> Iterator[Broken]:
     "list the devices for collectives, as `rdma link` prints them",
 )
 def rdma_devices_known(planned: Planned) -> Iterator[Broken]:
-    """rdma_devices contains as many entries as each machine type has ports. rdma_devices is required with RoCE."""
+    """rdma_devices lists one device for each RDMA port of a machine type, and is required with RoCE."""
     listed = _spec(planned).rdma_devices
     for machine in {host.machine.name: host.machine for host in planned.plan.hosts if host.machine.rdma}.values():
         if len(listed) not in {0, machine.rdma}:

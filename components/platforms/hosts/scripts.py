@@ -23,8 +23,7 @@ GIVE_BACK = (
 
 _NEIGHBOURS = 4
 _FOLDER = Path(__file__).parent / "node"
-# daemon-reload applies changed units. A bootstrap that is still running detects changes itself, so it is restarted only
-# if it has finished.
+# daemon-reload applies changed units. A running bootstrap detects changes, so only a finished bootstrap is restarted.
 _BEGIN = """rm -f /var/lib/trainyard/status.json
 systemctl daemon-reload
 if [[ $(systemctl show -p ActiveState --value trainyard-bootstrap.service) == active ]]; then
@@ -126,7 +125,7 @@ def bring_up_script(plan: ClusterPlan, host: HostPlan) -> str:
 def _whole(script: str) -> str:
     """Return a script that the shell reads completely before it runs the first command.
 
-    Otherwise, half of the script would run if the connection broke, and a command could read the rest as its input.
+    Otherwise, a broken connection could end the script in the middle, and a command could read the rest as its input.
     """
     return f"{{\n{script}exit\n}} </dev/null\n"
 

@@ -89,7 +89,7 @@ class MachineFacts(Model):
         ),
     ] = None
     fabric: Annotated[Literal["ethernet", "infiniband", "roce"], Field(examples=["ethernet"])] = "ethernet"
-    """Network for collectives. The survey compares it with the host."""
+    """Network for collectives. The survey compares this value with the host."""
     rdma: Annotated[int, Field(ge=0, le=64, strict=True, description="must be a whole number", examples=[8])] = 0
     """Number of RDMA ports that must be up."""
 

@@ -70,7 +70,7 @@ def bake_here(plan: ClusterPlan, name: str) -> str:
     An existing image is not built again. Raises PlatformError if the builder fails. After an error or an interruption,
     no machine, process or file is left.
     """
-    ensure_image()  # has its own lock
+    ensure_image()  # before image_cache, because both use the same lock
     with BuildProgress(name) as progress, image_cache(progress) as images:
         if (images / name / "manifest.json").exists():
             return name
@@ -115,7 +115,7 @@ def _build(plan: ClusterPlan, run: Path, work: Path, progress: BuildProgress) ->
 
 
 def _wait(machine: Machine, progress: BuildProgress) -> None:
-    """Wait until the builder has turned itself off. Raises PlatformError if it has not completed the stages."""
+    """Wait until the builder is off. Raises PlatformError if it has not completed the stages."""
     deadline = time.monotonic() + _SECONDS
     shown = ""
     while True:

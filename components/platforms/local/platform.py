@@ -19,8 +19,8 @@ from components.platforms.local.spec import LocalSpec
 _DATA_DISK_GIB = 16
 """Size of the head's data disk, a sparse file."""
 _WORKER_NICENESS = 3
-"""Niceness of workers. It halves their CPU weight, which is divided by 1.25 per step (sched(7)). All workers wait for
-services on the head, so the head has priority on computers with few cores."""
+"""Niceness of workers. This value halves the CPU weight, which is divided by 1.25 per step (sched(7)). All workers wait
+for services on the head, so the head has priority on computers with few cores."""
 
 
 class LocalPlatform(Platform):
@@ -78,7 +78,7 @@ class LocalPlatform(Platform):
 def _prepare(spec: LocalSpec) -> None:
     """Build the golden image, or find the baked image, and log the accelerator. Does nothing in a preview.
 
-    The engine's provider process would also build the image, but without displaying the progress.
+    The provider process would also build the image, but without displaying the progress.
     """
     if pulumi.runtime.is_dry_run():
         return

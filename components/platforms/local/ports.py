@@ -5,7 +5,7 @@ from __future__ import annotations
 from components.plan.plan import ClusterPlan, HostPlan
 
 GROUP_PORTS = 32
-"""Number of ports for each node group. The number is fixed so that a group's ports do not depend on other groups."""
+"""Number of ports for each node group. It is constant, so that a group's ports do not depend on other groups."""
 
 
 def ssh_port(base: int, plan: ClusterPlan, host: HostPlan) -> int:

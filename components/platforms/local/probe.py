@@ -18,7 +18,7 @@ Accelerator = Literal["auto", "kvm", "tcg"]
 
 DEVICE = Path("/dev/kvm")
 PROBE_SECONDS = 3.0
-"""Timeout of the test boot. With a working KVM, the kernel prints its first line within a second."""
+"""Timeout of the test boot. If KVM works, the kernel prints its first line within a second."""
 
 
 @dataclass(frozen=True, kw_only=True)

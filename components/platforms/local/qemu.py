@@ -28,7 +28,7 @@ _KERNEL_EMULATED = (
     "norandmaps"
 )
 _MACHINE = "q35,sata=off,smbus=off,vmport=off"
-"""The machine type, without unused devices for which the guest would load drivers."""
+"""The machine type. It omits unused devices, because the guest would load their drivers."""
 _EMULATED_CPU = "max,-smap,-smep,-la57,-pku,-mpx"
 """All emulated CPU features except slow ones. smap ends a translated block at every copy to user memory, la57 adds a
 level to every page walk, and pku and mpx slow down context switches. Measured: 35.5 -> 29.4 CPU-s per boot."""
@@ -42,7 +42,7 @@ class Hardware:
     vcpus: int
     memory_mib: int
     ssh_port: int | None
-    """Port on 127.0.0.1, or None if nobody can connect to the machine."""
+    """Port on 127.0.0.1, or None for a machine without SSH access."""
     niceness: int
     data_disk: Path | None = None
     """Disk that is kept if the machine is removed."""

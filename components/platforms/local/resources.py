@@ -59,7 +59,7 @@ class VmArgs:
     niceness: int
     user_data: pulumi.Input[str]
     identity: pulumi.Input[str]
-    """Digest of the facts in user-data that cannot change on an existing machine."""
+    """Digest of the values in user-data that cannot change on an existing machine."""
     is_rolled: bool
     """Whether changed user-data or a changed image replaces the machine."""
     switch_starts: pulumi.Input[int]

@@ -12,7 +12,7 @@ from components.stackfile.spec import AccessSpec, SharedStorageSpec
 EXTERNAL_NETWORK = IPv4Network("10.0.2.0/24")
 """QEMU's user-mode network, which every local machine uses."""
 _OVERHEAD_MIB = 350
-"""Memory that a QEMU process uses in addition to guest memory (measured). Translated code uses up to 256 MiB of it."""
+"""Memory that a QEMU process uses besides guest memory (measured). Translated code uses up to 256 MiB of it."""
 
 
 @check("local-network", Level.ERROR, "choose a different private range, for example 10.77.0.0/20")
@@ -28,7 +28,7 @@ def network_free(planned: Planned) -> Iterator[Broken]:
 
 @check("local-group-size", Level.ERROR, f"use {GROUP_PORTS} or fewer, or two groups")
 def groups_fit(planned: Planned) -> Iterator[Broken]:
-    """A group does not have more nodes than reserved SSH ports."""
+    """Each group has at most as many nodes as reserved SSH ports."""
     for name, group in planned.plan.groups.items():
         if group.count > GROUP_PORTS:
             yield Broken(

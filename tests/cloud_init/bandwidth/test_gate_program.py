@@ -25,7 +25,7 @@ NODES = ("a-0", "a-1", "a-2", "a-3")
 
 @dataclass
 class Site:
-    """A head node's state and its cluster. `speed` is the bandwidth in GB/s of each node's network card."""
+    """The state of a head node, and the cluster. `speed` is the bandwidth in GB/s of each node's network card."""
 
     state: Path
     speed: dict[str, float] = field(default_factory=lambda: dict.fromkeys(NODES, 10.0))

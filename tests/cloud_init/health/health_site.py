@@ -129,7 +129,7 @@ def _listen(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     server = socket.socket(socket.AF_UNIX)
     _LISTENERS.append(server)
-    # The path of a socket is limited to 108 bytes (unix(7)), so it is given relative to its folder.
+    # The path of a socket is limited to 108 bytes (unix(7)), so the test uses a path relative to the folder.
     folder = os.open(path.parent, os.O_RDONLY)
     server.bind(f"/proc/self/fd/{folder}/{path.name}")
     server.listen()

@@ -1,4 +1,4 @@
-"""Each check of a node's health passes on a healthy node and fails on a node with its fault."""
+"""Each health check passes on a healthy node and fails on a node with the fault that it detects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The health daemon: when it drains a node, resumes it and requeues its jobs."""
+"""The times at which the health daemon drains a node, resumes it and requeues its jobs."""
 
 from __future__ import annotations
 

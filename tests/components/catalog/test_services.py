@@ -38,7 +38,7 @@ def planned(stack: str, known: Mapping[str, Machine] | None = None, **edits: obj
 
 
 # Premium SSD: MicrosoftDocs/azure-docs at 1d25717f, disk-storage-premium-ssd-sizes.md; Dsv5: at 1a0fe16a,
-# dv5-dsv5-series.md (290 MB/s uncached). The sources use MB/s; the test uses MiB/s.
+# dv5-dsv5-series.md (290 MB/s uncached). The sources use MB/s, and the test uses MiB/s.
 @pytest.mark.parametrize(
     ("stack", "shared", "expected"),
     [

@@ -17,7 +17,7 @@ def _counted(nodes: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Contract:
-    """Test data for a platform. The platform's module defines it as CONTRACT."""
+    """Test data for a platform. The platform's module defines its contract as CONTRACT."""
 
     stack: str
     """Name of a stack on the platform."""

@@ -1,4 +1,4 @@
-"""Images on every platform: each platform builds images, or states why it cannot."""
+"""Images on every platform: each platform builds images or gives a reason why it does not."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ def _gcp_image(inputs: Any) -> str:
 
 @dataclass(frozen=True)
 class Cloud:
-    """A simulated cloud. `other`: edits to the stack file that replace the workers. `image`: an edit that changes their
-    image."""
+    """A simulated cloud. `other`: edits to the stack file that replace the workers. `image`: an edit that changes the
+    image of the workers."""
 
     stack: str
     module: str
@@ -102,7 +102,7 @@ class Births:
     params=[pytest.param(name, marks=[] if name == "azure" else pytest.mark.full) for name in sorted(CLOUDS)]
 )
 def births(request: pytest.FixtureRequest, tmp_path: Path) -> Births:
-    """A stack of each cloud. Skips the test without the Pulumi CLI."""
+    """A stack of each cloud. Skips the test if the Pulumi CLI is missing."""
     return Births(CLOUDS[request.param], tmp_path)
 
 

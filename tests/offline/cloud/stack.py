@@ -31,7 +31,7 @@ def made(token, called, opts=None, /, **inputs):
 
 outputs = {"selfLink": None}
 """
-"""Creates resources from type tokens. It imports no SDK, because the import would take seconds."""
+"""Creates resources from type tokens. No SDK is imported, because the import would take seconds."""
 
 
 class Run:
@@ -51,7 +51,7 @@ class TestStack:
     __test__ = False
 
     def __init__(self, folder: Path, original: TestStack | None = None) -> None:
-        """Create a stack in `folder`, either empty or as a copy of the stack `original` with its simulated clouds."""
+        """Create a stack in `folder`: an empty stack, or a copy of the stack `original` with its simulated clouds."""
         self.folder = folder / "program"
         if original:
             shutil.copytree(original.folder.parent, folder, symlinks=True, dirs_exist_ok=True)

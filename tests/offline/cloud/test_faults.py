@@ -181,7 +181,7 @@ def test_an_interrupted_destroy_can_be_resumed(deployed: TestStack) -> None:
 
 
 def test_the_backend_replaces_every_file_atomically(deployed: TestStack) -> None:
-    # Pulumi does not write a file with metadata atomically. An empty one causes "failed to load checkpoint: EOF".
+    # Pulumi does not write a file with metadata atomically. An empty file causes "failed to load checkpoint: EOF".
     states = deployed.folder.parent / "state" / ".pulumi"
     assert (states / "stacks" / "small" / "test.json").exists()
     assert list(states.rglob("*.attrs")) == []

@@ -1,4 +1,4 @@
-"""Limits for YAML documents, and the time until a document that exceeds them is rejected."""
+"""Limits for YAML documents, and the time until a document that exceeds a limit is rejected."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def test_mounted_home_of_the_job_user_is_enough(local: Cluster) -> None:
 
 
 def test_a_clock_without_chrony_needs_a_time_service(local: Cluster) -> None:
-    """Existing hosts need not have chrony."""
+    """Existing hosts may use a different time service."""
     lines = healthy()
     lines[FIRST] = ["clock\tchrony\t\t" if line == CHRONY else line for line in lines[FIRST]]
     [found] = CHECKS["clock"](examined(local, lines))

@@ -123,8 +123,8 @@ def test_ctrl_c_at_a_prompt_leaves_no_file() -> None:
             shown = b""
             while b"Machine type of the nodes" not in shown:
                 shown += os.read(leader, 4096)
-            # input() does not see a SIGINT between its prompt and its read() (measured with CPython 3.11 on a busy
-            # machine), so the test presses Ctrl-C again like a user.
+            # input() misses a SIGINT between its prompt and its read() (measured with CPython 3.11 on a busy machine),
+            # so the test presses Ctrl-C again like a user.
             for _ in range(12):
                 process.send_signal(signal.SIGINT)
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -148,7 +148,7 @@ def test_quotas_are_read_with_the_cli(stacks: Path, program: MakeProgram) -> Non
     assert "reading quotas" in err
     assert "short by 100" in out
     assert "eastus does not offer Standard_ND96amsr_A100_v4" in out
-    # Only these CLI calls are made, and none of them changes anything.
+    # Only these CLI calls are made, and all of them only read data.
     assert {" ".join(call.split()[:2]) for call in az.calls} == {
         "network list-usages",
         "provider list",

@@ -1,4 +1,4 @@
-"""`yard reproduce`: the posts, their plans, and a run with a fake ssh."""
+"""`yard reproduce`: posts, plans, and a run with a fake ssh."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_the_smallest_size_runs_all_steps(stack: FakeStack, program: MakeProgram
     code, out, err = run(stack, program, "step 1\n", "lambda", "--smoke")
     assert code == 0, err
     assert "/shared/data/neox-smoke exists" in err
-    assert "yard: unlike in the post: yard's trainer runs instead of gpt-neox" in err
+    assert "yard: difference from the post: yard's trainer runs instead of gpt-neox" in err
     assert b"--data /shared/data/neox-smoke.bin --token-bytes 2" in (stack.root / "sent").read_bytes()
     assert "lambda: 1 job completed in " in out
 

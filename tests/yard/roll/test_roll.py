@@ -66,7 +66,7 @@ class Site:
         return "draining" if name in self.jobs.values() else "drained"
 
     def up(self, stack: str, names: tuple[str, ...], urns: object) -> int:
-        """Replace machines, as `pulumi up` does: new host keys, and 90-health returns the nodes to service."""
+        """Replace machines as `pulumi up` does: the host keys are new, and 90-health returns the nodes to service."""
         self.events.append(f"up {','.join(names)} {'forced' if list(urns) else 'unforced'}")  # type: ignore[call-overload]
         if not self.up_code or self.replaces_before_failure:
             self.created |= dict.fromkeys(names, len(self.events))

@@ -109,7 +109,7 @@ def test_first_node_has_the_host_keys_of_all_nodes(job: Job) -> None:
 
 @pytest.mark.engine
 def test_foreign_sshd_on_the_port_is_refused(job: Job) -> None:
-    """Another user on the node could listen on the port before the container does."""
+    """Another user on the node could listen on the port before the container's sshd."""
     _, foreign = make_key(job.home / "foreign")
     with job.part("listen", OTHER, "1") as listen, job.part("lead", "127.0.0.1", "0") as lead:
         key = job.run_dir / f".ssh-host-0-{OTHER}"

@@ -54,7 +54,7 @@ def test_salt_of_the_committed_file_has_precedence(checkout: Path) -> None:
 
 
 def test_simulated_backend_ignores_secrets_of_the_committed_file(checkout: Path) -> None:
-    """The user's passphrase encrypts them. `pulumi stack init` adds the salt to the committed file."""
+    """The user's passphrase encrypts these secrets. `pulumi stack init` adds the salt to the committed file."""
     put_salt(stackfile.copy_of("local", checkout / "offline"), "v1:offline")
     config = "  gcp:credentials:\n    secure: v1:abc\n  gcp:project: mine\n"
     added = "secretsprovider: passphrase\nencryptionsalt: v1:own\n"

@@ -120,6 +120,6 @@ def test_layers_in_blocks_are_converted(converted: list[dict[str, Any]]) -> None
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_float8_can_multiply_the_matrices(preset: str) -> None:
-    # torch._scaled_mm requires multiples of 16 in each dimension that it sums over, and in the last one.
+    # torch._scaled_mm requires multiples of 16 in each dimension that it sums over, and in the last dimension.
     assert PRESETS[preset].hidden % 16 == 0
     assert PRESETS[preset].seq % 16 == 0

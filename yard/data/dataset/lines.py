@@ -15,7 +15,7 @@ _PACKED = {b"\x1f\x8b": "gzip -dk", b"\x28\xb5\x2f\xfd": "zstd -dk", b"BZh": "bz
 
 @dataclass(frozen=True)
 class Chunk:
-    """The lines of a file that begin at a byte offset from `start` up to, but not including, `end`."""
+    """The lines of a file that begin at the byte offset `start` or later, but before `end`."""
 
     number: int
     file: str

@@ -34,8 +34,8 @@ _REPORTED_LINES = 20
 def prepare(options: Namespace, progress: Progress) -> dict[str, Any]:
     """Write the dataset if it does not exist yet, and return the facts in NAME.json.
 
-    `options`: the parsed command line. Raises DatasetError if too many lines are bad, or if another dataset or run uses
-    the name.
+    `options`: the parsed command line. Raises DatasetError if too many lines are bad, or if the name belongs to another
+    dataset or run.
     """
     coder = tokenizer_named(options.tokenizer)
     files = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in inputs(options.source)]
@@ -139,7 +139,7 @@ def do_chunk(chunk: Chunk, folder: Path, tokenizer: str, key: str) -> dict[str, 
 
 
 def _skipped_lines(options: Namespace, todo: list[Chunk], done: list[dict[str, Any]]) -> int:
-    """Return the number of bad lines. Raises DatasetError, which lists their line numbers, if the limit is exceeded."""
+    """Return the number of bad lines. Above the limit, raises DatasetError with the line numbers."""
     count = sum(int(found["bad_count"]) for found in done)
     if count <= options.bad_lines:
         return count

@@ -17,13 +17,13 @@ from .tokenizers import ARRAY_KINDS
 
 _WINDOW_BYTES = 1 << 16
 _WINDOWS = 64
-"""Number of windows that a quick check reads. They are evenly spaced and include both ends of the file."""
+"""Number of windows that a quick check reads. The windows are evenly spaced and include both ends of the file."""
 
 
 def verify(name: Path, *, full: bool) -> dict[str, Any]:
     """Check the index, the token ids and the memory mapping. Raises DatasetError if the dataset is damaged.
 
-    If `full`, every token is checked; otherwise, 64 windows are checked. Returns counts and a digest of the checked
+    With `full`, every token is checked. Otherwise, 64 windows are checked. Returns counts and a digest of the checked
     bytes.
     """
     index = read_index(part(name, ".idx"))

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Reports what NCCL wrote into the log of the newest job that used GPUs on this node (`record_nccl` in
-# yard/script/shared.sh), and the libraries of running ranks. Line formats: NVIDIA/nccl, src/init.cc ("Using network"),
-# src/graph/topo.cc ("NCCL_TOPO_FILE set by environment to"), src/plugin/net ("Loaded net plugin"), "Plugin Path" of
-# HPC-X's plugin; read 2026-11-22. Tried beside a rank on an H100 with NCCL 2.28.9.
+# Reports NCCL's messages in the log of the newest GPU job on this node (`record_nccl` in yard/script/shared.sh), and
+# the libraries of running ranks. Line formats: NVIDIA/nccl, src/init.cc ("Using network"), src/graph/topo.cc
+# ("NCCL_TOPO_FILE set by environment to"), src/plugin/net ("Loaded net plugin"), "Plugin Path" of HPC-X's plugin; read
+# 2026-11-22. Tested next to a running rank on an H100 with NCCL 2.28.9.
 # shellcheck disable=SC2154,SC2016
 nccl_facts() {
   local log
@@ -20,6 +20,6 @@ nccl_facts() {
     report nccl topology "$(sed -n 's/.*NCCL_TOPO_FILE set by environment to //p' <<<"$log" | head -n 1)"
     report nccl plugin "$(sed -n -e 's/.*Plugin Path : //p' -e 's/.*Loaded net plugin //p' <<<"$log" | head -n 1)"
   fi
-  # NCCL does not log its own path, so it is known only while a rank runs.
+  # NCCL does not log its own path, so the path is known only while a rank runs.
   report nccl libraries "$(grep -hoE '/[^ ]*libnccl(-net[^ /]*)?\.so[^ ]*' /proc/[0-9]*/maps 2>/dev/null | sort -u | paste -sd' ')"
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Reports this cluster's NCCL settings, and the NCCL settings in files from other sources, for example from the image.
-# NCCL uses these files for any setting that a job does not set.
+# NCCL reads each setting that a job does not set from these files.
 # shellcheck disable=SC2154
 settings_facts() {
   local file line home

@@ -1,4 +1,4 @@
-"""Commands of the runner. They run in the job's run folder."""
+"""Commands of the runner, which run in the job's run folder."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Run:
         self.events.say(f"job {self.state.id}, start {restart}, on {names}")
         started = self.state.started or time.time()
         self.update("RUNNING", node_list=names, nodes=len(claimed.hosts), started=started)
-        # The port is below the ephemeral range. It changes with each start, because an old rank may still use the old
+        # The port is below the ephemeral range, and changes with each start, because an old rank may still use its
         # port.
         port = 20000 + (self.state.id * 10 + restart) % 12000
         outcome = Attempt(self.request, self.run_dir, claimed.hosts, restart, port).run(self.stopped)
@@ -179,7 +179,7 @@ class Run:
         return ""
 
     def report_goodput(self) -> None:
-        """Add the job's goodput to its log, if the job writes checkpoints and its program has recorded its steps."""
+        """Add the job's goodput to its log, if the job writes checkpoints and its program has recorded steps."""
         if (program := self.run_dir / "goodput.py").exists():
             command = [sys.executable, str(program), "--line", f"{self.state.id}={self.run_dir}"]
             line = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

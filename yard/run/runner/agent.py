@@ -41,7 +41,7 @@ class Agent:
 
     def run(self) -> None:
         """Run the tasks until the head stops them or the connection fails."""
-        # Processes from an earlier attempt are still running if its agent was killed.
+        # If the agent of an earlier attempt was killed, its processes are still running.
         if self.request["env"]["RESTART_COUNT"] != "0" and (found := sweep([self.request["mark"]])):
             self.report(event="swept", count=found)
         self.remove_containers()
@@ -163,7 +163,7 @@ class Agent:
 def run_agent(verdict: Path) -> None:
     """Read the request from stdin and run its tasks. `verdict`: the file of the node's health checks."""
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
-        # These signals must not end the agent before its tasks. A handler is used, because tasks would inherit SIG_IGN.
+        # A signal must not end the agent before its tasks. A handler is used, because tasks would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
     line = b""
     while not line.endswith(b"\n"):

@@ -71,7 +71,7 @@ class Attempt:
         name, _, value = mark.partition("=")
         return {
             "env": {**self.env, name: value},
-            # Ranks that a launcher starts on other nodes inherit the first node's marker.
+            # Ranks that a launcher on the first node starts on other nodes inherit the first node's marker.
             "mark": f"{RANK_MARK}{self.run_dir}" if self.request.tasks == "first" else mark,
             "node_rank": index,
             "ranks": ranks,

@@ -28,7 +28,7 @@ class JobRequest:
     hosts: tuple[Host, ...]
     nodes: int
     min_nodes: int
-    """Minimum number of remaining nodes with which the job continues after nodes are lost."""
+    """After a loss of nodes, the job continues if at least this number of nodes remains."""
     tasks: str
     others: bool
     """Whether all nodes run the script if `tasks` is 'first'."""

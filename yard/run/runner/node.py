@@ -17,7 +17,7 @@ from .processes import AGENT_MARK
 
 VERDICT = "/run/trainyard/health/verdict"
 """File of a node's health checks: the class and the reason of its worst fault, or nothing. The daemon in
-cloud-init/files/usr/local/lib/trainyard/health writes it."""
+cloud-init/files/usr/local/lib/trainyard/health writes the file."""
 _PROBE_SECONDS = 15.0
 _SWEEP_SECONDS = 8.0
 
@@ -27,7 +27,7 @@ class Outcome:
     """Result of an attempt."""
 
     how: str
-    """One of completed, failed, frozen, lost, faulty, time or cancelled."""
+    """Kind of result: completed, failed, frozen, lost, faulty, time or cancelled."""
     code: int = 0
     node: str = ""
     """Name of the node that caused the failure, or ''."""

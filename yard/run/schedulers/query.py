@@ -19,7 +19,7 @@ from typing import Any
 
 DAY = 86400
 STARTING_SECONDS = 30
-"""Maximum time between the submission of a job and the start of its runner."""
+"""Maximum time between the submission of a job and the start of the runner."""
 FIELDS = ("id", "name", "user", "group", "state", "reason", "nodes", "node_list", "restarts", "exit_code", "run_dir")
 
 
@@ -55,7 +55,7 @@ def read(run_dir: Path) -> dict[str, Any] | None:
 
 
 def record_lost(run_dir: Path, state: dict[str, Any]) -> None:
-    """Record that a job is lost. If the disk is full, this fails, and the next call to `read` tries again."""
+    """Record that a job is lost. On a full disk, this fails, and the next call to `read` tries again."""
     with suppress(OSError):
         fresh = run_dir / f".state.{os.getpid()}"
         fresh.write_text(json.dumps(state) + "\n")

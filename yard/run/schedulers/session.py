@@ -15,7 +15,7 @@ _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 class Session:
     """An interactive session. The shell of `host` (None: the head) runs `line`.
 
-    `job_name` identifies the session's job in the scheduler. It is empty if there is no job. `node` is the node on
+    `job_name` identifies the session's job in the scheduler, or is empty if there is no job. `node` is the node on
     which the session runs, or None if the scheduler chooses the node later.
     """
 
@@ -28,7 +28,7 @@ class Session:
 def shell_line(command: str | None, first: str = "") -> str:
     """Return a shell command that sets NCCL's variables and runs `command`, or a login shell if it is None.
 
-    `first` is a shell line that runs before them.
+    `first` is a shell line that runs first.
     """
     program = "exec bash -l" if command is None else command
     lines = [first, f"set -a; [ ! -r {_FABRIC} ] || . {_FABRIC}; set +a", program]

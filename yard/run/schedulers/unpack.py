@@ -6,7 +6,7 @@ import shlex
 
 
 def unpack(name: str) -> str:
-    """Return shell code that unpacks stdin into the folder `name`. If the code fails, it removes the folder.
+    """Return shell code that unpacks stdin into the folder `name`. If unpacking fails, the code removes the folder.
 
     The folder has mode 0700, because other users must not read its scripts, logs and secrets. The umask 077 applies
     only in a subshell, because Slurm uses the umask at submission for files that the job writes.

@@ -154,7 +154,7 @@ def reservation_has_zone(planned: Planned) -> Iterator[Broken]:
 
 @check("azure-reservation-placement", Level.ERROR, "use none")
 def reservation_without_placement(planned: Planned) -> Iterator[Broken]:
-    """Groups of reserved machines do not set a placement."""
+    """Node groups in capacity reservations do not set a placement."""
     for name, group in planned.plan.groups.items():
         if group.capacity.kind == "reservation" and group.placement != "none":
             yield Broken(
@@ -273,7 +273,7 @@ def azure_spec(planned: Planned) -> AzureSpec:
 
 
 def asked_for(planned: Planned) -> list[tuple[str, Size]]:
-    """Return the size of the head's machine and of each node group's machines, with its path in the stack file."""
+    """Return the machine sizes of the head and of the node groups, each with its path in the stack file."""
     asked = {"cluster.head.machine": planned.plan.head.machine.name}
     asked |= {f"cluster.nodes.{name}.machine": group.machine for name, group in planned.plan.groups.items()}
     return [(path, size_of(machine)) for path, machine in asked.items()]

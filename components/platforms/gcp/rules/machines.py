@@ -100,7 +100,7 @@ def placement_supported(planned: Planned) -> Iterator[Broken]:
     "write its name, or projects/<project>/reservations/<name> if another project shares it",
 )
 def reservation_has_name(planned: Planned) -> Iterator[Broken]:
-    """A reservation is specified by its name, or by its path if it belongs to a different project."""
+    """A reservation is specified by its name. If it belongs to a different project, it is specified by its path."""
     for name, group in planned.plan.groups.items():
         reservation = group.capacity.reservation
         if reservation is not None and not _RESERVATION.fullmatch(reservation):
@@ -125,14 +125,14 @@ def dense_reservation_without_placement(planned: Planned) -> Iterator[Broken]:
 
 @check("gcp-reservation-policy", Level.WARNING, "use none, and create the reservation with a placement policy")
 def reservation_without_placement(planned: Planned) -> Iterator[Broken]:
-    """Node groups in reservations that are not dense set no placement, because a reservation has its own policy."""
+    """Node groups in non-dense reservations do not set a placement, because a reservation has its own policy."""
     for name, group in planned.plan.groups.items():
         family = family_of(group.machine)
         if group.capacity.kind == "reservation" and group.placement == "compact" and not family.dense_reservations:
             yield Broken(
                 path=f"cluster.nodes.{name}.placement",
-                rule="a reservation accepts only the placement policy that it was created with, but the stack creates "
-                "a new one",
+                rule="a reservation accepts only the placement policy from its creation, but the stack creates "
+                "a new policy",
             )
 
 

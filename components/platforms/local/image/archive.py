@@ -68,8 +68,7 @@ def machine_archive() -> Archive:
     if mirror:
         return Archive(main=mirror, security=_beside(mirror), options=options)
     query = ("apt-get", "indextargets", "Created-By: Packages")
-    # Without --no-release-info, apt-get omits each source whose indexes it has not read (tested with apt 2.6.1,
-    # 2026-11-22).
+    # Without --no-release-info, apt-get omits sources whose indexes were not read (tested with apt 2.6.1, 2026-11-22).
     targets = _lines(*query, "--format", f"{_SOURCE_FORMAT}$(ORIGIN)") or _lines(
         *query, "--no-release-info", "--format", _SOURCE_FORMAT
     )

@@ -28,7 +28,7 @@ kept."""
 _USERS = "disks"
 """Folder of an image. Each file in it contains the path of a disk that is based on the image."""
 _BAKED = "trainyard-"
-"""Prefix of the names of baked images. They are never removed, because a stack file can contain their names."""
+"""Prefix of the names of baked images. These images are never removed, because a stack file can contain their names."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def hold_image(image: GoldenImage, disk: Path) -> None:
 
 
 def ensure_image() -> GoldenImage:
-    """Return the image of this checkout, which is built if it is not cached. A lock prevents concurrent builds."""
+    """Return the image of this checkout, or build it if it is not cached. A lock prevents concurrent builds."""
     wanted = image_id()
     found = find_image(wanted)
     if found is not None:

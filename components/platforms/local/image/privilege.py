@@ -12,7 +12,7 @@ from yard.contract.errors import PlatformError
 
 @dataclass(frozen=True, kw_only=True)
 class Privilege:
-    """`mode` is the value of mmdebstrap's --mode, and `prefix` begins all other commands that need these privileges."""
+    """`mode` is mmdebstrap's --mode, and `prefix` begins all other commands that need privileges."""
 
     mode: str
     prefix: tuple[str, ...]

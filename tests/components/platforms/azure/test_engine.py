@@ -153,7 +153,7 @@ def test_a_head_that_was_stopped_and_started_is_unchanged(cloud: PlatformStack) 
     assert cloud.up().code == 0
     cloud.faults({"fault": "deallocated", "name": "opt-head"})
     assert cloud.refresh().code == 0
-    # Azure returns the properties of the disks again, and the plugin adds them to the inputs.
+    # Azure returns the properties of the disks again, and the plugin adds these properties to the inputs.
     facts = {"diskSizeGB": 256, "managedDisk.storageAccountType": "Premium_LRS"}
     disks = ("storageProfile.osDisk", "storageProfile.dataDisks[0]")
     again = {f"{disk}.{name}": value for disk in disks for name, value in facts.items()}

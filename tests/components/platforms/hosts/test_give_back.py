@@ -12,7 +12,7 @@ from tests.components.platforms.hosts.ledger import GIVE_BACK, NODE, Machine
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """The commands that give-back runs. They are recorded but not executed."""
+    """The commands that give-back runs. The commands are recorded but not executed."""
     commands: list[tuple[str, ...]] = []
 
     def run(*command: str, timeout: float = 0) -> subprocess.CompletedProcess[str]:

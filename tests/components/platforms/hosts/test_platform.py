@@ -22,7 +22,7 @@ from components.platforms.hosts.scripts import (
 from components.stackfile.read import read_stack
 from tests.components.platforms.recording import ROOT, Build, Built
 
-# Importing the SDK causes a warning about one of its own resources.
+# Importing the SDK causes a warning about one of the SDK's resources.
 pytestmark = pytest.mark.filterwarnings("ignore:This resource is deprecated:DeprecationWarning")
 
 COMMAND = "remote:Command"

@@ -55,7 +55,7 @@ Executable = Callable[[str, str], Path]
 
 @pytest.fixture(autouse=True)
 def _tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restore sys.tracebacklimit after the test, because a provider that fails sets it."""
+    """Restore sys.tracebacklimit after the test, because failing providers set it."""
     monkeypatch.setattr(sys, "tracebacklimit", 1000, raising=False)
 
 

@@ -22,7 +22,7 @@ PLAN = planned("local", {"platform__accelerator": "tcg"}).plan
 
 @pytest.fixture
 def run(tmp_path: Path, stack_run: Path, console: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The run folder of a builder that completes its stages and turns itself off."""
+    """The run folder of a builder that completes its stages and shuts down."""
     monkeypatch.setattr(bake, "runs_folder", lambda: tmp_path / "run")
     monkeypatch.setenv("FAKE_DIES", "1")
     console.write_text("booting\r\ntrainyard-bake: stage 20-apt for head\r\n[   9.1] trainyard-bake: done\r\n")

@@ -43,10 +43,10 @@ write_files() {
 
 has_module() { [[ $(modinfo -k "$kernel" -F version "$module" 2>/dev/null) == "$TRAINYARD_DRIVER" ]]; }
 
-# own_archive: prints the address of the distribution's archive in the node's apt sources, where the stage 20-apt has
-# replaced it if the stack file has a mirror. The file that add_archives writes may still have an old address. Without
-# --no-release-info, apt omits each source whose indexes it has not read (DoIndexTargets in cmdline/apt-get.cc of apt
-# 3.0.4, tested 2026-11-22), and a fresh image has no indexes.
+# own_archive: prints the address of the distribution's archive in the node's apt sources. If the stack file has a
+# mirror, this is the mirror's address, because the stage 20-apt has replaced it. The file that add_archives writes may
+# still have an old address. Without --no-release-info, apt omits each source whose indexes it has not read
+# (DoIndexTargets in cmdline/apt-get.cc of apt 3.0.4, tested 2026-11-22), and a fresh image has no indexes.
 own_archive() {
   local codename
   codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
@@ -141,7 +141,7 @@ install_packages() {
   check_lock
   check_space
   write_files
-  # An earlier installation may have been interrupted. Its packages are configured before new ones are unpacked.
+  # An earlier installation may have been interrupted. Its packages are configured before new packages are unpacked.
   dpkg --configure -a || log 'some packages are not configured yet'
   headers=linux-headers-$kernel
   is_installed "$headers" || install_missing "$headers" || {

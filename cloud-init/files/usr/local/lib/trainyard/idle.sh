@@ -19,8 +19,8 @@ is_idle() {
 
 # is_free: drains the node and succeeds if no job is running on it. Otherwise, sets `jobs` to the IDs of the jobs, or to
 # "" if slurmctld does not respond. Without slurmd, or if the stack file now has `scheduler: none`, Slurm starts no
-# further jobs, and slurmctld may have stopped. Then only job processes are checked, because they continue to run when
-# slurmd stops.
+# further jobs, and slurmctld may have stopped. Only job processes are then checked, because job processes continue to
+# run when slurmd stops.
 is_free() {
   jobs=''
   if uses_slurm && systemctl is-active --quiet slurmd.service; then

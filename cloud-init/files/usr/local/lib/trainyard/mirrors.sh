@@ -4,7 +4,7 @@
 readonly kept=/var/lib/trainyard/apt-sources
 
 # use_mirrors: replaces the addresses in the node's apt sources. The addresses of a distribution's archives differ
-# between images, so they are replaced in the distribution's own files only. These files are sources.list, the file that
+# between images and are replaced in the distribution's own files only. These files are sources.list, the file that
 # cloud-init generates (cc_apt_configure.py in cloud-init 25.1.4), and the lists in Debian's cloud images, whose sources
 # have addresses such as mirror+file:/etc/apt/mirrors/debian.list (output of apt on Debian 12 and 13, read 2026-11-22).
 use_mirrors() {

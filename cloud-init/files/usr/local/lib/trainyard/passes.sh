@@ -7,7 +7,7 @@
 readonly pass_inputs=/run/trainyard/inputs
 shared='' received='' seen='' repeats=0
 
-# begin_pass [--again]: forgets the inputs of earlier passes, unless this pass follows a hand-over.
+# begin_pass [--again]: discards the inputs of earlier passes, unless this pass follows a hand-over.
 begin_pass() {
   [[ ${1:-} == --again || -e /run/trainyard/handed-over ]] || rm -rf "$pass_inputs"
   rm -f /run/trainyard/handed-over
@@ -40,8 +40,8 @@ read_received() {
 }
 
 # is_unchanged NAME: succeeds if the stage, whose text is in `text`, and all stages before it have the same inputs as in
-# their last successful run. Sets `stamp` to the inputs. A stage with "# runs: every pass" installs the hand-over. If it is
-# skipped, the newest hand-over has the same content and counts as read.
+# their last successful run. Sets `stamp` to the inputs. A stage with "# runs: every pass" installs the hand-over. If
+# such a stage is skipped, the newest hand-over has the same content and counts as read.
 is_unchanged() {
   read_shared
   stamp=$text$shared
@@ -66,7 +66,7 @@ has_news() {
   [[ ! /usr/local/lib/trainyard -ef $lib || $current != "$applied" ]]
 }
 
-# prune: deletes bundles except the active one, the previous one and the files from user-data.
+# prune: deletes bundles except the active bundle, the previous bundle and the files from user-data.
 prune() {
   local path previous
   previous=$(readlink "$state/bundles/previous" || true)

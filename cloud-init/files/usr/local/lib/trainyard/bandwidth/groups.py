@@ -29,7 +29,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Node:
-    """A worker. `boot_id` is empty if its status has not arrived."""
+    """A worker. `boot_id` is empty until the node's status has arrived."""
 
     name: str
     address: str
@@ -46,10 +46,10 @@ class Record:
     alone: dict[str, Measured] = field(default_factory=dict)
     pairs: dict[Pair, Measured] = field(default_factory=dict)
     faulty: dict[str, str] = field(default_factory=dict)
-    """Reasons by drained node."""
+    """Drain reasons by node."""
 
     def keep(self, names: set[str], floors: tuple[float | None, float | None]) -> None:
-        """Forget all nodes that are not in `names`. If the floors changed, forget all nodes.
+        """Discard the results of nodes that are not in `names` or, if the floors changed, all results.
 
         `names`: the nodes that have not rebooted since their measurement.
         """

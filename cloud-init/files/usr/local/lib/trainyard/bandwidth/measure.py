@@ -15,8 +15,8 @@ _FIRST_PORT = 29410
 _ROW = re.compile(r"^ *\d+ +\d+ +\w+ +sum +.*$", re.MULTILINE)
 _SIZES = {True: ("4G", "20"), False: ("4M", "5")}
 """Message size and number of iterations, for real and for fake GPUs. nccl-tests with -c 1 allocates three buffers
-(src/common.cu at v2.17.1), so 4 GiB fits on the smallest GPU of the catalog. On CPUs, larger messages take minutes.
-At 0.34 GB/s (two H200s over TCP, 2026-11-23), 20 iterations would take 4 minutes, so allreduce.py limits their time."""
+(src/common.cu at v2.17.1), so 4 GiB fits on the smallest GPU of the catalog. On CPUs, larger messages take minutes. At
+0.34 GB/s (two H200s over TCP, 2026-11-23), 20 iterations would take 4 minutes, so allreduce.py limits the time."""
 _COMMAND = """
 # The bootstrap writes this file, because the names of the network interfaces depend on the node.
 set -a
@@ -39,7 +39,7 @@ fi
 counts=(--warmup 2 --iters "$ITERATIONS" --max-seconds 20)
 exec python3 /usr/local/lib/trainyard/bandwidth/allreduce.py -b "$BYTES" -e "$BYTES" "${counts[@]}"
 """
-"""The image's nccl-tests, or the project's all-reduce. Exit code _NO_PROGRAM: the node has neither of them."""
+"""The image's nccl-tests, or the project's all-reduce. Exit code _NO_PROGRAM: the node has neither program."""
 _NO_PROGRAM = 90
 _BUSY = re.compile("Unable to allocate resources|Requested nodes are busy|allocation failure", re.IGNORECASE)
 """Messages that srun --immediate prints if a job has taken the nodes (Slurm 24.11, src/common/slurm_errno.c and
@@ -54,7 +54,7 @@ def parse(output: str, ranks: int) -> Measured:
     """Return the bus bandwidth in the last row of an nccl-tests table.
 
     The last four columns are time in microseconds, algbw, busbw and the number of wrong elements of the in-place
-    all-reduce. The table rounds busbw to 0.01 GB/s, so it is calculated from the time: size / time * 2(n-1)/n
+    all-reduce. The table rounds busbw to 0.01 GB/s, so busbw is calculated from the time: size / time * 2(n-1)/n
     (nccl-tests doc/PERFORMANCE.md). allreduce.py prints "-" in the out-of-place columns.
     """
     rows = _ROW.findall(output)
@@ -114,6 +114,6 @@ def _reason(errors: str) -> str:
 
 
 def mpi_of_slurm() -> str | None:
-    """Return "pmix" if Slurm can start MPI programs with it, else None. nccl-tests needs it."""
+    """Return "pmix" if Slurm can start MPI programs with PMIx, which nccl-tests needs, or None."""
     listed = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, check=False)
     return "pmix" if re.search(r"\bpmix\b", listed.stdout + listed.stderr) else None

@@ -1,4 +1,4 @@
-"""Pairs of nodes, and conclusions from their bandwidths. All functions are pure."""
+"""Pairs of nodes, and conclusions from the bandwidths of pairs. All functions are pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Verdict:
 
     suspects: Mapping[str, Pair]
     undecided: tuple[Pair, ...]
-    """Slow pairs whose slow node cannot be determined."""
+    """Slow pairs in which the slow node is unknown."""
 
 
 def rounds(names: Sequence[str], fresh: Collection[str]) -> list[list[Pair]]:

@@ -1,7 +1,7 @@
 """The program `trainyard-bandwidth`, which the gate on the head runs after Slurm has started a task on every node.
 
 It measures new and rebooted nodes: each node alone, then pairs of nodes. A node below the floor is measured again with
-a good partner. If it is still below the floor, it is drained with the reason `TY:bandwidth: ...`.
+a good partner. If the node is still below the floor, it is drained with the reason `TY:bandwidth: ...`.
 
 Exit code 0: no node is below its floor, or each slow node is drained. Exit code 1: the nodes of a group could not be
 measured although the stack file sets a floor, or the slow nodes cannot be determined.
@@ -24,7 +24,7 @@ from bandwidth.slurm import drain, drained, idle, resume
 
 STATE = Path("/var/lib/trainyard")
 LOCK = "bandwidth.lock"
-"""An interrupted `up` leaves its gate running. It uses the nodes, so the next gate would not measure them."""
+"""Prevents simultaneous gates. After an interrupted `up`, its gate still runs and uses the nodes."""
 FIX = "Fix: replace the node's machine with `yard roll`, or set another floor with gates.nccl_busbw"
 Measure = Callable[[Sequence[Node], Group, int, str | None], Measured | None]
 NO_PROGRAM = "a node has neither nccl-tests in /opt/nccl-tests nor torch for its python3"
@@ -48,9 +48,9 @@ class Gate:
     measure: Measure
     problems: list[str] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
-    """Nodes that a job took before they were measured. They are measured by the next run of the gate."""
+    """Nodes that a job took before they were measured. The next run of the gate measures these nodes."""
     unsettled: set[str] = field(default_factory=set)
-    """Nodes in a problem whose faulty node is unknown. The next run measures them again instead of succeeding."""
+    """Nodes of slow pairs in which the slow node is unknown. The next run measures them again instead of succeeding."""
 
     def run(self) -> None:
         """Measure the nodes that have no result since their last boot. Add results and problems."""

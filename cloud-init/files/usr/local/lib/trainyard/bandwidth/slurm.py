@@ -1,4 +1,4 @@
-"""Nodes in Slurm: which are idle, and which are drained by the bandwidth gate."""
+"""Nodes in Slurm: lists idle and drained nodes, and drains and resumes nodes."""
 
 from __future__ import annotations
 

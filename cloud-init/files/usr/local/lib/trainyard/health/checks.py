@@ -18,7 +18,7 @@ FUNCTIONS: dict[str, Callable[[Node, Check], Outcome]] = {
 
 
 def run_check(node: Node, check: Check) -> Outcome:
-    """Return the result of a check. An error in the check itself is not a verdict on the node."""
+    """Return the result of a check. If the check raises an exception, the result is UNKNOWN."""
     try:
         return FUNCTIONS[check.id](node, check)
     except Exception as error:
@@ -28,7 +28,7 @@ def run_check(node: Node, check: Check) -> Outcome:
 def report(node: Node) -> list[str]:
     """Run all checks for this node once, and return one tab-separated line for each check that failed.
 
-    Fields: id, class, text, cause, fix. Here, one failure is enough for every check.
+    Fields: id, class, text, cause, fix. A single failure is sufficient for every check.
     """
     read_kernel_log(node)
     lines = []

@@ -1,4 +1,4 @@
-"""Checks as data, facts about the node, and results of checks.
+"""Data types for checks, for facts about the node, and for results.
 
 A node runs this package with its own Python (3.10 or later) and the standard library only.
 """
@@ -48,8 +48,8 @@ def unknown(text: str) -> Outcome:
 class Check:
     """A row of checks.json. `every` and `timeout` are in seconds.
 
-    A verdict requires `fails` consecutive failures. It ends after `passes` consecutive passes, and with undrain
-    "reboot" only after a reboot.
+    A verdict begins after `fails` consecutive failures, and ends after `passes` consecutive passes. With undrain
+    "reboot", it ends only after a reboot.
     """
 
     id: str
@@ -145,7 +145,7 @@ class Node:
             "slurm": self.has_slurm,
             "gpus": self.count("TRAINYARD_GPUS") > 0,
             "nvidia": self.count("TRAINYARD_GPUS") > 0 and self.variable("TRAINYARD_GPU_TYPE") != "fake",
-            # The folder itself also exists without NVSwitch (driver 580.159.04, one H100 in a VM, 2026-11-22).
+            # The folder also exists without NVSwitch (driver 580.159.04, one H100 in a VM, 2026-11-22).
             "nvswitch": bool(self.glob("/proc/driver/nvidia-nvswitch/devices/*")),
             "docker": self.variable("TRAINYARD_CONTAINERS") == "docker",
             "announced": bool(self.announcer),

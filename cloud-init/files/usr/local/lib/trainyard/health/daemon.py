@@ -54,7 +54,7 @@ class Daemon:
         self.settled = False
         """Whether the node's state in Slurm is known to agree with the verdicts."""
         self.requeued = self.ledger.worst
-        """The last verdict after which jobs were requeued. An earlier daemon has handled the verdicts in its file."""
+        """The last verdict after which jobs were requeued. An earlier daemon has handled the verdicts in the file."""
         self.warned = self.ledger.verdicts.get(EVENT)
         """The last event about which jobs were warned."""
         self.saved = 0.0
@@ -167,7 +167,7 @@ class Daemon:
         os.write(self._wake, b"x")
 
     def _is_done(self) -> bool:
-        """Return whether Slurm needs no change. False while a verdict exists, because Slurm could clear its drain."""
+        """Return whether Slurm needs no change. During a verdict, return False, because Slurm could clear the drain."""
         return self.settled and self.ledger.worst is None
 
     def _proved(self) -> frozenset[str]:
@@ -194,5 +194,5 @@ class Daemon:
         if not path.is_fifo():
             path.unlink(missing_ok=True)
             os.mkfifo(path, 0o600)
-        # Opened for writing too, so that the pipe stays open when a writer ends.
+        # The pipe is also opened for writing, so that it stays open when a writer ends.
         return os.open(path, os.O_RDWR | os.O_NONBLOCK)

@@ -13,7 +13,7 @@ EVENT = "event"
 _AZURE = {"Metadata": "true"}
 _GOOGLE = {"Metadata-Flavor": "Google"}
 _LEAVES = frozenset({"Reboot", "Redeploy", "Preempt", "Terminate"})
-"""Types of Azure's events after which the machine's processes are gone. "Freeze" pauses the machine for seconds."""
+"""Types of Azure events that end the machine's processes. "Freeze" pauses the machine for seconds."""
 
 
 def _scheduled_events(node: Node, timeout: float) -> str | None:

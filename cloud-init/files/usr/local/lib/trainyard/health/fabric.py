@@ -1,5 +1,5 @@
-"""Checks of the fabric manager, RDMA ports, and the network cards and NCCL plugins of GPUDirect. They have never run on
-a real fabric.
+"""Checks of the fabric manager, RDMA ports, and the network cards and NCCL plugins of GPUDirect. These checks have
+never run on a real fabric.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def gpu_pcie(node: Node, check: Check) -> Outcome:
 
 
 def gpu_nvlink(node: Node, check: Check) -> Outcome:
-    """All NVLinks that were up before are still up. With NVSwitch, all links are up."""
+    """No NVLink has gone down. With NVSwitch, all links are up."""
     ran = node.run(["nvidia-smi", "nvlink", "--status"], check.timeout)
     if ran.code != 0:
         return unknown("nvidia-smi shows no state of NVLink")

@@ -42,7 +42,7 @@ def records(log: int, after: int = -1) -> Iterator[tuple[int, str]]:
         except BlockingIOError:
             return
         except BrokenPipeError:
-            continue  # Records were overwritten; the next read returns the oldest one.
+            continue  # Records were overwritten, and the next read returns the oldest record.
         if not record:
             return
         head, _, text = record.partition(";")

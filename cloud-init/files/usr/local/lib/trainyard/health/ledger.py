@@ -1,6 +1,6 @@
 """Verdicts on a node. Only `load` and `save` read or write files.
 
-A verdict is kept on disk, so it survives a restart of the daemon, a reboot, and Slurm's own clearing of DRAIN.
+Verdicts are stored on disk, so they remain after a restart of the daemon, after a reboot, and when Slurm clears DRAIN.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Ledger:
 
 
 def load(path: Path, boot_id: str) -> Ledger:
-    """Return the ledger on disk, or an empty one if it cannot be read."""
+    """Return the ledger on disk, or an empty ledger if it cannot be read."""
     try:
         stored = json.loads(path.read_text())
         verdicts = {name: Verdict(**row) for name, row in stored["verdicts"].items()}

@@ -17,7 +17,7 @@ _UNSYNCHRONIZED = 3
 def ntp_offset(host: str, timeout: float) -> float | None:
     """Return the clock's offset from an NTP server in seconds, or None if the server sent no usable response.
 
-    One SNTP request (RFC 5905). The response is not used if the exchange took longer than one second.
+    Sends one SNTP request (RFC 5905). The response is not used if the exchange took longer than one second.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.settimeout(timeout)
@@ -36,7 +36,7 @@ def ntp_offset(host: str, timeout: float) -> float | None:
 
 
 def _ntp_time(answer: bytes, at: int) -> float:
-    """Return the time in seconds since 1970 that begins at an offset in an NTP packet."""
+    """Return the timestamp at an offset in an NTP packet, in seconds since 1970."""
     seconds, fraction = struct.unpack("!II", answer[at : at + 8])
     return float(seconds - _NTP_EPOCH + fraction / 2**32)
 

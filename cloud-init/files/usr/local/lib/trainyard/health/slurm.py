@@ -15,9 +15,9 @@ _SUFFIXES = "*~#!%$@^-"
 """Suffixes of a state, for example "*" if the node does not respond (slurm.conf(5) and scontrol(1) of Slurm 24.11)."""
 _SECONDS = 20
 _LOST = ("Not responding", "TY:gone: ")
-"""How the reasons begin that slurmctld and trainyard-repair set on a node that did not respond. slurmctld pings no node
-that is down and does not respond. It asks such a node to register only about every 400 s with SlurmdTimeout=60
-(ping_nodes in slurmctld/ping_nodes.c, read 2026-11-23; seen with Slurm 24.11.5)."""
+"""Prefixes of the reasons that slurmctld and trainyard-repair set on nodes that did not respond. slurmctld does not
+ping nodes that are down and do not respond, and requests their registration only about every 400 s with
+SlurmdTimeout=60 (ping_nodes in slurmctld/ping_nodes.c, read 2026-11-23; seen with Slurm 24.11.5)."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ def decide(node: SlurmNode, wanted: str | None, checks: Collection[str], proved:
 
     `checks`: all checks. `proved`: the checks that found no fault in enough runs. A node is resumed only if a health
     check wrote its reason, and if `proved` contains this check. Reasons of operators, of Slurm and of other programs
-    are never replaced. A node that is down is not drained, because Slurm starts no jobs on it, and 90-health needs the
-    reason to return it to service.
+    are never replaced. A node that is down is not drained: Slurm starts no jobs on it, and 90-health needs the existing
+    reason to return the node to service.
     """
     own, drained, down = owner(node.reason, checks), "DRAIN" in node.flags, "DOWN" in node.flags
     if wanted is None:

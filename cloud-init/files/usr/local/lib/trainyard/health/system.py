@@ -24,7 +24,7 @@ def disk_full(node: Node, check: Check) -> Outcome:
             return unknown(f"{path}: {error.strerror}")
         size, free = (blocks * facts.f_frsize // 2**20 for blocks in (facts.f_blocks, facts.f_bavail))
         share = check.limits["min_free_share"]
-        # A small file system, such as /tmp in memory, counts as full if a tenth is left.
+        # A small file system, such as /tmp in memory, is full if less than a tenth is free.
         if free < max(min(check.limits["min_free_mib"], size / 10), size * share):
             return failed(f"{path} is full")
         if facts.f_files and facts.f_favail < facts.f_files * share:
@@ -88,7 +88,7 @@ def nfs_hang(node: Node, check: Check) -> Outcome:
         if _answers(node, path, check.timeout):
             continue
         head, server = node.variable("TRAINYARD_HEAD_IP"), source.partition(":")[0]
-        # If the server or the head is down, the node is not at fault, and draining it does not help.
+        # If the server or the head is down, the fault is not on the node, and a drain does not help.
         if node.connects(server, _NFS_PORT, 3) == "refused":
             return unknown(f"the NFS server of {path} is down")
         if node.connects(head, _SLURMCTLD_PORT, 3) != "open":
@@ -148,7 +148,7 @@ def leftover_files(node: Node, check: Check) -> Outcome:
 
 
 def _has_jobs(node: Node) -> bool:
-    """Return whether a Slurm job runs on the node: slurmstepd then has a cgroup for the job, or a process."""
+    """Return whether a Slurm job runs on the node. Such a job has a cgroup of slurmstepd, or a slurmstepd process."""
     if node.glob("/sys/fs/cgroup/system.slice/*slurmstepd.scope/job_*"):
         return True
     if node.path("/sys/fs/cgroup/system.slice").exists():
@@ -165,7 +165,7 @@ def _name(process: os.PathLike[str]) -> str:
 
 
 def _mounts(node: Node) -> list[tuple[str, str, list[str], str]]:
-    """Return the (path, type, options, source) of each mount. A later mount on the same path hides an earlier one."""
+    """Return the (path, type, options, source) of each mount. A later mount on the same path hides an earlier mount."""
     rows = (line.split() for line in node.read("/proc/self/mounts").splitlines())
     found = {row[1]: (row[1], row[2], row[3].split(","), row[0]) for row in rows if len(row) >= _MOUNT_FIELDS}
     return list(found.values())

@@ -6,8 +6,8 @@ import subprocess
 from dataclasses import dataclass
 
 _stuck: dict[str, subprocess.Popen[str]] = {}
-"""Programs that did not end after SIGKILL, because they wait in the kernel. They are not started again until they
-exit."""
+"""Programs that did not end after SIGKILL, because they wait in the kernel. These programs are not started again until
+they exit."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Lost nodes: workers that used to respond and no longer do. Pure, except for `answering`."""
+"""Lost nodes: workers that no longer respond. All functions are pure, except for `answering`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CLOSED_PORT = 9
 
 @dataclass
 class Watch:
-    """Which workers answer. All times are in seconds of a monotonic clock.
+    """The workers that answer. All times are in seconds of a monotonic clock.
 
     A worker that has never answered is not lost, because a firewall may drop the packets.
     """
@@ -62,9 +62,9 @@ def lost(nodes: Mapping[str, Node], watch: Watch, now: float) -> Iterator[list[s
 def returned(
     nodes: Mapping[str, Node], watch: Watch, out_since: Mapping[str, float], now: float
 ) -> Iterator[list[str]]:
-    """Yield the arguments of scontrol that return lost nodes which answer again without a reboot.
+    """Yield scontrol's arguments that return lost nodes to service if they answer again without a reboot.
 
-    A node that rebooted is returned by the stage 90-health. `out_since`: time in seconds since 1970 at which each node
+    After a reboot, the stage 90-health returns the node. `out_since`: time in seconds since 1970 at which each node
     left service.
     """
     for name, node in nodes.items():

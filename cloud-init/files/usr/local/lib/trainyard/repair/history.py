@@ -1,4 +1,4 @@
-"""Times at which each node left and returned to service. Pure, except for `load` and `save`."""
+"""Times at which each node left service and returned. All functions are pure, except for `load` and `save`."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def record(history: History, nodes: Iterable[Node], now: float) -> dict[str, tup
 
 
 def out_since(history: History) -> dict[str, float]:
-    """Return the time at which each node that is out of service got its current reason."""
+    """Return the time of the current reason of each node that is out of service."""
     return {name: changes[-1].time for name, changes in history.items() if changes and changes[-1].reason}
 
 
 def load(path: Path) -> dict[str, tuple[Change, ...]]:
-    """Return the history on disk, or an empty one if it cannot be read."""
+    """Return the history on disk, or an empty history if it cannot be read."""
     try:
         rows = json.loads(path.read_text())["history"]
         return {name: tuple(Change(**change) for change in changes) for name, changes in rows.items()}

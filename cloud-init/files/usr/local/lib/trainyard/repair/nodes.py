@@ -21,7 +21,7 @@ _BOOT = re.compile(r" BootTime=(\S+)")
 
 @dataclass(frozen=True)
 class Node:
-    """A worker in Slurm. `boot` is the time of its last boot in seconds since 1970, or 0 if Slurm does not know it."""
+    """A worker in Slurm. `boot` is the time of its last boot in seconds since 1970, or 0 if it is unknown."""
 
     name: str
     slurm: SlurmNode

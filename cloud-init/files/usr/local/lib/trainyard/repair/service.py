@@ -50,7 +50,7 @@ class Service:
         self.changes = history.load(self.state / "repair.json")
 
     def run_once(self, now: float, wall: float) -> None:
-        """Look at all nodes once. `now`: a monotonic clock. `wall`: seconds since 1970."""
+        """Check all nodes once. `now`: time of a monotonic clock. `wall`: seconds since 1970."""
         answers = self.answering(self.site.addresses)
         self.watch.record(answers, now)
         shown = self.control("-o", "show", "node")

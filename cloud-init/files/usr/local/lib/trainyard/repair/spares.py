@@ -1,9 +1,9 @@
 """Spares: nodes that a Slurm reservation holds back until another node of their group is lost or drained. Pure.
 
-Slurm neither moves nor refills a reservation with named nodes. Its nodes can be changed while it is active. With
-IGNORE_JOBS, it can contain busy nodes, which become spares when their job ends (update_resv and _job_overlap in
-slurmctld/reservation.c of Slurm 22.05.8, 23.11.4 and 24.11.5, and scontrol(1), "RESERVATIONS"; read 2026-11-22).
-Reservations of Slurm with NodeCnt and REPLACE_DOWN do the opposite: they replace lost spares with nodes of jobs.
+Slurm neither moves nor refills a reservation with named nodes. The nodes of an active reservation can be changed. With
+IGNORE_JOBS, a reservation can contain busy nodes, which become spares when their job ends (update_resv and _job_overlap
+in slurmctld/reservation.c of Slurm 22.05.8, 23.11.4 and 24.11.5, and scontrol(1), "RESERVATIONS"; read 2026-11-22). In
+contrast, reservations of Slurm with NodeCnt and REPLACE_DOWN replace lost spares with nodes of jobs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def parse_held(text: str) -> dict[str, str]:
 def commands(group: str, wanted: Sequence[str], held: Collection[str] | None) -> Iterator[list[str]]:
     """Yield the arguments of scontrol that change a group's reservation. `held` is None if there is no reservation.
 
-    Slurm ends a reservation without an end after a year, and the next run of the service creates it again.
+    After a year, Slurm ends a reservation without an end, and the next run of the service creates a new reservation.
     """
     name, nodes = f"reservationname={PREFIX}{group}", f"nodes={','.join(wanted)}"
     if held is None and wanted:
