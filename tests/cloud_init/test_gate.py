@@ -7,32 +7,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
+import gate.nodes
+import gate.program
+import gate.slurm
 import pytest
+from gate.progress import Progress
+from gate.progress import printable as gate_printable
 
 from yard.contract.printable import printable
 
-GATE = Path(__file__).parents[2] / "cloud-init" / "files" / "usr" / "local" / "sbin" / "trainyard-gate"
 WORKERS = ["a-0", "a-1"]
 
 
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The program as a module, loaded without writing a bytecode file."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    loader = SourceFileLoader("trainyard_gate", str(GATE))
-    spec = spec_from_loader(loader.name, loader)
-    assert spec
-    module = module_from_spec(spec)
-    loader.exec_module(module)
-    # The real module stays unchanged, because threads of other tests can call time.sleep.
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None))
-    return module
+@pytest.fixture(autouse=True)
+def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real module stays unchanged, because threads of other tests can call time.sleep."""
+    for module in (gate.nodes, gate.slurm, gate.program):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None))
 
 
 class Slurm:
@@ -72,36 +67,38 @@ def job_is_pending(slurm: Slurm) -> tuple[int, str]:
     return 1, ""
 
 
-def test_idle_nodes_pass_if_a_task_starts(gate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_nodes_pass_if_a_task_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = Slurm(succeeds)
-    monkeypatch.setattr(gate, "run", slurm)
-    assert gate.check_slurm(WORKERS, 5, gate.Progress()) is None
+    monkeypatch.setattr(gate.slurm, "run", slurm)
+    assert gate.slurm.check_slurm(WORKERS, 5, Progress()) is None
     assert slurm.srun == []
 
 
-def test_nodes_that_run_a_users_job_pass(gate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "run", Slurm(nodes_become_busy))
-    assert gate.check_slurm(WORKERS, 5, gate.Progress()) is None
+def test_nodes_that_run_a_users_job_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate.slurm, "run", Slurm(nodes_become_busy))
+    assert gate.slurm.check_slurm(WORKERS, 5, Progress()) is None
 
 
-def test_gate_retries_while_a_job_is_pending(gate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gate_retries_while_a_job_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = Slurm(job_is_pending, succeeds)
-    monkeypatch.setattr(gate, "run", slurm)
-    assert gate.check_slurm(WORKERS, 5, gate.Progress()) is None
+    monkeypatch.setattr(gate.slurm, "run", slurm)
+    assert gate.slurm.check_slurm(WORKERS, 5, Progress()) is None
     assert slurm.srun == []
 
 
-def test_failed_task_on_idle_nodes_is_reported_at_once(gate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "run", Slurm(fails))
-    message = gate.check_slurm(WORKERS, 5, gate.Progress())
+def test_failed_task_on_idle_nodes_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate.slurm, "run", Slurm(fails))
+    message = gate.slurm.check_slurm(WORKERS, 5, Progress())
     assert message == "srun on partition gpu failed (exit 1):\nsrun: error\n"
 
 
-def test_unavailable_nodes_are_reported_at_the_deadline(gate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_nodes_are_reported_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = Slurm()
     slurm.idle = {"a-0"}
-    monkeypatch.setattr(gate, "run", slurm)
-    assert gate.check_slurm(WORKERS, 0.01, gate.Progress()).startswith("some nodes are not available in Slurm:")
+    monkeypatch.setattr(gate.slurm, "run", slurm)
+    message = gate.slurm.check_slurm(WORKERS, 0.01, Progress())
+    assert message is not None
+    assert message.startswith("some nodes are not available in Slurm:")
 
 
 class Clock:
@@ -113,9 +110,9 @@ class Clock:
         return self.now
 
 
-def test_gate_prints_a_line_at_least_every_minute(gate: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gate_prints_a_line_at_least_every_minute(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    progress = gate.Progress(clock)
+    progress = Progress(clock)
     for second in range(0, 600, 5):
         clock.now = float(second)
         progress.tick()
@@ -133,7 +130,7 @@ def test_gate_prints_a_line_at_least_every_minute(gate: ModuleType, capsys: pyte
 
 
 def test_status_text_of_a_worker_is_escaped(
-    gate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clear, title = "\x1b[2J", "\x9d0;owned\x9c"
     status = {"state": "failed", "stage": clear, "command": title, "exit_code": clear, "log_tail": [clear]}
@@ -143,49 +140,49 @@ def test_status_text_of_a_worker_is_escaped(
     (tmp_path / "handover" / "nodes").write_text("a-0 10.0.0.5 gpu 8 any\n")
     node_env = tmp_path / "node.env"
     node_env.write_text("TRAINYARD_NODE=a-head\nTRAINYARD_SCHEDULER=slurm\n")
-    monkeypatch.setattr(gate, "STATE", tmp_path)
-    monkeypatch.setattr(gate, "Path", lambda path: node_env if path == "/etc/trainyard/node.env" else Path(path))
-    monkeypatch.setattr(gate, "head_status", lambda: {"state": "ready"})
-    monkeypatch.setattr(gate, "run", lambda *command: subprocess.CompletedProcess(command, 1, "", ""))
-    monkeypatch.setattr(gate.Progress, "watch", lambda _: None)
+    for module in (gate.nodes, gate.program):
+        monkeypatch.setattr(module, "STATE", tmp_path)
+    monkeypatch.setattr(
+        gate.program, "Path", lambda path: node_env if path == "/etc/trainyard/node.env" else Path(path)
+    )
+    monkeypatch.setattr(gate.nodes, "head_status", lambda: {"state": "ready"})
+    monkeypatch.setattr(gate.program, "run", lambda *command: subprocess.CompletedProcess(command, 1, "", ""))
+    monkeypatch.setattr(Progress, "watch", lambda _: None)
     monkeypatch.setattr(sys, "argv", ["trainyard-gate"])
-    assert gate.main() == 1
+    assert gate.program.main() == 1
     printed = "".join(capsys.readouterr())
     assert printed.count(r"\x1b[2J") == 5
     assert r"\x9d0;owned\x9c" in printed
     assert not set(printed) & {"\x1b", "\x9d", "\x9c"}
 
 
-def test_all_output_of_the_gate_is_escaped(gate: ModuleType) -> None:
+def test_all_output_of_the_gate_is_escaped() -> None:
     every = "".join(map(chr, range(0x3000))) + "\udc80"
-    assert gate.printable(every) == printable(every)
-    prints = [line.strip() for line in GATE.read_text().splitlines() if line.lstrip().startswith("print(")]
-    assert [line for line in prints if not line.startswith("print(printable(")] == []
+    assert gate_printable(every) == printable(every)
+    folder = Path(str(gate.program.__file__)).parent
+    code = "".join(file.read_text() for file in folder.glob("*.py"))
+    assert (code.count(".write("), code.count("print(")) == (1, 0)
 
 
-def test_slow_and_quarantined_nodes_do_not_prevent_a_ready_cluster(
-    gate: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_and_quarantined_nodes_do_not_prevent_a_ready_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = "a-0 TY:bandwidth: alone: 3 GB/s\na-1 TY:quarantine: 3 faults in a week\na-2 TY:disk-full: / is full\n"
-    monkeypatch.setattr(gate, "run", lambda *command: subprocess.CompletedProcess(command, 0, rows, ""))
-    assert gate.drained_nodes() == {"a-0": "drained by the bandwidth gate", "a-1": "quarantined by yard heal"}
+    monkeypatch.setattr(gate.slurm, "run", lambda *command: subprocess.CompletedProcess(command, 0, rows, ""))
+    assert gate.slurm.drained_nodes() == {"a-0": "drained by the bandwidth gate", "a-1": "quarantined by yard heal"}
 
 
-def test_gate_waits_until_the_spares_are_released(gate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gate_waits_until_the_spares_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = ["ReservationName=spares-gpu StartTime=x\n", "ReservationName=mine StartTime=x\n"]
-    monkeypatch.setattr(gate, "run", lambda *command: subprocess.CompletedProcess(command, 0, shown.pop(0), ""))
-    gate.wait_for_spares()
+    monkeypatch.setattr(gate.slurm, "run", lambda *command: subprocess.CompletedProcess(command, 0, shown.pop(0), ""))
+    gate.slurm.wait_for_spares()
     assert shown == []
 
 
-def test_gate_reports_unready_nodes_with_stage_and_duration(
-    gate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_gate_reports_unready_nodes_with_stage_and_duration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clock = Clock()
-    progress = gate.Progress(clock)
+    progress = Progress(clock)
     (tmp_path / "nodes").mkdir()
-    monkeypatch.setattr(gate, "STATE", tmp_path)
-    monkeypatch.setattr(gate, "head_status", lambda: {"state": "ready"})
+    monkeypatch.setattr(gate.nodes, "STATE", tmp_path)
+    monkeypatch.setattr(gate.nodes, "head_status", lambda: {"state": "ready"})
 
     def write(state: str) -> None:
         status = {"state": state, "stage": "30-driver"}
@@ -196,47 +193,45 @@ def test_gate_reports_unready_nodes_with_stage_and_duration(
         write("running" if clock.now < 120 else "failed")
 
     write("running")
-    monkeypatch.setattr(gate.time, "sleep", pass_time)
-    gate.wait_for_nodes("a-head", ["a-0"], 20, 45, progress)
+    monkeypatch.setattr("gate.nodes.time.sleep", pass_time)
+    gate.nodes.wait_for_nodes("a-head", ["a-0"], 20, 45, progress)
     assert progress.waiting_for == "a-0 (failed 30-driver, 0 s)"
-    assert gate.describe_unready({"a-head": ("ready", 0.0), "a-0": ("running 30-driver", 0.0)}, 90) == (
+    assert gate.nodes.describe_unready({"a-head": ("ready", 0.0), "a-0": ("running 30-driver", 0.0)}, 90) == (
         "a-0 (running 30-driver, 90 s)"
     )
     many = {f"a-{index}": ("booting", 0.0) for index in range(512)}
-    assert gate.describe_unready(many, 1).endswith("a-7 (booting, 1 s) and 504 more")
+    assert gate.nodes.describe_unready(many, 1).endswith("a-7 (booting, 1 s) and 504 more")
 
 
 REASON = "stages 44-containers need a node without jobs; running jobs: 12"
 
 
 def test_gate_ends_while_a_node_waits_for_its_jobs(
-    gate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = Clock()
-    progress = gate.Progress(clock)
+    progress = Progress(clock)
     (tmp_path / "nodes").mkdir()
     status = {"state": "waiting", "stage": "44-containers", "reason": REASON}
     (tmp_path / "nodes" / "a-0.json").write_text(json.dumps(status))
-    monkeypatch.setattr(gate, "STATE", tmp_path)
-    monkeypatch.setattr(gate, "head_status", lambda: {"state": "ready"})
-    monkeypatch.setattr(gate.time, "sleep", lambda _: setattr(clock, "now", clock.now + 10))
-    assert gate.wait_for_nodes("a-head", ["a-0"], 20, 45, progress) == ([], {"a-0": REASON})
-    assert gate.IDLE_SECONDS < clock.now <= gate.IDLE_SECONDS + 20
+    monkeypatch.setattr(gate.nodes, "STATE", tmp_path)
+    monkeypatch.setattr(gate.nodes, "head_status", lambda: {"state": "ready"})
+    monkeypatch.setattr("gate.nodes.time.sleep", lambda _: setattr(clock, "now", clock.now + 10))
+    assert gate.nodes.wait_for_nodes("a-head", ["a-0"], 20, 45, progress) == ([], {"a-0": REASON})
+    assert gate.nodes.IDLE_SECONDS < clock.now <= gate.nodes.IDLE_SECONDS + 20
     assert f"a-0: waiting 44-containers: {REASON}" in capsys.readouterr().out
 
 
-def test_gate_prints_why_a_node_rejected_the_hand_over(
-    gate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_gate_prints_why_a_node_rejected_the_hand_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "nodes").mkdir()
     (tmp_path / "nodes" / "a-0.error").write_text("trainyard-receive: the bundle is damaged\n")
-    monkeypatch.setattr(gate, "STATE", tmp_path)
+    monkeypatch.setattr(gate.nodes, "STATE", tmp_path)
     failed = {"state": "failed", "stage": "hand-over", "command": "trainyard-receive", "exit_code": 2}
-    assert gate.failure_message("a-0", failed) == "a-0: trainyard-receive: the bundle is damaged"
+    assert gate.nodes.failure_message("a-0", failed) == "a-0: trainyard-receive: the bundle is damaged"
 
 
-def test_gate_reports_the_nodes_that_start_no_task(gate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "run", Slurm(fails))
-    progress = gate.Progress(Clock())
-    gate.check_slurm(WORKERS, 5, progress)
+def test_gate_reports_the_nodes_that_start_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate.slurm, "run", Slurm(fails))
+    progress = Progress(Clock())
+    gate.slurm.check_slurm(WORKERS, 5, progress)
     assert progress.waiting_for == "Slurm to start a task on a-0, a-1"

@@ -7,17 +7,14 @@ import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
+import gate.nodes
 import pytest
 
 from components.node.bundle import Bundle
 from components.node.handover import Secrets, handover_files
 from components.plan.plan import ClusterPlan
 from tests.cloud_init.stage_sandbox import STAGES, Sandbox
-from tests.cloud_init.test_gate import gate
-
-__all__ = ["gate"]  # a fixture
 
 
 def report(tmp_path: Path, keys: dict[str, list[str]]) -> str | None:
@@ -64,44 +61,40 @@ def test_status_of_a_node_contains_its_partition(tmp_path: Path, written: str | 
     assert json.loads((tmp_path / "status.json").read_text())["partition"] == partition
 
 
-def split(gate: ModuleType, monkeypatch: pytest.MonkeyPatch, state: Path, *nodes: tuple[str, str, str | None]) -> str:
+def split(monkeypatch: pytest.MonkeyPatch, state: Path, *nodes: tuple[str, str, str | None]) -> str:
     """Run the gate's check on nodes, given as name, placement and reported partition. Return the message."""
-    monkeypatch.setattr(gate, "STATE", state)
+    monkeypatch.setattr(gate.nodes, "STATE", state)
     (state / "nodes").mkdir()
     for name, _, partition in nodes:
         status = {"state": "ready"} | ({} if partition is None else {"partition": partition})
         (state / "nodes" / f"{name}.json").write_text(json.dumps(status))
     lines = [[name, "10.0.0.1", name.split("-")[0], "8", placement] for name, placement, _ in nodes]
-    return "\n".join(gate.check_partitions(lines))
+    return "\n".join(gate.nodes.check_partitions(lines))
 
 
-def test_nodes_in_one_partition_pass(gate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_nodes_in_one_partition_pass(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # A different group may be in a different partition.
     nodes = [("a-0", "same_fabric", "0x8045"), ("a-1", "same_fabric", "0x8045"), ("b-0", "same_fabric", "0x8046")]
-    assert split(gate, monkeypatch, tmp_path, *nodes) == ""
+    assert split(monkeypatch, tmp_path, *nodes) == ""
 
 
-def test_nodes_in_two_partitions_are_reported(
-    gate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_nodes_in_two_partitions_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     nodes = [(f"a-{index}", "same_fabric", key) for index, key in enumerate(["0x8045", "0x8046", "0x8045"])]
-    message = split(gate, monkeypatch, tmp_path, *nodes)
+    message = split(monkeypatch, tmp_path, *nodes)
     assert message.startswith("group a: placement same_fabric")
     assert "0x8045: a-0, a-2; 0x8046: a-1" in message
 
 
 @pytest.mark.parametrize("others", [["0x8045"], []])
 def test_node_without_a_partition_is_reported(
-    gate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, others: list[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, others: list[str]
 ) -> None:
     nodes = [(f"a-{index}", "same_fabric", key) for index, key in enumerate(["", *others])]
-    assert "no partition: a-0" in split(gate, monkeypatch, tmp_path, *nodes)
+    assert "no partition: a-0" in split(monkeypatch, tmp_path, *nodes)
 
 
-def test_groups_without_same_fabric_are_not_compared(
-    gate: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    assert split(gate, monkeypatch, tmp_path, ("a-0", "none", "0x8045"), ("a-1", "none", None)) == ""
+def test_groups_without_same_fabric_are_not_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert split(monkeypatch, tmp_path, ("a-0", "none", "0x8045"), ("a-1", "none", None)) == ""
 
 
 def test_hand_over_marks_nodes_of_same_fabric_groups(local_plan: ClusterPlan) -> None:

@@ -1,0 +1,1 @@
+"""Decides on the head whether the cluster is ready (trainyard-gate)."""

@@ -1,0 +1,87 @@
+"""Checks with Slurm: which nodes are idle, busy or drained, and whether a task starts on each node."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+from gate.nodes import SHOWN_NODES
+from gate.progress import Progress
+
+SPARES_SECONDS = 30.0
+DRAINED_BY = {"TY:bandwidth:": "drained by the bandwidth gate", "TY:quarantine:": "quarantined by yard heal"}
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command and capture its output."""
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def idle_nodes() -> set[str]:
+    """Return the nodes on which Slurm can start a job immediately."""
+    return set(run("sinfo", "-h", "-N", "-t", "idle", "-o", "%N").stdout.split())
+
+
+def drained_nodes() -> dict[str, str]:
+    """Return the nodes that the bandwidth gate or `yard heal` has drained. The cluster can be ready without them."""
+    rows = run("sinfo", "-h", "-N", "-t", "drain", "-o", "%N %E").stdout.splitlines()
+    return {
+        line.split()[0]: text
+        for line in rows
+        for prefix, text in DRAINED_BY.items()
+        if line.partition(" ")[2].startswith(prefix)
+    }
+
+
+def busy_nodes() -> set[str]:
+    """Return the nodes that run jobs. These nodes need no further check."""
+    return set(run("sinfo", "-h", "-N", "-t", "alloc,mix,comp", "-o", "%N").stdout.split())
+
+
+def check_slurm(workers: list[str], seconds: float, progress: Progress) -> str | None:
+    """Start a task on every node that is not busy. Return None, or an error message."""
+    deadline = time.monotonic() + seconds
+    refused: str | None = None
+    while rest := set(workers) - busy_nodes():
+        names = ", ".join(sorted(rest)[:SHOWN_NODES]) + (" and more" if len(rest) > SHOWN_NODES else "")
+        progress.waiting_for = f"Slurm to start a task on {names}"
+        if time.monotonic() > deadline:
+            return refused or "some nodes are not available in Slurm:\n" + run("sinfo", "-N", "-l").stdout
+        if rest <= idle_nodes():
+            refused = start_tasks(rest)
+            if refused is None:
+                return None
+            # A user's job may have taken the nodes, or a pending job may reserve them. Otherwise the nodes are faulty.
+            if rest <= idle_nodes() and not run("squeue", "-h", "-t", "pending", "-o", "%A").stdout.strip():
+                return refused
+        time.sleep(0.5)
+    return None
+
+
+def wait_for_spares() -> None:
+    """Wait until trainyard-repair has released the spares."""
+    deadline = time.monotonic() + SPARES_SECONDS
+    while "ReservationName=spares-" in run("scontrol", "-o", "show", "reservation").stdout:
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.5)
+
+
+def start_tasks(nodes: set[str]) -> str | None:
+    """Start a task on each node, in each of its partitions, as the job user. Return None, or an error message."""
+    by_partition: dict[str, list[str]] = {}
+    for line in run("sinfo", "-h", "-N", "-o", "%N %R").stdout.splitlines():
+        name, partition = line.split()
+        if name in nodes:
+            by_partition.setdefault(partition, []).append(name)
+    for partition, names in by_partition.items():
+        done = run(
+            "setpriv", "--reuid=trainer", "--regid=trainer", "--init-groups", "--", "timeout", "120",
+            "srun", "--partition", partition,
+            "--nodes", str(len(names)), "--nodelist", ",".join(names), "--mem", "16", "--chdir", "/",
+            # A short time limit lets Slurm backfill the task before a pending job that needs more nodes.
+            "--time", "2", "--immediate=45", "printenv", "SLURMD_NODENAME",
+        )  # fmt: skip
+        if done.returncode or sorted(done.stdout.split()) != sorted(names):
+            return f"srun on partition {partition} failed (exit {done.returncode}):\n{done.stdout}{done.stderr}"
+    return None
