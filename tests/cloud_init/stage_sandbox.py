@@ -11,7 +11,7 @@ from pathlib import Path
 
 STAGES = Path(__file__).parents[2] / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
 _FOLDERS = (
-    "etc|var|srv|home|shared|job|sys|proc/(?:driver|sys)|opt|run|mnt|usr/(?:share|sbin|src|lib/systemd|lib/python3|local/gib|local/bin)"
+    "etc|var|srv|home|shared|job|sys|proc/(?:driver|sys|mounts)|opt|run|mnt|usr/(?:share|sbin|src|lib/systemd|lib/python3|local/gib|local/bin)"
     "|dev/(?:aperture_devices|disk)|usr/local/lib/trainyard"
 )
 _ROOTS = f"/({_FOLDERS})"
@@ -78,6 +78,8 @@ class Sandbox:
         bin_folder, log = self.root / ".bin", self.root / ".log"
         bin_folder.mkdir(parents=True, exist_ok=True)
         log.write_text("")
+        (self.root / "proc").mkdir(exist_ok=True)
+        (self.root / "proc" / "mounts").touch()
         for name in self.recorded:
             self._stub(bin_folder / name, log)
         for name, program in self.programs.items():

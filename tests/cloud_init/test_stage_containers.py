@@ -262,7 +262,7 @@ def test_locked_enroot_is_installed(tmp_path: Path, baking: dict[str, str]) -> N
     ran = without_enroot(tmp_path, **baking)
     assert ran.code == 0, (ran.errors, ran.output)
     release = "https://github.com/NVIDIA/enroot/releases/download/v3.5.0"
-    files = f"{tmp_path}/run/trainyard/enroot.deb {tmp_path}/run/trainyard/enroot+caps.deb"
+    files = f"{tmp_path}/run/trainyard/enroot.deb {tmp_path}/run/trainyard/enroot+caps.deb squashfuse fuse-overlayfs"
     assert (tmp_path / "fetched").read_text().splitlines() == [
         f"{release}/enroot_3.5.0-1_amd64.deb",
         f"{release}/enroot+caps_3.5.0-1_amd64.deb",

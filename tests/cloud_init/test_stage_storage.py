@@ -16,7 +16,6 @@ STORAGE = (
     *("ssh-keygen", "chown", "stat", "fallocate", "mountpoint"),
 )
 UNITS = {
-    "systemctl is-active": "3 ",
     "systemd-escape --path --suffix=mount /home": "0 home.mount",
     "systemd-escape --path --suffix=mount /shared": "0 shared.mount",
     "systemd-escape --path --suffix=mount /srv/raid": "0 srv-raid-trainyard.mount",
@@ -249,6 +248,11 @@ def test_mounted_folder_is_not_mounted_again(tmp_path: Path) -> None:
     (tmp_path / "home/trainer/.ssh/id_ed25519").write_text("made before\n")
     (tmp_path / "shared/jobs").mkdir(parents=True)
     env = {**ON_DISK, "SHARED_DISK": "", "SHARED_FOLDER": str(folder), "TEST_LEDGER": str(tmp_path)}
-    ran = Sandbox(tmp_path, STORAGE, {**UNITS, "systemctl is-active": "0 "}).run("50-storage", **env)
+    mounts = tmp_path / "proc" / "mounts"
+    mounts.parent.mkdir()
+    mounts.write_text(f"/dev/sda1 {tmp_path}/shared ext4 rw,nosuid,nodev 0 0\n")
+    ran = Sandbox(tmp_path, STORAGE, UNITS).run("50-storage", **env)
     assert ran.code == 0, ran.errors
-    assert "systemctl start shared.mount" not in ran.commands
+    starts = [line for line in ran.commands if line.startswith("systemctl start")]
+    assert "systemctl start shared.mount" not in starts
+    assert "systemctl start srv-raid-trainyard.mount" in starts

@@ -12,7 +12,7 @@ DATA_SERIAL = "data"
 """Serial number of the data disk. udev links the disk as /dev/disk/by-id/virtio-<serial>."""
 
 _KERNEL = (
-    "root=/dev/nvme0n1 rootfstype=ext4 rw console=ttyS0 net.ifnames=0 quiet systemd.show_status=false audit=0 panic=1 "
+    "root=/dev/nvme0n1 rootfstype=ext4 rw console=ttyS0 net.ifnames=0 quiet systemd.show_status=false panic=1 "
     # Emulation sometimes causes a kernel oops. A panic restarts the guest, which would otherwise never become ready.
     "oops=panic "
     # Without this option, systemd loads a BPF program for the BPF security module, which takes seconds.
