@@ -165,6 +165,30 @@ def test_history_has_a_limit(head: Head) -> None:
     assert len(history.load(head.folder / "repair.json")["a-0"]) == history.KEPT
 
 
+@pytest.mark.parametrize(("spares", "most"), [(0, 5), (1, 40)])
+def test_healthy_nodes_without_spares_are_listed_rarely(tmp_path: Path, spares: int, most: int) -> None:
+    head = Head(tmp_path, spares=spares)
+    listings: list[tuple[str, ...]] = []
+
+    def control(*arguments: str) -> str | None:
+        listings.append(arguments)
+        return head.slurm(*arguments)
+
+    head.service.control = control
+    head.run(60)
+    assert most - 2 <= len([words for words in listings if "show" in words]) <= most + 20 * spares
+    head.alive.discard("a-0")
+    assert any("state=down" in change for change in head.run(24))
+
+
+def test_drained_node_is_recorded_within_the_quiet_interval(tmp_path: Path) -> None:
+    head = Head(tmp_path, spares=0)
+    head.run(30)
+    head.slurm.states["a-0"], head.slurm.reasons["a-0"] = "IDLE+DRAIN", "TY:disk-full: / is full"
+    head.run(18)
+    assert list(history.load(head.folder / "repair.json")) == ["a-0"]
+
+
 def test_failed_scontrol_changes_nothing(head: Head) -> None:
     head.service.control = lambda *_: None
     assert head.run(60) == []

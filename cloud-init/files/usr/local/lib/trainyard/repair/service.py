@@ -19,6 +19,9 @@ GATE = "gate.lock"
 """trainyard-gate holds a lock on this file while it runs tasks on all nodes, so that spares are free and no node is set
 down during a replacement."""
 INTERVAL_SECONDS = 3.0
+QUIET_SECONDS = 15.0
+"""Interval between two listings of Slurm's nodes while every node answers and is usable, and no group has spares. On an
+emulated head, a listing every three seconds used 8 % of a core (measured on 2026-11-23)."""
 _SECONDS = 20
 
 
@@ -44,6 +47,9 @@ class Service:
     answering: Callable[[Mapping[str, str]], set[str]] = gone.answering
     watch: gone.Watch = field(init=False)
     changes: dict[str, tuple[history.Change, ...]] = field(init=False)
+    listed: float | None = None
+    """Time of the last listing after which no node needed attention, or None."""
+    reservations_checked: bool = False
 
     def __post_init__(self) -> None:
         self.watch = gone.Watch(self.site.silent_seconds)
@@ -53,10 +59,15 @@ class Service:
         """Check all nodes once. `now`: time of a monotonic clock. `wall`: seconds since 1970."""
         answers = self.answering(self.site.addresses)
         self.watch.record(answers, now)
+        if self._is_quiet(answers, now):
+            return
+        self.listed = None
         shown = self.control("-o", "show", "node")
         if shown is None:
             return
         nodes = {node.name: node for node in parse_nodes(shown) if node.name in self.site.addresses}
+        if len(nodes) == len(self.site.addresses) and all(node.is_usable for node in nodes.values()):
+            self.listed = now
         is_gated = self._is_gated()
         # Nodes that `pulumi up` creates or replaces are not faulty.
         if not is_gated:
@@ -67,6 +78,15 @@ class Service:
             self.control(*change)
         self._hold_spares(nodes, release=is_gated)
 
+    def _is_quiet(self, answers: set[str], now: float) -> bool:
+        """Return whether Slurm's nodes need no listing now."""
+        if self._has_spares() or answers != self.site.addresses.keys():
+            return False
+        return self.listed is not None and now - self.listed < QUIET_SECONDS
+
+    def _has_spares(self) -> bool:
+        return any(group.spares for group in self.site.groups)
+
     def _record(self, nodes: Mapping[str, Node], wall: float) -> None:
         found = history.record(self.changes, nodes.values(), wall)
         if found != self.changes:
@@ -74,9 +94,13 @@ class Service:
             history.save(self.state / "repair.json", found)
 
     def _hold_spares(self, nodes: Mapping[str, Node], *, release: bool) -> None:
+        # Without spares, only the reservations from an earlier configuration must be deleted.
+        if self.reservations_checked and not self._has_spares():
+            return
         listed = self.control("-o", "show", "reservation")
         if listed is None:
             return
+        self.reservations_checked = True
         held = spares.parse_held(listed)
         for group in self.site.groups:
             names = self._names(held[group.name]) if group.name in held else None
