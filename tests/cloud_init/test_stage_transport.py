@@ -82,7 +82,7 @@ def test_missing_fast_socket_is_only_a_warning(tmp_path: Path) -> None:
 
 
 class Docker(Sandbox):
-    """A node whose fake docker reports the receive daemon as running after the daemon was started."""
+    """A node with a fake docker, which reports the receive daemon as running once the daemon has been started."""
 
     def _stub(self, file: Path, log: Path) -> None:
         super()._stub(file, log)

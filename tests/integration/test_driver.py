@@ -36,7 +36,7 @@ _FILL_DISK = """
 nohup bash -c 'until compgen -G "/usr/src/nvidia-current-open-*/dkms.conf"; do sleep 0.1; done
   fallocate -l $(df --output=avail -B1 / | sed 1d) /var/tmp/full; cat /dev/zero >>/var/tmp/full' >/dev/null 2>&1 &
 """
-"""When the first package is unpacked, fills the disk, including the blocks that only root may use."""
+"""Script that fills the disk, including the blocks reserved for root, when the driver's source is unpacked."""
 
 
 class Tree:

@@ -18,7 +18,7 @@ from yard.contract import checkout
 
 _CLOUD = "https://api.pulumi.com"
 _PRIVATE = "/.trainyard/state"
-"""End of the URL that env.sh sets, without parameters."""
+"""End of the path in the backend URL that env.sh sets."""
 _DIY_ORGANIZATION = "organization"
 """Organization of all stacks in a backend other than Pulumi Cloud."""
 

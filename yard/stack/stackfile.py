@@ -26,7 +26,7 @@ def stack_names() -> list[str]:
 
 
 def short_name(stack: str) -> str:
-    """Return STACK for ORGANIZATION/PROJECT/STACK. The stack file has the short name."""
+    """Return STACK for ORGANIZATION/PROJECT/STACK. The name of the stack file contains only STACK."""
     return stack.rpartition("/")[2]
 
 
