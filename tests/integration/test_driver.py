@@ -211,7 +211,7 @@ def test_next_run_continues_and_reports_the_missing_gpu(node: BareHost, tree: Tr
 
 
 def copy(host: BareHost, file: Path, command: str) -> None:
-    """Run a command as root whose stdin is the file."""
+    """Run a command as root, with the content of the file as its stdin."""
     encoded = subprocess.run(["base64", str(file)], check=True, capture_output=True, text=True).stdout
     done = host.ssh(f"base64 -d <<'END' | ({command})\n{encoded}END\n", timeout=600)
     assert done.returncode == 0, done.stderr

@@ -29,7 +29,7 @@ MANIFEST = ".yard-sync"
 MARKER = ".yard-sync-source"
 """File in the destination that contains the source of the copy: `user@host:directory`."""
 _NO_MARKER = "?"
-"""The source of a folder that contains files but no marker."""
+"""Stands for the source of a folder that contains files but no marker."""
 _INSTALL = "install it (`sudo apt install {tool}`)"
 _SECONDS = 600
 

@@ -29,7 +29,7 @@ KEYS = AccessKeys("ssh-ed25519 AAAAadmin admin@yard", "ssh-ed25519 AAAAcluster c
 
 
 def parts(plan: ClusterPlan, index: int = 0) -> list[tuple[str, str]]:
-    """Return type and content of the parts of the message."""
+    """Return the type and the content of each part of the message."""
     message = email.message_from_string(render_user_data(plan, plan.hosts[index], KEYS))
     return [(part.get_content_type(), str(part.get_payload())) for part in message.walk() if not part.is_multipart()]
 
