@@ -159,7 +159,7 @@ def render_plugstack_conf(plan: ClusterPlan) -> str:
     """Return plugstack.conf. If the jobs use enroot, it loads the SPANK plugin pyxis on each node that has pyxis.
 
     `make install` in pyxis and the pyxis packages use these paths (NVIDIA/pyxis at 10751994). The head serves this file
-    to the workers, each node reads its own included files, and a pattern that matches nothing is ignored
+    to the workers, but each node includes its own local files. A pattern that matches no file is ignored
     (common/fetch_config.c, common/plugstack.c and common/spank.c of 21.08.8 to 24.11.5; all read 2026-11-23).
     """
     folders = ("/usr/local/share/pyxis", "/usr/share/pyxis") if plan.containers == "enroot" else ()

@@ -49,8 +49,7 @@ echo 'runs elsewhere'
 _UNTIL_ENOUGH = """\
   until grep -qs . "$RUN_DIR/enough"; do sleep 1; done
   exit 0"""
-"""The job must still be running when the node returns, because Slurm tolerates processes of a job that has just
-ended."""
+"""Keeps the job running until the node returns. If the job had just ended, Slurm would tolerate its processes."""
 _KILLED_WHILE_IT_SAVES = """\
 import os
 import signal
