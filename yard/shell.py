@@ -1,6 +1,6 @@
 """Subclasses of Typer's classes.
 
-A command is built when it is used, arguments after `--` are separate, and a ClusterError is printed as a message.
+They build a command when it is used, keep the arguments after `--` separate, and print a ClusterError as a message.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class AfterDashes(TyperCommand):
 
 
 class Deferred(TyperCommand):
-    """A command's name and help text. The command is built when it is used.
+    """The name and help text of a command that is built when it is used.
 
     Building all commands takes longer than importing them, because Typer inspects the signature of every function.
     """

@@ -14,7 +14,7 @@ def format_permission(
 ) -> remote.Command:
     """Return the command that permits or refuses formatting. `disk` is the unique ID of the data disk.
 
-    A new ID replaces the resource, so `create` runs on the head. If the head is replaced but the disk is kept, only the
+    A new disk ID replaces the resource, so `create` runs again. If the head is replaced but the disk is kept, only the
     connection changes. In this case `update` runs on the new head, which then refuses to format the disk even if the
     disk appears to be empty. Without `update`, pulumi-command would run `create` again (pulumi-command SDK,
     remote.Command, input `update`; read 2026-11-22).

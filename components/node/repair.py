@@ -15,8 +15,8 @@ _SILENT_CLOUD_SECONDS = 35
 def render_repair(plan: ClusterPlan) -> str | None:
     """Return repair.json, or None without Slurm.
 
-    `silent_seconds`: how long a node must be unresponsive before it counts as lost. `groups`: the spares, and the
-    address of each node.
+    `silent_seconds`: how long a node must be unresponsive before it counts as lost. `groups`: the number of spares
+    and the addresses of the nodes in each group.
     """
     if plan.scheduler != "slurm":
         return None

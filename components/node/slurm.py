@@ -63,8 +63,8 @@ _COMMON = {
     "LaunchParameters": "use_interactive_step",
     # Slurm tracks a job's processes on each node from the start of the job. A job does not start if its prolog fails.
     "PrologFlags": "Contain",
-    # A fault drains the node (docs/health.md). slurmd runs HealthCheckProgram when it starts and then once a minute on
-    # each node that responds, in all versions (run_health_check in slurmctld/ping_nodes.c of Slurm 21.08.5, 23.11.4 and
+    # A fault drains the node (docs/health.md). In all versions, slurmd runs HealthCheckProgram when it starts, and then
+    # once a minute if the node responds (run_health_check in slurmctld/ping_nodes.c of Slurm 21.08.5, 23.11.4 and
     # 24.11.5, read 2026-11-22). If a prolog or epilog fails or is late, Slurm drains the node with its own reason.
     "HealthCheckProgram": f"{_PROGRAMS}/trainyard-health-program",
     "HealthCheckInterval": "60",
@@ -156,10 +156,10 @@ def render_cgroup_conf(plan: ClusterPlan) -> str:
 
 
 def render_plugstack_conf(plan: ClusterPlan) -> str:
-    """Return plugstack.conf, which loads the SPANK plugin pyxis where it is installed, if the jobs use enroot.
+    """Return plugstack.conf. If the jobs use enroot, it loads the SPANK plugin pyxis on each node that has pyxis.
 
     `make install` in pyxis and the pyxis packages use these paths (NVIDIA/pyxis at 10751994). The head serves this file
-    to the workers, each node reads its own included files, and a pattern that matches nothing is ignored
+    to the workers, but each node includes its own local files. A pattern that matches no file is ignored
     (common/fetch_config.c, common/plugstack.c and common/spank.c of 21.08.8 to 24.11.5; all read 2026-11-23).
     """
     folders = ("/usr/local/share/pyxis", "/usr/share/pyxis") if plan.containers == "enroot" else ()
@@ -241,8 +241,7 @@ def _partition_line(group: str, hosts: Sequence[HostPlan], *, default: bool) -> 
 def _gpu_lines(machine: Machine, version: SlurmVersion) -> Iterator[str]:
     """Yield File and Cores for each range of GPUs with the same cores.
 
-    Cores is omitted if the cores are unknown. It is also omitted if each GPU is near all cores, as the gres.conf manual
-    requires.
+    Cores is omitted if the cores are unknown. The gres.conf manual says to omit it also if each GPU is near all cores.
     """
     cores = machine.topology.gpu_cores(version) if machine.topology is not None else ()
     first = 0

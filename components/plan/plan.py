@@ -221,7 +221,7 @@ def _existing_hosts(
 
 
 def _usable(machine: Machine, driver: str | None) -> Machine:
-    """Return the machine as jobs can use it. Without a driver, jobs cannot use real GPUs."""
+    """Return the machine, without its GPUs if jobs cannot use them because they are real and have no driver."""
     return machine.without_gpus() if driver == "none" and machine.has_nvidia_gpus else machine
 
 

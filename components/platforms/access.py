@@ -8,8 +8,7 @@ from typing import Final
 from components.plan.checks.base import Broken, Level, Planned, check
 
 _WIDEST: Final = 8
-"""Prefix length of the largest network that is accepted, for example 10.0.0.0/8. No organisation owns a larger public
-network."""
+"""Prefix length of the largest network that is accepted. The largest private range is 10.0.0.0/8."""
 
 
 @check(

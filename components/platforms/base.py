@@ -66,7 +66,7 @@ class Host:
     """Whether SSH uses the head node as the jump host."""
     tunnel: pulumi.Output[Sequence[str]] | None = None
     """Command that opens a tunnel to the SSH port. The command listens on the loopback port that replaces "{port}", and
-    runs until it is interrupted. The command is known after the host and the tunnel service exist."""
+    runs until it is interrupted. The command is known only after the host and the tunnel service have been created."""
     proxy: ProxyConnectionArgs | None = None
     """The jump host, or None for a direct connection."""
     proxy_jump: str | None = None

@@ -1,4 +1,4 @@
-"""Lists of regions and zones in components/catalog that the clouds publish."""
+"""Lists of regions and zones that the clouds publish, as files in components/catalog."""
 
 from __future__ import annotations
 

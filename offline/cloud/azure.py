@@ -125,7 +125,10 @@ class Azure(Cloud):
         )
 
     def _guessed_path(self, described: Described) -> str:
-        """Return an id path for a type without rules. It contains the names of the parents and the resource."""
+        """Return the id's path for a type that has no rules.
+
+        The path contains the names of the parents and of the resource.
+        """
         own = self.name_property(described)
         parents = [found.name for found in described.inputs.values() if found.required and found.name.endswith("Name")]
         chain = [name for name in parents if name not in ("resourceGroupName", own)]
@@ -192,8 +195,8 @@ def _run_command(world: World, arguments: Properties) -> Properties:
 def _machine(world: World, arguments: Properties) -> Properties:
     """Return a machine with its power state. Raises ResourceError if it does not exist.
 
-    A machine shuts down after its run command has waited for a bake, but is still running at the first request. Other
-    machines keep running. The power state codes are from Microsoft's "States and billing status of Azure Virtual
+    A machine with the run command that waits for a bake is running at the first request and stopped at later requests.
+    Other machines keep running. The power state codes are from Microsoft's "States and billing status of Azure Virtual
     Machines" (2026-11-22).
     """
     group, name = str(arguments.get("resourceGroupName")), str(arguments.get("vmName"))

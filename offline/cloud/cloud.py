@@ -16,7 +16,7 @@ Function: TypeAlias = "Callable[[World, Properties], Properties]"
 
 
 class Cloud(Protocol):
-    """A simulated cloud. The `inputs` parameter contains no secret marks in any method."""
+    """A simulated cloud. In the `inputs` parameter of each method, secret values are plain values."""
 
     package: str
     """The plugin's name: azure-native or gcp."""
@@ -50,7 +50,7 @@ class Cloud(Protocol):
         """Return the outputs that depend only on the inputs and the configuration. They are known in a preview."""
 
     def computed(self, described: Described, identity: str, outputs: Properties, world: World) -> Properties:
-        """Return `outputs` with the values that the cloud chooses."""
+        """Return `outputs`, with the values that the cloud assigns added."""
 
     def refers(self, text: str) -> str:
         """Return the id that a text refers to, or "" if the text does not refer to a simulated resource."""

@@ -56,7 +56,7 @@ class Named:
 
 @dataclass(frozen=True)
 class OneOf:
-    """A value that has one of several kinds."""
+    """A value of one of several kinds."""
 
     kinds: tuple[Kind, ...]
 
@@ -77,7 +77,7 @@ def kind_of(annotation: ast.expr | None) -> Kind:
 
 
 def is_optional(annotation: ast.expr | None) -> bool:
-    """Return whether an annotation allows a missing value. A surrounding Input or Output is ignored."""
+    """Return whether an annotation allows a missing value. The wrappers Input and Output are ignored."""
     match annotation:
         case ast.Constant(value=str(text)):
             return is_optional(ast.parse(text, mode="eval").body)

@@ -29,7 +29,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Connection:
-    """An SSH server, reached directly or through a proxy. Equal connections share one login."""
+    """An SSH server, reached directly or through a proxy. Commands with equal connections share one login."""
 
     endpoint: Endpoint
     proxy: Endpoint | None

@@ -30,9 +30,9 @@ _ALIVE_SECONDS = 15
 _ALIVE_COUNT = 3
 
 _HOST_KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-512")
-"""Host key types offered after the type of the expected host key. A server without the expected type then presents a
-different key, which is rejected with a clear message. Otherwise sshd would close the connection without a clear
-message.
+"""Host key types that the client offers after the type of the expected key. A server that has no key of the expected
+type then presents a key of another type, which is rejected with a clear message. Without these types, sshd would only
+close the connection.
 """
 
 _CHUNK = 65536
@@ -54,7 +54,7 @@ class Link:
         self._login = asyncio.Lock()
         self._sessions = asyncio.Semaphore(_SESSIONS)
         self._open: list[asyncssh.SSHClientConnection] = []
-        """The connection to the proxy, if there is a proxy, and the connection to the machine."""
+        """The connection to the proxy, if any, followed by the connection to the machine."""
         self._commands_ended = False
 
     async def run(self, operation: Operation, command: str, data: bytes, capture: Capture) -> str:
@@ -126,7 +126,7 @@ class Link:
             return self._open[-1]
 
     async def _end_commands(self) -> None:
-        """End the processes of all commands on this connection, once."""
+        """End the processes of all commands on this connection. Later calls do nothing."""
         if self._commands_ended or not self._open:
             return
         self._commands_ended = True

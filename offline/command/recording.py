@@ -1,7 +1,7 @@
 """Record the commands for simulated machines without running them.
 
-Each command is one JSON line in the folder for the stack's simulated clouds. The line contains no standard input and no
-secret command.
+Each command is one JSON line in the folder for the stack's simulated clouds. The line contains neither
+the standard input nor the text of a secret command.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ DYNAMIC_PROVIDERS = {"components.keys", "components.host_keys", "components.plat
 
 
 def lists_that_start_with(word: str) -> Iterator[str]:
-    """Yield the modules that contain a command line for this program: a list or tuple that begins with the name."""
+    """Yield the modules that contain a list or tuple whose first element is `word`, for example a command line."""
     for name in modules():
         for node in nodes(name):
             first = node.elts[0] if isinstance(node, ast.List | ast.Tuple) and node.elts else None

@@ -49,7 +49,7 @@ def restarted(node: NodeSandbox) -> list[str]:
 
 
 def active(node: NodeSandbox) -> str:
-    """Return the word in the active bundle."""
+    """Return the content of the file `word` in the active bundle."""
     return node.read("usr/local/lib/trainyard/word").strip()
 
 
@@ -128,6 +128,6 @@ def test_interrupted_hand_over_changes_nothing(tmp_path: Path) -> None:
     done = node.run("sbin/trainyard-receive", input=pack(hand_over(archive=bundle("second")))[:9000])
     assert done.returncode == 2
     assert active(node) == "first"
-    # The next hand-over is complete.
+    # A complete hand-over is then applied.
     assert send(node, hand_over(archive=bundle("second"))).returncode == 0
     assert active(node) == "second"

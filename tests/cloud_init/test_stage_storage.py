@@ -102,8 +102,8 @@ def test_disk_that_blkid_cannot_identify_is_not_formatted(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("end", ["dd if=/dev/disk/by-id/x of=/dev/null bs=1M count=1 s", "dd"])
 def test_disk_with_read_errors_is_not_formatted(tmp_path: Path, end: str) -> None:
-    # blkid exits with 2 if every read from an ext4 disk fails. `end`: whether only reads from the last MiB fail, or all
-    # reads.
+    # blkid exits with 2 if every read from an ext4 disk fails. `end` is the dd command that fails: the read of the last
+    # MiB, or every read.
     ran = storage(tmp_path, "2 ", **{end: "1 Input/output error"}).run("50-storage", **ON_DISK)
     assert ran.code == 1
     assert "cannot be read, so it is not formatted" in ran.output[-1]

@@ -82,7 +82,7 @@ def test_missing_fast_socket_is_only_a_warning(tmp_path: Path) -> None:
 
 
 class Docker(Sandbox):
-    """A node whose fake docker reports the receive daemon as running after the daemon was started."""
+    """A node with a fake docker, which reports the receive daemon as running once the daemon has been started."""
 
     def _stub(self, file: Path, log: Path) -> None:
         super()._stub(file, log)
@@ -139,7 +139,10 @@ def test_tcpx_daemon_has_the_options_of_google(tmp_path: Path) -> None:
 
 
 def test_receive_daemon_has_no_restart_policy(tmp_path: Path) -> None:
-    """At boot, docker would start it before the module is loaded. --volume would create a folder for the device."""
+    """With a restart policy, docker would start the daemon at boot, before the module is loaded.
+
+    The device needs --mount, because --volume would create a folder in its place if the device is missing.
+    """
     ran = fresh(tmp_path).run("45-transport", FABRIC="gpudirect-tcpxo")
     daemon = started(ran, "receive-datapath-manager")
     assert "--restart" not in daemon

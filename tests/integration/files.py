@@ -1,4 +1,4 @@
-"""The files of all stages on a machine without a hand-over."""
+"""Scripts that install the files of all stages and run a stage, for a machine that receives no hand-over."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Mirror:
             self._server = None
 
     def fetch(self, path: str) -> tuple[int, bytes]:
-        """Return status and content of a path, from the cache or the archive."""
+        """Return the HTTP status and the content for a path, from the cache or the archive."""
         name, _, rest = path.lstrip("/").partition("/")
         if name not in self._origins:
             return 404, b""

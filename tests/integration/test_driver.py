@@ -36,7 +36,7 @@ _FILL_DISK = """
 nohup bash -c 'until compgen -G "/usr/src/nvidia-current-open-*/dkms.conf"; do sleep 0.1; done
   fallocate -l $(df --output=avail -B1 / | sed 1d) /var/tmp/full; cat /dev/zero >>/var/tmp/full' >/dev/null 2>&1 &
 """
-"""When the first package is unpacked, fills the disk, including the blocks that only root may use."""
+"""Script that fills the disk, including the blocks reserved for root, when the driver's source is unpacked."""
 
 
 class Tree:
@@ -211,7 +211,7 @@ def test_next_run_continues_and_reports_the_missing_gpu(node: BareHost, tree: Tr
 
 
 def copy(host: BareHost, file: Path, command: str) -> None:
-    """Run a command as root whose stdin is the file."""
+    """Run a command as root, with the content of the file as its stdin."""
     encoded = subprocess.run(["base64", str(file)], check=True, capture_output=True, text=True).stdout
     done = host.ssh(f"base64 -d <<'END' | ({command})\n{encoded}END\n", timeout=600)
     assert done.returncode == 0, done.stderr

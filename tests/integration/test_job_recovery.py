@@ -1,7 +1,7 @@
 """Job recovery under Slurm: killed ranks, faulty nodes, time limits, partial checkpoints and frozen nodes.
 
-The tests share the cluster with test_cluster.py and leave it ready. Most jobs are submitted together, because another
-job can run while Slurm delays the next start of a job.
+The tests share the cluster with test_cluster.py and leave it ready. Most jobs are submitted at the beginning,
+so that other jobs can run while Slurm delays the restart of a job.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ echo 'runs elsewhere'
 _UNTIL_ENOUGH = """\
   until grep -qs . "$RUN_DIR/enough"; do sleep 1; done
   exit 0"""
-"""The job must still be running when the node returns, because Slurm tolerates processes of a job that has just
-ended."""
+"""Keeps the job running until the node returns. If the job had just ended, Slurm would tolerate its processes."""
 _KILLED_WHILE_IT_SAVES = """\
 import os
 import signal
@@ -68,11 +67,11 @@ def rename_or_die(old, new, **more):
 
 os.rename = rename_or_die
 """
-"""Python imports this file at startup. The file kills the rank after the rank has written the second checkpoint and
-before it renames the checkpoint."""
+"""Python imports this file at startup. The rank is killed after it has written the second checkpoint, and before the
+checkpoint's metadata file gets its final name."""
 
 _TRAINED = {"srun": 1, "torchrun-elastic": 2}
-"""Number of nodes for each launcher of the job."""
+"""Number of nodes of the job, by launcher."""
 
 
 @pytest.fixture(scope="module")

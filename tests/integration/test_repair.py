@@ -41,7 +41,7 @@ def _spare(cluster: Project) -> Iterator[None]:
 
 
 def nodes(cluster: Project) -> dict[str, tuple[str, str]]:
-    """Return state and reason of each worker, as `yard nodes` shows them."""
+    """Return the state and the reason of each worker, as `yard nodes` shows them."""
     return {row["name"]: (row["state"], row["reason"]) for row in cluster.yard_json("nodes") if row["name"] != HEAD}
 
 
@@ -61,7 +61,7 @@ def changes(cluster: Project, node: str) -> list[dict[str, Any]]:
 
 
 def spans(cluster: Project, job: int) -> list[list[str]]:
-    """Return state, start and end of each start of a job, in seconds since 1970."""
+    """Return the state, start time and end time of each start of a job, in seconds since 1970."""
     form = "sudo env SLURM_TIME_FORMAT=%s sacct -X -D -n -P -o State,Start,End"
     return [line.split("|") for line in cluster.on(HEAD, f"{form} -j {job}").split("\n") if line.count("|") == 2]
 

@@ -57,7 +57,7 @@ class Sshd:
 
 
 def make_key(path: Path, kind: str = "ed25519") -> tuple[str, str]:
-    """Return a new private and public key."""
+    """Create a key pair, and return the private key and the public key."""
     subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "", "-f", path], check=True)
     return path.read_text(), path.with_suffix(".pub").read_text().strip()
 

@@ -15,7 +15,7 @@ from yard.show import say, say_json, warn
 def show(record: Record, kept: Path | None, out: Path | None, as_json: bool) -> int:
     """Print a record and write files to the folder `out`. `kept`: the file from which the record was read, or None.
 
-    Returns the exit code, which is 1 if the record fails. Raises BenchError if a file cannot be written.
+    Returns the exit code, which is 1 if the record contains a failure. Raises BenchError if a file cannot be written.
     """
     failed = failures(record)
     files = [] if out is None else _write(record, kept, out)

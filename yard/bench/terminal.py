@@ -20,7 +20,7 @@ def bars(record: Record) -> list[str]:
 
 
 def size_name(size: int) -> str:
-    """Return a number of bytes with a binary unit, for example 16M, 8G or 12."""
+    """Return a number of bytes as text, with a binary unit if the number is a multiple of 1024: 16M, 8G, 12."""
     return next((f"{size // scale}{unit}" for scale, unit in _UNITS if size >= scale and size % scale == 0), str(size))
 
 

@@ -129,7 +129,7 @@ def verify(remote: Remote, path: str, *, full: bool, as_json: bool) -> int:
         results = {head: first.result(), **dict(zip(workers, others, strict=True))}
     found = {name: facts for name, facts in results.items() if isinstance(facts, dict)}
     problems = {name: problem for name, problem in results.items() if isinstance(problem, str)}
-    # A full check reads more tokens, so its digest differs from the digests of the other hosts.
+    # A full check reads more tokens and has another digest, so only hosts that read the fewest tokens are compared.
     fewest = min((facts["looked_at"] for facts in found.values()), default=0)
     digests = {name: facts["digest"] for name, facts in found.items() if facts["looked_at"] == fewest}
     if len(set(digests.values())) > 1:

@@ -14,7 +14,7 @@ _DAEMON_FABRICS = frozenset({"gpudirect-tcpx", "gpudirect-tcpxo"})
 
 
 def check_containers(examined: Examined) -> Iterator[HostProblem]:
-    """The container runtime set in the stack file works, and the fabric's NCCL plugin and its daemon are installed."""
+    """The container runtime from the stack file works, the fabric's NCCL plugin is installed and its daemon runs."""
     for report in examined.workers:
         node = examined.nodes[report.name]
         runtime = report.value("containers", "wanted")

@@ -31,7 +31,7 @@ class Limits:
 
 
 def brake(decisions: Sequence[Decision], cases: Sequence[Case], limits: Limits, now: float) -> list[Decision]:
-    """Return the decisions, with WAIT and the reason instead of steps that exceed a limit."""
+    """Return the decisions. A step that a limit forbids is replaced with WAIT and the reason."""
     known = {case.name: case for case in cases}
     sick = epidemics(cases)
     repairing = sum(decision.phase is Phase.REPAIRING for decision in decisions)

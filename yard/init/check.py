@@ -35,9 +35,10 @@ def section_of(known: Known) -> Section:
 
 
 def problems_of(known: Known, option: str, memory: FreeMemory | None = None) -> list[Problem]:
-    """Return the problems of the values that are known so far. Paths are options of `yard init`.
+    """Return the problems of the values that are known so far.
 
-    `option` is the path of problems that belong to no option. `memory`: see `Planned`.
+    The path of a problem is the option of `yard init` that sets the value, or `option` if there is no such option.
+    `memory`: see `Planned`.
     """
     try:
         # If the price exceeds the budget, a separate message contains the largest possible count.
@@ -89,7 +90,7 @@ def cost_of(plan: ClusterPlan) -> Cost:
 
 
 def _over_budget(known: Known, plan: ClusterPlan) -> Iterator[Problem]:
-    """Yield a problem if the known list prices exceed the budget. The fix contains the largest possible count."""
+    """Yield a problem if the known list prices exceed the budget. The fix names the largest affordable count."""
     if known.get("budget") in {"", NO_LIMIT}:
         return
     budget, cost, count = float(known.get("budget")), cost_of(plan), len(plan.workers)

@@ -12,14 +12,14 @@ from yard.contract.errors import Problem
 INDEX = "ARRAY_INDEX"
 """Environment variable that contains the number of the job in its array."""
 MOST_ELEMENTS = 100
-"""Maximum number of elements. Each element is a job with a separate run folder and submission."""
+"""Maximum number of elements. Each element is a separate job with its own submission and run folder."""
 _PART = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?::(\d{1,6}))?)?")
 _LIMIT = re.compile(r"(?P<parts>[^%]+)(?:%(?P<at_once>[1-9]\d{0,5}))?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Array:
-    """The numbers of an array's jobs, and how many of them run at the same time, or None for no limit."""
+    """The numbers of an array's jobs. `at_once`: how many of them may run at the same time, or None for no limit."""
 
     indices: tuple[int, ...]
     at_once: int | None

@@ -35,7 +35,7 @@ def environment_rule(value: Any) -> Iterator[Problem]:
 
 
 def read_environment(value: Any) -> ChosenEnvironment | None:
-    """Return the value, which must follow `environment_rule`, or None for `none`."""
+    """Return the chosen environment, or None for `none`. The value must have passed `environment_rule`."""
     if value == NO_ENVIRONMENT:
         return None
     return (

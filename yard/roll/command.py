@@ -32,12 +32,12 @@ _POLL_SECONDS = 5.0
 _HANDLER_SECONDS = 120
 """Minimum run time of a job before the job is signalled. SIGUSR2 would end a rank that has no signal handler yet."""
 _SERVICE_SECONDS = 300.0
-"""Time limit for new nodes to return to service after `pulumi up`, which has already run a task on each node."""
+"""Time limit for the replaced nodes to return to service. `pulumi up` has already run a task on each node."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RollRequest:
-    """A node group and options. `idle_seconds` limits the wait for the jobs of one batch; None means no limit."""
+    """The arguments of `yard roll`. `idle_seconds` limits the wait for the jobs of one batch; None means no limit."""
 
     group: str
     max_unavailable: int
@@ -74,7 +74,7 @@ def abandon(remote: Remote) -> None:
 
 
 def run_roll(remote: Remote, request: RollRequest) -> int:
-    """Replace all machines in the group. Return 0, the exit code of a failed `pulumi up`, or 130 after an interrupt."""
+    """Replace all machines in the group. Return 0 on success, 130 after an interrupt, or the code of a failed `up`."""
     file = record_of(remote)
     roll = read_roll(file) or new_roll(remote.stack.cluster, request.group)
     _check(remote, request, roll)

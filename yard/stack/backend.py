@@ -18,7 +18,7 @@ from yard.contract import checkout
 
 _CLOUD = "https://api.pulumi.com"
 _PRIVATE = "/.trainyard/state"
-"""End of the URL that env.sh sets, without parameters."""
+"""End of the path in the backend URL that env.sh sets."""
 _DIY_ORGANIZATION = "organization"
 """Organization of all stacks in a backend other than Pulumi Cloud."""
 
@@ -66,7 +66,7 @@ def selected_stack(variables: Mapping[str, str]) -> str | None:
 
 
 def _recorded_stack(variables: Mapping[str, str]) -> str:
-    # Pulumi hashes the path of Pulumi.yaml in the form that the shell uses, which can contain symbolic links.
+    # Pulumi hashes the path of Pulumi.yaml as the shell shows it. This path can contain symbolic links.
     shell = Path(variables.get("PWD", ""))
     logical = [
         folder for folder in (shell, *shell.parents) if folder.is_absolute() and folder.resolve() == checkout.ROOT

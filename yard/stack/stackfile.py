@@ -26,7 +26,7 @@ def stack_names() -> list[str]:
 
 
 def short_name(stack: str) -> str:
-    """Return STACK for ORGANIZATION/PROJECT/STACK. The stack file has the short name."""
+    """Return STACK for ORGANIZATION/PROJECT/STACK. The name of the stack file contains only STACK."""
     return stack.rpartition("/")[2]
 
 
@@ -59,8 +59,8 @@ def copy_of(stack: str, home: Path | None = None) -> Path:
 def refresh_copy(stack: str, home: Path | None = None, source: str | None = None, *, with_secrets: bool = True) -> Path:
     """Write the committed file to the copy, and keep the salt of the previous copy. Returns its path.
 
-    `source` is the name of the committed file if it differs from the name of the stack. `with_secrets`: False for a
-    backend with a different passphrase, which cannot decrypt the secrets of the committed file.
+    `source` is the name of the committed file if it differs from the name of the stack. `with_secrets`: False if
+    the backend has a different passphrase and so cannot decrypt the secrets of the committed file.
     """
     text, copy = committed_text(source or stack), copy_of(stack, home)
     text = text if with_secrets else _without_secrets(text)

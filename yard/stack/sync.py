@@ -29,7 +29,7 @@ MANIFEST = ".yard-sync"
 MARKER = ".yard-sync-source"
 """File in the destination that contains the source of the copy: `user@host:directory`."""
 _NO_MARKER = "?"
-"""The source of a folder that contains files but no marker."""
+"""Stands for the source of a folder that contains files but no marker."""
 _INSTALL = "install it (`sudo apt install {tool}`)"
 _SECONDS = 600
 
@@ -66,7 +66,7 @@ def select_files(source: Path, *, with_secrets: bool) -> Selection:
         done = _git(listed, source)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            # With an empty repository, git also reads the ignore files in a directory outside a repository.
+            # The directory is not in a repository. With an empty one, git can still apply the directory's ignore files.
             _git(["init", "--quiet", "--bare", folder], source)
             done = _git([f"--git-dir={folder}", f"--work-tree={source.resolve()}", *listed], source)
     if done.returncode:

@@ -61,7 +61,7 @@ def sample_numbers(batch_number: int, rank: int, ranks: int, batch: int, count: 
     """Return the indices of the samples in one rank's batch, out of `count` samples.
 
     Ranks read consecutive parts of the data. After the last sample, they continue with the first sample. A restarted
-    job continues with the sample after its checkpoint.
+    job continues with the samples that follow its last checkpoint.
     """
     first = (batch_number * ranks + rank) * batch
     return [(first + index) % count for index in range(batch)]

@@ -88,7 +88,7 @@ def percentile(ordered: list[float], share: float) -> float:
 
 
 def step_times(durations: list[float]) -> dict[str, float]:
-    """Return the median, the 95th percentile and the maximum in milliseconds. `durations`: seconds, at least one."""
+    """Return the median, 95th percentile and maximum in milliseconds. `durations`: at least one value, in seconds."""
     ordered = sorted(durations)
     return {
         "step_ms_p50": statistics.median(ordered) * 1e3,

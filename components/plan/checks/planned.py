@@ -42,7 +42,7 @@ def disk_size(planned: Planned) -> Iterator[Broken]:
 
 @check("shared-path", Level.ERROR, "remove it, or use kind: external")
 def shared_path(planned: Planned) -> Iterator[Broken]:
-    """With head_nfs, a path is set only on existing hosts. Other platforms use a separate disk."""
+    """With head_nfs, a path can be set only for existing hosts. Other platforms use a separate disk."""
     shared = planned.plan.storage
     if shared.kind == "head_nfs" and shared.path is not None and not planned.plan.uses_existing_hosts:
         yield Broken(
@@ -85,7 +85,7 @@ def within_budget(planned: Planned) -> Iterator[Broken]:
     "add limit-can-be-kept to `silence`, or compare the recorded prices with the cloud's current Spot prices",
 )
 def limit_is_effective(planned: Planned) -> Iterator[Broken]:
-    """If a price limit is set, all prices are known and none is a Spot price."""
+    """A stack with a price limit has only known prices and no Spot prices."""
     if planned.plan.limits.max_usd_per_hour is None:
         return
     path = "cluster.limits.max_usd_per_hour"

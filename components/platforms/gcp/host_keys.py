@@ -57,8 +57,8 @@ class _UnavailableError(Exception):
 def host_key(machine: compute.Instance, project: str) -> pulumi.Output[str]:
     """Return the host key ("ssh-ed25519 AAAA..."), or "" if the machine has not published it.
 
-    `up` waits for the key of a new machine. In a preview or for an older machine, for example a stopped Spot machine,
-    the key is read once.
+    `up` waits for the key of a new machine. In a preview, the key is read once, without waiting. The same
+    applies to a machine that is not new, for example a stopped Spot machine.
     """
     # The instance id is an input so that the key of a replaced machine is read again.
     facts = pulumi.Output.all(machine.name, machine.zone, machine.instance_id, machine.creation_timestamp)
@@ -131,7 +131,7 @@ async def _invoke(token: str, where: dict[str, Any], machine: _Machine) -> dict[
     try:
         return await pulumi.runtime.invoke_async(token, where, pulumi.InvokeOptions(parent=machine.resource)) or {}
     except Exception as error:
-        # Matches the provider's HandleDataSourceNotFoundError, and the API's 404 error for the console.
+        # The pattern matches the provider's HandleDataSourceNotFoundError and the API's 404 error for the console.
         if re.search(rf"instances/{re.escape(machine.name)}'? (was )?not found", str(error)):
             raise _UnavailableError(
                 f"{machine.name} does not exist in {machine.project}, {machine.zone}: it was deleted outside Pulumi. "

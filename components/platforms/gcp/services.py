@@ -10,7 +10,7 @@ SERVICES = {
     "filestore": "file.googleapis.com",
     "serviceaccount": "iam.googleapis.com",
 }
-"""API for each module of Pulumi types. The module of gcp:compute/instance:Instance is "compute"."""
+"""Google API that the resource types in each module need. The module of gcp:compute/instance:Instance is "compute"."""
 
 BESIDE = ("iap.googleapis.com", "cloudquotas.googleapis.com", "serviceusage.googleapis.com")
 """APIs for the tunnel to the head, and for the quotas and services that `yard preview --live` reads."""

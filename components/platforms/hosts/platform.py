@@ -59,7 +59,8 @@ class HostsPlatform(Platform):
         return self._command(host, "reach", reach_script(self._args.plan, host), once)
 
     def _lease(self, host: HostPlan, after: Sequence[remote.Command]) -> remote.Command:
-        """Begin the lease. A changed script updates the resource, because a replacement would end the new lease."""
+        """Begin the lease. A changed script updates the resource, because Pulumi replaces a resource by creating the
+        new one and then deleting the old one, which would end the new lease."""
         plan, keep, shared = self._args.plan, self._spec.keep_files, self._shared
         script = pulumi.Output.all(self._args.admin_key, self._args.cluster_key).apply(
             lambda keys: lease_script(plan, host, AccessKeys(keys[0], keys[1]), keep_files=keep, shared=shared)

@@ -76,7 +76,7 @@ def bake_here(plan: ClusterPlan, name: str) -> str:
             return name
         for abandoned in images.glob(f"{BUILDING}*"):
             shutil.rmtree(abandoned)
-        # Below this folder, `tools.down` also finds the processes of a killed bake.
+        # The folder depends only on the name, so the next bake ends the processes of a bake that was killed.
         run = runs_folder() / name
         work = Path(tempfile.mkdtemp(prefix=BUILDING, dir=images))
         try:

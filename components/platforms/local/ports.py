@@ -9,7 +9,7 @@ GROUP_PORTS = 32
 
 
 def ssh_port(base: int, plan: ClusterPlan, host: HostPlan) -> int:
-    """Return the SSH port of a host. Node i of group g has base + 1 + 32 g + i. Both i and g start at 0."""
+    """Return the SSH port of a host. The port of node i in group g is base + 1 + 32 g + i. Both i and g start at 0."""
     if host.group is None:
         return base
     return base + 1 + list(plan.groups).index(host.group) * GROUP_PORTS + host.index

@@ -112,7 +112,7 @@ def test_resource_changes_only_if_stored_keys_change(monkeypatch: pytest.MonkeyP
     updated = provider.update("id", outs, fewer).outs
     assert updated is not None
     assert list(updated["known"]) == ["yard-head"]
-    # A changed key causes an update, and the update reports the change. An error in `diff` would abort a preview.
+    # The update, not `diff`, raises the error about a changed key, because an error in `diff` would abort a preview.
     attack = {**inputs, "offers": [reported("yard-head", "id-1", key("x")), B], "known": None}
     assert provider.diff("id", outs, attack).changes is True
     with pytest.raises(PlatformError, match="yard-head"):

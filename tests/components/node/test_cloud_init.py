@@ -29,7 +29,7 @@ KEYS = AccessKeys("ssh-ed25519 AAAAadmin admin@yard", "ssh-ed25519 AAAAcluster c
 
 
 def parts(plan: ClusterPlan, index: int = 0) -> list[tuple[str, str]]:
-    """Return type and content of the parts of the message."""
+    """Return the type and the content of each part of the message."""
     message = email.message_from_string(render_user_data(plan, plan.hosts[index], KEYS))
     return [(part.get_content_type(), str(part.get_payload())) for part in message.walk() if not part.is_multipart()]
 
@@ -192,7 +192,7 @@ def test_google_agent_does_not_replace_host_keys(tmp_path: Path, local_plan: Clu
 
 def test_cloud_config_of_each_image_is_valid(tmp_path: Path, local_plan: ClusterPlan, cloud_init_program: str) -> None:
     plans = [replace(local_plan, image=image) for image in images().values()]
-    # Many images produce the same text. The checker needs one process per file, which takes half a second.
+    # Many images produce the same text, which is checked once, because each run of the checker takes half a second.
     heads = {cloud_init.cloud_config(plan, plan.head, KEYS) for plan in plans}
     texts = {*heads, cloud_init.cloud_config(local_plan, local_plan.workers[0], KEYS)}
     for number, text in enumerate(sorted(texts)):

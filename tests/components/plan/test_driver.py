@@ -1,4 +1,4 @@
-"""The key `driver` of node groups: defaults, and checks."""
+"""The key `driver` of node groups: defaults and checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Goodput of jobs. The rows of sacct follow the sources cited in parse_sacct and were not recorded on a cluster."""
+"""Goodput of jobs. The sacct rows are based on the sources cited in parse_sacct, not recorded on a cluster."""
 
 from __future__ import annotations
 

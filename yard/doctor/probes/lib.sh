@@ -10,7 +10,8 @@
 #   job_user       owner of that folder
 #   scheduler      slurm or none
 # A probe is a file NAME.sh. Its function NAME_facts reports facts about this host. The optional function NAME_peers
-# runs after all hosts have reported their facts. The optional function NAME_leave removes files and processes.
+# runs after all hosts have reported their facts. The optional function NAME_leave removes the probe's files
+# and ends its processes.
 # shellcheck disable=SC2154,SC2034
 set -uo pipefail
 

@@ -21,7 +21,7 @@ _FAILURES_TO_AVOID = 2
 _RESULT_SECONDS = 3600.0
 """Maximum time for which the runner retries writing the job's result, for example if the disk is full."""
 _NO_CHECKPOINT = ("heartbeat-", "metrics")
-"""Prefixes of file names in the checkpoint folder that do not belong to checkpoints."""
+"""Prefixes of the names of files in the checkpoint folder that are not checkpoints."""
 
 
 def submit(run_dir: Path) -> int:

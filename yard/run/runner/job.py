@@ -31,7 +31,7 @@ class JobRequest:
     """After a loss of nodes, the job continues if at least this number of nodes remains."""
     tasks: str
     others: bool
-    """Whether all nodes run the script if `tasks` is 'first'."""
+    """Whether the script also runs on the other nodes if `tasks` is 'first'."""
     leaves: bool
     """Whether to run the `leave` part of the script, which removes docker containers."""
     tasks_per_node: int
@@ -141,7 +141,7 @@ class EventLog:
             file.write(f"{time.time():.0f} {text}\n")
 
     def failures(self) -> list[str]:
-        """Return the node that caused each failure since the last resume, or '' if the node is unknown."""
+        """Return the nodes that caused the failures since the last resume. An unknown node is ''."""
         found: list[str] = []
         for line in self._events.read_text().splitlines() if self._events.exists() else ():
             match line.split():

@@ -1,4 +1,4 @@
-"""Tests for the removal of aliases with former types."""
+"""Tests for the removal of aliases that set only a former type of a resource."""
 
 from __future__ import annotations
 

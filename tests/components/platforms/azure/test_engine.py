@@ -30,13 +30,13 @@ def test_a_stack_is_created_changed_and_destroyed(cloud: PlatformStack) -> None:
     up = cloud.up()
     assert up.code == 0, up
     assert len(cloud.outputs()["keys"]) == 3
-    # An additional node does not change other nodes.
+    # Adding a node does not change the other nodes.
     cloud.put("azure-a100", nodes__gpu__count=3, limits={})
     planned = cloud.preview()
     assert "+ 3 to create" in planned.text, planned
     assert "to replace" not in planned.text
     assert "to update" not in planned.text
-    # A new identity replaces machines and their run commands, because Azure would refuse an update.
+    # A changed identity replaces the machines and their run commands, because Azure would refuse an update.
     cloud.put("azure-a100", word="second", identity="two")
     planned = cloud.preview()
     assert "+-6 to replace" in planned.text, planned
@@ -153,7 +153,7 @@ def test_a_head_that_was_stopped_and_started_is_unchanged(cloud: PlatformStack) 
     assert cloud.up().code == 0
     cloud.faults({"fault": "deallocated", "name": "opt-head"})
     assert cloud.refresh().code == 0
-    # Azure returns the properties of the disks again, and the plugin adds these properties to the inputs.
+    # After the start, Azure returns the disk properties again, and the plugin adds them to the inputs.
     facts = {"diskSizeGB": 256, "managedDisk.storageAccountType": "Premium_LRS"}
     disks = ("storageProfile.osDisk", "storageProfile.dataDisks[0]")
     again = {f"{disk}.{name}": value for disk in disks for name, value in facts.items()}

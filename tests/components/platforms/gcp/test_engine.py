@@ -25,13 +25,13 @@ def test_a_stack_with_filestore_is_created_and_destroyed(cloud: PlatformStack) -
     up = cloud.up()
     assert up.code == 0, up
     assert len(cloud.outputs()["keys"]) == 3
-    # An additional node does not change other nodes.
+    # Adding a node does not change the other nodes.
     cloud.put("gcp-a3-mega", nodes__gpu__count=3, **files)
     planned = cloud.preview()
     assert "+ 1 to create" in planned.text, planned
     assert "to replace" not in planned.text
     assert "to update" not in planned.text
-    # A new identity replaces machines, and nothing else changes.
+    # A changed identity replaces the machines and has no other effect.
     cloud.put("gcp-a3-mega", identity="two", **files)
     planned = cloud.preview()
     assert "+-3 to replace" in planned.text, planned

@@ -1,6 +1,6 @@
-# Bootstrap functions for stages that must not run next to jobs. They apply only to Slurm jobs. The node is drained
-# while such a stage is due, so Slurm starts no further jobs on it. A drain is ended only if it has the reason defined
-# in this file.
+# Bootstrap functions for stages that must not run while Slurm jobs are running on the node. The node is drained while
+# such a stage is due, so Slurm starts no further jobs on it. A drain is ended only if it has the reason defined in this
+# file.
 
 readonly drain_reason=TY:update drain_mark=/var/lib/trainyard/drained
 readonly poll_seconds=10 resume_seconds=60
@@ -17,10 +17,11 @@ is_idle() {
   [[ $idle == yes ]]
 }
 
-# is_free: drains the node and succeeds if no job is running on it. Otherwise, sets `jobs` to the IDs of the jobs, or to
-# "" if slurmctld does not respond. Without slurmd, or if the stack file now has `scheduler: none`, Slurm starts no
-# further jobs, and slurmctld may have stopped. Only job processes are then checked, because job processes continue to
-# run when slurmd stops.
+# is_free: drains the node, and then succeeds if no job is running on it. Otherwise, sets `jobs` to the IDs of the jobs,
+# or to "" if slurmctld does not respond.
+# If slurmd is not running, or if the stack file now has `scheduler: none`, Slurm starts no further jobs, and slurmctld
+# may have stopped. The node is then not drained, and the function only looks for processes of jobs, which continue to
+# run when slurmd stops. If there is such a process, `jobs` is "unknown".
 is_free() {
   jobs=''
   if uses_slurm && systemctl is-active --quiet slurmd.service; then

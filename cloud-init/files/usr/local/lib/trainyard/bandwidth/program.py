@@ -48,9 +48,10 @@ class Gate:
     measure: Measure
     problems: list[str] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
-    """Nodes that a job took before they were measured. The next run of the gate measures these nodes."""
+    """Nodes that were allocated to a job before they were measured. The next run of the gate measures these nodes."""
     unsettled: set[str] = field(default_factory=set)
-    """Nodes of slow pairs in which the slow node is unknown. The next run measures them again instead of succeeding."""
+    """Nodes of slow pairs in which the slow node is unknown. The next run measures these nodes again.
+    Without this, the next run would succeed."""
 
     def run(self) -> None:
         """Measure the nodes that have no result since their last boot. Add results and problems."""
@@ -126,7 +127,7 @@ class Gate:
         ]
 
     def _condemn(self, slow: dict[str, str], names: Sequence[str], floor: float | None) -> None:
-        """Drain slow nodes. `slow`: the result of each node. Without a floor, a failed all-reduce is only reported."""
+        """Drain the nodes in `slow`, which maps them to results. Without a floor, only report failed measurements."""
         if not slow:
             return
         shown = "; ".join(f"{name} {text}" for name, text in slow.items())

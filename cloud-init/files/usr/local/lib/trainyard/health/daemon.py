@@ -171,7 +171,10 @@ class Daemon:
         return self.settled and self.ledger.worst is None
 
     def _proved(self) -> frozenset[str]:
-        """Return the checks that found no fault in enough runs. Empty until the bootstrap has finished."""
+        """Return the checks that have passed often enough, and the checks that do not apply to this node.
+
+        The result is empty until the bootstrap has finished.
+        """
         try:
             status = json.loads(self.node.read("/var/lib/trainyard/status.json"))
         except ValueError:

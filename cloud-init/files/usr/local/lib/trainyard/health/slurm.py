@@ -45,12 +45,12 @@ def owner(reason: str, checks: Collection[str]) -> str | None:
 
 
 def decide(node: SlurmNode, wanted: str | None, checks: Collection[str], proved: Collection[str]) -> str | None:
-    """Return "drain", "resume", or None if nothing must change. `wanted`: the drain reason, if there is a verdict.
+    """Return "drain", "resume", or None if nothing must change. `wanted`: the drain reason, or None without a verdict.
 
-    `checks`: all checks. `proved`: the checks that found no fault in enough runs. A node is resumed only if a health
-    check wrote its reason, and if `proved` contains this check. Reasons of operators, of Slurm and of other programs
-    are never replaced. A node that is down is not drained: Slurm starts no jobs on it, and 90-health needs the existing
-    reason to return the node to service.
+    `checks`: all checks. `proved`: the checks that have passed often enough, and the checks that do not apply to this
+    node. A node is resumed only if a health check wrote its reason, and if `proved` contains this check. Reasons of
+    operators, of Slurm and of other programs are never replaced. A node that is down is not drained: Slurm starts no
+    jobs on it, and 90-health needs the existing reason to return the node to service.
     """
     own, drained, down = owner(node.reason, checks), "DRAIN" in node.flags, "DOWN" in node.flags
     if wanted is None:
@@ -68,7 +68,7 @@ def apply(node: Node, wanted: str | None, checks: Collection[str], proved: Colle
     if found is None:
         return False
     if wanted is None and "DOWN" in found.flags and found.reason.startswith(_LOST):
-        # slurmctld can reach this node again. slurmd registers when it starts. slurmctld then ends the node's old jobs.
+        # slurmctld can reach this node again. The restarted slurmd registers, and slurmctld then ends the old jobs.
         return node.run(["systemctl", "restart", "slurmd.service"], _SECONDS).code == 0
     action = decide(found, wanted, checks, proved)
     if action is None:
