@@ -61,8 +61,8 @@ def birth_of(plan: ClusterPlan, host: HostPlan, keys: AccessKeys, shared: Shared
     """Return the host's user-data and identity.
 
     The identity consists of the node's names and addresses, the keys that may log in, and the location of the shared
-    files, which running nodes have mounted. All other data in user-data can change without a new machine. `shared` is
-    used only for the identity.
+    files, which running nodes have mounted. A change to other data in user-data does not require a new machine.
+    `shared` is used only for the identity.
     """
     facts = [birth_env(plan, host), dataclasses.astuple(keys), storage_env(host, shared)]
     identity = hashlib.sha256(json.dumps(facts).encode()).hexdigest()

@@ -110,7 +110,11 @@ class Checker:
 
 
 def _how_far_off(failures: list[Failure]) -> tuple[int, int]:
-    """Return a sort key for alternatives. The most likely match has the deepest problems, and then the fewest."""
+    """Return a sort key for the types that a value can have, from the problems with one of these types.
+
+    The intended type is probably the type with the most deeply nested problem, and among such types, the one with the
+    fewest problems.
+    """
     return -max(failure.property.count(".") for failure in failures), len(failures)
 
 

@@ -28,7 +28,7 @@ def network_free(planned: Planned) -> Iterator[Broken]:
 
 @check("local-group-size", Level.ERROR, f"use {GROUP_PORTS} or fewer, or two groups")
 def groups_fit(planned: Planned) -> Iterator[Broken]:
-    """Each group has at most as many nodes as reserved SSH ports."""
+    """No group has more nodes than reserved SSH ports."""
     for name, group in planned.plan.groups.items():
         if group.count > GROUP_PORTS:
             yield Broken(

@@ -24,9 +24,9 @@ LEDGER = "/var/lib/trainyard/health.json"
 SUSPECT_SECONDS = 5.0
 """Time until a failed check runs again."""
 _RETRY_SECONDS = 10.0
-"""Time until scontrol runs again if Slurm did not respond, or if others may have resumed a node with a verdict."""
+"""Time until scontrol runs again if Slurm did not respond, or if the node has a verdict (others may resume it)."""
 _SAVE_SECONDS = 600.0
-"""Time between writes of the baseline to the disk."""
+"""Minimum time between writes of the ledger to the disk while no verdict changes."""
 _PIPE_BYTES = 4096
 _XID = "gpu-xid"
 _CONTACT = "clock-offset"
@@ -56,7 +56,7 @@ class Daemon:
         self.requeued = self.ledger.worst
         """The last verdict after which jobs were requeued. An earlier daemon has handled the verdicts in the file."""
         self.warned = self.ledger.verdicts.get(EVENT)
-        """The last event about which jobs were warned."""
+        """The last announced event of which the jobs were warned."""
         self.saved = 0.0
         self._woken, self._wake = os.pipe()
 
@@ -167,11 +167,17 @@ class Daemon:
         os.write(self._wake, b"x")
 
     def _is_done(self) -> bool:
-        """Return whether Slurm needs no change. During a verdict, return False, because Slurm could clear the drain."""
+        """Return whether the node has no verdict, and Slurm is known to agree.
+
+        Return False while the node has a verdict, because others may resume the node in Slurm.
+        """
         return self.settled and self.ledger.worst is None
 
     def _proved(self) -> frozenset[str]:
-        """Return the checks that found no fault in enough runs. Empty until the bootstrap has finished."""
+        """Return the checks that passed in enough consecutive runs, and the checks that this node does not run.
+
+        Empty until the bootstrap has finished.
+        """
         try:
             status = json.loads(self.node.read("/var/lib/trainyard/status.json"))
         except ValueError:
@@ -194,5 +200,5 @@ class Daemon:
         if not path.is_fifo():
             path.unlink(missing_ok=True)
             os.mkfifo(path, 0o600)
-        # The pipe is also opened for writing, so that it stays open when a writer ends.
+        # Without its own write access, the daemon would read end-of-file whenever the last writer closes the pipe.
         return os.open(path, os.O_RDWR | os.O_NONBLOCK)

@@ -62,7 +62,7 @@ def rdma_rate(node: Node, check: Check) -> Outcome:
 
 
 def rdma_partition(node: Node, check: Check) -> Outcome:
-    """All ports are full members of the same partitions, which do not change while the node is running."""
+    """All ports are full members of the same partitions, and the partitions have not changed since the boot."""
     keys = {port: _partitions(port) for port in _ports(node)}
     if not keys:
         return unknown("no ports")

@@ -47,10 +47,10 @@ def owner(reason: str, checks: Collection[str]) -> str | None:
 def decide(node: SlurmNode, wanted: str | None, checks: Collection[str], proved: Collection[str]) -> str | None:
     """Return "drain", "resume", or None if nothing must change. `wanted`: the drain reason, if there is a verdict.
 
-    `checks`: all checks. `proved`: the checks that found no fault in enough runs. A node is resumed only if a health
-    check wrote its reason, and if `proved` contains this check. Reasons of operators, of Slurm and of other programs
-    are never replaced. A node that is down is not drained: Slurm starts no jobs on it, and 90-health needs the existing
-    reason to return the node to service.
+    `checks`: all checks. `proved`: the checks that passed in enough consecutive runs. A node is resumed only if a
+    health check wrote its reason, and if `proved` contains this check. Reasons of operators, of Slurm and of other
+    programs are never replaced. A node that is down is not drained: Slurm starts no jobs on it, and 90-health needs the
+    existing reason to return the node to service.
     """
     own, drained, down = owner(node.reason, checks), "DRAIN" in node.flags, "DOWN" in node.flags
     if wanted is None:
