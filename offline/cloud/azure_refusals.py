@@ -92,8 +92,8 @@ def _disk(attempt: Attempt) -> str:
 def run_command_refusal(identity: str, world: World) -> str:
     """Return Azure's error message for a change to a run command on a deallocated machine, or "" for a running machine.
 
-    hashicorp/terraform-provider-azurerm issues 477 and 6098 contain the quoted message for extensions. An extension
-    executes run commands (2026-11-22).
+    hashicorp/terraform-provider-azurerm issues 477 and 6098 contain the quoted message for extensions (read
+    2026-11-22). It applies to run commands too, because an extension executes them.
     """
     machine = world.find(identity.partition("/runCommands/")[0])
     if machine is None or not machine.outputs.get(EVICTED):

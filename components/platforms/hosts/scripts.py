@@ -1,4 +1,4 @@
-"""Scripts that run on a host as root: the host's parameters, followed by files from node/. Imports no SDK."""
+"""Scripts that run on a host as root. Each sets parameters and then includes files from node/. Imports no SDK."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ example a wrong floor or NCCL setting. In this case, no node is drained."""
 
 @dataclass(frozen=True)
 class Measured:
-    """A measurement. `busbw` is in GB/s, or None if the all-reduce failed. `problem` is then the reason."""
+    """A measurement. `busbw` is in GB/s. If the all-reduce failed, it is None, and `problem` is the reason."""
 
     busbw: float | None
     problem: str = ""

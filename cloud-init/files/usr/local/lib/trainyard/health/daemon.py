@@ -79,10 +79,10 @@ class Daemon:
                 os.read(self._woken, _PIPE_BYTES)
 
     def settle(self) -> None:
-        """Drain or resume the node, if its state in Slurm can differ from the verdicts."""
+        """Drain or resume the node if its state in Slurm may differ from the verdicts."""
         with self.lock:
             worst, proved, event = self.ledger.worst, self._proved(), self.ledger.verdicts.get(EVENT)
-            # Before the bootstrap has finished, a node without a verdict needs no change.
+            # A node without a verdict is not resumed before the bootstrap has finished.
             if not self.node.has_slurm or self._is_done() or (worst is None and not proved):
                 return
             self.settled = True

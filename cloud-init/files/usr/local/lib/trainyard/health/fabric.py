@@ -84,7 +84,7 @@ def rdma_flap(node: Node, check: Check) -> Outcome:
 
 
 def rdma_errors(node: Node, check: Check) -> Outcome:
-    """No port has many errors."""
+    """No port has had many symbol or receive errors recently."""
     return _growth(node, check, ("counters/symbol_error", "counters/port_rcv_errors"), "has many errors")
 
 
