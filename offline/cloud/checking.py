@@ -110,10 +110,10 @@ class Checker:
 
 
 def _how_far_off(failures: list[Failure]) -> tuple[int, int]:
-    """Return a sort key for the types that a value can have, from the problems with one of these types.
+    """Return a sort key for a possible type of a value, from the problems of the value with this type.
 
-    The intended type is probably the type with the most deeply nested problem, and among such types, the one with the
-    fewest problems.
+    The intended type is probably the one with the most deeply nested problem, and if several have the same depth, the
+    one with the fewest problems.
     """
     return -max(failure.property.count(".") for failure in failures), len(failures)
 

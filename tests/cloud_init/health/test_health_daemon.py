@@ -105,7 +105,7 @@ def test_each_fault_drains_and_its_repair_resumes(check: str, tmp_path: Path) ->
     assert cluster.reason == f"TY:{check}: {row[1]}"
     cluster.site.hanging.clear()
     if check in {"gpu-xid", "rdma-flap"}:
-        return  # Other tests clear these verdicts.
+        return  # Other tests check how these verdicts are cleared.
     daemon.node.events.clear()
     repaired = healthy(tmp_path / "repaired")
     report_state(repaired, "ready")

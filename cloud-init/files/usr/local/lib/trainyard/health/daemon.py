@@ -167,7 +167,7 @@ class Daemon:
         os.write(self._wake, b"x")
 
     def _is_done(self) -> bool:
-        """Return whether the node has no verdict, and Slurm is known to agree.
+        """Return whether the node has no verdict, and its state in Slurm is known to agree.
 
         Return False while the node has a verdict, because others may resume the node in Slurm.
         """
@@ -200,5 +200,5 @@ class Daemon:
         if not path.is_fifo():
             path.unlink(missing_ok=True)
             os.mkfifo(path, 0o600)
-        # Without its own write access, the daemon would read end-of-file whenever the last writer closes the pipe.
+        # Also opened for writing, because reads would otherwise return end-of-file while no writer has the pipe open.
         return os.open(path, os.O_RDWR | os.O_NONBLOCK)

@@ -27,7 +27,7 @@ class Watch:
     heard: dict[str, float] = field(default_factory=dict)
     """Time of the last answer."""
     since: dict[str, float] = field(default_factory=dict)
-    """Time since which the worker has answered without an interruption of more than `silent_seconds`."""
+    """Start of the period in which the worker has answered without a gap of more than `silent_seconds`."""
 
     def record(self, answers: Collection[str], now: float) -> None:
         """Add the workers that answered."""
