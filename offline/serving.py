@@ -23,7 +23,7 @@ _ANSWER_SECONDS = 1.0
 
 
 def engine_address(arguments: list[str]) -> str | None:
-    """Return the engine's address, which is the last argument after flags, or None if it is missing."""
+    """Return the last argument, which is the engine's address, or None if the arguments contain no address."""
     return arguments[-1] if arguments and ":" in arguments[-1] and not arguments[-1].startswith("-") else None
 
 

@@ -15,7 +15,7 @@ from components.plan.plan import ClusterPlan
 from components.platforms.facts import PlatformFacts
 
 _SETTLE_SECONDS = 0.2
-"""Time to wait until the engine has reported the other resources as created."""
+"""Delay before the warning, in which the engine can report other resources that it has created."""
 
 
 @dataclass(frozen=True, kw_only=True)

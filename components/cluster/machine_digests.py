@@ -1,4 +1,4 @@
-"""Digests of machines. A digest changes with each change that may replace or restart the machine, or end its jobs."""
+"""Digests of machines. If a machine's digest changes, `up` may replace or restart the machine, or end its jobs."""
 
 from __future__ import annotations
 

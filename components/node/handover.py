@@ -92,7 +92,7 @@ def handover_files(
 def _fabric(host: HostPlan) -> str:
     """Return `same_fabric` if the gate must check the host's InfiniBand partition, else `any`.
 
-    The cloud enforces all other placements, so a change from `none` to `compact` does not change the hand-over.
+    The cloud enforces the placement `compact`, so the hand-over does not distinguish it from `none`.
     """
     return host.placement if host.placement == "same_fabric" else "any"
 

@@ -61,8 +61,8 @@ def birth_of(plan: ClusterPlan, host: HostPlan, keys: AccessKeys, shared: Shared
     """Return the host's user-data and identity.
 
     The identity consists of the node's names and addresses, the keys that may log in, and the location of the shared
-    files, which running nodes have mounted. All other data in user-data can change without a new machine. `shared` is
-    used only for the identity.
+    files, which running nodes have mounted. A change to other data in user-data does not require a new machine.
+    `shared` is used only for the identity.
     """
     facts = [birth_env(plan, host), dataclasses.astuple(keys), storage_env(host, shared)]
     identity = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
@@ -99,7 +99,7 @@ def cloud_config(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str:
 
 
 def install_script(plan: ClusterPlan, host: HostPlan, begin: str = START) -> str:
-    """Return the script, run as root, that writes the node's files and starts its bring-up with the command `begin`."""
+    """Return the script that root runs to write the node's files and start its bring-up with the command `begin`."""
     shipped = _shipped(host.machine.fabric, plan.containers, host.driver, bool(plan.mirrors))
     kind = (replace(file, path=f"{BIRTH}/{file.path}") for file in kind_files(plan, host, None))
     own = NodeFile("/etc/trainyard/birth.env", birth_env(plan, host))
@@ -108,7 +108,7 @@ def install_script(plan: ClusterPlan, host: HostPlan, begin: str = START) -> str
 
 @cache
 def _shipped(fabric: str, containers: str, driver: str, has_mirrors: bool) -> tuple[NodeFile, ...]:
-    """Return the shipped files in user-data. Cached, because most hosts of a cluster have the same files."""
+    """Return the shipped files that user-data contains. Cached, because most hosts have the same files."""
     return tuple(
         NodeFile(f"{BIRTH}/{file.member}", file.text, file.executable)
         for file in files_for(fabric, containers, driver)

@@ -20,7 +20,7 @@ RUN_COMMAND = "azure-native:compute:VirtualMachineRunCommandByVirtualMachine"
 
 @dataclass(frozen=True)
 class Attempt:
-    """A create request, or an update request for the resource `before`. `inputs` contains no secret marks."""
+    """A create request, or an update request for the resource `before`. `inputs` contains secrets as plain values."""
 
     identity: str
     inputs: Properties
@@ -92,8 +92,8 @@ def _disk(attempt: Attempt) -> str:
 def run_command_refusal(identity: str, world: World) -> str:
     """Return Azure's error message for a change to a run command on a deallocated machine, or "" for a running machine.
 
-    hashicorp/terraform-provider-azurerm issues 477 and 6098 contain the quoted message for extensions. An extension
-    executes run commands (2026-11-22).
+    hashicorp/terraform-provider-azurerm issues 477 and 6098 contain the quoted message for extensions (read
+    2026-11-22). It applies to run commands too, because an extension executes them.
     """
     machine = world.find(identity.partition("/runCommands/")[0])
     if machine is None or not machine.outputs.get(EVICTED):

@@ -110,7 +110,11 @@ class Checker:
 
 
 def _how_far_off(failures: list[Failure]) -> tuple[int, int]:
-    """Return a sort key for alternatives. The most likely match has the deepest problems, and then the fewest."""
+    """Return a sort key for a possible type of a value, from the problems of the value with this type.
+
+    The intended type is probably the one with the most deeply nested problem, and if several have the same depth, the
+    one with the fewest problems.
+    """
     return -max(failure.property.count(".") for failure in failures), len(failures)
 
 

@@ -51,7 +51,7 @@ class Fault:
     skip: int = 0
     """Number of matching operations that succeed before the first failure."""
     times: int = 0
-    """Number of failures, or 0 for no limit."""
+    """Maximum number of failures, or 0 for no limit."""
     seconds: float = 1.0
     """Duration of `slow`."""
     set: Mapping[str, Any] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Fault:
 
     @property
     def key(self) -> str:
-        """Key of the fault's count. An edited fault has a different key, so its count starts at zero."""
+        """Key under which matching operations are counted. The count of an edited fault starts at zero."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
 

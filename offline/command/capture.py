@@ -50,7 +50,10 @@ class Stream:
 
 
 class Capture:
-    """Both outputs of a command. `logging` is the resource property that selects the output passed to `show`."""
+    """The standard output and standard error of a command.
+
+    `logging` is the resource property that selects the output passed to `show`.
+    """
 
     def __init__(self, logging: Value, show: Callable[[str], None]) -> None:
         shown = _SHOWN[logging]

@@ -14,7 +14,7 @@ _MOST_TEXT_SHOWN = 120
 
 @dataclass(frozen=True)
 class Run:
-    """A command. `properties` are the resource's properties without secret marks."""
+    """A command. `properties` are the resource's properties, with secrets as plain values."""
 
     text: str
     stdin: str = field(repr=False)

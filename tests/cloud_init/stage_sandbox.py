@@ -71,7 +71,7 @@ class Sandbox:
     recorded: tuple[str, ...]
     answers: dict[str, str]
     programs: dict[str, str] = field(default_factory=dict)
-    """Bash programs by name, which are not recorded."""
+    """Bash programs by name. Calls to these programs are not recorded."""
 
     def run(self, stage: str, **env: str) -> Ran:
         """Run a stage. `env`: the node's parameters, as names without the prefix TRAINYARD_."""
@@ -86,7 +86,7 @@ class Sandbox:
             (bin_folder / name).write_text(f"#!/bin/bash\n{program}\n")
             (bin_folder / name).chmod(0o755)
         text = self._moved(_SOURCE.sub(self._sourced, (STAGES / stage).read_text()))
-        # The sandbox cannot move a path that the stage builds from variables.
+        # _moved() finds only absolute paths that are written in full.
         assert '"/$' not in text, f"{stage} builds an absolute path from variables; write it in full"
         done = subprocess.run(
             ["bash", "-c", self._moved(_FUNCTIONS) + _shared() + text],

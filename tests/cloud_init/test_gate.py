@@ -31,7 +31,7 @@ def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Slurm:
-    """Fake Slurm commands. Each call of srun runs the next function in `srun`."""
+    """Fake Slurm commands. Each srun command calls the next of the functions passed to the constructor."""
 
     def __init__(self, *srun: Callable[[Slurm], tuple[int, str]]) -> None:
         self.srun, self.idle, self.busy, self.pending = list(srun), set(WORKERS), set[str](), ""

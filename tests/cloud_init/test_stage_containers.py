@@ -31,7 +31,7 @@ RULE = "proc/sys/kernel/apparmor_restrict_unprivileged_userns"
 
 
 def run(tmp_path: Path, answers: dict[str, str] | None = None, without: tuple[str, ...] = (), **env: str) -> Ran:
-    # Without enroot, no folder belongs to the job user, who does not exist on this computer.
+    # With enroot, the stage creates folders that belong to the job user, who does not exist on this computer.
     folders = ("install", "ln") if env.get("CONTAINERS") == "enroot" else ()
     recorded = tuple(name for name in (*RECORDED, *folders) if name not in without)
     node = {
@@ -242,7 +242,7 @@ def test_host_without_enroot_is_an_error(tmp_path: Path) -> None:
 
 
 def without_enroot(tmp_path: Path, sums: str = "true", architecture: str = "amd64", **env: str) -> Ran:
-    """Run the stage on a node on which only apt-get adds enroot. `sums` is the fake program sha256sum."""
+    """Run the stage on a node without enroot, which the fake apt-get installs. `sums` is the fake program sha256sum."""
     recorded = tuple(name for name in (*RECORDED, "install", "ln") if name != "enroot-nsenter")
     sandbox = Sandbox(tmp_path, recorded, PLAIN)
     nsenter = tmp_path / ".bin" / "enroot-nsenter"

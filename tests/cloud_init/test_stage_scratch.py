@@ -23,7 +23,7 @@ DIRECT, DIRECT_V2, REMOTE = (
 
 @dataclass
 class Node:
-    """A node with local disks. `array`: lsblk lists the array after this command was recorded."""
+    """A node with local disks. `array` is the command after which lsblk lists an array."""
 
     root: Path
     google: int = 0

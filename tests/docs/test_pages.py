@@ -150,7 +150,7 @@ ELSEWHERE = (
     "down*",
     "destroy",
 )
-"""Messages from other programs, and messages that the code computes."""
+"""Starts of messages that the code does not contain, because other programs print them or they are composed."""
 
 
 def test_messages_of_troubleshooting_are_current() -> None:

@@ -47,7 +47,7 @@ _EMPTY = ("/etc/machine-id", "/var/log/dpkg.log")
 
 @dataclass
 class Baked:
-    """A project whose cluster needs docker, the name of the image, and the mirror that provides docker."""
+    """A project whose cluster needs docker. `name` is the name of its image, and `mirror` provides docker."""
 
     project: Project
     name: str
@@ -129,7 +129,7 @@ def debugfs(disk: Path, command: str) -> str:
 
 
 def seconds(baked: Baked, node: str, queue: QueueTimes) -> Mapping[str, float]:
-    """Return how long each stage last ran on a node, without the time that the machine waited for a processor."""
+    """Return the duration of the last run of each stage, excluding the time that the node waited for a processor."""
     uptime = float(baked.project.on(node, "cat /proc/uptime").split()[0])
     boot = time.monotonic() - uptime
     lines = [line.split() for line in baked.project.on(node, "cat /var/lib/trainyard/timeline").splitlines()]

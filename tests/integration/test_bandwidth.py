@@ -20,7 +20,7 @@ def set_gate(cluster: Project, floor: float) -> None:
 
 
 def results(cluster: Project) -> dict[str, Any]:
-    """Return the results of the group."""
+    """Return the bandwidth gate's results for the group gpu."""
     found: dict[str, Any] = json.loads(cluster.on(HEAD, f"sudo cat {RESULTS}"))["groups"]["gpu"]
     return found
 

@@ -1,4 +1,4 @@
-"""Jobs in docker containers on machines without Slurm. The containers run the programs of the machine's image."""
+"""Jobs in docker containers on machines without Slurm. The containers mount the /usr of the machine."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ HEAD, WORKERS = "box-head", ("box-gpu-0", "box-gpu-1")
 IMAGE = "machine:1"
 START_SECONDS = 5.0
 """Target for the delay that a container adds to the start of a job."""
-# The image has only links and empty folders. The programs, with PyTorch, come from the machine's /usr, because an
-# emulated machine needs ten minutes to import them.
+# The image contains only links, empty folders and parts of /etc. The containers use the programs and PyTorch in the
+# machine's /usr, because an emulated machine needs ten minutes to import them into an image.
 _BUILD = f"""
 cd "$(mktemp -d)"
 ln -s usr/bin usr/lib usr/lib64 usr/sbin .

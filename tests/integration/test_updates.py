@@ -53,7 +53,7 @@ _STAGES = run_stage("10-base") + run_stage("31-system")
 
 @pytest.fixture(scope="module")
 def node(local_plan: ClusterPlan, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareHost]:
-    """A machine with configured security updates and its own archive for them."""
+    """A machine on which security updates are configured, with package archives on its own disk."""
     run = Path(tmp_path_factory.mktemp("updates")) / "run"
     try:
         [host] = boot(run, ["node1"], 27100)

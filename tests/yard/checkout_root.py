@@ -1,4 +1,4 @@
-"""Replaces the root of the checkout in tests."""
+"""Replaces the root folder of the checkout during a test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def use_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @cache
 def _import_copies() -> None:
-    """Import the modules that copy ROOT, because a module that is first imported in a test would keep its folder."""
+    """Import all modules that copy ROOT. A module first imported during a test would keep the folder of this test."""
     for name, path in modules().items():
         if _COPY in path.read_text() and not name.startswith(("tools.", "offline.")):
             import_module(name)

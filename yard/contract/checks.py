@@ -79,7 +79,7 @@ _SCALARS: dict[Any, Callable[[Any, str], Any]] = {str: _string, int: _integer, f
 
 
 def _matches(pattern: str) -> Callable[[str, str], str]:
-    """Return a check for strings that match a pattern completely."""
+    """Return a check that the whole string matches a pattern."""
 
     def check(value: str, path: str) -> str:
         _require(bool(re.fullmatch(pattern, value)), path, f"must match {pattern}, not {value[:100]!r}")

@@ -31,7 +31,7 @@ class HostReport:
 
 
 def peer_lines(name: str, head: str, reports: Mapping[str, HostReport]) -> list[str]:
-    """Return the facts from other hosts that host `name` needs in the second phase.
+    """Return the facts about other hosts that `name` needs in the second phase.
 
     Munge credentials are exchanged only between the head and each worker, because workers do not authenticate to each
     other.

@@ -32,7 +32,7 @@ class Definition:
     """An environment. `requirements` is the text that pip installs.
 
     `python` is the version of Python ('3.10'), or empty for the head's python3. With `system_packages`, the
-    distribution's packages are visible. `source` are packages without a wheel, which are installed after all others.
+    distribution's packages are visible. `source` lists packages without a wheel, which are installed last.
     `checkouts` are git repositories with the keys `name`, `url`, `commit` and, for Python packages, `install`.
     """
 

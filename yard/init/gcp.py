@@ -15,7 +15,10 @@ _ANY_PROJECT = "my-project-123456"
 
 
 def places(machine: str) -> Sequence[str]:
-    """Return the zones that offer a machine type, or any machine type with GPUs. All zones if no source lists them."""
+    """Return the zones that offer a machine type, or all zones if no source lists them.
+
+    Without a machine type, return the zones that offer any machine type with GPUs.
+    """
     if machine in machines("gcp"):
         return family_of(machine).zones or zone_facts().names
     if machine:

@@ -78,7 +78,7 @@ def has_own_head(base: Section) -> bool:
 
 
 def behind_head(base: Section) -> bool:
-    """Return whether SSH connections to the workers of a stack go through another host, which is the head."""
+    """Return whether SSH connections to the workers of a stack go through the head."""
     return any("proxy_jump" in host for host in base.get("platform", {}).get("hosts", ()))
 
 

@@ -26,7 +26,11 @@ def render(section: Section, comments: Mapping[str, str], about: str) -> str:
 
 
 def _entry(key: str, value: Any, path: tuple[str, ...], comments: Mapping[str, str], indent: int) -> Iterator[str]:
-    """Yield the comment and the lines of a key. A value that fits into one line has the flow style."""
+    """Yield the comment and the lines of a key.
+
+    A value that fits on one line is written in flow style, except a mapping with comments on its keys and a top-level
+    mapping that contains other mappings.
+    """
     name = ".".join(path)
     yield from _comment(comments.get(name, ""), indent)
     line = f"{' ' * indent}{_scalar(key)}: {_flow(value)}"
@@ -66,7 +70,7 @@ def _flow(value: Any) -> str:
 
 
 def _scalar(value: Any) -> str:
-    """Return a scalar. A text that YAML would read as another value is quoted."""
+    """Return a scalar. A string that YAML would otherwise read as a different value is quoted."""
     plain = (
         yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True).removesuffix("...\n").strip()
     )

@@ -94,7 +94,9 @@ def check_job(
 
 
 def definition_for(file: str, chosen: ChosenEnvironment | None, beside: Path) -> Definition | None:
-    """Return the definition of a job's environment, whose path is relative to `beside`, or None for no environment.
+    """Return the definition of a job's environment, or None if the job has none.
+
+    The path of a requirements file is relative to `beside`.
 
     Raises JobFileError, which contains all problems of the user's own file.
     """

@@ -22,8 +22,8 @@ _FAMILY = re.compile(r"(?P<id>(PREEMPTIBLE-)?GPUS-PER-GPU-FAMILY)\{gpu_family=(?
 
 
 def usage(platform: Mapping[str, Any], quotas: Sequence[str], run: Run) -> dict[str, Usage]:
-    """Return the usage by quota name. Quotas from the Cloud Quotas API have only a limit. Quotas that cannot be read
-    are omitted.
+    """Return the usage by quota name. For quotas from the Cloud Quotas API, only the limit is known. Quotas that
+    cannot be read are omitted.
     """
     region = _region(platform)
     options = _options(platform)

@@ -10,7 +10,7 @@ from yard.preview.shape import QuotaShape
 
 
 class Unanswered(Exception):
-    """The cloud's CLI failed or could not be started. The message is the reason."""
+    """The cloud's CLI failed or could not be started. The message states the reason."""
 
 
 Run = Callable[[Sequence[str]], Any]

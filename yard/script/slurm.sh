@@ -30,7 +30,7 @@ provide() {
   fi
 }
 
-# Sets the rank of a task. In the batch shell, Slurm's variables contain the first rank.
+# Sets the rank of a task. In the batch shell, Slurm's variables are those of the first task.
 find_place() {
   export RANK=$((SLURM_PROCID * ranks_per_task)) LOCAL_RANK=$SLURM_LOCALID NODE_RANK=$SLURM_NODEID
 }
@@ -129,7 +129,7 @@ run_step() {
     fi
     # Slurm sends no signal to a launcher in the batch shell.
     ((leads == 0)) || kill -"$((cancelled ? 15 : 12))" "$step" 2>/dev/null || true
-    # Without the redirection, bash reports a killed step with the path of this file.
+    # Without the redirection, bash prints a message with the path of this file when a step is killed.
     {
       ((cancelled == 0)) || sweep_after_loss
       wait "$step" || again=$?
@@ -140,7 +140,7 @@ run_step() {
 }
 
 # Sets `failed_node`, `failed_task` and, if it is known, `rc` to the values of the first failed task. After a failure,
-# srun ends the other tasks, which exit with other codes. Sets nothing if srun reported no failed task in this start.
+# srun ends the other tasks, which exit with other codes. Keeps them if srun reported no failed task in this start.
 find_failure() {
   local line
   while [[ -z $failed_task ]] && read -r line; do
@@ -150,8 +150,8 @@ find_failure() {
   done < <(tail -c "+$((log_size + 1))" "$RUN_DIR/job.log")
 }
 
-# Prints the first failed task and its Python errors except those of torchrun. Without errors, prints the log's last
-# lines.
+# Prints which task failed first. If its rank has a separate log, also prints the Python errors in this log except those
+# of torchrun, or the last lines of the log if it contains no such errors.
 report_failure() {
   local rank=$((${failed_task:-0} * ranks_per_task))
   if [[ -z $failed_task ]]; then
@@ -250,7 +250,7 @@ judge() {
   fi
 }
 
-# Prints the job's goodput, if its program has recorded its steps.
+# Prints the job's goodput if the program has recorded the training steps.
 report_goodput() {
   [[ -n $checkpoint_dir && -s $CHECKPOINT_DIR/metrics.jsonl ]] || return 0
   python3 "$RUN_DIR/goodput.py" --line "$SLURM_JOB_ID=$RUN_DIR" | sed 's/^/yard: /' || true

@@ -106,7 +106,7 @@ class Bench:
             sys.stdout.flush()
 
     def barrier(self) -> None:
-        """Wait for all ranks. Without device_ids, torch prints a warning with NCCL."""
+        """Wait for all ranks. With NCCL, torch prints a warning if device_ids is not set."""
         self.dist.barrier(device_ids=[self.device.index] if self.cuda else None)
 
     def wrong(self, buffer: Any) -> int:
@@ -118,7 +118,11 @@ class Bench:
         return int(count)
 
     def counts(self, buffer: Any) -> tuple[int, int]:
-        """Return the numbers of warm-ups and iterations. With `max_seconds`, the time of one all-reduce limits both."""
+        """Return the numbers of warm-ups and iterations.
+
+        With `max_seconds`, each number is limited to the all-reduces that fit into this time. One all-reduce is timed
+        for this calculation.
+        """
         limit, one = self.arguments.max_seconds, 0.0
         if limit is not None:
             begin = time.perf_counter()

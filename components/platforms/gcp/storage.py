@@ -35,8 +35,9 @@ def filestore_files(plan: ClusterPlan, networks: Networks, parent: pulumi.Resour
         file_shares=filestore.InstanceFileSharesArgs(
             name=_SHARE, capacity_gb=plan.storage.size_gib, nfs_export_options=_exports(plan)
         ),
-        # The API returns only the name of a network in the same project. The provider replaces the instance if the
-        # program uses a different form (cluster-toolkit@1047080375af:modules/file-system/filestore/main.tf).
+        # For a network in the same project, the API returns the name and not the self link. The provider replaces the
+        # instance if the program uses a different form
+        # (cluster-toolkit@1047080375af:modules/file-system/filestore/main.tf).
         networks=[
             filestore.InstanceNetworkArgs(network=networks.primary, modes=["MODE_IPV4"], connect_mode="DIRECT_PEERING")
         ],

@@ -143,7 +143,7 @@ def every_host_used(planned: Planned) -> Iterator[Broken]:
     "write {machine} in both sections",
 )
 def head_may_run_jobs(planned: Planned) -> Iterator[Broken]:
-    """If the head runs jobs, it has the same machine type as its group, and the cluster does not use Slurm."""
+    """A head that runs jobs has the machine type of its group, and its cluster does not use Slurm."""
     plan = planned.plan
     if not plan.head.runs_jobs:
         return

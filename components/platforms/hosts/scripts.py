@@ -1,4 +1,4 @@
-"""Scripts that run on a host as root: the host's parameters, followed by files from node/. Imports no SDK."""
+"""Scripts that run on a host as root. Each sets parameters and then includes files from node/. Imports no SDK."""
 
 from __future__ import annotations
 
@@ -99,7 +99,10 @@ def peers(plan: ClusterPlan, host: HostPlan) -> tuple[HostPlan, ...]:
 
 
 def lease_script(plan: ClusterPlan, host: HostPlan, keys: AccessKeys, *, keep_files: bool, shared: SharedFolder) -> str:
-    """Return the script that creates the ledger and the users, or updates their programs and keys."""
+    """Return the script that creates the ledger and the users.
+
+    If they exist, the script updates the programs in the ledger and the keys of the users.
+    """
     admin, _ = host_users(plan.head.private_ip, host.role, keys)
     paths = sorted({*changed_paths(), *_OTHER_PATHS})
     facts = {

@@ -73,7 +73,7 @@ def set_niceness(pid: int, niceness: int) -> None:
 
 
 def end(pid: int, seconds: float = 3.0) -> None:
-    """Terminate a process from `find` or `started_under`, and kill it if it is still running after `seconds`."""
+    """Terminate a process that has a pidfile, and kill it if it is still running after `seconds`."""
     pidfile = _pidfile_of(pid)
     if pidfile is None:
         return

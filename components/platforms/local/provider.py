@@ -112,7 +112,10 @@ class VmProvider(ResourceProvider):
     """Provider of machines. Inputs: the fields of VmArgs. Additional outputs: VM_OUTPUTS."""
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        """Replace a machine if an input in VM_REPLACED_BY changes. Update it for other changes, or if it is off."""
+        """Replace a machine if an input in VM_REPLACED_BY changes, or one in VM_BIRTH if `is_rolled` is set.
+
+        Update it if an input in VM_RESTARTED_BY changes, or if it is off.
+        """
         compared = (*VM_REPLACED_BY, *VM_BIRTH) if news.get("is_rolled") else VM_REPLACED_BY
         replaces, restarts = _changed(compared, olds, news), _changed(VM_RESTARTED_BY, olds, news)
         changes = bool(replaces or restarts) or not olds.get("running")

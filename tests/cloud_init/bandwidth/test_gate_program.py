@@ -25,7 +25,7 @@ NODES = ("a-0", "a-1", "a-2", "a-3")
 
 @dataclass
 class Site:
-    """The state of a head node, and the cluster. `speed` is the bandwidth in GB/s of each node's network card."""
+    """A fake cluster. `state` is the head's state folder, and `speed` is the bandwidth of each network card in GB/s."""
 
     state: Path
     speed: dict[str, float] = field(default_factory=lambda: dict.fromkeys(NODES, 10.0))
@@ -56,7 +56,7 @@ class Site:
             (self.state / "nodes" / f"{name}.json").write_text(json.dumps({"boot_id": boot}))
 
     def measure(self, nodes: Sequence[Node], group: Group, number: int, mpi: str | None) -> Measured | None:
-        """Return the bandwidth of the slowest card, or the GPU bandwidth of a single node."""
+        """Return the bandwidth of the slowest node's network card, or the GPU bandwidth if there is only one node."""
         names = tuple(node.name for node in nodes)
         self.runs.append(names)
         if not self.has_program:

@@ -1,4 +1,4 @@
-"""Announced events of the clouds, read from a metadata server on loopback. health/events.py cites the formats."""
+"""Events that the clouds announce, read from a metadata server on loopback. health/events.py cites the formats."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ CASES = [
     for number in range(len(FAULTS.get(check, ())))
 ]
 GPUDIRECT = {"gpudirect-cards", "network-plugin"}
-"""Checks that do not apply to the healthy node, which has InfiniBand."""
+"""Checks for nodes with GPUDirect. They do not apply to the healthy node, which has InfiniBand."""
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def start(cluster: Cluster) -> Daemon:
 
 
 def rounds(daemon: Daemon, count: int) -> None:
-    """Run all checks `count` times, as if enough time passed between two runs."""
+    """Run all checks `count` times. The time of each run is simulated, so that all checks are due."""
     for _ in range(count):
         daemon.node.memo.pop("nvidia-smi", None)
         daemon.run_due(max(daemon.due.values()) + 1)
@@ -105,7 +105,7 @@ def test_each_fault_drains_and_its_repair_resumes(check: str, tmp_path: Path) ->
     assert cluster.reason == f"TY:{check}: {row[1]}"
     cluster.site.hanging.clear()
     if check in {"gpu-xid", "rdma-flap"}:
-        return  # Other tests cover how these verdicts end.
+        return  # Other tests check how these verdicts are cleared.
     daemon.node.events.clear()
     repaired = healthy(tmp_path / "repaired")
     report_state(repaired, "ready")

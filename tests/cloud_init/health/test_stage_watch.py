@@ -1,4 +1,4 @@
-"""The stage 80-watch: start and restart of the daemon, and the verdicts when 90-health returns a node to service."""
+"""The services that 80-watch starts or restarts, and the verdict of a node that 90-health returns to service."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Recorder(pulumi.runtime.Mocks):
 
 @dataclass
 class Built:
-    """The resources in one declared platform."""
+    """The resources that a platform declared for a plan."""
 
     plan: ClusterPlan
     resources: list[tuple[str, str, dict[str, Any]]]

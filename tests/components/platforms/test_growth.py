@@ -1,4 +1,4 @@
-"""Tests for the number of resources and dependencies of each additional node."""
+"""Tests that each additional node adds a constant number of resources, dependencies and invokes."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Head:
 
 @pytest.fixture
 def start(wide: Cluster, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that creates a head from states that differ from "idle"."""
+    """Return a function that creates a head. `changed` contains the states of the nodes that are not idle."""
 
     def make(changed: dict[str, tuple[str, str]], cluster: Cluster = wide, ago: float = 3600.0) -> Head:
         states = {node.name: ("idle", "") for node in cluster.nodes} | changed
@@ -94,7 +94,7 @@ def test_reboot_is_recorded_and_performed(start: Any) -> None:
     assert heal(head, HealRequest(True, None), as_json=False) == 0
     assert head.calls == ["yard-gpu-1-admin: sudo -n systemctl reboot"]
     assert [(row["node"], row["step"]) for row in steps(head)] == [("yard-gpu-1", "reboot")]
-    # The next run waits for the effect of the reboot.
+    # The next run does not reboot the node again, because the first reboot may still be in progress.
     assert heal(head, HealRequest(True, None), as_json=False) == 0
     assert len(head.calls) == 1
 

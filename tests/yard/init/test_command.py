@@ -37,7 +37,7 @@ def run(*words: str) -> tuple[int, str, str]:
 
 
 def answering(*answers: str) -> tuple[Terminal, list[str]]:
-    """Return a terminal that gives the answers, and the list of the printed lines and prompts."""
+    """Return a terminal that gives these answers, and a list to which it adds the prompts and the printed lines."""
     shown: list[str] = []
     left: Iterator[str] = iter(answers)
 

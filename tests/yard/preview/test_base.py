@@ -24,7 +24,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a repository with the code from this checkout in which the stack `local` has three workers."""
+    """Return a repository with the code from this checkout, and with three workers in the stack `local`."""
     for part in PARTS:
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__", "local.yaml"))
     shutil.copy(ROOT / "components/catalog/machines/local.yaml", tmp_path / "components/catalog/machines/local.yaml")

@@ -18,7 +18,7 @@ from yard.stack.load import load_stack, save_for_jobs
 
 @pytest.fixture
 def file(stack: FakeStack, local_outputs: Cluster) -> Path:
-    """A file with outputs and keys that only its owner can read."""
+    """A file with the outputs of a stack and the user's private key. Only its owner can read the file."""
     made = stack.root / "given.json"
     made.touch(mode=0o600)
     made.write_text(json.dumps({"cluster": dumped(local_outputs), "user_private_key": "a key"}))

@@ -34,7 +34,7 @@ train_float8.obstacle = lambda torch: None
 train_float8._torchao = lambda: (convert_to_float8_training, Float8LinearConfig(emulate=True))
 train.Trainer(train.parse()).run()
 """
-"""A trainer whose --float8 runs on a CPU, because torchao emulates the matrix products."""
+"""A program that runs train.py with --float8 on a CPU, where torchao emulates the matrix products."""
 
 
 class Ranks:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Reports this cluster's NCCL settings, and the NCCL settings in files from other sources, for example from the image.
-# NCCL reads each setting that a job does not set from these files.
+# NCCL uses the settings in these files unless a job sets them.
 # shellcheck disable=SC2154
 settings_facts() {
   local file line home

@@ -16,8 +16,8 @@ from .job import Host
 from .processes import AGENT_MARK
 
 VERDICT = "/run/trainyard/health/verdict"
-"""File of a node's health checks: the class and the reason of its worst fault, or nothing. The daemon in
-cloud-init/files/usr/local/lib/trainyard/health writes the file."""
+"""File with the severity and the reason of a node's worst fault, or an empty file. The daemon in
+cloud-init/files/usr/local/lib/trainyard/health writes it."""
 _PROBE_SECONDS = 15.0
 _SWEEP_SECONDS = 8.0
 
@@ -36,7 +36,7 @@ class Outcome:
 
 @dataclass
 class Node:
-    """A node in an attempt. `ssh` is connected to the node's agent."""
+    """A node during one attempt to run a job. `ssh` is connected to the node's agent."""
 
     host: Host
     ranks: list[tuple[int, int]]

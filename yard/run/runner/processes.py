@@ -28,7 +28,7 @@ def marked(marks: Sequence[str]) -> Iterator[int]:
 
 
 def sweep(marks: Sequence[str]) -> int:
-    """Kill all processes with one of the marks. Returns their number."""
+    """Kill the processes that `marked` finds, and return their number."""
     killed: set[int] = set()
     # A later pass finds processes that started during an earlier pass.
     for _ in range(3):

@@ -20,7 +20,7 @@ KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5{'A' * 48}"
 
 
 def section(hosts: dict[int, dict[str, Any]] | None = None, **edits: Any) -> dict[str, Any]:
-    """Return the cluster from lambda-a6000 with edits. `hosts` contains edits by the index of the host."""
+    """Return the cluster section of lambda-a6000 with `edits`. `hosts` contains changes to hosts by their index."""
     document = yaml.safe_load(stack_text("lambda-a6000", **edits))
     cluster: dict[str, Any] = document["config"]["trainyard:cluster"]
     for place, change in (hosts or {}).items():
@@ -29,7 +29,7 @@ def section(hosts: dict[int, dict[str, Any]] | None = None, **edits: Any) -> dic
 
 
 def on(place: int, **change: Any) -> dict[str, Any]:
-    """Return the cluster with an edit to one host."""
+    """Return the cluster section with a change to one host."""
     return section({place: change})
 
 

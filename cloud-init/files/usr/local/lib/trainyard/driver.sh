@@ -44,8 +44,8 @@ write_files() {
 has_module() { [[ $(modinfo -k "$kernel" -F version "$module" 2>/dev/null) == "$TRAINYARD_DRIVER" ]]; }
 
 # own_archive: prints the address of the distribution's archive in the node's apt sources. If the stack file has a
-# mirror, this is the mirror's address, because the stage 20-apt has replaced it. The file that add_archives writes may
-# still have an old address. Without --no-release-info, apt omits each source whose indexes it has not read
+# mirror, the stage 20-apt has set the mirror's address there. The file that add_archives writes is ignored, because it
+# may still have an old address. Without --no-release-info, apt omits each source whose indexes it has not read
 # (DoIndexTargets in cmdline/apt-get.cc of apt 3.0.4, tested 2026-11-22), and a fresh image has no indexes.
 own_archive() {
   local codename
@@ -149,7 +149,7 @@ install_packages() {
     fail "driver $TRAINYARD_DRIVER: apt-get cannot install $headers, which the build of the modules needs. Fix: if the archives no longer have it, install the distribution's current kernel, and reboot; otherwise see the messages above"
   }
   install_locked || explain_failure
-  # The running kernel differs from the kernel during the installation.
+  # If the packages were installed under another kernel, the running kernel has no module yet.
   has_module || dkms autoinstall -k "$kernel" || explain_failure
   has_module || fail "driver $TRAINYARD_DRIVER: kernel $kernel has no module $module of this version. Fix: see dkms status"
   read_lock optional

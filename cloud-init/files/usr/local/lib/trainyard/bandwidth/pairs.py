@@ -1,4 +1,4 @@
-"""Pairs of nodes, and conclusions from the bandwidths of pairs. All functions are pure."""
+"""Selects the pairs of nodes to measure, and finds slow nodes from the results. All functions are pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Pair = tuple[str, str]
 
 MAX_FAULTY = 0.2
 """If more than this part of a group and more than one node is slow, the cause is probably common to all nodes, for
-example a wrong floor or NCCL setting. No node is drained then."""
+example a wrong floor or NCCL setting. In this case, no node is drained."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A measurement. `busbw` is in GB/s, or None if the all-reduce failed. `problem` is then the reason."""
+    """A measurement. `busbw` is in GB/s. If the all-reduce failed, it is None, and `problem` is the reason."""
 
     busbw: float | None
     problem: str = ""

@@ -22,7 +22,7 @@ def printable(text: str) -> str:
 
 
 def write_line(text: str, stream: TextIO | None = None) -> None:
-    """Write an escaped line to the stream, or to stdout. Output is never buffered, because stdout is a pipe."""
+    """Write an escaped line to the stream or stdout, and flush it, because Python buffers output to a pipe."""
     output = stream or sys.stdout
     output.write(f"{printable(text)}\n")
     output.flush()

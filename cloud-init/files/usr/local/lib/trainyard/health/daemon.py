@@ -24,9 +24,9 @@ LEDGER = "/var/lib/trainyard/health.json"
 SUSPECT_SECONDS = 5.0
 """Time until a failed check runs again."""
 _RETRY_SECONDS = 10.0
-"""Time until scontrol runs again if Slurm did not respond, or if others may have resumed a node with a verdict."""
+"""Time until scontrol runs again if Slurm did not respond, or if the node has a verdict (others may resume it)."""
 _SAVE_SECONDS = 600.0
-"""Time between writes of the baseline to the disk."""
+"""Minimum time between writes of the ledger to the disk while no verdict changes."""
 _PIPE_BYTES = 4096
 _XID = "gpu-xid"
 _CONTACT = "clock-offset"
@@ -56,7 +56,7 @@ class Daemon:
         self.requeued = self.ledger.worst
         """The last verdict after which jobs were requeued. An earlier daemon has handled the verdicts in the file."""
         self.warned = self.ledger.verdicts.get(EVENT)
-        """The last event about which jobs were warned."""
+        """The last announced event of which the jobs were warned."""
         self.saved = 0.0
         self._woken, self._wake = os.pipe()
 
@@ -79,10 +79,10 @@ class Daemon:
                 os.read(self._woken, _PIPE_BYTES)
 
     def settle(self) -> None:
-        """Drain or resume the node, if its state in Slurm can differ from the verdicts."""
+        """Drain or resume the node if its state in Slurm may differ from the verdicts."""
         with self.lock:
             worst, proved, event = self.ledger.worst, self._proved(), self.ledger.verdicts.get(EVENT)
-            # Before the bootstrap has finished, a node without a verdict needs no change.
+            # A node without a verdict is not resumed before the bootstrap has finished.
             if not self.node.has_slurm or self._is_done() or (worst is None and not proved):
                 return
             self.settled = True
@@ -167,7 +167,10 @@ class Daemon:
         os.write(self._wake, b"x")
 
     def _is_done(self) -> bool:
-        """Return whether Slurm needs no change. During a verdict, return False, because Slurm could clear the drain."""
+        """Return whether the node has no verdict, and its state in Slurm is known to agree.
+
+        Return False while the node has a verdict, because others may resume the node in Slurm.
+        """
         return self.settled and self.ledger.worst is None
 
     def _proved(self) -> frozenset[str]:
@@ -197,5 +200,5 @@ class Daemon:
         if not path.is_fifo():
             path.unlink(missing_ok=True)
             os.mkfifo(path, 0o600)
-        # The pipe is also opened for writing, so that it stays open when a writer ends.
+        # Also opened for writing, because reads would otherwise return end-of-file while no writer has the pipe open.
         return os.open(path, os.O_RDWR | os.O_NONBLOCK)

@@ -62,7 +62,7 @@ def rdma_rate(node: Node, check: Check) -> Outcome:
 
 
 def rdma_partition(node: Node, check: Check) -> Outcome:
-    """All ports are full members of the same partitions, which do not change while the node is running."""
+    """All ports are full members of the same partitions, and the partitions have not changed since the boot."""
     keys = {port: _partitions(port) for port in _ports(node)}
     if not keys:
         return unknown("no ports")
@@ -84,7 +84,7 @@ def rdma_flap(node: Node, check: Check) -> Outcome:
 
 
 def rdma_errors(node: Node, check: Check) -> Outcome:
-    """No port has many errors."""
+    """No port has had many symbol or receive errors recently."""
     return _growth(node, check, ("counters/symbol_error", "counters/port_rcv_errors"), "has many errors")
 
 

@@ -13,7 +13,7 @@ RETURN_SECONDS = 20.0
 _EPIDEMIC_SHARE = 0.2
 _CONNECT_SECONDS = 3.0
 _CLOSED_PORT = 9
-"""The port "discard", on which no program of a node listens or logs connections. A refusal counts as an answer."""
+"""The port "discard". No program on a node listens on it or logs connections to it. A refusal counts as an answer."""
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Watch:
     heard: dict[str, float] = field(default_factory=dict)
     """Time of the last answer."""
     since: dict[str, float] = field(default_factory=dict)
-    """Time of the first answer after a silence."""
+    """Start of the period in which the worker has answered without a gap of more than `silent_seconds`."""
 
     def record(self, answers: Collection[str], now: float) -> None:
         """Add the workers that answered."""
@@ -47,7 +47,7 @@ def lost(nodes: Mapping[str, Node], watch: Watch, now: float) -> Iterator[list[s
     """Yield the arguments of scontrol that set lost nodes down, so that Slurm requeues their jobs.
 
     If more than one node and more than 20 % of the nodes are silent, the head's network is the more likely cause, so no
-    node is set down, and SlurmdTimeout applies. The reason of a drained node is kept.
+    node is set down, and SlurmdTimeout applies. A node that is already drained keeps its reason.
     """
     silent = [nodes[name] for name in nodes if watch.is_silent(name, now)]
     if len(silent) > max(1, _EPIDEMIC_SHARE * len(nodes)):
@@ -62,10 +62,10 @@ def lost(nodes: Mapping[str, Node], watch: Watch, now: float) -> Iterator[list[s
 def returned(
     nodes: Mapping[str, Node], watch: Watch, out_since: Mapping[str, float], now: float
 ) -> Iterator[list[str]]:
-    """Yield scontrol's arguments that return lost nodes to service if they answer again without a reboot.
+    """Yield the arguments of scontrol that return lost nodes to service if they answer again and have not rebooted.
 
-    After a reboot, the stage 90-health returns the node. `out_since`: time in seconds since 1970 at which each node
-    left service.
+    Nodes that have rebooted are returned to service by the stage 90-health. `out_since`: time in seconds since 1970 at
+    which each node left service.
     """
     for name, node in nodes.items():
         rebooted = node.boot > out_since.get(name, 0.0)
@@ -74,7 +74,7 @@ def returned(
 
 
 def answering(addresses: Mapping[str, str]) -> set[str]:
-    """Return the workers that answer a connection to a closed port."""
+    """Return the workers that accept or refuse a connection to the port."""
     return asyncio.run(_answering(addresses))
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from health.slurm import SlurmNode, parse
 
 GONE = "TY:gone: "
-"""Prefix of the reason of a lost node."""
+"""Prefix of the reason that trainyard-repair sets on a lost node in Slurm."""
 _OUT = frozenset({"DOWN", "DRAIN", "FAIL", "ERROR", "INVALID_REG", "NOT_RESPONDING", "FUTURE", "UNKNOWN"})
 """Flags of a node on which Slurm starts no job (scontrol(1) of Slurm 24.11, "NODE STATE CODES", read 2026-11-22)."""
 _BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
