@@ -81,7 +81,7 @@ def secret(value: Value) -> Value:
 
 
 def bare(value: Value) -> Value:
-    """Return the value without its own secret mark. Nested values keep their marks."""
+    """Return the content of a secret, or any other value unchanged. Secrets inside the value stay secret."""
     while isinstance(value, dict) and is_secret(value):
         value = value.get("value")
     return value
@@ -93,7 +93,7 @@ def objects(value: Value) -> list[Properties]:
 
 
 def reveal(value: Value) -> Value:
-    """Return the value with secret marks removed at every depth."""
+    """Return the value with each secret replaced by its content, at every depth."""
     value = bare(value)
     if isinstance(value, list):
         return [reveal(item) for item in value]

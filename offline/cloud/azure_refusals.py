@@ -20,7 +20,7 @@ RUN_COMMAND = "azure-native:compute:VirtualMachineRunCommandByVirtualMachine"
 
 @dataclass(frozen=True)
 class Attempt:
-    """A create request, or an update request for the resource `before`. `inputs` contains no secret marks."""
+    """A create request, or an update request for the resource `before`. Secrets in `inputs` are plain values."""
 
     identity: str
     inputs: Properties

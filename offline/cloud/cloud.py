@@ -16,7 +16,7 @@ Function: TypeAlias = "Callable[[World, Properties], Properties]"
 
 
 class Cloud(Protocol):
-    """A simulated cloud. The `inputs` parameter contains no secret marks in any method."""
+    """A simulated cloud. In every method, secrets in `inputs` are plain values."""
 
     package: str
     """The plugin's name: azure-native or gcp."""

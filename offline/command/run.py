@@ -14,7 +14,7 @@ _MOST_TEXT_SHOWN = 120
 
 @dataclass(frozen=True)
 class Run:
-    """A command. `properties` are the resource's properties without secret marks."""
+    """A command. `properties` contains the resource's properties. Secrets are replaced by their contents."""
 
     text: str
     stdin: str = field(repr=False)
