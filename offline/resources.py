@@ -9,7 +9,7 @@ from offline.stopping import Stop
 
 
 class ResourceError(Exception):
-    """An operation failed. The engine shows the message with the resource."""
+    """An operation failed. The engine shows the message for the resource."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Operation:
     stop: Stop
 
     def status(self, text: str) -> None:
-        """Show a progress line with the resource. The next line replaces it."""
+        """Show a progress line for the resource. The next line replaces it."""
         self.log.status(self.urn, self.stream, text)
 
     def warning(self, text: str) -> None:
-        """Show a warning with the resource."""
+        """Show a warning for the resource."""
         self.log.warning(self.urn, self.stream, text)

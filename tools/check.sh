@@ -35,9 +35,9 @@ start shellcheck --severity=warning --external-sources --check-sourced "${script
 start zizmor --offline --persona=auditor --no-progress --quiet --format=plain .github/workflows .github/dependabot.yml
 start shellcheck --severity=warning --shell=bash --exclude=SC2154 "${stages[@]}"
 failed=0
-# Some tests wait for a process, so one worker more than cores is used. Further workers would slow the run down, because
-# each worker collects all tests, which takes seconds. With worksteal, tests that import the same cloud SDK mostly run
-# in the same process.
+# Some tests wait for a process, so pytest uses one worker more than there are cores. Further workers would slow the run
+# down, because each worker collects all tests, which takes seconds. With worksteal, tests that import the same cloud
+# SDK mostly run in the same process.
 workers=$(($(nproc) + 1))
 step python -m pytest -q -n "$workers" --dist worksteal -m "not integration and not engine" || failed=1
 for number in "${!background[@]}"; do

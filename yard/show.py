@@ -53,7 +53,7 @@ def _write(stream: IO[str], text: str) -> None:
 class _SgrOnly:
     """A stream for rich. It escapes all control characters except SGR sequences.
 
-    In a pipe, it removes the spaces at the end of each line, with which rich pads the last column.
+    If the output is not a terminal, it also removes the spaces with which rich pads the last column.
     """
 
     def __init__(self, stream: IO[str]) -> None:

@@ -1,8 +1,8 @@
 """A hook on the platform component that refuses a `pulumi up` that would end running jobs.
 
 The engine runs the hook before it registers the component, even in previews. The component is the parent of all
-machines, so nothing changes if the hook fails. Hooks on the machines are not an alternative. Only `before_delete` runs
-before a replaced machine is deleted, and with a `before_delete` hook in the state, `pulumi destroy` fails without
+machines, so nothing changes if the hook fails. Hooks on the machines are not an alternative. Before a replaced machine
+is deleted, only its `before_delete` hook runs. With a `before_delete` hook in the state, `pulumi destroy` fails without
 --run-program (pulumi/pulumi@v3.250.0:pkg/resource/deploy/step.go, DeleteStep.Apply; pkg/engine/destroy.go,
 newDestroySource; read 2026-11-22).
 """

@@ -22,16 +22,16 @@ _PLACES = frozenset({"project", "region", "zone", "location"})
 
 @dataclass(frozen=True)
 class Rule:
-    """Rules for a resource type. Property paths contain no list indices. A rule applies to all paths below its path."""
+    """Rules for a resource type. Property paths contain no list indices. A path matches all paths below it."""
 
     path: str = ""
     """Pattern for the type's ids, or ""."""
     replace: frozenset[str] = frozenset()
-    """A change replaces the resource. A path that ends in ".#" represents the presence of a block or the number of its
-    elements, not their contents.
+    """A change replaces the resource. A path that ends in ".#" matches an added or removed block or element, but no
+    change inside it.
     """
     shrink: frozenset[str] = frozenset()
-    """Top-level properties (numbers, CIDR ranges). A smaller value replaces the resource."""
+    """Top-level properties (numbers, CIDR ranges). A change to a smaller value replaces the resource."""
     refuse: frozenset[str] = frozenset()
     """The plugin plans an update, but the cloud refuses the update."""
     stop: frozenset[str] = frozenset()
@@ -55,7 +55,7 @@ class Rule:
     def replacing(self, old: Properties, new: Properties) -> set[str]:
         """Return the changed paths (see `changes`) that require a replacement of the resource.
 
-        An added or removed object replaces the resource if a property in the object replaces it.
+        If a property requires a replacement, adding or removing the object that contains it does too.
         """
         leaves = [*changes(old, new, whole=False)]
         shrunk = {path for path in self.shrink if _is_smaller(new.get(path), old.get(path))}

@@ -1,7 +1,7 @@
 """Descriptions of resource types, parsed from the source of the official SDKs.
 
-Importing a module of these SDKs takes seconds and more than 100 MB. All classes are generated in the same format, so
-this module parses only the text of the classes that a stack uses, which takes milliseconds.
+Importing a module of these SDKs takes seconds and uses more than 100 MB of memory. All classes are generated in the
+same format, so this module parses only the text of the classes that a stack uses, which takes milliseconds.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Sdk:
                 raise UnknownToken(token)
             folder, name = self._classes[token]
             text = _text(_module_of(folder, name))
-            arguments = _ARGUMENTS.search(text)  # NameArgs, or a different name if an input type has that name
+            arguments = _ARGUMENTS.search(text)  # NameArgs, or another name if NameArgs is an input type
             inputs = _shape(text, arguments.group(1)) if arguments else None
             if inputs is None:
                 raise UnknownToken(f"{token}: its inputs cannot be read in {folder}")

@@ -39,7 +39,7 @@ class Record:
     uses: Sequence[str] = ()
     """Ids of the resources to which its inputs refer."""
     claims: Sequence[str] = ()
-    """Keys that only one resource may use: each fixed address, with its subnet."""
+    """Keys that no other resource may claim: each requested fixed address, with its subnet."""
 
 
 _read_before: dict[Path, tuple[tuple[int, int], Record]] = {}
@@ -78,7 +78,7 @@ class World:
         """Yield the resources that use or claim `key`, and the resources inside the resource with that id."""
         for name in sorted(os.listdir(folder)) if (folder := self._links / _name(key)).is_dir() else ():
             found = _read(self._resources / f"{name}.json")
-            # After a killed run, the index can contain a link although the resource does not have the key.
+            # After a killed run, the index can contain a link to a resource that does not have the key.
             if found and key.lower() in map(str.lower, self._keys(found)):
                 yield found
 
@@ -158,7 +158,10 @@ def without_secrets(properties: Properties) -> Properties:
 
 
 def with_secrets(seen: Properties, known: Properties) -> Properties:
-    """Return `seen` with its markers replaced by the secrets in `known`, which is from the engine's state."""
+    """Return `seen` with each marker replaced by the secret at the same path in `known`.
+
+    `known` contains the properties from the engine's state.
+    """
     return {name: _shown(value, known.get(name)) for name, value in seen.items()}
 
 

@@ -21,7 +21,7 @@ _CLOSE_SECONDS = 5.0
 
 
 class RemoteRunner:
-    """Runs commands with the remote user's login shell. Commands for equal connections share one login."""
+    """Runs commands with the remote user's login shell. Commands with equal connection settings share a connection."""
 
     def __init__(self) -> None:
         self._links: dict[Connection, Link] = {}

@@ -29,7 +29,7 @@ CREATES_RESOURCES = {
 }
 """Modules outside the platform packages that import Pulumi to create resources or read configuration."""
 READS_THE_SPEC = re.compile(r"components\.(stackfile|plan)\..*|components\.platforms\.local\.rules")
-"""Modules up to the plan and its checks, and a check that compares values with the defaults in the spec."""
+"""Modules that may import the spec: the stack file, the plan, and a check that compares values with the defaults."""
 ABOVE_PLATFORMS = re.compile(
     r"components\.(stackfile\.(settings|read)|cluster\..*|keys|host_keys|plan\.checks(?!\.base).*)"
 )

@@ -24,7 +24,7 @@ from yard.cli import app
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "cloud-init" / "README.md"])
 TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.md"))
 VALUES = {"JOB": "7", "RANK": "1", "<stack>": "local", "...": "", "<node>": "node"}
-"""Values for placeholders that must be numbers, or that the shell would not accept."""
+"""Replacements for placeholders that stand for a number or that the shell cannot parse."""
 USER = {"MY_NETWORK": "100.20.30.40/32", "MY_PROJECT": "my-project-1"}
 """Values that readers of the tutorials must set."""
 
@@ -44,7 +44,7 @@ def command_lines(text: str) -> Iterator[str]:
     indented = re.findall(r"(?m)^    (.*\S)$", text)
     for content in ["\n".join(indented), *(content for _, content in blocks(text))]:
         for line in content.replace("\\\n", " ").splitlines():
-            # The end of a line can be another command or the rest of a loop.
+            # A line can contain several commands, a redirection or a loop.
             yield from (
                 part.strip() for part in re.split(r"&&| \|\|? |;| ?>", line) if part.strip().startswith("yard ")
             )
@@ -61,7 +61,7 @@ def words_of(line: str) -> list[str]:
 
 
 def parse(words: list[str]) -> None:
-    """Parse a command like the real command line, without running it. Raises UsageError."""
+    """Parse a command as `yard` would, without running it. Raises UsageError."""
     command: Any = get_command(app)
     if words == ["yard", "--install-completion"]:
         return  # parsing this option would write to the shell's start-up file
@@ -81,7 +81,7 @@ def parse(words: list[str]) -> None:
 
 def failure(line: str) -> str | None:
     words = words_of(line)
-    # The name of a command, as in "`yard logs` prints ...", has no arguments.
+    # A sentence such as "`yard logs` prints ..." names a command without arguments, so it is not parsed.
     group: Any = get_command(app)
     for word in words[1:] or [""]:
         group = getattr(group, "commands", {}).get(word)

@@ -31,7 +31,7 @@ def shown(cluster: Project, node: str = NODE) -> str:
 
 
 def seconds_until(cluster: Project, fault: str, reason: str, limit: float) -> float:
-    """Cause a fault on the node, and return the seconds of uptime until the node is drained with the reason."""
+    """Run the command `fault` on the node, and return the seconds until Slurm drains the node with `reason`."""
     script = f"""
         read -r begin _ </proc/uptime
         {fault}
@@ -104,7 +104,8 @@ def test_xid_drains_until_an_operator_clears_it(cluster: Project) -> None:
     reason = "TY:gpu-xid: Xid 79, GPU has fallen off the bus"
     taken = seconds_until(cluster, f"echo '{_XID}' >/dev/kmsg", reason, 60)
     assert taken < 2 * XID_SECONDS, "the limit is twice the target, for loaded machines"
-    # A resume does not end the verdict, and the prolog refuses a job that starts before the next drain.
+    # If an operator resumes the node, the verdict continues, and the daemon drains the node again. Until then, the
+    # prolog refuses jobs.
     cluster.on(HEAD, f"sudo scontrol update nodename={NODE} state=resume")
     wait_until("the drain to return", 60, lambda: reason in shown(cluster))
     assert "this node has a fault" in cluster.on(NODE, "sudo trainyard-prolog 2>&1; echo code $?")
@@ -117,7 +118,7 @@ def test_full_disk_drains_and_recovers(cluster: Project) -> None:
     taken = seconds_until(cluster, fill, "TY:disk-full: / is full", 120)
     assert taken < 2 * DETECT_SECONDS
     assert "disk-full" in cluster.yard("doctor", timeout=300, check=False).out
-    # The reason of an operator replaces the verdict's reason, and stays after the recovery.
+    # A drain reason set by an operator replaces the verdict's reason, and remains after the node has recovered.
     cluster.on(HEAD, f"sudo scontrol update nodename={NODE} state=drain reason='bad cable'")
     cluster.on(NODE, "sudo rm /var/filler")
     wait_until("the end of the verdict", 90, lambda: results(cluster)["verdicts"] == {})

@@ -1,7 +1,7 @@
-"""Stages on a Debian machine with recorded files from the pinned images, Azure's agent and mdadm.
+"""Stages on a Debian machine with Azure's agent, mdadm, and files recorded from the pinned images.
 
-The Azure and Google images cannot boot in local virtual machines. The tests therefore use recorded facts about their
-builds.
+The Azure and Google images cannot boot in local virtual machines. The tests therefore use recorded facts about the
+builds of these images.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The time that a virtual machine waits for a processor of this computer."""
+"""How long virtual machines wait for a physical processor of this computer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _INTERVAL = 0.2
 
 
 class QueueTimes:
-    """Records how long the virtual processors of machines wait for a processor of this computer.
+    """Records how long the virtual processor of each machine waits for a physical processor of this computer.
 
-    On a loaded computer, a program in a machine takes longer than its limit. `between` returns the excess. Each machine
-    must have one virtual processor.
+    While the virtual processor waits, no program in the machine runs. Tests subtract this time from measured durations.
+    Each machine must have one virtual processor.
     """
 
     def __init__(self, names: Iterable[str], pid: Callable[[str], int]) -> None:
@@ -45,7 +45,7 @@ class QueueTimes:
         return self._waited(name, end) - self._waited(name, begin)
 
     def _waited(self, name: str, when: float) -> float:
-        """Return the total waiting time at a time, interpolated between two samples."""
+        """Return the machine's total waiting time until `when`, interpolated between two samples."""
         samples = self._samples[name]
         later = bisect_left(samples, (when,))
         if later in (0, len(samples)):
@@ -63,7 +63,7 @@ class QueueTimes:
 
 
 def _queued(pid: int) -> float:
-    """Return the seconds that the busiest thread of a process has waited for a processor.
+    """Return how many seconds the busiest thread of a process has waited for a processor.
 
     Source: Documentation/scheduler/sched-stats.rst of Linux, "/proc/<pid>/schedstat": time spent on the cpu, and time
     spent waiting on a runqueue, in nanoseconds (read 2026-11-22).

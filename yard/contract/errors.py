@@ -13,7 +13,7 @@ class ClusterError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A rule that a file breaks, and the change that fixes it.
+    """A rule that a file violates, and the change that fixes the file.
 
     `path` is the key in the file, such as "cluster.nodes.gpu.count".
     """
@@ -41,7 +41,7 @@ class RuleError(ValueError):
 
 
 class FileError(ClusterError):
-    """A file that breaks rules. `problems` contains every problem in the file."""
+    """An invalid file. `problems` contains every problem in the file."""
 
     spared: ClassVar[str]
     """The last word of the sentence "nothing was ...", for example "changed"."""
@@ -55,7 +55,7 @@ class FileError(ClusterError):
 
 
 class StackFileError(FileError):
-    """A stack file that breaks rules."""
+    """An invalid stack file."""
 
     spared = "changed"
 

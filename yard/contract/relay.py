@@ -28,8 +28,8 @@ from subprocess import DEVNULL, PIPE, STDOUT, Popen
 
 _LOOPBACK = "127.0.0.1"
 _STDIO_SECONDS, _SERVE_SECONDS = 40.0, 900.0
-"""Time limits for the first tunnel. A yard command with `stdio` ends after 60 s. With `serve`, a GPU machine may need
-minutes to boot."""
+"""Time limits for the first tunnel. `stdio` must end before yard's time limit for an SSH command, which is 60 s.
+With `serve`, a GPU machine may need minutes to boot."""
 _ANSWER_SECONDS = 30.0
 """Time limit for the first bytes on a connection. In SSH, the server sends the first message."""
 _LONGEST_PAUSE = 15.0
@@ -224,8 +224,8 @@ def serve(listener: socket.socket, tunnels: Tunnels) -> int:
 def until_end(work: Callable[[], int], *ignored: int) -> int:
     """Run `work` in a thread. Returns its exit code, or 1 if stdin is closed or a signal arrives first.
 
-    The signals in `ignored` do not end the program. OpenSSH sends a signal and closes stdin at the same time. Signal
-    handlers raise no exception, because the second event must not interrupt the shutdown.
+    The signals in `ignored` do not end the program. OpenSSH sends a signal and closes stdin at the same time. If stdin
+    is closed first, the signal must not interrupt the shutdown, so the signal handlers raise no exception.
     """
     events, notify = os.pipe()
     os.set_blocking(notify, False)
@@ -290,7 +290,7 @@ def _serve_port(port: int, tunnels: Tunnels) -> int:
     try:
         return until_end(lambda: serve(listener, tunnels))
     finally:
-        # The port must be free before `az` has deleted its session, which takes seconds. Only `shutdown` ends `accept`.
+        # Free the port now, because `az` takes seconds to delete its session. Only `shutdown` ends `accept`.
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()

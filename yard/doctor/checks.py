@@ -39,7 +39,8 @@ CHECKS: dict[str, HostCheck] = {
 }
 """The checks by probe name. `reach` has no probe. It reports hosts that cannot be examined.
 
-Checks that find causes come first. For example, `munge` runs before `queue`, because a wrong key stops slurmd.
+Checks that find the cause of other problems come first. For example, `munge` runs before `queue`, because a wrong key
+stops slurmd.
 """
 
 NEED_SLURM = frozenset({"munge", "queue"})

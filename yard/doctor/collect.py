@@ -93,7 +93,7 @@ class _Session:
         self._process, self._stdin, self._stdout = process, process.stdin, process.stdout
 
     def run_phase(self, text: str, *, until: str) -> None:
-        """Send text to the host, and add the host's output up to the line `until` to the report."""
+        """Send text to the host, read the host's output up to the line `until`, and add the output to the report."""
         alarm = threading.Timer(_PHASE_SECONDS, self._process.kill)
         alarm.start()
         try:

@@ -20,7 +20,7 @@ from yard.show import say, say_json, table
 from yard.stack.remote import Remote
 
 _RECORD = "heal.jsonl"
-"""File with all repairs in the state folder of the head."""
+"""File in the head's state folder that records all repairs."""
 _SEPARATOR = "===heal==="
 _SECONDS = 60
 

@@ -68,7 +68,7 @@ def init(
         known = known.with_answer(hosts.KEY_OF + key.target, key.host_key)
     name, section = known.get("name"), section_of(known)
     if "silence" in known.base and all(known.get(each) == value for each, value in defaults.answers.items()):
-        # The reasons for the silenced checks are valid only for the values of the post's stack.
+        # The post's stack states reasons for silencing checks. They are valid only if its values are unchanged.
         section["silence"] = known.base["silence"]
     file = checkout.ROOT / "stacks" / f"Pulumi.{name}.yaml"
     read, text = _rendered(known, section, source, file)

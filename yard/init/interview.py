@@ -17,7 +17,7 @@ _WIDTH = 100
 
 
 class InitError(FileError):
-    """Options of `yard init` that are missing or break rules."""
+    """Missing or invalid options of `yard init`."""
 
     spared = "written"
 
@@ -62,7 +62,7 @@ def collect(
 
 
 def _given(question: Question, text: str, known: Known, memory: FreeMemory | None) -> tuple[Known, list[Problem]]:
-    """Return `known` with the value of an option, or unchanged with the problems of the option."""
+    """Add the value of an option to `known`. If it is invalid, return `known` unchanged, and the problems."""
     provider = known.get(_PROVIDER)
     if question.key == _PROVIDER and provider and text != provider:
         fix = "remove it, or start without --from"
@@ -73,19 +73,19 @@ def _given(question: Question, text: str, known: Known, memory: FreeMemory | Non
 
 
 def _answered(question: Question, text: str, known: Known, memory: FreeMemory | None) -> tuple[Known, list[Problem]]:
-    """Return `known` with the answer, or unchanged with the problems of the answer."""
+    """Add the answer to `known`. If it is invalid, return `known` unchanged, and the problems."""
     try:
         new = known.with_answer(question.key, question.parse(text, known))
     except RuleError as error:
         return known, [Problem(path=question.option, rule=error.rule, fix=error.fix)]
-    # Before the platform is known, the name is checked with a platform that needs no other values.
+    # If the platform is not known yet, the name is checked with `local`, which requires no other values.
     checked = new if new.get(_PROVIDER) else new.with_answer(_PROVIDER, "local")
     problems = problems_of(checked, question.option, memory)
     return (known, problems) if problems else (new, [])
 
 
 def _open(known: Known, *, optional: bool = False) -> Iterator[Question]:
-    """Yield the questions without an answer. Questions of an unknown platform are not included."""
+    """Yield the unanswered questions. If the platform is unknown, only the first questions are included."""
     keys = _keys(known.get(_PROVIDER)) - known.answers.keys()
     return (question for question in QUESTIONS if question.key in keys and (optional or not question.optional))
 
@@ -98,14 +98,14 @@ def _keys(provider: str) -> set[str]:
 def _missing(question: Question, known: Known) -> Problem:
     choices = question.choices(known)
     if question.key == _PROVIDER:
-        # The other required options depend on the platform, so the fix lists them for each platform.
+        # The other required options depend on the platform, so each platform in the fix is followed by its options.
         choices = [f"{choice} (with {_options(choice)})" for choice in choices]
     fix = f"use one of {', '.join(choices)}" if choices else f"add it: {question.text}"
     return Problem(path=question.option, rule="is missing", fix=fix)
 
 
 def _menu(labels: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of a numbered list. Short labels are in columns."""
+    """Yield the lines of a numbered list. Short labels are arranged in several columns."""
     items = [f"{number:>4}  {label}" for number, label in enumerate(labels, start=1)]
     width = max(map(len, items), default=1)
     columns = max(1, _WIDTH // (width + 1))

@@ -64,7 +64,7 @@ class JobSpec:
     run: str | None = None
     """Shell commands."""
     setup: str | None = None
-    """Shell commands that each task runs before the program. Tasks on a node run them one after another."""
+    """Shell commands that each task runs before the program. Tasks on a node run these commands one after another."""
     workdir: str | None = None
     """Working directory of `setup` and the program, relative to the run folder, or None for the run folder."""
     code: str | None = None
@@ -121,7 +121,7 @@ class JobSpec:
 
     @property
     def source(self) -> Source:
-        """The key that defines the program."""
+        """The key in the job file that specifies the program."""
         if self.workload is not None:
             return Source.WORKLOAD
         return Source.SCRIPT if self.script is not None else Source.RUN

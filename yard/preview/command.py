@@ -1,4 +1,4 @@
-"""Creates a preview of several stacks."""
+"""Previews several stacks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def preview(stacks: Sequence[str], *, live: bool, against: str | None) -> Previe
             before = describe_at(base)
         except ClusterError as error:
             base_problem = str(error)
-    # For a rejected file, the engine would repeat the problems.
+    # The engine would only report the problems of an invalid file again.
     valid = [stack for stack, description in described.items() if not description["problems"]]
     resources = preview_all(valid, live=live, tell=warn) if valid else {}
     reports = tuple(

@@ -20,8 +20,8 @@ _MOST_PAGES = 50
 def quotes(wanted: Mapping[str, str], fetch: Fetch, base: str = BASE) -> dict[str, set[float]]:
     """Return each machine type's on-demand prices for Linux, in dollars per hour. Raises PriceError.
 
-    `wanted` contains the region of each machine type. The set of a machine type is empty if the list has no price for
-    it, and contains several prices if the list is ambiguous.
+    `wanted` contains the region of each machine type. If the price list contains no price for a machine
+    type, its set is empty. If the price list is ambiguous, the set contains several prices.
     """
     return {
         name: {float(item["retailPrice"]) for item in _items(name, region, fetch, base) if _is_list_price(item)}

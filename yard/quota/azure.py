@@ -119,7 +119,8 @@ def _usages(answer: Sequence[Mapping[str, Any]]) -> dict[str, Usage]:
 
 
 def _limits(answer: Sequence[Mapping[str, Any]]) -> dict[str, Usage]:
-    """Return NetApp limits. For example, a name is "eastus/totalTiBsPerSubscription". `current` is the limit."""
+    """Return the NetApp limits by quota name. An answer contains names such as "eastus/totalTiBsPerSubscription". The
+    limit is in `current`."""
     return {str(row["name"]).rpartition("/")[2]: _usage(None, float(row["current"])) for row in answer}
 
 

@@ -19,7 +19,7 @@ LOCAL = "local"
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """A synthetic dataset: its path below the shared path, the number of tokens, and the number of different tokens."""
+    """A synthetic dataset: its path below the shared path, the number of tokens, and the vocabulary size."""
 
     name: str
     tokens: str
@@ -56,7 +56,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A figure of the post. `pattern` finds the measured value in the log of `job`, which is the name of a job or its
+    """A figure in the post. `pattern` finds the measured value in the log of `job`, which is the name of a job or its
     recipe. If `job` is None, all logs are searched."""
 
     name: str

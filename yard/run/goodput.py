@@ -6,8 +6,8 @@ for the job's log.
 
 A program records its steps in the file metrics.jsonl in its checkpoint folder, as train.py does. Each line is an object
 with the keys `step` (the number of completed steps), `steps` (the number of steps that the line describes), `step_ms`
-(the duration of a step), `time` (seconds since 1970) and, after a checkpoint, `checkpoint_s`. A step that a later start
-repeats is not useful.
+(the duration of a step), `time` (seconds since 1970) and, after a checkpoint, `checkpoint_s`. If a later start
+repeats a step, only the repetition counts as useful.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ class Goodput:
 def parse_sacct(text: str, job: str, now: float) -> list[Span]:
     """Parse the output of `sacct -X -D -n -P -o JobIDRaw,Start,End` with times in seconds since 1970.
 
-    Each start of a job has a row, because a requeue resets the submit time, which is part of a row's key (sacct(1),
-    "Submit", and accounting_storage_mysql.c, "unique index (id_job, time_submit)"). The start is "None" or "Unknown"
-    for a job that has not started, and the end is "Unknown" for a running job (_make_time_str_internal in
-    common/parse_time.c). Sources: SchedMD/slurm at 21.08.5, 22.05.8, 23.11.4 and 24.11.5, read 2026-11-22. For the
-    number of an array, sacct also prints the other elements.
+    Each start of a job has its own row. A requeue resets the submit time, and the submit time is part of the row's key
+    (sacct(1), "Submit", and accounting_storage_mysql.c, "unique index (id_job, time_submit)"). The start is "None" or
+    "Unknown" for a job that has not started, and the end is "Unknown" for a running job (_make_time_str_internal in
+    common/parse_time.c). Sources: SchedMD/slurm at 21.08.5, 22.05.8, 23.11.4 and 24.11.5, read 2026-11-22. If `job` is
+    the number of a job array, sacct also prints the other jobs in the array.
     """
     rows = re.findall(rf"(?m)^{job}\|(\d+)\|(\w+)$", text)
     spans = [Span(float(begin), float(end) if end.isdigit() else now) for begin, end in rows]

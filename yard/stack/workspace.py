@@ -80,7 +80,7 @@ class Workspace:
         return code
 
     def _create(self, *arguments: str) -> int:
-        # `pulumi stack` has no --config-file option. In .trainyard, the command writes the salt to the copy.
+        # `pulumi stack` has no --config-file option. In self.home, it writes the salt to the copy of the stack file.
         return self.run(["stack", *arguments, *PLAIN, "--stack", self.name], self.environment, self.home)
 
     def preview(self, extra: Sequence[str] = ()) -> int:

@@ -20,7 +20,10 @@ _SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """A directory. `names` are relative paths, `left_out` are files that look like secrets, `size` is in bytes."""
+    """A directory. `names` and `left_out` contain relative paths. Files that look like secrets are in `left_out`.
+
+    `size` is in bytes.
+    """
 
     folder: Path
     names: tuple[str, ...]

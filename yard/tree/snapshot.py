@@ -28,7 +28,7 @@ _SHORT = 12
 class Snapshot:
     """The state of a working tree. `diff` is the output of `git diff HEAD`. `complete` is false for a truncated diff.
 
-    `left_out` are changed files that look like secrets.
+    `left_out` contains the names of changed files that look like secrets.
     """
 
     commit: str
@@ -82,7 +82,7 @@ def take_snapshot(folder: Path) -> Snapshot | None:
 
 
 def _diff(root: Path, hidden: Sequence[str]) -> tuple[str, bool]:
-    """Return the diff and whether it is complete. A long diff ends after the last line within the limit."""
+    """Return the diff and whether it is complete. A diff that exceeds the limit ends after its last complete line."""
     # The user's git configuration can name diff programs and text filters, which can be slow or change the text.
     words = ["diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "HEAD", "--", ":/"]
     argv = ["git", "-C", str(root), *words, *(f":(top,exclude,literal){name}" for name in hidden)]

@@ -29,7 +29,8 @@ def _quotas(plan: ClusterPlan) -> Mapping[str, int]:
 
     The names are those that `az network list-usages` and `az netappfiles quota-limit list` print (read 2026-11-22).
     """
-    # The NAT gateway has a public address. With `via: public`, the head also has one; with `via: bastion`, the Bastion.
+    # The NAT gateway has a public address. With `via: public`, the head has a second one. With `via: bastion`, the
+    # Bastion has the second one.
     needs = {"PublicIPAddresses": 1 if plan.access.via == "private" else 2}
     shared = plan.storage
     if shared.kind == "azure_netapp":

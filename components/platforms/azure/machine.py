@@ -37,12 +37,12 @@ _SHARED_DISK_FACTS = [
     "storageProfile.dataDisks[0].diskSizeGB",
     "storageProfile.dataDisks[0].managedDisk.storageAccountType",
 ]
-"""Changes to these properties are ignored. The program does not set these properties, but a refresh adds them after a
-machine was stopped and started."""
+"""Changes to these properties are ignored. The program does not set these properties, but after a machine has been
+stopped and started, a refresh adds them to the state."""
 
 _BIRTH = ("osProfile.customData", "storageProfile.imageReference")
-"""Changes to these properties are ignored, except for the machines in TRAINYARD_ROLL, because they have no effect on
-existing machines."""
+"""Changes to these properties have no effect on existing machines, so they are ignored. For machines in TRAINYARD_ROLL,
+they cause a replacement."""
 
 _LUN = 0
 DATA_DISK = f"/dev/disk/azure/scsi1/lun{_LUN}"
@@ -166,7 +166,7 @@ def _system(args: MachineArgs) -> compute.OSProfileArgs:
         linux_configuration=compute.LinuxConfigurationArgs(
             disable_password_authentication=True,
             ssh=compute.SshConfigurationArgs(public_keys=[key]),
-            # An automatic kernel update would not match the loaded GPU driver.
+            # After an automatic kernel update, the installed GPU driver would not match the kernel.
             patch_settings=compute.LinuxPatchSettingsArgs(patch_mode="ImageDefault", assessment_mode="ImageDefault"),
             provision_vm_agent=True,
         ),

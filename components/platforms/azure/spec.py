@@ -95,7 +95,7 @@ class AzureSpec(CloudSpec):
     """Address range outside the cluster's network for Bastion and NetApp Files, which need separate subnets."""
     netapp: Annotated[NetappSpec, Field(examples=[{"service_level": "Premium"}])] = NetappSpec()
     protect_storage: bool = True
-    """Whether `destroy` keeps the shared files. To delete them, set false, run `up`, then `destroy`."""
+    """Whether `destroy` keeps the shared files. To delete them, set it to false and run `up`, then `destroy`."""
     bastion_port: Annotated[int, Field(ge=1024, le=65535, strict=True)] = 22200
     """Loopback port of the tunnel to the head during `pulumi up`, with `access.via: bastion`."""
 

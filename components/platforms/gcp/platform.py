@@ -102,7 +102,7 @@ class GcpPlatform(Platform):
             placement_policy=self._policies.get(host.group or ""),
             data_disk=self._data_disk.self_link if self._data_disk is not None and is_head else None,
         )
-        # The first boot downloads packages through Cloud NAT, but no input of the machine refers to it.
+        # The first boot downloads packages through Cloud NAT, but no input of the machine refers to Cloud NAT.
         return machine(args, pulumi.ResourceOptions(parent=self, depends_on=[self._networks.nat]))
 
     def _host(self, host: HostPlan, made: compute.Instance) -> Host:

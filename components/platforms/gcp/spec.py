@@ -95,7 +95,7 @@ class GcpSpec(CloudSpec):
     """Address range for the networks of the GPU network interfaces. These networks are not routed to other networks."""
     filestore: Annotated[FilestoreSpec, Field(examples=[{"tier": "ZONAL"}])] = FilestoreSpec()
     protect_storage: bool = True
-    """Whether `destroy` keeps the shared files. To delete them, set false, run `up`, then `destroy`."""
+    """Whether `destroy` keeps the shared files. To delete them, set it to false and run `up`, then `destroy`."""
     iap_port: Annotated[int, Field(ge=1024, le=65535, strict=True)] = 22200
     """Loopback port of the tunnel to the head during `pulumi up`, with `access.via: bastion`."""
 

@@ -54,7 +54,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     **{via: {"access__via": via} for via in ("public", "bastion", "private")},
     "scheduler none": {"scheduler": "none"},
 }
-"""Settings that some platforms do not support, as edits to the stack."""
+"""Settings that are tested on each platform, as edits to the stack."""
 _CLOUD_SETTINGS = {"compact", "same_fabric", "spot", "reservation", "bastion", "private"}
 _CLOUD_STORAGE = {"filestore", "azure_files", "azure_netapp"}
 REFUSED: dict[str, set[str]] = {
@@ -63,7 +63,7 @@ REFUSED: dict[str, set[str]] = {
     "hosts": {*_CLOUD_SETTINGS, *_CLOUD_STORAGE, "external"},
     "local": {*_CLOUD_SETTINGS, *_CLOUD_STORAGE, "external"},
 }
-"""Provider -> settings that it rejects, with the machine types in its stack."""
+"""Settings that each provider rejects for the machine types in its stack."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ Declare = Callable[..., Whole]
 
 @pytest.fixture
 def cluster(part: Contract, loops: asyncio.AbstractEventLoop) -> Declare:
-    """Declare the cluster from the platform's stack with edits."""
+    """Declare a cluster from the platform's stack and the given edits."""
     return lambda **edits: declare(part, stack_text(part.stack, **edits))
 
 
@@ -170,8 +170,8 @@ def test_a_cluster_satisfies_the_platform_contract(part: Contract, cluster: Decl
 def test_an_additional_node_does_not_change_others(part: Contract, cluster: Declare) -> None:
     few, many = cluster(**part.smaller), cluster(**part.larger)
     before, after = ({(kind, name): inputs for kind, name, inputs in made.built.resources} for made in (few, many))
-    # The bring-up's commands list all hosts. The connection test for existing hosts also lists them, but ignores
-    # changes.
+    # The inputs of the bring-up commands contain all hosts. So do the inputs of the connection test for existing hosts,
+    # but changes to them are ignored.
     own = {key: inputs for key, inputs in before.items() if "-bringup-" not in key[1] and not key[1].endswith("-reach")}
     # The platform's component has a digest of each machine.
     (platform,) = (key for key in own if key[0].endswith("Platform"))
@@ -187,8 +187,7 @@ def test_each_data_disk_gets_one_permission_to_be_formatted(part: Contract, clus
     heads_disk = "TRAINYARD_SHARED_DISK=/dev/" in bundle_file(whole.built, "kinds/head/storage.env")
     assert len(permissions) == heads_disk
     for inputs in permissions:
-        # pulumi-command runs `create` if the connection changes, for example because the head is new, unless `update`
-        # is set.
+        # Without `update`, pulumi-command runs `create` again if the connection changes, for example to a new head.
         assert (inputs["create"], inputs["update"]) == (
             "sudo trainyard-allow-format",
             "sudo trainyard-allow-format --refuse",

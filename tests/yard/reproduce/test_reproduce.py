@@ -29,7 +29,8 @@ LOGS = {
     "deepspeed-azure": "step 99 loss 1.0 44000 tokens/s\nstep 100 loss 1.0 45000 tokens/s\n",
     "abeja": "step 50 loss 1.0 9000 tokens/s\n",
 }
-"""Output of the jobs. The gpt-neox line follows megatron/logging.py at ea7aefd, and the nccl-tests line the post."""
+"""Output of the jobs. The gpt-neox line follows megatron/logging.py at ea7aefd, and the nccl-tests line follows the
+post."""
 SSH = r"""
 case "${!#}" in
   *'tar -x'*) cat >>{root}/sent; echo 7 ;;

@@ -116,7 +116,7 @@ def remote() -> Remote:
 
 
 def actions(site: Site) -> list[str]:
-    """Return the events that change state, without queries."""
+    """Return the events that change state. Queries are omitted."""
     return [event for event in site.events if not event.startswith("squeue")]
 
 
@@ -185,7 +185,7 @@ def test_a_failed_up_can_be_continued(site: Site) -> None:
 
 
 def test_a_machine_that_was_not_replaced_yet_is_forced(site: Site) -> None:
-    """Without a change of user-data, `pulumi up` alone would not replace the machine."""
+    """`pulumi up` alone does not replace a machine whose user-data is unchanged."""
     site.up_code = 255
     assert run_roll(remote(), ONE) == 255
     site.up_code = 0

@@ -58,7 +58,7 @@ class Tensor:
 
 
 class Tokenizer:
-    """Returns two tokens and two paddings with the token 2, which is also a valid token."""
+    """Returns two tokens and two padding tokens. The id of the padding token, 2, is also the id of a normal token."""
 
     def __call__(self, texts: list[str], **options: object) -> dict[str, Tensor]:
         assert (options["padding"], options["max_length"]) == ("max_length", 4)

@@ -111,7 +111,7 @@ def test_newest_complete_checkpoints_are_kept(tmp_path: Path) -> None:
         checkpoint(tmp_path, step)
     checkpoint(tmp_path, 13, whole=False)
     checkpoint(tmp_path, 15)
-    newer = checkpoint(tmp_path, 20, whole=False)  # another run that is ahead wrote this checkpoint, so it must be kept
+    newer = checkpoint(tmp_path, 20, whole=False)  # another run has written this newer checkpoint, so it must be kept
     train_files.publish(tmp_path, 15, keep=2)
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-00000010", "step-00000015", newer.name]
 

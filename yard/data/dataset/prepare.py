@@ -66,7 +66,7 @@ def _existing(options: Namespace, plan: dict[str, Any]) -> dict[str, Any] | None
 
 @contextmanager
 def _parts(folder: Path, plan: dict[str, Any]) -> Iterator[Path]:
-    """Create and lock the folder of the parts, and remove the parts of a run with a different plan."""
+    """Create and lock the folder of the parts. Remove parts that an earlier run with a different plan has left."""
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:

@@ -56,7 +56,7 @@ def tokenizer_named(name: str) -> Tokenizer:
 
 
 def of_ids(vocab: int, end: int, encode: Callable[[str], Sequence[int]]) -> Tokenizer:
-    """Return a tokenizer that encodes with `encode`. Ids have 2 bytes if the vocabulary has at most 65536 ids."""
+    """Return a tokenizer that calls `encode`. Ids have 2 bytes if the vocabulary has at most 65536 ids."""
     width = 2 if vocab <= _TWO_BYTES else 4
     kind = ARRAY_KINDS[width]
     return Tokenizer(vocab, width, array(kind, [end]).tobytes(), lambda text: array(kind, encode(text)).tobytes())

@@ -163,7 +163,7 @@ class Agent:
 def run_agent(verdict: Path) -> None:
     """Read the request from stdin and run its tasks. `verdict`: the file of the node's health checks."""
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
-        # A signal must not end the agent before its tasks. A handler is used, because tasks would inherit SIG_IGN.
+        # A signal must not end the agent while its tasks run. A handler is used, because tasks would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)
     line = b""
     while not line.endswith(b"\n"):

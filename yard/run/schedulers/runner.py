@@ -25,7 +25,7 @@ _RUNNER = Path(__file__).parent.parent / "runner"
 
 
 class Runner:
-    """Scheduler for clusters with `scheduler: none`. The class Slurm has the same attributes and methods."""
+    """Runs the jobs of clusters with `scheduler: none`. The class Slurm has the same attributes and methods."""
 
     script = "job.sh"
     shell = "direct.sh"

@@ -28,7 +28,7 @@ class Session:
 def shell_line(command: str | None, first: str = "") -> str:
     """Return a shell command that sets NCCL's variables and runs `command`, or a login shell if it is None.
 
-    `first` is a shell line that runs first.
+    `first` is a shell line to run before these commands.
     """
     program = "exec bash -l" if command is None else command
     lines = [first, f"set -a; [ ! -r {_FABRIC} ] || . {_FABRIC}; set +a", program]
@@ -36,5 +36,5 @@ def shell_line(command: str | None, first: str = "") -> str:
 
 
 def until_disconnected(line: str) -> str:
-    """Return a shell command that runs `line` and ends it when the SSH session ends. It needs no terminal."""
+    """Return a shell command that runs `line` and stops it when the SSH session ends. It needs no terminal."""
     return f"exec python3 -c {shlex.quote(_SUPERVISOR.read_text())} bash -c {shlex.quote(line)}"

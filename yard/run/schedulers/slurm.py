@@ -28,7 +28,7 @@ SUBMIT_SCRIPT = "submit.sh"
 
 
 class Slurm:
-    """Scheduler for clusters with `scheduler: slurm`. The class Runner has the same attributes and methods."""
+    """Runs the jobs of clusters with `scheduler: slurm`. The class Runner has the same attributes and methods."""
 
     script = "job.sbatch"
     """File name of a job's script."""

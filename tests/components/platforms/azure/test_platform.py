@@ -121,7 +121,7 @@ def test_machines_of_one_fabric_share_one_availability_set(build: Build, stack: 
 def test_spot_machines_of_one_fabric_join_a_flexible_scale_set(build: Build) -> None:
     built = build("azure-h100", nodes__gpu__capacity={"kind": "spot"}, platform__zone="1")
     [made] = built.all("compute:VirtualMachineScaleSet").values()
-    # New machines can join only a scale set with this setting.
+    # A new machine can join a scale set only if both properties have these values.
     assert (made["orchestrationMode"], made["singlePlacementGroup"]) == ("Flexible", False)
     assert made["platformFaultDomainCount"] == 1
     # With a scaling profile, Azure would create additional machines.

@@ -43,7 +43,7 @@ class Cluster(TestStack):
 
 
 def cluster(folder: Path, **edits: Any) -> Cluster:
-    """Return a deployed stack with edits. Skips the test if the Pulumi CLI is missing."""
+    """Deploy the stack with the given edits, and return it. Skips the test if the Pulumi CLI is missing."""
     if not (shutil.which("pulumi") or (ROOT / ".trainyard" / "bin" / "pulumi").exists()):
         pytest.skip("the Pulumi CLI is missing (make setup)")
     stack = Cluster(folder)

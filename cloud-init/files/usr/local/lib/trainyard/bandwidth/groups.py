@@ -49,7 +49,7 @@ class Record:
     """Drain reasons by node."""
 
     def keep(self, names: set[str], floors: tuple[float | None, float | None]) -> None:
-        """Discard the results of nodes that are not in `names` or, if the floors changed, all results.
+        """Discard the results of nodes that are not in `names`. If the floors have changed, discard all results.
 
         `names`: the nodes that have not rebooted since their measurement.
         """
@@ -69,7 +69,7 @@ def read_groups(path: Path) -> list[Group]:
 
 
 def read_nodes(state: Path) -> list[Node]:
-    """Return the workers in the hand-over, with the boots that they reported."""
+    """Return the workers in handover/nodes, with the boot ids that they have reported."""
     found = []
     for line in (state / "handover" / "nodes").read_text().splitlines():
         name, address, group, *_ = line.split()

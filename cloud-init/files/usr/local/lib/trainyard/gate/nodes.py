@@ -66,10 +66,10 @@ def describe_state(status: dict[str, Any]) -> str:
 def wait_for_nodes(
     head: str, workers: list[str], head_minutes: float, worker_minutes: float, progress: Progress
 ) -> tuple[list[str], dict[str, str]]:
-    """Wait until all nodes are ready. Return messages and, by name, the reasons of nodes that wait for their jobs.
+    """Wait until all nodes are ready. Return error messages, and the reasons of waiting nodes by node name.
 
-    There is a message for each node that failed or missed its deadline. If all other nodes are ready, waiting nodes
-    have IDLE_SECONDS to become ready.
+    There is a message for each node that failed or missed its deadline. A waiting node becomes ready after its jobs
+    have ended. Once all other nodes are ready, the function waits at most IDLE_SECONDS for these nodes.
     """
     shown: dict[str, tuple[str, float]] = {}
     idle_deadline: float | None = None

@@ -54,7 +54,7 @@ class Ledger:
     def record(self, check: Check, outcome: Outcome, now: float) -> bool:
         """Add a result. Return whether a verdict has begun or ended.
 
-        An unknown result neither begins nor ends a verdict, and resets the counts of failures and passes.
+        An unknown result resets the counts of failures and passes. It neither begins nor ends a verdict.
         """
         self.outcomes[check.id] = outcome
         self.fails[check.id] = self.fails.get(check.id, 0) + 1 if outcome.state == FAIL else 0

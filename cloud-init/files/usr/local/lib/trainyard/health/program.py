@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
             return 0 if not reason or apply(node, reason, load_checks(), ()) else 1
         case ["report"]:
             sys.stdout.writelines(f"{line}\n" for line in report(node))
-            # A check that waits for a hanging file system has a thread that does not end.
+            # A check that waits for a hanging file system leaves a thread that never ends. _exit does not wait for it.
             sys.stdout.flush()
             os._exit(0)
         case ["status"]:

@@ -24,7 +24,7 @@ def disk_full(node: Node, check: Check) -> Outcome:
             return unknown(f"{path}: {error.strerror}")
         size, free = (blocks * facts.f_frsize // 2**20 for blocks in (facts.f_blocks, facts.f_bavail))
         share = check.limits["min_free_share"]
-        # A small file system, such as /tmp in memory, is full if less than a tenth is free.
+        # min_free_mib may exceed the size of a small file system, such as /tmp in memory. A free tenth is sufficient.
         if free < max(min(check.limits["min_free_mib"], size / 10), size * share):
             return failed(f"{path} is full")
         if facts.f_files and facts.f_favail < facts.f_files * share:
@@ -108,7 +108,7 @@ def _answers(node: Node, path: str, timeout: float) -> bool:
 
 
 def _stat(node: Node, path: str) -> None:
-    # An error is also a response.
+    # A file system that returns an error also responds.
     with contextlib.suppress(OSError):
         node.statvfs(path)
 

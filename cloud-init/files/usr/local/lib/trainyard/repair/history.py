@@ -15,14 +15,17 @@ KEPT = 50
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a node. `reason` is empty for a node in service. `time` is in seconds since 1970."""
+    """A change of the reason why a node is out of service.
+
+    `reason` is empty for a node in service. `time` is in seconds since 1970.
+    """
 
     time: float
     reason: str
 
 
 History = Mapping[str, tuple[Change, ...]]
-"""The changes of each node, oldest first."""
+"""Changes by node name, oldest first."""
 
 
 def record(history: History, nodes: Iterable[Node], now: float) -> dict[str, tuple[Change, ...]]:
