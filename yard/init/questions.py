@@ -84,7 +84,10 @@ def _one_of(text: str, choices: Sequence[str]) -> str:
 
 
 def parse_place(text: str, known: Known) -> str:
-    """Return the region or zone. If the platform uses zones, a region becomes its first zone with the machine type."""
+    """Return the region or zone.
+
+    On a platform with zones, a region is replaced by its first zone that offers the machine type.
+    """
     return next((place for place in places(known) if place.rpartition("-")[0] == text), text)
 
 
