@@ -15,7 +15,8 @@ from yard.stack.simulated import PLUGINS
 
 _VENV = Path(sys.executable).parents[1]
 _KEPT = re.compile(r"PATH|LANG|TMPDIR|USER|PYTHONDONTWRITEBYTECODE")
-"""Variables of a new shell. Variables of Pulumi, Trainyard and virtual environments are not set."""
+"""Environment variables that the commands inherit. Variables of Pulumi, Trainyard and virtual environments are not set,
+as in a new shell."""
 _SECONDS = 500
 _PULUMI = """#!/bin/bash
 case $1 in
