@@ -67,7 +67,7 @@ def pip_settings(tmp_path: Path, index: str) -> str | None:
     """Run the stage with this mirror. Return pip's settings."""
     for folder in ("etc", "usr/local/bin"):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-    # The unit is not installed here, so the stage would not see its link.
+    # The unit does not exist in the sandbox, so an earlier run has left a dangling link, which the stage cannot see.
     (tmp_path / "etc/systemd/system/timers.target.wants/trainyard-updates.timer").unlink(missing_ok=True)
     ran = Sandbox(tmp_path, ("sysctl", "systemctl"), {}).run("31-system", SHARED_DOMAIN="", PIP_INDEX=index)
     assert ran.code == 0, ran.errors

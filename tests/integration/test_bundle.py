@@ -137,7 +137,7 @@ def kill(cluster: Project, node: str) -> None:
 def test_head_killed_during_a_hand_over_completes_it(cluster: Project) -> None:
     before = [active(cluster, node) for node in NODES]
     put_stage(cluster, "mark", "three")
-    # trainyard-receive is slow here, so the machine is killed while it runs.
+    # A slow `sync` delays trainyard-receive, so that the machine is killed during the hand-over.
     cluster.on(
         HEAD, "sudo sh -c 'cp /usr/bin/sync /root/sync; printf \"#!/bin/sh\\nsleep 20\\n\" >/usr/bin/sync; /root/sync'"
     )
