@@ -59,7 +59,7 @@ STEPS: Mapping[Phase, tuple[Step, str]] = {
 """Step and explanation for each phase except FAULTY."""
 LADDERS: Mapping[str, tuple[Step, ...]] = {GONE: (Step.REPLACE,), "bandwidth": (Step.REPLACE,)}
 """Steps by kind of fault. These faults have no reboot step: a machine that does not respond cannot be rebooted over
-SSH, and the bandwidth is measured again only by `pulumi up`, not after a reboot."""
+SSH, and a reboot does not repeat the bandwidth measurement, which only `pulumi up` runs."""
 LADDER = (Step.REBOOT, Step.REPLACE)
 """Steps for all other faults."""
 
