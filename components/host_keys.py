@@ -16,7 +16,7 @@ ACCEPT = "TRAINYARD_ACCEPT_HOST_KEYS"
 """Environment variable: comma-separated names of hosts whose changed keys `pulumi up` accepts."""
 
 Known = Mapping[str, Mapping[str, str]]
-"""Stored keys by host name. Each entry contains `machine`, the machine id, and `key`."""
+"""Stored keys by host name. Each entry contains `machine` (the machine id) and `key`."""
 Offer = Mapping[str, Any]
 """The key that a platform reports for a host: `name`, `machine`, `key` ("" if it is not available), and `declared`,
 which is true if the key is set in the stack file."""

@@ -8,8 +8,8 @@ from pathlib import Path
 def is_running(process: int) -> bool:
     """Return whether a process with this id is running. A zombie has ended and does not count.
 
-    Sending signal 0 also succeeds for a zombie, which exists until its parent reads its exit status. If the machine's
-    init process reaps zombies late, this takes seconds. Source: proc_pid_stat(5), field 3 (state).
+    Sending signal 0 also succeeds for a zombie, which exists until its parent reads its exit status. A zombie exists
+    for seconds if the machine's init process reaps it late. Source: proc_pid_stat(5), field 3 (state).
     """
     try:
         stat = Path(f"/proc/{process}/stat").read_text()

@@ -33,7 +33,7 @@ def stack_name(file: Path) -> str:
 
 
 def own_part(plan: ClusterPlan, host: HostPlan) -> str:
-    """Return user-data without the contents of shipped files, which test_install.py checks."""
+    """Return user-data without the contents of shipped files. test_install.py checks these contents."""
     mark = "\n=== /"
     head, *files = render_user_data(plan, host, KEYS).split(mark)
     return mark.join([head, *files[:3]]) + "\n"

@@ -1,8 +1,8 @@
 """`make bench`: measure the local stack on this machine and compare the figures with ceilings.
 
 Runs the demo on new machines, runs the measurements on its cluster, and prints a table. Computers differ, so most
-figures are relative. A preview is compared with the preview of an empty program, a submission with an SSH round trip,
-and a job with a plain srun. Exits with code 1 if a figure is above its ceiling. The cluster is not deleted.
+figures are differences from a baseline: the preview of an empty program for a preview, an SSH round trip for a
+submission, and a plain srun for a job. Exits with code 1 if a figure is above its ceiling. The cluster is not deleted.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Price(Fact):
     usd_per_hour: float | None = Field(gt=0)
     """On-demand price."""
     spot_usd_per_hour: float | None = Field(default=None, gt=0)
-    """Spot price on the date in `spot_source`. It changes at any time."""
+    """Spot price on the date in `spot_source`. Spot prices can change at any time."""
     spot_source: str = ""
     """Dated source of the Spot price, or empty if it is unknown."""
     region: str
@@ -150,7 +150,7 @@ class ImageContract(Fact):
     """State of a published image before its first boot. It contains the facts that bootstrap stages depend on."""
 
     files: dict[str, str] = Field(default_factory=dict)
-    """Relevant file contents by path."""
+    """File contents by path."""
     removed: tuple[str, ...] = ()
     """Paths or patterns of deleted files."""
     services: dict[str, Literal["enabled", "disabled", "masked"]] = Field(default_factory=dict)
@@ -173,7 +173,7 @@ def _rows(file: str, raw: dict[str, dict[str, Any]], model: type[_Row], **common
 
 
 def read_rows(file: str, model: type[_Row]) -> dict[str, _Row]:
-    """Return the rows in a file in this folder by name. Raises CatalogError if the file does not match the model."""
+    """Return the rows of a catalog file by name. Raises CatalogError if the file does not match the model."""
     return _rows(file, _read(file), model)
 
 

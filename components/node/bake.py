@@ -27,11 +27,11 @@ _RUNS_ONCE = re.compile(r"^# runs: once$", re.MULTILINE)
 _INSTALLS_ONCE = frozenset({"44-containers"})
 """Stages that run at every boot, and also on a builder to install packages."""
 _LIBRARY = frozenset({"stage.sh", "packages.sh", "driver.sh"})
-"""Files that the stages of an image source. MIRRORS has no effect on the image, which keeps its own archives."""
+"""Files sourced by the stages of an image, except MIRRORS, which has no effect on the finished image."""
 _ON_BUILDER = frozenset(
     {"place", "sbin/trainyard-status", "units/trainyard-updates.service", "units/trainyard-updates.timer"}
 )
-"""Other files on a builder. These files are removed from the image, or nodes replace the files that differ (place)."""
+"""Other files on a builder. They are removed from the image, or `place` replaces them on a node if they differ."""
 _PARAMETER = re.compile(r"\bTRAINYARD_[A-Z_]+")
 _WITHOUT_EFFECT = frozenset({"TRAINYARD_MIRRORS", "TRAINYARD_DISTRIBUTION_MIRRORS"})
 _FORMAT = 1

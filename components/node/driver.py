@@ -25,7 +25,7 @@ def driver_lock(plan: ClusterPlan, host: HostPlan) -> str | None:
 def mirror_program(mirrors: Mapping[str, str], *, distribution: bool = False) -> str:
     """Return a `sed -E` program that replaces archive addresses with mirror addresses. Empty without mirrors.
 
-    The program is for the distribution's archives, or for all other archives.
+    If `distribution` is set, it replaces only the addresses of the distribution's archives, otherwise all others.
     """
     known = archives()
     wanted = [name for name, archive in known.items() if archive.distribution == distribution and name in mirrors]

@@ -1,7 +1,8 @@
 """The files under cloud-init/files and their paths on a node.
 
 A node stores the files from user-data, and each bundle from a hand-over, in a separate folder below BUNDLES.
-/usr/local/lib/trainyard is a link to the active folder. Programs are links into this folder, and units are copies.
+/usr/local/lib/trainyard is a link to the active folder. Programs are symbolic links to files in this folder, and
+units are copies of its files.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ _PROGRAMS, _UNITS = "/usr/local/sbin", "/etc/systemd/system"
 _FOLDERS = {f"{LIBRARY}/": "", f"{_PROGRAMS}/": "sbin/", f"{_UNITS}/": "units/"}
 """Maps a folder on a node to a folder in a bundle."""
 _IN_USER_DATA = re.compile(r"^# user-data: yes$", re.MULTILINE)
-"""Marks the files that a node needs until the hand-over arrives."""
+"""Marks the files that a node needs before the hand-over arrives."""
 _NEEDED_BY = re.compile(r"^# (?:fabrics|containers|drivers): (.+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^ *# (?!runs: |inputs: |fabrics: |containers: |drivers: |next to jobs: ).*\n", re.MULTILINE)
-"""A line with a comment. Lines read by the bootstrap or by this package do not match."""
+"""Matches a comment line, unless the bootstrap or this package reads the line."""
 
 
 @dataclass(frozen=True)

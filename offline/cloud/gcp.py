@@ -25,10 +25,11 @@ _FILESTORE = "gcp:filestore/instance:Instance"
 _BAKE = "trainyard/bake"
 """Guest attribute with the result of a bake."""
 _BOOT_DISK = "/disks/offline-boot-"
-"""Part of the links to boot disks."""
+"""Replaces `/instances/` in a machine's id to form the id of its boot disk."""
 _LOCATIONS = ("zone", "region", "location")
 _BOOTING = 2
-"""Number of initial requests for a new machine's guest attributes or console output that return no host key."""
+"""Number of requests of each kind (guest attributes, console output, state) for which a new machine is still booting.
+These requests return no host key."""
 
 
 class Gcp(Cloud):
@@ -86,7 +87,7 @@ class Gcp(Cloud):
 
     def identity(self, described: Described, inputs: Properties) -> str:
         known = {**inputs, **self.given(described, inputs)}
-        # Inputs may be links, but ids contain the name of a zone, region or router.
+        # An input may be the link of a zone, region or router, but an id contains only its name.
         values = {
             name: _last(value) if name in (*_LOCATIONS, "router") else str(value) for name, value in known.items()
         }
@@ -246,7 +247,7 @@ def _last(link: Value) -> str:
 
 
 def _guessed_path(described: Described) -> str:
-    """Return an id path for a type without rules, from the inputs zone, region and location."""
+    """Guess the id path of a type without rules. The path depends on whether zone, region or location is an input."""
     kind = described.token.rpartition(":")[2]
     collection = f"{kind[0].lower()}{kind[1:]}s"
     scope = next((name for name in _LOCATIONS if name in described.inputs), "")

@@ -21,8 +21,8 @@ from offline.resources import Operation, ResourceError
 from offline.values import Properties, Value, reveal
 
 _BACKOFF_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6)
-"""Delays in seconds after error 429. The real plugins make the same number of attempts, but wait at least one second.
-"""
+"""Delays in seconds after error 429. The real plugins make the same number of attempts, but wait at least one second
+before each attempt."""
 _ABANDONED = -1
 """`made_by` value of a resource whose creation timed out. No process has this id."""
 _STATUS = frozenset({"currentStatus", "offlineEvicted"})
@@ -202,7 +202,8 @@ class Maker:
                 raise ResourceError(f"400 InvalidAddress: {record.id}: {refused}")
 
     def _exists(self, identity: str) -> bool:
-        """Return whether a resource or its parent exists. A subnet may be part of its network's inputs."""
+        """Return whether a resource or its parent exists. The parent is sufficient, because a subnet may be part of its
+        network's inputs."""
         parents = [identity, identity.rpartition("/")[0].rpartition("/")[0]]
         return any(self._world.find(one) is not None for one in parents)
 

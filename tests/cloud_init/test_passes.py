@@ -181,7 +181,7 @@ def test_stage_waits_for_running_jobs(tmp_path: Path) -> None:
     assert '"state":"waiting","stage":"44-x"' in status
     assert '"reason":"stages 44-x need a node without jobs; running jobs: 12, 13"' in status
     assert node.calls("scontrol")[1] == "update nodename=n state=drain reason=TY:update"
-    # The other stages did not wait. A new hand-over ends the wait, and the node is idle in the new pass.
+    # The other stages did not wait. A new hand-over ends the wait and starts a new pass, in which the node is idle.
     node.write("jobs", "")
     node.write("var/lib/trainyard/handover/complete", "two\n")
     _, errors = process.communicate(timeout=60)

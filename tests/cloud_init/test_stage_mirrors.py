@@ -32,7 +32,7 @@ def node(tmp_path: Path) -> Sandbox:
 
 
 def sources(node: Sandbox, **mirrors: str) -> list[str]:
-    """Run the stage with these mirrors. Return the content of the sources."""
+    """Run the stage with these mirrors. Return the contents of the files in SOURCES."""
     ran = node.run(
         "20-apt", ROLE="worker", SCHEDULER="none", OS="debian-13", GPU_DEVICE="/dev/nvidia",
         MIRRORS=mirror_program(mirrors), DISTRIBUTION_MIRRORS=mirror_program(mirrors, distribution=True),
@@ -46,7 +46,7 @@ def test_archives_of_the_image_are_replaced_by_mirrors(node: Sandbox) -> None:
         "deb http://m/d/ trixie main\n",
         "URIs: http://m/d\nSuites: trixie\n",
         "http://m/d\n",
-        # Only the distribution's own files contain the distribution's archives.
+        # Addresses of the distribution's archives are replaced only in the distribution's own files.
         SOURCES["etc/apt/sources.list.d/other.list"],
         "deb http://m/cuda/u /\n",
     ]
@@ -67,7 +67,7 @@ def pip_settings(tmp_path: Path, index: str) -> str | None:
     """Run the stage with this mirror. Return pip's settings."""
     for folder in ("etc", "usr/local/bin"):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-    # The unit is not installed here, so the stage would not see its link.
+    # The unit does not exist in the sandbox, so an earlier run has left a dangling link, which the stage cannot see.
     (tmp_path / "etc/systemd/system/timers.target.wants/trainyard-updates.timer").unlink(missing_ok=True)
     ran = Sandbox(tmp_path, ("sysctl", "systemctl"), {}).run("31-system", SHARED_DOMAIN="", PIP_INDEX=index)
     assert ran.code == 0, ran.errors

@@ -60,8 +60,8 @@ def start_job(cluster: Project, folder: Path) -> str:
 
 
 def seconds_to_apply(cluster: Project, queue: QueueTimes) -> tuple[float, float]:
-    """Return the seconds from the hand-over on the head until the last node was ready, by the times of files, and the
-    longest time in this period that a node waited for a processor."""
+    """Return the seconds from the hand-over on the head until the last node was ready, and the longest time in this
+    period that a node waited for a processor. The period is determined from the modification times of files."""
     begin = float(cluster.on(HEAD, "sudo stat -c %.3Y /var/lib/trainyard/handover/complete"))
     end = max(float(cluster.on(node, "stat -c %.3Y /var/lib/trainyard/status.json")) for node in NODES)
     monotonic = time.monotonic() - time.time()
@@ -85,7 +85,7 @@ def test_changed_stage_reaches_nodes_beside_a_job(cluster: Project, tmp_path: Pa
     )
     assert taken - queued < 4 * APPLY_SECONDS, "the limit is four times the target, for loaded machines"
 
-    # A stage that needs an idle node waits only on the node of the job.
+    # A stage that needs an idle node waits on the node of the job, but not on the other nodes.
     put_stage(cluster, "exclusive", "two", beside="no")
     done = cluster.stack("up", timeout=600)
     busy = cluster.on(HEAD, f"squeue -h -j {job} -o %N").strip()
@@ -117,7 +117,7 @@ def test_damaged_bundle_is_rejected(cluster: Project) -> None:
     cluster.on(HEAD, f"sudo cp /tmp/sent/bundle.tar {stored}; sudo systemctl restart trainyard-handout")
     gate = cluster.on(HEAD, "sudo trainyard-gate 2>&1; echo code $?", timeout=300)
     assert "code 1" in gate
-    # The gate ends with the first failed node.
+    # The gate exits when the first node fails, so it reports only one of the two nodes.
     assert any(f"{node}: trainyard-receive: the bundle is damaged" in gate for node in (FIRST, SECOND))
     assert [active(cluster, node) for node in NODES] == [digest] * 3
     assert '"state":"ready"' in cluster.on(FIRST, "cat /var/lib/trainyard/status.json")
@@ -137,7 +137,7 @@ def kill(cluster: Project, node: str) -> None:
 def test_head_killed_during_a_hand_over_completes_it(cluster: Project) -> None:
     before = [active(cluster, node) for node in NODES]
     put_stage(cluster, "mark", "three")
-    # trainyard-receive is slow here, so the machine is killed while it runs.
+    # A slow `sync` delays trainyard-receive, so that the machine is killed during the hand-over.
     cluster.on(
         HEAD, "sudo sh -c 'cp /usr/bin/sync /root/sync; printf \"#!/bin/sh\\nsleep 20\\n\" >/usr/bin/sync; /root/sync'"
     )

@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 FIRST_BUILD_SECONDS = 90
 LATER_SECONDS = 3
-"""Limit for a command that finds an environment. The time includes the start of yard and an SSH connection."""
+"""Maximum number of seconds for a command that finds a complete environment. The time includes the start of yard and an
+SSH connection."""
 _PLATFORM = ("--python-version", "3.13", "--platform", "manylinux2014_x86_64", "--platform", "manylinux_2_17_x86_64")
 _SHOW = """python3 -c '
 import importlib.util, safetensors, sys
@@ -96,7 +97,7 @@ def index(cluster: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def lock(cluster: Project, index: Index) -> Path:
-    """A lock with a wheel of this test, in the copy of the checkout."""
+    """A lock file that contains one of this test's wheels. The file is in the copy of the checkout."""
     path = cluster.folder / "own.lock"
     path.write_text(lock_line(next(index.wheels.glob("alpha-*"))))
     return path

@@ -1,4 +1,4 @@
-"""`make demo` waits for an interrupted phase."""
+"""After an interruption, `make demo` waits until the current phase has ended."""
 
 from __future__ import annotations
 

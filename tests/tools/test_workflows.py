@@ -65,7 +65,7 @@ def test_steps_run_no_untrusted_text_or_unpinned_action(step: dict[str, Any]) ->
 
 @pytest.mark.parametrize(("workflow", "job"), JOBS)
 def test_jobs_with_credentials_use_no_cache(workflow: str, job: dict[str, Any]) -> None:
-    # Jobs that need no approval can write to the cache of the same pull request.
+    # A job that needs no approval can write to the cache, and the other jobs of its pull request can read this cache.
     assert "environment" not in job or "actions/cache" not in json.dumps(job)
 
 

@@ -58,7 +58,9 @@ def save(record: Record, path: Path) -> None:
 
 
 def load(path: Path, kind: str, least: float | None) -> Record:
-    """Read a record from a file. `least` replaces its floor. Raises BenchError for a damaged file or another kind."""
+    """Read a record from a file. `least` replaces its floor. Raises BenchError if the file is damaged or
+    contains a record of another kind.
+    """
     again = "Fix: run the benchmark again"
     try:
         raw = json.loads(path.read_bytes())

@@ -1,4 +1,4 @@
-"""Checks that compare GPUs and RDMA ports of different hosts. The checks of one host are in the bundle."""
+"""Checks that compare the GPUs and RDMA ports of several hosts. The health checks of one host are in the bundle."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_topology(examined: Examined) -> Iterator[HostProblem]:
     links: dict[str, dict[str, str]] = {}
     for report in examined.workers:
         rows = "; ".join(" ".join(row) for row in report.of("topology"))
-        # If there are no rows, nvidia-smi failed, which the health checks report.
+        # If there are no rows, nvidia-smi failed. The health checks report this failure.
         if rows:
             links.setdefault(examined.nodes[report.name].group, {})[report.name] = rows
     for by_name in links.values():

@@ -16,8 +16,8 @@ _CHECK = re.compile(r"TY:([a-z0-9-]+): ")
 _SLURM_GONE = re.compile(r"(?i)not responding|node unexpectedly rebooted")
 """Reasons that slurmctld sets (slurmctld/node_mgr.c and ping_nodes.c of Slurm 24.11.5, read 2026-11-22)."""
 _NO_FAULT = frozenset({"event", "quarantine"})
-"""Reasons set by this project that are not faults. A cloud event ends without a repair, and only an operator ends a
-quarantine."""
+"""Reasons set by this project that are not faults. A cloud event ends without a repair. A quarantine ends only when an
+operator resumes the node."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Case:
 
 
 def fault(reason: str) -> str | None:
-    """Return the kind of fault, which is a check or GONE, or None if the reason is not a fault."""
+    """Return the kind of fault (the id of a health check, or GONE), or None if the reason is not a fault."""
     if _SLURM_GONE.match(reason):
         return GONE
     found = _CHECK.match(reason)

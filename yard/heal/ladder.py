@@ -1,8 +1,9 @@
 """The repair ladder: the next step for a node. All functions are pure.
 
-A fault first has PATIENCE_SECONDS to end, because a node returns to service when its health checks pass. Then the steps
-of the ladder follow, each with PATIENCE_SECONDS to take effect. After the last step, or after STRIKES faults in a week,
-the node is quarantined: it stays out of service until an operator resumes it.
+A faulty node is not repaired for the first PATIENCE_SECONDS, because it returns to service if its health checks pass.
+Then the steps of the ladder follow. PATIENCE_SECONDS is also the time for each step to take effect. After the
+last step, or after STRIKES faults in a week, the node is quarantined: it stays out of service until an operator resumes
+it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ STRIKE_SECONDS = 7 * 86400.0
 
 
 class Phase(StrEnum):
-    """Phase of a node that is out of service, or that was repaired recently."""
+    """Phase of a node. In the phases HEALTHY and PROBATION, the node is in service."""
 
     HEALTHY = "healthy"
     PROBATION = "probation"
@@ -57,8 +58,8 @@ STEPS: Mapping[Phase, tuple[Step, str]] = {
 }
 """Step and explanation for each phase except FAULTY."""
 LADDERS: Mapping[str, tuple[Step, ...]] = {GONE: (Step.REPLACE,), "bandwidth": (Step.REPLACE,)}
-"""Steps by kind of fault. A machine that does not respond cannot be rebooted over SSH, and only `pulumi up` measures
-the bandwidth again."""
+"""Steps by kind of fault. These faults have no reboot step: a machine that does not respond cannot be rebooted over
+SSH, and a reboot does not repeat the bandwidth measurement, which only `pulumi up` runs."""
 LADDER = (Step.REBOOT, Step.REPLACE)
 """Steps for all other faults."""
 

@@ -52,7 +52,9 @@ class Starter:
     keys: tuple[str, ...]
     """Keys of the questions (questions.py) for this platform, in order. `name` and `provider` come first."""
     section: Callable[[Known], Section]
-    """Returns the cluster section. Valid values replace unknown values, so that the section can be checked."""
+    """Returns the cluster section. Values that are not known yet are replaced by valid ones, so that the section
+    can be checked.
+    """
     place: str = ""
     """Key of the region or zone in the `platform:` section, or empty if the platform has no regions."""
     places: Callable[[str], Sequence[str]] = lambda machine: ()

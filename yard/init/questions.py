@@ -1,4 +1,4 @@
-"""The questions of `yard init`, in order. Each question is an option, and a prompt on a terminal."""
+"""The questions of `yard init`, in order. A question can be answered with an option or at a prompt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _same(text: str, known: Known) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A value of a new stack. `option` is its option, and `text` describes it."""
+    """A question about a value of a new stack. `option` is its command-line option, and `text` describes the value."""
 
     key: str
     option: str
@@ -84,7 +84,10 @@ def _one_of(text: str, choices: Sequence[str]) -> str:
 
 
 def parse_place(text: str, known: Known) -> str:
-    """Return the region or zone. If the platform uses zones, a region becomes its first zone with the machine type."""
+    """Return the region or zone.
+
+    On a platform with zones, a region is replaced by its first zone that offers the machine type.
+    """
     return next((place for place in places(known) if place.rpartition("-")[0] == text), text)
 
 

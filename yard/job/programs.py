@@ -117,7 +117,7 @@ def _text_of(path: Path) -> tuple[str, Problem | None]:
 
 
 def _syntax_problems(text: str) -> Iterator[Problem]:
-    # The nodes may have a newer Python than this machine, so the fix names a command without this check.
+    # The nodes may have a newer Python than this machine, so the fix names a command that skips this check.
     fix = "correct the line; for the syntax of a newer Python on the nodes, use `yard submit -- python3 FILE`"
     try:
         with warnings.catch_warnings():

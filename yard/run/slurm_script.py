@@ -67,7 +67,7 @@ class SlurmScript:
 
 
 def prepare_script(script: SlurmScript, cluster: Cluster) -> Prepared:
-    """Return the submission of a script. Raises JobFileError, which lists all problems, and SyncError."""
+    """Check a script and prepare its submission. Raises JobFileError, which lists all problems, and SyncError."""
     path, options, env, code = script.path, script.options, script.env, script.code
     file, folder = str(path), path.parent
     problems = [*_option_problems(options, env), *_cluster_problems(options, cluster)]

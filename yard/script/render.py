@@ -117,7 +117,7 @@ def _work(job: LoadedJob, placement: Placement, exports: Mapping[str, str], *, o
         *([f"use_transport {shlex.quote(library)}"] if library is not None else []),
         *(f"export {name}={shell_word(value)}" for name, value in exports.items()),
         *([f'source "$RUN_DIR/{SECRETS_FILE}"'] if spec.secrets else []),
-        # `run` gets no trap, because a shell cannot trap a signal that was ignored when the shell started.
+        # For `run`, USR2 is not ignored here, because a shell cannot trap a signal that was ignored when it started.
         *([_WARNING, "trap '' USR2"] if spec.source is not Source.RUN else []),
         *_launch(job, over_ssh=over_ssh),
     ]

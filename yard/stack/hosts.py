@@ -84,7 +84,7 @@ def forget_host(stack: str, host: str) -> str:
     if not found:
         known = ", ".join(urn.rpartition("::")[2].removesuffix(_SUFFIX) for urn in leases) or "none"
         raise StackError(f"stack '{stack}' has no host {host}; its hosts: {known}")
-    # Names of other hosts that end with this name are longer.
+    # The shortest URN is the host's own URN. The others belong to hosts whose names end with `-` and this host's name.
     urn = min(found, key=len)
     _pulumi(environment, "state", "delete", urn, "-s", stack, "--yes", "--non-interactive")
     return urn

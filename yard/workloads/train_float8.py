@@ -66,8 +66,8 @@ def convert(model: Any) -> None:
 
     The new layers contain the same parameters, so checkpoints do not depend on --float8. torch.compile and FSDP2 must
     be applied afterwards. Each tensor has one scale. On two H200s, the preset 13b with 22 layers reached
-    1.29 times the speed of bf16 (docs/dev/benchmarks.md). In a trial, one scale per row reached 1.22 times, and float8
-    all-gathers 1.27 times.
+    1.29 times the speed of bf16 (docs/dev/benchmarks.md). In a trial, it reached 1.22 times the speed of bf16 with one
+    scale per row, and 1.27 times with float8 all-gathers.
     """
     convert_to_float8_training, config = _torchao()
     convert_to_float8_training(model, module_filter_fn=is_converted, config=config)

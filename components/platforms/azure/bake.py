@@ -2,8 +2,8 @@
 
 A version can be created from a managed disk. `waagent -deprovision` generalizes the disk, so the image definition has
 the state GENERALIZED. If a marketplace image has a plan, the image definition needs the same plan. The pinned image
-needs no plan, because machine.py creates machines from this image without a plan. Source:
-MicrosoftDocs/azure-compute-docs at 5781de0a, articles/virtual-machines/image-version.md (read 2026-11-22).
+has no plan: machine.py creates machines from it without one. Source: MicrosoftDocs/azure-compute-docs at 5781de0a,
+articles/virtual-machines/image-version.md (read 2026-11-22).
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ class AzureBaker(Baker):
             # security type of machines (MicrosoftDocs/azure-compute-docs@48a3724,
             # articles/virtual-machines/shared-image-galleries.md, read 2026-11-22). The pinned image boots on sizes
             # that support only generation 2, for example ND96isr_H100_v5.
-            # Unverified: machine.py sets no securityProfile. If Azure then creates the builder with Trusted Launch, or
-            # with an NVMe disk controller, this definition needs the feature SecurityType or DiskControllerType.
+            # Unverified: machine.py sets no securityProfile. If Azure then creates the builder with Trusted Launch,
+            # this definition needs the feature SecurityType. With an NVMe disk controller, it needs DiskControllerType.
             hyper_v_generation=compute.HyperVGeneration.V2,
             architecture=compute.Architecture.X64,
             **self._group.common,

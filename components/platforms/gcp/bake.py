@@ -99,7 +99,8 @@ class GcpBaker(Baker):
                 "enable-oslogin": "FALSE",
                 "block-project-ssh-keys": "TRUE",
             },
-            # The builder downloads packages through Cloud NAT, but no input of the machine refers to it.
+            # The builder downloads packages through Cloud NAT. No input of the machine refers to Cloud NAT, so
+            # the dependency must be explicit.
             opts=pulumi.ResourceOptions(parent=self, depends_on=[made.nat]),
         )
         return instance.id.apply(lambda _: disk_of_stopped(name, _Progress(instance, name, self._spec).disk))

@@ -11,7 +11,10 @@ from components.platforms.gcp.tunnel import PROGRAM
 
 
 def _base_image(plan: ClusterPlan) -> str:
-    """Return the base image with its project. An image exists in all regions of one project."""
+    """Return the base image and the stack's project.
+
+    The region is not included, because a baked image is available in all regions of its project.
+    """
     spec = plan.platform_spec(GcpSpec)
     return f"{spec.base_image(str(plan.image.reference))} {spec.project}"
 

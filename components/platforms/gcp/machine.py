@@ -17,8 +17,8 @@ from components.platforms.gcp.spec import GcpSpec
 
 _USER_DATA = 'metadata["user-data"]'
 _BIRTH = (_USER_DATA, "bootDisk.initializeParams.image")
-"""Changes to these properties are ignored, except for the machines in TRAINYARD_ROLL, because they have no effect on
-existing machines."""
+"""Properties that have no effect on existing machines. Changes to these properties are ignored, except for the machines
+in TRAINYARD_ROLL."""
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 
 
@@ -50,9 +50,9 @@ DATA_DISK = "trainyard-shared"
 def machine(args: MachineArgs, opts: pulumi.ResourceOptions) -> compute.Instance:
     """Declare the machine.
 
-    A change to the identity replaces the machine, because cloud-init applies user-data only at the first boot. A change
-    to user-data or image alone replaces only the machines in TRAINYARD_ROLL. Other metadata keys are updated in place:
-    `gcloud compute ssh` adds ssh-keys, and a refresh reads all keys into the state.
+    A change to the identity replaces the machine, because cloud-init applies user-data only at the first boot. If only
+    the user-data or the image changes, only the machines in TRAINYARD_ROLL are replaced. Other metadata keys are
+    updated in place: `gcloud compute ssh` adds ssh-keys, and a refresh reads all keys into the state.
     The old machine is deleted first, because the new machine has the same name and addresses.
     """
     host, spec = args.host, args.plan.platform_spec(GcpSpec)
@@ -87,7 +87,7 @@ def machine(args: MachineArgs, opts: pulumi.ResourceOptions) -> compute.Instance
         ),
         resource_policies=args.placement_policy,
         reservation_affinity=_reservation(group.capacity.reservation if group is not None else None),
-        # The account has no roles. Permissions depend on IAM roles only, so the scope does not limit them.
+        # The account has no roles. The scope does not limit its permissions, which depend only on IAM roles.
         service_account=compute.InstanceServiceAccountArgs(email=args.service_account, scopes=["cloud-platform"]),
         # Secure Boot rejects the unsigned kernel modules that DKMS builds.
         shielded_instance_config=compute.InstanceShieldedInstanceConfigArgs(

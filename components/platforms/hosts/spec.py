@@ -45,7 +45,7 @@ class Host(Model):
     """An existing host. `user` and `key` default to the fields of `platform`."""
 
     name: Annotated[HostName | None, Field(examples=["node1"])] = None
-    """Name of the host in the cluster. Default: `host-` and the address with hyphens."""
+    """Name of the host in the cluster. Default: `host-` and the address, with hyphens instead of dots."""
     address: Annotated[Address, Field(examples=["203.0.113.10"])]
     """Address to which this machine or the jump host connects over SSH."""
     port: Annotated[Port, Field(examples=[22])] = 22

@@ -24,7 +24,7 @@ _KERNEL_EMULATED = (
     # An emulated CPU has no hardware vulnerabilities. Mitigations and the clearing of pages are disabled because they
     # are slow.
     "mitigations=off init_on_alloc=0 random.trust_cpu=on no_timer_check "
-    # QEMU translates code only once if it has the same address in all processes (28.3 -> 26.1 CPU-s per boot).
+    # If code has the same address in all processes, QEMU translates it only once (28.3 -> 26.1 CPU-s per boot).
     "norandmaps"
 )
 _MACHINE = "q35,sata=off,smbus=off,vmport=off"

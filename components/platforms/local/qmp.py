@@ -11,8 +11,8 @@ _SECONDS = 5.0
 _CTRL_ALT_DELETE = [{"type": "qcode", "data": key} for key in ("ctrl", "alt", "delete")]
 _COMMANDS: tuple[dict[str, Any], ...] = (
     {"execute": "qmp_capabilities"},
-    # systemd reboots on Ctrl-Alt-Delete, and QEMU then exits. The power button would need systemd-logind, which the
-    # image does not run.
+    # systemd reboots on Ctrl-Alt-Delete, and QEMU then exits. A power button event would have no effect, because
+    # only systemd-logind handles it, which the image does not run.
     {"execute": "set-action", "arguments": {"reboot": "shutdown"}},
     {"execute": "send-key", "arguments": {"keys": _CTRL_ALT_DELETE}},
 )

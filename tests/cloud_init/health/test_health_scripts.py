@@ -89,7 +89,7 @@ def test_epilog_reports_a_process_that_does_not_end(node: NodeSandbox) -> None:
         folder.mkdir(parents=True)
         os.mkfifo(folder / "events")
         reader = os.open(folder / "events", os.O_RDONLY | os.O_NONBLOCK)
-        # The builtin cannot be replaced by a program, so the script gets a function.
+        # `kill` is a shell builtin, so a function replaces it instead of a program on PATH.
         script = "kill() { :; }\n" + node.moved("sbin/trainyard-epilog")
         environment = {**node.environment, "SLURM_JOB_ID": "712", "SLURM_JOB_UID": "65534"}
         done = subprocess.run(["bash", "-c", script], env=environment, timeout=60, check=False)

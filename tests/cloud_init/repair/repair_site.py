@@ -59,7 +59,7 @@ class FakeSlurm:
 
 @dataclass
 class Head:
-    """The repair service, its clock, and the workers that answer."""
+    """The repair service, its simulated clock, and the workers that respond."""
 
     folder: Path
     spares: int = 1
@@ -83,7 +83,7 @@ class Head:
         return self.alive & addresses.keys()
 
     def run(self, seconds: float = 3.0) -> list[str]:
-        """Run the service for a time. Return the calls that change Slurm."""
+        """Run the service for `seconds` on its clock. Return the calls that change Slurm."""
         self.slurm.calls.clear()
         end = self.now + seconds
         while self.now < end:

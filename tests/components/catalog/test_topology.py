@@ -75,7 +75,7 @@ def test_each_gpu_has_the_cores_of_its_socket(
     plan = with_machine(local_plan, machine, version)
     line, cores = node_line(plan), gpu_cores(plan, machine.gpus)
     per_socket = int(line["CoresPerSocket"])
-    # Slurm only accepts all cores of a socket together, and each socket has a GPU.
+    # For a GPU, Slurm accepts only the cores of a whole socket. Every socket has at least one GPU.
     assert all(len(near) == per_socket and min(near) % per_socket == 0 for near in cores)
     assert set().union(*cores) == set(range(int(line["Sockets"]) * per_socket))
     for (one, near), (other, also) in pairwise(zip(machine.topology.gpu_numa, cores, strict=True)):

@@ -1,4 +1,4 @@
-"""Each registered check accepts one case and reports a problem for another case."""
+"""Each registered check accepts a valid case and reports a problem for an invalid case."""
 
 from __future__ import annotations
 
@@ -91,7 +91,10 @@ def image_with(subject: Planned, versions: dict[str, str]) -> Image:
 
 
 def plan_with_driver(driver: str | None, gpu: str = "a100", image: str = "debian-13", host: bool = False) -> Planned:
-    """Return a plan whose group has these GPUs and this key `driver`: local machines, or an existing host."""
+    """Return a plan whose group has these GPUs and this value of `driver`.
+
+    The group consists of local machines, or of an existing host if `host` is set.
+    """
     vm = machines("local")["vm-gpu2"]
     machine = vm if gpu == "fake" else vm.model_copy(update={"gpu_type": gpu, "gpu_device": "/dev/nvidia"})
     facts = {"address": "203.0.113.10", "private_ip": "10.77.0.10", "name": "node1"}

@@ -126,7 +126,7 @@ def test_changed_user_data_reaches_only_new_machines(births: Births) -> None:
     births.up("third", **births.cloud.other)
     assert births.words() == ["third", "third"]
 
-    # Another identity replaces the machines.
+    # A changed identity replaces the machines.
     births.up("fourth", identity="two", **births.cloud.other)
     assert births.words() == ["fourth", "fourth"]
 

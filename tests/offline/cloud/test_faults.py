@@ -1,7 +1,7 @@
 """Recovery after cloud faults, killed engines, and changes made outside Pulumi.
 
-Without the option --continue-on-error, the engine may not start other operations after the first failure, and may wait
-five seconds for the program to exit.
+Without the option --continue-on-error, the engine sometimes starts no other operations after the first failure, and
+sometimes waits five seconds for the program to exit.
 """
 
 from __future__ import annotations
@@ -181,7 +181,8 @@ def test_an_interrupted_destroy_can_be_resumed(deployed: TestStack) -> None:
 
 
 def test_the_backend_replaces_every_file_atomically(deployed: TestStack) -> None:
-    # Pulumi does not write a file with metadata atomically. An empty file causes "failed to load checkpoint: EOF".
+    # Pulumi does not write a state's metadata file (.attrs) atomically. An empty one causes "failed to load checkpoint:
+    # EOF".
     states = deployed.folder.parent / "state" / ".pulumi"
     assert (states / "stacks" / "small" / "test.json").exists()
     assert list(states.rglob("*.attrs")) == []

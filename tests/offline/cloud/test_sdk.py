@@ -30,7 +30,7 @@ def sdks() -> dict[str, Sdk]:
 
 
 def _names(found: Any) -> dict[str, str]:
-    """Return the Python names in the imported class by protocol name."""
+    """Return the names of the imported class's Python properties, by their names in the protocol."""
     getters = {name: item.fget for name, item in vars(found).items() if isinstance(item, property)}
     return {getattr(get, "_pulumi_name", name): name for name, get in getters.items()}
 

@@ -54,7 +54,7 @@ def run(tmp_path: Path, variables: dict[str, str], lock: str, **changes: Any) ->
 
 
 def left(tmp_path: Path) -> list[str]:
-    """Return the names of the environments, complete or not. The files of locks are not listed."""
+    """Return the names of the environments, complete or not. Lock files are not listed."""
     return sorted(path.name for path in (tmp_path / "envs").iterdir() if path.is_dir())
 
 
@@ -159,7 +159,7 @@ def test_an_unreachable_index_is_reported(tmp_path: Path, wheels: Path, variable
 
 @pytest.fixture
 def index(tmp_path: Path, wheels: Path) -> Iterator[str]:
-    """The address of a package index on the loopback address."""
+    """The URL of a package index on the loopback interface."""
     folder = tmp_path / "served"
     (folder / "simple" / "alpha").mkdir(parents=True)
     wheel = next(wheels.glob("alpha-*"))
@@ -205,7 +205,7 @@ def test_an_exception_of_pip_is_named() -> None:
 
 
 def test_the_wheel_of_pip_belongs_to_this_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Debian's Python has WHEEL_PKG_DIR. Other versions of Python contain a wheel."""
+    """Debian's Python sets WHEEL_PKG_DIR. Other builds of Python contain a wheel of pip."""
     own = tmp_path / "ensurepip" / "_bundled" / "pip-99-py3-none-any.whl"
     own.parent.mkdir(parents=True)
     own.touch()

@@ -90,7 +90,8 @@ def test_ranks_are_killed_only_if_a_node_is_lost(make: MakeJob, program: MakePro
     wait_until(lambda: [alive(rank) for rank in ranks] == [not lost] * 2)
     assert ("nodes that are down: yard-gpu-1; the ranks on the other nodes are killed" in job.log) is lost
     assert "Killed" not in job.log
-    # A connection to the lost node would take ten seconds to fail. The script itself runs on the other node.
+    # The script does not connect to the lost node, because the connection would fail only after ten seconds. It runs on
+    # the other node, and needs no connection to this node.
     assert job.ssh.calls == []
     assert job.asked("requeue") == []
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Reports the mounts of the home folder and of /shared on a worker. Reading the folders first triggers the automount.
+# Reports the mounts of the home folder and of /shared on a worker. The folders are read first to trigger the automount.
 # shellcheck disable=SC2154
 mounts_facts() {
   [[ $self != "$head" ]] || return 0

@@ -149,7 +149,7 @@ def compact_scarcity_reported(planned: Planned) -> Iterator[Broken]:
 
 @check("gcp-on-demand", Level.WARNING, "use {kind: reservation, reservation: <name>} or {kind: spot}")
 def on_demand_documented(planned: Planned) -> Iterator[Broken]:
-    """Each group with on-demand capacity has a machine family that Google's deployment examples use on demand."""
+    """In Google's deployment examples, the machine family of each group with on-demand capacity is used on demand."""
     for name, group in planned.plan.groups.items():
         family = family_of(group.machine)
         if group.capacity.kind == "on_demand" and not family.on_demand_seen:

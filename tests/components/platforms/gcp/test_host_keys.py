@@ -25,7 +25,7 @@ FORBIDDEN = "googleapi: Error 403: Required 'compute.instances.get' permission, 
 
 
 class Cloud:
-    """Results of the two data sources, in order. The last result is repeated, and a string is an error."""
+    """Results of the two data sources, in order. The last result is repeated. A string is raised as an error."""
 
     def __init__(self) -> None:
         self.attributes: list[Any] = [EMPTY]
@@ -47,7 +47,7 @@ class Cloud:
         self.waited += seconds
 
     def read(self, age: timedelta = timedelta(minutes=1)) -> str:
-        """Return the key for a machine with the given age."""
+        """Return the host key of a machine that was created `age` ago."""
         machine = hostkeys._Machine(name="c-head", zone="us-central1-a", project="p-1")
         return asyncio.run(hostkeys._read(machine, host_key_wait((datetime.now(UTC) - age).isoformat())))
 

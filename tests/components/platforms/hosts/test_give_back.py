@@ -65,8 +65,8 @@ def test_metadata_rules_are_removed_after_the_jobs(machine: Machine, ran: list[t
 
 
 class Apt:
-    """A fake of give-back's `run` function. `removed`: the packages that a removal of the cluster's packages would
-    remove."""
+    """A fake of give-back's `run` function. `removed`: the packages that apt would remove together with the
+    cluster's packages."""
 
     def __init__(self, installed: set[str], removed: set[str]) -> None:
         self.installed, self.removed = installed, removed
@@ -87,7 +87,7 @@ class Apt:
 
 
 def packages(machine: Machine, monkeypatch: pytest.MonkeyPatch, removed: set[str]) -> tuple[list[str], list[str]]:
-    """Restore packages after the installation of pdsh and munge and the removal of ntp."""
+    """Restore the packages of a host on which set-up installed pdsh and munge, and removed ntp."""
     notes = "package:pdsh\tabsent\npackage:munge\tabsent\npackage:ntp\tremoved\npackage:gone\tabsent\n"
     (machine.ledger / "notes").write_text(notes)
     apt = Apt({"pdsh", "munge", "vim"}, removed)

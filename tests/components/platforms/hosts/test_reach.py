@@ -30,7 +30,7 @@ REACH = load()
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, fault: OSError, *ports: int) -> None:
-    """Make connections to some ports fail, and refuse connections to all other ports."""
+    """Make connections to `ports` fail with `fault`, and refuse connections to all other ports."""
 
     def connect(address: tuple[str, int], timeout: float) -> socket.socket:
         raise fault if address[1] in ports else ConnectionRefusedError(errno.ECONNREFUSED, "")

@@ -7,15 +7,16 @@
 readonly pass_inputs=/run/trainyard/inputs
 shared='' received='' seen='' repeats=0
 
-# begin_pass [--again]: discards the inputs of earlier passes, unless this pass follows a hand-over.
+# begin_pass [--again]: discards the inputs of earlier passes, unless --again is given or the pass follows a hand-over.
 begin_pass() {
   [[ ${1:-} == --again || -e /run/trainyard/handed-over ]] || rm -rf "$pass_inputs"
   rm -f /run/trainyard/handed-over
   [[ -d $pass_inputs ]] || mkdir "$pass_inputs"
 }
 
-# read_shared: sets `shared` to the hash of the files that every stage can read: the bundle without the stages, their list,
-# and the parameters of other kinds of nodes. The paths are relative, because the path of a bundle contains its digest.
+# read_shared: sets `shared` to the hash of the files that every stage can read: birth.env and the bundle. The hash does
+# not cover the stages, the list of stages, and the parameters of other kinds of nodes. The paths are relative, because
+# the path of a bundle contains its digest.
 read_shared() {
   local own=./kinds/${kind##*/}
   [[ -z $shared ]] || return 0
@@ -39,9 +40,10 @@ read_received() {
   )
 }
 
-# is_unchanged NAME: succeeds if the stage, whose text is in `text`, and all stages before it have the same inputs as in
-# their last successful run. Sets `stamp` to the inputs. A stage with "# runs: every pass" installs the hand-over. If
-# such a stage is skipped, the newest hand-over has the same content and counts as read.
+# is_unchanged NAME: succeeds if the stage and all stages before it have the same inputs as in their last successful
+# run. `text` must contain the stage's text. Sets `stamp` to the stage's inputs. A stage with "# runs: every pass"
+# installs the hand-over and records that it has been read. If the stage is skipped, because the newest hand-over has
+# the same content as the last one, this function records that the newest one has been read.
 is_unchanged() {
   read_shared
   stamp=$text$shared
@@ -78,7 +80,7 @@ prune() {
   done
 }
 
-# finish: reports that the node is ready and ends, unless a bundle or hand-over has arrived during the pass.
+# finish: if no new bundle or hand-over has arrived during the pass, reports that the node is ready, and exits.
 finish() {
   exec 8>/run/trainyard/handover.lock
   flock 8

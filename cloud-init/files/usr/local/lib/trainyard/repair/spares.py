@@ -3,7 +3,7 @@
 Slurm neither moves nor refills a reservation with named nodes. The nodes of an active reservation can be changed. With
 IGNORE_JOBS, a reservation can contain busy nodes, which become spares when their job ends (update_resv and _job_overlap
 in slurmctld/reservation.c of Slurm 22.05.8, 23.11.4 and 24.11.5, and scontrol(1), "RESERVATIONS"; read 2026-11-22). In
-contrast, reservations of Slurm with NodeCnt and REPLACE_DOWN replace lost spares with nodes of jobs.
+contrast, in a reservation with NodeCnt and REPLACE_DOWN, Slurm replaces lost spares with nodes that run jobs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def choose(group: Group, nodes: Mapping[str, Node], held: Collection[str]) -> tu
     """Return the nodes to hold back, sorted by name.
 
     Each unusable node takes the place of a spare, so that the number of nodes for jobs stays the same. Present spares
-    are kept. New spares are idle nodes if possible.
+    are kept. Idle nodes are preferred as new spares.
     """
     members = [nodes[name] for name in group.nodes if name in nodes]
     usable = [node for node in members if node.is_usable]
@@ -39,7 +39,7 @@ def parse_held(text: str) -> dict[str, str]:
 def commands(group: str, wanted: Sequence[str], held: Collection[str] | None) -> Iterator[list[str]]:
     """Yield the arguments of scontrol that change a group's reservation. `held` is None if there is no reservation.
 
-    After a year, Slurm ends a reservation without an end, and the next run of the service creates a new reservation.
+    Slurm ends a reservation with duration=UNLIMITED after a year. The next run of the service then creates a new one.
     """
     name, nodes = f"reservationname={PREFIX}{group}", f"nodes={','.join(wanted)}"
     if held is None and wanted:
