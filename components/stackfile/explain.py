@@ -126,7 +126,7 @@ def _values(detail: ErrorDetails, field: FieldInfo) -> dict[str, str]:
 
 
 def _bounds(field: FieldInfo) -> str:
-    """Return the range of a number with both limits as text, or "" for any other field."""
+    """Return the range of a number that has a lower and an upper limit as text, or "" for any other field."""
     limits = {type(limit): limit for limit in field.metadata}
     match limits.get(Ge) or limits.get(Gt), limits.get(Le):
         case Ge(ge=low), Le(le=high):

@@ -54,14 +54,14 @@ def head_time(cluster: Project) -> float:
 
 
 def changes(cluster: Project, node: str) -> list[dict[str, Any]]:
-    """Return the history of a node that the repair service has recorded."""
+    """Return the node's history, which the repair service has recorded."""
     found: dict[str, Any] = json.loads(cluster.on(HEAD, "cat /var/lib/trainyard/repair.json"))
     rows: list[dict[str, Any]] = found["history"].get(node, [])
     return rows
 
 
 def spans(cluster: Project, job: int) -> list[list[str]]:
-    """Return state, start and end of each start of a job, in seconds since 1970."""
+    """Return the state of each run of a job, and its start and end in seconds since 1970."""
     form = "sudo env SLURM_TIME_FORMAT=%s sacct -X -D -n -P -o State,Start,End"
     return [line.split("|") for line in cluster.on(HEAD, f"{form} -j {job}").split("\n") if line.count("|") == 2]
 
@@ -204,7 +204,7 @@ class Handler(BaseHTTPRequestHandler):
 
 HTTPServer(("169.254.169.254", 80), Handler).serve_forever()
 """
-"""Azure's metadata service in the format that health/events.py cites, with a Spot machine that is evicted."""
+"""Azure's metadata service, which announces an eviction in the format that health/events.py cites."""
 _ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
 
 

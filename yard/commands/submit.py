@@ -124,7 +124,7 @@ def submit(
 
 
 def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) -> None:
-    """Print the job for the planned cluster of a stack that has no outputs. Raises `error` if there is no checkout."""
+    """Print the job for the planned cluster if the stack has no outputs. Raises `error` if there is no checkout."""
     try:
         checkout.require("yard submit --dry-run")
     except ClusterError:

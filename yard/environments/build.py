@@ -57,7 +57,7 @@ def folder_name(name: str, digest: str) -> str:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Hold a lock, so that simultaneous builds of an environment run only once."""
+    """Hold a lock, so that simultaneous requests for the same environment build it only once."""
     with file.open("w") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,7 +103,7 @@ class Pip:
 
     def create(self, *, system_packages: bool) -> None:
         more = ["--system-site-packages"] if system_packages else []
-        # Without pip, the packages in the environment remain those in the lock.
+        # The environment does not contain pip, so that its packages remain those in the lock.
         self.run([sys.executable, "-m", "venv", "--without-pip", *more, str(self.folder)], "venv")
 
     def install(self, *arguments: str) -> None:
@@ -187,7 +187,7 @@ def split(lock: str, source: list[str]) -> tuple[str, str]:
 
 
 def fetch(pip: Pip, folder: Path, checkouts: list[dict[str, Any]]) -> None:
-    """Check out git repositories at their commits, and install the Python packages among them."""
+    """Check out git repositories at the given commits, and install those that are Python packages."""
     for checkout in checkouts:
         name, url, commit = checkout["name"], checkout["url"], checkout["commit"]
         if not shutil.which("git"):

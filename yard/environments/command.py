@@ -171,7 +171,7 @@ def _build(remote: Remote, definition: Definition, envs: str) -> str:
     )
     command = remote.argv(f"bash -c {shlex.quote(line)}", remote.host(None))
     last = ""
-    # If stdin is a file, a remote command that ends early causes no error here, and its message can be read.
+    # A file as stdin prevents a broken pipe if the remote command exits early, so that its message can be read.
     with tempfile.TemporaryFile() as archive:
         archive.write(pack(_FOLDER, files))
         archive.seek(0)

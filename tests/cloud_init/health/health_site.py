@@ -1,4 +1,4 @@
-"""A healthy node as a folder with fake tools, and one fault for each check."""
+"""A folder with fake tools that represents a healthy node, and one fault for each check."""
 
 from __future__ import annotations
 

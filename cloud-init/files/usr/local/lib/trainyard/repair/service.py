@@ -58,7 +58,7 @@ class Service:
             return
         nodes = {node.name: node for node in parse_nodes(shown) if node.name in self.site.addresses}
         is_gated = self._is_gated()
-        # Nodes that `pulumi up` creates or replaces are not faulty.
+        # While the gate runs, nodes that do not respond are not faulty, because `pulumi up` creates or replaces nodes.
         if not is_gated:
             self._record(nodes, wall)
             for change in gone.lost(nodes, self.watch, now):
