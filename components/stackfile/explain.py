@@ -31,7 +31,7 @@ def explain(
 ) -> list[Problem]:
     """Return a Problem for each error, in order.
 
-    `sections`: the models for sections whose model depends on their content.
+    `sections` contains the models of the sections whose model depends on their content, such as `platform`.
     """
     details = error.errors(include_url=False)
     misspelt = {_intended(detail["loc"], model, sections) for detail in details if detail["type"] == _UNKNOWN_KEY}

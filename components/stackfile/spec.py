@@ -168,7 +168,7 @@ class LimitsSpec(Model):
 
 
 class GatesSpec(Model):
-    """Conditions for a ready cluster, in addition to a task on every node."""
+    """Conditions for a ready cluster, in addition to the task that must run on every node."""
 
     nccl_busbw: Annotated[
         Literal["default", "off"] | Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False, strict=True)],

@@ -96,7 +96,7 @@ class NodeSandbox:
         return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
     def wait_for_line(self, path: str, end: str, seconds: float = 30) -> None:
-        """Wait until a line in a file ends with this text."""
+        """Wait until a line in the file ends with `end`."""
         deadline = time.monotonic() + seconds
         file = self.root / path
         while not (file.exists() and any(line.endswith(end) for line in file.read_text().splitlines())):

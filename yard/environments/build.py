@@ -92,7 +92,7 @@ def build(request: dict[str, Any], requirements: Path, target: Path) -> None:
 
 
 class Pip:
-    """A new virtual environment, and the distribution's pip, which is not installed in this environment."""
+    """A new virtual environment, and a copy of pip outside this environment that installs packages into it."""
 
     def __init__(self, folder: Path, packages: int) -> None:
         self.folder, self.packages, self.done = folder, packages, 0

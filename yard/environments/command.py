@@ -136,7 +136,7 @@ def show(environments: Sequence[Built], as_json: bool) -> None:
 
 
 def _users(remote: Remote) -> Mapping[str, int]:
-    """Return the active job for each environment that is in use."""
+    """Return an active job for each environment that is in use, by the environment's folder."""
     jobs = {
         job.run_dir: job.id for job in scheduler_of(remote.stack.cluster.scheduler).recent(remote, 1) if not job.ended
     }

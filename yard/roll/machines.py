@@ -26,7 +26,7 @@ class Machine:
 
 
 def machines(stack: str, names: Collection[str]) -> dict[str, Machine]:
-    """Return the machines by host name. Hosts without a machine are omitted.
+    """Return the machines by host name. Hosts without a machine in the stack's state are omitted.
 
     Raises StackError if pulumi fails.
     """

@@ -154,7 +154,7 @@ def show_files(jobs: Sequence[Prepared], as_json: bool, estimated: Mapping[str, 
 
 
 def send_all(remote: Remote, jobs: Sequence[Prepared], as_json: bool) -> None:
-    """Submit the jobs of an array and print their numbers. With `at_once`, further jobs wait for earlier jobs.
+    """Submit the jobs of an array and print their numbers. With `at_once`, later jobs wait until earlier jobs end.
 
     Raises the same errors as `submit`. The jobs that were submitted before the error stay in the queue.
     """

@@ -242,7 +242,7 @@ class Trainer:
     def _leave(self, error: str = "") -> NoReturn:
         """End the process, with exit code 1 if there is an error. Rank 0 prints the error.
 
-        The ranks wait for each other, because a launcher ends the other ranks when one rank fails.
+        The ranks wait for each other before they exit, because a launcher ends the other ranks when one rank fails.
         """
         if error and self.rank == 0:
             sys.stderr.write(f"{error}\n")

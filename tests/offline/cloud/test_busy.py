@@ -102,7 +102,7 @@ class BusyStack:
 
 @pytest.fixture(scope="module")
 def deployed(empty: TestStack, tmp_path_factory: pytest.TempPathFactory) -> TestStack:
-    """A deployed stack that contains the check. Tests use copies of it."""
+    """A deployed stack whose program contains the check. Tests use copies of this stack."""
     made = BusyStack(TestStack(tmp_path_factory.mktemp("stack"), empty), tmp_path_factory.mktemp("ssh") / "bin")
     first = made.stack.up()
     assert first.code == 0, first
