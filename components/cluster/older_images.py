@@ -15,7 +15,7 @@ from yard.contract.machines import ROLL
 def warn_of_older_images(plan: ClusterPlan, platform: Platform) -> None:
     """Log a warning, even in a preview, if a machine's image differs from the image of new machines.
 
-    During a roll, nothing is logged, because each batch would repeat the warning for the remaining nodes.
+    During `yard roll`, nothing is logged, because each batch would repeat the warning for the remaining nodes.
     """
     if rolled_hosts():
         return

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 MARKER = "environment.json"
-"""File of a complete environment."""
+"""File that only complete environments contain."""
 _SILENCE = 15
 """Seconds without output after which the progress is printed."""
 _HASHED = ["--require-hashes", "--no-deps"]

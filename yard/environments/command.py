@@ -63,7 +63,7 @@ def notes(job: Prepared, cluster: Cluster) -> list[str]:
 
 
 def provide(remote: Remote, jobs: Sequence[Prepared]) -> list[Prepared]:
-    """Return the jobs with the path of their environment. If it does not exist, build it. Raises BuildError."""
+    """Return the jobs with the path of their environment, which is built if it does not exist. Raises BuildError."""
     if not jobs or jobs[0].environment is None:
         return list(jobs)
     path = ensure(remote, jobs[0].environment)

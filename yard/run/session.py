@@ -31,7 +31,7 @@ _OWN_CONNECTION = ("-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes")
 
 
 def prepare_session(remote: Remote, options: Mapping[str, Any], command: str | None, *, terminal: bool) -> Session:
-    """Return a session with the given keys of a job file (`nodes`, `gpus_per_node`, `group`, `time`, `environment`).
+    """Return a session. `options` are keys of a job file: `nodes`, `gpus_per_node`, `group`, `time` or `environment`.
 
     `command` is a shell command, or None for a login shell. `terminal`: whether the session has a terminal. If the
     environment does not exist, it is built. Raises JobFileError or JobError if the cluster cannot start the session,
