@@ -24,7 +24,7 @@ from tests.yard.contract.tunnel_programs import TunnelPrograms
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden"
 
-# The classes in the SDKs stay in memory until the end. Repeated garbage collection would take a tenth of the test time.
+# The SDKs' classes stay in memory until the tests end. Repeated garbage collection would take a tenth of the test time.
 gc.set_threshold(100_000, 50, 1000)
 
 CheckGolden = Callable[[str, str], None]

@@ -33,7 +33,7 @@ def fetch(target: Path, archive: Archive) -> None:
 
 
 def _apt_options(work: Path, archive: Archive) -> list[str]:
-    """Return apt options for a separate state under `work` whose only source is the guests' release."""
+    """Return options that make apt keep its state under `work` and use only the guests' release as a source."""
     line = archive.sources(SUITE)[0]
     if _KEYRING.exists():
         line = line.replace("deb ", f"deb [signed-by={_KEYRING}] ", 1)

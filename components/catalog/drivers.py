@@ -83,7 +83,7 @@ class Archive(Fact):
 
 
 class Conflict(Fact):
-    """Incompatible versions by name. `consequence` is the failure of an image that contains all these versions."""
+    """Incompatible versions by name. `consequence` states what fails in an image with all these versions."""
 
     versions: dict[str, str] = Field(min_length=1)
     consequence: str

@@ -78,7 +78,7 @@ class BringUp(pulumi.ComponentResource):
         to_head, to_known = connection(head_key), connection(self.host_keys)
         permissions = [format_permission(name, head.data_disk, to_head, self)] if head.data_disk is not None else []
         bundle = pulumi.Output.from_input(platform.shared).apply(lambda shared: render_bundle(plan, shared))
-        # A changed bundle or hand-over updates the corresponding resource. Only a new head replaces the resource.
+        # If the bundle or the hand-over changes, its resource is updated. Only a new head causes a replacement.
         sent = remote.Command(
             f"{name}-bundle",
             connection=to_head,

@@ -15,7 +15,7 @@ from yard.contract.machines import ROLL
 def warn_of_older_images(plan: ClusterPlan, platform: Platform) -> None:
     """Log a warning, even in a preview, if a machine's image differs from the image of new machines.
 
-    During a roll, nothing is logged, because each batch would repeat the warning for the remaining nodes.
+    During `yard roll`, nothing is logged, because each batch would repeat the warning for the remaining nodes.
     """
     if rolled_hosts():
         return
@@ -30,10 +30,10 @@ def warn_of_older_images(plan: ClusterPlan, platform: Platform) -> None:
 
 
 def older_images_message(plan: ClusterPlan, running: Mapping[str, str], image: str, stack: str) -> str:
-    """Return the warning, or "" if all machines in `running` have the image of new machines.
+    """Return the warning about machines with a different image than new machines, or "" if there are none.
 
     `running` contains the image of each machine by host name, or "" if the platform does not report the image. The
-    comparison ignores case, because a cloud may not report an id in the case that the stack file uses.
+    comparison is case-insensitive, because the case of an id in a cloud's response can differ from the stack file.
     """
     older = [host for host in plan.hosts if running.get(host.name, "").casefold() not in {"", image.casefold()}]
     if not older:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 REPLACE = "TRAINYARD_REPLACE_BUSY"
-"""Environment variable. With the value `yes`, `pulumi up` changes machines even if running jobs end."""
+"""Environment variable. If it is `yes`, `pulumi up` changes machines even if this ends running jobs."""
 
 LIST_JOBS = "! command -v squeue >/dev/null || sudo -n squeue -h -a -t R,CF,CG,S -o '%i|%u|%N|%j'"
 """Shell command that prints one line for each job that holds nodes. Such a job is running, configuring, completing or
@@ -21,7 +21,7 @@ _PART = re.compile(r"(?P<prefix>[^,\[\]]+)(?:\[(?P<ranges>[0-9,-]+)\])?(?:,|$)")
 
 @dataclass(frozen=True, kw_only=True)
 class RunningJob:
-    """A job that holds nodes. `nodes` is a Slurm host list ("yard-gpu-[0-3]"), which is empty during configuration."""
+    """A job that holds nodes. `nodes` is a Slurm host list ("yard-gpu-[0-3]"), or "" while the job is configuring."""
 
     id: str
     user: str

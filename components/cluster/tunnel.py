@@ -70,8 +70,8 @@ async def _open(command: Sequence[str], port: int) -> str:
 
 
 async def _serve(command: Sequence[str], port: int) -> None:
-    # The relay runs in a new session, so that Ctrl-C does not stop it. The engine first cancels the resources that use
-    # the tunnel.
+    # The relay runs in a new session, so that Ctrl-C does not stop it before the engine has cancelled the operations
+    # that use the tunnel.
     relay = subprocess.Popen(
         [sys.executable, "-I", str(RELAY), "serve", str(port), *command],
         stdin=subprocess.PIPE,

@@ -20,8 +20,9 @@ START = f"sync -f {_UNITS}\nsystemctl start --no-block {_BOOTSTRAP}"
 """Commands that start the bring-up of a node that has just booted.
 
 cloud-init does not run the script again after a crash, because it marks the module scripts-user as done before it runs
-the scripts (canonical/cloud-init 25.1.4, cloudinit/helpers.py, FileSemaphores.lock; read 2026-11-22). Therefore, the
-script's files and the link that starts the service at the next boot are on the disk before the bring-up starts.
+the scripts (canonical/cloud-init 25.1.4, cloudinit/helpers.py, FileSemaphores.lock; read 2026-11-22). Therefore, `sync`
+writes the script's files, and the link that starts the service at the next boot, to the disk before the bring-up
+starts.
 """
 
 _FILE_PREFIX = "=== /"

@@ -141,7 +141,7 @@ def host_usd(host: HostPlan) -> float | None:
 
 
 def firm_usd(host: HostPlan) -> float | None:
-    """Return the list price of a host in dollars per hour, or None if it is unknown or a Spot price.
+    """Return the list price of a host in dollars per hour, or None if it is unknown or is a Spot price.
 
     Limits on the cost of running machines use this price, because a recorded Spot price can be too low.
     """
@@ -149,7 +149,7 @@ def firm_usd(host: HostPlan) -> float | None:
 
 
 def firm_total(plan: ClusterPlan) -> float | None:
-    """Return the list price of the machines in dollars per hour, or None if a price is unknown or a Spot price."""
+    """Return the list price of the machines in dollars per hour, or None if any price is unknown or is a Spot price."""
     return None if any(firm_usd(host) is None for host in plan.hosts) else hourly_price(plan).usd
 
 

@@ -31,7 +31,7 @@ def explain(
 ) -> list[Problem]:
     """Return a Problem for each error, in order.
 
-    `sections`: the models for sections whose model depends on their content.
+    `sections` contains the models of the sections whose model depends on their content, such as `platform`.
     """
     details = error.errors(include_url=False)
     misspelt = {_intended(detail["loc"], model, sections) for detail in details if detail["type"] == _UNKNOWN_KEY}
@@ -126,7 +126,7 @@ def _values(detail: ErrorDetails, field: FieldInfo) -> dict[str, str]:
 
 
 def _bounds(field: FieldInfo) -> str:
-    """Return the range of a number with both limits as text, or "" for any other field."""
+    """Return the range of a number that has a lower and an upper limit as text, or "" for any other field."""
     limits = {type(limit): limit for limit in field.metadata}
     match limits.get(Ge) or limits.get(Gt), limits.get(Le):
         case Ge(ge=low), Le(le=high):

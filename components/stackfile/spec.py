@@ -19,8 +19,8 @@ MAX_GROUPS = 7
 """The network is divided into eight equal blocks: one for the head, and one for each node group."""
 
 _WIDEST, _NARROWEST = 12, 24
-"""Shortest and longest prefix of the network. The shortest is the prefix of 172.16.0.0/12, an RFC 1918 private
-range."""
+"""Shortest and longest prefix length of the network. The shortest is the prefix length of 172.16.0.0/12, a private
+range of RFC 1918."""
 
 
 class NetworkSpec(Model):
@@ -168,7 +168,7 @@ class LimitsSpec(Model):
 
 
 class GatesSpec(Model):
-    """Conditions for a ready cluster, in addition to a task on every node."""
+    """Conditions for a ready cluster, in addition to the task that must run on every node."""
 
     nccl_busbw: Annotated[
         Literal["default", "off"] | Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False, strict=True)],

@@ -20,7 +20,7 @@ disk = gcp.compute.Disk(
     size=500,
 )
 
-# `yard --outputs FILE` reads these two outputs (docs/team.md). `cluster` is known after all nodes are ready.
+# `yard --outputs FILE` reads these two outputs (docs/team.md). `cluster` is known only after all nodes are ready.
 pulumi.export("cluster", cluster.outputs)
 pulumi.export("user_private_key", cluster.user_private_key)
 pulumi.export("admin_private_key", cluster.admin_private_key)

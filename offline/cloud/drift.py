@@ -28,8 +28,8 @@ def drifted(record: Record, settings: Mapping[str, Any]) -> Record:
 def evicted(record: Record) -> Record | None:
     """Return the record of an evicted Spot machine, which is stopped, or None if the eviction deletes the machine.
 
-    Google's provider reports a machine's status as its desiredStatus if the program sets desiredStatus
-    (resource_compute_instance.go), so a refresh detects a difference in desiredStatus.
+    If the program sets desiredStatus, Google's provider returns the machine's current status as desiredStatus
+    (resource_compute_instance.go), so a refresh detects the difference.
     """
     scheduling = record.inputs.get("scheduling")
     policy = scheduling.get("instanceTerminationAction") if isinstance(scheduling, dict) else None

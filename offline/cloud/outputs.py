@@ -55,7 +55,7 @@ def host_key(seed: str) -> str:
 
 
 def kept_outputs(old_inputs: Properties, old_outputs: Properties, inputs: Properties) -> Properties:
-    """Return the new inputs and the cloud outputs that an update does not change, at any depth.
+    """Return the new inputs and, at any depth, the outputs that came from the cloud and that an update keeps.
 
     The real plugins also plan an update from the state, so these outputs are known in a preview.
     """

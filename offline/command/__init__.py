@@ -8,11 +8,11 @@ between the two plugins. Differences:
   only if `agentSocketPath` is also set.
 - `environment` is rejected, and the previous output is not passed to the command. This project uses neither.
 - All commands for one connection share one SSH login.
-- Cancelling an update also ends the remote processes. This requires Linux. The processes must belong to the login user,
-or sudo must need no password.
+- Cancelling an update also ends the remote processes. This requires Linux, and either processes of the login user or
+  sudo without a password.
 - `perDialTimeout` includes the SSH handshake and login. A connection is closed after a minute without a response.
-- An attempt to connect through a proxy covers both logins. The dial error limit is the sum of both
-  `dialErrorLimit` values.
+- With a proxy, a connection attempt consists of the logins to the proxy and to the machine. The dial error limit is
+  the sum of both `dialErrorLimit` values.
 - Error messages contain the last lines of output, and never a secret command.
 """
 

@@ -62,7 +62,7 @@ class NodeSandbox:
         return re.sub(r"(?<![\w.}/])/(etc|run|usr/local/(?:lib|sbin)|var)/", rf"{self.root}/\1/", text)
 
     def activate(self, bundle: str, *programs: str) -> None:
-        """Activate a bundle and add these library files to the bundle."""
+        """Add library files to a bundle, and activate the bundle."""
         folder = self.root / "var/lib/trainyard/bundles" / bundle
         for name in programs:
             (folder / name).write_text(self.moved(f"lib/trainyard/{name}"))
@@ -96,7 +96,7 @@ class NodeSandbox:
         return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
     def wait_for_line(self, path: str, end: str, seconds: float = 30) -> None:
-        """Wait until a line in a file ends with this text."""
+        """Wait until a line in the file ends with `end`."""
         deadline = time.monotonic() + seconds
         file = self.root / path
         while not (file.exists() and any(line.endswith(end) for line in file.read_text().splitlines())):

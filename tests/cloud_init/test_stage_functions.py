@@ -15,7 +15,7 @@ GIVEN = "127.0.0.1 localhost\n127.0.1.1 mine\n"
 
 
 def call(function: str, script: str) -> str:
-    """Run a script after the text of a function from stage.sh. Return the script's output."""
+    """Run a bash script that can call a function from stage.sh. Return the script's output."""
     found = "\n".join(re.findall(rf"^{function}\(\) \{{.*?^\}}$", STAGE_SH, re.M | re.S))
     start = "set -euo pipefail\nis_existing_host() { false; }\nchanged=0\n"
     done = subprocess.run(

@@ -11,7 +11,7 @@ from tests.cloud_init.test_stage_transport import KERNEL, SOURCE, Docker, fresh
 
 
 def build(tmp_path: Path, kernel: str, answers: dict[str, str] | None = None) -> tuple[Ran, str]:
-    """Run the stage on a node without the module. Return its result and the source that dkms builds."""
+    """Run the stage on a node without the module. Return the stage's result and the source that dkms builds."""
     made = fresh(tmp_path, {"dkms status": "0 ", "uname": f"0 {kernel}\n"} | (answers or {}))
     made = Docker(made.root, tuple(name for name in made.recorded if name != "mv"), made.answers)
     keyrings = tmp_path / "usr/share/keyrings"

@@ -1,4 +1,4 @@
-"""The stage that stores Slurm's state on the head's data disk, in a sandbox with recorded commands."""
+"""The stage that stores Slurm's state on the head's data disk, run in a sandbox that records commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks on shared files, and the replacement of a head with a data disk.
+"""Attacks on shared files, and the replacement of a head that has a data disk.
 
 The tests share the cluster with the other integration tests. The attacker is root on a worker.
 """

@@ -54,7 +54,7 @@ def head_time(cluster: Project) -> float:
 
 
 def changes(cluster: Project, node: str) -> list[dict[str, Any]]:
-    """Return the history of a node that the repair service has recorded."""
+    """Return the node's history, which the repair service has recorded."""
     found: dict[str, Any] = json.loads(cluster.on(HEAD, "cat /var/lib/trainyard/repair.json"))
     rows: list[dict[str, Any]] = found["history"].get(node, [])
     return rows
@@ -204,7 +204,7 @@ class Handler(BaseHTTPRequestHandler):
 
 HTTPServer(("169.254.169.254", 80), Handler).serve_forever()
 """
-"""Azure's metadata service in the format that health/events.py cites, with a Spot machine that is evicted."""
+"""Azure's metadata service, which announces an eviction in the format that health/events.py cites."""
 _ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
 
 

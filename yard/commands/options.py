@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _selected(context: typer.Context, value: str) -> str:
-    """Return the stack selected with `pulumi stack select` instead of a default value."""
+    """Return `value`. If it is the default value, return the stack selected with `pulumi stack select`, if any."""
     if context.resilient_parsing or _source(context, "stack") != "DEFAULT":
         return value
     from yard.stack.backend import selected_stack

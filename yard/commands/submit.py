@@ -75,8 +75,9 @@ def submit(
     """Submit a job: a recipe, a job file, a Python file, a Slurm script, or a shell command after `--`.
 
     `yard submit train.py -- ARGS` starts a Python file with torchrun on each node. `yard submit -- COMMAND` starts a
-    shell command once on each node. Both send the directory, without files that git ignores. `yard submit job.sbatch`
-    submits a Slurm script unchanged; options override its #SBATCH lines.
+    shell command once on each node. The file's directory or, for a command, the current directory is copied to the
+    cluster, without files that git ignores. `yard submit job.sbatch` submits a Slurm script unchanged; options override
+    its #SBATCH lines.
     """
     from yard.environments.command import notes, provide
     from yard.run.request import Request, own_path, read_request
@@ -124,7 +125,7 @@ def submit(
 
 
 def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) -> None:
-    """Print the job for the planned cluster of a stack that has no outputs. Raises `error` if there is no checkout."""
+    """Print the job for the planned cluster if the stack has no outputs. Raises `error` if there is no checkout."""
     try:
         checkout.require("yard submit --dry-run")
     except ClusterError:

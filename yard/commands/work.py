@@ -60,7 +60,7 @@ def logs(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Print a job's log, including earlier starts of the job."""
+    """Print a job's log, including the output of earlier starts."""
     remote = remote_of(stack, outputs)
     if follow:
         _follow(remote, job, rank, as_json)

@@ -108,8 +108,8 @@ def check_queue(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_memlock(examined: Examined) -> Iterator[HostProblem]:
-    """Ranks have no limit on locked memory, which RDMA needs for its buffers. Without Slurm, the limit for SSH logins
-    applies to ranks. Such a limit is a problem only on RDMA fabrics.
+    """Ranks can lock an unlimited amount of memory, as RDMA requires for its buffers. Without Slurm, the limit for SSH
+    logins applies to ranks, and is a problem only on RDMA fabrics.
     """
     text = "memlock" if examined.has_slurm else "memlock-login"
     for name, limit in (row for report in examined.answered for row in report.of("memlock")):

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 MARKER = "environment.json"
-"""File of a complete environment."""
+"""File that only complete environments contain."""
 _SILENCE = 15
 """Seconds without output after which the progress is printed."""
 _HASHED = ["--require-hashes", "--no-deps"]
@@ -57,7 +57,7 @@ def folder_name(name: str, digest: str) -> str:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Hold a lock, so that simultaneous builds of an environment run only once."""
+    """Hold a lock, so that simultaneous requests for the same environment build it only once."""
     with file.open("w") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,7 +92,7 @@ def build(request: dict[str, Any], requirements: Path, target: Path) -> None:
 
 
 class Pip:
-    """A new virtual environment, and the distribution's pip, which is not installed in this environment."""
+    """A new virtual environment, and a copy of pip outside this environment that installs packages into it."""
 
     def __init__(self, folder: Path, packages: int) -> None:
         self.folder, self.packages, self.done = folder, packages, 0
@@ -103,7 +103,7 @@ class Pip:
 
     def create(self, *, system_packages: bool) -> None:
         more = ["--system-site-packages"] if system_packages else []
-        # Without pip, the packages in the environment remain those in the lock.
+        # The environment does not contain pip, so that its packages remain those in the lock.
         self.run([sys.executable, "-m", "venv", "--without-pip", *more, str(self.folder)], "venv")
 
     def install(self, *arguments: str) -> None:
@@ -187,7 +187,7 @@ def split(lock: str, source: list[str]) -> tuple[str, str]:
 
 
 def fetch(pip: Pip, folder: Path, checkouts: list[dict[str, Any]]) -> None:
-    """Check out git repositories at their commits, and install the Python packages among them."""
+    """Check out git repositories at the given commits, and install those that are Python packages."""
     for checkout in checkouts:
         name, url, commit = checkout["name"], checkout["url"], checkout["commit"]
         if not shutil.which("git"):

@@ -63,7 +63,7 @@ def notes(job: Prepared, cluster: Cluster) -> list[str]:
 
 
 def provide(remote: Remote, jobs: Sequence[Prepared]) -> list[Prepared]:
-    """Return the jobs with the path of their environment. If it does not exist, build it. Raises BuildError."""
+    """Return the jobs with the path of their environment, which is built if it does not exist. Raises BuildError."""
     if not jobs or jobs[0].environment is None:
         return list(jobs)
     path = ensure(remote, jobs[0].environment)
@@ -136,7 +136,7 @@ def show(environments: Sequence[Built], as_json: bool) -> None:
 
 
 def _users(remote: Remote) -> Mapping[str, int]:
-    """Return the active job for each environment that is in use."""
+    """Return an active job for each environment that is in use, by the environment's folder."""
     jobs = {
         job.run_dir: job.id for job in scheduler_of(remote.stack.cluster.scheduler).recent(remote, 1) if not job.ended
     }
@@ -171,7 +171,7 @@ def _build(remote: Remote, definition: Definition, envs: str) -> str:
     )
     command = remote.argv(f"bash -c {shlex.quote(line)}", remote.host(None))
     last = ""
-    # If stdin is a file, a remote command that ends early causes no error here, and its message can be read.
+    # A file as stdin prevents a broken pipe if the remote command exits early, so that its message can be read.
     with tempfile.TemporaryFile() as archive:
         archive.write(pack(_FOLDER, files))
         archive.seek(0)

@@ -10,7 +10,7 @@ from yard.init.known import GROUP, Known, Section
 
 _NETWORK = "10.77.0.0/20"
 NO_LIMIT = "none"
-"""The answer for a stack without a price limit."""
+"""The answer that sets no price limit."""
 
 
 def head_machine(provider: str) -> str:

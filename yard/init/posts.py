@@ -23,13 +23,13 @@ _POST = re.compile(r"(?m)^# post: ([a-z][a-z0-9-]*)$")
 
 
 def posts() -> dict[str, str]:
-    """Return the name of the stack for each post."""
+    """Return the stack that reproduces each blog post, by the name of the post."""
     found = {stack: _POST.search(committed_text(stack)) for stack in stack_names()}
     return {post[1]: stack for stack, post in found.items() if post}
 
 
 def stack_of(post: str) -> str:
-    """Return the name of a post's stack. Raises InitError."""
+    """Return the name of the stack that reproduces a blog post. Raises InitError."""
     known = posts()
     if post in known:
         return known[post]

@@ -53,7 +53,7 @@ class Launcher:
     """Whether the job continues after it loses a node, if at least `min_nodes` nodes remain."""
 
     def lines(self, values: Mapping[str, str]) -> list[str]:
-        """Return the lines of `work` with values filled in. Without a value for {ssh_port}, its line is omitted."""
+        """Return the lines of `work` with values filled in. Lines with {ssh_port} are omitted if it has no value."""
         lines = [line for line in self.work.splitlines() if "ssh_port" in values or "{ssh_port}" not in line]
         return [re.sub(r"\{(file|command|min_nodes|ssh_port)\}", lambda name: values[name[1]], line) for line in lines]
 

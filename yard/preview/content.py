@@ -16,7 +16,7 @@ CHANGE_COLUMNS = ("operation", "type", "name")
 NOT_INCLUDED = "boot disks, public IP addresses, NAT, network traffic, discounts, taxes"
 """Costs that the prices in a preview do not include."""
 UNPROVED = "no stack has been created on a real Azure or Google Cloud yet (docs/verification.md)"
-"""Printed where users decide whether to create a stack on a cloud. Remove it after the first `up` on both clouds."""
+"""`yard init` and offline previews print this note. Remove it after the first `up` on both clouds."""
 
 _QUOTA_COLUMNS = ("quota", "region", "needed", "used", "limit", "result")
 _LEVELS = ("error", "warning", "info")

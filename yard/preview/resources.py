@@ -52,7 +52,7 @@ class Resources:
 
 
 def read_answer(code: int, stdout: str, stderr: str, own: str) -> Resources:
-    """Return the result of an engine that exited with code `code`.
+    """Parse the output of the engine, which exited with `code`.
 
     Messages shown elsewhere in the preview are omitted: the messages from the checks, which begin with `own`, and the
     note that the clouds are simulated.

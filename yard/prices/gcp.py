@@ -20,7 +20,7 @@ BASE = "https://cloudbilling.googleapis.com/v1/services/6F81-5844-456A/skus"
 SOURCE = "Cloud Billing Catalog API"
 REGION = "us-central1"
 KEY = "TRAINYARD_GCP_API_KEY"
-"""Environment variable that contains the required API key, from a project with the Cloud Billing API."""
+"""Environment variable with the required API key. The key's project must use the Cloud Billing API."""
 KEY_HEADER = "X-Goog-Api-Key"
 
 _PAGE_SIZE = 5000

@@ -26,7 +26,7 @@ class Machine:
 
 
 def machines(stack: str, names: Collection[str]) -> dict[str, Machine]:
-    """Return the machines by host name. Hosts without a machine are omitted.
+    """Return the machines by host name. Hosts without a machine in the stack's state are omitted.
 
     Raises StackError if pulumi fails.
     """
@@ -47,7 +47,7 @@ def machines(stack: str, names: Collection[str]) -> dict[str, Machine]:
 def wait_for_pulumi(stack: str) -> None:
     """Wait until no pulumi process uses the stack, and remove the lock of a process that has ended.
 
-    The `pulumi up` of a killed roll continues to run.
+    If `yard roll` was killed, the `pulumi up` that it started continues to run.
     """
     shown = ""
     while _has_stack_file(stack):

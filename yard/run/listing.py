@@ -45,7 +45,7 @@ class NodeState:
 
 
 def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
-    """Print the jobs from the last `days` days. `long`: with goodput and lost time."""
+    """Print the jobs from the last `days` days. With `long`, include goodput and lost time."""
     found = scheduler_of(remote.stack.cluster.scheduler).recent(remote, days)
     goodputs = _goodputs(remote, found) if long else {}
     if as_json:

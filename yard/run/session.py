@@ -27,11 +27,11 @@ _END = (signal.SIGTERM, signal.SIGHUP)
 _SIGNALLED = 128
 """A shell adds the number of the signal that ended a process to this exit code."""
 _OWN_CONNECTION = ("-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes")
-"""A shared connection would keep the forwarded ports after the session."""
+"""A shared connection would continue to forward the ports after the session has ended."""
 
 
 def prepare_session(remote: Remote, options: Mapping[str, Any], command: str | None, *, terminal: bool) -> Session:
-    """Return a session with the given keys of a job file (`nodes`, `gpus_per_node`, `group`, `time`, `environment`).
+    """Return a session. `options` are keys of a job file: `nodes`, `gpus_per_node`, `group`, `time` or `environment`.
 
     `command` is a shell command, or None for a login shell. `terminal`: whether the session has a terminal. If the
     environment does not exist, it is built. Raises JobFileError or JobError if the cluster cannot start the session,
@@ -52,7 +52,8 @@ def prepare_session(remote: Remote, options: Mapping[str, Any], command: str | N
 def _activated(folder: str, command: str | None) -> str:
     """Return a shell command that activates an environment and runs `command`, or a shell if it is None.
 
-    A login shell sets PATH, so the environment is activated in a login shell, which another shell then replaces.
+    A login shell sets PATH when it starts. Therefore, the environment is activated inside the login shell, which then
+    executes a shell that is not a login shell.
     """
     activate = f"export VIRTUAL_ENV={shlex.quote(folder)} PATH={shlex.quote(folder)}/bin:$PATH"
     if command is None:
@@ -95,7 +96,7 @@ def run_session(remote: Remote, session: Session, ports: Sequence[int], *, termi
 
 
 def _wait_for_ssh(argv: Sequence[str]) -> int:
-    """Run ssh and return its exit code. SIGTERM and SIGHUP end ssh, too, so that the session releases its nodes."""
+    """Run ssh and return its exit code. SIGTERM and SIGHUP also end ssh, so that the session releases its nodes."""
     with subprocess.Popen(argv) as process:
         before = {number: signal.signal(number, lambda *_: process.terminate()) for number in _END}
         try:

@@ -41,10 +41,9 @@ class Prepared:
 
     `file` is the job's name in messages, and `script` is the name of its main file. `tree` is the directory to upload.
     `starts` describes the processes that the job starts. `working_tree` is the directory whose git state is recorded.
-    `after` are the jobs that must complete first, and `at_once` is the number
-    of jobs in an array that run at the same time, or None for no limit. `group`, `nodes` and `seconds` (the time limit
-    of a start) are empty for a Slurm script, which specifies its own size. `environment` is the job's Python
-    environment.
+    `after` contains the numbers of the jobs that must complete first, and `at_once` is the maximum number of jobs in an
+    array that run at the same time, or None for no limit. `group`, `nodes` and `seconds` (the time limit of each start)
+    are empty for a Slurm script, which specifies its own size. `environment` is the job's Python environment.
     """
 
     name: str
@@ -155,7 +154,7 @@ def show_files(jobs: Sequence[Prepared], as_json: bool, estimated: Mapping[str, 
 
 
 def send_all(remote: Remote, jobs: Sequence[Prepared], as_json: bool) -> None:
-    """Submit the jobs of an array and print their numbers. With `at_once`, further jobs wait for earlier jobs.
+    """Submit the jobs of an array and print their numbers. With `at_once`, later jobs wait until earlier jobs end.
 
     Raises the same errors as `submit`. The jobs that were submitted before the error stay in the queue.
     """
@@ -167,7 +166,7 @@ def send_all(remote: Remote, jobs: Sequence[Prepared], as_json: bool) -> None:
 
 
 def send(remote: Remote, prepared: Prepared, as_json: bool, *, ended: int | None = None) -> Submitted:
-    """Submit the job, which starts after the job `ended`, and print its number. Raises the same errors as `submit`."""
+    """Submit the job and print its number. `ended` and the errors are the same as for `submit`."""
     submitted = submit(remote, prepared, ended=ended)
     commit = submitted.snapshot.title if submitted.snapshot else None
     if as_json:
@@ -190,7 +189,7 @@ def _sent(tree: Tree) -> str:
 
 
 def submit(remote: Remote, prepared: Prepared, *, ended: int | None = None) -> Submitted:
-    """Submit the job, which starts after the job `ended` has ended.
+    """Submit the job. With `ended`, the job starts only after the job with this number has ended.
 
     Raises JobFileError if a secret is not set, JobError if the job must wait for a job that cannot complete, and
     RemoteError if the scheduler rejects the job.

@@ -228,7 +228,7 @@ check_docker() {
     say "docker is not installed on node $NODE_RANK; set \`containers: docker\` in the stack file and run \`pulumi up\`"
     exit 1
   fi
-  # `docker version` would delay the start by two seconds on an emulated machine.
+  # The check does not run `docker version`, which takes two seconds on an emulated machine.
   if [[ -z ${DOCKER_HOST:-} && ! -w /var/run/docker.sock ]]; then
     say "$(id -un) cannot use docker on node $NODE_RANK: no permission to write to /var/run/docker.sock"
     say "set \`containers: docker\` in the stack file and run \`pulumi up\`; \`yard doctor\` finds the cause"

@@ -75,7 +75,7 @@ def _recommended(sized: Sized) -> str:
 
 
 def _default_layouts(model: Model, machines: Machines) -> list[Layout]:
-    """Return the data-parallel layouts, and the model-parallel layouts with one replica per node or in total."""
+    """Return the data-parallel layouts, and the model-parallel layouts with one replica per node or for all nodes."""
     replica_sizes = {1, machines.gpus_per_node, machines.gpus}
     return [layout for layout in layouts(model, machines) if layout.tensor * layout.pipeline in replica_sizes]
 

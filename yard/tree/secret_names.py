@@ -23,7 +23,7 @@ def looks_secret(name: str) -> bool:
 
 
 def holds_private_key(path: Path) -> bool:
-    """Return whether a small file contains a private key, for example an outputs file or a cloud's service account."""
+    """Return whether a small file, such as an outputs file or a service account's key file, contains a private key."""
     try:
         return (
             path.is_file() and path.stat().st_size <= _LARGEST_KEY_FILE and bool(_PRIVATE_KEY.search(path.read_bytes()))

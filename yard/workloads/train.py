@@ -35,7 +35,7 @@ else:
 WARM_UP_STEPS = 10
 """Number of initial steps, with compilation, allocation and connection set-up, to exclude from statistics."""
 TIMEOUT = timedelta(minutes=5)
-"""Timeout for collectives, after which a frozen rank ends the run. It must exceed the duration of the longest step."""
+"""Timeout for collectives. It ends a run with a frozen rank, and must exceed the duration of the longest step."""
 SAVE_TIMEOUT = timedelta(hours=1)
 """Timeout for checkpoints. A checkpoint of the preset 20b is 240 GB, and the storage may be slow."""
 _HEARTBEAT_SECONDS = 5.0
@@ -178,7 +178,7 @@ class Trainer:
         self.say(f"resumed at step {self.step}")
 
     def advance(self) -> tuple[Any, float]:
-        """Run one step. Returns this rank's loss as a tensor on the device, and the seconds spent on data."""
+        """Run one step. Returns this rank's loss as a tensor on the device, and the seconds spent loading the batch."""
         begin = time.perf_counter()
         first = self.rank * self.rows
         tokens = self.data.batch(self.step, self.options.batch, first, first + self.rows).to(self.device)
@@ -242,7 +242,7 @@ class Trainer:
     def _leave(self, error: str = "") -> NoReturn:
         """End the process, with exit code 1 if there is an error. Rank 0 prints the error.
 
-        The ranks wait for each other, because a launcher ends the other ranks when one rank fails.
+        The ranks wait for each other before they exit, because a launcher ends the other ranks when one rank fails.
         """
         if error and self.rank == 0:
             sys.stderr.write(f"{error}\n")

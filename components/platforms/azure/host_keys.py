@@ -57,7 +57,10 @@ def host_key(machine: compute.VirtualMachine, name: str, resource_group: Resourc
 
 
 async def _read(name: str, group: str, created: str | None, options: pulumi.InvokeOptions) -> str:
-    """Return the host key, or "". `up` retries for a new machine. Otherwise, the key is read once.
+    """Return the host key, or "" if it cannot be read.
+
+    During `up`, the key of a new machine is read repeatedly until it is available or the time limit has passed. In all
+    other cases, the key is read once.
 
     The output of the command is in the instance view (REST API, "Virtual Machine Run Commands - Get By Virtual
     Machine", read 2026-11-22). The resource's own outputs do not include it.

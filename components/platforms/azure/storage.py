@@ -28,7 +28,7 @@ def head_disk(plan: ClusterPlan, resource_group: ResourceGroup, parent: pulumi.R
     name = f"{plan.name}-{_SHARE}"
     return compute.Disk(
         name,
-        # A change of zone creates a second disk. The old disk remains until it is deleted.
+        # If the zone changes, a second disk is created. The old disk remains until it is deleted.
         disk_name=name if resource_group.zone is None else f"{name}-zone-{resource_group.zone}",
         zones=resource_group.zones,
         sku=compute.DiskSkuArgs(name="Premium_LRS"),
@@ -52,7 +52,7 @@ def azure_files(
         account_name=resource_group.id.apply(lambda group: _account_name(plan.name, group)),
         kind="FileStorage",
         sku=storage.SkuArgs(name="Premium_LRS"),
-        # NFS traffic to Azure Files is not encrypted. With this option, Azure would reject every mount.
+        # NFS traffic to Azure Files is not encrypted, so Azure would reject every mount if this option were true.
         enable_https_traffic_only=False,
         minimum_tls_version="TLS1_2",
         allow_blob_public_access=False,

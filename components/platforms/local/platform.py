@@ -19,8 +19,8 @@ from components.platforms.local.spec import LocalSpec
 _DATA_DISK_GIB = 16
 """Size of the head's data disk, a sparse file."""
 _WORKER_NICENESS = 3
-"""Niceness of workers. This value halves the CPU weight, which is divided by 1.25 per step (sched(7)). All workers wait
-for services on the head, so the head has priority on computers with few cores."""
+"""Niceness of workers. This value halves the CPU weight, because each step divides the weight by 1.25 (sched(7)). All
+workers wait for services on the head, so the head has priority on computers with few cores."""
 
 
 class LocalPlatform(Platform):

@@ -1,4 +1,4 @@
-"""A healthy node as a folder with fake tools, and one fault for each check."""
+"""A folder with fake tools that represents a healthy node, and one fault for each check."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from health.tools import Ran
 BOOT = "8b169027-b633-4019-9fb9-af6189d6cf7d"
 LINKS_UP = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\n"
 HEALTHY_GPUS = "0, 0, No, No, 0x0000000000000001, 16, 16\n1, 0, No, No, 0x0000000000000004, 16, 16\n"
-"""Rows as an H100 with driver 580.159.04 printed them on 2026-11-22."""
+"""Rows in the format that nvidia-smi printed for an H100 with driver 580.159.04 on 2026-11-22."""
 _NODE_ENV = """TRAINYARD_NODE=yard-gpu-0
 TRAINYARD_ROLE=worker
 TRAINYARD_SCHEDULER=slurm

@@ -1,4 +1,4 @@
-"""List running jobs through a real SSH server: routes, time limits and failures."""
+"""Tests of `running_jobs` with a real SSH server: direct connections, tunnels, time limits and failures."""
 
 from __future__ import annotations
 

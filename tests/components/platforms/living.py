@@ -47,11 +47,11 @@ class PlatformStack(TestStack):
 
     __test__ = False
     module: str
-    """Module of the platform's class."""
+    """Name of the module that contains the platform's class, whose name is `kind`."""
     kind: str
 
     def put(self, stack: str, word: str = "first", identity: str = "one", **edits: Any) -> None:
-        """Set the stack file, and the first words of all user-data and identities."""
+        """Write the stack file and the program. User-data begins with `word`, and identities begin with `identity`."""
         (self.folder / "stack.yaml").write_text(stack_text(stack, **edits))
         program = _PROGRAM.format(root=str(ROOT), module=self.module, kind=self.kind, word=word, identity=identity)
         self.write(program)

@@ -20,7 +20,7 @@ Edits = dict[str, Any]
 
 
 def planned(stack: str, edits: Edits) -> Planned:
-    """Return the plan for an edited stack. The plan can violate checks."""
+    """Return the plan for an edited stack. The checks do not run, so the plan can be invalid."""
     document = yaml.safe_load(stack_text(stack, **edits))
     spec = ClusterSpec.model_validate(document["config"]["trainyard:cluster"])
     return Planned(plan=plan_cluster(spec, machines(spec.platform.provider), images()[spec.platform.image]))

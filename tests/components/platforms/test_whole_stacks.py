@@ -18,7 +18,7 @@ PROGRAM = f"import runpy, sys\nsys.path.insert(0, {str(ROOT)!r})\nrunpy.run_path
 
 
 class WholeStack(TestStack):
-    """A stack file with the project's program, as the stack `test`."""
+    """The stack `test`, which runs the project's program with the contents of a stack file."""
 
     __test__ = False
 

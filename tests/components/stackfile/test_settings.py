@@ -1,4 +1,4 @@
-"""Pulumi's configuration results in the same plan and the same problems as the stack file."""
+"""A stack read from Pulumi's configuration has the same plan and the same problems as one read from the stack file."""
 
 from __future__ import annotations
 

@@ -57,7 +57,10 @@ def contract(scheduler: str = "slurm") -> dict[str, Any]:
 
 
 class BusyStack:
-    """A stack with the check for running jobs. `ssh` is a fake program that prints the output set by the test."""
+    """A stack whose program contains the check for running jobs.
+
+    `ssh` is a fake program that prints the output set by the test.
+    """
 
     def __init__(self, stack: TestStack, folder: Path) -> None:
         self.stack, self._folder = stack, folder
@@ -72,7 +75,7 @@ class BusyStack:
     def put(
         self, mtu: int = 1460, name: str = "any", scheduler: str = "slurm", broken: bool = False, **ids: str
     ) -> None:
-        """Write the program. A different `mtu` changes a network. `ids` maps names of machines to new digests."""
+        """Write the program. A different `mtu` updates the network. `ids` maps names of machines to new digests."""
         machines = {**_IDS, **{key.replace("_", "-"): value for key, value in ids.items()}}
         machines = {key: f"{VERSION}-{value}" for key, value in machines.items() if value}
         cluster = contract(scheduler)
@@ -99,7 +102,7 @@ class BusyStack:
 
 @pytest.fixture(scope="module")
 def deployed(empty: TestStack, tmp_path_factory: pytest.TempPathFactory) -> TestStack:
-    """A deployed stack that contains the check. Tests use copies of it."""
+    """A deployed stack whose program contains the check. Tests use copies of this stack."""
     made = BusyStack(TestStack(tmp_path_factory.mktemp("stack"), empty), tmp_path_factory.mktemp("ssh") / "bin")
     first = made.stack.up()
     assert first.code == 0, first

@@ -1,4 +1,4 @@
-"""A stack's keys in the real engine, and the changes that create new keys."""
+"""A stack's keys with the real engine: a stack of an older version keeps its keys, and each key is rotated alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Keys(Resource):
 
 keys = Keys(Provider(), "yard-keys", dict(dict.fromkeys(names), cluster="yard"))
 """
-"""The resource from versions in which it also contained the munge key. The serialized provider differs too."""
+"""The resource as older versions declared it, with the munge key. Its serialized provider also differs."""
 _NEW = """
 from components.keys import StackKeys
 

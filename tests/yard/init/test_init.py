@@ -1,4 +1,4 @@
-"""New stack files: every machine type and every post, refusals, budgets, and existing files."""
+"""New stack files: every machine type, every blog post, refusals, budgets, and existing files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def options_for(provider: str, machine: str) -> dict[str, str]:
 
 
 def reason_in_the_catalog(provider: str, machine: str) -> str | None:
-    """Return a word in the reason why a machine type cannot be used, or None."""
+    """Return a word from the error message for an unusable machine type, or None if the machine type can be used."""
     if provider == "azure":
         size = size_of(machine)
         return "retired" if size.retired else None if size.stock_image else "pinned image"

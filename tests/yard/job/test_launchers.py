@@ -93,7 +93,7 @@ def test_each_supported_combination_has_a_golden() -> None:
 def test_shellcheck_accepts_whole_scripts(name: str, tmp_path: Path, wide: Cluster) -> None:
     shellcheck = shutil.which("shellcheck")
     assert shellcheck, "shellcheck is missing; install the development packages"
-    # docker is the only container runtime without Slurm.
+    # Without Slurm, docker is the only supported container runtime.
     kinds = {"": "slurm", "pyxis": "slurm", "enroot": "slurm", "docker": "none"}
     files = []
     for runtime, scheduler in kinds.items():

@@ -25,7 +25,7 @@ REFUSED: dict[str, tuple[str | bytes | None, str, str]] = {
     "plain.sbatch": ("srun hostname\n", "must begin with `#!`", "#!/bin/bash"),
     "hello": ("words\n", "is a recipe and also a file", "use `./hello`"),
 }
-"""Content, rule and fix of each file."""
+"""Content of each file, and the rule and the fix in its error message."""
 
 
 @pytest.fixture

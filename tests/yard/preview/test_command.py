@@ -22,7 +22,7 @@ def yard(*arguments: str) -> tuple[int, str, str]:
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Replace the engine with an engine that reports no steps. Return the list of previewed stacks."""
+    """Replace the engine with a fake that reports no steps. Return the list of previewed stacks."""
     previewed: list[str] = []
 
     def preview_all(stacks: Sequence[str], *, live: bool, tell: Callable[[str], None]) -> dict[str, Resources]:

@@ -1,4 +1,4 @@
-"""The program that ends a session's command when the SSH session ends."""
+"""The program that ends the command of a `yard run` session when the SSH connection closes."""
 
 from __future__ import annotations
 

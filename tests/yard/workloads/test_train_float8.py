@@ -23,7 +23,7 @@ def torch_with(capability: tuple[int, int] | None, name: str = "NVIDIA H200") ->
 
 
 class Ranks:
-    """A process group in which every rank finds the given obstacle."""
+    """A fake process group. `obstacles` contains the obstacle that each rank finds, or None."""
 
     def __init__(self, *obstacles: str | None) -> None:
         self.obstacles = obstacles
@@ -33,7 +33,7 @@ class Ranks:
         return len(self.obstacles)
 
     def all_gather_object(self, into: list[str | None], _mine: str | None) -> None:
-        """Fill the list like torch.distributed."""
+        """Write the obstacles of all ranks to `into`, as torch.distributed does."""
         into[:] = self.obstacles
 
 

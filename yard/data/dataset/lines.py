@@ -60,7 +60,7 @@ def lines_of(chunk: Chunk) -> Iterator[bytes]:
         at = chunk.start
         if at:
             file.seek(at - 1)
-            # Skip the rest of the line that begins in the previous chunk, which may be only a newline.
+            # Skip the rest of the line that begins in the previous chunk. The rest may be only the newline.
             at += len(file.readline()) - 1
         while at < chunk.end and (line := file.readline()):
             at += len(line)

@@ -1,4 +1,4 @@
-"""Creates a synthetic dataset. Each document counts up from a random id, which is a pattern that a model can learn."""
+"""Creates a synthetic dataset. Each document contains consecutive ids from a random start, which a model can learn."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Reports versions that must be equal on all hosts. The torch version is read from its files, because importing torch
-# takes 15 s on an emulated machine.
+# Reports versions that must be equal on all hosts. The version of torch is read from torch's files, because importing
+# torch takes 15 s on an emulated machine.
 # shellcheck disable=SC2154
 software_facts() {
   local versions

@@ -132,7 +132,7 @@ class Slurm:
     def session(
         self, remote: Remote, job: LoadedJob, placement: Placement, command: str | None, *, terminal: bool
     ) -> Session:
-        """Return a session on the first node of an allocation, which ends with the session.
+        """Return a session on the first node of an allocation. The allocation ends with the session.
 
         The session's step overlaps other steps (srun(1), --overlap), so that `srun` in the session can use all
         resources of the allocation. --preserve-env keeps the number of nodes and tasks of the allocation, as in Slurm's

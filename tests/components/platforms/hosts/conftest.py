@@ -21,7 +21,7 @@ def build(loops: asyncio.AbstractEventLoop) -> Build:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """A machine with files from its owner."""
+    """A machine with configuration files written by its owner."""
     made = Machine(tmp_path)
     made.write("etc/hosts", HOSTS)
     made.write("etc/munge/munge.key", "theirs", 0o400)

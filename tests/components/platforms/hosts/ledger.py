@@ -1,4 +1,4 @@
-"""A folder that represents a machine, with the programs in its ledger."""
+"""A folder that represents a machine, and the programs in the machine's ledger."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Machine:
         return file
 
     def remember(self, *arguments: str) -> None:
-        """Run `remember` with options and paths on the machine."""
+        """Run the ledger's program `remember` with options and with paths relative to the machine's folder."""
         words = [word if word.startswith("--") else f"{self.root}/{word}" for word in arguments]
         subprocess.run([self.ledger / "remember", *words], check=True)
 

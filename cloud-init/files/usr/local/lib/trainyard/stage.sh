@@ -52,7 +52,7 @@ put_file() {
   changed=$((changed + 1))
 }
 
-# own_host_line: prints a line of /etc/hosts with the hostname of this machine, if it differs from its node name.
+# own_host_line: prints a line for /etc/hosts with the hostname of this machine, if the hostname is not the node name.
 own_host_line() {
   [[ ${HOSTNAME%%.*} == "$TRAINYARD_NODE" ]] || echo "$TRAINYARD_PRIVATE_IP $HOSTNAME ${HOSTNAME%%.*}"
 }

@@ -28,7 +28,7 @@ def run_check(node: Node, check: Check) -> Outcome:
 def report(node: Node) -> list[str]:
     """Run all checks for this node once, and return one tab-separated line for each check that failed.
 
-    Fields: id, class, text, cause, fix. A single failure is sufficient for every check.
+    Fields: id, class, text, cause, fix. Each check is run once, so a single failure is reported.
     """
     read_kernel_log(node)
     lines = []

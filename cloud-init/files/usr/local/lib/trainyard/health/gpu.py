@@ -102,7 +102,7 @@ def gpu_nvlink(node: Node, check: Check) -> Outcome:
 
 
 def gpu_xid(node: Node, check: Check) -> Outcome:
-    """The kernel has logged no Xid since boot that requires a reset or a reboot."""
+    """Since boot, the kernel has logged no Xid that requires a reset or a reboot."""
     text = node.events.get(check.id)
     return passed() if text is None else failed(text)
 

@@ -69,7 +69,7 @@ class Service:
         if len(nodes) == len(self.site.addresses) and all(node.is_usable for node in nodes.values()):
             self.listed = now
         is_gated = self._is_gated()
-        # Nodes that `pulumi up` creates or replaces are not faulty.
+        # While the gate runs, nodes that do not respond are not faulty, because `pulumi up` creates or replaces nodes.
         if not is_gated:
             self._record(nodes, wall)
             for change in gone.lost(nodes, self.watch, now):
