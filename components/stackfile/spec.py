@@ -175,8 +175,8 @@ class GatesSpec(Model):
         Field(description="must be default, off or the minimum bus bandwidth in GB/s", examples=["default", 185]),
     ] = "default"
     """Measurement of all-reduce under Slurm. With `default`, real GPUs are measured and compared with the floors of
-    their machine type. A number is the floor in GB/s for pairs of nodes, or for the only node of a group. Without a
-    floor, results are only recorded."""
+    their machine type. A number is the floor in GB/s for pairs of nodes and, if the machine type has no floor, for
+    the only node of a group. Without a floor, results are only recorded."""
 
     @field_validator("nccl_busbw", mode="before")
     @classmethod

@@ -13,6 +13,8 @@ _REASON = re.compile(r" Reason=(.*?)(?: \[[^\[\]@]+@[^\[\]]*\]| [A-Z]\w+=|\s*$)"
 _OWN = re.compile(r"TY:([a-z0-9-]+): ")
 _SUFFIXES = "*~#!%$@^-"
 """Suffixes of a state, for example "*" if the node does not respond (slurm.conf(5) and scontrol(1) of Slurm 24.11)."""
+_OWN_SCRIPT = re.compile(r"/shared/jobs/[^/]+/job\.sbatch")
+"""Script that `yard submit` writes. A user's Slurm script is in the folder `code` below."""
 _SECONDS = 20
 _LOST = ("Not responding", "TY:gone: ")
 """Prefixes of the reasons that slurmctld and trainyard-repair set on nodes that did not respond. slurmctld does not
@@ -106,6 +108,6 @@ def warn_jobs(node: Node) -> bool:
     )
     for line in listed.output.splitlines() if listed.code == 0 else ():
         job, _, command = line.partition(" ")
-        if command.rstrip().endswith("/job.sbatch"):
+        if _OWN_SCRIPT.fullmatch(command.rstrip()):
             node.run(["scancel", "--batch", "--signal=USR2", job], _SECONDS)
     return listed.code == 0
