@@ -19,7 +19,7 @@ def shared_disk_inputs(plan: ClusterPlan) -> dict[str, pulumi.Input[int]]:
 
 
 def refuse_to_shrink() -> pulumi.ResourceOptions:
-    """Return resource options with which a platform's component rejects a smaller disk, in a preview and in `up`.
+    """Return resource options that let a platform's component reject a smaller disk, in previews and in `up`.
 
     The engine runs the hook before it registers the component, which is the parent of every machine and disk.
     Therefore `up` fails before it changes any resource, even with --skip-preview.

@@ -57,8 +57,7 @@ def test_up_repairs_a_killed_up_and_reports_a_failed_stage(faulty: Project) -> N
     done = faulty.stack("up", timeout=900, check=False)
     assert done.code != 0
     assert "bad-gpu-0: stage 65-flux failed: the flux capacitor is missing" in done.out, done.out
-    # The console shows the failure of the stage that fails once. The later stage ran, so a later attempt of this
-    # stage succeeded.
+    # The console shows that one stage failed once. Its second attempt succeeded, because the next stage ran.
     console = next(run.rglob("bad-head/console.log")).read_text(errors="replace")
     assert "stage 12-hiccup failed (attempt 1 of 3)" in console
     assert session_members(engine) == [], "plugins of the killed engine still run"

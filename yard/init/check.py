@@ -37,7 +37,7 @@ def section_of(known: Known) -> Section:
 def problems_of(known: Known, option: str, memory: FreeMemory | None = None) -> list[Problem]:
     """Return the problems of the values that are known so far.
 
-    The path of a problem is the option of `yard init` that sets the value, or `option` if there is no such option.
+    Each problem's path names the option of `yard init` that sets the value, or is `option` if no option sets it.
     `memory`: see `Planned`.
     """
     try:

@@ -25,7 +25,7 @@ _COMMAND = "yard run"
 _SECONDS_BETWEEN_QUERIES = 2.0
 _END = (signal.SIGTERM, signal.SIGHUP)
 _SIGNALLED = 128
-"""A shell adds the number of the signal that ended a process to this exit code."""
+"""If a signal ends a process, the exit code in a shell is this value plus the number of the signal."""
 _OWN_CONNECTION = ("-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes")
 """A shared connection would continue to forward the ports after the session has ended."""
 

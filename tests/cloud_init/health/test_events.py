@@ -162,7 +162,13 @@ def test_only_jobs_of_yard_are_warned(tmp_path: Path) -> None:
 
     def run(argv: list[str], timeout: float) -> Ran:
         calls.append(argv)
-        return Ran(0, "7 /shared/jobs/a-1/job.sbatch\n8 /shared/jobs/b/code/job.sbatch\n10 /home/trainer/job.sbatch\n9 (null)\n")
+        commands = (
+            "/shared/jobs/a-1/job.sbatch",
+            "/shared/jobs/b/code/job.sbatch",
+            "/home/trainer/job.sbatch",
+            "(null)",
+        )
+        return Ran(0, "".join(f"{number} {command}\n" for number, command in enumerate(commands, 7)))
 
     assert warn_jobs(Node(root=tmp_path, run=run))
     assert calls[1:] == [["scancel", "--batch", "--signal=USR2", "7"]]

@@ -1,7 +1,7 @@
 """The daemon: follows the kernel log, runs the periodic checks, and keeps the node's state in Slurm up to date.
 
 The main thread waits for the kernel log, for events and for results, and calls scontrol. A second thread runs the
-checks, so a slow check does not delay a drain because of an Xid.
+checks, so a slow check does not delay a drain that an Xid causes.
 """
 
 from __future__ import annotations
