@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
@@ -129,7 +129,7 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
         name=spec.name,
         platform=spec.platform,
         scheduler=spec.scheduler,
-        containers=spec.containers,
+        containers=container_runtime(spec.containers, (head, *workers), exists=existing is not None),
         network=spec.network.cidr,
         groups=spec.nodes,
         access=spec.access,
@@ -141,6 +141,18 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
         head=head,
         workers=workers,
     )
+
+
+def container_runtime(chosen: str | None, hosts: Sequence[HostPlan], *, exists: bool) -> str:
+    """Return the container runtime on the nodes: `chosen`, or a default that depends on the machines.
+
+    The default is never docker, because docker makes the job user root. The owners of existing hosts decide which
+    software is installed.
+    """
+    if chosen is not None:
+        return chosen
+    has_gpus = any(host.runs_jobs and host.machine.has_nvidia_gpus for host in hosts)
+    return "enroot" if has_gpus and not exists else "none"
 
 
 def driver_origin(chosen: str | None, machine: Machine, image: Image, *, exists: bool) -> str:

@@ -226,8 +226,9 @@ class ClusterSpec(Model):
     platform: Annotated[SerializeAsAny[PlatformSpec], Field(examples=[{"provider": "local"}])]
     scheduler: Annotated[Literal["slurm", "none"], Field(examples=["slurm"])] = "slurm"
     """The job scheduler. With `none`, `yard` starts jobs over SSH."""
-    containers: Annotated[Literal["none", "docker", "enroot"], Field(examples=["docker"])] = "none"
-    """Container runtime for jobs. With `docker`, the job user can become root on every node."""
+    containers: Annotated[Literal["none", "docker", "enroot"] | None, Field(examples=["docker"])] = None
+    """Container runtime for jobs. With `docker`, the job user can become root on every node. Default: `enroot` if the
+    platform creates machines with NVIDIA GPUs, otherwise `none`."""
     network: Annotated[NetworkSpec, Field(examples=[{"cidr": "10.77.0.0/20"}])] = NetworkSpec()
     head: Annotated[HeadSpec, Field(examples=[{"machine": "vm-head"}])]
     nodes: Annotated[

@@ -52,7 +52,7 @@ fetch_package() {
   package=/run/trainyard/$1.deb
   command -v curl >/dev/null || install_missing curl
   curl -fsSL --retry 5 --max-time 300 -o "$package" "$url" ||
-    fail "$url cannot be downloaded. Fix: check the network and \`mirrors\` in the stack file"
+    fail "$url cannot be downloaded. ${fix:-Fix: check the network and \`mirrors\` in the stack file}"
   sha256sum --check --status <<<"$3  $package" || {
     rm -f "$package"
     fail "the package at $url does not have the SHA-256 hash $3: it is not installed"
