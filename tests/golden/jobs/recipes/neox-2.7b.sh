@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Job neox-2.7b: 2 nodes, 16 ranks, started by gpt-neox's deepy.py.
-# Needs: Python 3.10 (Ubuntu 22.04) with git on the head, pdsh and a CUDA compiler (nvcc) on every node, and the token files /shared/data/neox.bin and /shared/data/neox.idx
-# Unverified: never run, because gpt-neox and its DeepSpeed come from git, and training needs real GPUs; for the same reasons, the recipe has no smoke size
+# Needs: Python 3.10 (Ubuntu 22.04) with git on the head; pdsh, a CUDA compiler (nvcc), g++, make and python3-dev on every node; the token files /shared/data/neox.bin and /shared/data/neox.idx
+# Unverified: never run, because training needs real GPUs and nvcc; for the same reason, the recipe has no smoke size. Without a GPU, gpt-neox accepted this configuration and read the synthetic data
 # Written by yard. Code shared by all jobs is in yard.sh. To resubmit this job, run `sbatch job.sbatch`.
 #SBATCH --job-name=neox-2.7b
 #SBATCH --partition=gpu

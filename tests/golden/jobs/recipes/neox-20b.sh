@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Job neox-20b: 3 nodes, 24 ranks, started by gpt-neox's deepy.py.
-# Needs: Python 3.10 (Ubuntu 22.04) with git on the head; pdsh and a CUDA compiler (nvcc) on every node; in the environment's folder src/gpt-neox, tokenised data at the data-path of configs/20B.yml, and 20B_checkpoints/20B_tokenizer.json
-# Unverified: never run, because gpt-neox, its DeepSpeed and its data come from git and the web, and training needs 24 real GPUs; for the same reasons, the recipe has no smoke size
+# Needs: Python 3.10 (Ubuntu 22.04) with git on the head; pdsh, a CUDA compiler (nvcc), g++, make and python3-dev on every node; in the environment's folder src/gpt-neox, tokenised data at the data-path of configs/20B.yml, and 20B_checkpoints/20B_tokenizer.json
+# Unverified: never run, because training needs 24 real GPUs and the data comes from the web; for the same reasons, the recipe has no smoke size. Without a GPU, gpt-neox accepted the edited 20B.yml
 # Written by yard. Code shared by all jobs is in yard.sh. To resubmit this job, run `sbatch job.sbatch`.
 #SBATCH --job-name=neox-20b
 #SBATCH --partition=gpu
