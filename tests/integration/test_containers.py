@@ -16,6 +16,7 @@ from tests.integration.survivors import SLEEPING, finish, job_file, starts, subm
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
+JOB_UID = 2000
 HEAD, WORKERS = "box-head", ("box-gpu-0", "box-gpu-1")
 IMAGE = "machine:1"
 START_SECONDS = 5.0
@@ -31,6 +32,16 @@ cp -a /etc/alternatives /etc/ld.so.cache /etc/python3 /etc/python3.13 etc/
 tar -c . | docker import - {IMAGE} >/dev/null
 """
 DOCKER: dict[str, Any] = {"container": {"image": IMAGE, "runtime": "docker", "mounts": ["/usr:/usr:ro"]}}
+# DeepSpeed is not in Debian. This program starts a command on all hosts in the host file, as DeepSpeed does with pdsh.
+_FAKE_DEEPSPEED = r"""
+mkdir /tmp/bin
+cat >/tmp/bin/deepspeed <<'PROGRAM'
+#!/bin/bash
+exec pdsh -R ssh -w "$(cut -d' ' -f1 "$2" | paste -sd,)" 'test -e /.dockerenv && echo "uid $(id -u) in a container"'
+PROGRAM
+chmod +x /tmp/bin/deepspeed
+PATH=/tmp/bin:$PATH
+"""
 _INSIDE = 'test -e /.dockerenv && echo "rank $RANK is in a container"'
 
 
@@ -67,6 +78,15 @@ def test_two_containers_run_an_all_reduce(box: Project, tmp_path: Path) -> None:
     assert "# Avg bus bandwidth" in output
     for node in WORKERS:
         assert box.on(node, "sudo docker ps -aq").strip() == "", "containers are removed at the end of a job"
+
+
+def test_launcher_reaches_the_other_container_over_ssh(box: Project, tmp_path: Path) -> None:
+    keys = {"workload": "allreduce.py", "launcher": "deepspeed-pdsh", "setup": _FAKE_DEEPSPEED}
+    output = finish(box, submit(box, write(tmp_path, "ssh", **keys, **DOCKER)), 600)
+    for node in WORKERS:
+        assert f"{node}: uid {JOB_UID} in a container" in output
+    for node in WORKERS:
+        assert box.on(node, "ls /tmp").find(".ssh") == -1, "the copies of the keys are removed at the end of a job"
 
 
 def test_container_adds_little_to_the_start(box: Project, tmp_path: Path) -> None:
