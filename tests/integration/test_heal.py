@@ -61,6 +61,9 @@ def test_fault_that_survives_a_reboot_ends_with_a_new_machine(cluster: Project) 
     cluster.on(SECOND, "sudo fallocate -l $(($(stat -f -c '%a * %S' /) - 100000000)) /var/filler")
     wait_until("the drain", 120, lambda: state(cluster) == "drained")
     assert plan(cluster) == ("suspect", "wait")
+    # While nothing happens, the service lists the nodes every 15 s.
+    history = f"sudo cat {STATE}/repair.json"
+    wait_until("the history", 60, lambda: SECOND in cluster.on(HEAD, history, check=False))
     let_time_pass(cluster)
     assert plan(cluster) == ("faulty", "reboot")
     assert "nothing was changed" in cluster.yard("heal").out

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from components.platforms.local import process, qemu, qmp
 from components.platforms.local.image import GoldenImage
+from components.platforms.local.network import connecting
 from components.platforms.local.paths import MachineFiles
 from components.platforms.local.seed import Macs, meta_data, network_config, write_seed
 from yard.contract.errors import PlatformError
@@ -54,7 +55,9 @@ class Machine(MachineFiles):
             _check_port(self.name, hardware.ssh_port)
         self.monitor.unlink(missing_ok=True)
         command = qemu.command(self, hardware, cards, image.kernel)
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        # QEMU continues in the background after it has connected to the switch.
+        with connecting(self.run):
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode:
             raise PlatformError(f"{self.name}: QEMU did not start: {done.stderr.strip() or 'no error message'}")
         if self.pid is not None:
