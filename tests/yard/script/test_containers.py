@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ import pytest
 from components.catalog import Fabric, fabrics
 from components.cluster.cluster import outputs_of
 from components.stackfile.read import read_stack
+from tests.cloud_init.stage_sandbox import STAGES
 from tests.conftest import ROOT
 from tests.yard.conftest import HOST_KEY, MakeProgram, Program
 from yard.contract.outputs import Cluster, Transport, read_outputs
@@ -133,6 +135,7 @@ def test_missing_fabric_plugin_fails_the_job(tmp_path: Path, wide: Cluster) -> N
     assert "worked" not in ran.stdout
 
 
+[NODE_LIMIT] = re.findall(r"^\* hard nofile (\d+)$", (STAGES / "31-system").read_text(), re.MULTILINE)
 DOCKER = f"container: {{image: '{IMAGE}', runtime: docker}}\n"
 
 
@@ -178,6 +181,7 @@ def test_docker_job_copies_keys_only_while_it_runs(tmp_path: Path, wide: Cluster
     ]
     run = words_after(docker.calls, "run ")
     assert "no-new-privileges" in run
+    assert f"nofile={NODE_LIMIT}" in run, "pdsh closes this number of files before it starts ssh"
     assert f"type=bind,source={keys},target={home},readonly" in run
     assert run_part(run_dir, "leave", path).returncode == 0
     assert not keys.exists()
