@@ -205,15 +205,12 @@ leave() {
 # contain PART: runs a part of the job's script in a docker container.
 contain() {
   check_docker
-  # By default, docker allows 64 MB of shared memory and sets its own limits. For open files, its limit is 2^30 in many
-  # installations. pdsh closes that number of files before it starts ssh, which takes minutes (moby/moby issues 38814 and
-  # 44547; read and seen on Debian 13, 2026-11-23). The value below is the node's limit (31-system).
-  local options=(--network host --ipc host --ulimit memlock=-1 --ulimit stack=67108864 --ulimit nofile=1048576)
-  options+=(--cap-add SYS_PTRACE)
-  options+=(--security-opt no-new-privileges --user "$(id -u):$(id -g)" "${container_options[@]}")
+  # By default, docker allows 64 MB of shared memory and up to 2^30 open files. pdsh would close all of them before it
+  # starts ssh (moby/moby issue 38814, seen on 2026-11-23). Here, nofile is the node's limit (31-system).
+  local options=(--network host --ipc host --ulimit memlock=-1 --ulimit stack=67108864 --ulimit nofile=1048576
+    --cap-add SYS_PTRACE --security-opt no-new-privileges --user "$(id -u):$(id -g)" "${container_options[@]}")
   if ((container_ssh_port)); then
-    copy_keys "$(key_folder)"
-    # The keys are mounted, because the image contains no keys.
+    copy_keys "$(key_folder)" # mounted below, because the image contains no keys
     options+=(--env HOME="$HOME" --mount "type=bind,source=$(key_folder),target=$HOME/.ssh,readonly")
   else
     options+=(--env HOME=/tmp)
