@@ -82,8 +82,9 @@ def test_ranks_are_killed_only_if_a_node_is_lost(make: MakeJob, program: MakePro
         # srun waits for the ranks of the step.
         program("srun", SRUN.replace("'kill $(jobs -p) 2>/dev/null; exit 143'", "''"))
     process = job.start()
-    wait_until(lambda: "process " in job.log and "process " in (job.folder / "rank-1.log").read_text())
-    ranks = [int(text.split("process ")[1].split()[0]) for text in (job.log, (job.folder / "rank-1.log").read_text())]
+    other = job.folder / "rank-1.log"  # rank 1 creates it, possibly after the first output of rank 0
+    wait_until(lambda: "process " in job.log and other.exists() and "process " in other.read_text())
+    ranks = [int(text.split("process ")[1].split()[0]) for text in (job.log, other.read_text())]
     # Slurm sends SIGTERM to all processes of the job.
     os.killpg(process.pid, signal.SIGTERM)
     process.wait(PATIENCE)
