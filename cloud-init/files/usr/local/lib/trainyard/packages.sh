@@ -45,7 +45,7 @@ signed_by() {
 }
 
 # fetch_package NAME URL SHA256: downloads a package file and sets `package` to its path. Fails if the server does not
-# respond, or if the file has another hash.
+# respond, or if the file has another hash. A stage can set `fix` to replace the fix in the first message.
 fetch_package() {
   local url
   url=$(mirrored "$2")
