@@ -16,7 +16,7 @@ from components.platforms import PLATFORMS
 from components.platforms.gcp.machine_facts import family_of
 from components.platforms.registry import platform_facts
 from tests.conftest import ROOT
-from yard.sizing.gpus import largest_gb
+from yard.sizing import largest_gb
 
 COMPONENTS = ROOT / "components"
 STAGES = sorted((ROOT / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages").iterdir())

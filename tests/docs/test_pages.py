@@ -21,8 +21,6 @@ PAGES = sorted(
 )
 TOP = {path.name for path in ROOT.iterdir()} - {".git", ".trainyard", ".venv"}
 STAGES = ROOT / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
-LONGEST = {"README.md": 120, "SECURITY.md": 150, "CHANGELOG.md": 60}
-"""Lines."""
 
 
 def page_name(page: Path) -> str:
@@ -66,11 +64,6 @@ def test_linked_pages_and_headings_exist(page: Path) -> None:
 def test_named_make_targets_exist(page: Path) -> None:
     targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
     assert set(re.findall(r"`make ([a-z-]+)`", page.read_text())) <= targets
-
-
-@pytest.mark.parametrize(("page", "lines"), LONGEST.items())
-def test_page_is_short(page: str, lines: int) -> None:
-    assert len((ROOT / page).read_text().splitlines()) <= lines
 
 
 def test_security_page_names_files() -> None:

@@ -27,7 +27,7 @@ RED = "\x1b[31m"
 ESCAPE = "\x1b"
 SEPARATE = (
     "yard/contract/relay.py",
-    "yard/data/dataset/",
+    "yard/dataset.py",
     "yard/environments/build.py",
     "yard/run/goodput.py",
     "yard/run/runner/",

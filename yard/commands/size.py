@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
 from typing import Annotated
 
 import typer
@@ -26,8 +27,44 @@ def size(
     as_json: JsonOption = False,
 ) -> None:
     """Show how much memory a model needs on each GPU. Exits with code 1 if no layout fits."""
-    from yard.sizing.command import run_size
-    from yard.sizing.memory import Batch, Machines
+    from yard import sizing
+    from yard.show import say, say_json, table, warn
 
-    machines, shape = Machines(nodes=nodes, gpus_per_node=gpus), Batch(sequences=batch, recompute=recompute)
-    raise typer.Exit(run_size(model, gpu, machines, shape, layout, as_json))
+    named, gb = sizing.model_named(model), sizing.gpu_gb(gpu)
+    machines = sizing.Machines(nodes=nodes, gpus_per_node=gpus)
+    wanted = sizing.Batch(sequences=batch, recompute=recompute)
+    tried = [sizing.parse_layout(layout)] if layout else sizing.shown_layouts(named, machines)
+    sizes = [sizing.size(named, candidate, machines, wanted, gb) for candidate in tried]
+    chosen = next((sized for sized in sizes if sized.fits), None) or sizing.first_fit(named, machines, wanted, gb)
+    fits = sizes[0].fits if layout else chosen is not None
+    advice = sizing.advice(chosen, named, machines, wanted, gb)
+    if as_json:
+        rows = [
+            {
+                "layout": sized.layout.name,
+                "recompute": sized.batch.recompute,
+                "bytes": {**asdict(sized.memory), "total": sized.memory.total},
+                "fits": sized.fits,
+            }
+            for sized in sizes
+        ]
+        facts = {"model": named.name, "parameters": named.parameters, "gpu": gpu, "gpu_gb": gb, **asdict(machines)}
+        say_json({**facts, "fits": fits, "layouts": rows, "advice": advice})
+        raise typer.Exit(0 if fits else 1)
+    on = f"{machines.gpus} {gpu} of {gb} GB"
+    say(f"{named.name}: {named.parameters / 1e9:.2f} billion parameters on {on}. Largest memory of a GPU in GB:")
+    cells = [
+        (
+            sized.layout.name,
+            *(f"{part / 1e9:.1f}" for part in (*asdict(sized.memory).values(), sized.memory.total)),
+            "fits" if sized.fits else "too large",
+        )
+        for sized in sizes
+    ]
+    columns = ("LAYOUT", *(part.name.upper() for part in fields(sizing.Memory)), "TOTAL", "")
+    table(columns, cells, {"fits": "green", "too large": "red"})
+    say(advice)
+    if not fits:
+        leanest = min(sizes, key=lambda sized: sized.memory.total)
+        warn(f"yard: {named.name} does not fit: {leanest.layout.name} needs {sizing.breakdown(leanest)}")
+    raise typer.Exit(0 if fits else 1)

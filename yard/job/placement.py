@@ -107,9 +107,7 @@ def _memory_problem(spec: JobSpec, group: str, node: Node) -> Problem | None:
     if gpus == 0:
         rule = f"{spec.model} needs real GPUs, but the job has none on the nodes of group '{group}'"
         return Problem(path="model", rule=rule, fix="use a stack with GPUs, or the job's smoke size with --smoke")
-    from yard.sizing.advice import refusal  # noqa: PLC0415  (few jobs need it)
-    from yard.sizing.gpus import SizeError  # noqa: PLC0415
-    from yard.sizing.memory import Machines  # noqa: PLC0415
+    from yard.sizing import Machines, SizeError, refusal  # noqa: PLC0415  (few jobs need it)
 
     try:
         why = refusal(spec.model, node.gpu_type, Machines(nodes=spec.nodes, gpus_per_node=gpus), spec.layout)

@@ -10,10 +10,7 @@ from components.plan.plan import ClusterPlan
 from yard.job.loader import load_job, recipe_names
 from yard.job.spec import JobSpec
 from yard.preview.shape import CheckpointShape, StorageShape
-from yard.sizing.advice import size
-from yard.sizing.gpus import SizeError, largest_gb
-from yard.sizing.memory import Batch, Machines, parse_layout
-from yard.sizing.models import Model, model_named
+from yard.sizing import Batch, Machines, Model, SizeError, largest_gb, model_named, parse_layout, size
 
 _CHECKPOINT_BYTES = 14
 """Bytes per parameter: 2 for weights, 12 for Adam's state (ZeRO, arXiv 1910.02054, 3.1). Gradients are not saved."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from yard.data import command as data
+from yard import data
 from yard.environments.command import describe, provide
 from yard.errors import JobError
 from yard.job.loader import LoadedJob, has_smoke, load_job
@@ -123,7 +123,7 @@ def _make_data(post: Post, remote: Remote) -> bool:
     if remote.run(f"if [ -e {path}.json ]; then echo yes; fi").strip():
         warn(f"yard: {path} exists")
         return True
-    return data.make(remote, [verb, path, *options], None, False) == 0
+    return data.synth(remote, [verb, path, *options]) == 0
 
 
 def _report(post: Post, logs: dict[str, str], seconds: int, as_json: bool) -> int:

@@ -8,10 +8,24 @@ import pytest
 from typer.testing import CliRunner
 
 from yard.cli import app
-from yard.sizing.advice import fewest_nodes, first_fit, layouts, refusal, size
-from yard.sizing.gpus import GPU_GB, SizeError, gpu_gb, largest_gb
-from yard.sizing.memory import Batch, Machines, Memory, estimate, parse_layout
-from yard.sizing.models import MODELS, model_named
+from yard.sizing import (
+    GPU_GB,
+    MODELS,
+    Batch,
+    Machines,
+    Memory,
+    SizeError,
+    estimate,
+    fewest_nodes,
+    first_fit,
+    gpu_gb,
+    largest_gb,
+    layouts,
+    model_named,
+    parse_layout,
+    refusal,
+    size,
+)
 
 ALONE = Batch()
 

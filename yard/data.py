@@ -1,0 +1,85 @@
+"""`yard data`: runs yard/dataset.py on the cluster's hosts."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from yard import dataset
+from yard.contract.outputs import Cluster
+from yard.show import say, say_json, warn
+from yard.stack.remote import Remote
+from yard.stack.ssh_config import host_names
+
+_CONNECTIONS = 16
+_VERIFY_SECONDS = 600
+
+
+def absolute(path: str, cluster: Cluster) -> str:
+    """Return an absolute path on the cluster. Relative paths are resolved against the shared path."""
+    return path if path.startswith("/") else f"{cluster.shared_path}/{path}"
+
+
+def synth(remote: Remote, arguments: Sequence[str]) -> int:
+    """Run `dataset ARGUMENTS` on the head. Returns the exit code."""
+    remote.run("true")  # raises an error with a fix if the head is unreachable
+    return subprocess.run(_argv(remote, None, arguments), input=_program(), check=False).returncode
+
+
+def verify(remote: Remote, path: str, *, full: bool, as_json: bool) -> int:
+    """Check a dataset on the head and all workers. Returns the exit code, which is 1 if a check fails.
+
+    All hosts must read the same bytes. With `full`, the head reads every token.
+    """
+    remote.run("true")
+    head, *workers = host_names(remote.stack.cluster)
+    arguments = ["--json", "verify", absolute(path, remote.stack.cluster)]
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        first = pool.submit(_verify_on, remote, head, [*arguments, "--full"] if full else arguments)
+        others = pool.map(lambda name: _verify_on(remote, name, arguments), workers)
+        results = {head: first.result(), **dict(zip(workers, others, strict=True))}
+    found = {name: facts for name, facts in results.items() if isinstance(facts, dict)}
+    problems = {name: problem for name, problem in results.items() if isinstance(problem, str)}
+    # A full check reads more tokens and has another digest, so only hosts that read the fewest tokens are compared.
+    fewest = min((facts["looked_at"] for facts in found.values()), default=0)
+    digests = {name: facts["digest"] for name, facts in found.items() if facts["looked_at"] == fewest}
+    if len(set(digests.values())) > 1:
+        seen = ", ".join(f"{name} {digest}" for name, digest in digests.items())
+        problems["(hosts)"] = f"the hosts read different bytes ({seen}). Fix: use a path on the shared file system"
+    if as_json:
+        say_json({"whole": not problems, "hosts": found, "trouble": problems})
+        return 1 if problems else 0
+    for name, facts in found.items():
+        say(f"{name}: {facts['documents']} documents, {facts['tokens']} tokens, digest {facts['digest']}")
+    for name, problem in problems.items():
+        warn(f"yard: {name}: {problem}")
+    return 1 if problems else 0
+
+
+def _verify_on(remote: Remote, name: str, arguments: Sequence[str]) -> dict[str, Any] | str:
+    """Return facts about the dataset on a host, or the problem."""
+    argv = _argv(remote, name, arguments)
+    try:
+        done = subprocess.run(argv, input=_program(), capture_output=True, timeout=_VERIFY_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"not finished within {_VERIFY_SECONDS} s"
+    if done.returncode:
+        message = done.stderr.decode(errors="replace").strip()
+        return message.removeprefix("dataset: ") or f"exit code {done.returncode}"
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts
+
+
+def _argv(remote: Remote, name: str | None, arguments: Sequence[str]) -> list[str]:
+    """Return the ssh command that runs the program from standard input on a host, or on the head if `name` is None."""
+    return remote.argv(f"python3 - {shlex.join(arguments)}", remote.host(name))
+
+
+def _program() -> bytes:
+    assert dataset.__file__ is not None  # noqa: S101  (a module from a file)
+    with open(dataset.__file__, "rb") as file:
+        return file.read()

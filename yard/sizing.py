@@ -1,0 +1,364 @@
+"""Estimates the memory that a model needs on each GPU for several layouts, and recommends a layout.
+
+All functions are pure. Each formula cites its source. Checks of job files use this module, so it imports only modules
+that load quickly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields, replace
+
+from yard.contract.errors import ClusterError, Problem
+from yard.workloads.train_model import PRESETS, Shape
+
+GPU_GB = {
+    "t4": 16, "v100-16": 16, "v100-32": 32, "l4": 24, "a10": 24, "l40s": 48, "a6000": 48, "a100-40": 40, "a100-80": 80,
+    "h100": 80, "h100-nvl": 94, "h200": 141, "b200": 180, "gb200": 186, "b300": 270, "mi300x": 192,
+}  # fmt: skip
+"""GPU memory in GB (1e9 bytes), from the vendors' data sheets. Drivers report slightly more."""
+
+
+class SizeError(ClusterError):
+    """A model, GPU or layout is unknown or invalid. `kind`: model, GPU or layout."""
+
+    def __init__(self, kind: str, name: str, rule: str, fix: str) -> None:
+        super().__init__(Problem(path=name, rule=rule, fix=fix).line(kind))
+
+
+def gpu_gb(name: str) -> int:
+    """Return the GPU's memory in GB. Raises SizeError if the GPU is unknown or has several memory sizes."""
+    if name in GPU_GB:
+        return GPU_GB[name]
+    if sizes := _sizes(name):
+        raise SizeError("GPU", name, "has several memory sizes", f"use {' or '.join(sizes)}")
+    raise SizeError("GPU", name, "is unknown", f"use {', '.join(GPU_GB)}")
+
+
+def largest_gb(gpu_type: str | None) -> int | None:
+    """Return the largest memory size in GB of a node group's `gpu_type`, or None if the type is unknown."""
+    if gpu_type is None or gpu_type in GPU_GB:
+        return GPU_GB.get(gpu_type or "")
+    return max(_sizes(gpu_type).values(), default=None)
+
+
+def _sizes(gpu_type: str) -> dict[str, int]:
+    return {name: gb for name, gb in GPU_GB.items() if name.startswith(f"{gpu_type}-")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A GPT. `neox`: the model has rotary positions and separate output weights, as in GPT-NeoX."""
+
+    name: str
+    shape: Shape
+    neox: bool
+
+    @property
+    def parameters(self) -> int:
+        shape = self.shape
+        return shape.parameters + ((shape.vocab - shape.seq) * shape.hidden if self.neox else 0)
+
+
+_SHAPES = {**PRESETS, "gpt2-xl": Shape(48, 1600, 25, 50304, 1024)}
+"""All models that `yard size` supports: the trainer's presets and the largest model from the GPT-2 paper."""
+
+_NEOX = ("neox-2.7b", "13b", "20b")
+
+MODELS = {name: Model(name=name, shape=shape, neox=name in _NEOX) for name, shape in _SHAPES.items()}
+
+
+def model_named(name: str) -> Model:
+    """Return the model with the given name. Raises SizeError if it is unknown."""
+    if name not in MODELS:
+        raise SizeError("model", name, "is unknown", f"use {', '.join(MODELS)}")
+    return MODELS[name]
+
+
+GB = 1e9
+
+OVERHEAD = 3_000_000_000
+"""Bytes used by the CUDA context, NCCL's buffers and the framework. Observed: 2 to 5 GB."""
+
+_ZERO_BUCKET = 500_000_000
+"""Default number of elements in DeepSpeed's reduce and all-gather buckets (both 5e8)."""
+
+_HALF, _FULL = 2, 4
+_OPTIMIZER = 12
+"""Bytes that mixed-precision Adam stores per parameter: an fp32 weight and two moments (arXiv 1910.02054, 3.1)."""
+
+_NOT_SHARDED, _OPTIMIZER_SHARDED, _GRADIENTS_SHARDED, _ALL_SHARDED = range(4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Tensor and pipeline degrees, and the ZeRO stage of the data-parallel replicas.
+
+    `in_node` (HSDP): states are sharded across the GPUs in a node and replicated across nodes.
+    """
+
+    name: str
+    zero: int
+    tensor: int = 1
+    pipeline: int = 1
+    in_node: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machines:
+    """The machines for a training run."""
+
+    nodes: int
+    gpus_per_node: int
+
+    @property
+    def gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """A GPU's micro-batch.
+
+    `recompute`: activations are recomputed in the backward pass instead of stored. `gradient_bytes`: bytes per
+    gradient, 4 if gradients are accumulated in fp32. `zero_bucket`: number of elements in a bucket in ZeRO stages 1 and
+    2.
+    """
+
+    sequences: int = 1
+    recompute: bool = False
+    gradient_bytes: int = _HALF
+    zero_bucket: int = _ZERO_BUCKET
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes on the GPU that needs the most memory."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    buffers: int
+    activations: int
+    logits: int
+    overhead: int
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, part.name) for part in fields(self))
+
+
+_LAYOUT = re.compile(r"(?:tp(\d+))?-?(?:pp(\d+))?-?(ddp|hsdp|fsdp|zero[0-3])?")
+_STAGES = {"ddp": 0, "hsdp": _ALL_SHARDED, "fsdp": _ALL_SHARDED, **{f"zero{stage}": stage for stage in range(4)}}
+
+
+def parse_layout(text: str) -> Layout:
+    """Return the layout for a name such as ddp, hsdp, tp4-pp6 or tp2-pp4-zero1. Raises SizeError."""
+    match = _LAYOUT.fullmatch(text)
+    if not text or not match or "0" in match.group(1, 2):
+        fix = "use ddp, zero1, zero2, zero3, fsdp, hsdp, or for example tp4-pp6-zero1"
+        raise SizeError("layout", text, "is not a layout", fix)
+    kind = match[3] or "zero1"
+    tensor, pipeline = int(match[1] or 1), int(match[2] or 1)
+    return Layout(name=text, zero=_STAGES[kind], tensor=tensor, pipeline=pipeline, in_node=kind == "hsdp")
+
+
+def _replicas(layout: Layout, machines: Machines) -> int:
+    """Return the data-parallel degree."""
+    size = layout.tensor * layout.pipeline
+    if machines.gpus % size:
+        rule = f"needs {size} GPUs per replica, which does not divide {machines.gpus}"
+        raise SizeError("layout", layout.name, rule, "use degrees whose product divides the number of GPUs")
+    return machines.gpus // size
+
+
+def estimate(model: Model, layout: Layout, machines: Machines, batch: Batch) -> Memory:
+    """Return the memory needed on the most loaded GPU. Raises SizeError if layout, model and GPUs are incompatible.
+
+    A GPU stores N/(tp*pp) parameters. Each parameter needs 2 bytes for the weight, 2 or 4 for the gradient, and 12 for
+    the optimizer. Optimizer state is sharded from ZeRO stage 1 onwards, gradients from stage 2 onwards, and weights in
+    stage 3 (arXiv 1910.02054).
+    """
+    _check_model(model, layout)
+    copies = _replicas(layout, machines)
+    shards = min(copies, machines.gpus_per_node) if layout.in_node else copies
+    slice_ = model.parameters / (layout.tensor * layout.pipeline)
+
+    def share(size: int, stage: int) -> int:
+        return round(slice_ * size / (shards if layout.zero >= stage else 1))
+
+    return Memory(
+        weights=share(_HALF, _ALL_SHARDED),
+        gradients=share(batch.gradient_bytes, _GRADIENTS_SHARDED),
+        optimizer=share(_OPTIMIZER, _OPTIMIZER_SHARDED),
+        buffers=_buffers(model, layout, copies, batch),
+        activations=_activations(model, layout, batch),
+        logits=_FULL * model.shape.seq * batch.sequences * model.shape.vocab // layout.tensor,
+        overhead=OVERHEAD,
+    )
+
+
+def _check_model(model: Model, layout: Layout) -> None:
+    if model.shape.heads % layout.tensor:
+        rule = f"tp {layout.tensor} does not divide the {model.shape.heads} heads of {model.name}"
+        raise SizeError("layout", layout.name, rule, "use a tensor degree that divides them")
+    if layout.pipeline > model.shape.layers:
+        rule = f"{model.name} has {model.shape.layers} layers, fewer than pp {layout.pipeline}"
+        raise SizeError("layout", layout.name, rule, "use fewer stages")
+
+
+def _buffers(model: Model, layout: Layout, copies: int, batch: Batch) -> int:
+    """Return the size of the buffers for collectives in bytes.
+
+    - DDP: buckets with the size of all gradients (torch's documentation of gradient_as_bucket_view)
+    - ZeRO 1 and 2: one reduce bucket and one all-gather bucket
+    - ZeRO 3: the gathered weights of two units and the fp32 gradients of one unit
+    """
+    if layout.zero in {_OPTIMIZER_SHARDED, _GRADIENTS_SHARDED}:
+        return 2 * _HALF * batch.zero_bucket
+    if copies == 1:
+        return 0
+    if layout.zero == _NOT_SHARDED:
+        return round(model.parameters / (layout.tensor * layout.pipeline) * batch.gradient_bytes)
+    unit = max(model.shape.layer_parameters, model.shape.vocab * model.shape.hidden)
+    return (2 * _HALF + _FULL) * unit // layout.tensor
+
+
+def _activations(model: Model, layout: Layout, batch: Batch) -> int:
+    """Return the size of stored activations in bytes: s*b*h*(10 + 24/tp) per layer (Korthikanti et al., arXiv
+    2205.05198).
+
+    The paper's term 5as/h is omitted, because flash attention does not store these values. The first pipeline stage
+    stores one micro-batch per stage, so the pipeline degree cancels out. With recomputation, the input of each layer
+    (2*s*b*h) and all activations of one layer are stored.
+    """
+    shape = model.shape
+    row = shape.seq * batch.sequences * shape.hidden
+    layer = round(row * (10 + 24 / layout.tensor))
+    return 2 * row * shape.layers + layer if batch.recompute else layer * shape.layers
+
+
+MOST_NODES = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sized:
+    """A layout, the memory that it needs, and the memory of a GPU in GB."""
+
+    layout: Layout
+    batch: Batch
+    memory: Memory
+    gpu_gb: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether every GPU has enough memory."""
+        return self.memory.total <= self.gpu_gb * GB
+
+
+def layouts(model: Model, machines: Machines) -> Iterator[Layout]:
+    """Yield the useful layouts, ordered by amount of communication: data parallelism first, then model parallelism.
+
+    Tensor parallelism stays within a node, where links are fast; pipeline stages can span nodes (arXiv 2104.04473).
+    Model-parallel layouts use ZeRO 1, because ZeRO 2 and 3 would reduce gradients for every micro-batch.
+    """
+    names = ["ddp", "zero1", "zero2", *(["hsdp"] if machines.nodes > 1 else []), "fsdp"]
+    slices = []
+    for tensor in _divisors(machines.gpus_per_node):
+        for pipeline in _divisors(machines.gpus // tensor):
+            if tensor * pipeline > 1 and model.shape.heads % tensor == 0 and pipeline <= model.shape.layers:
+                degrees = [f"{kind}{degree}" for kind, degree in (("tp", tensor), ("pp", pipeline)) if degree > 1]
+                slices.append((tensor * pipeline, pipeline, "-".join([*degrees, "zero1"])))
+    for name in [*names, *(name for _, _, name in sorted(slices))]:
+        yield parse_layout(name)
+
+
+def size(model: Model, layout: Layout, machines: Machines, batch: Batch, gpu_gb: float) -> Sized:
+    """Return the memory that the layout needs. Raises SizeError if layout, model and GPUs are incompatible."""
+    memory = estimate(model, layout, machines, batch)
+    return Sized(layout=layout, batch=batch, memory=memory, gpu_gb=gpu_gb)
+
+
+def first_fit(
+    model: Model, machines: Machines, batch: Batch, gpu_gb: float, layout: Layout | None = None
+) -> Sized | None:
+    """Return the first layout that fits, or None. Layouts with recomputation are tried last.
+
+    If `layout` is given, only this layout is tried.
+    """
+    for tried in dict.fromkeys((batch, replace(batch, recompute=True))):
+        for candidate in [layout] if layout else layouts(model, machines):
+            try:
+                found = size(model, candidate, machines, tried, gpu_gb)
+            except SizeError:
+                continue  # The layout's size does not divide the number of GPUs.
+            if found.fits:
+                return found
+    return None
+
+
+def fewest_nodes(
+    model: Model, gpus_per_node: int, batch: Batch, gpu_gb: float, layout: Layout | None = None
+) -> tuple[int, Sized] | None:
+    """Return the smallest number of nodes on which the model fits, and the layout.
+
+    Returns None if 256 nodes are not sufficient. If `layout` is given, only this layout is tried.
+    """
+    for nodes in range(1, MOST_NODES + 1):
+        machines = Machines(nodes=nodes, gpus_per_node=gpus_per_node)
+        if found := first_fit(model, machines, batch, gpu_gb, layout):
+            return nodes, found
+    return None
+
+
+def refusal(model: str, gpu_type: str | None, machines: Machines, layout: str = "fsdp") -> str | None:
+    """Return a message if a model cannot fit on the machines, or None if it fits or the GPU type is unknown.
+
+    The estimate is a lower bound: one sequence per GPU, recomputation, and the largest memory size of `gpu_type`, which
+    is the type in the stack's outputs. The message contains the required memory and a sufficient number of nodes.
+    Raises SizeError for an unknown model or an incompatible layout.
+    """
+    gb = largest_gb(gpu_type)
+    if gb is None or machines.gpus == 0:
+        return None
+    named, chosen, batch = model_named(model), parse_layout(layout), Batch(recompute=True)
+    found = size(named, chosen, machines, batch, gb)
+    if found.fits:
+        return None
+    fitting = fewest_nodes(named, machines.gpus_per_node, batch, gb, chosen)
+    enough = f"{fitting[0]} such nodes are sufficient" if fitting else f"{MOST_NODES} such nodes are not sufficient"
+    return f"{model} with {layout} on {machines.gpus} {gpu_type} of {gb} GB needs {breakdown(found)}; {enough}"
+
+
+def shown_layouts(model: Model, machines: Machines) -> list[Layout]:
+    """Return the data-parallel layouts, and the model-parallel layouts with one replica per node or for all nodes."""
+    replica_sizes = {1, machines.gpus_per_node, machines.gpus}
+    return [layout for layout in layouts(model, machines) if layout.tensor * layout.pipeline in replica_sizes]
+
+
+def advice(chosen: Sized | None, model: Model, machines: Machines, batch: Batch, gpu_gb: float) -> str:
+    """Return one sentence that recommends the chosen layout, or a number of nodes if no layout fits."""
+    if chosen:
+        return f"Use {_recommended(chosen)}"
+    found = fewest_nodes(model, machines.gpus_per_node, batch, gpu_gb)
+    if found is None:
+        few = f"{MOST_NODES} nodes with {machines.gpus_per_node} such GPUs are not sufficient"
+        return f"{few}. Use GPUs with more memory."
+    nodes, sized = found
+    return f"Use {nodes} nodes with {_recommended(sized)}"
+
+
+def _recommended(sized: Sized) -> str:
+    name = sized.layout.name + (" with recomputation" if sized.batch.recompute else "")
+    return f"{name}: {sized.memory.total / GB:.1f} of {sized.gpu_gb:g} GB."
+
+
+def breakdown(sized: Sized) -> str:
+    """Return the memory needed on a GPU and the memory of each component as text."""
+    terms = " + ".join(f"{size / GB:.1f} {part}" for part, size in asdict(sized.memory).items())
+    return f"{sized.memory.total / GB:.1f} GB per GPU ({terms})"
+
+
+def _divisors(number: int) -> list[int]:
+    return [candidate for candidate in range(1, number + 1) if number % candidate == 0]

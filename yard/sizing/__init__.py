@@ -1,1 +1,0 @@
-"""`yard size`: estimates the memory that a model needs on each GPU for several layouts. All functions are pure."""
