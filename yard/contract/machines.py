@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-MACHINE_TYPES = frozenset(
+from types import MappingProxyType
+
+HOST_INPUTS = MappingProxyType(
     {
-        "azure-native:compute:VirtualMachine",
-        "gcp:compute/instance:Instance",
-        "pulumi-python:dynamic/local:Vm",
+        "azure-native:compute:VirtualMachine": "vmName",
+        "gcp:compute/instance:Instance": "name",
+        "pulumi-python:dynamic/local:Vm": "host",
     }
 )
-"""Resource types of machines. The resource has the name of its host. On the local platform, the name has a prefix.
-Existing hosts are not resources in the stack."""
+"""For each resource type of machines, the input that contains the host's name. Existing hosts are not resources in the
+stack."""
 
 BAKE = "TRAINYARD_BAKE"
 """Environment variable: with BUILD or KEEP, the program builds or keeps an image instead of creating a cluster."""

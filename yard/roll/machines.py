@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from yard.contract.machines import MACHINE_TYPES, ROLL
+from yard.contract.machines import HOST_INPUTS, ROLL
 from yard.errors import StackError
 from yard.show import say
 from yard.stack import pulumi
@@ -35,13 +35,12 @@ def machines(stack: str, names: Collection[str]) -> dict[str, Machine]:
         raise StackError(f"`pulumi stack export` of {stack} failed: {done.stderr.strip()}")
     resources = json.loads(done.stdout)["deployment"].get("resources", ())
     # A machine whose deletion has failed remains in the state with the same URN.
-    found = [entry for entry in resources if entry["type"] in MACHINE_TYPES and not entry.get("delete")]
-    return {
-        name: Machine(urn=entry["urn"], created=str(entry.get("created", "")))
-        for name in names
-        for entry in found
-        if f"-{entry['urn'].rpartition('::')[2]}".endswith(f"-{name}")
+    found = {
+        entry["inputs"][HOST_INPUTS[entry["type"]]]: Machine(urn=entry["urn"], created=str(entry.get("created", "")))
+        for entry in resources
+        if entry["type"] in HOST_INPUTS and not entry.get("delete")
     }
+    return {name: found[name] for name in names if name in found}
 
 
 def wait_for_pulumi(stack: str) -> None:

@@ -14,8 +14,8 @@ from yard.stack import pulumi
 _TARGET = re.compile(r"(?P<address>[A-Za-z0-9][A-Za-z0-9.-]{0,252})(?::(?P<port>[0-9]{1,5}))?")
 _KINDS = {"ssh-ed25519": "ed25519", "ecdsa-sha2-nistp256": "ecdsa", "ssh-rsa": "rsa"}
 """Key types in order of preference, and the names that sshd's key files use for them."""
-_SUFFIX = "-lease"
-"""Suffix of the resource whose deletion connects to the host."""
+_LEASE_TYPE, _SUFFIX = "command:remote:Command", "-lease"
+"""Type, and end of the name, of the resource whose deletion connects to the host."""
 _SECONDS = 15
 _NOT_SCANNED = (255, 127)
 """Exit codes of ssh if the connection fails, and if the remote host has no ssh-keyscan."""
@@ -78,16 +78,26 @@ def forget_host(stack: str, host: str) -> str:
     """
     environment = pulumi.environment()
     state = json.loads(_pulumi(environment, "stack", "export", "-s", stack))
-    urns = [str(resource["urn"]) for resource in state.get("deployment", {}).get("resources", ())]
-    leases = [urn for urn in urns if urn.endswith(_SUFFIX)]
-    found = [urn for urn in leases if urn.endswith(f"-{host}{_SUFFIX}")]
-    if not found:
-        known = ", ".join(urn.rpartition("::")[2].removesuffix(_SUFFIX) for urn in leases) or "none"
-        raise StackError(f"stack '{stack}' has no host {host}; its hosts: {known}")
-    # The shortest URN is the host's own URN. The others belong to hosts whose names end with `-` and this host's name.
-    urn = min(found, key=len)
-    _pulumi(environment, "state", "delete", urn, "-s", stack, "--yes", "--non-interactive")
-    return urn
+    leases = _leases(state.get("deployment", {}).get("resources", ()))
+    if host not in leases:
+        raise StackError(f"stack '{stack}' has no host {host}; its hosts: {', '.join(leases) or 'none'}")
+    _pulumi(environment, "state", "delete", leases[host], "-s", stack, "--yes", "--non-interactive")
+    return leases[host]
+
+
+def _leases(resources: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return the URNs of the leases by host. A lease is named PARENT-HOST-lease."""
+    found = dict[str, str]()
+    for resource in resources:
+        name, prefix = (_name(resource.get(key, "")) for key in ("urn", "parent"))
+        prefix += "-"
+        if resource["type"] == _LEASE_TYPE and name.startswith(prefix) and name.endswith(_SUFFIX):
+            found[name.removeprefix(prefix).removesuffix(_SUFFIX)] = resource["urn"]
+    return found
+
+
+def _name(urn: str) -> str:
+    return urn.rpartition("::")[2]
 
 
 def _pulumi(environment: Mapping[str, str], *words: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 import yard.roll.machines
 import yard.stack.locks
 from tests.yard.conftest import FakeStack, MakeProgram
-from yard.contract.machines import MACHINE_TYPES
+from yard.contract.machines import HOST_INPUTS
 from yard.roll.machines import Machine, machines, replace_machines, wait_for_pulumi
 
 
@@ -25,11 +25,16 @@ def urn(kind: str, name: str) -> str:
 def export(stack: FakeStack, program: MakeProgram, tmp_path: Path) -> list[dict[str, object]]:
     """The resources that `pulumi stack export` prints."""
     resources: list[dict[str, object]] = [
-        {"urn": urn(kind, f"{prefix}yard-gpu-{index}"), "type": kind, "created": f"time {index}"}
-        for index, (prefix, kind) in enumerate(zip(("", "", "yard-local-"), sorted(MACHINE_TYPES), strict=True))
+        {
+            "urn": urn(kind, f"{prefix}yard-gpu-{index}"),
+            "type": kind,
+            "created": f"time {index}",
+            "inputs": {HOST_INPUTS[kind]: f"yard-gpu-{index}"},
+        }
+        for index, (prefix, kind) in enumerate(zip(("", "", "yard-local-"), sorted(HOST_INPUTS), strict=True))
     ]
     resources.append({"urn": urn("gcp:compute/disk:Disk", "yard-gpu-0"), "type": "gcp:compute/disk:Disk"})
-    resources.append({"urn": urn("old", "yard-gpu-9"), "type": min(MACHINE_TYPES), "delete": True})
+    resources.append({"urn": urn("old", "yard-gpu-9"), "type": min(HOST_INPUTS), "delete": True})
     (tmp_path / "export.json").write_text(json.dumps({"deployment": {"resources": resources}}))
     program(
         "pulumi",
@@ -40,7 +45,7 @@ def export(stack: FakeStack, program: MakeProgram, tmp_path: Path) -> list[dict[
 
 @pytest.mark.usefixtures("export")
 def test_machines_are_found_by_host_name() -> None:
-    kind = min(MACHINE_TYPES)
+    kind = min(HOST_INPUTS)
     assert machines("local", ["yard-gpu-0"]) == {
         "yard-gpu-0": Machine(urn=urn(kind, "yard-gpu-0"), created="time 0"),
     }
@@ -48,7 +53,7 @@ def test_machines_are_found_by_host_name() -> None:
 
 @pytest.mark.usefixtures("export")
 def test_local_machines_have_a_prefix_before_the_host_name() -> None:
-    kind = max(MACHINE_TYPES)
+    kind = max(HOST_INPUTS)
     assert machines("local", ["yard-gpu-2"])["yard-gpu-2"].urn == urn(kind, "yard-local-yard-gpu-2")
 
 
