@@ -11,6 +11,7 @@ import pytest
 
 from components.platforms import PLATFORMS
 from tests.architecture.modules import ROOT, imports, modules, nodes, package, reachable
+from tests.components.platforms.test_contract import contract
 
 COMPONENTS = [name for name in modules() if package(name) == "components"]
 NEUTRAL = [name for name in COMPONENTS if not name.startswith("components.platforms.")]
@@ -35,6 +36,8 @@ ABOVE_PLATFORMS = re.compile(
 )
 WITHOUT_A_CHECKOUT = ("submit", "run", "work", "reproduce", "cluster", "data", "env", "bench", "size", "hosts")
 """Modules in yard/commands whose commands work from the wheel."""
+
+ONE_OF_EACH_PLATFORM = [contract(provider).stack for provider in sorted(PLATFORMS)]
 
 NEEDS_A_CHECKOUT = "yard.preview.rehearsal"
 """The only module that these commands import after `checkout.require`."""
@@ -127,3 +130,14 @@ def test_slow_packages_are_not_imported(module: str, absent: tuple[str, ...]) ->
     # Runs in a new process, because other tests have already imported these packages.
     code = f"import sys, {module}; sys.exit(any(name in sys.modules for name in {absent!r}))"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("stack", ONE_OF_EACH_PLATFORM)
+def test_reading_a_stack_file_imports_no_sdk(stack: str) -> None:
+    code = (
+        "import sys; from pathlib import Path; from components.stackfile.read import read_stack\n"
+        f"read_stack(Path('stacks/Pulumi.{stack}.yaml'))\n"
+        "print(*sorted(name for name in sys.modules if name.partition('.')[0].startswith(('pulumi', 'grpc'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from components.plan.plan import ClusterPlan
 from components.platforms.azure.rules import RULES
 from components.platforms.azure.spec import AzureSpec
-from components.platforms.azure.tunnel import PROGRAM
 from components.platforms.facts import Baking, PlatformFacts, Tunnel
 
+PROGRAM = "az"
+"""The cloud's command-line tool."""
 _GIB_PER_TIB = 1024
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pulumi
 
-PROGRAM = "az"
+from components.platforms.azure.facts import PROGRAM
 
 
 def tunnel_command(bastion: pulumi.Output[str], machine: pulumi.Output[str]) -> pulumi.Output[Sequence[str]]:

@@ -7,7 +7,9 @@ from components.platforms.facts import Baking, PlatformFacts, Tunnel
 from components.platforms.gcp.quotas import stack_quotas
 from components.platforms.gcp.rules import RULES
 from components.platforms.gcp.spec import GcpSpec
-from components.platforms.gcp.tunnel import PROGRAM
+
+PROGRAM = "gcloud"
+"""The cloud's command-line tool."""
 
 
 def _base_image(plan: ClusterPlan) -> str:

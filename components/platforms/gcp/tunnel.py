@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pulumi
 
-PROGRAM = "gcloud"
+from components.platforms.gcp.facts import PROGRAM
 
 
 def tunnel_command(machine: pulumi.Output[str], zone: str, project: str) -> pulumi.Output[Sequence[str]]:

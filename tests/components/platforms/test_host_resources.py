@@ -29,7 +29,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:This resource is deprecated:Depr
 _WORDS = st.lists(st.sampled_from(["gpu", "h100", "0", "lease"]), min_size=1, max_size=3).map("-".join)
 _NAMES = _WORDS.filter(lambda name: name[0].isalpha() and len(name) <= 16)
 _GROUPS = st.lists(_NAMES.filter(lambda name: name != "head"), min_size=1, max_size=3, unique=True)
-_FEW = settings(max_examples=12, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+_FEW = settings(
+    max_examples=12, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
 
 
 class _State:
