@@ -32,11 +32,9 @@ TOPICS = (
 )  # fmt: skip
 
 
-class _Yard(YardGroup):
-    apps = tuple(topic.app for topic in TOPICS)
-
-
-app = typer.Typer(cls=_Yard, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(cls=YardGroup, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+for _topic in TOPICS:
+    app.add_typer(_topic.app)
 
 
 def _print_version(wanted: bool) -> None:

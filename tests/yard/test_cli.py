@@ -18,15 +18,13 @@ from tests.yard.conftest import FakeStack, MakeProgram
 from yard import commands as topics
 from yard.cli import TOPICS, app
 from yard.contract import checkout
-from yard.shell import Deferred
 
 
 def commands(group: Any, *before: str) -> Iterator[tuple[str, ...]]:
     """Yield the words of each command, including commands in nested groups."""
     for name, command in group.commands.items():
         words = (*before, name)
-        built = command.build() if isinstance(command, Deferred) else command
-        yield from commands(built, *words) if hasattr(built, "commands") else [words]
+        yield from commands(command, *words) if hasattr(command, "commands") else [words]
 
 
 COMMANDS = sorted(commands(get_command(app)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,10 +10,8 @@ from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack
 from yard.cli import app
-from yard.contract import checkout
 from yard.job.launcher import LAUNCHERS
 from yard.job.loader import recipe_names
-from yard.shell import Deferred
 from yard.stack.load import load_stack
 from yard.stack.stackfile import stack_names
 
@@ -73,36 +69,6 @@ def test_zsh_and_fish_show_help_texts() -> None:
     fish = {**zsh, "_YARD_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     text = CliRunner().invoke(app, prog_name="yard", env=fish).stdout
     assert text.startswith("--no-code\tDo not send the program's directory")
-
-
-def test_completion_imports_no_slow_packages() -> None:
-    code = (
-        "import sys\n"
-        "from yard.cli import app\n"
-        "try:\n    app(prog_name='yard')\n"
-        "except SystemExit:\n    print(sorted(sys.modules))"
-    )
-    environment = {"_TYPER_COMPLETE_ARGS": "yard submit --stack ", "_YARD_COMPLETE": "complete_zsh"}
-    command = [sys.executable, "-c", code]
-    out = subprocess.run(command, cwd=checkout.ROOT, env=environment, capture_output=True, text=True, check=True).stdout
-    assert '"azure-h100"' in out
-    assert [name for name in ("rich", "yaml", "yard.stack.load") if f"'{name}'" in out] == []
-
-
-def test_help_builds_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[str | None] = []
-    monkeypatch.setattr(Deferred, "make_context", lambda self, *_, **__: built.append(self.name))
-    result = CliRunner().invoke(app, ["--help"])
-    assert result.exit_code == 0
-    assert built == []
-    for command in get_command(app).commands.values():  # type: ignore[attr-defined]
-        assert command.name in result.stdout
-
-
-def test_deferred_help_is_the_help_of_the_command() -> None:
-    for command in get_command(app).commands.values():  # type: ignore[attr-defined]
-        built = command.build()
-        assert (command.name, command.help) == (built.name, built.help)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -1,1 +1,1 @@
-"""`yard bench`: runs benchmarks, saves their results, compares them with floors and plots them."""
+"""`yard bench`: runs benchmarks (measure.py), and saves, compares and plots their records (record.py)."""

@@ -27,7 +27,7 @@ _HELP = {
     "train": "Training speed. --min is in hardware TFLOPS per rank. Arguments after `--` are passed to train.py.",
     "scaling": "The same training on 1, 2, 4, ... nodes with equal work per rank. --min is the minimum efficiency.",
 }
-"""Help texts by benchmark. yard/bench/collect.py defines a function for each benchmark."""
+"""Help texts by benchmark. yard/bench/measure.py defines a function for each benchmark."""
 
 
 app = typer.Typer(name="bench", no_args_is_help=True, rich_markup_mode=None, help="Run benchmarks and plot records.")
@@ -46,18 +46,18 @@ def _command(kind: str) -> Callable[..., None]:
         stack: StackOption = "local",
         outputs: OutputsOption = None,
     ) -> None:
-        from yard.bench import command, records
+        from yard.bench import record as records
 
         if kept:
             record = records.load(kept, kind, least)
         else:
-            from yard.bench import collect
+            from yard.bench import measure
             from yard.run.request import own_path
 
-            field = collect.field_of(remote_of(stack, outputs), group, nodes, own_path(environment))
-            measure = {"nccl": collect.nccl, "train": collect.train, "scaling": collect.scaling}[kind]
-            record = measure(field, context.meta.get(AfterDashes.META, ()), least)
-        raise typer.Exit(command.show(record, kept, out, as_json))
+            field = measure.field_of(remote_of(stack, outputs), group, nodes, own_path(environment))
+            run = {"nccl": measure.nccl, "train": measure.train, "scaling": measure.scaling}[kind]
+            record = run(field, context.meta.get(AfterDashes.META, ()), least)
+        raise typer.Exit(records.show(record, kept, out, as_json))
 
     return bench
 

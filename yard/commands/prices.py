@@ -20,7 +20,7 @@ def prices(context: typer.Context, as_json: JsonOption = False) -> None:
     checkout.require("yard prices")
     if context.invoked_subcommand:
         return
-    from yard.prices.command import SCOPE, listed
+    from yard.prices import SCOPE, listed
 
     rows = listed()
     if as_json:
@@ -40,7 +40,7 @@ def update(
     as_json: JsonOption = False,
 ) -> None:
     """Update components/catalog/prices.yaml from the clouds' public price lists."""
-    from yard.prices.command import update as renew
+    from yard.prices import update as renew
 
     changes = renew([provider] if provider else ["azure", "gcp"])
     if as_json:

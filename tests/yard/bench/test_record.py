@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from yard.bench.collect import counts, summary_of
-from yard.bench.judge import failures, notes
-from yard.bench.records import Record, load, save
-from yard.bench.terminal import bars, size_name
+from yard.bench.measure import counts, summary_of
+from yard.bench.record import Record, failures, load, notes, save, size_name
 from yard.cli import app
 from yard.errors import BenchError
 
@@ -98,18 +96,6 @@ def test_small_messages_are_not_compared_with_the_floor() -> None:
     assert notes(small) == ["the largest size, 268435456 bytes, is too small for the floor of 300 GB/s"]
     assert "set one with --min" in notes(nccl(None))[0]
     assert notes(nccl(300)) == []
-
-
-def test_the_length_of_bars_is_proportional() -> None:
-    lines = bars(nccl(400))
-    lengths = {line.split()[0]: line.count("█") for line in lines[2:-1]}
-    assert lengths["8G"] == round(364.9 / 400 * 48)
-    assert lengths["16M"] == round(265.5 / 400 * 48)
-    assert all(line[12 + 48] == "|" for line in lines[2:-1])
-    assert lines[-1].endswith("| = floor of 400")
-    assert lines[-2].endswith("| 364.9")
-    assert len(bars(record("train", train().rows * 10))) <= 42
-    assert bars(scaling())[-1].endswith("0.963  123146 tokens/s")
 
 
 @pytest.mark.parametrize(("size", "name"), [(8, "8"), (1 << 20, "1M"), (3 << 30, "3G"), (1000, "1000"), (4096, "4K")])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from yard.bench.records import Record
+from yard.bench.record import Record
 from yard.contract.outputs import Node
 from yard.environments.command import provide
 from yard.errors import BenchError

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -12,11 +16,70 @@ import pytest
 from typer.testing import CliRunner
 
 from components.catalog import prices
-from tests.yard.prices.conftest import Server
+from yard import prices as yard_prices
 from yard.cli import app
-from yard.prices import command, gcp
-from yard.prices.command import FILE, update
-from yard.prices.web import PriceError, Web
+from yard.prices import FILE, GCP_KEY, GCP_SOURCE, VENDORS, PriceError, Web, update
+
+Answer = Callable[[str, dict[str, str]], tuple[int, Any]]
+"""A function that returns the status and the document for a path and headers. A document of type bytes is sent
+unchanged; other documents are sent as JSON."""
+
+
+class Server:
+    """A server that responds with the result of `answer`, and records the path and headers of each request."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        self.answer: Answer = lambda url, headers: (200, {})
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.requests.append(self.path)
+                outer.headers.append(dict(self.headers))
+                status, document = outer.answer(self.path, dict(self.headers))
+                body = document if isinstance(document, bytes) else json.dumps(document).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body) + (9 if status == 206 else 0)))
+                self.end_headers()
+                with suppress(BrokenPipeError):  # the client may close the connection early
+                    self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Print no log."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """Return the server. The price modules use the server's URL."""
+    made = Server()
+    for name, vendor in VENDORS.items():
+        path = urlsplit(vendor.url).path
+        monkeypatch.setitem(VENDORS, name, replace(vendor, url=f"{made.url}{path}"))
+    quick: Any = lambda base, headers: Web(base, headers, pause=lambda seconds: None, seconds=2)  # noqa: E731
+    monkeypatch.setattr(yard_prices, "Web", quick)
+    monkeypatch.setenv(GCP_KEY, "not-a-key")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Return a copy of the catalog's price file."""
+    copy = tmp_path / "prices.yaml"
+    copy.write_text(FILE.read_text())
+    return copy
 
 
 def meter(name: str, price: float, **other: Any) -> dict[str, Any]:
@@ -68,7 +131,7 @@ def test_only_linux_on_demand_prices_are_used(server: Server, file: Path) -> Non
     text = file.read_text()
     assert text.startswith(FILE.read_text().partition("\nazure:")[0])
     assert '  Standard_D16s_v5: {usd_per_hour: 9.5, region: eastus, source: "Azure Retail Prices API", dated: "' in text
-    rows = command._read(text)
+    rows = yard_prices._read(text)
     assert rows["gcp"] == prices("gcp")
     assert set(before) < set(rows["azure"])
 
@@ -86,7 +149,7 @@ def test_links_to_pages_are_followed_on_the_same_origin_only(server: Server, fil
     with pytest.raises(PriceError, match=r"links to another origin, http://127\.0\.0\.1:1"):
         update(["azure"], file)
     server.answer = lambda url, headers: (200, {"Items": [], "NextPageLink": f"{server.url}{url}"})
-    with pytest.raises(PriceError, match="further pages"):
+    with pytest.raises(PriceError, match="no last page"):
         update(["azure"], file)
     assert file.read_text() == before
 
@@ -101,7 +164,7 @@ def test_missing_and_ambiguous_prices_keep_their_rows(server: Server, file: Path
     changes = {change.machine: change for change in update(["azure"], file)["azure"]}
     assert changes["Standard_ND40rs_v2"].kept == "the list contains several prices: 1, 2"
     assert changes["Standard_D8s_v5"].kept == "the list contains no price for this type"
-    assert command._read(file.read_text()) == command._read(FILE.read_text())
+    assert yard_prices._read(file.read_text()) == yard_prices._read(FILE.read_text())
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
@@ -150,11 +213,13 @@ def test_a_server_without_response_times_out(server: Server, file: Path) -> None
         return 200, {}
 
     server.answer = silent
-    web = Web(server.url, pause=lambda seconds: None, seconds=0.02)
+    waits: list[float] = []
+    web = Web(server.url, pause=waits.append, seconds=0.02)
     with pytest.raises(PriceError, match="timed out"):
         web(f"{server.url}/")
     stop.set()
-    assert len(server.requests) == 5
+    # A loaded server may not see every request before the client gives up, so the client's retries are counted.
+    assert len(waits) == 4
 
 
 def sku(description: str, units: str, nanos: int, **other: Any) -> dict[str, Any]:
@@ -195,17 +260,17 @@ def test_gcp_prices_are_the_sum_of_their_parts(server: Server, file: Path) -> No
     for machine in ("n2-standard-8", "a2-ultragpu-8g", "a3-megagpu-8g"):
         assert changes[machine].kept
         assert changes[machine].after == changes[machine].before
-    row, before = command._read(file.read_text())["gcp"]["a2-highgpu-8g"], prices("gcp")["a2-highgpu-8g"]
-    assert row.source == gcp.SOURCE
+    row, before = yard_prices._read(file.read_text())["gcp"]["a2-highgpu-8g"], prices("gcp")["a2-highgpu-8g"]
+    assert row.source == GCP_SOURCE
     assert (row.spot_usd_per_hour, row.spot_source) == (before.spot_usd_per_hour, before.spot_source)
     assert len(server.requests) == 2
-    assert all(headers[gcp.KEY_HEADER] == "not-a-key" for headers in server.headers)
+    assert all(headers["X-Goog-Api-Key"] == "not-a-key" for headers in server.headers)
     assert "not-a-key" not in "".join(server.requests)
 
 
 def test_without_an_api_key_no_request_is_sent(server: Server, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(gcp.KEY)
-    with pytest.raises(PriceError, match=f"set {gcp.KEY}"):
+    monkeypatch.delenv(GCP_KEY)
+    with pytest.raises(PriceError, match=f"set {GCP_KEY}"):
         update(["azure", "gcp"], file)
     assert server.requests == []
 
@@ -223,7 +288,7 @@ def test_yard_prices_shows_and_updates_prices(server: Server, file: Path, monkey
     assert "unknown" in shown
     assert prices("gcp")["a2-highgpu-8g"].dated in shown
     server.answer = retail
-    monkeypatch.setattr(command, "update", lambda providers: update(providers, file))
+    monkeypatch.setattr(yard_prices, "update", lambda providers: update(providers, file))
     assert "9.5" in runner.invoke(app, ["prices", "update", "--provider", "azure"]).stdout
     assert json.loads(runner.invoke(app, ["prices", "update", "--provider", "azure", "--json"]).stdout)["azure"]
     assert runner.invoke(app, ["prices", "update", "--provider", "aws"]).exit_code == 2

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack, MakeProgram, Program, outputs
-from yard.bench.collect import field_of
+from yard.bench.measure import field_of
 from yard.cli import app
 from yard.contract.outputs import Cluster, dumped, read_outputs
 from yard.errors import BenchError
