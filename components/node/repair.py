@@ -9,7 +9,7 @@ from components.stackfile.model import CloudSpec
 
 _SILENT_SECONDS = 15
 _SILENT_CLOUD_SECONDS = 35
-"""Clouds pause machines for maintenance. The assumed maximum pause of 30 seconds is the same as for SlurmdTimeout."""
+"""Clouds pause machines for maintenance. The assumed maximum pause is 30 seconds."""
 
 
 def render_repair(plan: ClusterPlan) -> str | None:

@@ -82,8 +82,11 @@ _COMMON = {
     # A node that rebooted unexpectedly stays down, so that its job is requeued and not marked as completed. The node's
     # health stage returns it to service.
     "ReturnToService": "1",
-    # A failed node is detected within a minute. Clouds pause machines for maintenance for up to 30 seconds.
-    "SlurmdTimeout": "60",
+    # slurmctld ends the jobs of nodes that have not responded for this time, also if the head's own network has failed
+    # (ping_nodes in slurmctld/ping_nodes.c of Slurm 23.11.4 and 24.11.5, read 2026-11-24). An outage of the head of ten
+    # minutes therefore ends no jobs: the last response is at most about a minute old when it begins, because of
+    # HealthCheckInterval. trainyard-repair detects a failed node much earlier.
+    "SlurmdTimeout": "900",
     "SlurmctldTimeout": "120",
     "MessageTimeout": str(_MESSAGE_SECONDS),
     "TCPTimeout": "15",

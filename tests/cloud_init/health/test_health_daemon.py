@@ -19,7 +19,10 @@ from tests.cloud_init.health.health_site import BOOT, FAULTS, Site, healthy, use
 CHECKS = load_checks()
 DISK, XID = CHECKS["disk-full"], CHECKS["gpu-xid"]
 REASON = "TY:disk-full: / is full"
-LINE = "NodeName=n Arch=x86_64 State={state} ThreadsPerCore=1 Reason={reason} [root@2026-11-22T14:05:30] \n"
+LINE = (
+    "NodeName=n Arch=x86_64 State={state} ThreadsPerCore=1 SlurmdStartTime={started} "
+    "Reason={reason} [root@2026-11-22T14:05:30] \n"
+)
 
 
 def report_state(site: Site, state: str) -> None:
@@ -32,6 +35,9 @@ class Cluster:
 
     def __init__(self, site: Site) -> None:
         self.site, self.state, self.reason, self.answers = site, "IDLE", "none", True
+        self.started = 0
+        """Number of times that slurmd has registered."""
+        self.asked = 0
         self.jobs: list[str] = []
         self.requeued: list[str] = []
         self.warned: list[str] = []
@@ -40,9 +46,16 @@ class Cluster:
 
     def run(self, argv: list[str], timeout: float) -> Ran:
         if argv == ["systemctl", "restart", "slurmd.service"]:
-            self.state, self.reason = "IDLE", "none"
+            self.register()
             return Ran(0)
         return self.answer(argv) if argv[0] in {"scontrol", "squeue", "scancel"} else self.site.run(argv, timeout)
+
+    def register(self) -> None:
+        """The effects of a registration (ReturnToService=1)."""
+        self.started += 1
+        self.state = self.state.replace("+NOT_RESPONDING", "")
+        if self.reason == "Not responding":
+            self.state, self.reason = "IDLE", "none"
 
     def answer(self, argv: list[str]) -> Ran:
         """Return the result of a Slurm command."""
@@ -58,7 +71,8 @@ class Cluster:
             self.state = "IDLE" if words["state"] == "resume" else "IDLE+DRAIN"
             self.reason = words.get("reason", "none")
             return Ran(0)
-        return Ran(0, LINE.format(state=self.state, reason=self.reason))
+        self.asked += 1
+        return Ran(0, LINE.format(state=self.state, reason=self.reason, started=self.started))
 
     @property
     def drained(self) -> bool:
@@ -161,19 +175,12 @@ def test_verdict_of_an_earlier_daemon_requeues_no_jobs(cluster: Cluster) -> None
     assert cluster.requeued == []
 
 
-def test_healthy_node_asks_slurm_only_once(cluster: Cluster) -> None:
+def test_healthy_node_runs_one_command_per_look(cluster: Cluster) -> None:
     daemon = start(cluster)
-    calls: list[str] = []
-    run = cluster.run
-
-    def recorded(argv: list[str], timeout: float) -> Ran:
-        calls.append(argv[0])
-        return run(argv, timeout)
-
-    daemon.node.run = recorded
-    rounds(daemon, 30)
-    assert calls.count("scontrol") == 1
-    assert cluster.state == "IDLE"
+    rounds(daemon, 1)
+    cluster.asked = 0
+    daemon.settle()
+    assert (cluster.asked, cluster.state, cluster.started) == (1, "IDLE", 0)
 
 
 def test_drain_that_slurm_cleared_is_applied_again(cluster: Cluster) -> None:
@@ -190,7 +197,6 @@ def test_slurm_that_does_not_answer_is_asked_again(cluster: Cluster) -> None:
     cluster.answers = False
     FAULTS["disk-full"][0][0](cluster.site)
     rounds(daemon, 3)
-    assert not daemon.settled
     assert not (daemon.cache / "drained").exists()
     cluster.answers = True
     daemon.settle()
@@ -212,18 +218,51 @@ def test_node_registers_again_after_a_fault_of_munge(cluster: Cluster) -> None:
     assert (cluster.state, cluster.reason) == ("IDLE", "none")
 
 
-@pytest.mark.parametrize("reason", ["Not responding", "TY:gone: no answer for 15 s"])
-def test_node_registers_again_after_a_loss_of_the_network(reason: str, cluster: Cluster) -> None:
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("DOWN+NOT_RESPONDING", "Not responding"),
+        ("DOWN+NOT_RESPONDING", "TY:gone: no answer for 15 s"),
+        ("DOWN", "TY:gone: no answer for 15 s"),
+        ("IDLE+DRAIN+NOT_RESPONDING", "TY:slurmd: the machine answers, but its slurmd does not"),
+        ("IDLE+NOT_RESPONDING", "none"),
+    ],
+)
+def test_frozen_node_registers_and_returns(state: str, reason: str, cluster: Cluster) -> None:
     daemon = start(cluster)
     rounds(daemon, 4)
-    cluster.site.offset = None
-    rounds(daemon, 2)
-    cluster.state, cluster.reason = "DOWN+NOT_RESPONDING", reason
-    rounds(daemon, 2)
-    assert cluster.reason == reason
-    cluster.site.offset = 0.01
-    rounds(daemon, 1)
-    assert (cluster.state, cluster.reason) == ("IDLE", "none")
+    cluster.state, cluster.reason = state, reason
+    daemon.settle()
+    assert (cluster.state, cluster.reason, cluster.started) == ("IDLE", "none", 1)
+
+
+def test_node_without_a_registration_is_not_resumed(cluster: Cluster) -> None:
+    daemon = start(cluster)
+    rounds(daemon, 4)
+    waits: list[float] = []
+    daemon.node.sleep = waits.append
+    cluster.register = lambda: None  # type: ignore[method-assign]
+    cluster.state, cluster.reason = "DOWN+NOT_RESPONDING", "TY:gone: no answer for 15 s"
+    daemon.settle()
+    assert cluster.state == "DOWN+NOT_RESPONDING"
+    assert sum(waits) == 15
+
+
+@pytest.mark.parametrize("reason", ["bad cable", "Node unexpectedly rebooted", "TY:roll"])
+def test_node_down_for_another_reason_stays_down(reason: str, cluster: Cluster) -> None:
+    daemon = start(cluster)
+    rounds(daemon, 4)
+    cluster.state, cluster.reason = "DOWN", reason
+    daemon.settle()
+    assert (cluster.state, cluster.reason, cluster.started) == ("DOWN", reason, 0)
+
+
+def test_lost_node_stays_down_during_the_bootstrap(cluster: Cluster) -> None:
+    cluster.state, cluster.reason = "DOWN", "TY:gone: no answer for 15 s"
+    report_state(cluster.site, "waiting")
+    daemon = start(cluster)
+    rounds(daemon, 5)
+    assert (cluster.state, cluster.started) == ("DOWN", 0)
 
 
 def test_operators_drain_stays(cluster: Cluster) -> None:

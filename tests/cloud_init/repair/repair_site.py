@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
 from repair.nodes import read_site
@@ -20,11 +19,11 @@ def parameters(spares: int) -> str:
 
 @dataclass
 class FakeSlurm:
-    """State, reason and boot time of each node, and the node list of each reservation."""
+    """State and reason of each node, nodes that have not registered, and the node list of each reservation."""
 
     states: dict[str, str] = field(default_factory=lambda: dict.fromkeys(ADDRESSES, "IDLE"))
     reasons: dict[str, str] = field(default_factory=dict)
-    boots: dict[str, float] = field(default_factory=dict)
+    unregistered: set[str] = field(default_factory=set)
     held: dict[str, str] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
 
@@ -46,13 +45,12 @@ class FakeSlurm:
         elif "reservationname" in values:
             self.held[values["reservationname"]] = values["nodes"]
         else:
-            down = values["state"] == "down"
-            self.states[values["nodename"]] = "DOWN" if down else "IDLE"
+            self.states[values["nodename"]] = {"down": "DOWN", "drain": "IDLE+DRAIN"}[values["state"]]
             self.reasons[values["nodename"]] = values.get("reason", "")
         return ""
 
     def _line(self, name: str) -> str:
-        boot = datetime.fromtimestamp(self.boots.get(name, 100.0)).isoformat(timespec="seconds")
+        boot = "None" if name in self.unregistered else "2026-11-22T10:00:00"
         reason = f" Reason={self.reasons[name]} [root@2026-11-22T10:00:00]" if self.reasons.get(name) else ""
         return f"NodeName={name} Arch=x86_64 State={self.states[name]} ThreadsPerCore=1 BootTime={boot}{reason}\n"
 

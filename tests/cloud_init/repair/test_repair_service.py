@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from repair import gone, history
+from repair.nodes import NO_SLURMD
 
 from tests.cloud_init.repair.repair_site import Head
 
@@ -95,10 +96,75 @@ def test_node_that_never_answered_is_not_lost(tmp_path: Path) -> None:
     assert head.run(120) == []
 
 
-def test_many_silent_nodes_are_left_to_slurm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seconds", [30, 600])
+def test_outage_of_the_head_ends_no_job(tmp_path: Path, seconds: int) -> None:
     head = Head(tmp_path, spares=0)
     head.run(30)
     head.alive.clear()
+    assert head.run(seconds) == []
+    head.alive = {"a-1"}
+    assert head.run(12) == [], "the other workers may need some seconds until they answer again"
+    assert head.run(9) == []
+    assert head.run(45) == [LOST.format("a-0"), LOST.format("a-2")]
+
+
+def test_freeze_of_the_head_ends_no_job(tmp_path: Path) -> None:
+    head = Head(tmp_path, spares=0)
+    head.run(30)
+    head.now += 600
+    head.alive = {"a-1", "a-2"}
+    assert head.run(6) == []
+    assert LOST.format("a-0") in head.run(15)
+
+
+def test_many_silent_nodes_are_lost_later(tmp_path: Path) -> None:
+    head = Head(tmp_path, spares=0)
+    head.run(30)
+    head.alive = {"a-1"}
+    assert head.run(60) == []
+    assert head.run(6) == [LOST.format("a-0"), LOST.format("a-2")]
+
+
+def test_node_lost_before_a_restart_is_set_down(tmp_path: Path) -> None:
+    head = Head(tmp_path, spares=0, alive={"a-1", "a-2"})
+    assert head.run(60) == []
+    head.slurm.states["a-0"] = "ALLOCATED+NOT_RESPONDING"
+    assert head.run(6) == [LOST.format("a-0")]
+
+
+def test_node_behind_a_firewall_is_set_down_only_once(tmp_path: Path) -> None:
+    head = Head(tmp_path, spares=0)
+    head.run(30)
+    head.alive.discard("a-0")
+    assert LOST.format("a-0") in head.run(30)
+    head.slurm.states["a-0"] = "IDLE"
+    assert head.run(120) == []
+    head.alive.add("a-0")
+    head.run(3)
+    head.alive.discard("a-0")
+    assert head.run(30) == [LOST.format("a-0")]
+
+
+def test_node_whose_slurmd_is_silent_is_drained(tmp_path: Path) -> None:
+    head = Head(tmp_path, spares=0)
+    head.run(30)
+    head.slurm.states["a-0"] = "ALLOCATED+NOT_RESPONDING"
+    assert head.run(60) == []
+    assert head.run(12) == [f"update nodename=a-0 state=drain reason={NO_SLURMD}"]
+    assert head.run(60) == []
+
+
+@pytest.mark.parametrize("state", ["DOWN+NOT_RESPONDING", "IDLE+DRAIN+NOT_RESPONDING"])
+def test_node_out_of_service_is_not_drained(tmp_path: Path, state: str) -> None:
+    head = Head(tmp_path, spares=0)
+    head.run(30)
+    head.slurm.states["a-0"], head.slurm.reasons["a-0"] = state, "bad cable"
+    assert head.run(120) == []
+
+
+def test_node_that_has_never_registered_is_not_drained(tmp_path: Path) -> None:
+    head = Head(tmp_path, spares=0)
+    head.slurm.states["a-0"], head.slurm.unregistered = "IDLE+NOT_RESPONDING", {"a-0"}
     assert head.run(120) == []
 
 
@@ -111,37 +177,6 @@ def test_drained_lost_node_keeps_its_reason(tmp_path: Path) -> None:
     head.slurm.states["a-1"], head.slurm.reasons["a-1"] = "IDLE+DRAIN", "TY:roll"
     head.alive = {"a-2"}
     assert head.run(60) == []
-
-
-def test_frozen_node_returns_after_it_answers_again(tmp_path: Path) -> None:
-    head = Head(tmp_path, spares=0)
-    head.run(30)
-    head.alive.discard("a-0")
-    assert LOST.format("a-0") in head.run(30)
-    head.alive.add("a-0")
-    assert head.run(18) == []
-    assert head.run(12) == ["update nodename=a-0 state=resume"]
-
-
-def test_frozen_node_also_returns_while_the_gate_runs(tmp_path: Path) -> None:
-    head = Head(tmp_path, spares=0)
-    head.run(30)
-    head.alive.discard("a-0")
-    head.run(30)
-    head.alive.add("a-0")
-    with (head.folder / "gate.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        assert head.run(30) == ["update nodename=a-0 state=resume"]
-
-
-def test_rebooted_node_returns_only_through_its_stages(tmp_path: Path) -> None:
-    head = Head(tmp_path, spares=0)
-    head.run(30)
-    head.alive.discard("a-0")
-    head.run(30)
-    head.alive.add("a-0")
-    head.slurm.boots["a-0"] = head.now + 5
-    assert head.run(120) == []
 
 
 def test_history_survives_a_restart(head: Head) -> None:

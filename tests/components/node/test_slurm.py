@@ -47,6 +47,13 @@ def node_addresses(text: str) -> dict[str, str]:
     }
 
 
+def test_outage_of_ten_minutes_is_below_slurms_limit(local_plan: ClusterPlan) -> None:
+    values = keys(render_slurm_conf(local_plan))
+    # The oldest last response when the outage begins, and the time until the first ping after the outage.
+    oldest, first_ping = 2 * int(values["HealthCheckInterval"]), int(values["SlurmdTimeout"]) / 10
+    assert int(values["SlurmdTimeout"]) > 600 + oldest + first_ping
+
+
 @pytest.mark.parametrize("kind", ["local_plan", "wide_plan"])
 def test_node_lines_have_the_address_of_each_worker(kind: str, request: pytest.FixtureRequest) -> None:
     plan: ClusterPlan = request.getfixturevalue(kind)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +77,7 @@ class Node:
     clock_offset: Callable[[str, float], float | None] = ntp_offset
     connects: Callable[[str, int, float], str] = tcp
     fetch: Callable[[str, Mapping[str, str], float], str | None] = metadata
+    sleep: Callable[[float], None] = time.sleep
     events: dict[str, str] = field(default_factory=dict)
     """Texts of events by check, for example from the kernel log."""
     baseline: dict[str, Any] = field(default_factory=dict)

@@ -13,7 +13,7 @@ import threading
 import time
 
 from health.checks import run_check
-from health.core import SEVERITIES, UNKNOWN, Check, Node, Outcome, checks_for, load_checks
+from health.core import SEVERITIES, Check, Node, Outcome, checks_for, load_checks
 from health.events import EVENT
 from health.kmsg import fatal_xid, load_xids, records
 from health.ledger import Ledger, load, save, write
@@ -23,14 +23,13 @@ CACHE = "/run/trainyard/health"
 LEDGER = "/var/lib/trainyard/health.json"
 SUSPECT_SECONDS = 5.0
 """Time until a failed check runs again."""
-_RETRY_SECONDS = 10.0
-"""Time until scontrol runs again if Slurm did not respond, or if the node has a verdict (others may resume it)."""
+_LOOK_SECONDS = 10.0
+"""Time until the node's state in Slurm is compared with the verdicts again. Others may resume the node, and a node that
+was frozen does not notice this itself, but slurmctld may have set it down."""
 _SAVE_SECONDS = 600.0
 """Minimum time between writes of the ledger to the disk while no verdict changes."""
 _PIPE_BYTES = 4096
 _XID = "gpu-xid"
-_CONTACT = "clock-offset"
-"""The result of this check is unknown while the head does not respond."""
 
 
 class Daemon:
@@ -51,8 +50,6 @@ class Daemon:
         self.lock = threading.Lock()
         self.kicked = threading.Event()
         """Wakes the thread that runs the checks."""
-        self.settled = False
-        """Whether the node's state in Slurm is known to agree with the verdicts."""
         self.requeued = self.ledger.worst
         """The last verdict after which jobs were requeued. An earlier daemon has handled the verdicts in the file."""
         self.warned = self.ledger.verdicts.get(EVENT)
@@ -70,7 +67,7 @@ class Daemon:
         threading.Thread(target=self._check_for_ever, daemon=True).start()
         while True:
             self.settle()
-            ready, _, _ = select.select(sources, [], [], None if self._is_done() else _RETRY_SECONDS)
+            ready, _, _ = select.select(sources, [], [], _LOOK_SECONDS)
             if log is not None and log in ready:
                 self.read_log(log)
             if events in ready:
@@ -83,11 +80,9 @@ class Daemon:
         with self.lock:
             worst, proved, event = self.ledger.worst, self._proved(), self.ledger.verdicts.get(EVENT)
             # A node without a verdict is not resumed before the bootstrap has finished.
-            if not self.node.has_slurm or self._is_done() or (worst is None and not proved):
+            if not self.node.has_slurm or (worst is None and not proved):
                 return
-            self.settled = True
         done = apply(self.node, worst.reason if worst else None, load_checks(), proved)
-        self.settled = self.settled and done
         drained = self.cache / "drained"
         if worst is None:
             drained.unlink(missing_ok=True)
@@ -136,11 +131,7 @@ class Daemon:
     def record(self, check: Check, outcome: Outcome) -> bool:
         """Add a result to the ledger. Return whether the check must run again soon."""
         with self.lock:
-            before = self.ledger.outcomes.get(check.id)
-            was_unknown = before is not None and before.state == UNKNOWN
-            has_returned = check.id == _CONTACT and was_unknown and outcome.state != UNKNOWN
-            # While the head did not respond, slurmctld or trainyard-repair may have set this node down.
-            if self.ledger.record(check, outcome, time.time()) or has_returned:
+            if self.ledger.record(check, outcome, time.time()):
                 self._changed()
             return self.ledger.is_suspect(check.id)
 
@@ -162,16 +153,9 @@ class Daemon:
 
     def _changed(self) -> None:
         """Store a changed verdict, and wake the main thread."""
-        self.settled, self.saved = False, float("-inf")
+        self.saved = float("-inf")
         self.publish()
         os.write(self._wake, b"x")
-
-    def _is_done(self) -> bool:
-        """Return whether the node has no verdict, and its state in Slurm is known to agree.
-
-        Return False while the node has a verdict, because others may resume the node in Slurm.
-        """
-        return self.settled and self.ledger.worst is None
 
     def _proved(self) -> frozenset[str]:
         """Return the checks that have passed often enough, and the checks that do not apply to this node.

@@ -16,10 +16,10 @@ _SUFFIXES = "*~#!%$@^-"
 _OWN_SCRIPT = re.compile(r"/shared/jobs/[^/]+/job\.sbatch")
 """Script that `yard submit` writes. A user's Slurm script is in the folder `code` below."""
 _SECONDS = 20
-_LOST = ("Not responding", "TY:gone: ")
-"""Prefixes of the reasons that slurmctld and trainyard-repair set on nodes that did not respond. slurmctld does not
-ping nodes that are down and do not respond, and requests their registration only about every 400 s with
-SlurmdTimeout=60 (ping_nodes in slurmctld/ping_nodes.c, read 2026-11-23; seen with Slurm 24.11.5)."""
+_LOST = ("TY:gone: ", "TY:slurmd: ")
+"""Prefixes of the reasons that trainyard-repair sets on nodes that did not respond."""
+_REGISTER_SECONDS = 15
+_STARTED = re.compile(r" SlurmdStartTime=(\S+)")
 
 
 @dataclass(frozen=True)
@@ -64,21 +64,51 @@ def decide(node: SlurmNode, wanted: str | None, checks: Collection[str], proved:
 
 def apply(node: Node, wanted: str | None, checks: Collection[str], proved: Collection[str]) -> bool:
     """Make the node's state in Slurm agree with the verdict. Return False if this must be tried again."""
-    name = node.variable("TRAINYARD_NODE")
-    shown = node.run(["scontrol", "-o", "show", "node", name], _SECONDS)
-    found = parse(shown.output) if shown.code == 0 else None
+    shown = _show(node)
+    found = parse(shown)
     if found is None:
         return False
-    if wanted is None and "DOWN" in found.flags and found.reason.startswith(_LOST):
-        # slurmctld can reach this node again. The restarted slurmd registers, and slurmctld then ends the old jobs.
-        return node.run(["systemctl", "restart", "slurmd.service"], _SECONDS).code == 0
+    if wanted is None and must_register(found):
+        return _register(node, shown) and (not found.reason.startswith(_LOST) or _update(node, "state=resume"))
     action = decide(found, wanted, checks, proved)
     if action is None:
         return wanted is not None or owner(found.reason, checks) is None
-    update = ["scontrol", "update", f"nodename={name}", f"state={action}"]
-    if action == "drain":
-        update.append(f"reason={wanted}")
-    return node.run(update, _SECONDS).code == 0
+    return _update(node, f"state={action}", *([f"reason={wanted}"] if action == "drain" else []))
+
+
+def must_register(node: SlurmNode) -> bool:
+    """Return whether slurmd must register with slurmctld before the node can return to service.
+
+    slurmctld does not ping a node that is down and does not respond, and pings other nodes that do not respond only
+    every SlurmdTimeout/3 (ping_nodes in slurmctld/ping_nodes.c of Slurm 23.11.4 and 24.11.5, read 2026-11-24). Only a
+    registration ends what is left of jobs that slurmctld has requeued (validate_jobs_on_node in slurmctld/job_mgr.c).
+    """
+    is_out = not node.flags.isdisjoint({"DOWN", "DRAIN"})
+    return "NOT_RESPONDING" in node.flags or (is_out and node.reason.startswith(_LOST))
+
+
+def _register(node: Node, shown: str) -> bool:
+    """Restart slurmd, so that it registers. Jobs continue. Return whether it has registered within 15 s.
+
+    `shown`: the node before the restart. Start times are compared for equality, because the clock may have jumped.
+    """
+    if node.run(["systemctl", "restart", "slurmd.service"], _SECONDS).code != 0:
+        return False
+    for _ in range(_REGISTER_SECONDS):
+        if _STARTED.findall(found := _show(node)) != _STARTED.findall(shown) and found:
+            return True
+        node.sleep(1)
+    return False
+
+
+def _show(node: Node) -> str:
+    """Return the node in Slurm as one line, or "" if slurmctld does not respond."""
+    shown = node.run(["scontrol", "-o", "show", "node", node.variable("TRAINYARD_NODE")], _SECONDS)
+    return shown.output if shown.code == 0 else ""
+
+
+def _update(node: Node, *changes: str) -> bool:
+    return node.run(["scontrol", "update", f"nodename={node.variable('TRAINYARD_NODE')}", *changes], _SECONDS).code == 0
 
 
 def requeue_jobs(node: Node) -> bool:

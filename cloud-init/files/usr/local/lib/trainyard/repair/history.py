@@ -39,11 +39,6 @@ def record(history: History, nodes: Iterable[Node], now: float) -> dict[str, tup
     return found
 
 
-def out_since(history: History) -> dict[str, float]:
-    """Return the time of the current reason of each node that is out of service."""
-    return {name: changes[-1].time for name, changes in history.items() if changes and changes[-1].reason}
-
-
 def load(path: Path) -> dict[str, tuple[Change, ...]]:
     """Return the history on disk, or an empty history if it cannot be read."""
     try:

@@ -6,26 +6,26 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 
 from health.slurm import SlurmNode, parse
 
 GONE = "TY:gone: "
 """Prefix of the reason that trainyard-repair sets on a lost node in Slurm."""
+NO_SLURMD = "TY:slurmd: the machine answers, but its slurmd does not: check its clock, munge and slurmd (yard doctor)"
+"""Reason that trainyard-repair sets. The health daemon resumes the node when its slurmd has registered."""
 _OUT = frozenset({"DOWN", "DRAIN", "FAIL", "ERROR", "INVALID_REG", "NOT_RESPONDING", "FUTURE", "UNKNOWN"})
 """Flags of a node on which Slurm starts no job (scontrol(1) of Slurm 24.11, "NODE STATE CODES", read 2026-11-22)."""
 _BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 _NAME = re.compile(r"^NodeName=(\S+)")
-_BOOT = re.compile(r" BootTime=(\S+)")
 
 
 @dataclass(frozen=True)
 class Node:
-    """A worker in Slurm. `boot` is the time of its last boot in seconds since 1970, or 0 if it is unknown."""
+    """A worker in Slurm. `has_registered`: whether its slurmd has registered since slurmctld last required it."""
 
     name: str
     slurm: SlurmNode
-    boot: float = 0.0
+    has_registered: bool = True
 
     @property
     def is_usable(self) -> bool:
@@ -37,9 +37,9 @@ class Node:
         return not self.slurm.flags.isdisjoint(_BUSY)
 
     @property
-    def is_lost(self) -> bool:
-        """Whether the repair service has set the node down because it did not answer."""
-        return "DOWN" in self.slurm.flags and self.slurm.reason.startswith(GONE)
+    def responds(self) -> bool:
+        """Whether slurmd responds to slurmctld."""
+        return "NOT_RESPONDING" not in self.slurm.flags
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,6 @@ def read_site(text: str) -> Site:
 def parse_nodes(text: str) -> Iterator[Node]:
     """Yield the nodes in the output of `scontrol -o show node`."""
     for line in text.splitlines():
-        name, state, boot = _NAME.match(line), parse(line), _BOOT.search(line)
+        name, state = _NAME.match(line), parse(line)
         if name is not None and state is not None:
-            yield Node(name[1], state, _seconds(boot[1]) if boot else 0.0)
-
-
-def _seconds(text: str) -> float:
-    """Return a local time from Slurm in seconds since 1970, or 0 for "None" and "Unknown"."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return 0.0
+            yield Node(name[1], state, " BootTime=None" not in line)

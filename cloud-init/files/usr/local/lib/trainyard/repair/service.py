@@ -58,7 +58,7 @@ class Service:
     def run_once(self, now: float, wall: float) -> None:
         """Check all nodes once. `now`: time of a monotonic clock. `wall`: seconds since 1970."""
         answers = self.answering(self.site.addresses)
-        self.watch.record(answers, now)
+        self.watch.record(self.site.addresses, answers, now)
         if self._is_quiet(answers, now):
             return
         self.listed = None
@@ -72,10 +72,8 @@ class Service:
         # While the gate runs, nodes that do not respond are not faulty, because `pulumi up` creates or replaces nodes.
         if not is_gated:
             self._record(nodes, wall)
-            for change in gone.lost(nodes, self.watch, now):
+            for change in (*gone.lost(nodes, self.watch), *gone.without_slurmd(nodes, answers, self.watch, now)):
                 self.control(*change)
-        for change in gone.returned(nodes, self.watch, history.out_since(self.changes), now):
-            self.control(*change)
         self._hold_spares(nodes, release=is_gated)
 
     def _is_quiet(self, answers: set[str], now: float) -> bool:
