@@ -11,8 +11,8 @@ from pathlib import Path
 
 STAGES = Path(__file__).parents[2] / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
 _FOLDERS = (
-    "etc|var|srv|home|shared|job|sys|proc/(?:driver|sys|mounts)|opt|run|mnt|usr/(?:share|sbin|src|lib/systemd|lib/python3|local/gib|local/bin)"
-    "|dev/(?:aperture_devices|disk)|usr/local/lib/trainyard"
+    "etc|var|srv|home|shared|job|sys|proc/(?:devices|driver|sys|mounts)|opt|run|mnt|usr/(?:share|sbin|src|lib/systemd|lib/python3|local/gib|local/bin)"
+    "|dev/(?:aperture_devices|disk|nvidia-uvm)|usr/local/lib/trainyard"
 )
 _ROOTS = f"/({_FOLDERS})"
 _FUNCTIONS = """

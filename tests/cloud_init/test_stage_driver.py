@@ -95,7 +95,6 @@ def test_installed_driver_is_not_downloaded_again(tmp_path: Path) -> None:
     ran = run(node(tmp_path, {"dpkg-query": INSTALLED, "timeout 120 nvidia-smi -L": "0 GPU 0: A100\n"}, **version))
     assert ran.code == 0, ran.errors
     assert not [line for line in ran.commands if line.startswith(("apt-", "dkms", "dpkg "))]
-    assert "systemctl enable --now --quiet nvidia-persistenced.service" in ran.commands
 
 
 def test_machine_without_a_gpu_fails_after_the_installation(tmp_path: Path) -> None:
@@ -230,7 +229,7 @@ def test_nvswitch_needs_the_locked_fabric_manager(tmp_path: Path, extra: str, wo
     ran = run(node(tmp_path, answers, LOCK + extra, **files))
     if extra:
         assert ran.code == 0, ran.output
-        assert ran.commands[-3].endswith(f"install nvidia-fabricmanager={DRIVER}-*")
+        assert any(line.endswith(f"install nvidia-fabricmanager={DRIVER}-*") for line in ran.commands)
     else:
         assert words in ran.output[-1]
 

@@ -217,10 +217,3 @@ install_nvswitch() {
   check_lock
   install_locked || explain_failure
 }
-
-# finish_driver: completes the installation after the module is loaded.
-finish_driver() {
-  install_nvswitch
-  remember --unit nvidia-persistenced.service
-  systemctl enable --now --quiet nvidia-persistenced.service
-}
