@@ -22,7 +22,14 @@ JOBS = 200
 DETECT_SECONDS, XID_SECONDS, CORE_SHARE = 45.0, 5.0, 0.01
 """Targets for the seconds from a fault or an Xid to the drain, and for the daemon's share of a core."""
 IDLE_SECONDS = 60.0
-_XID = "NVRM: Xid (PCI:0000:01:00): 79, pid=0, GPU has fallen off the bus."
+_WRITE_XID = """
+nft 'table ip test_xid { chain output { type filter hook output priority 0;
+  ip daddr 127.0.0.79 log prefix "NVRM: Xid (PCI:0000:01:00): 79, pid=0, GPU has fallen off the bus. "; }; }'
+echo >/dev/udp/127.0.0.79/9
+nft delete table ip test_xid
+"""
+"""Writes an Xid as a record of the kernel. Records that programs write to /dev/kmsg are not the kernel's."""
+_FORGE_XID = "unshare -Urm mount -t tmpfs -o 'NVRM: Xid (PCI:0000:01:00): 79' none /mnt"
 
 
 def shown(cluster: Project, node: str = NODE) -> str:
@@ -92,7 +99,7 @@ def test_fatal_fault_requeues_the_job_on_another_node(cluster: Project) -> None:
     place = f"squeue -h -j {job} -o '%T %N' 2>/dev/null"
     wait_until("the job to run", 120, lambda: cluster.on(HEAD, place, check=False).split() == ["RUNNING", NODE])
     cluster.on(HEAD, f"sudo scontrol update nodename={OTHER} state=resume")
-    cluster.on(NODE, f"echo '{_XID}' | sudo tee /dev/kmsg")
+    cluster.on(NODE, f"sudo bash -c {shlex.quote(_WRITE_XID)}")
     wait_until("the next start", 200, lambda: cluster.on(HEAD, place, check=False).split() == ["RUNNING", OTHER])
     assert " Restarts=1 " in cluster.on(HEAD, f"scontrol -o show job {job}")
     cluster.yard("cancel", job)
@@ -102,7 +109,7 @@ def test_fatal_fault_requeues_the_job_on_another_node(cluster: Project) -> None:
 
 def test_xid_drains_until_an_operator_clears_it(cluster: Project) -> None:
     reason = "TY:gpu-xid: Xid 79, GPU has fallen off the bus"
-    taken = seconds_until(cluster, f"echo '{_XID}' >/dev/kmsg", reason, 60)
+    taken = seconds_until(cluster, _WRITE_XID, reason, 60)
     assert taken < 2 * XID_SECONDS, "the limit is twice the target, for loaded machines"
     # If an operator resumes the node, the verdict continues, and the daemon drains the node again. Until then, the
     # prolog refuses jobs.
@@ -111,6 +118,16 @@ def test_xid_drains_until_an_operator_clears_it(cluster: Project) -> None:
     assert "this node has a fault" in cluster.on(NODE, "sudo trainyard-prolog 2>&1; echo code $?")
     cluster.on(NODE, "sudo trainyard-health clear gpu-xid")
     wait_for_service(cluster)
+
+
+def test_a_user_cannot_forge_an_xid(cluster: Project) -> None:
+    cluster.on(
+        NODE, f"sudo -u nobody {_FORGE_XID}; echo '<4>NVRM: Xid (PCI:0000:01:00): 79' | sudo tee /dev/kmsg", check=False
+    )
+    assert "Unknown parameter 'NVRM: Xid" in cluster.on(NODE, "sudo dmesg | tail -n 20")
+    time.sleep(2 * XID_SECONDS)
+    assert results(cluster)["verdicts"] == {}
+    assert shown(cluster).startswith(("idle|", "mixed|"))
 
 
 def test_full_disk_drains_and_recovers(cluster: Project) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from dataclasses import replace
@@ -196,6 +197,44 @@ def test_only_fatal_xids_are_faults(line: str, text: str | None) -> None:
     found = kmsg.fatal_xid(line, kmsg.load_xids())
     assert (found or "").startswith(text or "")
     assert (found is None) == (text is None)
+
+
+_FORGED = (
+    # An unprivileged `mount -t tmpfs -o 'NVRM: ...'` in a user namespace, without and with a line break in the option.
+    b"3,337,655008662,-;tmpfs: Unknown parameter 'NVRM: Xid (PCI:0000:01:00): 79'\n",
+    b"3,338,655013871,-;tmpfs: Unknown parameter 'a\\x0aNVRM: Xid (PCI:0000:01:00): 79'\n",
+    # A crash of a process named "NVRM: Xid (0): ".
+    b"6,872,1612149820,-;NVRM: Xid (0): [29026]: segfault at 0 ip 000055ac7e79915b sp 00007ffcf5c3a4d0 error 6\n",
+    # `echo '<4>NVRM: ...' >/dev/kmsg`, as root.
+    b"12,870,1611741026,-;NVRM: Xid (PCI:0000:01:00): 79, from a program\n",
+    # A part of a line, which has the flag "c".
+    b"4,900,1611741026,c;NVRM: Xid (PCI:0000:01:00): 79\n",
+)
+"""Records of /dev/kmsg that no GPU driver wrote. All except the last were read with Linux 6.18 on 2026-11-24."""
+
+
+@pytest.mark.parametrize("record", _FORGED)
+def test_users_cannot_forge_an_xid(record: bytes) -> None:
+    assert _xids(record) == []
+    driver = b"4,901,1611741026,-;NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\n SUBSYSTEM=pci\n"
+    assert _xids(driver) == ["Xid 79, GPU has fallen off the bus"]
+
+
+def _xids(record: bytes) -> list[str]:
+    """Return the fatal Xids in a kernel log with one record."""
+    read, write = os.pipe()
+    os.write(write, record)
+    os.close(write)
+    try:
+        found = [kmsg.fatal_xid(text, kmsg.load_xids()) for _, text in kmsg.records(read)]
+    finally:
+        os.close(read)
+    return [text for text in found if text is not None]
+
+
+def test_a_program_name_does_not_decide_about_xid_154() -> None:
+    line = f"{_ACTION} 0x2 (Node Reboot Required) to 0x0 (None), name=to Reboot"
+    assert kmsg.fatal_xid(line, kmsg.load_xids()) is None
 
 
 def test_report_names_the_failed_checks_with_cause_and_fix(site: Site) -> None:
