@@ -58,10 +58,10 @@ def test_bind_mounts_of_the_head_are_unmounted(
     assert {"shared.mount", "home-trainer.mount"} <= stopped
 
 
-def test_metadata_rules_are_removed_after_the_jobs(machine: Machine, ran: list[tuple[str, ...]]) -> None:
+def test_access_rules_are_removed_after_the_jobs(machine: Machine, ran: list[tuple[str, ...]]) -> None:
     GIVE_BACK.stop(GIVE_BACK.Ledger(machine.ledger))
     jobs_end = ran.index(("pkill", "-KILL", "-u", "trainer"))
-    assert ran.index(("systemctl", "stop", "trainyard-metadata.service")) > jobs_end
+    assert ran.index(("systemctl", "stop", "trainyard-metadata.service", "trainyard-ports.service")) > jobs_end
 
 
 class Apt:
