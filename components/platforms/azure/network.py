@@ -47,7 +47,9 @@ class Network(pulumi.ComponentResource):
         self.nodes = self._nodes_subnet(plan, bastion)
         if netapp is not None:
             delegation = network.DelegationArgs(name="netapp", service_name="Microsoft.NetApp/volumes")
-            self.netapp = self._subnet("netapp", netapp, delegations=[delegation], default_outbound_access=False)
+            # Private subnets do not apply to delegated subnets (MicrosoftDocs/azure-docs at 76cb79f7,
+            # articles/virtual-network/ip-services/default-outbound-access.md of 2026-01-30, read 2026-11-24).
+            self.netapp = self._subnet("netapp", netapp, delegations=[delegation])
         if bastion is not None:
             self.bastion = self._bastion(f"{plan.name}-bastion", bastion)
         self.register_outputs({})

@@ -105,6 +105,12 @@ def test_subnets_are_in_the_network_and_do_not_overlap(build: Build) -> None:
     assert len(set(subnets)) == 3
 
 
+def test_delegated_subnet_has_no_outbound_setting(build: Build) -> None:
+    subnet = build("azure-h100").one(SUBNET, "hopper-net-netapp")
+    assert subnet["delegations"] == [{"name": "netapp", "serviceName": "Microsoft.NetApp/volumes"}]
+    assert "defaultOutboundAccess" not in subnet
+
+
 @pytest.mark.parametrize(("stack", "name"), [("azure-a100", "opt"), ("azure-h100", "hopper")])
 def test_machines_of_one_fabric_share_one_availability_set(build: Build, stack: str, name: str) -> None:
     built = build(stack)
