@@ -50,11 +50,14 @@ def test_prices_are_of_known_machine_types(provider: str) -> None:
     assert set(prices(provider)) <= set(machines(provider))
 
 
-def test_mpi_uses_all_rdma_cards() -> None:
-    for provider in PLATFORMS:
-        for machine in machines(provider).values():
-            devices = fabrics()[machine.fabric].env.get("UCX_NET_DEVICES")
-            assert devices is None or len(set(devices.split(","))) == machine.rdma
+def test_mpi_uses_the_infiniband_cards_and_no_other_card() -> None:
+    cards = {
+        machine.name: fabrics()[machine.fabric].env.get("UCX_NET_DEVICES")
+        for machine in machines("azure").values()
+        if machine.fabric.startswith("infiniband-")
+    }
+    assert {name: machines("azure")[name].rdma for name in cards}["Standard_ND40rs_v2"] == 1
+    assert cards == {name: ",".join(f"mlx5_ib{n}:1" for n in range(machines("azure")[name].rdma)) for name in cards}
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,13 @@ def test_library_of_one_architecture_counts_as_installed(tmp_path: Path) -> None
     assert "libpmix2t64" not in installed_packages(tmp_path, "head", "debian-13")
 
 
+def test_no_stage_changes_a_hostname_that_the_agent_monitors() -> None:
+    assert "Provisioning.MonitorHostName=y\n" in CONTRACTS["azure-ubuntu-24.04-hpc"].files["/etc/waagent.conf"]
+    changes = re.compile(r"\bhostnamectl\b|(?m:^ *hostname )|/etc/hostname\b|kernel\.hostname")
+    assert changes.search("hostname node1")
+    assert [stage.name for stage in STAGES.iterdir() if changes.search(stage.read_text())] == []
+
+
 @by_image
 def test_only_root_can_use_the_wire_server(name: str) -> None:
     agent = CONTRACTS[name].files.get("/etc/waagent.conf")
