@@ -1,11 +1,15 @@
 """The Pulumi program. It creates the cluster of the current stack file, or an image for its machines (`yard bake`)."""
 
+import asyncio
 import gc
+from typing import Any
 
 import pulumi
+from pulumi.runtime import get_root_resource
 
 from components.cluster.bake import baked_image, bakes
 from components.cluster.cluster import Cluster
+from components.cluster.early_outputs import early_outputs
 from components.stackfile.settings import load_settings
 from yard.contract.outputs import ssh_command
 
@@ -20,15 +24,37 @@ async def program() -> pulumi.Inputs:
     if bakes():
         return await baked_image(settings.plan)
     cluster = Cluster(settings.plan.name, settings.plan)
+    if not pulumi.runtime.is_dry_run():
+        async for described in early_outputs(cluster):
+            await register(outputs_of(cluster, described))
     await cluster.outputs.is_known()
+    return outputs_of(cluster, cluster.outputs)
+
+
+def outputs_of(cluster: Cluster, described: pulumi.Output[dict[str, Any]]) -> dict[str, pulumi.Output[Any]]:
+    """Return the stack outputs. `described` is the output `cluster`."""
     return {
-        "cluster": cluster.outputs,
-        "head_address": cluster.outputs["head"]["address"],
-        "ssh": cluster.outputs["head"].apply(lambda head: ssh_command(head, pulumi.get_stack())),
-        "usd_per_hour": cluster.outputs["usd_per_hour"],
+        "cluster": described,
+        "head_address": described["head"]["address"],
+        "ssh": described["head"].apply(lambda head: ssh_command(head, pulumi.get_stack())),
+        "usd_per_hour": described["usd_per_hour"],
         "admin_private_key": cluster.admin_private_key,
         "user_private_key": cluster.user_private_key,
     }
+
+
+async def register(outputs: dict[str, pulumi.Output[Any]]) -> None:
+    """Register the stack outputs before the program ends, and wait until the engine has received them.
+
+    Without this wait, a later registration could arrive first. The engine uses the registration that arrives last.
+    """
+    await pulumi.Output.all(**outputs).future()
+    for name, value in outputs.items():
+        pulumi.export(name, value)  # if the program raises an exception, the SDK registers these values again
+    tasks = asyncio.all_tasks()
+    stack: Any = get_root_resource()
+    stack.register_outputs(outputs)
+    await asyncio.wait(asyncio.all_tasks() - tasks)
 
 
 # Nearly all objects live until the program exits. With 512 nodes, garbage collection takes 4 of 15 s.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 import pulumi
 from pulumi_command import remote
 
 from components.cluster.format_permission import format_permission
+from components.cluster.leftovers import can_watch
 from components.cluster.tunnel import open_tunnel
 from components.host_keys import ACCEPT, HostKeys
 from components.keys import StackKeys
@@ -30,12 +34,28 @@ _TUNNEL_ATTEMPTS = 5
 """Number of failed connection attempts through a tunnel after which the bring-up fails. The bring-up connects only when
 the head's sshd has answered through the tunnel."""
 _TUNNEL_SECONDS = 30
+_REGISTRATION_SECONDS = 300
+"""Limit for the delay of a failure until the outputs contain the other machines, which may still be booting."""
+
+
+NO_TUNNEL = "there is no tunnel to the head"
+NO_BUNDLE = "the head has not received the bundle of scripts"
+NO_FORMAT_PERMISSION = "the head has not received the permission to format its data disk"
+NO_HANDOVER = "the head has not received the hand-over"
+NO_GATE = "the gate on the head has not passed"
 
 
 def _handover(plan: ClusterPlan, host_keys: Mapping[str, str], secrets: Sequence[str], bundle: Bundle) -> str:
     munge_key, cluster_key, user_public = secrets
     keys = Secrets(munge_key=munge_key, cluster_key=cluster_key, user_public=user_public)
     return pack(handover_files(plan, host_keys, keys, bundle))
+
+
+class Registered:
+    """The stack outputs that the program has registered: events for the head and for all machines."""
+
+    def __init__(self) -> None:
+        self.head, self.machines = asyncio.Event(), asyncio.Event()
 
 
 class BringUp(pulumi.ComponentResource):
@@ -45,6 +65,13 @@ class BringUp(pulumi.ComponentResource):
     """The last line of the gate's output, which is known only after the gate has passed."""
     host_keys: pulumi.Output[dict[str, str]]
     """SSH host keys by host name."""
+    head_host_key: pulumi.Output[dict[str, str]]
+    """The head's SSH host key by its name, which is known before the workers' keys."""
+    registered: Registered | None = None
+    """None if the program does not register the outputs early."""
+    steps: Mapping[str, pulumi.Output[Any]]
+    """The steps in order. Each value is known when its step has finished. Until then, the key is the reason why the
+    cluster is not ready."""
 
     def __init__(
         self,
@@ -59,8 +86,10 @@ class BringUp(pulumi.ComponentResource):
         head = hosts[0]
         child = pulumi.ResourceOptions(parent=self)
         # The head receives the bundle before the workers' host keys are known, so that the head's stages start early.
-        head_key = _host_keys(f"{name}-head", plan, hosts[:1], child)
-        self.host_keys = _host_keys(name, plan, hosts, child)
+        self.head_host_key = _host_keys(f"{name}-head", plan, hosts[:1], child)
+        after_head = self._delay_failure("head", lambda registered: registered.head)
+        after_machines = self._delay_failure("machines", lambda registered: registered.machines)
+        self.host_keys = _host_keys(name, plan, hosts, pulumi.ResourceOptions.merge(child, after_head))
 
         def connection(keys_of_hosts: pulumi.Output[dict[str, str]]) -> remote.ConnectionArgs:
             return remote.ConnectionArgs(
@@ -75,8 +104,9 @@ class BringUp(pulumi.ComponentResource):
             )
 
         address = head.address if head.tunnel is None else open_tunnel(head.tunnel, head.port)
-        to_head, to_known = connection(head_key), connection(self.host_keys)
-        permissions = [format_permission(name, head.data_disk, to_head, self)] if head.data_disk is not None else []
+        to_head, to_known = connection(self.head_host_key), connection(self.host_keys)
+        early = pulumi.ResourceOptions.merge(child, after_machines)
+        permissions = [format_permission(name, head.data_disk, to_head, early)] if head.data_disk is not None else []
         bundle = pulumi.Output.from_input(platform.shared).apply(lambda shared: render_bundle(plan, shared))
         # If the bundle or the hand-over changes, its resource is updated. Only a new head causes a replacement.
         sent = remote.Command(
@@ -86,7 +116,7 @@ class BringUp(pulumi.ComponentResource):
             stdin=bundle.apply(bundle_message),
             triggers=[head.machine_id],
             logging=remote.Logging.STDERR,
-            opts=child,
+            opts=early,
         )
         secrets = pulumi.Output.all(keys.munge.key, keys.cluster.cluster_private, keys.user.public)
         packed: pulumi.Output[str] = self.host_keys.apply(
@@ -115,7 +145,32 @@ class BringUp(pulumi.ComponentResource):
         )
         # The gate's output contains the names of nodes and stages, but nothing from the hand-over.
         self.ready = pulumi.Output.unsecret(gate.stdout).apply(_last_line)
+        self.steps = {
+            NO_TUNNEL: pulumi.Output.from_input(address),
+            NO_BUNDLE: sent.id,
+            NO_FORMAT_PERMISSION: pulumi.Output.all(*(permission.id for permission in permissions)),
+            NO_HANDOVER: handover.id,
+            NO_GATE: gate.id,
+        }
         self.register_outputs({"ready": self.ready})
+
+    def _delay_failure(self, name: str, event: Callable[[Registered], asyncio.Event]) -> pulumi.ResourceOptions | None:
+        """Return options that delay the failure of a resource until the outputs contain the head or all machines.
+
+        A failure ends the update, and the program then cannot register outputs. The delay is limited, because a machine
+        may have failed as well.
+        """
+        if not can_watch():
+            return None
+
+        async def wait(_args: pulumi.ErrorHookArgs) -> bool:
+            if self.registered is not None:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(event(self.registered).wait(), _REGISTRATION_SECONDS)
+            return False
+
+        hook = pulumi.ErrorHook(f"trainyard-after-{name}", wait)
+        return pulumi.ResourceOptions(hooks=pulumi.ResourceHookBinding(on_error=[hook]))
 
 
 def _host_keys(

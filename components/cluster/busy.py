@@ -45,7 +45,7 @@ class UnknownError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class LastCluster:
-    """The cluster after the last successful `up`. `workers` can include the head."""
+    """The cluster after the last `up` that knew its machines. `workers` can include the head."""
 
     scheduler: str
     head: Head
@@ -87,7 +87,7 @@ async def _check(admin_key: pulumi.Output[str], machines_of: Callable[[LastClust
         return
     machines: tuple[str, ...] = ()
     try:
-        cluster = await _last_cluster()
+        cluster = last_cluster(await last_cluster_output())
         if cluster is None or cluster.scheduler != "slurm" or not (machines := machines_of(cluster)):
             return
         jobs = ended_jobs(await running_jobs(cluster.head, await admin_key.future() or ""), machines, cluster.head.name)
@@ -119,8 +119,8 @@ def _changed_machines(args: pulumi.ResourceHookArgs, cluster: LastCluster) -> tu
     return tuple(name for name in before if name in changed)
 
 
-async def _last_cluster() -> LastCluster | None:
-    """Return the cluster in the stack's outputs, or None if no `up` has succeeded.
+async def last_cluster_output() -> Any:
+    """Return the stack output `cluster` of the last `up`, or None if the stack has no such output.
 
     Raises UnknownError if the outputs cannot be read. The stack's outputs are used instead of the component's outputs,
     because the engine keeps the stack's outputs if an `up` fails
@@ -131,7 +131,7 @@ async def _last_cluster() -> LastCluster | None:
         found: Mapping[str, Any] = await pulumi.runtime.invoke_async("pulumi:pulumi:readStackOutputs", {"name": name})
     except Exception as error:  # the SDK raises a plain Exception
         raise UnknownError(f"the stack's outputs cannot be read ({error})") from error
-    return last_cluster(found["outputs"].get("cluster"))
+    return found["outputs"].get("cluster")
 
 
 def last_cluster(outputs: Any) -> LastCluster | None:

@@ -9,7 +9,7 @@ import pulumi
 
 from components.cluster.bringup import BringUp
 from components.cluster.busy import refuse_to_end_jobs
-from components.cluster.leftovers import Leftovers
+from components.cluster.leftovers import Leftovers, can_watch
 from components.cluster.machine_digests import machine_digests
 from components.cluster.older_images import warn_of_older_images
 from components.cluster.tunnel import require_tunnel
@@ -30,13 +30,13 @@ def outputs_of(
     host_keys: Mapping[str, str],
     tunnel: Sequence[str] | None,
 ) -> dict[str, Any]:
-    """Return the stack output `cluster`.
+    """Return the stack output `cluster` with the workers whose host keys are known.
 
-    `endpoints` is a flat list of the address and port of each host, in the order of the plan.
+    `endpoints` is a flat list of the address and port of each of the hosts.
     """
     direct = {host.plan.name for host in hosts if not host.through_head}
     endpoint_of = dict(
-        zip((host.name for host in plan.hosts), zip(endpoints[::2], endpoints[1::2], strict=True), strict=True)
+        zip((host.plan.name for host in hosts), zip(endpoints[::2], endpoints[1::2], strict=True), strict=True)
     )
     address, port = endpoint_of[plan.head.name]
     head = Head(
@@ -57,6 +57,7 @@ def outputs_of(
             port=int(endpoint_of[host.name][1]),
         )
         for host in plan.nodes
+        if host.name in host_keys
     }
     return dumped(cluster_outputs(plan, head, workers))
 
@@ -70,6 +71,7 @@ class Cluster(pulumi.ComponentResource):
     """The admin user's SSH private key, as a secret."""
     user_private_key: pulumi.Output[str]
     """The job user's SSH private key, as a secret."""
+    bringup: BringUp
 
     def __init__(self, name: str, plan: ClusterPlan, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:index:Cluster", name, {}, opts)
@@ -86,7 +88,7 @@ class Cluster(pulumi.ComponentResource):
         if plan.access.via == "bastion" and facts.tunnel is not None:
             require_tunnel(facts.tunnel(plan))
         transformations: list[pulumi.ResourceTransformation] = []
-        if facts.billed and Leftovers.can_watch():
+        if facts.billed and can_watch():
             transformations.append(Leftovers(plan, facts).watch)
         platform = platform_class(plan.provider)
         made = platform(
@@ -108,16 +110,26 @@ class Cluster(pulumi.ComponentResource):
         warn_of_older_images(plan, made)
         self.admin_private_key = pulumi.Output.secret(keys.admin_private)
         self.user_private_key = pulumi.Output.secret(secrets.user.private)
-        bringup = BringUp(f"{name}-bringup", plan, made, secrets, child)
-        endpoints = pulumi.Output.all(*(value for host in hosts for value in (host.address, host.port)))
-        # The `apply` calls are nested, because Output.all would convert each value in its arguments to an output. The
-        # stack outputs describe a working cluster, so they depend on the gate.
-        tunnel = pulumi.Output.from_input(hosts[0].tunnel)
-        self.outputs = bringup.ready.apply(
-            lambda _: bringup.host_keys.apply(
-                lambda keys: tunnel.apply(
-                    lambda command: endpoints.apply(lambda found: outputs_of(plan, hosts, found, keys, command))
+        self._plan, self._hosts = plan, hosts
+        self.bringup = BringUp(f"{name}-bringup", plan, made, secrets, child)
+        self.outputs = self.bringup.ready.apply(lambda _: self.described(self.bringup.host_keys))
+        self.register_outputs({"outputs": self.outputs})
+
+    def described(
+        self, host_keys: pulumi.Output[dict[str, str]], unready: str | None = None
+    ) -> pulumi.Output[dict[str, Any]]:
+        """Return the stack output `cluster` with the hosts that have host keys: the head, or all hosts."""
+        reason = {} if unready is None else {"unready": unready}
+        tunnel = pulumi.Output.from_input(self._hosts[0].tunnel)
+
+        def with_keys(keys: dict[str, str]) -> pulumi.Output[dict[str, Any]]:
+            hosts = [host for host in self._hosts if host.plan.name in keys]
+            endpoints = pulumi.Output.all(*(value for host in hosts for value in (host.address, host.port)))
+            # The `apply` calls are nested, because Output.all would convert each value in its arguments to an output.
+            return tunnel.apply(
+                lambda command: endpoints.apply(
+                    lambda found: outputs_of(self._plan, hosts, found, keys, command) | reason
                 )
             )
-        )
-        self.register_outputs({"outputs": self.outputs})
+
+        return host_keys.apply(with_keys)

@@ -10,7 +10,7 @@ def format_permission(
     name: str,
     disk: pulumi.Output[str],
     connection: remote.ConnectionArgs,
-    parent: pulumi.Resource,
+    opts: pulumi.ResourceOptions,
 ) -> remote.Command:
     """Return the command that permits or refuses formatting. `disk` is the unique ID of the data disk.
 
@@ -26,5 +26,5 @@ def format_permission(
         update="sudo trainyard-allow-format --refuse",
         triggers=[disk],
         add_previous_output_in_env=False,
-        opts=pulumi.ResourceOptions(parent=parent),
+        opts=opts,
     )

@@ -70,6 +70,12 @@ def _removal(stack: str, protected: list[str]) -> list[str]:
     ]
 
 
+def can_watch() -> bool:
+    """Return whether this run creates resources and the engine supports error hooks."""
+    supported = monitor_supports_feature(resource_pb2.RESOURCE_MONITOR_FEATURE_ERROR_HOOKS)
+    return supported and not pulumi.runtime.is_dry_run()
+
+
 class Leftovers:
     """Tracks the billed resources in a run, and logs `leftovers_message` when the first creation fails."""
 
@@ -81,12 +87,6 @@ class Leftovers:
         self._seen: list[tuple[str, str, bool, pulumi.CustomResource]] = []
         self._warned = False
         self._hook = pulumi.ErrorHook("trainyard-leftovers", self._failed)
-
-    @staticmethod
-    def can_watch() -> bool:
-        """Return whether this run creates resources and the engine supports error hooks."""
-        supported = monitor_supports_feature(resource_pb2.RESOURCE_MONITOR_FEATURE_ERROR_HOOKS)
-        return supported and not pulumi.runtime.is_dry_run()
 
     def watch(self, args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
         """Track a billed resource and add the error hook to it. This method is a resource transformation."""

@@ -21,7 +21,7 @@ class Reach:
 
 
 def cluster_outputs(plan: ClusterPlan, head: Head, workers: Mapping[str, Reach]) -> Cluster:
-    """Return the output. `workers` contains each worker by name."""
+    """Return the output. `workers` contains each worker whose machine is known, by name."""
     first = {group: plan.group(group)[0].machine for group in plan.groups}
     fabric_of = {group: fabrics()[machine.fabric] for group, machine in first.items()}
     return Cluster(
@@ -42,6 +42,7 @@ def cluster_outputs(plan: ClusterPlan, head: Head, workers: Mapping[str, Reach])
                 host_key=workers[host.name].host_key,
             )
             for host in plan.nodes
+            if host.name in workers
         ),
         env={group: fabric.env for group, fabric in fabric_of.items()},
         transport={

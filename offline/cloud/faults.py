@@ -32,6 +32,7 @@ _AT = {
     "deleted": "read",
     "drifted": "read",
     "unpublished": "attributes",
+    "failed": "command",
 }
 _ONCE = frozenset({"evicted", "deallocated", "deleted", "drifted"})
 
@@ -47,7 +48,7 @@ class Fault:
     name: str = "*"
     """Pattern for Pulumi names ("opt-gpu-*")."""
     at: str = ""
-    """create, read, update, delete, attributes or console; the default depends on the fault."""
+    """create, read, update, delete, attributes, console or command; the default depends on the fault."""
     skip: int = 0
     """Number of matching operations that succeed before the first failure."""
     times: int = 0

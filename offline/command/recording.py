@@ -10,8 +10,10 @@ import json
 import os
 from typing import Any
 
+from offline.cloud.faults import strikes
 from offline.cloud.world import World
 from offline.command.capture import Capture
+from offline.command.inputs import TOKEN
 from offline.command.run import Run
 from offline.protocol import stack_of
 from offline.resources import Operation
@@ -31,7 +33,7 @@ class Recorder:
     """A Runner that writes commands to a file."""
 
     def run(self, operation: Operation, run: Run, capture: Capture) -> str:
-        """Record a command. Every command succeeds."""
+        """Record a command. It succeeds, unless the stack's faults.yaml contains a fault for it."""
         connection = run.properties.get("connection")
         where = connection if isinstance(connection, dict) else {}
         line: dict[str, Any] = {
@@ -43,6 +45,10 @@ class Recorder:
         if run.stdin:
             line["stdin_bytes"] = len(run.stdin.encode())
         world = World(stack_of(operation.urn))
+        for fault in strikes(world, "command", TOKEN, operation.name):
+            if fault.fault == "failed":
+                return "the fault `failed` in faults.yaml"
+            operation.stop.wait(fault.seconds)
         with world.locked(), (world.folder / FILE).open("a") as file:
             file.write(f"{json.dumps(line)}\n")
         capture.stdout.feed(f"{_GATE_OUTPUT if _GATE in run.text else 'offline'}\n".encode())

@@ -71,7 +71,9 @@ class Cluster:
     `home_path` is the folder that the workers mount from the head in addition to `shared_path`.
     `thresholds` is the minimum bus bandwidth of an all-reduce on one node in GB/s, or None if no source publishes a
     value. `pair_thresholds` is the minimum for two or more nodes. `transport` contains only groups whose fabric needs
-    files on the node. `spares` is the number of nodes that are held back from jobs, for groups with spares.
+    files on the node. `spares` is the number of nodes that are held back from jobs, for groups with spares. `unready`
+    is None, or the reason why no `pulumi up` has made the cluster ready. In this case, `nodes` is empty if the machines
+    or their SSH host keys are not known.
     """
 
     contract: int = CONTRACT
@@ -89,6 +91,17 @@ class Cluster:
     pair_thresholds: Mapping[str, float | None] = field(default_factory=dict)
     usd_per_hour: float | None
     spares: Mapping[str, int] = field(default_factory=dict)
+    unready: str | None = None
+
+    @property
+    def warning(self) -> str:
+        """The reason why the cluster is not ready, and the fix, or "" if an `up` has made the cluster ready."""
+        if self.unready is None:
+            return ""
+        return (
+            f"cluster '{self.name}' has not become ready: {self.unready}. Fix: read the error of `pulumi up`, check "
+            "the hosts with `yard doctor`, then run `pulumi up` again"
+        )
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -103,11 +116,11 @@ class Cluster:
 def dumped(cluster: Cluster) -> dict[str, Any]:
     """Return the outputs as JSON values. Raises ContractError for a value that the contract forbids.
 
-    The fields `tunnel`, `transport` and `spares` are omitted if they are empty, because older versions of yard reject
-    unknown fields.
+    The fields `tunnel`, `transport`, `spares` and `unready` are omitted if they are empty, because older versions of
+    yard reject unknown fields.
     """
     found: dict[str, Any] = json.loads(json.dumps(asdict(read_outputs(asdict(cluster)))))
-    for name in ("transport", "spares"):
+    for name in ("transport", "spares", "unready"):
         if not found[name]:
             del found[name]
     if cluster.head.tunnel is None:
@@ -132,7 +145,10 @@ def read_outputs(raw: Any) -> Cluster:
     """
     contract = raw.get("contract") if isinstance(raw, dict) else None
     if contract is None:
-        raise ContractError("there is no `cluster` output. Fix: wait until `pulumi up` has completed, or run it")
+        raise ContractError(
+            "there is no `cluster` output, because no `pulumi up` has read the head's SSH host key. Fix: wait until "
+            "`pulumi up` has completed, or run it and correct the problem that it reports"
+        )
     if contract != CONTRACT:
         raise ContractError(
             f"the stack uses outputs contract {contract}, but this yard reads contract {CONTRACT}; "

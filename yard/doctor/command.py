@@ -17,6 +17,8 @@ from yard.stack.remote import Remote
 def run_doctor(remote: Remote, as_json: bool) -> int:
     """Check the cluster and print the problems. Returns the exit code, which is 1 if any check found a problem."""
     start = time.monotonic()
+    if text := remote.stack.cluster.warning:
+        warn(f"yard: {text}")
     if not as_json:
         warn("yard: checking every host")
     reports = examine(remote)

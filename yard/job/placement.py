@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from yard.contract.errors import Problem
 from yard.contract.outputs import NO_TRANSPORT, Cluster, Node, Transport
-from yard.errors import JobFileError
+from yard.errors import JobFileError, StackError
 from yard.job.loader import LoadedJob
 from yard.job.spec import JobSpec
 
@@ -33,6 +33,12 @@ class Placement:
     """Published minimum all-reduce bus bandwidth in GB/s for this number of nodes, or None."""
 
 
+def refuse_unready(cluster: Cluster) -> None:
+    """Raise StackError if no `pulumi up` has made the cluster ready."""
+    if cluster.warning:
+        raise StackError(cluster.warning)
+
+
 def drives_gpus(node: Node) -> bool:
     """Return whether ranks can use the node's GPUs. Fake GPUs are files that only the scheduler uses."""
     return node.gpus > 0 and node.gpu_type != "fake"
@@ -42,8 +48,9 @@ def place(job: LoadedJob, cluster: Cluster) -> Placement:
     """Choose a node group and fill in missing values.
 
     Without `group`, the first group of the outputs that the job fits into is chosen. Raises JobFileError with the
-    problems of all groups if the job fits into none.
+    problems of all groups if the job fits into none, and StackError if the cluster has not become ready.
     """
+    refuse_unready(cluster)
     spec = job.spec
     groups: dict[str, list[Node]] = {}
     for node in cluster.nodes:

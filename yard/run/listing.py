@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from yard.contract.outputs import Cluster
+from yard.errors import RemoteError
 from yard.job.rules import RUN_DIR
 from yard.run import goodput
 from yard.run.commits import with_commits
@@ -135,7 +136,16 @@ def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
     if history:
         _list_history(remote, as_json)
         return
-    found = _hosts(cluster, scheduler_of(cluster.scheduler).nodes(remote))
+    states: dict[str, tuple[str, str]] = {}
+    try:
+        states = scheduler_of(cluster.scheduler).nodes(remote)
+    except RemoteError as error:
+        if cluster.unready is None:
+            raise
+        warn(f"yard: the states of the nodes are unknown: {error}")
+    if text := cluster.warning:
+        warn(f"yard: {text}")
+    found = _hosts(cluster, states)
     if as_json:
         say_json([asdict(node) for node in found])
         return

@@ -18,6 +18,7 @@ from yard.environments.definition import NO_ENVIRONMENT
 from yard.errors import JobFileError
 from yard.job.chosen_environment import read_environment
 from yard.job.loader import definition_for, holds_home
+from yard.job.placement import refuse_unready
 from yard.job.programs import job_name
 from yard.job.rules import ENVIRONMENT_FILE, environment, parse_seconds, under
 from yard.job.spec import RULES
@@ -123,6 +124,7 @@ def _option_problems(options: Mapping[str, Any], env: Mapping[str, str]) -> list
 
 
 def _cluster_problems(options: Mapping[str, Any], cluster: Cluster) -> list[Problem]:
+    refuse_unready(cluster)
     if cluster.scheduler == "none":
         rule = f"a Slurm script needs Slurm, and cluster '{cluster.name}' has no scheduler"
         fix = "submit its program (`yard submit train.py` or `yard submit -- COMMAND`), or use a stack with Slurm"

@@ -57,10 +57,45 @@ class PlatformStack(TestStack):
         self.write(program)
 
 
-def platform_stack(folder: Path, module: str, kind: str) -> PlatformStack:
-    """Return an empty stack on a platform. Skips the test if the Pulumi CLI is missing."""
+_WHOLE_PROGRAM = f"""
+import runpy, sys
+sys.path.insert(0, {str(ROOT)!r})
+%s
+runpy.run_path({str(ROOT / "__main__.py")!r})
+"""
+
+
+class WholeStack(TestStack):
+    """The stack `test`, which runs the project's program with the contents of a stack file."""
+
+    __test__ = False
+
+    def put(self, stack: str, first: str = "", **edits: Any) -> None:
+        """Set the stack file and keep Pulumi's encryption salt. The program runs the statements in `first` first."""
+        file = self.folder / "Pulumi.test.yaml"
+        salt = [line for line in file.read_text().splitlines() if line.startswith("encryptionsalt:")]
+        file.write_text("\n".join([*salt, stack_text(stack, **edits)]))
+        (self.folder / "__main__.py").write_text(_WHOLE_PROGRAM % first)
+
+    def urn(self, name: str) -> str:
+        """Return the URN of a resource by its Pulumi name."""
+        return self.record(name).urn
+
+
+def whole_stack(folder: Path) -> WholeStack:
+    """Return an empty stack. Skips the test if the Pulumi CLI is missing."""
+    _require_pulumi()
+    return WholeStack(folder)
+
+
+def _require_pulumi() -> None:
     if not (shutil.which("pulumi") or (ROOT / ".trainyard" / "bin" / "pulumi").exists()):
         pytest.skip("the Pulumi CLI is missing (make setup)")
+
+
+def platform_stack(folder: Path, module: str, kind: str) -> PlatformStack:
+    """Return an empty stack on a platform. Skips the test if the Pulumi CLI is missing."""
+    _require_pulumi()
     stack = PlatformStack(folder)
     stack.module, stack.kind = module, kind
     return stack

@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.components.platforms.recording import stack_text
-from tests.offline.cloud.stack import ROOT, Run, TestStack
+from tests.components.platforms.living import WholeStack, whole_stack
+from tests.offline.cloud.stack import Run
 from tools.protection import EXCLUDE
 from yard.contract.outputs import read_outputs
 
 pytestmark = [pytest.mark.engine, pytest.mark.full]
 
-PROGRAM = f"import runpy, sys\nsys.path.insert(0, {str(ROOT)!r})\nrunpy.run_path({str(ROOT / '__main__.py')!r})\n"
-
-
-class WholeStack(TestStack):
-    """The stack `test`, which runs the project's program with the contents of a stack file."""
-
-    __test__ = False
-
-    def put(self, stack: str) -> None:
-        """Set the stack file and keep Pulumi's encryption salt."""
-        file = self.folder / "Pulumi.test.yaml"
-        salt = [line for line in file.read_text().splitlines() if line.startswith("encryptionsalt:")]
-        file.write_text("\n".join([*salt, stack_text(stack)]))
-        (self.folder / "__main__.py").write_text(PROGRAM)
-
-    def urn(self, name: str) -> str:
-        """Return the URN of a resource by its Pulumi name."""
-        return self.record(name).urn
-
 
 @pytest.fixture
 def stack(tmp_path: Path) -> WholeStack:
     """An empty stack. Skips the test if the Pulumi CLI is missing."""
-    if not (shutil.which("pulumi") or (ROOT / ".trainyard" / "bin" / "pulumi").exists()):
-        pytest.skip("the Pulumi CLI is missing (make setup)")
-    return WholeStack(tmp_path)
+    return whole_stack(tmp_path)
 
 
 @pytest.mark.parametrize(

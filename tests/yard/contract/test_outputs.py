@@ -154,6 +154,12 @@ def test_outputs_that_yard_would_refuse_are_not_written() -> None:
         dumped(replace(read_outputs(contract()), name="Not a name"))
 
 
+def test_the_reason_of_an_unready_cluster_is_read_back() -> None:
+    unready = replace(read_outputs(contract()), unready="the gate has not passed")
+    assert read_outputs(dumped(unready)) == unready
+    assert "unready" not in dumped(read_outputs(contract()))
+
+
 def test_spares_are_left_out_if_there_are_none() -> None:
     outputs = contract()
     assert "spares" not in dumped(read_outputs(outputs))

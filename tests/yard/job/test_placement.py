@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from yard.contract.outputs import Cluster
-from yard.errors import JobFileError
+from yard.errors import JobFileError, RemoteError, StackError
 from yard.job.loader import load_job
 from yard.job.placement import place
 from yard.run import listing
@@ -43,3 +43,30 @@ def test_reserved_node_of_a_group_with_spares_is_a_spare(
     remote: Any = SimpleNamespace(stack=SimpleNamespace(cluster=replace(wide, spares=spares)))
     listing.list_nodes(remote, as_json=True)
     assert [row["state"] for row in shown] == ["head", "idle", "idle", "idle", state]
+
+
+UNREADY = "the gate on the head has not passed"
+
+
+def test_a_cluster_that_is_not_ready_runs_no_job(wide: Cluster) -> None:
+    for cluster in (replace(wide, unready=UNREADY), replace(wide, unready=UNREADY, nodes=())):
+        with pytest.raises(StackError, match=f"has not become ready: {UNREADY}. Fix: .*`pulumi up` again"):
+            place(load_job("hello", {}, {}, []), cluster)
+
+
+def test_nodes_are_listed_before_slurm_runs(
+    wide: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: object) -> dict[str, tuple[str, str]]:
+        raise RemoteError("sinfo: command not found")
+
+    monkeypatch.setattr(listing, "scheduler_of", lambda _: SimpleNamespace(nodes=fails))
+    remote: Any = SimpleNamespace(stack=SimpleNamespace(cluster=replace(wide, unready=UNREADY)))
+    listing.list_nodes(remote, as_json=False)
+    printed = capsys.readouterr()
+    assert "yard-gpu-3" in printed.out
+    assert "the states of the nodes are unknown: sinfo: command not found" in printed.err
+    assert f"has not become ready: {UNREADY}" in printed.err
+    remote.stack.cluster = wide
+    with pytest.raises(RemoteError):
+        listing.list_nodes(remote, as_json=False)
