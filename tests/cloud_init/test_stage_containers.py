@@ -130,7 +130,7 @@ def test_docker_stores_its_data_on_local_disks(tmp_path: Path) -> None:
     ran = run(tmp_path, {"mountpoint": "0 "})
     assert ran.code == 0, (ran.errors, ran.output)
     daemon = json.loads((tmp_path / "etc/docker/daemon.json").read_text())
-    assert daemon == {"data-root": f"{tmp_path}/mnt/localssd/docker"}
+    assert daemon == {"data-root": f"{tmp_path}/mnt/localssd/docker", "features": {"containerd-snapshotter": False}}
     assert (tmp_path / "mnt/localssd/docker").stat().st_mode & 0o777 == 0o710
 
 
@@ -139,9 +139,13 @@ def test_docker_settings_of_the_image_are_kept(tmp_path: Path) -> None:
     runtimes = {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}
     file = tmp_path / "etc/docker/daemon.json"
     file.parent.mkdir(parents=True)
-    file.write_text(json.dumps({"runtimes": runtimes}))
+    file.write_text(json.dumps({"runtimes": runtimes, "features": {"cdi": True}}))
     assert run(tmp_path, {"mountpoint": "0 "}).code == 0
-    assert json.loads(file.read_text()) == {"data-root": f"{tmp_path}/mnt/localssd/docker", "runtimes": runtimes}
+    assert json.loads(file.read_text()) == {
+        "data-root": f"{tmp_path}/mnt/localssd/docker",
+        "runtimes": runtimes,
+        "features": {"containerd-snapshotter": False, "cdi": True},
+    }
 
 
 def test_installation_is_retried_after_an_update_of_the_lists(tmp_path: Path) -> None:
