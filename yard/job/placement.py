@@ -11,6 +11,33 @@ from yard.errors import JobFileError, StackError
 from yard.job.loader import LoadedJob
 from yard.job.spec import JobSpec
 
+_CHECKER = "NCCL_SHIMNET_GUEST_CONFIG_CHECKER_CONFIG_FILE"
+_CHECKED = {
+    "gpudirect-tcpxo": {
+        "NCCL_BUFFSIZE": "8388608",
+        "NCCL_CROSS_NIC": "0",
+        "NCCL_FASTRAK_ENABLE_CONTROL_CHANNEL": "0",
+        "NCCL_FASTRAK_ENABLE_HOTPATH_LOGGING": "0",
+        "NCCL_FASTRAK_NUM_FLOWS": "2",
+        "NCCL_FASTRAK_USE_LLCM": "1",
+        "NCCL_FASTRAK_USE_SNAP": "1",
+        "NCCL_MIN_NCHANNELS": "4",
+        "NCCL_NET_GDR_LEVEL": "PIX",
+        "NCCL_NVLSTREE_MAX_CHUNKSIZE": "131072",
+        "NCCL_P2P_NET_CHUNKSIZE": "524288",
+        "NCCL_P2P_NVL_CHUNKSIZE": "1048576",
+        "NCCL_P2P_PCI_CHUNKSIZE": "524288",
+        "NCCL_PROTO": "Simple,LL128",
+    }
+}
+"""NCCL settings by fabric that the plugin's guest config checker compares with its configuration file.
+
+The checker ends programs with other values. Google does not publish its list, so these are the tuning settings of the
+profile (google/nccl-plugin-gpudirect-tcpxo at 04815d1b, tcpxo_scripts/nccl-env-profile.sh). Enforcement is documented
+for NCCL_NVLSTREE_MAX_CHUNKSIZE (GoogleCloudPlatform/container-engine-accelerators at 992db812,
+gpudirect-tcpxo/README.md) and reported for NCCL_PROTO (NVIDIA/aicr pull request 422). All read 2026-11-24.
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
@@ -90,6 +117,7 @@ def _gpus(spec: JobSpec, node: Node) -> int:
 def _problems(spec: JobSpec, group: str, nodes: list[Node], spares: int) -> Iterator[Problem]:
     found = list(_size_problems(spec, group, nodes, spares))
     yield from found
+    yield from _setting_problems(spec, nodes[0].fabric)
     if not found and (problem := _memory_problem(spec, group, nodes[0])):
         yield problem
 
@@ -104,6 +132,19 @@ def _size_problems(spec: JobSpec, group: str, nodes: list[Node], spares: int) ->
     if spec.gpus_per_node is not None and spec.gpus_per_node > gpus:
         rule = f"the job needs {spec.gpus_per_node} GPUs per node, but a node in group '{group}' has {gpus}"
         yield Problem(path="gpus_per_node", rule=rule, fix=f"use --gpus-per-node {gpus} or fewer")
+
+
+def _setting_problems(spec: JobSpec, fabric: str) -> Iterator[Problem]:
+    if _CHECKER in spec.env:
+        return
+    for name, expected in _CHECKED.get(fabric, {}).items():
+        value = spec.env.get(name, expected)
+        if value != expected:
+            rule = (
+                f"the NCCL plugin of {fabric} ends programs in which {name} is not {expected}, and the job sets {value}"
+            )
+            fix = f"remove {name}, or set {_CHECKER} to the file of another profile of the plugin"
+            yield Problem(path=f"env.{name}", rule=rule, fix=fix)
 
 
 def _memory_problem(spec: JobSpec, group: str, node: Node) -> Problem | None:

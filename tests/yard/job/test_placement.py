@@ -32,6 +32,36 @@ def test_job_runs_in_the_first_group_with_enough_gpu_memory(wide: Cluster, local
         place(job, replace(wide, nodes=small))
 
 
+@pytest.mark.parametrize(
+    ("fabric", "env", "refused"),
+    [
+        ("gpudirect-tcpxo", {"NCCL_PROTO": "Simple", "NCCL_BUFFSIZE": "4194304"}, ["NCCL_BUFFSIZE", "NCCL_PROTO"]),
+        ("gpudirect-tcpxo", {"NCCL_PROTO": "Simple,LL128", "NCCL_DEBUG": "INFO"}, []),
+        (
+            "gpudirect-tcpxo",
+            {
+                "NCCL_PROTO": "Simple",
+                "NCCL_SHIMNET_GUEST_CONFIG_CHECKER_CONFIG_FILE": "/var/lib/tcpxo/lib64/a3plus_guest_config_simple.textproto",
+            },
+            [],
+        ),
+        ("gvnic", {"NCCL_PROTO": "Simple"}, []),
+    ],
+)
+def test_settings_that_the_nccl_plugin_refuses_are_problems(
+    wide: Cluster, fabric: str, env: dict[str, str], refused: list[str]
+) -> None:
+    """The plugin would end the job after its machines have started it."""
+    job = load_job("hello", {}, env, [])
+    cluster = replace(wide, nodes=tuple(replace(node, fabric=fabric) for node in wide.nodes))
+    found: list[str] = []
+    try:
+        place(job, cluster)
+    except JobFileError as error:
+        found = [problem.path for problem in error.problems]
+    assert found == [f"env.{name}" for name in refused]
+
+
 @pytest.mark.parametrize(("spares", "state"), [({"gpu": 1}, "spare"), ({}, "reserved")])
 def test_reserved_node_of_a_group_with_spares_is_a_spare(
     wide: Cluster, spares: dict[str, int], state: str, monkeypatch: pytest.MonkeyPatch
