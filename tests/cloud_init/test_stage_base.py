@@ -50,9 +50,22 @@ def test_chrony_is_restarted_after_a_change(tmp_path: Path, role: str) -> None:
     (tmp_path / "etc/trainyard").mkdir(parents=True)
     (tmp_path / "etc/trainyard/fabric.env").write_text("NCCL_IB_DISABLE=1\n")
     node = Sandbox(tmp_path, ("ip", "systemctl"), {"ip": "0 3: eth1    inet 10.0.0.4/24 scope global"})
-    ran = node.run("40-network", ROLE=role, PRIVATE_IP="10.0.0.4", NETWORK="10.0.0.0/20", HEAD_IP="10.0.0.4")
+    ran = node.run(
+        "40-network", ROLE=role, PRIVATE_IP="10.0.0.4", NETWORK="10.0.0.0/20", HEAD_IP="10.0.0.4", FABRIC="gvnic"
+    )
     assert ran.code == 0, ran.errors
     assert "systemctl restart --no-block chrony.service" in ran.commands
+
+
+@pytest.mark.parametrize(
+    ("fabric", "line"), [("gvnic", "NCCL_SOCKET_IFNAME==eth1"), ("gpudirect-tcpxo", "NCCL_SOCKET_IFNAME=eth1")]
+)
+def test_interface_has_the_form_of_the_fabric_plugin(tmp_path: Path, fabric: str, line: str) -> None:
+    """Google's guest config checker compares the value with the name in Google's profile."""
+    node = Sandbox(tmp_path, ("ip", "systemctl"), {"ip": "0 3: eth1    inet 10.0.0.4/24 scope global"})
+    env = {"PRIVATE_IP": "10.0.0.4", "NETWORK": "10.0.0.0/20", "HEAD_IP": "10.0.0.4", "FABRIC": fabric}
+    assert node.run("40-network", ROLE="worker", **env).code == 0
+    assert (tmp_path / "etc/trainyard/fabric.env").read_text().splitlines()[-1] == line
 
 
 _DEFAULTS = """

@@ -31,7 +31,7 @@ def build(tmp_path: Path, kernel: str, answers: dict[str, str] | None = None) ->
     download.chmod(0o755)
     # The two scripts above replace the recorders of these commands.
     kept = tuple(name for name in made.recorded if name not in {"dpkg-deb", "apt-get"})
-    ran = Docker(made.root, kept, made.answers).run("45-transport", FABRIC="gpudirect-tcpxo")
+    ran = Docker(made.root, kept, made.answers).run("45-transport", FABRIC="gpudirect-tcpxo", GPUS="1")
     source = tmp_path / package / "import-helper.c"
     return ran, source.read_text() if source.exists() else ""
 
@@ -64,5 +64,5 @@ def test_failed_module_build_fails_the_stage(tmp_path: Path) -> None:
 
 
 def test_installed_module_is_not_built_again(tmp_path: Path) -> None:
-    ran = fresh(tmp_path).run("45-transport", FABRIC="gpudirect-tcpxo")
+    ran = fresh(tmp_path).run("45-transport", FABRIC="gpudirect-tcpxo", GPUS="1")
     assert [line.split()[1] for line in ran.commands if line.startswith("dkms")] == ["status"]

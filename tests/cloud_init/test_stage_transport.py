@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from components.catalog import fabrics
 from tests.cloud_init.stage_sandbox import Ran, Sandbox
 
 pytestmark = pytest.mark.engine
 
 RECORDED = (
     *("curl", "apt-get", "apt-mark", "docker", "modprobe", "mount", "mv", "chmod"),
-    *("dpkg-query", "dpkg-deb", "dkms", "gpg", "uname"),
+    *("dpkg-query", "dpkg-deb", "dkms", "gpg", "uname", "ldconfig"),
 )
+TCPXO_NODE = {"FABRIC": "gpudirect-tcpxo", "GPUS": "1"}
+"""A node with one GPU, because the fake node has one aperture device."""
 KERNEL = "6.17.0-1008-gcp"
 """The kernel in the pinned image. GoogleCloudPlatform/cluster-toolkit at 104708037 patches the module for 6.17."""
 TCPXO = "us-docker.pkg.dev/gce-ai-infra/gpudirect-tcpxo"
@@ -50,7 +53,7 @@ def node(tmp_path: Path, answers: dict[str, str] | None = None) -> Sandbox:
     for path, text in files.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
-    (tmp_path / "usr" / "src").mkdir(parents=True)
+    (tmp_path / "usr" / "src").mkdir(parents=True, exist_ok=True)
     usual = {
         "curl -fsS --max-time": '0 {"access_token": "t"}',
         "gpg": KEYS,
@@ -79,6 +82,36 @@ def test_missing_fast_socket_is_only_a_warning(tmp_path: Path) -> None:
     assert ran.code == 0
     assert ran.output == ["log WARNING: Fast Socket is not installed; NCCL uses plain TCP streams"]
     assert not list((tmp_path / "etc").glob("**/*.list"))
+    mark = tmp_path / "var/lib/fast-socket/lib64/not-installed"
+    assert mark.read_text() == "Fast Socket is not installed; NCCL uses plain TCP streams\n"
+
+
+def test_fast_socket_has_a_folder_for_containers(tmp_path: Path) -> None:
+    """google/nccl-fastsocket at b3ff1c6f, BUILD: the package contains /usr/lib/libnccl-net.so."""
+    folder = fabrics()["gvnic"].library_path
+    assert folder
+    assert fabrics()["gvnic"].mounts == (f"{folder.removesuffix('/lib64')}:ro",)
+    assert node(tmp_path, {"curl": "7 "}).run("45-transport", FABRIC="gvnic").code == 0
+    (tmp_path / "usr/lib").mkdir()
+    (tmp_path / "usr/lib/libnccl-net.so").write_text("plugin")
+    ran = node(tmp_path).run("45-transport", FABRIC="gvnic")
+    assert (ran.code, ran.output) == (0, []), ran.errors
+    assert [path.name for path in (tmp_path / folder.lstrip("/")).iterdir()] == ["libnccl-net.so"]
+
+
+@pytest.mark.parametrize("fabric", ["gpudirect-tcpx", "gpudirect-tcpxo", "gpudirect-gib"])
+def test_the_loader_finds_the_plugin_without_yard(tmp_path: Path, fabric: str) -> None:
+    ran = fresh(tmp_path).run("45-transport", FABRIC=fabric, GPUS="1")
+    assert ran.code == 0, (ran.errors, ran.output)
+    path = fabrics()[fabric].library_path
+    assert (tmp_path / "etc/ld.so.conf.d/trainyard-nccl.conf").read_text() == f"{tmp_path}{path}\n"
+    assert "ldconfig " in ran.commands
+
+
+def test_each_gpu_needs_an_aperture_device(tmp_path: Path) -> None:
+    ran = fresh(tmp_path).run("45-transport", FABRIC="gpudirect-tcpxo", GPUS="8")
+    assert ran.code == 1
+    assert ran.output[-1].startswith("fail this node has 1 aperture devices for 8 GPUs")
 
 
 class Docker(Sandbox):
@@ -102,7 +135,7 @@ def fresh(tmp_path: Path, answers: dict[str, str] | None = None) -> Docker:
 
 def test_tcpxo_daemon_has_the_options_of_google(tmp_path: Path) -> None:
     """GoogleCloudPlatform/slurm-gcp at 13fd92b6, tools/prologs-epilogs/receive-data-path-manager-mega."""
-    ran = fresh(tmp_path).run("45-transport", FABRIC="gpudirect-tcpxo")
+    ran = fresh(tmp_path).run("45-transport", **TCPXO_NODE)
     assert ran.code == 0, ran.errors
     assert "modprobe import-helper" in ran.commands
     assert any(re.match(r"mount --bind /sys/bus/pci/devices/0000:06:00.0 ", line) for line in ran.commands)
@@ -143,7 +176,7 @@ def test_receive_daemon_has_no_restart_policy(tmp_path: Path) -> None:
 
     The device needs --mount, because --volume would create a folder in its place if the device is missing.
     """
-    ran = fresh(tmp_path).run("45-transport", FABRIC="gpudirect-tcpxo")
+    ran = fresh(tmp_path).run("45-transport", **TCPXO_NODE)
     daemon = started(ran, "receive-datapath-manager")
     assert "--restart" not in daemon
     assert "--mount type=bind,source=/dev/dmabuf_import_helper,target=/dev/dmabuf_import_helper" in daemon
@@ -152,7 +185,7 @@ def test_receive_daemon_has_no_restart_policy(tmp_path: Path) -> None:
 
 
 def test_daemon_that_never_becomes_ready_fails_the_stage(tmp_path: Path) -> None:
-    ran = fresh(tmp_path, {"docker logs": "0 still mapping"}).run("45-transport", FABRIC="gpudirect-tcpxo")
+    ran = fresh(tmp_path, {"docker logs": "0 still mapping"}).run("45-transport", **TCPXO_NODE)
     assert ran.code == 1
     message = "fail receive-datapath-manager has not initialized its buffers after 120 s: still mapping"
     assert ran.output[-1].rstrip() == message
@@ -161,13 +194,13 @@ def test_daemon_that_never_becomes_ready_fails_the_stage(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("fabric", ["gpudirect-tcpx", "gpudirect-tcpxo"])
 def test_log_of_an_ended_daemon_is_reported(tmp_path: Path, fabric: str) -> None:
-    ran = node(tmp_path, {"docker logs": "0 no GPU found"}).run("45-transport", FABRIC=fabric)
+    ran = node(tmp_path, {"docker logs": "0 no GPU found"}).run("45-transport", FABRIC=fabric, GPUS="1")
     assert ran.code == 1
     assert re.match(r"fail receive-datapath-manager has ended.*: no GPU found", ran.output[-1])
 
 
 def test_running_daemon_is_not_restarted(tmp_path: Path) -> None:
-    ran = node(tmp_path, RUNNING).run("45-transport", FABRIC="gpudirect-tcpxo")
+    ran = node(tmp_path, RUNNING).run("45-transport", **TCPXO_NODE)
     assert ran.code == 0, ran.errors
     assert {line.split()[1] for line in ran.commands if line.startswith("docker")} == {"image", "inspect"}
 
@@ -176,7 +209,7 @@ def test_new_plugin_replaces_the_files_of_the_old_one(tmp_path: Path) -> None:
     (tmp_path / "var/lib/tcpxo").mkdir(parents=True)
     made = fresh(tmp_path)
     (tmp_path / "var/lib/tcpxo/.trainyard-plugin").write_text("older\n")
-    ran = made.run("45-transport", FABRIC="gpudirect-tcpxo")
+    ran = made.run("45-transport", **TCPXO_NODE)
     assert ran.code == 1
     installer = started(ran, "nccl-installer")
     assert installer.endswith("nccl-plugin-gpudirecttcpx-dev:v1.0.17 install --install-nccl")
@@ -185,9 +218,9 @@ def test_new_plugin_replaces_the_files_of_the_old_one(tmp_path: Path) -> None:
 
 
 def test_only_missing_images_are_pulled(tmp_path: Path) -> None:
-    ran = fresh(tmp_path).run("45-transport", FABRIC="gpudirect-tcpxo")
+    ran = fresh(tmp_path).run("45-transport", **TCPXO_NODE)
     assert not [line for line in ran.commands if line.startswith(("docker login", "docker pull"))]
-    ran = fresh_without_images(tmp_path).run("45-transport", FABRIC="gpudirect-tcpxo")
+    ran = fresh_without_images(tmp_path).run("45-transport", **TCPXO_NODE)
     assert ran.code == 0, ran.errors
     assert [line.split("/")[-1] for line in ran.commands if line.startswith("docker pull")] == [
         "nccl-plugin-gpudirecttcpx-dev:v1.0.17",
@@ -203,7 +236,7 @@ def fresh_without_images(tmp_path: Path) -> Sandbox:
 
 def test_plugin_settings_are_added_to_fabric_env(tmp_path: Path) -> None:
     made, settings = node(tmp_path, RUNNING), tmp_path / "etc" / "trainyard" / "fabric.env"
-    assert made.run("45-transport", FABRIC="gpudirect-tcpxo").output == []
+    assert made.run("45-transport", **TCPXO_NODE).output == []
     once = settings.read_text()
     assert once.splitlines() == [
         "NCCL_SOCKET_IFNAME==eth0",
@@ -212,7 +245,7 @@ def test_plugin_settings_are_added_to_fabric_env(tmp_path: Path) -> None:
         "NCCL_ODD='it'\\''s; b'",
         f"NCCL_TUNER_CONFIG_PATH={tmp_path}/var/lib/tcpxo/lib64/tuner.textproto",
     ]
-    made.run("45-transport", FABRIC="gpudirect-tcpxo")
+    made.run("45-transport", **TCPXO_NODE)
     assert settings.read_text() == once
     read = subprocess.run(
         ["bash", "-c", 'source "$1"; echo "$NCCL_ALGO $NCCL_ODD"', "-", str(settings)],
@@ -231,7 +264,7 @@ def test_plugin_settings_are_added_to_fabric_env(tmp_path: Path) -> None:
 def test_plugin_without_settings_fails_the_stage(tmp_path: Path, fabric: str, file: str) -> None:
     made = node(tmp_path, RUNNING)
     (tmp_path / file).unlink()
-    ran = made.run("45-transport", FABRIC=fabric)
+    ran = made.run("45-transport", FABRIC=fabric, GPUS="1")
     assert ran.code == 1
     assert re.match(rf"fail the plugin has no \S*/{re.escape(file)}", ran.output[-1])
 
@@ -254,7 +287,7 @@ def test_gib_stage_installs_packages_and_settings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("fabric", "key"), [("gpudirect-gib", CUDA_KEY), ("gpudirect-tcpxo", REGISTRY_KEY)])
 def test_key_of_another_publisher_fails_the_stage(tmp_path: Path, fabric: str, key: str) -> None:
-    ran = node(tmp_path, {"gpg": f"0 pub:-:\nfpr:::::::::{'0' * 40}:\n"}).run("45-transport", FABRIC=fabric)
+    ran = node(tmp_path, {"gpg": f"0 pub:-:\nfpr:::::::::{'0' * 40}:\n"}).run("45-transport", FABRIC=fabric, GPUS="1")
     assert ran.code == 1
     assert f"does not have the fingerprint {key}" in ran.output[-1]
     assert not [line for line in ran.commands if line.startswith("apt-get") and "nccl" in line]
@@ -262,6 +295,6 @@ def test_key_of_another_publisher_fails_the_stage(tmp_path: Path, fabric: str, k
 
 @pytest.mark.parametrize("fabric", ["gpudirect-gib", "gpudirect-tcpxo"])
 def test_unreachable_archive_fails_the_stage(tmp_path: Path, fabric: str) -> None:
-    ran = node(tmp_path, {"curl": "7 "}).run("45-transport", FABRIC=fabric)
+    ran = node(tmp_path, {"curl": "7 "}).run("45-transport", FABRIC=fabric, GPUS="1")
     assert ran.code == 1
     assert "does not respond" in ran.output[-1]

@@ -89,9 +89,14 @@ private_folder() {
 }
 
 # use_transport FOLDER: prepends the folder that contains the fabric's NCCL plugin to LD_LIBRARY_PATH. Fails if the
-# folder contains no plugin. Otherwise, NCCL would use plain TCP and report no error.
+# folder contains no plugin. Otherwise, NCCL would use plain TCP and report no error. If a node could not install an
+# optional plugin, its folder contains the file `not-installed`, and the job runs without the plugin.
 use_transport() {
   local plugins=("$1"/libnccl-net*.so*)
+  if [[ -e $1/not-installed ]]; then
+    say "node $NODE_RANK: $(<"$1/not-installed")"
+    return 0
+  fi
   if [[ ! -e ${plugins[0]} ]]; then
     say "rank $RANK finds no NCCL plugin $1/libnccl-net*.so; \`yard doctor\` checks whether it is installed"
     exit 1
@@ -209,11 +214,18 @@ contain() {
   # starts ssh (moby/moby issue 38814, seen on 2026-11-23). Here, nofile is the node's limit (31-system).
   local options=(--network host --ipc host --ulimit memlock=-1 --ulimit stack=67108864 --ulimit nofile=1048576
     --cap-add SYS_PTRACE --security-opt no-new-privileges --user "$(id -u):$(id -g)" "${container_options[@]}")
+  # Programs write caches to the home folder, for example Triton and Hugging Face. dockerd cannot mount the home folder on
+  # NFS (copy_keys), and without a mount it would create a folder that belongs to root. Therefore the home folder in a
+  # container is a folder on the node's local disk, which later jobs use again.
+  local folder
+  private_folder
+  mkdir -p "$folder/home/.ssh"
+  options+=(--env HOME="$HOME")
+  [[ " ${container_options[*]} " =~ target=("$HOME"|"${HOME%/*}")[,\ ] ]] ||
+    options+=(--mount "type=bind,source=$folder/home,target=$HOME")
   if ((container_ssh_port)); then
     copy_keys "$(key_folder)" # mounted below, because the image contains no keys
-    options+=(--env HOME="$HOME" --mount "type=bind,source=$(key_folder),target=$HOME/.ssh,readonly")
-  else
-    options+=(--env HOME=/tmp)
+    options+=(--mount "type=bind,source=$(key_folder),target=$HOME/.ssh,readonly")
   fi
   [[ $container_gpus != yes ]] || options+=(--gpus all)
   [[ ! -d /dev/infiniband ]] || options+=(--device /dev/infiniband)

@@ -135,6 +135,15 @@ def test_missing_fabric_plugin_fails_the_job(tmp_path: Path, wide: Cluster) -> N
     assert "worked" not in ran.stdout
 
 
+def test_job_runs_without_an_optional_plugin(tmp_path: Path, wide: Cluster) -> None:
+    """Stage 45-transport writes this file if it cannot install Fast Socket."""
+    (tmp_path / "not-installed").write_text("Fast Socket is not installed; NCCL uses plain TCP streams\n")
+    cluster = replace(wide, transport={"gpu": Transport(library_path=str(tmp_path), mounts=())})
+    ran = run_part(files(tmp_path, cluster, "run: echo ${LD_LIBRARY_PATH-unset}\n"), "task", "/usr/bin:/bin")
+    note = "yard: node 0: Fast Socket is not installed; NCCL uses plain TCP streams\n"
+    assert (ran.returncode, ran.stdout) == (0, f"{note}unset\n"), ran.stderr
+
+
 [NODE_LIMIT] = re.findall(r"^\* hard nofile (\d+)$", (STAGES / "31-system").read_text(), re.MULTILINE)
 DOCKER = f"container: {{image: '{IMAGE}', runtime: docker}}\n"
 
@@ -185,6 +194,38 @@ def test_docker_job_copies_keys_only_while_it_runs(tmp_path: Path, wide: Cluster
     assert f"type=bind,source={keys},target={home},readonly" in run
     assert run_part(run_dir, "leave", path).returncode == 0
     assert not keys.exists()
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed-pdsh"])
+def test_docker_job_has_a_writable_home(tmp_path: Path, wide: Cluster, docker: Program, launcher: str) -> None:
+    """dockerd would create the parent of a mounted ~/.ssh as root, so programs could not write caches."""
+    ssh = tmp_path / "home" / ".ssh"
+    ssh.mkdir(parents=True)
+    for name in ("id_ed25519", "id_ed25519.pub"):
+        (ssh / name).write_text(f"{name}\n")
+    run_dir = files(tmp_path, wide, f"{DOCKER}launcher: {launcher}\nworkload: train.py\n")
+    path = f"{docker.folder}:/usr/bin:/bin"
+    assert run_part(run_dir, "task", path).returncode == 0
+    run = words_after(docker.calls, "run ")
+    home, local = ssh.parent, Path(f"/var/tmp/yard-{os.getuid()}/home")  # noqa: S108  (the job uses this path)
+    assert f"HOME={home}" in run
+    assert f"type=bind,source={local},target={home}" in run
+    # Otherwise, dockerd would create this folder as root when it mounts the keys.
+    assert local.owner() == (local / ".ssh").owner() == run_dir.owner()
+    run_part(run_dir, "leave", path)
+
+
+@pytest.mark.parametrize("target", ["home", "."])
+def test_mount_of_the_job_replaces_the_local_home(tmp_path: Path, wide: Cluster, docker: Program, target: str) -> None:
+    """docker rejects two mounts with the same target, and a mount in a mounted /home would hide the job's files."""
+    mount = (tmp_path / target).resolve()
+    container = DOCKER.replace("}", f", mounts: ['/data:{mount}']}}")
+    run_dir = files(tmp_path, wide, f"{container}launcher: torchrun\nworkload: train.py\n")
+    assert run_part(run_dir, "task", f"{docker.folder}:/usr/bin:/bin").returncode == 0
+    run = words_after(docker.calls, "run ")
+    assert [word for word in run if word.endswith((f"target={tmp_path}", f"target={tmp_path}/home"))] == [
+        f"type=bind,source=/data,target={mount}"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ containers_facts() {
   ! command -v nvidia-container-runtime-hook >/dev/null || report containers toolkit yes
   [[ " $(id -nG "$job_user" 2>/dev/null) " != *' docker '* ]] || report containers member yes
   ! command -v enroot >/dev/null || report containers enroot yes
-  for folder in /var/lib/tcpx/lib64 /var/lib/tcpxo/lib64 /usr/local/gib/lib64; do
+  for folder in /var/lib/fast-socket/lib64 /var/lib/tcpx/lib64 /var/lib/tcpxo/lib64 /usr/local/gib/lib64; do
     ! compgen -G "$folder/libnccl-net*.so*" >/dev/null || report containers plugin "$folder"
   done
 }
