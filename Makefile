@@ -16,7 +16,7 @@ golden:  ## set up, and build the image of the virtual machines if it is not cac
 	@tools/setup.sh --image
 
 demo:  ## boot a head and two workers on this computer, run a two-node all-reduce, print its table
-	@SECONDS=0; tools/setup.sh --image; $(ENV) python -m tools.demo --seconds-before "$$SECONDS"
+	@SECONDS=0; tools/setup.sh --demo; $(ENV) python -m tools.demo --seconds-before "$$SECONDS"
 
 down: setup  ## delete the local cluster and its files
 	@$(ENV) python -m tools.down

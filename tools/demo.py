@@ -17,7 +17,11 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.table import Table
 
+from components.platforms.local.computer import THIS_COMPUTER
+from components.stackfile.read import parse_stack
 from tools.stack import Stack
+from yard.contract import checkout
+from yard.contract.errors import StackFileError
 
 STACK = "local"
 
@@ -73,7 +77,16 @@ def main() -> int:
     """Run the demo. Return 0, or the failed phase's exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds-before", type=float, default=0.0, help="duration of the set-up, in seconds")
+    parser.add_argument("--check", action="store_true", help="only check the stack file and this computer")
     arguments = parser.parse_args()
+    file = f"stacks/Pulumi.{STACK}.yaml"
+    try:
+        parse_stack((checkout.ROOT / file).read_text(), file, THIS_COMPUTER)
+    except StackFileError as error:
+        sys.stderr.write(f"make demo: {error}\n")
+        return 1
+    if arguments.check:
+        return 0
     phases = Phases()
     if arguments.seconds_before:
         phases.rows.append(("set-up", arguments.seconds_before))

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Set-up on Debian or Ubuntu: system packages, Python environment, Pulumi CLI and this checkout's state folder.
 # Idempotent: a second run takes about a second.
-# Usage: tools/setup.sh [--image]    --image: also build the golden image for the virtual machines, in parallel
+# Usage: tools/setup.sh [--image | --demo]
+#   --image: also build the golden image for the virtual machines, in parallel
+#   --demo: the same, after a check that this computer has the memory and the ports for the local stack
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -79,7 +81,10 @@ start_pulumi() {
 }
 
 start_image() {
-  [[ ${1:-} == --image ]] || return 0
+  [[ ${1:-} == --image || ${1:-} == --demo ]] || return 0
+  if [[ $1 == --demo ]]; then
+    (cd "$root" && "$venv/bin/python" -m tools.demo --check) || exit
+  fi
   start image "Golden image" build_image
 }
 

@@ -20,8 +20,11 @@ def platform_model(section: Any) -> type[PlatformSpec] | None:
     return model
 
 
-def platform_spec(value: Any) -> PlatformSpec:
-    """Validate the `platform:` section with the provider's model. Raises RuleError for an unknown provider."""
+def platform_spec(value: Any, context: Any = None) -> PlatformSpec:
+    """Validate the `platform:` section with the provider's model. Raises RuleError for an unknown provider.
+
+    `context` is pydantic's validation context, for example with MACHINES.
+    """
     if isinstance(value, PlatformSpec):
         return value
     known = ", ".join(sorted(PLATFORMS))
@@ -30,4 +33,4 @@ def platform_spec(value: Any) -> PlatformSpec:
     model = platform_model(value)
     if model is None:
         raise RuleError("must name a known platform", f"use one of: {known}", at="provider")
-    return model.model_validate(value)
+    return model.model_validate(value, context=context)

@@ -7,13 +7,17 @@ from collections.abc import Mapping
 from ipaddress import IPv4Address
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 
 from components.catalog import Machine, machines
 from yard.contract.errors import RuleError
 
 BAKED_NAME = r"trainyard-[a-z0-9-]{1,30}-[0-9a-f]{16}"
 """Regular expression for the name of a baked image (components/node/bake.py). All platforms accept such names."""
+
+MACHINES = "machines"
+"""Key in pydantic's validation context. Its value contains the names of the stack's machine types, which can be
+unknown."""
 
 _RESERVED_GROUPS = frozenset({"head", "default", "all"})
 
@@ -106,6 +110,11 @@ class ExistingHostsSpec(PlatformSpec, ABC):
     @abstractmethod
     def machine_types(self) -> Mapping[str, Machine]:
         """Return the machine types in the catalog and in the `platform:` section, by name."""
+
+
+def used_machines(info: ValidationInfo) -> list[str]:
+    """Return the names of the stack's machine types during a validation. They are unknown outside of `parse_config`."""
+    return info.context.get(MACHINES, []) if info.context else []
 
 
 def machine_types(platform: PlatformSpec) -> Mapping[str, Machine]:

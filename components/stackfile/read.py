@@ -5,21 +5,21 @@ All problems are reported at once. If a section is invalid, the other sections a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from components.catalog import images
-from components.plan.checks.base import Draft, Finding, FreeMemory, Level, Planned
+from components.catalog import images, machines
+from components.plan.checks.base import Computer, Draft, Finding, Level, Planned
 from components.plan.checks.common import DRAFT_CHECKS, PLAN_CHECKS, run_checks, silence_problems
 from components.plan.plan import ClusterPlan, plan_cluster
 from components.platforms.models import platform_model, platform_spec
 from components.platforms.registry import platform_facts
 from components.stackfile.explain import dotted, explain, nearest
-from components.stackfile.model import machine_types
+from components.stackfile.model import MACHINES, ExistingHostsSpec, PlatformSpec, machine_types
 from components.stackfile.spec import ClusterSpec, GroupSpec, HeadSpec, NetworkSpec
 from yard.contract.errors import Problem, StackFileError
 from yard.contract.strict_yaml import YamlError, load_strict
@@ -40,8 +40,8 @@ class Stack:
     findings: tuple[Finding, ...]
 
 
-def read_stack(path: Path, free_memory: FreeMemory | None = None) -> Stack:
-    """Return the stack described by a file. Raises StackFileError. `free_memory`: see `Planned`."""
+def read_stack(path: Path, computer: Computer | None = None) -> Stack:
+    """Return the stack described by a file. Raises StackFileError. `computer`: see `Planned`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -49,10 +49,10 @@ def read_stack(path: Path, free_memory: FreeMemory | None = None) -> Stack:
         raise StackFileError(
             str(path), [Problem(path="file", rule=str(reason), fix="use a readable YAML file in UTF-8")]
         ) from error
-    return parse_stack(text, str(path), free_memory)
+    return parse_stack(text, str(path), computer)
 
 
-def parse_stack(text: str, file: str, free_memory: FreeMemory | None = None) -> Stack:
+def parse_stack(text: str, file: str, computer: Computer | None = None) -> Stack:
     """Return the stack described by the text of a file. Raises StackFileError with all problems."""
     try:
         document = load_strict(text)
@@ -68,7 +68,7 @@ def parse_stack(text: str, file: str, free_memory: FreeMemory | None = None) -> 
         rule, fix = "must be a section that describes the cluster", f"add `{CLUSTER_KEY}:` under it"
         raise StackFileError(file, [*repeated, Problem(path="config", rule=rule, fix=fix)])
     secret = _contains_secret(config.get(CLUSTER_KEY))
-    return parse_config(config, file, secret=secret, known=repeated, free_memory=free_memory)
+    return parse_config(config, file, secret=secret, known=repeated, computer=computer)
 
 
 def parse_config(
@@ -77,7 +77,7 @@ def parse_config(
     *,
     secret: bool = False,
     known: Iterable[Problem] = (),
-    free_memory: FreeMemory | None = None,
+    computer: Computer | None = None,
 ) -> Stack:
     """Return the stack described by Pulumi's configuration. Raises StackFileError.
 
@@ -93,17 +93,17 @@ def parse_config(
     elif not isinstance(section, dict):
         rule, fix = "must be a section of keys and values", f"write something like {_MINIMAL}"
     else:
-        return _parse_cluster(section, file, problems, free_memory)
+        return _parse_cluster(section, file, problems, computer)
     raise StackFileError(file, [*problems, Problem(path="cluster", rule=rule, fix=fix)])
 
 
-def _parse_cluster(
-    section: dict[Any, Any], file: str, problems: list[Problem], free_memory: FreeMemory | None
-) -> Stack:
+def _parse_cluster(section: dict[Any, Any], file: str, problems: list[Problem], computer: Computer | None) -> Stack:
     spec: ClusterSpec | None = None
     malformed: set[tuple[str | int, ...]] = set()
     try:
-        spec = ClusterSpec.model_validate(section)
+        # The places that a message suggests depend on the machine types.
+        context = {MACHINES: [name for _, _, name in _machine_names(section)]}
+        spec = ClusterSpec.model_validate(section, context=context)
     except ValidationError as error:
         platform = platform_model(section.get("platform"))
         problems += explain(error, ClusterSpec, "cluster", {"platform": platform} if platform else {})
@@ -115,7 +115,7 @@ def _parse_cluster(
     image = images()[spec.platform.image]
     plan = plan_cluster(spec, machine_types(spec.platform), image)
     checks = (*PLAN_CHECKS, *platform_facts(plan.provider).checks)
-    found += run_checks(checks, Planned(plan=plan, free_memory=free_memory))
+    found += run_checks(checks, Planned(plan=plan, computer=computer))
     levels = {check.id: check.level for check in DRAFT_CHECKS} | {check.id: check.level for check in checks}
     if errors := [*_errors(found), *silence_problems(spec.silence, levels)]:
         raise StackFileError(file, errors)
@@ -132,12 +132,38 @@ def _draft(section: dict[Any, Any], malformed: set[tuple[str | int, ...]]) -> Dr
     nodes = section.get("nodes")
     # Keys of other types are rejected, but `malformed` contains them as text.
     groups = {key: group for key, group in nodes.items() if isinstance(key, str)} if isinstance(nodes, dict) else {}
+    model = platform_model(section.get("platform"))
     return Draft(
+        provider=section["platform"]["provider"] if model else "",
         platform=platform_spec(section["platform"]) if well_formed("platform") else None,
+        machines={path: name for loc, path, name in _machine_names(section) if loc not in malformed},
+        known_machines=_known_machines(section, model, well_formed("platform")),
         network=NetworkSpec.model_validate(section.get("network", {})) if well_formed("network") else None,
         head=HeadSpec.model_validate(section["head"]) if well_formed("head") else None,
         nodes={name: GroupSpec.model_validate(group) for name, group in groups.items() if well_formed("nodes", name)},
     )
+
+
+def _machine_names(section: dict[Any, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Yield the location, the path and the value of each machine type that is text."""
+    nodes = section.get("nodes")
+    groups = nodes.items() if isinstance(nodes, dict) else ()
+    for loc, value in ((("head",), section.get("head")), *((("nodes", str(name)), group) for name, group in groups)):
+        machine = value.get("machine") if isinstance(value, dict) else None
+        if isinstance(machine, str):
+            yield (*loc, "machine"), dotted("cluster", (*loc, "machine")), machine
+
+
+def _known_machines(
+    section: dict[Any, Any], model: type[PlatformSpec] | None, platform_is_valid: bool
+) -> tuple[str, ...] | None:
+    """Return the names of the platform's machine types, or None if the platform is unknown."""
+    if platform_is_valid:
+        return tuple(machine_types(platform_spec(section["platform"])))
+    # Existing hosts can have their own machine types, which an invalid section does not describe.
+    if model is None or issubclass(model, ExistingHostsSpec):
+        return None
+    return tuple(machines(section["platform"]["provider"]))
 
 
 def _errors(found: Iterable[Finding]) -> list[Problem]:

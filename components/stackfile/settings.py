@@ -10,7 +10,7 @@ import pulumi
 from pulumi.runtime.config import CONFIG, is_config_secret
 
 from components.plan.checks.base import Level
-from components.platforms.local.memory import free_memory
+from components.platforms.local.computer import THIS_COMPUTER
 from components.stackfile.read import CLUSTER_KEY, NAMESPACE, Stack, parse_config
 from yard.contract.errors import ClusterError
 from yard.contract.machines import SOURCE
@@ -28,7 +28,7 @@ def load_settings() -> Stack:
     if CLUSTER_KEY in config:
         config[CLUSTER_KEY] = _parsed(config[CLUSTER_KEY])
     try:
-        stack = parse_config(config, file, secret=is_config_secret(CLUSTER_KEY), free_memory=free_memory)
+        stack = parse_config(config, file, secret=is_config_secret(CLUSTER_KEY), computer=THIS_COMPUTER)
     except ClusterError as error:
         raise pulumi.RunError(str(error)) from error
     for finding in stack.findings:

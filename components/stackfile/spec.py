@@ -8,7 +8,7 @@ from __future__ import annotations
 from ipaddress import IPv4Network
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import ConfigDict, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from components.platforms.models import platform_spec
 from components.stackfile.addresses import Cidr, is_private
@@ -274,5 +274,5 @@ class ClusterSpec(Model):
 
     @field_validator("platform", mode="before")
     @classmethod
-    def _parse_platform(cls, value: Any) -> Any:
-        return platform_spec(value)
+    def _parse_platform(cls, value: Any, info: ValidationInfo) -> Any:
+        return platform_spec(value, info.context)

@@ -49,8 +49,8 @@ def load_strict(text: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise YamlError(error.problem or "is not valid YAML", mark.line + 1 if mark else 1) from error
-    except (yaml.YAMLError, ValueError, TypeError) as error:
-        # The reason is a forbidden character or an invalid date. These errors have no line number.
+    except (yaml.YAMLError, ValueError, TypeError, IndexError) as error:
+        # The reason is a forbidden character, an invalid date or an empty number. These errors have no line number.
         raise YamlError("is not valid YAML: it contains characters or values that YAML forbids", 1) from error
     return Document(value=value, repeated=tuple(_repeated(node, ())))
 

@@ -38,7 +38,7 @@ def section(known: Known) -> Section:
 
 
 STARTER = Starter(
-    keys=("region", "machine", "budget", "count", "ssh_from"),
+    keys=("machine", "region", "count", "budget", "ssh_from"),
     section=section,
     place="region",
     places=places,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, floor
 
-from components.plan.checks.base import FreeMemory
+from components.plan.checks.base import Computer
 from components.plan.demand import host_usd, hourly_price, services
 from components.plan.plan import ClusterPlan
 from components.stackfile.read import CLUSTER_KEY, parse_config
@@ -34,33 +34,35 @@ def section_of(known: Known) -> Section:
     return STARTERS[known.get("provider")].section(known)
 
 
-def problems_of(known: Known, option: str, memory: FreeMemory | None = None) -> list[Problem]:
+def problems_of(known: Known, option: str, computer: Computer | None = None) -> list[Problem]:
     """Return the problems of the values that are known so far.
 
     Each problem's path names the option of `yard init` that sets the value, or is `option` if no option sets it.
-    `memory`: see `Planned`.
+    `computer`: see `Planned`.
     """
     try:
         # If the price exceeds the budget, a separate message contains the largest possible count.
-        plan = _plan(known.without("budget"), memory)
+        plan = _plan(known.without("budget"), computer)
         if over_budget := list(_over_budget(known, plan)):
             return over_budget
-        _plan(known, memory)
+        _plan(known, computer)
     except StackFileError as error:
         return [Problem(path=_option(each.path, option), rule=each.rule, fix=each.fix) for each in error.problems]
     return []
 
 
-def _plan(known: Known, memory: FreeMemory | None = None) -> ClusterPlan:
+def _plan(known: Known, computer: Computer | None = None) -> ClusterPlan:
     """Return the plan for the values that are known so far. Raises StackFileError."""
-    return parse_config({CLUSTER_KEY: section_of(known)}, "the new stack", free_memory=memory).plan
+    return parse_config({CLUSTER_KEY: section_of(known)}, "the new stack", computer=computer).plan
 
 
 def prices_line(known: Known) -> str:
-    """Return a line with the known list prices of one node and of everything else. The values must pass the checks."""
-    cost = cost_of(_plan(known.without("count").without("budget")))
+    """Return a line with the known list prices of the nodes and of everything else. The values must pass the checks."""
+    plan = _plan(known.without("budget"))
+    cost, count = cost_of(plan), len(plan.workers)
     node = f"${cost.node:.2f}/h" if cost.node else "unknown"
-    return f"known list prices: one node {node}, head and storage ${cost.rest:.2f}/h"
+    total = f", in total ${cost.of(count):.2f}/h" if cost.node else ""
+    return f"known list prices: {count} x {node} for the nodes, ${cost.rest:.2f}/h for head and storage{total}"
 
 
 def _option(path: str, option: str) -> str:
@@ -97,6 +99,7 @@ def _over_budget(known: Known, plan: ClusterPlan) -> Iterator[Problem]:
     if cost.of(count) <= budget:
         return
     largest = floor((budget - cost.rest) / cost.node + 1e-9) if cost.node else 0
+    count = count if largest else 1
     what = "1 machine" if count == 1 else f"{count} machines"
     rule = f"{what} with head and storage cost {cost.of(count):.2f} dollars an hour; the budget is {budget:g}"
     fix = f"use a budget of {ceil(cost.of(count))} or more"

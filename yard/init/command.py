@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from components.plan.plan import ClusterPlan
-from components.platforms.local.memory import free_memory
+from components.platforms.local.computer import THIS_COMPUTER
 from components.stackfile.read import Stack, parse_stack
 from yard.contract import checkout
 from yard.contract.errors import Problem
@@ -32,6 +32,8 @@ from yard.show import warn
 from yard.stack.hosts import ScannedKey, scan
 from yard.stack.stackfile import added_keys, committed_text
 
+_COMPUTER = replace(THIS_COMPUTER, used_ports=lambda plan, ports: ())
+"""The ports are checked before the stack's machines start, because other clusters can be removed until then."""
 _SECONDS = 20
 """Time limit for each call of a cloud's CLI."""
 
@@ -62,7 +64,7 @@ def init(
     start = Known(answers=defaults.answers, base=defaults.base, force=force)
     if terminal is not None and not offline:
         terminal = replace(terminal, available=partial(_available, say=terminal.say))
-    known = collect(options, start, terminal, free_memory)
+    known = collect(options, start, terminal, _COMPUTER)
     keys = _scanned(known) if "host" in known.answers else ()
     for key in keys:
         known = known.with_answer(hosts.KEY_OF + key.target, key.host_key)
@@ -103,7 +105,7 @@ def _scanned(known: Known) -> tuple[ScannedKey, ...]:
 def _rendered(known: Known, section: Section, source: str | None, file: Path) -> tuple[Stack, str]:
     """Return the checked stack and the text of its file. Raises InitError."""
     where = f"stacks/{file.name}"
-    plan = parse_stack(yaml.safe_dump({"config": {"trainyard:cluster": section}}), where, free_memory).plan
+    plan = parse_stack(yaml.safe_dump({"config": {"trainyard:cluster": section}}), where, _COMPUTER).plan
     comments = _comments(plan, section)
     for path, more in STARTERS[known.get("provider")].comments.items():
         comments[path] = f"{comments[path]} {more}" if path in comments else more
@@ -114,7 +116,7 @@ def _rendered(known: Known, section: Section, source: str | None, file: Path) ->
         comments |= {path: text for path, text in kept.items() if _at(section, path) == _at(known.base, path)}
         about += f" The file is based on stacks/Pulumi.{source}.yaml."
     text = render(section, comments, about)
-    return parse_stack(text, where, free_memory), text
+    return parse_stack(text, where, _COMPUTER), text
 
 
 def _comments(plan: ClusterPlan, section: Section) -> dict[str, str]:

@@ -42,7 +42,7 @@ def section(known: Known) -> Section:
 
 
 STARTER = Starter(
-    keys=("project", "region", "machine", "budget", "count", "ssh_from"),
+    keys=("project", "machine", "region", "count", "budget", "ssh_from"),
     section=section,
     place="zone",
     places=places,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from components.plan.checks.base import FreeMemory
+from components.plan.checks.base import Computer
 from yard.contract.errors import FileError, Problem, RuleError
 from yard.init.check import problems_of
 from yard.init.known import Known
@@ -35,17 +35,17 @@ class Terminal:
 
 
 def collect(
-    options: Mapping[str, str], defaults: Known, terminal: Terminal | None, memory: FreeMemory | None = None
+    options: Mapping[str, str], defaults: Known, terminal: Terminal | None, computer: Computer | None = None
 ) -> Known:
     """Return all values. `options` contains the given options by key, and `defaults` the values for other keys.
 
     Prompts for missing values on the terminal. Raises InitError with all problems if there is no terminal or an option
-    is wrong. `memory`: see `Planned`.
+    is wrong. `computer`: see `Planned`.
     """
     known, problems = defaults, []
     for question in QUESTIONS:
         if question.key in options:
-            known, found = _given(question, options[question.key], known, memory)
+            known, found = _given(question, options[question.key], known, computer)
             problems += found
         if question.key == _PROVIDER and _PROVIDER not in known.answers:
             # The other options depend on the platform.
@@ -57,11 +57,11 @@ def collect(
         raise InitError("yard init", problems)
     while terminal is not None and (left := list(_open(known, optional=True))):
         # The first answer can determine the other questions.
-        known = _ask(left[0], known, terminal, memory)
+        known = _ask(left[0], known, terminal, computer)
     return known
 
 
-def _given(question: Question, text: str, known: Known, memory: FreeMemory | None) -> tuple[Known, list[Problem]]:
+def _given(question: Question, text: str, known: Known, computer: Computer | None) -> tuple[Known, list[Problem]]:
     """Add the value of an option to `known`. If it is invalid, return `known` unchanged, and the problems."""
     provider = known.get(_PROVIDER)
     if question.key == _PROVIDER and provider and text != provider:
@@ -69,10 +69,10 @@ def _given(question: Question, text: str, known: Known, memory: FreeMemory | Non
         return known, [Problem(path=question.option, rule=f"the stack of --from is for {provider}", fix=fix)]
     if question.key not in _keys(provider):
         return known, [Problem(path=question.option, rule=f"is not used with {provider}", fix="remove it")]
-    return _answered(question, text, known, memory)
+    return _answered(question, text, known, computer)
 
 
-def _answered(question: Question, text: str, known: Known, memory: FreeMemory | None) -> tuple[Known, list[Problem]]:
+def _answered(question: Question, text: str, known: Known, computer: Computer | None) -> tuple[Known, list[Problem]]:
     """Add the answer to `known`. If it is invalid, return `known` unchanged, and the problems."""
     try:
         new = known.with_answer(question.key, question.parse(text, known))
@@ -80,7 +80,7 @@ def _answered(question: Question, text: str, known: Known, memory: FreeMemory | 
         return known, [Problem(path=question.option, rule=error.rule, fix=error.fix)]
     # If the platform is not known yet, the name is checked with `local`, which requires no other values.
     checked = new if new.get(_PROVIDER) else new.with_answer(_PROVIDER, "local")
-    problems = problems_of(checked, question.option, memory)
+    problems = problems_of(checked, question.option, computer)
     return (known, problems) if problems else (new, [])
 
 
@@ -119,10 +119,11 @@ def _options(provider: str) -> str:
     return ", ".join(each.option for each in QUESTIONS if each.key in keys and not each.optional)
 
 
-def _ask(question: Question, known: Known, terminal: Terminal, memory: FreeMemory | None) -> Known:
+def _ask(question: Question, known: Known, terminal: Terminal, computer: Computer | None) -> Known:
     """Prompt until the answer is valid."""
     choices = question.choices(known)
-    if question.key == "machine" and (usable := terminal.available(known)) is not None:
+    # Without a region, the account's machine types are unknown. The summary then states whether the type is available.
+    if question.key == "machine" and known.get("region") and (usable := terminal.available(known)) is not None:
         hidden = [choice for choice in choices if choice not in usable]
         choices = [choice for choice in choices if choice in usable]
         if hidden:
@@ -131,14 +132,16 @@ def _ask(question: Question, known: Known, terminal: Terminal, memory: FreeMemor
         terminal.say(line)
     if hint := question.hint(known):
         terminal.say(f"  {hint}")
+    default = question.default(known)
+    prompt = f"{question.text}{' (number or name)' if choices else ''}{f' [{default}]' if default else ''}: "
     while True:
-        text = terminal.ask(f"{question.text}{' (number or name)' if choices else ''}: ")
+        text = terminal.ask(prompt) or default
         if text.isdecimal() and 0 < int(text) <= len(choices):
             text = choices[int(text) - 1]
         if not text and not question.optional:
             terminal.say("  an answer is required")
             continue
-        new, problems = _answered(question, text, known, memory)
+        new, problems = _answered(question, text, known, computer)
         for problem in problems:
             terminal.say(f"  {problem.line('yard init')}")
         if not problems:

@@ -27,6 +27,10 @@ def _no_hint(known: Known) -> str:
     return ""
 
 
+def _no_default(known: Known) -> str:
+    return ""
+
+
 def _same(text: str, known: Known) -> str:
     return text
 
@@ -46,6 +50,8 @@ class Question:
     """Returns a line that describes a choice."""
     hint: Callable[[Known], str] = _no_hint
     """Returns a line that is printed before the prompt, or an empty text."""
+    default: Callable[[Known], str] = _no_default
+    """Returns the value for an empty answer at the prompt, or an empty text if an answer is required."""
     optional: bool = False
 
 
@@ -67,7 +73,7 @@ def parse_provider(text: str, known: Known) -> str:
 
 
 def places(known: Known) -> Sequence[str]:
-    """Return the regions or zones that offer the machine type, or any machine type with GPUs."""
+    """Return the regions or zones that offer the machine type, or any machine type with GPUs if it is unknown."""
     return STARTERS[known.get("provider")].places(known.get("machine"))
 
 
@@ -150,7 +156,6 @@ QUESTIONS: tuple[Question, ...] = (
     Question(key="name", option="NAME", text="Name of the stack and the cluster", parse=parse_name),
     Question(key="provider", option="--provider", text="Platform", choices=providers, parse=parse_provider),
     Question(key="project", option="--project", text="Id of the Google Cloud project"),
-    Question(key="region", option="--region", text="Region or zone", choices=places, parse=parse_place),
     Question(
         key="image",
         option="--image",
@@ -165,7 +170,16 @@ QUESTIONS: tuple[Question, ...] = (
         choices=usable_machines,
         label=machine_line,
     ),
+    Question(
+        key="region",
+        option="--region",
+        text="Region or zone",
+        choices=places,
+        parse=parse_place,
+        default=lambda known: places(known)[0],
+    ),
     Question(key="host", option="--host", text=f"Hosts as {hosts.FORMAT}, the head first", parse=parse_hosts),
+    Question(key="count", option="--count", text="Number of nodes", parse=parse_count, default=lambda known: "2"),
     Question(
         key="budget",
         option="--budget",
@@ -173,7 +187,6 @@ QUESTIONS: tuple[Question, ...] = (
         parse=parse_budget,
         hint=prices_line,
     ),
-    Question(key="count", option="--count", text="Number of nodes", parse=parse_count),
     Question(
         key="ssh_from",
         option="--ssh-from",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from components.platforms.local.memory import free_memory
+from components.platforms.local.computer import THIS_COMPUTER
 from yard.contract.errors import ClusterError
 from yard.preview.base import commit_of, describe_at
 from yard.preview.compare import compare
@@ -21,7 +21,7 @@ from yard.stack.stackfile import platform_section
 def preview(stacks: Sequence[str], *, live: bool, against: str | None) -> Preview:
     """Return a preview of the stacks. Raises UnknownRevision if git cannot resolve `against`."""
     base = commit_of(against) if against is not None else None
-    described = {stack: describe(stack, memory=free_memory) for stack in stacks}
+    described = {stack: describe(stack, computer=THIS_COMPUTER) for stack in stacks}
     before: dict[str, Description] | None = None
     base_problem = None
     if base:

@@ -14,10 +14,9 @@ from components.node.bundle import bundle_files
 from components.node.parameters import ON_HEAD
 from components.node.slurm import render_gres_conf, render_slurm_conf
 from components.node.user_data import AccessKeys, cloud_config, install_script, render_user_data
-from components.plan.checks.base import FreeMemory, Level
+from components.plan.checks.base import Computer, Level
 from components.plan.demand import hourly_price, quota_needs, services, used_prices, used_sources
 from components.plan.plan import ClusterPlan, HostPlan
-from components.platforms.local.memory import free_memory
 from components.platforms.registry import platform_facts
 from components.stackfile.read import Stack, read_stack
 from yard.contract.checkout import ROOT
@@ -39,13 +38,14 @@ PLACEHOLDERS = AccessKeys("ssh-ed25519 AAAAadmin admin@cluster", "ssh-ed25519 AA
 """Placeholders for public keys, which `pulumi up` creates."""
 
 
-def describe(stack: str, folder: Path = ROOT / "stacks", memory: FreeMemory | None = None) -> Description:
-    """Return the description of the stack. The description of a rejected file contains only its problems. For `memory`,
-    see `Planned`.
+def describe(stack: str, folder: Path = ROOT / "stacks", computer: Computer | None = None) -> Description:
+    """Return the description of the stack. The description of a rejected file contains only its problems.
+
+    `computer`: see `Planned`.
     """
     path = folder / f"Pulumi.{stack}.yaml"
     try:
-        read = read_stack(path, memory)
+        read = read_stack(path, computer)
     except StackFileError as error:
         return _refused(stack, error.problems)
     except CatalogError as error:
@@ -159,6 +159,6 @@ def _files(plan: ClusterPlan) -> Iterator[tuple[str, str]]:
 
 if __name__ == "__main__":
     json.dump(
-        {"contract": CONTRACT, "stacks": {name: describe(name, memory=free_memory) for name in stack_names()}},
+        {"contract": CONTRACT, "stacks": {name: describe(name) for name in stack_names()}},
         sys.stdout,
     )

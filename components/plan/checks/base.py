@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import ModuleType
@@ -12,9 +12,6 @@ from components.plan.plan import ClusterPlan
 from components.stackfile.model import PlatformSpec
 from components.stackfile.spec import GroupSpec, HeadSpec, NetworkSpec
 from yard.contract.errors import Problem
-
-FreeMemory = Callable[[ClusterPlan], int]
-"""Function that returns the memory in MiB that the VMs in a plan can use on this computer."""
 
 
 class Level(StrEnum):
@@ -27,21 +24,38 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """The valid sections of a stack file. Invalid sections are None, and invalid groups are omitted."""
+    """The valid parts of a stack file. Invalid sections are None, and invalid groups are omitted."""
 
     platform: PlatformSpec | None = None
+    machines: Mapping[str, str] = field(default_factory=dict)
+    """Names of machine types by path. They include those in sections that have other problems."""
+    provider: str = ""
+    """Name of the platform, or "" if it is unknown."""
+    known_machines: tuple[str, ...] | None = None
+    """Names of the platform's machine types, or None if they are unknown. They can be known although the platform
+    section has other problems."""
     network: NetworkSpec | None = None
     head: HeadSpec | None = None
     nodes: Mapping[str, GroupSpec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
+class Computer:
+    """Functions that read what is free on this computer, where the VMs of a local stack run."""
+
+    free_memory: Callable[[ClusterPlan], int]
+    """Returns the memory in MiB that the plan's VMs can use."""
+    used_ports: Callable[[ClusterPlan, Sequence[int]], Sequence[int]]
+    """Returns those of the ports on 127.0.0.1 that programs other than the plan's own VMs use."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A plan and the facts about this computer that its checks need."""
+    """A plan and the computer that its checks examine."""
 
     plan: ClusterPlan
-    free_memory: FreeMemory | None = None
-    """If None, the memory of this computer is not checked."""
+    computer: Computer | None = None
+    """If None, this computer is not checked."""
 
 
 _Subject = TypeVar("_Subject")

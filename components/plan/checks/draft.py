@@ -17,16 +17,16 @@ _CONTAINER_NETWORK = IPv4Network("172.17.0.0/16")
 @check("machine-known", Level.ERROR, "write {similar}", "use one of {types}")
 def machine_known(draft: Draft) -> Iterator[Broken]:
     """Every machine type exists on the platform."""
-    if draft.platform is None:
+    known = draft.known_machines
+    if known is None:
         return
-    known = list(machine_types(draft.platform))
-    for path, name in _machine_fields(draft):
+    for path, name in draft.machines.items():
         if name not in known:
             similar = nearest(name, known)
             types = ", ".join(known) or "a machine type that you add to platform.machines"
             yield Broken(
                 path=path,
-                rule=f"must be a machine type of the platform {draft.platform.provider}",
+                rule=f"must be a machine type of the platform {draft.provider}",
                 words={"similar": similar, "types": types},
                 fix=0 if similar else 1,
             )
@@ -110,10 +110,3 @@ def _host_fields(draft: Draft) -> Iterator[tuple[str, str]]:
     for name, group in draft.nodes.items():
         for index, host in enumerate(group.hosts):
             yield f"cluster.nodes.{name}.hosts.{index}", host
-
-
-def _machine_fields(draft: Draft) -> Iterator[tuple[str, str]]:
-    if draft.head is not None:
-        yield "cluster.head.machine", draft.head.machine
-    for name, group in draft.nodes.items():
-        yield f"cluster.nodes.{name}.machine", group.machine

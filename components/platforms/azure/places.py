@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
+
+from pydantic import ValidationInfo
 
 from components.platforms.listing import Listing, read_listing
 from components.stackfile.explain import nearest
+from components.stackfile.model import used_machines
 from yard.contract.errors import RuleError
 
 
@@ -37,11 +41,28 @@ def region_facts() -> RegionFacts:
     return read_listing("azure_regions.yaml", RegionFacts)
 
 
-def known_region(name: str) -> str:
-    """Return `name` if it is an Azure region. Raises RuleError otherwise."""
+def regions_with(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the regions with a price for all of the machine types. Unknown types are ignored.
+
+    If no region has a price for all of them, return all regions.
+    """
+    facts = region_facts()
+    lists = [facts.machines[name] for name in names if name in facts.machines]
+    found = [region for region in facts.regions.names if all(region in regions for regions in lists)]
+    return tuple(found) or facts.regions.names
+
+
+def known_region(name: str, info: ValidationInfo) -> str:
+    """Return `name` if it is an Azure region. Otherwise, raise RuleError and suggest a region with the stack's machine
+    types."""
     regions = region_facts().regions
     if name in regions.names:
         return name
-    meant = nearest(name, regions.names)
-    fix = f"write {meant}" if meant else "use a name that `az account list-locations --query [].name` prints"
+    usable = regions_with(used_machines(info))
+    if meant := nearest(name, usable):
+        fix = f"write {meant}"
+    elif len(usable) < len(regions.names):
+        fix = f"use one of {', '.join(usable)}"
+    else:
+        fix = "use a name that `az account list-locations --query [].name` prints"
     raise RuleError(f"must be an Azure region (list of {regions.listed})", fix)

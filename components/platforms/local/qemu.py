@@ -36,6 +36,10 @@ _EMULATED_CPU = "max,-smap,-smep,-la57,-pku,-mpx"
 level to every page walk, and pku and mpx slow down context switches. Measured: 35.5 -> 29.4 CPU-s per boot."""
 
 
+FORWARDED_PORT = r"hostfwd=tcp:127\.0\.0\.1:(\d+)-:22"
+"""Regular expression for the SSH port in a machine's command line."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
     """Properties that can change when a machine is started again. `accelerator` is kvm or tcg."""

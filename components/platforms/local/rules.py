@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Network
 
 from components.plan.checks.base import Broken, Level, Planned, check
-from components.platforms.local.ports import GROUP_PORTS
+from components.platforms.local.ports import GROUP_PORTS, ssh_port
+from components.platforms.local.spec import LocalSpec
 from components.stackfile.spec import AccessSpec, SharedStorageSpec
 
 EXTERNAL_NETWORK = IPv4Network("10.0.2.0/24")
 """QEMU's user-mode network, which every local machine uses."""
+_OTHER_BASES = range(22400, 60000, 300)
+"""Values of ssh_port_base that the message about used ports can suggest. A stack uses at most 225 ports."""
 _OVERHEAD_MIB = 350
 """Memory that a QEMU process uses besides guest memory (measured). Translated code uses up to 256 MiB of it."""
 
@@ -59,12 +62,41 @@ def defaults_kept(planned: Planned) -> Iterator[Broken]:
 @check("local-memory", Level.ERROR, "use fewer or smaller machines, or free some memory")
 def memory_suffices(planned: Planned) -> Iterator[Broken]:
     """This computer has enough memory for all machines."""
-    if planned.free_memory is None:
+    if planned.computer is None:
         return
     needed = sum(host.machine.memory_mib + _OVERHEAD_MIB for host in planned.plan.hosts)
-    free = planned.free_memory(planned.plan)
+    free = planned.computer.free_memory(planned.plan)
     if needed > free:
         yield Broken(
             path="cluster.nodes",
             rule=f"{len(planned.plan.hosts)} machines need {needed} MiB of memory, but only {free} MiB are free",
         )
+
+
+@check(
+    "local-ports",
+    Level.ERROR,
+    "write `ssh_port_base: {free}` there, or stop the other cluster if it is yours",
+    "choose a different port base there",
+)
+def ports_are_free(planned: Planned) -> Iterator[Broken]:
+    """No other program on this computer uses the SSH ports of the machines."""
+    plan, computer = planned.plan, planned.computer
+    if computer is None:
+        return
+
+    def used(base: int) -> Sequence[int]:
+        return computer.used_ports(plan, [ssh_port(base, plan, host) for host in plan.hosts])
+
+    taken = used(plan.platform_spec(LocalSpec).ssh_port_base)
+    if not taken:
+        return
+    free = next((base for base in _OTHER_BASES if not used(base)), None)
+    ports = f"port {taken[0]}" if len(taken) == 1 else f"ports {', '.join(map(str, taken))}"
+    yield Broken(
+        path="cluster.platform.ssh_port_base",
+        rule=f"{ports} on 127.0.0.1 {'is' if len(taken) == 1 else 'are'} in use by another program, for example the "
+        "local cluster of another checkout",
+        words={"free": free},
+        fix=1 if free is None else 0,
+    )

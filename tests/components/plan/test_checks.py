@@ -21,6 +21,9 @@ from tests.components.platforms.recording import stack_text
 def draft(head: str = "vm-head", machine: str = "vm-gpu2", count: int = 2, cidr: str = "10.77.0.0/24") -> Draft:
     return Draft(
         platform=platform_spec({"provider": "local"}),
+        provider="local",
+        machines={"cluster.head.machine": head, "cluster.nodes.gpu.machine": machine},
+        known_machines=tuple(machines("local")),
         network=NetworkSpec.model_validate({"cidr": cidr}),
         head=HeadSpec(machine=head),
         nodes={"gpu": GroupSpec(machine=machine, count=count)},

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from components.plan.checks.base import Computer
 from components.stackfile.read import parse_stack
 from yard.contract.errors import StackFileError
 
+COMPUTER = Computer(free_memory=lambda plan: 24 * 1024, used_ports=lambda plan, ports: ())
 FOLDER = Path(__file__).parents[2] / "bad_stacks"
 FILES = sorted(FOLDER.glob("*.yaml"))
 _MARK = "# expect: "
@@ -35,7 +37,7 @@ def test_bad_stack_is_refused(file: Path) -> None:
     problems_expected = expected(text)
     assert problems_expected, "the file expects no problem"
     with pytest.raises(StackFileError) as caught:
-        parse_stack(text, "stacks/Pulumi.bad.yaml", lambda _: 24 * 1024)
+        parse_stack(text, "stacks/Pulumi.bad.yaml", COMPUTER)
     problems = caught.value.problems
     assert sorted(problem.path for problem in problems) == sorted(path for path, _ in problems_expected)
     for path, words in problems_expected:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from components.plan.checks.base import Computer
 from tests.conftest import ROOT
 from tests.yard.checkout_root import use_root
 from yard.init.command import NewStack, init
@@ -24,7 +25,9 @@ def stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "Pulumi.yaml").touch()
     (root / "components").symlink_to(ROOT / "components")
     use_root(root, monkeypatch)
-    monkeypatch.setattr("yard.init.command.free_memory", lambda plan: 1 << 20)
+    monkeypatch.setattr(
+        "yard.init.command._COMPUTER", Computer(free_memory=lambda plan: 1 << 20, used_ports=lambda plan, ports: ())
+    )
     return root / "stacks"
 
 

@@ -89,16 +89,30 @@ def test_it_needs_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_missing_values_are_asked_until_they_are_valid(write: WriteStack) -> None:
-    terminal, shown = answering("Bad", "", "new", "1", "eastus", "Standard_ND96asr_v5", "1", "50", "2", "1", "")
+    terminal, shown = answering(
+        "Bad", "", "new", "1", "", "Standard_ND96asr_v5", "1", "westus9", "eastus", "x", "", "50", "60", ""
+    )
     new = write(terminal=terminal)
     assert new.description["plan"] is not None
-    assert [host["machine"] for host in new.description["plan"]["hosts"]] == ["Standard_D8s_v5", "Standard_ND96asr_v4"]
+    assert [host["machine"] for host in new.description["plan"]["hosts"]] == [
+        "Standard_D8s_v5",
+        *["Standard_ND96asr_v4"] * 2,
+    ]
     text = "\n".join(shown)
     assert "NAME: must be 1 to 16 lowercase letters" in text
-    assert shown.count("  an answer is required") == 1
+    assert shown.count("  an answer is required") == 2
+    assert len(new.description["plan"]["hosts"]) == 3
+    prompts = [line.partition(" (")[0].partition(" [")[0] for line in shown if line.endswith(": ")]
+    assert list(dict.fromkeys(prompts))[2:6] == [
+        "Machine type of the nodes",
+        "Region or zone",
+        "Number of nodes",
+        "Maximum list price in US dollars per hour, or none: ",
+    ]
+    assert "--region: must be an Azure region (list of 2026-03-12). Fix: write westus2." in text
     assert "Standard_ND96asr_v4: 8 x a100, infiniband-hdr, list price $27.20/h" in text
-    assert "known list prices: one node $27.20/h, head and storage $0.57/h" in text
-    assert "--count: 2 machines" in text
+    assert "known list prices: 2 x $27.20/h for the nodes, $0.57/h for head and storage, in total $54.96/h" in text
+    assert "--count: 2 machines with head and storage cost 54.96 dollars an hour; the budget is 50" in text
 
 
 def test_given_options_are_not_asked(write: WriteStack) -> None:
@@ -107,7 +121,7 @@ def test_given_options_are_not_asked(write: WriteStack) -> None:
     new = write(terminal=terminal, budget="none", **options)
     assert "access: {allow_ssh_from: [203.0.113.0/24], via: public}" in new.file.read_text()
     assert [line for line in shown if line.endswith(": ")] == [
-        "Number of nodes: ",
+        "Number of nodes [2]: ",
         "Networks that may connect over SSH, such as your public address as a /32. Empty: the cloud's SSH gateway: ",
     ]
 
@@ -161,7 +175,7 @@ def test_quotas_are_read_with_the_cli(stacks: Path, program: MakeProgram) -> Non
 def test_only_machines_of_the_account_are_offered(stacks: Path, program: MakeProgram) -> None:
     usable = [{"name": "Standard_D8s_v5"}, {"name": "Standard_NC24ads_A100_v4"}]
     az = program("az", f"echo '{json.dumps(usable)}'")
-    terminal, shown = answering("1", "none", "1", "")
+    terminal, shown = answering("1", "1", "none", "")
     given = {"name": "new", "provider": "azure", "region": "eastus"}
     init(given, post=None, force=False, offline=False, terminal=terminal)
     assert az.calls[0] == "vm list-skus --resource-type virtualMachines --location eastus --output json"
@@ -180,7 +194,7 @@ def test_google_machines_are_read_for_the_zone(program: MakeProgram) -> None:
 
 def test_without_a_cli_all_machines_are_offered(stacks: Path, program: MakeProgram) -> None:
     program("az", "exit 1")
-    terminal, shown = answering("1", "none", "1", "")
+    terminal, shown = answering("1", "1", "none", "")
     given = {"name": "new", "provider": "azure", "region": "eastus"}
     init(given, post=None, force=False, offline=False, terminal=terminal)
     assert any("note: all machine types in the catalog are listed: az failed" in line for line in shown)

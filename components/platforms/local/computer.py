@@ -1,0 +1,72 @@
+"""Free memory and ports on the computer that runs the local platform."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from components.plan.checks.base import Computer
+from components.plan.plan import ClusterPlan
+from components.platforms.local.paths import MachineFiles, runs_folder
+from components.platforms.local.process import find, started_under
+from components.platforms.local.qemu import FORWARDED_PORT
+
+
+def free_memory(plan: ClusterPlan) -> int:
+    """Return the memory in MiB that the plan's hosts can use: available memory plus the memory that they already
+    use."""
+    return _available_mib() + _used_mib(plan)
+
+
+def used_ports(plan: ClusterPlan, ports: Sequence[int]) -> list[int]:
+    """Return those of the ports on 127.0.0.1 that are in use, except by the VMs of this stack in this checkout."""
+    used = [port for port in ports if port_in_use(port)]
+    own = set(_own_ports(plan)) if used else set()
+    return [port for port in used if port not in own]
+
+
+THIS_COMPUTER = Computer(free_memory=free_memory, used_ports=used_ports)
+
+
+def port_in_use(port: int) -> bool:
+    """Return whether no program can listen on the port on 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def _own_ports(plan: ClusterPlan) -> Iterator[int]:
+    """Yield the ports of the VMs in each run that contains the plan's head."""
+    for run in runs_folder().glob("*"):
+        if not MachineFiles(run=run, name=plan.head.name).folder.is_dir():
+            continue
+        for pid in started_under(run):
+            with suppress(OSError):  # the process has ended
+                yield from map(int, re.findall(FORWARDED_PORT, Path(f"/proc/{pid}/cmdline").read_text()))
+
+
+def _available_mib() -> int:
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(lines["MemAvailable"].split()[0]) // 1024
+
+
+def _used_mib(plan: ClusterPlan) -> int:
+    runs = list(runs_folder().glob("*"))
+    pids = [find(MachineFiles(run=run, name=host.name).pidfile) for host in plan.hosts for run in runs]
+    return sum(_resident_mib(pid) for pid in pids if pid is not None)
+
+
+def _resident_mib(pid: int) -> int:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return 0  # the process has ended
+    return pages * os.sysconf("SC_PAGE_SIZE") // 2**20
