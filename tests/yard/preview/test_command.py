@@ -65,7 +65,7 @@ def test_other_stacks_are_previewed_beside_a_bad_one(
     monkeypatch.setattr(
         command,
         "describe",
-        lambda stack, memory: describe(stack, tmp_path) if stack == "gcp-a2" else describe(stack),
+        lambda stack, computer: describe(stack, tmp_path) if stack == "gcp-a2" else describe(stack),
     )
     code, out, _ = yard("preview", "gcp-a2", "local", "--json")
     bad, good = json.loads(out)["stacks"]
