@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterator
 
 from yard.doctor.findings import Examined, HostProblem, problem, rdma_layer, unequal_versions
+from yard.heal.case import fault
 
 _CLOCK_OFFSET_SECONDS = 0.5
 _CLOCK_DIFFERENCE_SECONDS = 5
 """Allowed difference in seconds. Hosts read their clocks at almost the same time, but a busy host can be late."""
+_UNREGISTERED = "slurmd has not registered with slurmctld"
 _SHM_SHARE = 4
 """Shared memory must be at least 1/4 of the memory. The default is 1/2 on Linux, and 64 MiB in a Docker container."""
 _SCHEDULABLE = frozenset({"idle", "allocated", "mixed", "completing", "planned"})
@@ -40,16 +42,17 @@ def check_services(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_mounts(examined: Examined) -> Iterator[HostProblem]:
-    """Workers mount the home folder and the shared path with NFS 4.2 and the option `hard`."""
-    head = examined.cluster.head.name
+    """Workers mount the home folder and the shared path with the NFS version of their storage and the option `hard`."""
     for report in examined.workers:
-        mounts = {path: (kind, options) for path, kind, options in report.of("mounts")}
+        rows = {row[0]: row[1:] for row in report.of("mounts")}
+        version, server = rows.get("expected", ("", examined.cluster.head.name))
         for path in (examined.cluster.home_path, examined.cluster.shared_path):
-            kind, options = mounts.get(path, ("", ""))
-            if kind != "nfs4":
-                yield problem(report.name, "mount-missing", path=path, head=head)
-            elif not {"hard", "vers=4.2"} <= set(options.split(",")):
-                yield problem(report.name, "mount-options", path=path, options=options, head=head)
+            kind, options = rows.get(path, ("", ""))
+            # Version 3 has the type nfs, and the versions 4.0 to 4.2 have the type nfs4 (nfs(5), read 2026-11-24).
+            if kind != ("nfs" if version == "3" else "nfs4"):
+                yield problem(report.name, "mount-missing", path=path, server=server)
+            elif not {"hard", f"vers={version}"} <= set(options.split(",")):
+                yield problem(report.name, "mount-options", path=path, options=options, version=version, server=server)
 
 
 def check_clock(examined: Examined) -> Iterator[HostProblem]:
@@ -103,8 +106,13 @@ def check_queue(examined: Examined) -> Iterator[HostProblem]:
         state, reason = rows.get(name, ("unknown to Slurm", "none"))
         # sinfo(1) in Slurm 24.11: flags follow the state, and `*` means that the node does not respond.
         if "*" in state or state.rstrip("~#!%$@+^-") not in _SCHEDULABLE:
-            cause = "slurmd has not registered with slurmctld" if reason == "none" else reason
+            cause = _UNREGISTERED if reason == "none" else reason
             yield problem(name, "queue", state=state, reason=cause)
+
+
+def is_slurms_own(cause: str) -> bool:
+    """Return whether a node's state in Slurm is a consequence of a fault, instead of a decision of a person."""
+    return cause == _UNREGISTERED or fault(cause) is not None
 
 
 def check_memlock(examined: Examined) -> Iterator[HostProblem]:

@@ -55,6 +55,9 @@ def check_tcp(examined: Examined) -> Iterator[HostProblem]:
 def check_munge(examined: Examined) -> Iterator[HostProblem]:
     """Munge works on every host, and the head and each worker accept each other's credentials."""
     head = examined.head
+    # If munge does not work on the head, the head rejects every credential.
+    if head is not None and not head.value("munge", "self").startswith(_DECODED):
+        head = None
     for report in examined.answered:
         own = report.value("munge", "self")
         if not own.startswith(_DECODED):

@@ -70,6 +70,7 @@ def healthy() -> Lines:
         else:
             lines[host] += [*REAL_GPUS, NETWORK, "nccl\tjob\tallreduce-1"]
             lines[host] += ["containers\twanted\tdocker", DOCKER, MEMBER, "containers\ttoolkit\tyes"]
+            lines[host] += [f"mounts\texpected\t4.2\t{HEAD}"]
             lines[host] += [f"mounts\t{path}\tnfs4\t{NFS}" for path in ("/home", "/shared")]
     return lines
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.yard.doctor.doctor_samples import CHRONY, FAULTS, FIRST, HEAD, ROW, SECOND, healthy
+from tests.yard.doctor.doctor_samples import CHRONY, FAULTS, FIRST, HEAD, RAN, ROW, SECOND, healthy
 from yard.contract.outputs import Cluster, Transport
 from yard.doctor import findings
 from yard.doctor.checks import CHECKS, judge
@@ -95,9 +95,39 @@ def test_a_wrong_munge_key_is_reported_as_the_cause(local: Cluster) -> None:
         f"the munge key on {FIRST} differs from the key on the head, so slurmd cannot register",
     )
     assert "trainyard-bootstrap" in munge.fix
-    assert [finding.node for finding in findings["queue"]] == [FIRST]
-    assert list(findings).index("munge") < list(findings).index("queue")
-    assert not any(found for name, found in findings.items() if name not in {"munge", "queue"})
+    assert not any(found for name, found in findings.items() if name != "munge")
+
+
+STOPPED = {
+    "munge\tself\tSuccess (0)": "munge\tself\tunmunge: Error: Failed to access socket",
+    "services\tmunge\tactive": "services\tmunge\tinactive",
+    "services\tslurmd\tactive": "services\tslurmd\tfailed",
+    RAN: "health\tmunge\tfatal\tmunge does not work\tcause\tfix",
+}
+"""Changed lines of a host on which munge was stopped."""
+
+
+@pytest.mark.parametrize("host", [HEAD, FIRST])
+def test_a_stopped_munge_gives_one_message(host: str, local: Cluster) -> None:
+    lines = healthy()
+    lines[host] = [STOPPED.get(line, line) for line in lines[host]] + [RAN]
+    out = [FIRST, SECOND] if host == HEAD else [host]
+    for name in out:
+        line = f"queue\t{name}\tdown*\tNot responding"
+        lines[HEAD] = [line if old == f"queue\t{name}\tidle\tnone" else old for old in lines[HEAD]]
+        if host == HEAD:
+            lines[HEAD] = [old.replace(f"munge\t{name}\tSuccess (0)", f"munge\t{name}\tError") for old in lines[HEAD]]
+    found = [problem for problems in judge(examined(local, lines)).values() for problem in problems]
+    assert [(problem.node, problem.what.partition(":")[0]) for problem in found] == [(host, "munge does not work")]
+
+
+def test_a_drain_by_a_person_is_reported_beside_a_fault(local: Cluster) -> None:
+    lines = healthy()
+    lines[FIRST] = [STOPPED.get(line, line) for line in lines[FIRST]] + [RAN]
+    line = f"queue\t{FIRST}\tdrained\tnew disk"
+    lines[HEAD] = [line if old == f"queue\t{FIRST}\tidle\tnone" else old for old in lines[HEAD]]
+    found = judge(examined(local, lines))
+    assert [problem.cause for problem in found["queue"]] == ["new disk"]
 
 
 def test_an_unreachable_host_causes_one_problem(local: Cluster) -> None:
@@ -154,7 +184,7 @@ def test_slurm_checks_are_skipped_without_a_scheduler(local: Cluster) -> None:
     findings = judge(examined(plain, lines))
     assert not any(findings.values())
     assert not {"munge", "queue"} & set(findings)
-    assert {name for name, found in judge(examined(local, lines)).items() if found} == {"munge", "queue"}
+    assert {"munge", "queue"} <= set(judge(examined(local, lines)))
     script = probe_script(plain, FIRST, "abcd")
     assert "\nscheduler=none\n" in script
 
