@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 
 from yard.commands import completion
-from yard.commands.options import JsonOption, StackOption, remote_of
+from yard.commands.options import JsonOption, OutputsOption, StackOption, operator_of, remote_of
 
 app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
 def heal(
+    context: typer.Context,
     perform: Annotated[bool, typer.Option("--perform", help="Perform the steps.")] = False,
     explain: Annotated[
         str | None,
@@ -25,11 +26,12 @@ def heal(
     ] = None,
     as_json: JsonOption = False,
     stack: StackOption = "local",
+    outputs: OutputsOption = None,
 ) -> None:
     """Show the next step for each faulty node: reboot, new machine or quarantine. Only --perform changes anything."""
     from yard.heal import command
 
-    remote = remote_of(stack, None)
+    remote = operator_of(context, stack, "yard heal --perform") if perform else remote_of(stack, outputs)
     if explain is not None:
         command.explain(remote, explain, as_json)
         return

@@ -68,6 +68,27 @@ EnvironmentOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+def operator_of(context: typer.Context, stack: str, command: str) -> Remote:
+    """Return the connection to a stack's cluster for a command that only operators can run.
+
+    Raises StackError for a job user, whose outputs file contains neither the stack's state nor the admin's key.
+    """
+    import os
+    import shutil
+
+    from yard.errors import StackError
+    from yard.stack.pulumi import environment
+
+    has_file = "TRAINYARD_OUTPUTS" in os.environ and _source(context, "stack") not in {"COMMANDLINE", "ENVIRONMENT"}
+    if has_file or shutil.which("pulumi", path=environment().get("PATH")) is None:
+        raise StackError(
+            f"`{command}` changes machines, so it needs the role operator: the stack's Pulumi backend, the Pulumi CLI "
+            "and a clone of the repository. Fix: ask an operator of the cluster (docs/team.md lists the roles), or, as "
+            "an operator, run it in the clone with --stack NAME"
+        )
+    return remote_of(stack, None)
+
+
 def remote_of(stack: str, outputs: Path | None) -> Remote:
     """Return the connection to a stack's cluster. The outputs come from the file or from Pulumi.
 

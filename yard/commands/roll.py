@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 
 from yard.commands import completion
-from yard.commands.options import JsonOption, StackOption, remote_of
+from yard.commands.options import JsonOption, StackOption, operator_of
 
 app = typer.Typer(rich_markup_mode=None)
 
 
 @app.command()
 def roll(
+    context: typer.Context,
     group: Annotated[str, typer.Argument(metavar="GROUP", autocompletion=completion.groups, help="The node group.")],
     max_unavailable: Annotated[
         int,
@@ -39,7 +40,7 @@ def roll(
     """
     from yard.roll import command
 
-    remote = remote_of(stack, None)
+    remote = operator_of(context, stack, "yard roll")
     request = command.RollRequest(
         group=group,
         max_unavailable=max_unavailable,

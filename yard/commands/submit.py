@@ -141,5 +141,5 @@ def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) 
     reason = "the stack does not exist yet" if "no stack named" in rehearsal.reason else rehearsal.reason
     warn(f"yard: {rehearsal.notice}: {reason}")
     jobs = prepare(rehearsal.cluster)
-    lines = [*notes(jobs[0], rehearsal.cluster), *estimate_lines(rehearsal, jobs)]
+    lines = [*estimate_lines(rehearsal, jobs), *notes(jobs[0], rehearsal.cluster)]
     show_files(jobs, as_json, {"estimate": estimate(rehearsal, jobs)}, lines)

@@ -27,6 +27,7 @@ from typing import IO, Any
 
 MARKER = "environment.json"
 """File that only complete environments contain."""
+UNREACHABLE = "the package index cannot be reached"
 _SILENCE = 15
 """Seconds without output after which the progress is printed."""
 _HASHED = ["--require-hashes", "--no-deps"]
@@ -273,7 +274,7 @@ def reason(printed: list[str], title: str) -> str:
         return (f"{wrong[1] if wrong else package}: the index serves a file whose hash is not in the lock. Fix: use an "
                 "unchanged mirror of PyPI")  # fmt: skip
     if "connection broken by" in text or "Retrying (" in text:
-        return (f"{package}: the package index cannot be reached. Fix: set `mirrors: {{pypi: URL}}` in the stack file, "
+        return (f"{package}: {UNREACHABLE}. Fix: set `mirrors: {{pypi: URL}}` in the stack file, "
                 "or write `index-url` into pip.conf on the head")  # fmt: skip
     if "No matching distribution found" in text:
         version = "{}.{}".format(*sys.version_info)

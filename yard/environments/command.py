@@ -25,6 +25,13 @@ from yard.show import say_json, table, warn
 from yard.stack.remote import Remote
 
 _FOLDER = "request"
+_LOCAL = (
+    "The virtual machines of the local stack use this computer's network, but not its proxies and pip settings. An "
+    "index that listens on this computer has the address 10.0.2.2 there. Without an index, use `--env none`: the "
+    "virtual machines' own Python contains torch and numpy"
+)
+"""Advice for the local stack. 10.0.2.2 is the address of the computer in QEMU's user network (QEMU documentation,
+"Network emulation", read 2026-11-24)."""
 _PREFIX = "environment: "
 """Prefix of the last line that build.py prints."""
 
@@ -51,9 +58,14 @@ def describe(definition: Definition, shared_path: str) -> str:
     hashes = "with hashes" if definition.hashed else "without hashes"
     git = f", {len(definition.checkouts)} git checkouts" if definition.checkouts else ""
     where = f"{folder_of(shared_path)}/{definition.name}-HASH"
+    unknown = (
+        ""
+        if definition.hashed
+        else ("; a dry run does not look up packages without hashes in an index, so it does not find a misspelt name")
+    )
     return (
         f"environment {definition.name}: up to {len(definition.packages)} packages {hashes}{git}, for the head's "
-        f"{definition.program}; built once in {where}"
+        f"{definition.program}; built once in {where}{unknown}"
     )
 
 
@@ -192,6 +204,8 @@ def _build(remote: Remote, definition: Definition, envs: str) -> str:
         return last
     said = [row.removeprefix(_PREFIX) for row in message.splitlines() if row.startswith(_PREFIX)]
     cause = said[-1] if said else f"{message or f'exit code {process.returncode}'}. Fix: run `yard doctor`"
+    if build.UNREACHABLE in cause and remote.stack.cluster.provider == "local":
+        cause = f"{cause}. {_LOCAL}"
     raise BuildError(f"environment {definition.name} was not built: {cause}")
 
 

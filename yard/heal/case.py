@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from yard.roll.nodes import States, is_in_service
@@ -45,6 +46,8 @@ class Case:
     group: str
     state: str
     reason: str
+    set_by: str = ""
+    """The user who set the reason and the time, or empty if Slurm records no user."""
     changes: tuple[Change, ...] = ()
     actions: tuple[Action, ...] = ()
 
@@ -77,8 +80,17 @@ def fault(reason: str) -> str | None:
     return found[1] if found and found[1] not in _NO_FAULT else None
 
 
-def cases(groups: dict[str, str], states: States, history: Any, actions: Iterable[Action]) -> list[Case]:
-    """Return a case for each worker. `groups`: the group by node. `history`: the content of repair.json."""
+def cases(
+    groups: Mapping[str, str],
+    states: States,
+    history: Any,
+    actions: Iterable[Action],
+    authors: Mapping[str, str] = MappingProxyType({}),
+) -> list[Case]:
+    """Return a case for each worker.
+
+    `groups`: the group by node. `history`: the content of repair.json. `authors`: who set the state, by node.
+    """
     done = sorted(actions, key=lambda action: action.time)
     return [
         Case(
@@ -86,11 +98,18 @@ def cases(groups: dict[str, str], states: States, history: Any, actions: Iterabl
             group=group,
             state=states.get(name, ("unknown", ""))[0],
             reason=states.get(name, ("unknown", ""))[1],
+            set_by=authors.get(name, ""),
             changes=tuple(Change(**row) for row in history.get("history", {}).get(name, ())),
             actions=tuple(action for action in done if action.node == name),
         )
         for name, group in groups.items()
     ]
+
+
+def parse_authors(text: str) -> dict[str, str]:
+    """Parse lines `node|user|time` from sinfo: return the user and the time by node."""
+    rows = (line.split("|") for line in text.splitlines() if line.count("|") == 2)  # noqa: PLR2004  (two separators)
+    return {name: f"{user} ({when})" for name, user, when in rows if user not in {"", "Unknown", "slurm"}}
 
 
 def parse_actions(text: str) -> list[Action]:

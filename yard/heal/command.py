@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from yard.errors import StackError
 from yard.heal.brakes import Limits, brake
-from yard.heal.case import Action, Case, cases, parse_actions
+from yard.heal.case import Action, Case, cases, parse_actions, parse_authors
 from yard.heal.ladder import STRIKES, Decision, Step, decide, strikes
 from yard.roll.machines import machines, replace_machines, wait_for_pulumi
 from yard.run.schedulers.slurm import Slurm
@@ -77,11 +77,13 @@ def _plan(remote: Remote, max_usd_per_hour: float | None) -> tuple[list[Case], l
         raise StackError("yard heal needs Slurm, which this cluster does not run; run `yard doctor`")
     folder = shlex.quote(cluster.state_dir)
     text = remote.run(
-        f"cd {folder}; cat repair.json 2>/dev/null || echo '{{}}'; echo {_SEPARATOR}; cat {_RECORD} 2>/dev/null || true"
+        f"cd {folder}; cat repair.json 2>/dev/null || echo '{{}}'; "
+        f"echo {_SEPARATOR}; cat {_RECORD} 2>/dev/null || true; "
+        f"echo {_SEPARATOR}; sinfo -h -N -o '%N|%u|%H'"
     )
-    history, _, record = text.partition(_SEPARATOR)
+    history, record, authors = text.split(_SEPARATOR)
     groups = {node.name: node.group for node in cluster.nodes if node.name != cluster.head.name}
-    found = cases(groups, Slurm().nodes(remote), json.loads(history), parse_actions(record))
+    found = cases(groups, Slurm().nodes(remote), json.loads(history), parse_actions(record), parse_authors(authors))
     now, can_replace = time.time(), cluster.provider != "hosts"
     decisions = [decide(case, now, can_replace=can_replace) for case in found]
     return found, brake(decisions, found, Limits(max_usd_per_hour, cluster.usd_per_hour), now)

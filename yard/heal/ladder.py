@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from yard.heal.case import GONE, Case, fault
+from yard.roll.nodes import REASON as ROLL
 
 PATIENCE_SECONDS = 600.0
 PROBATION_SECONDS = 3600.0
@@ -50,13 +51,12 @@ class Step(StrEnum):
 STEPS: Mapping[Phase, tuple[Step, str]] = {
     Phase.HEALTHY: (Step.NONE, "in service"),
     Phase.PROBATION: (Step.NONE, "in service again, on probation for an hour after the repair"),
-    Phase.FOREIGN: (Step.NONE, "the reason is not a fault, so yard does not change the node"),
     Phase.QUARANTINED: (Step.NONE, "quarantined: replace the machine, or `scontrol update state=resume` on the head"),
     Phase.SUSPECT: (Step.WAIT, "the fault may end by itself"),
     Phase.DRAINING: (Step.WAIT, "jobs still run on the node"),
     Phase.REPAIRING: (Step.WAIT, "the last step may still take effect"),
 }
-"""Step and explanation for each phase except FAULTY."""
+"""Step and explanation for each phase except FAULTY and FOREIGN."""
 LADDERS: Mapping[str, tuple[Step, ...]] = {GONE: (Step.REPLACE,), "bandwidth": (Step.REPLACE,)}
 """Steps by kind of fault. These faults have no reboot step: a machine that does not respond cannot be rebooted over
 SSH, and a reboot does not repeat the bandwidth measurement, which only `pulumi up` runs."""
@@ -82,7 +82,8 @@ def phase_of(case: Case, now: float) -> Phase:
     if case.reason.startswith("TY:quarantine: "):
         return Phase.QUARANTINED
     if fault(case.reason) is None:
-        return Phase.FOREIGN
+        # Slurm sets the reason of a node that does not respond some seconds after the state.
+        return Phase.FOREIGN if case.reason or "*" not in case.state else Phase.SUSPECT
     if case.state.startswith("draining"):
         return Phase.DRAINING
     if case.attempts:
@@ -99,6 +100,8 @@ def strikes(case: Case, now: float) -> int:
 def decide(case: Case, now: float, *, can_replace: bool) -> Decision:
     """Return the next step. `can_replace`: whether the platform creates the machines."""
     phase = phase_of(case, now)
+    if phase is Phase.FOREIGN:
+        return Decision(case.name, phase, Step.NONE, _foreign(case))
     if phase is not Phase.FAULTY:
         return Decision(case.name, phase, *STEPS[phase])
     if (count := strikes(case, now)) >= STRIKES:
@@ -110,3 +113,15 @@ def decide(case: Case, now: float, *, can_replace: bool) -> Decision:
         done = ", ".join(action.step for action in case.attempts) or "no step is possible"
         return Decision(case.name, phase, Step.QUARANTINE, f"the fault remains after all steps: {done}")
     return Decision(case.name, phase, ladder[tried], f"step {tried + 1} of {len(ladder)} for the fault '{kind}'")
+
+
+def _foreign(case: Case) -> str:
+    """Explain who took a node out of service for a reason that is not a fault."""
+    if case.reason == ROLL:
+        return f"`yard roll` is replacing the machines of group {case.group}; `yard roll {case.group}` continues it"
+    if case.reason.startswith("TY:"):
+        return "this project took the node out of service for an update or an event; the node returns automatically"
+    who = f"{case.set_by} set this state" if case.set_by else "this state was set"
+    said = "with this reason" if case.reason else "without a reason"
+    back = f"`yard ssh --admin -- sudo scontrol update nodename={case.name} state=resume`"
+    return f"{who} {said}, which is not a fault that yard repairs; to return the node to service, run {back}"

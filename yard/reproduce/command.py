@@ -67,7 +67,7 @@ def reproduce(post: Post, remote: Remote, as_json: bool) -> int:
     for run, job in prepared:
         (ready,) = provide(remote, [job])
         number = submit(remote, ready).job
-        warn(f"yard: job {number} runs {run.recipe}")
+        warn(f"yard: job {number} ({run.recipe}) is submitted; its log follows")
         lines: list[str] = []
 
         def show(line: str, kept: list[str] = lines) -> None:

@@ -56,14 +56,19 @@ def estimate(rehearsal: Rehearsal, jobs: Sequence[Prepared]) -> dict[str, Any]:
 def estimate_lines(rehearsal: Rehearsal, jobs: Sequence[Prepared]) -> Iterator[str]:
     """Yield the estimate as sentences."""
     job, found = jobs[0], estimate(rehearsal, jobs)
-    yield rehearsal.notice
+    if not job.nodes:
+        yield "job: its size is in the script, so yard does not check whether it fits; Slurm checks it"
+    else:
+        yield from _job_lines(job, found, len(jobs))
     yield from (f"cluster: {line}" for line in rehearsal.costs)
     if job.environment is None:
         yield "environment: Python of the nodes or the container; images of clouds have no PyTorch (use --env torch)"
-    if not job.nodes:
-        yield "job: its size is in the script, so yard does not check whether it fits; Slurm checks it"
-        return
-    each = f"each of {len(jobs)} jobs" if len(jobs) > 1 else "job"
+    yield rehearsal.notice
+
+
+def _job_lines(job: Prepared, found: Mapping[str, Any], count: int) -> Iterator[str]:
+    """Yield whether the job fits, and its cost."""
+    each = f"each of {count} jobs" if count > 1 else "job"
     hourly = "unknown" if found["job_usd_per_hour"] is None else f"${found['job_usd_per_hour']:.2f}"
     nodes = "1 node" if job.nodes == 1 else f"{job.nodes} nodes"
     yield f"{each}: fits on {nodes} of group {job.group}; list price per hour: {hourly}"

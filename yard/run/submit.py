@@ -128,8 +128,8 @@ def _starts(loaded: LoadedJob, placement: Placement) -> str:
 
 
 def show_files(jobs: Sequence[Prepared], as_json: bool, estimated: Mapping[str, Any], notes: Iterable[str]) -> None:
-    """Print the first job's script and its other files. Without `as_json`, only the line count is printed for long
-    files, and `notes` follow. With `as_json`, the facts in `estimated` are added.
+    """Print `notes`, the first job's other files and, last, its script. Without `as_json`, only the line count is
+    printed for long files. With `as_json`, the facts in `estimated` are added instead of the notes.
     """
     prepared = jobs[0]
     files, tree = dict(prepared.files), prepared.tree
@@ -138,19 +138,20 @@ def show_files(jobs: Sequence[Prepared], as_json: bool, estimated: Mapping[str, 
         facts = {"dry_run": True, "name": prepared.name, "jobs": len(jobs), "starts": prepared.starts}
         say_json({**facts, "files": files, **sent, **estimated})
         return
-    payload(files.pop(prepared.script))
-    for name, text in files.items():
-        long = name == SHARED_SCRIPT or name.endswith(".py")
-        shown = f"({len(text.splitlines())} lines; --json prints them)\n" if long else text
-        payload(f"# --- {name}, in the same folder\n{shown}")
-    if tree is not None:
-        payload(f"# --- {CODE}/: {_sent(tree)}; --json lists them\n")
     if prepared.starts:
         payload(f"# {prepared.starts}\n")
     if len(jobs) > 1:
         payload(f"# an array of {len(jobs)} such jobs, {prepared.name} to {jobs[-1].name}\n")
     for note in notes:
         payload(f"# {note}\n")
+    script = files.pop(prepared.script)
+    for name, text in files.items():
+        long = name == SHARED_SCRIPT or name.endswith(".py")
+        shown = f"({len(text.splitlines())} lines; --json prints them)\n" if long else text
+        payload(f"# --- {name}, in the same folder\n{shown}")
+    if tree is not None:
+        payload(f"# --- {CODE}/: {_sent(tree)}; --json lists them\n")
+    payload(f"# --- {prepared.script}\n{script}")
 
 
 def send_all(remote: Remote, jobs: Sequence[Prepared], as_json: bool) -> None:

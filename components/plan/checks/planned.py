@@ -145,6 +145,10 @@ _MIN_MIB_S_PER_GPU = 20
 most 70 GB for each 80 GB GPU. At 20 MiB/s per GPU, writing the checkpoint takes an hour."""
 
 
+_FULL_MIB_PER_GPU = 70e9 / 2**20
+"""Largest checkpoint for each 80 GB GPU."""
+
+
 @check("storage-throughput", Level.WARNING, "use a larger size_gib, or a faster kind or tier")
 def storage_throughput(planned: Planned) -> Iterator[Broken]:
     """The shared storage can write the checkpoints from all GPUs within an hour."""
@@ -156,5 +160,6 @@ def storage_throughput(planned: Planned) -> Iterator[Broken]:
     yield Broken(
         path="cluster.storage.shared",
         rule=f"{shared.kind} with {shared.size_gib} GiB writes at most {rate:.0f} MiB/s, which is {rate / gpus:.0f} "
-        f"for each of {gpus} GPUs; with less than {_MIN_MIB_S_PER_GPU}, checkpoints of large models take hours",
+        f"for each of {gpus} GPUs; a checkpoint that fills the GPUs' memory takes up to "
+        f"{_FULL_MIB_PER_GPU * gpus / rate / 3600:.1f} hours. Smaller models take less time",
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 from components.plan.checks.base import Computer
 from components.plan.plan import ClusterPlan
 from components.platforms.local.paths import MachineFiles, runs_folder
-from components.platforms.local.process import find, started_under
+from components.platforms.local.process import find, port_in_use, started_under
 from components.platforms.local.qemu import FORWARDED_PORT
 
 
@@ -30,17 +29,6 @@ def used_ports(plan: ClusterPlan, ports: Sequence[int]) -> list[int]:
 
 
 THIS_COMPUTER = Computer(free_memory=free_memory, used_ports=used_ports)
-
-
-def port_in_use(port: int) -> bool:
-    """Return whether no program can listen on the port on 127.0.0.1."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return True
-    return False
 
 
 def _own_ports(plan: ClusterPlan) -> Iterator[int]:

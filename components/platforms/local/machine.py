@@ -10,7 +10,6 @@ from ipaddress import IPv4Interface
 from pathlib import Path
 
 from components.platforms.local import process, qemu, qmp
-from components.platforms.local.computer import port_in_use
 from components.platforms.local.image import GoldenImage
 from components.platforms.local.network import connecting
 from components.platforms.local.paths import MachineFiles
@@ -145,7 +144,7 @@ def _boot_failure(console: str, alive: bool, late: bool) -> str | None:
 
 def _check_port(name: str, port: int) -> None:
     # The check of the stack file has found the port free. Another program can use it since then.
-    if port_in_use(port):
+    if process.port_in_use(port):
         raise PlatformError(
             f"{name}: port {port} on 127.0.0.1 is in use by another program. Fix: run the command again. It names the "
             "stack file and a free value for cluster.platform.ssh_port_base"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 from contextlib import suppress
 from itertools import pairwise
@@ -49,6 +50,17 @@ def started_under(folder: Path) -> list[int]:
     """Return the ids of the processes whose pidfile is under `folder`, even if the pidfile was deleted."""
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return [pid for pid in pids if (pidfile := _pidfile_of(pid)) and pidfile.is_relative_to(folder)]
+
+
+def port_in_use(port: int) -> bool:
+    """Return whether no program can listen on the port on 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
 
 
 def wait_gone(pid: int, seconds: float) -> bool:

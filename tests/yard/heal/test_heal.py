@@ -27,6 +27,8 @@ class Head:
         since = time.time() - ago
         self.history = {name: [{"time": since, "reason": reason}] for name, (_, reason) in states.items() if reason}
         self.record, self.calls = "", list[str]()
+        self.authors = ""
+        """Lines of sinfo: the user who set a node's state, and the time."""
         self.stack: Any = type("Stack", (), {"name": "local", "cluster": cluster})()
 
     def run(self, line: str, *, stdin: bytes = b"", admin: bool = False) -> str:
@@ -37,7 +39,8 @@ class Head:
             assert admin
             self.calls.append(line)
         elif "===heal===" in line:
-            return f"{json.dumps({'history': self.history})}\n===heal===\n{self.record}"
+            parts = (json.dumps({"history": self.history}), self.record, self.authors)
+            return "\n===heal===\n".join(parts)
         return json.dumps({"history": self.history})
 
     def replace(self, stack: str, names: list[str], urns: list[str]) -> int:
@@ -150,3 +153,18 @@ def test_history_of_all_nodes_is_sorted_by_time(start: Any, capsys: pytest.Captu
     head.history.clear()
     listing.list_nodes(head, as_json=False, history=True)
     assert "no worker has left service" in capsys.readouterr().out
+
+
+def test_a_drain_by_a_person_names_the_person_and_the_fix(
+    start: Any, wide: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (node.name for node in wide.nodes[:2])
+    head = start({first: ("drained", "bad cable"), second: ("drained", "")})
+    head.authors = f"{first}|root|2026-11-24T03:00:00\n{second}|slurm|Unknown\n"
+    assert heal(head, HealRequest(False, None), as_json=True) == 0
+    why = {row["node"]: row["why"] for row in json.loads(capsys.readouterr().out)}
+    resume = f"run `yard ssh --admin -- sudo scontrol update nodename={first} state=resume`"
+    assert why[first].startswith("root (2026-11-24T03:00:00) set this state with this reason, ")
+    assert why[first].endswith(resume)
+    assert why[second].startswith("this state was set without a reason, ")
+    assert why[wide.nodes[2].name] == "in service"

@@ -61,6 +61,8 @@ def test_reasons_have_a_kind_of_fault(reason: str, kind: str | None) -> None:
         (returned(case(DISK, "drained", DAY), 30 * MINUTE), Phase.HEALTHY, Step.NONE),
         (case("bad cable"), Phase.FOREIGN, Step.NONE),
         (case("TY:roll"), Phase.FOREIGN, Step.NONE),
+        (case("", "drained"), Phase.FOREIGN, Step.NONE),
+        (case("", "down*"), Phase.SUSPECT, Step.WAIT),
         (case("TY:quarantine: 3 faults in a week"), Phase.QUARANTINED, Step.NONE),
         (case(DISK, "drained", MINUTE), Phase.SUSPECT, Step.WAIT),
         (case(DISK, "draining", HOUR), Phase.DRAINING, Step.WAIT),
@@ -84,7 +86,7 @@ def test_state_machine(found: Case, phase: Phase, step: Step) -> None:
 
 
 def test_every_phase_has_a_step() -> None:
-    assert set(STEPS) | {Phase.FAULTY} == set(Phase)
+    assert set(STEPS) | {Phase.FAULTY, Phase.FOREIGN} == set(Phase)
     assert {step for ladder in (*LADDERS.values(), LADDER) for step in ladder} == {Step.REBOOT, Step.REPLACE}
 
 
