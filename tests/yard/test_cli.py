@@ -90,11 +90,14 @@ def test_unknown_option_of_a_program_has_a_hint(stack: FakeStack) -> None:
     assert "arguments of your program follow `--`" in " ".join(result.stderr.replace("│", " ").split())
 
 
-def test_dry_run_prints_the_script_only(stack: FakeStack, program: MakeProgram) -> None:
+def test_dry_run_prints_the_summary_first_and_the_script_last(stack: FakeStack, program: MakeProgram) -> None:
     ssh = program("ssh", "exit 0")
     code, out, _ = yard("submit", "hello", "--dry-run", "--nodes", "1", "--set", "A=b c", "--name", "mine")
     assert code == 0
-    assert out.startswith("#!/usr/bin/env bash\n# Job mine: 1 node, 1 rank, started by srun.\n")
+    assert out.startswith("# the command starts once for each rank on 1 node, 1 rank per node\n")
+    summary, script = out.split("# --- job.sbatch\n")
+    assert script.startswith("#!/usr/bin/env bash\n# Job mine: 1 node, 1 rank, started by srun.\n")
+    assert "#SBATCH" not in summary
     assert "  export A='b c'\n" in out
     assert "# --- run.sh, in the same folder\necho " in out
     assert "# --- yard.sh, in the same folder\n(" in out
