@@ -4,7 +4,7 @@ SHELL := /usr/bin/env bash
 ENV := source .trainyard/env.sh &&
 FULL := full
 
-.PHONY: help setup golden demo down preview check test test-full bench bench-clouds bench-repair lint fmt
+.PHONY: help setup golden demo down clean preview check test test-full bench bench-clouds bench-repair lint fmt
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 16
@@ -20,6 +20,9 @@ demo:  ## boot a head and two workers on this computer, run a two-node all-reduc
 
 down: setup  ## delete the local cluster and its files
 	@$(ENV) python -m tools.down
+
+clean:  ## delete the cache in ~/.cache/trainyard (images, tools), except images of existing machines
+	@$(ENV) python -m tools.clean
 
 preview: setup  ## show resources, prices and quotas of every stack; needs no cloud account, changes nothing
 	@$(ENV) yard preview --all

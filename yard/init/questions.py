@@ -90,11 +90,18 @@ def _one_of(text: str, choices: Sequence[str]) -> str:
 
 
 def parse_place(text: str, known: Known) -> str:
-    """Return the region or zone.
+    """Return the region or zone. Raises RuleError if the platform has no such place.
 
     On a platform with zones, a region is replaced by its first zone that offers the machine type.
     """
-    return next((place for place in places(known) if place.rpartition("-")[0] == text), text)
+    offered = places(known)
+    found = next((place for place in offered if place.rpartition("-")[0] == text), text)
+    # All places are those of a machine type that is not in the catalog.
+    if found in STARTERS[known.get("provider")].places("unlisted"):
+        return found
+    similar = nearest(text, offered)
+    fix = f"write {similar}" if similar else f"use one of {', '.join(offered)}"
+    raise RuleError("must be a region or zone of the platform", fix)
 
 
 def usable_machines(known: Known) -> Sequence[str]:
@@ -103,6 +110,19 @@ def usable_machines(known: Known) -> Sequence[str]:
     start = known.without("count")
     usable = [each for each in found if not problems_of(start.with_answer("machine", each.name), "")]
     return [machine.name for machine in sorted(usable, key=lambda each: not each.gpus)]
+
+
+def parse_machine(text: str, known: Known) -> str:
+    """Return the machine type. Raises RuleError for an unknown type, and names the types with the GPU first."""
+    types = machines(known.get("provider"))
+    if text in types or nearest(text, list(types)):
+        # The check of the stack file reports an unknown type that is similar to a known type.
+        return text
+    word = text.lower()
+    near = [name for name, machine in types.items() if word and (word in name.lower() or word == machine.gpu_type)]
+    others = [name for name, machine in types.items() if name not in near and machine.gpus]
+    fix = f"write {' or '.join(near)}" if near else f"use one of {', '.join(others)}"
+    raise RuleError(f"must be a machine type of the platform {known.get('provider')}", fix)
 
 
 def machine_line(name: str, known: Known) -> str:
@@ -168,6 +188,7 @@ QUESTIONS: tuple[Question, ...] = (
         option="--machine",
         text="Machine type of the nodes",
         choices=usable_machines,
+        parse=parse_machine,
         label=machine_line,
     ),
     Question(

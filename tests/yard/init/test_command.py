@@ -109,7 +109,7 @@ def test_missing_values_are_asked_until_they_are_valid(write: WriteStack) -> Non
         "Number of nodes",
         "Maximum list price in US dollars per hour, or none: ",
     ]
-    assert "--region: must be an Azure region (list of 2026-03-12). Fix: write westus2." in text
+    assert "--region: must be a region or zone of the platform. Fix: write westus2." in text
     assert "Standard_ND96asr_v4: 8 x a100, infiniband-hdr, list price $27.20/h" in text
     assert "known list prices: 2 x $27.20/h for the nodes, $0.57/h for head and storage, in total $54.96/h" in text
     assert "--count: 2 machines with head and storage cost 54.96 dollars an hour; the budget is 50" in text

@@ -257,3 +257,24 @@ def test_the_network_contains_all_hosts() -> None:
     assert str(hosts.network_of(["10.19.60.10", "10.19.60.200"])) == "10.19.60.0/24"
     assert str(hosts.network_of(["10.19.60.10", "10.19.61.11"])) == "10.19.60.0/23"
     assert str(hosts.network_of(["10.0.0.1", "10.200.0.1"])) == "10.0.0.0/12"
+
+
+@pytest.mark.parametrize(
+    ("options", "fixes"),
+    [
+        ({"provider": "azure", "machine": "h100"}, ["write Standard_ND96isr_H100_v5 or Standard_ND96is_H100_v5 or "]),
+        ({"provider": "gcp", "machine": "a3-megagpu-8"}, ["write a3-megagpu-8g."]),
+        (
+            {"provider": "gcp", "machine": "a100", "region": "us-central9-a", "count": "two"},
+            ["write a2-highgpu-1g or ", "write us-central1-a.", "write for example 2."],
+        ),
+        ({"provider": "azure", "machine": "h100", "region": "mars"}, ["use one of australiaeast, "]),
+    ],
+)
+def test_every_wrong_value_gets_a_usable_suggestion(
+    options: dict[str, str], fixes: list[str], write: WriteStack
+) -> None:
+    with pytest.raises(InitError) as caught:
+        write(name="new", budget="none", **options)
+    for fix in fixes:
+        assert f"Fix: {fix}" in str(caught.value)

@@ -126,6 +126,13 @@ def _prune(images: Path) -> None:
             shutil.rmtree(manifest.parent)
 
 
+def unused_images() -> list[Path]:
+    """Return the folders of the golden images on which no disk is based."""
+    manifests = sorted(_images().glob("*/manifest.json"))
+    folders = [manifest.parent for manifest in manifests if not manifest.parent.name.startswith(_BAKED)]
+    return [folder for folder in folders if not _is_held(folder)]
+
+
 def _is_held(folder: Path) -> bool:
     return any(Path(user.read_text()).exists() for user in folder.glob(f"{_USERS}/*"))
 
