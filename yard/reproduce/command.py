@@ -75,7 +75,7 @@ def reproduce(post: Post, remote: Remote, as_json: bool) -> int:
             if not as_json:
                 payload(f"{line}\n")
 
-        ended = follow(remote, number, 0, show)
+        ended = follow(remote, number, 0, show, warn)
         if ended.verdict:
             raise JobError(f"job {number} {ended.state}. Fix: find the cause with `yard logs {number}`")
         logs[run.name or run.recipe] = "\n".join(lines)

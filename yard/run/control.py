@@ -24,7 +24,7 @@ def follow_log(remote: Remote, job: int, rank: int, as_json: bool, *, quiet: boo
         else:
             payload(line + "\n")
 
-    ended = follow(remote, job, rank, show)
+    ended = follow(remote, job, rank, show, (lambda text: None) if quiet else warn)
     if as_json:
         say_json(ended.as_json())
     else:

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # follow.sh JOBS_DIR JOB RANK SKIP: prints the log of a rank without its first SKIP lines, and follows the log across
 # all restarts until the job ends. The last line contains the character 0x1e and the job's record from scontrol or
-# state.json. The script ends when its stdin is closed. It runs on the head and starts few processes, because process
+# state.json. Until the program prints something, lines that begin with the character 0x1f contain the job's state, the
+# reason and the number of seconds since the log is silent. The script ends when its stdin is closed. It runs on the head and starts few processes, because process
 # creation is slow on emulated machines.
 set -uo pipefail
 jobs=$1 job=$2 rank=$3 skip=$4
 run=$jobs/.ids/$job
-ended=0 open=0 partial='' queried=-100 completing=0 header=''
+ended=0 open=0 partial='' queried=-100 completing=0 header='' began=0 heard=0 noted=
 
 # Each element of a Slurm array has its own number, but only the array's number has a link to the run folder.
 find_array() {
@@ -67,12 +68,28 @@ more() {
       continue
     fi
     printf '%s\n' "$line"
-    partial=
+    partial= heard=$SECONDS
+    [[ $line == 'yard: '* ]] || began=1
   done
   [[ -z $line ]] || introduce
   ((skip == 0)) || return 0
   printf '%s' "$line"
-  [[ -z $line ]] || partial=1
+  [[ -z $line ]] || partial=1 began=1
+}
+
+# Prints the state when it has changed, and every 20 s while the job is running without output from its program.
+note() {
+  local reason=None
+  ((began == 0 && skip == 0 && ended == 0)) || return 0
+  [[ ! $record =~ (Reason=|\"reason\":\ \")([A-Za-z_]+) ]] || reason=${BASH_REMATCH[2]}
+  case $now in
+    PENDING | CONFIGURING) [[ $noted != "$now $reason" ]] || return 0 ;;
+    RUNNING) [[ $noted != RUNNING* ]] || ((SECONDS - ${noted#RUNNING } >= 20)) || return 0 ;;
+    *) return 0 ;;
+  esac
+  printf '\037%s %s %d\n' "$now" "$reason" $((SECONDS - heard))
+  noted="$now $reason"
+  [[ $now != RUNNING ]] || noted="RUNNING $SECONDS"
 }
 
 last_event() {
@@ -129,6 +146,7 @@ while :; do
   code=0
   read -r -t 0.7 _ || code=$?
   ((code > 128 || code == 0)) || exit 0
+  note
 done
 more
 [[ -z $partial ]] || printf '\n'

@@ -78,10 +78,15 @@ def submitted_job(printed: str) -> int:
 def explain(job: Job) -> str:
     """Return an explanation of the job's state for `yard ps`."""
     if job.state == "PENDING":
-        return _WAITING.get(job.reason, f"waiting ({job.reason})")
+        return waiting(job.reason)
     if job.state in _STATES:
         return _STATES[job.state].format(code=job.exit_code, id=job.id)
     return job.state.lower().replace("_", " ")
+
+
+def waiting(reason: str) -> str:
+    """Return an explanation of a reason for which a job is pending."""
+    return _WAITING.get(reason, f"waiting ({reason})")
 
 
 _WAITING = {

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.yard.conftest import MakeProgram
+from yard.run.logs import describe_silence
 
 SCRIPT = Path(__file__).parents[3] / "yard" / "run" / "follow.sh"
 DEADLINE = 20.0
@@ -171,3 +172,26 @@ def test_zombie_runner_counts_as_dead(followed: Followed) -> None:
     followed.start()
     assert followed.rest().startswith('\x1e{"state"')
     runner.wait()
+
+
+def test_a_silent_job_reports_its_state(followed: Followed) -> None:
+    followed.state("PENDING Reason=Resources")
+    followed.start()
+    assert followed.line() == "\x1fPENDING Resources 0\n"
+    followed.state("RUNNING")
+    followed.write("job.log", "yard: job 7, start 0, on a node\n")
+    assert followed.line() == "yard: job 7, start 0, on a node\n"
+    line = followed.line()
+    assert line.startswith("\x1fRUNNING None ")
+    followed.write("job.log", "output\n")
+    assert followed.line() == "output\n"
+    followed.state("COMPLETED")
+    followed.write("events", "1 end 0\n")
+    assert not followed.rest().startswith("\x1f")
+
+
+def test_the_state_of_a_silent_job_is_a_sentence() -> None:
+    assert describe_silence(7, "PENDING", "Resources", "0") == "yard: job 7 is queued: waiting for free nodes"
+    assert describe_silence(7, "RUNNING", "None", "40").startswith(
+        "yard: job 7 is running; its program has printed nothing for 40 s "
+    )
