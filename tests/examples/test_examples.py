@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -9,8 +15,14 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.plain_clone import PlainClone, commands
+from tests.yard.conftest import MakeProgram, outputs, program
+from yard.contract.outputs import dumped
+from yard.run.queue import parse_scontrol
 
-EXAMPLES = sorted(folder for folder in (ROOT / "examples").iterdir() if folder.is_dir())
+__all__ = ["program"]
+
+SUBMIT = ROOT / "examples" / "submit-and-wait"
+EXAMPLES = sorted(folder for folder in (ROOT / "examples").iterdir() if folder.is_dir() and folder != SUBMIT)
 LOGIN = """
 mkdir ~/states
 export PULUMI_CONFIG_PASSPHRASE=x PULUMI_BACKEND_URL="file://$HOME/states"
@@ -42,3 +54,59 @@ def test_commands_of_the_example_succeed(example: Path, tmp_path: Path) -> None:
     for part in EXPECTED[example.name]:
         assert part in printed
     assert clone.resources("dev" if example.name == "own-program" else "azure-a100")
+
+
+ANSWERS = r"""
+case "$*" in
+  *"exec bash -c"*) printf 'rank 0 of 1\n\036JobId=12 JobState=%s ExitCode=1:0\n' "$STATE" ;;
+  *"sbatch --parsable"*) cat >/dev/null; echo 12 ;;
+  *"scontrol -o show job"*) echo "JobId=12 JobState=$STATE ExitCode=1:0" ;;
+esac
+"""
+"""A fake ssh for a cluster whose job has ended in the state $STATE."""
+
+
+@pytest.fixture
+def submit(
+    program: MakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return a function that runs the example on a fake cluster."""
+    program("ssh", ANSWERS)
+    program("yard", f'exec {sys.executable} -m yard "$@"')
+    file = tmp_path / "outputs.json"
+    file.write_text(json.dumps({"cluster": dumped(outputs(2, "fake", 2, None)), "user_private_key": "key"}))
+    file.chmod(0o600)
+    monkeypatch.setenv("TRAINYARD_OUTPUTS", str(file))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    def run(state: str, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(SUBMIT / "submit.py"), *words]
+        environment = {**os.environ, "STATE": state}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_the_example_submits_and_awaits_a_job(submit: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = submit("COMPLETED", "hello")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    assert lines[0].startswith("job 12 in /shared/jobs/hello-")
+    assert lines[1:] == ["rank 0 of 1", "COMPLETED: every rank ended with exit code 0"]
+
+
+def test_the_example_fails_with_its_job(submit: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = submit("FAILED", "hello")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "FAILED: a rank failed with exit code 1")
+    done = submit("FAILED", "no-such-recipe")
+    assert done.returncode == 1
+    assert "recipe not found" in done.stderr
+
+
+def test_the_docs_list_every_key_of_a_job() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text()
+    table = page.partition("| key of a job | content |")[2].partition("\n\n")[0]
+    rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    listed = {key for row in rows for key in re.findall(r"`(\w+)`", row)}
+    [job] = parse_scontrol("JobId=12 JobState=COMPLETED ExitCode=0:0")
+    assert listed == set(job.as_json())

@@ -169,3 +169,28 @@ def test_command_line_does_not_import_pulumi() -> None:
     assert "'yard.run.submit'" in printed
     for heavy in ("pulumi", "pydantic", "rich", "grpc"):
         assert f"'{heavy}'" not in printed
+
+
+@pytest.mark.parametrize("words", [("roll", "gpu"), ("heal", "--perform")])
+def test_job_users_are_told_which_role_a_command_needs(
+    words: tuple[str, ...], stack: FakeStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINYARD_OUTPUTS", str(stack.root / "outputs.json"))
+    code, _, err = yard(*words)
+    assert code == 1
+    assert (
+        f"`yard {' '.join(word for word in words if word != 'gpu')}` changes machines, so it needs the role operator"
+        in err
+    )
+    monkeypatch.delenv("TRAINYARD_OUTPUTS")
+    monkeypatch.setenv("PATH", "/nonexistent")
+    code, _, err = yard(*words)
+    assert code == 1
+    assert "needs the role operator" in err
+
+
+def test_job_users_can_read_the_plan_of_repairs(stack: FakeStack, program: MakeProgram, tmp_path: Path) -> None:
+    (tmp_path / "outputs.json").write_text((stack.root / "outputs.json").read_text())
+    program("ssh", "case $* in *===heal===*) printf '{}\\n===heal===\\n===heal===\\n' ;; esac")
+    code, _, err = yard("heal", "--outputs", str(tmp_path / "outputs.json"))
+    assert code == 0, err

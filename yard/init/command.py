@@ -110,7 +110,10 @@ def _rendered(known: Known, section: Section, source: str | None, file: Path) ->
     for path, more in STARTERS[known.get("provider")].comments.items():
         comments[path] = f"{comments[path]} {more}" if path in comments else more
     today = datetime.now(tz=UTC).date().isoformat()
-    about = f"Written by `yard init` on {today}. docs/stack-file.md describes the keys."
+    about = (
+        f"Written by `yard init` on {today}. docs/stack-file.md describes the keys. `pulumi stack rm` deletes this "
+        "file, unless you add --preserve-config."
+    )
     if source:
         kept = comments_in(committed_text(source))
         comments |= {path: text for path, text in kept.items() if _at(section, path) == _at(known.base, path)}

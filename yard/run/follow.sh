@@ -68,7 +68,7 @@ more() {
       continue
     fi
     printf '%s\n' "$line"
-    partial= heard=$SECONDS
+    partial='' heard=$SECONDS
     [[ $line == 'yard: '* ]] || began=1
   done
   [[ -z $line ]] || introduce

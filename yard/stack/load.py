@@ -34,7 +34,7 @@ _FORMAT = 3
 
 _FIX = (
     "Fix: an operator of the cluster writes the file with `yard refresh --save FILE`, or with "
-    "`pulumi stack output --json --show-secrets`"
+    "`pulumi stack output --json --show-secrets -s STACK`"
 )
 _HIDDEN = "[secret]"
 """`pulumi stack output` prints this text for a secret without --show-secrets."""
