@@ -48,7 +48,7 @@ SHARED_SCRIPT = "yard.sh"
 OWN_FILES = frozenset(
     {SHARED_SCRIPT, "job.sbatch", "job.sh", "job.log", "job.json", "run.sh", "setup.sh", "secrets.sh"}
     | {"state.json", "hostfile", "events", "runner", "code", "submit.sh", "snapshot.json", "snapshot.diff"}
-    | {ENVIRONMENT_FILE, "venv"}
+    | {ENVIRONMENT_FILE, "venv", "run-id"}
 )
 """Names of files that yard writes to the run folder."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import tarfile
 from datetime import UTC, datetime
@@ -60,3 +61,14 @@ def test_incomplete_upload_leaves_no_folder(tmp_path: Path, program: MakeProgram
     assert done.returncode != 0
     assert sbatch.calls == []
     assert {path.name for path in tmp_path.iterdir()} == {".ids", "programs"}
+
+
+def test_run_folders_have_a_secret_random_id(tmp_path: Path, program: MakeProgram) -> None:
+    program("sbatch", "echo 41")
+    names = ("hello-1", "hello-2")
+    for name in names:
+        assert run(tmp_path, name).returncode == 0
+    ids = {(tmp_path / name / "run-id").read_text() for name in names}
+    assert len(ids) == 2
+    assert all(re.fullmatch("[0-9a-f]{32}", value) for value in ids)
+    assert (tmp_path / "hello-1").stat().st_mode & 0o777 == 0o700

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -34,6 +35,20 @@ def test_successful_job_is_not_requeued(make: MakeJob) -> None:
     assert (job.folder / "hostfile").read_text() == "yard-gpu-0 slots=1\nyard-gpu-1 slots=1\n"
     assert (job.folder / "finished").exists()
     assert job.asked("requeue") == []
+
+
+def test_the_id_of_an_elastic_rendezvous_is_secret(make: MakeJob, program: MakeProgram) -> None:
+    """Every account can read the arguments of a process, and no other account its environment."""
+    program("torchrun", 'echo "arguments $*"; echo "id $PET_RDZV_ID"')
+    job = make("workload: train.py\nlauncher: torchrun-elastic\n")
+    (job.folder / "run-id").write_text("5ec4e7")
+    job.run(restarts=2)
+    assert "id 5ec4e7-2\n" in job.log
+    assert "id 5ec4e7-2\n" in (job.folder / "rank-1.log").read_text()
+    arguments = re.findall("arguments .*", job.log)
+    assert arguments
+    assert "5ec4e7" not in arguments[0]
+    assert "--rdzv-id" not in arguments[0]
 
 
 def test_job_without_pyxis_does_not_start(make: MakeJob) -> None:

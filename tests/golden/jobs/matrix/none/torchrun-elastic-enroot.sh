@@ -21,9 +21,11 @@ work() {
   # Ignore the warning before the time limit, unless the program handles it.
   trap '' USR2
   export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+  PET_RDZV_ID=$(<"$RUN_DIR/run-id")-$RESTART_COUNT
+  export PET_RDZV_ID
   start_torchrun \
     --nnodes=1:"$NNODES" --nproc-per-node="$TASKS_PER_NODE" --max-restarts=3 \
-    --rdzv-backend=c10d --rdzv-id="$JOB_NAME-$RESTART_COUNT" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
+    --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" \
     --rdzv-conf="is_host=$((NODE_RANK == 0))" --local-addr="$NODE_IP" \
     "$RUN_DIR/"train.py '--x y'
 }
