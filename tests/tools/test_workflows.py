@@ -192,9 +192,33 @@ def test_comment_is_created_and_then_updated(gh: Path) -> None:
         "_The code of this pull request computed the preview. Nobody has verified it._",
         "",
     ]
+    assert (gh / "posted").read_text().splitlines()[3:] == ["```text", "words", "", "```"]
     (gh / "comments").write_text("42\n43\n")
     _, calls = comment(gh)
     assert "--method PATCH repos/{owner}/{repo}/issues/comments/42 -F body=@" in calls[-1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```\n@admin [verified](https://example.test) ![](https://example.test/a.png) <img src=x>",
+        "a\n   `````````\n@admin",
+        "a\r```\r@admin",
+        "a\n```\0\n@admin",
+        "~~~\n@admin\n~~~",
+        "```",
+    ],
+)
+def test_text_of_a_pull_request_stays_in_a_code_block(gh: Path, text: str) -> None:
+    (gh / "preview.md").write_text(f"{MARKER}\n{text}")
+    assert comment(gh)[0] == 0
+    posted = (gh / "posted").read_bytes().decode()
+    head, *blocks, end = re.split(r"(?m)^ {0,3}```", posted)
+    assert head.splitlines()[0] == MARKER
+    assert len(blocks) == 1
+    assert blocks[0].startswith("text\n")
+    assert end == "\n"
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", posted)
 
 
 def test_pull_request_with_newer_commits_gets_no_comment(gh: Path) -> None:

@@ -4,15 +4,17 @@
 set -euo pipefail
 
 marker='<!-- trainyard-preview -->'
-# The maximum length of a GitHub comment, minus space for the note below.
-longest=65436
+# The maximum length of a GitHub comment, minus space for the note and the fences below.
+longest=65400
 note='_The code of this pull request computed the preview. Nobody has verified it._'
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
 gh run download "$RUN" --name preview --dir "$folder"
 text=$folder/preview.md
-# Code in the pull request wrote the text, so it is posted only if it has the format of a preview.
+# Code in the pull request wrote the text, so it is posted only if it has the format of a preview, and only as a code
+# block, which contains no links, mentions, images or HTML. `tr -s` leaves no two backticks in a row, so the text cannot
+# end the block.
 if [[ ! -f $text || -L $text ]] || (($(wc -m <"$text") > longest)) || [[ $(head -n 1 "$text") != "$marker" ]]; then
   echo "the artifact of run $RUN is not a valid preview" >&2
   exit 1
@@ -21,7 +23,11 @@ fi
   echo "$marker"
   echo "$note"
   echo
-  tail -n +2 "$text"
+  echo '```text'
+  tail -n +2 "$text" | LC_ALL=C tr -d '\000-\010\013-\037\177' | tr -s '\140' |
+    sed -E 's#</?(details|summary|b)( open)?>##g'
+  echo
+  echo '```'
 } >"$folder/comment.md"
 
 number=$(gh api --method GET 'repos/{owner}/{repo}/pulls' -f state=open -f "head=$OWNER:$BRANCH" \
