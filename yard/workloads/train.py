@@ -164,15 +164,23 @@ class Trainer:
 
     def resume(self) -> None:
         """Load the newest complete checkpoint. Rank 0 selects it, because NFS caches can differ between nodes."""
-        found = [files.latest_step(self.run_dir) if self.rank == 0 else None]
+        found: list[Any] = [None, ""]
+        if self.rank == 0 and (newest := files.latest_step(self.run_dir)) is not None:
+            found = [newest, files.distrust(self.run_dir, newest)]
         self.dist.broadcast_object_list(found, src=0)
-        if found[0] is None:
+        step, reason = found
+        if reason:
+            self._leave(
+                f"train: the checkpoint {files.step_dir(self.run_dir, step)} is not loaded, because {reason} and could "
+                "change what it runs. Fix: use a --run-dir that only you can write to, with your own checkpoints"
+            )
+        if step is None:
             return
         import torch.distributed.checkpoint as dcp  # noqa: PLC0415
         from torch.distributed.checkpoint.state_dict import set_state_dict  # noqa: PLC0415
 
         state = self._state()
-        dcp.load(state, checkpoint_id=str(files.step_dir(self.run_dir, found[0])), process_group=self.savers)
+        dcp.load(state, checkpoint_id=str(files.step_dir(self.run_dir, step)), process_group=self.savers)
         set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         self.step = int(state["step"])
         self.say(f"resumed at step {self.step}")

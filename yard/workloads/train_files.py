@@ -30,6 +30,21 @@ def latest_step(run_dir: Path) -> int | None:
     return step if is_whole(step_dir(run_dir, step)) else None
 
 
+def distrust(run_dir: Path, step: int) -> str:
+    """Return why a checkpoint must not be loaded, or "". torch unpickles .metadata, which can run code.
+
+    Only this user, root and the user's own group may be able to write to the run directory and to the checkpoint.
+    """
+    folder = step_dir(run_dir, step)
+    for path in (run_dir, run_dir / "latest", folder, *folder.iterdir()):
+        found = path.stat()
+        if found.st_uid not in {os.geteuid(), 0}:
+            return f"{path} belongs to uid {found.st_uid}"
+        if found.st_mode & (0o002 if found.st_gid == os.getegid() else 0o022):
+            return f"other users can write to {path}"
+    return ""
+
+
 def publish(run_dir: Path, step: int, keep: int) -> None:
     """Write `step` to `latest` atomically, and delete all complete checkpoints up to `step` except the last `keep`."""
     fresh = run_dir / "latest.new"

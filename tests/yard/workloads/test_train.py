@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,33 @@ def test_interrupted_checkpoint_is_not_used(tmp_path: Path) -> None:
     train_files.publish(tmp_path, 5, keep=2)
     checkpoint(tmp_path, 10, whole=False)
     assert train_files.latest_step(tmp_path) == 5
+
+
+@pytest.mark.parametrize("path", [".", "latest", "step-00000005", "step-00000005/.metadata"])
+def test_a_checkpoint_that_others_can_write_is_refused(path: str, tmp_path: Path) -> None:
+    checkpoint(tmp_path, 5)
+    train_files.publish(tmp_path, 5, keep=2)
+    assert train_files.distrust(tmp_path, 5) == ""
+    for mode in (0o777, 0o702):
+        (tmp_path / path).chmod(mode)
+        assert train_files.distrust(tmp_path, 5) == f"other users can write to {tmp_path / path}"
+    (tmp_path / path).chmod(0o770)
+    assert train_files.distrust(tmp_path, 5) == "", "the umask of many accounts is 002, with a group of their own"
+
+
+@pytest.mark.parametrize("path", [".", "step-00000005", "step-00000005/__0_0.distcp"])
+def test_a_checkpoint_of_another_user_is_refused(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint(tmp_path, 5)
+    train_files.publish(tmp_path, 5, keep=2)
+    own, stat = os.getuid(), Path.stat
+
+    def other(self: Path, **more: bool) -> os.stat_result:
+        found = list(stat(self, **more))
+        found[4] = own + 1000 if self == tmp_path / path else own
+        return os.stat_result(found)
+
+    monkeypatch.setattr(Path, "stat", other)
+    assert train_files.distrust(tmp_path, 5) == f"{tmp_path / path} belongs to uid {own + 1000}"
 
 
 @pytest.mark.parametrize("text", ["", "ten", "12"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import json
 import os
+import pickle
 import resource
 import shutil
 import signal
@@ -236,3 +237,25 @@ def test_checkpoints_do_not_depend_on_float8(layout: str, unbroken: dict[int, fl
     assert [record["step"] for record in records(run_dir)] == list(range(1, 10)), "a step ran twice"
     assert found == pytest.approx({step: unbroken[step] for step in range(1, 10)}, rel=0.005)
     assert found[6] != pytest.approx(unbroken[6], rel=1e-6), "step 6 did not run in float8"
+
+
+def test_code_in_a_checkpoint_of_others_does_not_run(tmp_path: Path) -> None:
+    folder = train_files.step_dir(tmp_path, 4)
+    folder.mkdir()
+    (folder / ".metadata").write_bytes(pickle.dumps(_Attack(str(tmp_path / "ran"))))
+    train_files.publish(tmp_path, 4, keep=2)
+    tmp_path.chmod(0o777)
+    codes, printed = Ranks(2, "--steps", "6", "--run-dir", str(tmp_path)).end()
+    assert codes == [1, 1]
+    assert f"other users can write to {tmp_path}" in printed
+    assert not (tmp_path / "ran").exists()
+
+
+class _Attack:
+    """An object that creates a file when it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path(self.path),)
