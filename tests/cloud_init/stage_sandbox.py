@@ -40,14 +40,13 @@ own_host_line() { true; }
 wait_for() { shift 2; "$@" || fail "would wait for: $*"; }
 listens() { true; }
 as_trainer() { env HOME=/home/trainer "$@"; }
-apt_update() { apt-get -q update; }
 test() { [[ $1 == -[bc] ]] || builtin test "$@"; }
 pause() { true; }
 """
 """Replacements for functions in stage.sh, without waits and with recorded calls."""
 _SOURCE = re.compile(r"(?m)^ *source /usr/local/lib/trainyard/(\S+)$")
 _SHARED = (
-    ("stage.sh", re.compile(r"(?ms)^is_installed\(\) .*?(?=^life=)")),
+    ("stage.sh", re.compile(r"(?ms)^apt_update\(\) .*?(?=^life=)")),
     ("life.sh", re.compile(r"(?ms)^is_empty\(\) .*?(?=^# as_trainer)")),
 )
 """Library functions that the sandbox uses unchanged."""
@@ -79,6 +78,7 @@ class Sandbox:
         bin_folder.mkdir(parents=True, exist_ok=True)
         log.write_text("")
         (self.root / "proc").mkdir(exist_ok=True)
+        (self.root / "run" / "trainyard").mkdir(parents=True, exist_ok=True)
         (self.root / "proc" / "mounts").touch()
         for name in self.recorded:
             self._stub(bin_folder / name, log)
@@ -89,7 +89,7 @@ class Sandbox:
         # _moved() finds only absolute paths that are written in full.
         assert '"/$' not in text, f"{stage} builds an absolute path from variables; write it in full"
         done = subprocess.run(
-            ["bash", "-c", self._moved(_FUNCTIONS) + _shared() + text],
+            ["bash", "-c", self._moved(_FUNCTIONS + _shared()) + text],
             capture_output=True, text=True, check=False, timeout=30,
             env={"PATH": f"{bin_folder}:{os.environ['PATH']}"} | {f"TRAINYARD_{key}": env[key] for key in env},
         )  # fmt: skip

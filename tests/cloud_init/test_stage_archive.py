@@ -106,31 +106,57 @@ def test_apt_preferences_are_unchanged_without_slurm(tmp_path: Path) -> None:
 LOCKED = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)"
 
 
-def apt_update(tmp_path: Path, *answers: tuple[int, str]) -> tuple[int, int]:
-    """Run apt_update with a fake apt-get that returns these results. Return the exit code and the number of calls."""
+UNSIGNED = "Err:3 https://drivers.example noble InRelease\nE: The repository is not signed."
+
+
+def apt_update(tmp_path: Path, *answers: tuple[int, str], file: str = "") -> tuple[int, int, str]:
+    """Run apt_update with a fake apt-get that returns these results. Return the exit code, number of calls and output."""
     [function] = re.findall(r"^apt_update\(\) \{.*?^\}$", (STAGES.parent / "stage.sh").read_text(), re.M | re.S)
     for index, (code, text) in enumerate(answers, start=1):
-        (tmp_path / f"{index}").write_text(f"echo {text!r} >&2\nexit {code}\n")
+        (tmp_path / f"{index}").write_text(f"cat <<'TEXT' >&2\n{text}\nTEXT\nexit {code}\n")
     script = f"""set -euo pipefail
 calls=0
 apt-get() {{ calls=$((calls + 1)); bash {tmp_path}/$calls; }}
 pause() {{ :; }}
+log() {{ printf '%s\\n' "$*"; }}
 {function.replace("/run/trainyard/apt-update", f"{tmp_path}/log")}
 code=0
-apt_update >/dev/null || code=$?
+apt_update {file} || code=$?
 echo $code $calls
 """
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=30)
-    exit_code, calls = done.stdout.split()
-    return int(exit_code), int(calls)
+    *output, last = done.stdout.splitlines()
+    exit_code, calls = last.split()
+    return int(exit_code), int(calls), "\n".join(output)
 
 
 def test_apt_update_waits_for_the_lock_of_the_lists(tmp_path: Path) -> None:
-    assert apt_update(tmp_path, (100, LOCKED), (100, LOCKED), (0, "Reading package lists...")) == (0, 3)
+    ran = apt_update(tmp_path, (100, LOCKED), (100, LOCKED), (0, "Reading package lists..."))
+    assert ran[:2] == (0, 3)
 
 
-def test_apt_update_returns_other_failures_at_once(tmp_path: Path) -> None:
-    assert apt_update(tmp_path, (100, "E: The repository is not signed."), (0, "")) == (100, 1)
+def test_an_archive_that_apt_cannot_read_is_a_warning(tmp_path: Path) -> None:
+    code, calls, output = apt_update(tmp_path, (100, UNSIGNED))
+    assert (code, calls) == (0, 1)
+    assert "WARNING: apt cannot read these package archives: https://drivers.example noble InRelease" in output
+
+
+@pytest.mark.parametrize(
+    ("answer", "file"), [(UNSIGNED, "/etc/apt/sources.list.d/drivers.list"), ("E: Malformed entry 1 in list file", "")]
+)
+def test_update_of_one_file_and_bad_sources_can_fail(tmp_path: Path, answer: str, file: str) -> None:
+    assert apt_update(tmp_path, (100, answer), (0, ""), file=file)[:2] == (100, 1)
+
+
+@needs_apt
+def test_apt_reads_the_other_archives_after_a_failure(archive: Path) -> None:
+    sources = archive / "sources.list"
+    broken = sources.read_text().replace("./", "missing/")
+    sources.write_text(broken + sources.read_text())
+    ran = apt(archive, "apt-get", "-q", "update")
+    assert ran.returncode == 100
+    assert re.search(r"^Err:\d+ http://127\.0\.0\.1:\d+ missing/ ", ran.stdout, re.M)
+    assert "Inst slurmd" in apt(archive, "apt-get", "-s", "install", "slurmd").stdout
 
 
 @needs_apt
@@ -153,3 +179,17 @@ def test_apt_itself_does_not_wait_for_the_lock_of_the_lists(archive: Path) -> No
         process.stdin.close()
     assert refused.returncode == 100
     assert "/lists/lock" in refused.stderr
+
+
+@pytest.mark.parametrize("code", ["0", "1"])
+def test_node_is_set_up_despite_a_broken_archive(tmp_path: Path, code: str) -> None:
+    (tmp_path / "usr/sbin").mkdir(parents=True)
+    answers = {"apt-get -q update": f"1 {UNSIGNED}\n", "apt-get -q -y": f"{code} "}
+    ran = Sandbox(tmp_path, ("apt-get", "systemctl", "chmod"), answers).run(
+        "20-apt", ROLE="worker", GROUP="gpu", OS="ubuntu-24.04", GPU_DEVICE="/dev/nvidia"
+    )
+    archive = "https://drivers.example noble InRelease"
+    assert f"log WARNING: apt cannot read these package archives: {archive}" in ran.output
+    assert ran.code == (1 if int(code) else 0), ran.errors
+    failure = f", and these package archives cannot be read: {archive}. Fix: see the messages above"
+    assert (failure in ran.output[-1]) is bool(int(code))

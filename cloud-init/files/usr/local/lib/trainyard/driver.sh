@@ -54,9 +54,9 @@ own_archive() {
     awk -v codename="$codename" '$1 !~ /trainyard-driver/ && $2 == codename && !found++ { sub(/\/$/, "", $3); print $3 }'
 }
 
-# Adds the archives from the lock and reads their indexes. Other archives configured on the node may be unreachable.
+# Adds the archives from the lock and reads their indexes.
 add_archives() {
-  local entry name url fingerprint address suite lines='' key file=/etc/apt/sources.list.d/trainyard-driver.list reasons
+  local entry name url fingerprint address suite lines='' key file=/etc/apt/sources.list.d/trainyard-driver.list
   while read -r entry name url fingerprint address suite; do
     [[ $entry == archive ]] || continue
     [[ $address != - ]] || address=$(own_archive)
@@ -67,11 +67,8 @@ add_archives() {
     lines+="deb [signed-by=$key] $(mirrored "$address") $suite"$'\n'
   done <"$lock"
   put_file "$file" 0644 root:root <<<"${lines%$'\n'}"
-  reasons=$(apt-get -q update -o Dir::Etc::SourceList="$file" -o Dir::Etc::SourceParts=/dev/null \
-    -o APT::Get::List-Cleanup=0 -o APT::Update::Error-Mode=any -o Acquire::Retries=2 2>&1) || {
-    printf '%s\n' "$reasons"
-    fail "driver $TRAINYARD_DRIVER: a package archive cannot be read ($(grep -m1 '^[EW]:' <<<"$reasons")). Fix: check the network and \`mirrors\` in the stack file"
-  }
+  apt_update "$file" ||
+    fail "driver $TRAINYARD_DRIVER: a package archive cannot be read ($(grep -m1 '^[EW]:' /run/trainyard/apt-update)). Fix: check the network and \`mirrors\` in the stack file"
 }
 
 # differences: prints each package in `names` for which the archives have no file with the locked version and hash, and

@@ -29,12 +29,12 @@ apt_key() {
 # that URL. FINGERPRINT is '-' if the publisher rotates its keys. The key is then authenticated only by TLS. Returns 1
 # if the archive does not respond.
 apt_source() {
-  local name=$1 key archive before=$changed
+  local name=$1 file=/etc/apt/sources.list.d/trainyard-$1.list key archive before=$changed
   archive=$(mirrored "$4")
   apt_key "$name" "$2" "$3" || return 1
   shift 4
-  put_file "/etc/apt/sources.list.d/trainyard-$name.list" 0644 root:root <<<"deb [${*:+$* }signed-by=$key] $archive"
-  ((changed == before)) || apt_update
+  put_file "$file" 0644 root:root <<<"deb [${*:+$* }signed-by=$key] $archive"
+  ((changed == before)) || apt_update "$file"
 }
 
 # signed_by FINGERPRINT FILE: succeeds if the file contains exactly one key and the key has this fingerprint.

@@ -102,21 +102,34 @@ wait_for() {
   done
 }
 
-# apt_update: updates the package lists and returns apt-get's exit code. Waits up to 10 minutes for the lock on the
-# lists, because apt-daily holds it for minutes after the first boot. DPkg::Lock::Timeout does not apply to this lock
-# (apt 2.6.1 fails at once).
+# apt_update [FILE]: updates the package lists. With FILE, reads only the archives in this file of /etc/apt, and returns
+# apt-get's exit code, which is not 0 if one of them cannot be read. Without FILE, an archive that cannot be read is only
+# a warning, and `unread` lists it: apt still reads the other archives (apt 2.8.4 of Ubuntu 24.04, tested 2026-11-24), and
+# an image can have archives from which the node needs no package. Waits up to 10 minutes for the lock on the lists,
+# because apt-daily holds it for minutes after the first boot. DPkg::Lock::Timeout does not apply to this lock (apt 2.6.1
+# fails at once).
+unread=
+# Stages pass FILE through packages.sh and driver.sh.
+# shellcheck disable=SC2120
 apt_update() {
-  local log=/run/trainyard/apt-update code now end
+  local log=/run/trainyard/apt-update code now end only=()
+  (($# == 0)) || only=(-o "Dir::Etc::SourceList=$1" -o Dir::Etc::SourceParts=/dev/null -o APT::Get::List-Cleanup=0
+    -o APT::Update::Error-Mode=any)
   IFS=. read -r now _ </proc/uptime
   end=$((now + 600))
   while :; do
     code=0
-    apt-get -q update >"$log" 2>&1 || code=$?
+    apt-get -q update "${only[@]}" >"$log" 2>&1 || code=$?
     cat "$log"
     IFS=. read -r now _ </proc/uptime
-    if ((code == 0 || now >= end)) || ! grep -q '/lists/lock' "$log"; then return "$code"; fi
+    if ((code == 0 || now >= end)) || ! grep -q '/lists/lock' "$log"; then break; fi
     pause 5
   done
+  (($# == 0)) || return "$code"
+  unread=$(sed -n 's/^Err:[0-9]* //p' "$log" | sort -u)
+  [[ $unread ]] || return "$code"
+  unread=${unread//$'\n'/, }
+  log "WARNING: apt cannot read these package archives: $unread"
 }
 
 # is_installed PACKAGE
