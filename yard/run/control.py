@@ -7,10 +7,14 @@ from collections.abc import Callable, Sequence
 
 from yard.errors import JobError
 from yard.run.logs import follow, read_job
+from yard.run.node_faults import node_faults
 from yard.run.queue import explain
 from yard.run.schedulers.registry import scheduler_of
 from yard.show import INTERRUPTED, payload, say, say_json, warn
 from yard.stack.remote import Remote
+
+_SIGNALLED = 128
+"""An exit code above this value means that a signal ended the process."""
 
 
 def follow_log(remote: Remote, job: int, rank: int, as_json: bool, *, quiet: bool) -> int:
@@ -25,10 +29,15 @@ def follow_log(remote: Remote, job: int, rank: int, as_json: bool, *, quiet: boo
             payload(line + "\n")
 
     ended = follow(remote, job, rank, show, (lambda text: None) if quiet else warn)
+    fault = node_faults(remote, [ended]).get(job)
     if as_json:
-        say_json(ended.as_json())
+        say_json({**ended.as_json(), "node_fault": fault})
     else:
         warn(f"yard: job {job} {ended.state}: {explain(ended)}")
+    if fault and not as_json:
+        warn(f"yard: {fault}")
+    elif not as_json and ended.state == "FAILED" and ended.exit_code > _SIGNALLED:
+        warn("yard: a signal ended the rank; `yard ps` shows within some minutes if a node of the job had a fault")
     return ended.verdict
 
 

@@ -15,6 +15,7 @@ from yard.job.rules import RUN_DIR
 from yard.run import goodput
 from yard.run.commits import with_commits
 from yard.run.logs import read_job, read_log
+from yard.run.node_faults import node_faults
 from yard.run.queue import Job, explain
 from yard.run.schedulers.registry import scheduler_of
 from yard.show import duration, payload, say, say_json, table, warn
@@ -49,8 +50,9 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
     """Print the jobs from the last `days` days. With `long`, include goodput and lost time."""
     found = scheduler_of(remote.stack.cluster.scheduler).recent(remote, days)
     goodputs = _goodputs(remote, found) if long else {}
+    faults = node_faults(remote, found)
     if as_json:
-        rows = with_commits(remote, found)
+        rows = [row | {"node_fault": faults.get(row["id"])} for row in with_commits(remote, found)]
         say_json([row | {"goodput": goodputs.get(str(row["id"]))} for row in rows] if long else rows)
         return
     if not found:
@@ -65,7 +67,7 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
             duration(job.elapsed_s),
             "" if job.restarts is None else str(job.restarts),
             *(_cells(goodputs.get(str(job.id))) if long else ()),
-            explain(job),
+            "; ".join(filter(None, (explain(job), faults.get(job.id)))),
         )
         for job in found
     ]
@@ -96,10 +98,12 @@ def show_log(remote: Remote, job: int, rank: int, as_json: bool) -> None:
     if as_json:
         say_json({**with_commits(remote, [read_job(remote, job)])[0], "rank": rank, "lines": text.splitlines()})
         return
+    found = read_job(remote, job)
+    if fault := node_faults(remote, [found]).get(job):
+        warn(f"yard: job {job} {found.state}: {explain(found)}; {fault}")
     if text:
         payload(text)
         return
-    found = read_job(remote, job)
     state = f"job {job} is {found.state}: {explain(found)}"
     if RUN_DIR.search(found.run_dir):
         warn(f"yard: rank {rank} has no output; {state}")
