@@ -90,12 +90,13 @@ def test_followed_log_keeps_only_colours(monkeypatch: pytest.MonkeyPatch) -> Non
         f"NodeList={CLEAR}n"
     )
 
-    def follow(_remote: Any, _job: int, _rank: int, shown: Callable[[str], None]) -> Any:
+    def follow(_remote: Any, _job: int, _rank: int, shown: Callable[[str], None], _note: Any) -> Any:
         shown(f"{RED}step{TITLE}")
         return job
 
     assert job is not None
     monkeypatch.setattr(control, "follow", follow)
+    monkeypatch.setattr(control, "node_faults", lambda *_: {7: f"{CLEAR}fault"})
     control.follow_log(None, 7, 0, False, quiet=False)  # type: ignore[arg-type]
     assert terminal.getvalue().startswith(f"{RED}step\\x1b]0;owned\\x07")
     assert TITLE not in terminal.getvalue()
