@@ -164,6 +164,31 @@ def test_all_output_of_the_gate_is_escaped() -> None:
     assert (code.count(".write("), code.count("print(")) == (1, 0)
 
 
+class DrainingSlurm(Slurm):
+    """Slurm that drains a-1 while the task starts."""
+
+    rows = "a-1 drained TY:clock-offset: the clock differs by 12 s\na-9 down* Not responding\n"
+
+    def __call__(self, *command: str) -> subprocess.CompletedProcess[str]:
+        if command[:4] == ("sinfo", "-h", "-N", "-t") and command[4] == gate.slurm.OUT_OF_SERVICE:
+            return subprocess.CompletedProcess(command, 0, "" if self.idle == set(WORKERS) else self.rows, "")
+        return super().__call__(*command)
+
+
+def test_a_node_that_drains_is_named_with_reason_and_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drains(slurm: Slurm) -> tuple[int, str]:
+        slurm.idle = {"a-0"}
+        return 1, "Required node not available (down, drained or reserved)"
+
+    monkeypatch.setattr(gate.slurm, "run", DrainingSlurm(drains))
+    message = gate.slurm.check_slurm(WORKERS, 0.01, Progress())
+    assert message == (
+        "Slurm starts no task on these nodes:\n"
+        "  a-1 is drained: TY:clock-offset: the clock differs by 12 s. Fix: correct the fault. The node returns to "
+        "service when its check passes (see `yard doctor`), then run `pulumi up` again"
+    )
+
+
 def test_slow_and_quarantined_nodes_do_not_prevent_a_ready_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = "a-0 TY:bandwidth: alone: 3 GB/s\na-1 TY:quarantine: 3 faults in a week\na-2 TY:disk-full: / is full\n"
     monkeypatch.setattr(gate.slurm, "run", lambda *command: subprocess.CompletedProcess(command, 0, rows, ""))
