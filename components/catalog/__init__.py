@@ -44,10 +44,13 @@ class Floors(Fact):
     """Published minimum all-reduce bus bandwidth, in GB/s, of a machine without faults.
 
     `node` applies within one node, and `pair` between two or more nodes. A value is None if no minimum is published.
+    `node_gib` and `pair_gib` are the message sizes at which the values apply.
     """
 
     node: float | None = Field(default=None, gt=0)
+    node_gib: int | None = Field(default=None, gt=0)
     pair: float | None = Field(default=None, gt=0)
+    pair_gib: int | None = Field(default=None, gt=0)
 
 
 class Machine(Fact):

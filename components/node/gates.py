@@ -11,6 +11,10 @@ from yard.contract.checkout import ROOT
 
 ALL_REDUCE = ROOT / "yard" / "workloads" / "allreduce.py"
 _REAL_GPUS = "/dev/nvidia"
+_GIB = 4
+"""Size of the messages without a floor in the catalog. Three buffers fit on the smallest GPU of the catalog."""
+_EMULATED_SIZE = "4M"
+"""On CPUs, larger messages take minutes."""
 
 
 def render_gates(plan: ClusterPlan) -> str | None:
@@ -35,6 +39,7 @@ def _group(plan: ClusterPlan, host: HostPlan) -> dict[str, Any]:
     floors, is_real = host.machine.floors, host.machine.gpu_device == _REAL_GPUS
     number = plan.busbw_gate if isinstance(plan.busbw_gate, float) else None
     node, pair = (floors.node, floors.pair) if floors else (None, None)
+    sizes = [f"{gib or _GIB}G" for gib in ((floors.node_gib, floors.pair_gib) if floors else (None, None))]
     has_pairs = sum(worker.group == host.group for worker in plan.workers) > 1
     return {
         "alone": number if node is None and not has_pairs else node,
@@ -42,6 +47,7 @@ def _group(plan: ClusterPlan, host: HostPlan) -> dict[str, Any]:
         # Emulated machines have one core, which is too slow for a second rank.
         "ranks": host.machine.gpus if is_real else 1,
         "real_gpus": is_real,
-        "required": number is not None,
+        "sizes": sizes if is_real else [_EMULATED_SIZE] * 2,
+        "drain_unmeasured": plan.unmeasured == "drain",
         "env": dict(fabrics()[host.machine.fabric].env),
     }

@@ -71,6 +71,8 @@ class ClusterPlan:
     limits: LimitsSpec
     busbw_gate: float | Literal["default", "off"]
     """Bandwidth gate: the floor in GB/s for pairs of nodes and for a single node, `default` or `off`."""
+    unmeasured: Literal["warn", "drain"]
+    """Bandwidth gate: whether nodes that cannot be measured stay in service."""
     mirrors: Mapping[str, str]
     """URLs of mirrors by package archive."""
     image: Image
@@ -136,6 +138,7 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
         storage=spec.storage.shared,
         limits=spec.limits,
         busbw_gate=spec.gates.nccl_busbw,
+        unmeasured=spec.gates.unmeasured,
         mirrors=spec.mirrors.by_archive(),
         image=image,
         head=head,

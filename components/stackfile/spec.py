@@ -178,6 +178,12 @@ class GatesSpec(Model):
     their machine type. A number is the floor in GB/s for pairs of nodes and, if the machine type has no floor, for
     the only node of a group. Without a floor, results are only recorded."""
 
+    unmeasured: Annotated[
+        Literal["warn", "drain"], Field(description="must be warn or drain", examples=["warn", "drain"])
+    ] = "warn"
+    """What happens to a node whose all-reduce cannot be started or prints no result: `warn` prints a warning, and the
+    node stays in service; `drain` also drains the node."""
+
     @field_validator("nccl_busbw", mode="before")
     @classmethod
     def _off(cls, value: Any) -> Any:

@@ -61,6 +61,22 @@ def test_up_repairs_a_killed_up_and_reports_a_failed_stage(faulty: Project) -> N
     console = next(run.rglob("bad-head/console.log")).read_text(errors="replace")
     assert "stage 12-hiccup failed (attempt 1 of 3)" in console
     assert session_members(engine) == [], "plugins of the killed engine still run"
+    _machines_can_be_reached(faulty)
+
+
+def _machines_can_be_reached(faulty: Project) -> None:
+    """Check that yard reaches the machines, although the cluster is not ready."""
+    unready = "cluster 'bad' has not become ready: the gate on the head has not passed. Fix: "
+    listed = faulty.yard("nodes").out
+    assert unready in listed
+    assert "bad-gpu-0" in listed
+    assert faulty.on("bad-gpu-0", "hostname").strip().endswith("bad-gpu-0")
+    examined = faulty.yard("doctor", check=False).out
+    assert unready in examined
+    assert "2 hosts" in examined
+    refused = faulty.yard("submit", "hello", check=False)
+    assert refused.code != 0
+    assert unready in refused.out
 
 
 def test_down_after_failure_leaves_nothing(faulty: Project) -> None:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import bandwidth.program
 import pytest
 from bandwidth.groups import Group, Node, load
-from bandwidth.measure import NoProgramError, command, measure, parse
+from bandwidth.measure import command, measure, parse
 from bandwidth.pairs import Measured
 from bandwidth.program import run_gate
 
 from yard.workloads import allreduce
 
 NODES = ("a-0", "a-1", "a-2", "a-3")
+GROUP = Group("a", None, None, 2, False, ("16G", "8G"), False, {})
 
 
 @dataclass
@@ -33,11 +35,14 @@ class Site:
     busy: set[str] = field(default_factory=set)
     drained: dict[str, str] = field(default_factory=dict)
     runs: list[tuple[str, ...]] = field(default_factory=list)
-    has_program: bool = True
+    broken: dict[str, str] = field(default_factory=dict)
+    """Errors of the launcher by node."""
+    corrupt: set[str] = field(default_factory=set)
+    """Nodes with wrong data."""
     alone: float = 50.0
     """Bandwidth in GB/s of each node's GPUs."""
 
-    def write(self, alone: float | None = None, pair: float | None = 5.0, required: bool = True) -> None:
+    def write(self, alone: float | None = None, pair: float | None = 5.0, drain_unmeasured: bool = False) -> None:
         """Write the hand-over and the nodes' statuses."""
         for folder in ("handover", "nodes"):
             (self.state / folder).mkdir(exist_ok=True)
@@ -46,7 +51,8 @@ class Site:
             "pair": pair,
             "ranks": 2,
             "real_gpus": False,
-            "required": required,
+            "sizes": ["4M", "4M"],
+            "drain_unmeasured": drain_unmeasured,
             "env": {},
         }
         (self.state / "handover" / "gates.json").write_text(json.dumps({"a": group}))
@@ -59,8 +65,11 @@ class Site:
         """Return the bandwidth of the slowest node's network card, or the GPU bandwidth if there is only one node."""
         names = tuple(node.name for node in nodes)
         self.runs.append(names)
-        if not self.has_program:
-            raise NoProgramError
+        for name in names:
+            if name in self.broken:
+                return Measured(None, self.broken[name])
+        if not self.corrupt.isdisjoint(names):
+            return Measured(None, "3 wrong elements", wrong=True)
         if not self.busy.isdisjoint(names):
             return None
         return Measured(min(self.speed[name] for name in names) if len(names) > 1 else self.alone)
@@ -69,7 +78,7 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     made = Site(tmp_path)
-    monkeypatch.setattr(bandwidth.program, "idle", lambda: set(NODES) - made.drained.keys())
+    monkeypatch.setattr(bandwidth.program, "idle_nodes", lambda: set(NODES) - made.drained.keys())
     monkeypatch.setattr(bandwidth.program, "drained", lambda: set(made.drained))
     monkeypatch.setattr(bandwidth.program, "drain", made.drained.__setitem__)
     monkeypatch.setattr(bandwidth.program, "resume", lambda names: [made.drained.pop(name) for name in names])
@@ -111,7 +120,7 @@ def test_a_changed_floor_measures_all_nodes_again(site: Site) -> None:
     problems = run_gate(site.state, site.measure)
     assert site.drained == {}  # all pairs are slow, so the slow node cannot be determined
     assert len(problems) == len({pair for pair in load(site.state / "busbw.json")["a"].pairs})
-    assert "no other pair shows which of the two nodes is slow" in problems[0]
+    assert "no other pair shows which of the two nodes is faulty" in problems[0]
 
 
 def test_a_repaired_node_returns_after_a_measurement(site: Site) -> None:
@@ -147,7 +156,7 @@ def test_a_common_fault_drains_no_node(site: Site) -> None:
     site.write(alone=60.0)
     problems = run_gate(site.state, site.measure)
     assert site.drained == {}
-    assert "4 of 4 nodes are below the floor of 60 GB/s" in problems[0]
+    assert "slow or wrong on 4 of 4 nodes (floor 60 GB/s)" in problems[0]
 
 
 def test_a_second_gate_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,16 +189,50 @@ def test_an_undetermined_fault_fails_until_it_is_repaired(site: Site, alone: flo
     assert run_gate(site.state, site.measure) == []
 
 
-@pytest.mark.parametrize("required", [True, False])
-def test_a_missing_program_fails_only_with_a_set_floor(site: Site, required: bool) -> None:
-    site.has_program = False
-    site.write(required=required)
-    assert bool(run_gate(site.state, site.measure)) == required
+PMIX = "the all-reduce failed with exit code 1: slurmstepd: error: mpi/pmix: cannot load the plugin"
+
+
+def test_a_failed_launch_is_a_warning(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    site.broken = dict.fromkeys(NODES, PMIX)
+    assert run_gate(site.state, site.measure) == []
+    assert site.drained == {}
+    printed = capsys.readouterr().out
+    assert f"a-0, a-1, a-2, a-3, a-0 with a-3, a-1 with a-2, a-0 with a-2, a-3 with a-1: {PMIX}" in printed
+    # The next run measures the nodes again.
+    site.broken = {}
+    site.runs.clear()
+    assert run_gate(site.state, site.measure) == []
+    assert {name for names in site.runs for name in names} == set(NODES)
+
+
+def test_an_unmeasured_node_is_drained_on_demand(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    site.write(drain_unmeasured=True)
+    site.broken = {"a-2": f"{PMIX}\n    second line"}
+    assert run_gate(site.state, site.measure) == []
+    assert site.drained == {"a-2": f"not measured: {PMIX}"}
+    assert f"a-2 is drained: all-reduce was not measured: {PMIX}" in capsys.readouterr().out
+    site.broken = {}
+    assert run_gate(site.state, site.measure) == []
     assert site.drained == {}
 
 
+@pytest.mark.parametrize("floor", [5.0, None])
+def test_wrong_data_drains_a_node_with_any_floor(site: Site, floor: float | None) -> None:
+    site.write(pair=floor)
+    site.corrupt = {"a-1"}
+    assert run_gate(site.state, site.measure) == []
+    assert site.drained.keys() == {"a-1"}
+    assert "3 wrong elements" in site.drained["a-1"]
+
+
+def test_a_slow_node_is_found_next_to_a_failed_launch(site: Site) -> None:
+    site.broken, site.speed["a-1"] = {"a-3": PMIX}, 1.0
+    run_gate(site.state, site.measure)
+    assert site.drained.keys() <= {"a-1"}
+
+
 def test_without_floors_results_are_recorded(site: Site) -> None:
-    site.write(pair=None, required=False)
+    site.write(pair=None)
     site.speed["a-1"] = 0.1
     assert run_gate(site.state, site.measure) == []
     assert site.drained == {}
@@ -216,56 +259,96 @@ OWN = " 4194304       1048576    float    sum     -1        -       -       -   
 
 
 @pytest.mark.parametrize(
-    ("output", "ranks", "expected"), [(NCCL_TESTS.replace("WRONG", "0"), 8, 373.73), (OWN, 2, 0.01778)]
+    ("output", "ranks", "size", "expected"),
+    [(NCCL_TESTS.replace("WRONG", "0"), 8, "4G", 373.73), (OWN, 2, "4M", 0.01778)],
 )
-def test_the_last_row_of_the_table_is_read(output: str, ranks: int, expected: float) -> None:
-    assert parse(output, ranks).busbw == pytest.approx(expected, rel=1e-3)
+def test_the_last_row_of_the_table_is_read(output: str, ranks: int, size: str, expected: float) -> None:
+    assert parse(output, ranks, size).busbw == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_smaller_message_is_not_compared_with_the_floor() -> None:
+    result = parse(NCCL_TESTS.replace("WRONG", "0"), 8, "16G")
+    assert (result.busbw, result.wrong) == (None, False)
+    assert "4294967296 bytes instead of 16G" in result.problem
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
 def test_the_table_of_the_own_program_is_read(wrong: int) -> None:
     result = {"size": 4194304, "count": 1048576, "type": "float32", "time_us": 1000.0, "algbw": 4.19, "busbw": 6.29}
     printed = allreduce.row({**result, "wrong": wrong})
-    assert parse(printed, 4).busbw == (None if wrong else pytest.approx(6.291, rel=1e-3))
+    assert parse(printed, 4, "4M").busbw == (None if wrong else pytest.approx(6.291, rel=1e-3))
 
 
-@pytest.mark.parametrize("output", [NCCL_TESTS.replace("WRONG", "3"), "", "Segmentation fault\n"])
-def test_wrong_elements_and_missing_rows_are_failures(output: str) -> None:
-    result = parse(output, 8)
+@pytest.mark.parametrize(
+    ("output", "wrong"), [(NCCL_TESTS.replace("WRONG", "3"), True), ("", False), ("Segmentation fault\n", False)]
+)
+def test_only_wrong_elements_are_a_fault_of_a_node(output: str, wrong: bool) -> None:
+    result = parse(output, 8, "4G")
     assert result.busbw is None
     assert result.problem
+    assert result.wrong == wrong
 
 
 def test_measurements_at_the_same_time_use_other_ports() -> None:
-    group = Group("a", None, None, 2, False, True, {"NCCL_DEBUG": "WARN"})
+    group = replace(GROUP, env={"NCCL_DEBUG": "WARN"})
     pair = [Node("a-0", "10.0.0.4", "a", "1"), Node("a-1", "10.0.0.5", "a", "1")]
     first, second = (command(pair, group, number, "pmix") for number in (0, 1))
     assert [a for a in first if a.startswith("MASTER_PORT")] != [a for a in second if a.startswith("MASTER_PORT")]
     assert "NCCL_DEBUG=WARN" in first
     assert "--nodelist=a-0,a-1" in first
+    assert "BYTES=8G" in first
+    assert "BYTES=16G" in command(pair[:1], group, 0, "pmix")
+
+
+def test_mpi_of_hpcx_uses_tcp_and_no_hcoll(tmp_path: Path) -> None:
+    script = command([Node("a-0", "10.0.0.4", "a", "1")], replace(GROUP, real_gpus=True), 0, "pmix")[-1]
+    (tmp_path / "fabric.env").write_text(
+        "GLOO_SOCKET_IFNAME=eth0\nNCCL_SOCKET_IFNAME==eth0\nUCX_NET_DEVICES=mlx5_ib0:1\n"
+    )
+    (tmp_path / "modules.sh").write_text('module() { echo "module $*"; }\n')
+    program = tmp_path / "all_reduce_perf"
+    program.write_text("#!/usr/bin/env bash\nenv; echo arguments $*\n")
+    program.chmod(0o755)
+    for path in ("/etc/trainyard/fabric.env", "/etc/profile.d/modules.sh", "/opt/nccl-tests/build/all_reduce_perf"):
+        assert path in script
+        script = script.replace(path, str(tmp_path / Path(path).name))
+    variables = {**os.environ, "REAL_GPUS": "yes", "BYTES": "16G", "ITERATIONS": "20"}
+    printed = subprocess.run(["bash", "-c", script], env=variables, capture_output=True, text=True, check=True).stdout
+    lines = printed.splitlines()
+    assert "module load mpi/hpcx" in lines
+    assert {"OMPI_MCA_coll_hcoll_enable=0", "UCX_TLS=tcp", "UCX_NET_DEVICES=eth0"} <= set(lines)
+    assert "arguments -b 16G -e 16G -g 1 -c 1 -n 20" in lines
+
+
+LAUNCHER = "srun: error: a-0: tasks 0-1: Exited with exit code 1\nslurmstepd: error: *** STEP 4.0 CANCELLED ***"
 
 
 @pytest.mark.parametrize(
-    ("code", "errors", "expected"),
+    ("code", "output", "errors", "expected"),
     [
-        (0, "", 0.01778),
-        (1, "RuntimeError: connection refused\nsrun: Force Terminated StepId=3.0", "connection refused"),
-        (1, "RuntimeError: no libuv\nslurmstepd-a-0: error: *** STEP 4.0 CANCELLED ***", "no libuv"),
-        (1, "srun: error: Unable to allocate resources: Requested nodes are busy", None),
+        (0, OWN, "", 0.01778),
+        (1, "", f"line 1\nRuntimeError: no libuv\n{LAUNCHER}", "exit code 1: line 1\n    RuntimeError: no libuv"),
+        (1, "", f"slurmstepd: error: mpi/pmix: no library\n{LAUNCHER}", "slurmstepd: error: mpi/pmix: no library"),
+        (1, "", LAUNCHER, LAUNCHER.replace("\n", "\n    ")),
+        (139, OWN, "Segmentation fault", "exit code 139: Segmentation fault"),
+        (124, "", "", "has not finished within 600 s"),
+        (90, "", "", "neither nccl-tests in /opt/nccl-tests nor torch"),
+        (1, OWN.replace("0.02      0", "0.02      5"), "", "5 wrong elements"),
+        (1, "", "srun: error: Unable to allocate resources: Requested nodes are busy", None),
     ],
 )
 def test_exit_of_srun_is_judged(
-    code: int, errors: str, expected: float | str | None, monkeypatch: pytest.MonkeyPatch
+    code: int, output: str, errors: str, expected: float | str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = subprocess.CompletedProcess([], code, OWN, errors)
-    monkeypatch.setattr("bandwidth.measure.subprocess.run", lambda *_, **__: done)
-    group = Group("a", None, None, 2, False, True, {})
-    result = measure([Node("a-0", "10.0.0.4", "a", "1")], group, 0, None)
-    if isinstance(expected, str):
-        assert result is not None
-        assert expected in result.problem
-    elif expected is None:
+    done = subprocess.CompletedProcess([], code, output, errors)
+    monkeypatch.setattr("bandwidth.measure.run", lambda *_: done)
+    result = measure([Node("a-0", "10.0.0.4", "a", "1")], replace(GROUP, sizes=("4M", "4M")), 0, None)
+    if expected is None:
         assert result is None
+        return
+    assert result is not None
+    if isinstance(expected, str):
+        assert expected in result.problem
+        assert result.wrong == ("wrong" in expected)
     else:
-        assert result is not None
         assert result.busbw == pytest.approx(expected, rel=1e-3)

@@ -53,9 +53,11 @@ def test_each_single_slow_node_is_found(size: int) -> None:
         assert verdict.undecided == ()
 
 
-def test_a_node_with_a_failed_all_reduce_is_slow() -> None:
-    results = {("a", "b"): Measured(10.0), ("a", "c"): Measured(None, "failed"), ("b", "c"): Measured(None, "failed")}
-    assert set(judge(results, 5.0).suspects) == {"c"}
+@pytest.mark.parametrize(("wrong", "suspects"), [(True, {"c"}), (False, set())])
+def test_wrong_data_is_a_fault_and_a_failed_launch_is_none(wrong: bool, suspects: set[str]) -> None:
+    failed = Measured(None, "failed", wrong)
+    verdict = judge({("a", "b"): Measured(10.0), ("a", "c"): failed, ("b", "c"): failed}, 5.0)
+    assert (set(verdict.suspects), verdict.undecided) == (suspects, ())
 
 
 def test_one_slow_pair_of_two_nodes_is_undecided() -> None:

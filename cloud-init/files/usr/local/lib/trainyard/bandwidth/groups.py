@@ -21,10 +21,21 @@ class Group:
     ranks: int
     """Ranks on each node."""
     real_gpus: bool
-    required: bool
-    """Whether the stack file sets a floor. In this case, a node that cannot be measured is an error."""
+    sizes: tuple[str, str]
+    """Message sizes of a node alone and of a pair, in the format of nccl-tests, for example 16G."""
+    drain_unmeasured: bool
+    """Whether a node that cannot be measured is drained. Otherwise, it stays in service."""
     env: Mapping[str, str]
     """Environment variables of the fabric, for example settings of NCCL."""
+
+    def size(self, nodes: int) -> str:
+        """Return the message size for a measurement of this number of nodes."""
+        return self.sizes[0 if nodes == 1 else 1]
+
+    @property
+    def floors(self) -> list[float | None]:
+        """The floors of a node alone and of a pair."""
+        return [self.alone, self.pair]
 
 
 @dataclass(frozen=True)
@@ -41,20 +52,21 @@ class Node:
 class Record:
     """The results of a group. `boots`: the boot in which each node was measured."""
 
-    floors: tuple[float | None, float | None] = (None, None)
+    floors: list[float | None] = field(default_factory=list)
+    sizes: list[str] = field(default_factory=list)
     boots: dict[str, str] = field(default_factory=dict)
     alone: dict[str, Measured] = field(default_factory=dict)
     pairs: dict[Pair, Measured] = field(default_factory=dict)
     faulty: dict[str, str] = field(default_factory=dict)
     """Drain reasons by node."""
 
-    def keep(self, names: set[str], floors: tuple[float | None, float | None]) -> None:
-        """Discard the results of nodes that are not in `names`. If the floors have changed, discard all results.
+    def keep(self, names: set[str], group: Group) -> None:
+        """Discard the results of nodes that are not in `names`. If floors or sizes have changed, discard all results.
 
         `names`: the nodes that have not rebooted since their measurement.
         """
-        kept = names if floors == self.floors else set()
-        self.floors = floors
+        kept = names if (group.floors, [*group.sizes]) == (self.floors, self.sizes) else set()
+        self.floors, self.sizes = group.floors, [*group.sizes]
         self.boots = {name: boot for name, boot in self.boots.items() if name in kept}
         self.alone = {name: result for name, result in self.alone.items() if name in kept}
         self.pairs = {pair: result for pair, result in self.pairs.items() if set(pair) <= kept}
@@ -65,7 +77,8 @@ def read_groups(path: Path) -> list[Group]:
     """Return the groups to measure, or an empty list if the gate is off."""
     if not path.exists():
         return []
-    return [Group(name=name, **row) for name, row in json.loads(path.read_text()).items()]
+    rows: dict[str, dict[str, Any]] = json.loads(path.read_text())
+    return [Group(name=name, **row | {"sizes": tuple(row["sizes"])}) for name, row in rows.items()]
 
 
 def read_nodes(state: Path) -> list[Node]:
@@ -106,11 +119,13 @@ def save(path: Path, records: Mapping[str, Record]) -> None:
 
 def _record(row: dict[str, Any]) -> Record:
     return Record(
-        floors=(row["floors"][0], row["floors"][1]),
+        floors=row["floors"],
+        sizes=row["sizes"],
         boots=row["boots"],
         alone={name: Measured(**result) for name, result in row["alone"].items()},
         pairs={
-            (entry["nodes"][0], entry["nodes"][1]): Measured(entry["busbw"], entry["problem"]) for entry in row["pairs"]
+            (entry["nodes"][0], entry["nodes"][1]): Measured(entry["busbw"], entry["problem"], entry["wrong"])
+            for entry in row["pairs"]
         },
         faulty=row["faulty"],
     )

@@ -14,14 +14,23 @@ example a wrong floor or NCCL setting. In this case, no node is drained."""
 
 @dataclass(frozen=True)
 class Measured:
-    """A measurement. `busbw` is in GB/s. If the all-reduce failed, it is None, and `problem` is the reason."""
+    """A measurement. `busbw` is in GB/s, or None if there is no result, and `problem` is the reason.
+
+    `wrong`: the all-reduce returned wrong data, which is a fault of a node. Any other problem, for example of MPI, is
+    no evidence about the nodes.
+    """
 
     busbw: float | None
     problem: str = ""
+    wrong: bool = False
 
-    def is_below(self, floor: float | None) -> bool:
-        """Return whether the measurement failed or is below the floor in GB/s."""
-        return self.busbw is None or (floor is not None and self.busbw < floor)
+    def is_bad(self, floor: float | None) -> bool:
+        """Return whether the data is wrong or the bandwidth is below the floor in GB/s."""
+        return self.wrong or (self.busbw is not None and floor is not None and self.busbw < floor)
+
+    def is_good(self, floor: float | None) -> bool:
+        """Return whether there is a result that is not bad."""
+        return self.busbw is not None and not self.is_bad(floor)
 
     def __str__(self) -> str:
         return self.problem if self.busbw is None else f"{self.busbw:.4g} GB/s"
@@ -59,8 +68,8 @@ def rounds(names: Sequence[str], fresh: Collection[str]) -> list[list[Pair]]:
 
 def judge(results: Mapping[Pair, Measured], floor: float | None) -> Verdict:
     """Return the conclusions. A node with one fast pair is good, so its slow pairs are caused by the partners."""
-    slow = [pair for pair, result in results.items() if result.is_below(floor)]
-    good = {name for pair, result in results.items() if not result.is_below(floor) for name in pair}
+    slow = [pair for pair, result in results.items() if result.is_bad(floor)]
+    good = {name for pair, result in results.items() if result.is_good(floor) for name in pair}
     suspects: dict[str, Pair] = {}
     undecided = []
     for first, second in slow:

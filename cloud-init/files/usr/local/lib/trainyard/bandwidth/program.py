@@ -1,10 +1,11 @@
 """The program `trainyard-bandwidth`, which the gate on the head runs after Slurm has started a task on every node.
 
-It measures new and rebooted nodes: each node alone, then pairs of nodes. A node below the floor is measured again with
-a good partner. If the node is still below the floor, it is drained with the reason `TY:bandwidth: ...`.
+It measures new and rebooted nodes: each node alone, then pairs of nodes. A bad node (below the floor, or wrong data) is
+measured again with a good partner. If the node is still bad, it is drained with the reason `TY:bandwidth: ...`. If the
+all-reduce cannot be started or prints no result, the program only prints a warning, because this is no evidence about
+the nodes. With `drain_unmeasured`, it also drains the nodes that have no other result.
 
-Exit code 0: no node is below its floor, or each slow node is drained. Exit code 1: the nodes of a group could not be
-measured although the stack file sets a floor, or the slow nodes cannot be determined.
+Exit code 0: no node is bad, or each bad node is drained. Exit code 1: the bad nodes cannot be determined.
 """
 
 from __future__ import annotations
@@ -16,18 +17,40 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gate.slurm import idle_nodes, reasons, run
+
 from bandwidth.groups import Group, Node, Record, load, read_groups, read_nodes, save
-from bandwidth.measure import NoProgramError, measure, mpi_of_slurm
+from bandwidth.measure import measure, mpi_of_slurm
 from bandwidth.pairs import Measured, Pair, is_common_fault, judge, rounds
 from bandwidth.plot import draw
-from bandwidth.slurm import drain, drained, idle, resume
 
+PREFIX = "TY:bandwidth: "
+"""Prefix of the drain reason."""
 STATE = Path("/var/lib/trainyard")
 LOCK = "bandwidth.lock"
 """Prevents simultaneous gates. After an interrupted `up`, its gate still runs and uses the nodes."""
 FIX = "Fix: replace the node's machine with `yard roll`, or set another floor with gates.nccl_busbw"
 Measure = Callable[[Sequence[Node], Group, int, str | None], Measured | None]
-NO_PROGRAM = "a node has neither nccl-tests in /opt/nccl-tests nor torch for its python3"
+
+
+def drained() -> set[str]:
+    """Return the nodes that the gate has drained."""
+    return {name for name, reason in reasons("drain").items() if reason.startswith(PREFIX.strip())}
+
+
+def drain(name: str, reason: str) -> None:
+    """Drain a node. Running jobs continue."""
+    _update(name, "state=drain", f"reason={PREFIX}{reason}")
+
+
+def resume(names: Iterable[str]) -> None:
+    """Return nodes to service."""
+    for name in sorted(names):
+        _update(name, "state=resume")
+
+
+def _update(name: str, *values: str) -> None:
+    run("scontrol", "update", f"nodename={name}", *values).check_returncode()
 
 
 def say(line: str) -> None:
@@ -50,8 +73,10 @@ class Gate:
     busy: set[str] = field(default_factory=set)
     """Nodes that were allocated to a job before they were measured. The next run of the gate measures these nodes."""
     unsettled: set[str] = field(default_factory=set)
-    """Nodes of slow pairs in which the slow node is unknown. The next run measures these nodes again.
-    Without this, the next run would succeed."""
+    """Nodes without a result, and nodes of bad pairs in which the faulty node is unknown. The next run measures these
+    nodes again. Without this, the next run would succeed."""
+    failed: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
+    """Sets of nodes that could not be measured, by reason."""
 
     def run(self) -> None:
         """Measure the nodes that have no result since their last boot. Add results and problems."""
@@ -59,20 +84,12 @@ class Gate:
         if not fresh:
             return
         say(f"group {self.group.name}: measuring all-reduce on {', '.join(fresh)}")
-        try:
-            self._measure_fresh(fresh)
-        except NoProgramError:
-            if self.group.required:
-                self.problems.append(f"group {self.group.name} cannot be measured: {NO_PROGRAM}")
-            else:
-                say(f"group {self.group.name}: not measured: {NO_PROGRAM}")
-
-    def _measure_fresh(self, fresh: Sequence[str]) -> None:
         self._measure_alone(fresh)
         usable = [name for name in self.nodes if name not in self.record.faulty]
         for pairs in rounds(usable, fresh):
             self._measure_pairs(pairs)
         self._judge(usable)
+        self._report_unmeasured()
         again = self.busy | self.unsettled
         self.record.boots = {name: boot for name, boot in self.record.boots.items() if name not in self.unsettled}
         self.record.boots |= {name: self.nodes[name].boot_id for name in fresh if name not in again}
@@ -82,13 +99,13 @@ class Gate:
         if self.group.ranks == 1:
             return
         results = self._measure_all([(name,) for name in names])
-        again = [nodes for nodes, result in results.items() if result.is_below(self.group.alone)]
+        again = [nodes for nodes, result in results.items() if result.is_bad(self.group.alone)]
         results |= self._measure_all(again)
         self.record.alone |= {name: result for (name,), result in results.items()}
         slow = {
             name: f"alone: {results[name,]}"
             for (name,) in again
-            if results[name,].is_below(self.group.alone) and name not in self.busy
+            if results[name,].is_bad(self.group.alone) and name not in self.busy
         }
         self._condemn(slow, names, self.group.alone)
 
@@ -104,6 +121,9 @@ class Gate:
             )
             found = dict(zip(sets, results, strict=True))
         self.busy |= {name for names, result in found.items() if result is None for name in names}
+        for names, result in found.items():
+            if result is not None and result.busbw is None and not result.wrong:
+                self.failed.setdefault(result.problem, []).append(names)
         return {names: result for names, result in found.items() if result is not None}
 
     def _judge(self, usable: Sequence[str]) -> None:
@@ -113,36 +133,50 @@ class Gate:
         for suspect, pair in verdict.suspects.items():
             self._measure_pairs([pair])
             result = self.record.pairs[pair]
-            if result.is_below(self.group.pair) and self.busy.isdisjoint(pair):
+            if result.is_bad(self.group.pair) and self.busy.isdisjoint(pair):
                 partner = pair[0] if suspect == pair[1] else pair[1]
                 slow[suspect] = f"with {partner}: {result}"
         self._condemn(slow, usable, self.group.pair)
-        if self.group.pair is None:
-            return
         self.unsettled |= {name for pair in verdict.undecided for name in pair}
         self.problems += [
-            f"{first} and {second}: {known[first, second]} is below the floor of {self.group.pair:g} GB/s, and no "
-            f"other pair shows which of the two nodes is slow. {FIX}"
+            f"{first} and {second}: all-reduce: {known[first, second]} ({_floor(self.group.pair)}), and no other pair "
+            f"shows which of the two nodes is faulty. {FIX}"
             for first, second in verdict.undecided
         ]
 
+    def _report_unmeasured(self) -> None:
+        """Print the reason of each failed launch with its nodes. Drain the nodes if the stack file demands this."""
+        for problem, sets in self.failed.items():
+            where = ", ".join(" with ".join(names) for names in sets)
+            say(f"warning: group {self.group.name}: all-reduce was not measured on {where}: {problem}")
+        good = {name for pair, result in self.record.pairs.items() if result.is_good(self.group.pair) for name in pair}
+        good |= {name for name, result in self.record.alone.items() if result.is_good(self.group.alone)}
+        unmeasured = {
+            name: problem.splitlines()[0]
+            for problem, sets in self.failed.items()
+            for names in sets
+            for name in names
+            if name not in good and name not in self.record.faulty
+        }
+        self.unsettled |= {name for sets in self.failed.values() for names in sets for name in names}
+        if self.group.drain_unmeasured:
+            for name, problem in unmeasured.items():
+                drain(name, f"not measured: {problem}")
+                self.record.faulty[name] = f"was not measured: {problem}"
+
     def _condemn(self, slow: dict[str, str], names: Sequence[str], floor: float | None) -> None:
-        """Drain the nodes in `slow`, which maps them to results. Without a floor, only report failed measurements."""
-        if not slow:
-            return
-        shown = "; ".join(f"{name} {text}" for name, text in slow.items())
-        if floor is None:
-            say(f"group {self.group.name}: not measured: {shown}")
-        elif is_common_fault(slow, names):
+        """Drain the nodes in `slow`, which maps them to results, unless a common cause is likely."""
+        if is_common_fault(slow, names):
             self.unsettled |= slow.keys()
+            shown = "; ".join(f"{name} {text}" for name, text in slow.items())
             self.problems.append(
-                f"group {self.group.name}: {len(slow)} of {len(names)} nodes are below the floor of {floor:g} GB/s, so "
-                f"the cause is probably common to all nodes and none is drained: {shown}. Fix: check the network and "
-                "the floor in gates.nccl_busbw"
+                f"group {self.group.name}: all-reduce is slow or wrong on {len(slow)} of {len(names)} nodes "
+                f"({_floor(floor)}), so the cause is probably common to all nodes and none is drained: {shown}. Fix: "
+                "check the network and the floor in gates.nccl_busbw"
             )
         else:
             for name, text in slow.items():
-                reason = f"{text}, floor {floor:g} GB/s"
+                reason = f"{text}, {_floor(floor)}"
                 drain(name, reason)
                 self.record.faulty[name] = reason
 
@@ -153,11 +187,14 @@ class Gate:
         ):
             values = [result.busbw for result in results.values() if result.busbw is not None]
             if values:
-                wanted = "no floor is recorded" if floor is None else f"floor {floor:g} GB/s"
                 say(
                     f"group {self.group.name}, {title}: {min(values):.4g} to {max(values):.4g} GB/s in {len(values)} "
-                    f"measurements ({wanted})"
+                    f"measurements ({_floor(floor)})"
                 )
+
+
+def _floor(value: float | None) -> str:
+    return "no floor is recorded" if value is None else f"floor {value:g} GB/s"
 
 
 def run_gate(state: Path, measure_nodes: Measure = measure) -> list[str]:
@@ -174,9 +211,9 @@ def run_gate(state: Path, measure_nodes: Measure = measure) -> list[str]:
         record = records[group.name] = stored.get(group.name, Record())
         members = {node.name: node for node in nodes if node.group == group.name}
         valid = {name for name, node in members.items() if record.boots.get(name) == node.boot_id}
-        record.keep(valid, (group.alone, group.pair))
+        record.keep(valid, group)
         resume(drained() & set(members) - set(record.faulty))
-        free = idle()
+        free = idle_nodes()
         gate = Gate(group, {name: node for name, node in members.items() if name in free}, record, mpi, measure_nodes)
         gate.run()
         problems += gate.problems
