@@ -102,7 +102,7 @@ linux-image-azure linux-modules-nvidia-580-gcp linux-headers-6.12.1-cloud-amd64 
 libnvidia-compute-580 nvidia-fabricmanager-580 cuda-drivers libcuda1 libnccl2 datacenter-gpu-manager-4-core doca-ofed
 rdma-core ibverbs-providers libibverbs1 librdmacm1t64 slurmd slurm-client libslurm42t64 libpam-slurm-adopt munge
 libmunge2 libpmix2t64 docker.io docker-ce containerd nfs-common nfs-kernel-server mariadb-server mysql-server-8.0
-google-guest-agent google-compute-engine google-compute-engine-oslogin google-osconfig-agent
+google-guest-agent google-compute-engine google-compute-engine-oslogin google-osconfig-agent walinuxagent
 """
 _UPDATED = """
 openssl libssl3t64 openssh-server libc6 systemd sudo python3.13 runc curl bash nftables chrony libnfs14 rsync
@@ -142,7 +142,8 @@ our %nrconf = (override_rc => { qr(^dbus) => 0, qr(^docker) => 0 });
 eval do { local(@ARGV, $/) = $ARGV[0]; <> };
 die $@ if $@;
 for my $rc (qw(slurmd slurmctld slurmdbd munge mariadb nfs-server nfs-mountd rpcbind docker containerd
-               nvidia-fabricmanager trainyard-bootstrap google-guest-agent google-osconfig-agent ssh chrony cron)) {
+               nvidia-fabricmanager trainyard-bootstrap google-guest-agent google-osconfig-agent walinuxagent
+               ssh chrony cron)) {
   my $restart = 1;
   for my $re (sort keys %{$nrconf{override_rc}}) {
     next unless "$rc.service" =~ /$re/;
