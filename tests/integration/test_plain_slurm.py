@@ -103,6 +103,16 @@ def test_slurm_starts_ranks_with_pmix(cluster: Project) -> None:
     assert {"PMIX_RANK=0", "PMIX_RANK=1"} <= set(output.split())
 
 
+def test_slurm_ignores_the_pmix_of_a_loaded_module(cluster: Project) -> None:
+    """A module such as mpi/hpcx puts the folder of its own libpmix.so.2 on LD_LIBRARY_PATH."""
+    cluster.on(HEAD, f"{AS_TRAINER} mkdir -p /shared/other-pmix")
+    cluster.on(HEAD, f"echo unusable | {AS_TRAINER} tee /shared/other-pmix/libpmix.so.2")
+    loaded = "LD_LIBRARY_PATH=/shared/other-pmix"
+    output = cluster.on(HEAD, f"{AS_TRAINER} env {loaded} srun --mpi=pmix --nodes=2 --ntasks=2 env")
+    assert {"PMIX_RANK=0", "PMIX_RANK=1", loaded} <= set(output.split())
+    assert "/etc/" not in cluster.on(FIRST, "dpkg -L libpmix2t64")
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("rendezvous", sorted(_LAUNCH))
 def test_slurm_script_of_the_pytorch_tutorial_runs(cluster: Project, rendezvous: str) -> None:
