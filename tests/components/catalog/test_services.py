@@ -46,6 +46,8 @@ def planned(stack: str, known: Mapping[str, Machine] | None = None, **edits: obj
         ("azure-a100", {"kind": "head_nfs", "size_gib": 1025}, 250e6 / 2**20),
         ("azure-a100", {"kind": "head_nfs", "size_gib": 8192}, 290e6 / 2**20),
         ("azure-a100", {"kind": "azure_files", "size_gib": 10240}, 1124),
+        ("azure-a100", {"kind": "azure_files", "size_gib": 2200}, 16 * 20),
+        ("azure-a100", {"kind": "azure_netapp", "size_gib": 5120}, 16 * 20),
         ("azure-h100", {"kind": "azure_netapp", "size_gib": 4096}, 256),
         ("gcp-a2", {"kind": "filestore", "size_gib": 10240}, 880),
         ("gcp-a3-mega", {"kind": "head_nfs", "size_gib": 1000}, 720),
