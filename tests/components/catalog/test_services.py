@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import pytest
@@ -24,8 +25,10 @@ from components.plan.demand import (
 from components.plan.plan import plan_cluster
 from components.platforms import PLATFORMS
 from components.stackfile.model import machine_types
+from components.stackfile.read import parse_stack
 from components.stackfile.spec import ClusterSpec
 from tests.components.platforms.recording import stack_text
+from yard.preview.storage import describe_storage
 
 
 def spec_of(stack: str, **edits: object) -> ClusterSpec:
@@ -153,3 +156,14 @@ def test_limit_includes_the_storage() -> None:
     )
     [problem] = within_budget.run(planned("azure-a100", dict(machines("azure")), limits={"max_usd_per_hour": 66.10}))
     assert "cost 66.11 dollars an hour" in problem.rule
+
+
+def test_the_storage_warning_agrees_with_the_time_of_a_checkpoint() -> None:
+    stack = parse_stack(stack_text("azure-h100", storage__shared={"kind": "head_nfs", "size_gib": 1024}), "test")
+    [warning] = [each.problem.rule for each in stack.findings if each.check == "storage-throughput"]
+    checkpoint = describe_storage(stack.plan)["checkpoint"]
+    found = re.search(r"takes up to ([\d.]+) hours\. Smaller models take less time", warning)
+    assert found is not None
+    assert checkpoint is not None
+    assert checkpoint["minutes"] is not None
+    assert checkpoint["minutes"] / 60 < float(found[1])

@@ -205,3 +205,28 @@ def test_programs_run_in_the_environment(tmp_path: Path) -> None:
     code, out = run()
     assert code == 1
     assert "yard: node 1 has a different Python than the head" in out
+
+
+def test_an_unreachable_index_on_the_local_stack_says_what_works(stack: FakeStack, program: MakeProgram) -> None:
+    failure = "environment: six: the package index cannot be reached. Fix: set a mirror"
+    program(
+        "ssh",
+        f'case "${{!#}}" in *sha256sum*) echo absent /shared/envs/x-1 ;; *) echo "{failure}" >&2; exit 1 ;; esac',
+    )
+    (stack.root / "small.txt").write_text("six\n")
+    code, _, err = yard("env", "build", str(stack.root / "small.txt"))
+    assert code == 1
+    assert "six: the package index cannot be reached. Fix: set a mirror. The virtual machines of the local stack" in err
+    assert "10.0.2.2" in err
+    assert "use `--env none`" in err
+
+
+@pytest.mark.parametrize(("text", "is_named"), [("sixx\n", True), (f"six==1 --hash=sha256:{'0' * 64}\n", False)])
+def test_a_dry_run_says_that_packages_were_not_looked_up(
+    text: str, is_named: bool, stack: FakeStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.txt").write_text(text)
+    code, out, err = yard("submit", "hello", "--dry-run", "--env", "small.txt")
+    assert code == 0, err
+    assert ("does not look up packages without hashes" in out) is is_named
