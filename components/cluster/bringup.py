@@ -34,6 +34,11 @@ _TUNNEL_ATTEMPTS = 5
 """Number of failed connection attempts through a tunnel after which the bring-up fails. The bring-up connects only when
 the head's sshd has answered through the tunnel."""
 _TUNNEL_SECONDS = 30
+_IGNORED = ["addPreviousOutputInEnv"]
+"""Inputs of commands whose changes have no effect. sshd refuses the environment variables with the previous output, so
+pulumi-command would log a warning for each of them (pulumi/pulumi-command@v1.2.1:provider/pkg/provider/remote/
+commandOutputs.go, run; read 2026-11-24). Stacks from older versions of this project lack the input. Adding it would run
+their commands again."""
 _REGISTRATION_SECONDS = 300
 """Limit for the delay of a failure until the outputs contain the other machines, which may still be booting."""
 
@@ -116,7 +121,8 @@ class BringUp(pulumi.ComponentResource):
             stdin=bundle.apply(bundle_message),
             triggers=[head.machine_id],
             logging=remote.Logging.STDERR,
-            opts=early,
+            add_previous_output_in_env=False,
+            opts=pulumi.ResourceOptions.merge(early, pulumi.ResourceOptions(ignore_changes=_IGNORED)),
         )
         secrets = pulumi.Output.all(keys.munge.key, keys.cluster.cluster_private, keys.user.public)
         packed: pulumi.Output[str] = self.host_keys.apply(
@@ -132,7 +138,8 @@ class BringUp(pulumi.ComponentResource):
             stdin=content,
             triggers=[head.machine_id],
             logging=remote.Logging.STDERR,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[sent]),
+            add_previous_output_in_env=False,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[sent], ignore_changes=_IGNORED),
         )
         # The gate runs again if a machine is new or has been restarted, or if the hand-over has changed.
         machines = [_boot_id(host) for host in hosts]
@@ -141,7 +148,8 @@ class BringUp(pulumi.ComponentResource):
             connection=to_known,
             create="sudo trainyard-gate",
             triggers=[*machines, pulumi.Output.unsecret(content.apply(_digest))],
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[handover, *permissions]),
+            add_previous_output_in_env=False,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[handover, *permissions], ignore_changes=_IGNORED),
         )
         # The gate's output contains the names of nodes and stages, but nothing from the hand-over.
         self.ready = pulumi.Output.unsecret(gate.stdout).apply(_last_line)

@@ -205,3 +205,9 @@ def test_exactly_the_unsupported_choices_are_refused(provider: str, choice: str)
     with pytest.raises(StackFileError) as refused:
         parse_stack(text, "test")
     assert all(problem.path.startswith("cluster.") and problem.fix for problem in refused.value.problems)
+
+
+def test_no_command_sends_its_previous_output(cluster: Declare) -> None:
+    # sshd refuses these environment variables, and the official plugin warns about each of them.
+    commands = cluster().built.all("remote:Command")
+    assert {name for name, inputs in commands.items() if inputs.get("addPreviousOutputInEnv") is not False} == set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,22 @@ def _one_node_replaced(stack: WholeStack, cluster: str) -> None:
     ]
     assert any(f"{cluster}-gpu-1" in line for line in touched), planned
     assert not any(f"{cluster}-gpu-0" in line or f"{cluster}-head" in line for line in touched), planned
+
+
+def test_a_stack_without_the_option_of_commands_is_unchanged(stack: WholeStack) -> None:
+    # Older versions of this project created the commands without the option `addPreviousOutputInEnv`.
+    stack.put("gcp-a2")
+    assert stack.up().code == 0
+    exported = stack.folder / "state.json"
+    assert stack("stack", "export", "-s", "test", "--file", str(exported)).code == 0
+    state = json.loads(exported.read_text())
+    commands = [
+        one for one in state["deployment"]["resources"] if one["urn"].endswith(("-bundle", "-handover", "-gate"))
+    ]
+    assert [one[part].pop("addPreviousOutputInEnv") for one in commands for part in ("inputs", "outputs")] == [
+        False
+    ] * 6
+    exported.write_text(json.dumps(state))
+    assert stack("stack", "import", "-s", "test", "--file", str(exported)).code == 0
+    planned = stack.preview("--expect-no-changes")
+    assert planned.code == 0, planned
