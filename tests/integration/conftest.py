@@ -17,6 +17,16 @@ def _end_in_order() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _command_plugin(request: pytest.FixtureRequest) -> None:
+    Project.official = request.config.getoption("--official-plugin")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for plugin in sorted(Project.plugins):
+        terminalreporter.write_line(f"pulumi-command in these tests: {plugin}")
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """A running cluster with one head and two workers, in a copy of the project."""

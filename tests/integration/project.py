@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -33,6 +33,10 @@ class Project:
 
     name = "local"
     """The stack used by all commands."""
+    plugins: ClassVar[set[str]] = set()
+    """The pulumi-command plugins that all projects have used: "official VERSION" or "replacement"."""
+    official: ClassVar[bool] = False
+    """Whether projects must use the official plugin."""
 
     def __init__(self, folder: Path, cluster: str, port_base: int) -> None:
         self.copy(folder)
@@ -59,6 +63,9 @@ class Project:
     def setup(self) -> None:
         """Run the set-up in the copy. The copy shares the cached tools."""
         self.run("bash", "tools/setup.sh", timeout=600)
+        plugin = (self.folder / ".trainyard" / "command-plugin").read_text().strip().replace("stand-in", "replacement")
+        self.plugins.add(plugin)
+        assert plugin.startswith("official") or not self.official, f"the set-up chose the {plugin} for pulumi-command"
 
     def start(self, *command: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         """Start a command in the copy, in a new session. `stdin`: as in subprocess.Popen."""
@@ -92,7 +99,9 @@ class Project:
 
     def stack(self, verb: str, *more: str, timeout: float = 600, check: bool = True) -> Done:
         """Run a Pulumi command on the stack, as `make` does."""
-        return self.run(sys.executable, "-m", "tools.stack", verb, self.name, *more, timeout=timeout, check=check)
+        done = self.run(sys.executable, "-m", "tools.stack", verb, self.name, *more, timeout=timeout, check=check)
+        assert "AcceptEnv" not in done.out, "pulumi-command warns that sshd refuses an environment variable"
+        return done
 
     def yard(self, *arguments: str, timeout: float = 300, check: bool = True) -> Done:
         """Run yard on the stack."""

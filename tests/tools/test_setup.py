@@ -159,3 +159,50 @@ def test_official_cli_installs_the_locked_packages() -> None:
     wanted = project["dependencies"] + project["optional-dependencies"]["cluster"]
     names = [re.split(r"[=<>\[ ]", line)[0] for line in wanted]
     assert [name for name in names if not re.search(rf"(?m)^{re.escape(name)}==", LOCK)] == []
+
+
+def install_command(home: Path, target: Path) -> Path:
+    """Install `target` as the pulumi-command plugin in a Pulumi home, as a link."""
+    version = re.search(r"(?m)^pulumi-command==(\S+)", LOCK)
+    assert version
+    place = home / "plugins" / f"resource-command-v{version[1]}" / "pulumi-resource-command"
+    place.parent.mkdir(parents=True)
+    place.symlink_to(target)
+    return place
+
+
+def choose_plugin(root: Path, **environment: str) -> tuple[str, Path]:
+    """Return the choice of the set-up, and the program of the chosen plugin."""
+    shutil.copy(ROOT / "requirements.lock", root)
+    offline = "installer_answers() { return 1; }; make_state; choose_command_plugin; "
+    done = shell(f'{offline} cat "$state/command-plugin"', root=root, **environment)
+    assert done.returncode == 0, done.stderr
+    [program] = root.glob(".trainyard/pulumi-home/plugins/*/*")
+    return done.stdout.strip(), program.resolve()
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_the_users_official_plugin_is_used(tmp_path: Path, chosen: bool) -> None:
+    home = tmp_path / "chosen" if chosen else tmp_path / ".pulumi"
+    program = install_command(home, put_pulumi(tmp_path / "download", "0").rename(tmp_path / "download" / "plugin"))
+    environment = {"PULUMI_HOME": str(home)} if chosen else {}
+    choice, used = choose_plugin(tmp_path, **environment)
+    assert re.fullmatch(r"official \d+\.\d+\.\d+", choice)
+    assert used == program.resolve()
+
+
+def test_a_link_to_the_replacement_is_not_official(tmp_path: Path) -> None:
+    replacement = ROOT / "offline" / "bin" / "pulumi-resource-command"
+    install_command(tmp_path / ".pulumi", replacement)
+    assert choose_plugin(tmp_path) == ("stand-in", tmp_path / "offline" / "bin" / "pulumi-resource-command")
+
+
+def test_official_tests_need_the_official_plugin(tmp_path: Path) -> None:
+    (put_pulumi(tmp_path / "bin", "0")).write_text("#!/bin/sh\nexit 1\n")
+    environment = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    done = subprocess.run(
+        [ROOT / "tools" / "official.sh"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3
+    assert "plugin install resource command" in done.stderr
+    assert "Nothing was tested" in done.stderr

@@ -3,14 +3,32 @@
 
 command_version() { sed -n 's/^pulumi-command==\([0-9.]*\).*/\1/p' "$root/requirements.lock"; }
 
+command_place() { echo "plugins/resource-command-v$(command_version)"; }
+
+# Prints the Pulumi home in which the user has installed the official plugin. The replacement is a link to offline/bin.
+official_home() {
+  local home program
+  for home in "${PULUMI_HOME:-}" "$HOME/.pulumi"; do
+    program=$home/$(command_place)/pulumi-resource-command
+    [[ -x $program && $(readlink -f "$program") != */offline/bin/* ]] || continue
+    echo "$home"
+    return
+  done
+  return 1
+}
+
 # Writes the choice to .trainyard/command-plugin: "official VERSION" or "stand-in". Later runs use the same plugin.
 choose_command_plugin() {
-  local version place
+  local version place home
   version=$(command_version)
-  place=$state/pulumi-home/plugins/resource-command-v$version
+  place=$state/pulumi-home/$(command_place)
   [[ -x $place/pulumi-resource-command && -s $state/command-plugin ]] && return
   rm -rf "$place"
-  if installer_answers && PULUMI_HOME=$state/pulumi-home PULUMI_SKIP_UPDATE_CHECK=true timeout 120 \
+  if home=$(official_home); then
+    mkdir -p "$place"
+    ln -s "$home/$(command_place)/pulumi-resource-command" "$place/"
+    echo "official $version" >"$state/command-plugin"
+  elif installer_answers && PULUMI_HOME=$state/pulumi-home PULUMI_SKIP_UPDATE_CHECK=true timeout 120 \
     "$state/bin.new/pulumi" plugin install resource command "$version"; then
     echo "official $version" >"$state/command-plugin"
   else
