@@ -4,7 +4,7 @@ SHELL := /usr/bin/env bash
 ENV := source .trainyard/env.sh &&
 FULL := full
 
-.PHONY: help setup golden demo down clean preview check test test-full test-official bench bench-clouds bench-repair lint fmt
+.PHONY: help setup golden demo down clean preview check test test-full test-official test-official-gcp bench bench-clouds bench-repair lint fmt
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 16
@@ -38,7 +38,10 @@ test-full: golden  ## longer tests: existing hosts, faults during jobs, ten thou
 	@$(ENV) python -m pytest -v -m "$(FULL)"
 
 test-official: golden  ## tests of the local stack and of existing hosts with the official pulumi-command plugin
-	@$(ENV) tools/official.sh
+	@$(ENV) tools/official.sh command
+
+test-official-gcp: setup  ## tests of the Google Cloud stacks with the official pulumi-gcp plugin and a simulated API
+	@$(ENV) tools/official.sh gcp
 
 bench: golden bench-clouds bench-repair  ## measure the local stack and large stacks, and compare with ceilings
 	@$(ENV) python -m tools.bench

@@ -32,7 +32,7 @@ CheckGolden = Callable[[str, str], None]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden instead of comparing with it")
-    parser.addoption("--official-plugin", action="store_true", help="fail without the official pulumi-command plugin")
+    parser.addoption("--official", metavar="HOME", help="Pulumi home with an official plugin (tools/official.sh)")
 
 
 @pytest.fixture(scope="session", autouse=True)

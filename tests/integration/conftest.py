@@ -19,7 +19,7 @@ def _end_in_order() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _command_plugin(request: pytest.FixtureRequest) -> None:
-    Project.official = request.config.getoption("--official-plugin")
+    Project.official = request.config.getoption("--official")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -35,8 +35,8 @@ class Project:
     """The stack used by all commands."""
     plugins: ClassVar[set[str]] = set()
     """The pulumi-command plugins that all projects have used: "official VERSION" or "replacement"."""
-    official: ClassVar[bool] = False
-    """Whether projects must use the official plugin."""
+    official: ClassVar[str | None] = None
+    """Pulumi home with the official pulumi-command plugin, which all projects must use, or None."""
 
     def __init__(self, folder: Path, cluster: str, port_base: int) -> None:
         self.copy(folder)
@@ -71,6 +71,8 @@ class Project:
         """Start a command in the copy, in a new session. `stdin`: as in subprocess.Popen."""
         path = f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, "TRAINYARD_STACK": self.name}
+        if self.official:
+            environment["PULUMI_HOME"] = self.official  # for the set-up, which uses the plugin in this folder
         return subprocess.Popen(
             command, cwd=self.folder, env=environment, text=True, stdin=stdin,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,

@@ -171,11 +171,12 @@ def install_command(home: Path, target: Path) -> Path:
     return place
 
 
-def choose_plugin(root: Path, **environment: str) -> tuple[str, Path]:
+def choose_plugin(root: Path, home: Path | None = None) -> tuple[str, Path]:
     """Return the choice of the set-up, and the program of the chosen plugin."""
     shutil.copy(ROOT / "requirements.lock", root)
     offline = "installer_answers() { return 1; }; make_state; choose_command_plugin; "
-    done = shell(f'{offline} cat "$state/command-plugin"', root=root, **environment)
+    given = {"PULUMI_HOME": str(home)} if home else {}
+    done = shell(f'{offline} cat "$state/command-plugin"', root=root, user=None, **given)
     assert done.returncode == 0, done.stderr
     [program] = root.glob(".trainyard/pulumi-home/plugins/*/*")
     return done.stdout.strip(), program.resolve()
@@ -185,8 +186,7 @@ def choose_plugin(root: Path, **environment: str) -> tuple[str, Path]:
 def test_the_users_official_plugin_is_used(tmp_path: Path, chosen: bool) -> None:
     home = tmp_path / "chosen" if chosen else tmp_path / ".pulumi"
     program = install_command(home, put_pulumi(tmp_path / "download", "0").rename(tmp_path / "download" / "plugin"))
-    environment = {"PULUMI_HOME": str(home)} if chosen else {}
-    choice, used = choose_plugin(tmp_path, **environment)
+    choice, used = choose_plugin(tmp_path, home if chosen else None)
     assert re.fullmatch(r"official \d+\.\d+\.\d+", choice)
     assert used == program.resolve()
 
@@ -197,12 +197,13 @@ def test_a_link_to_the_replacement_is_not_official(tmp_path: Path) -> None:
     assert choose_plugin(tmp_path) == ("stand-in", tmp_path / "offline" / "bin" / "pulumi-resource-command")
 
 
-def test_official_tests_need_the_official_plugin(tmp_path: Path) -> None:
+@pytest.mark.parametrize("plugin", ["command", "gcp"])
+def test_official_tests_need_the_official_plugin(tmp_path: Path, plugin: str) -> None:
     (put_pulumi(tmp_path / "bin", "0")).write_text("#!/bin/sh\nexit 1\n")
     environment = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path)}
     done = subprocess.run(
-        [ROOT / "tools" / "official.sh"], env=environment, capture_output=True, text=True, check=False
+        [ROOT / "tools" / "official.sh", plugin], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 3
-    assert "plugin install resource command" in done.stderr
+    assert f"plugin install resource {plugin}" in done.stderr
     assert "Nothing was tested" in done.stderr

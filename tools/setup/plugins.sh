@@ -1,15 +1,18 @@
 # shellcheck shell=bash
 # The pulumi-command plugin (the official one or this project's replacement) and cloud-init's schema checker.
 
-command_version() { sed -n 's/^pulumi-command==\([0-9.]*\).*/\1/p' "$root/requirements.lock"; }
+# plugin_version PLUGIN: a plugin has the version of its SDK.
+plugin_version() { sed -n "s/^pulumi-$1==\([0-9.]*\).*/\1/p" "$root/requirements.lock"; }
 
-command_place() { echo "plugins/resource-command-v$(command_version)"; }
+# plugin_program PLUGIN: the program of a plugin, as a path in a Pulumi home.
+plugin_program() { echo "plugins/resource-$1-v$(plugin_version "$1")/pulumi-resource-$1"; }
 
-# Prints the Pulumi home in which the user has installed the official plugin. The replacement is a link to offline/bin.
+# official_home PLUGIN: prints the Pulumi home in which the user has installed the official plugin. This project's
+# replacements are links to offline/bin.
 official_home() {
   local home program
   for home in "${PULUMI_HOME:-}" "$HOME/.pulumi"; do
-    program=$home/$(command_place)/pulumi-resource-command
+    program=$home/$(plugin_program "$1")
     [[ -x $program && $(readlink -f "$program") != */offline/bin/* ]] || continue
     echo "$home"
     return
@@ -20,13 +23,13 @@ official_home() {
 # Writes the choice to .trainyard/command-plugin: "official VERSION" or "stand-in". Later runs use the same plugin.
 choose_command_plugin() {
   local version place home
-  version=$(command_version)
-  place=$state/pulumi-home/$(command_place)
+  version=$(plugin_version command)
+  place=$state/pulumi-home/plugins/resource-command-v$version
   [[ -x $place/pulumi-resource-command && -s $state/command-plugin ]] && return
   rm -rf "$place"
-  if home=$(official_home); then
+  if home=$(official_home command); then
     mkdir -p "$place"
-    ln -s "$home/$(command_place)/pulumi-resource-command" "$place/"
+    ln -s "$home/$(plugin_program command)" "$place/"
     echo "official $version" >"$state/command-plugin"
   elif installer_answers && PULUMI_HOME=$state/pulumi-home PULUMI_SKIP_UPDATE_CHECK=true timeout 120 \
     "$state/bin.new/pulumi" plugin install resource command "$version"; then
