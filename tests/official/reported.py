@@ -20,7 +20,7 @@ def reported_version(program: str) -> str:
             assert process.stdout
             port = int(process.stdout.readline())
             with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-                provider = provider_pb2_grpc.ResourceProviderStub(channel)  # type: ignore[no-untyped-call]
+                provider = provider_pb2_grpc.ResourceProviderStub(channel)
                 return str(provider.GetPluginInfo(empty_pb2.Empty(), timeout=_SECONDS).version)
         finally:
             process.kill()
