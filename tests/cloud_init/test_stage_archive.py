@@ -110,7 +110,7 @@ UNSIGNED = "Err:3 https://drivers.example noble InRelease\nE: The repository is 
 
 
 def apt_update(tmp_path: Path, *answers: tuple[int, str], file: str = "") -> tuple[int, int, str]:
-    """Run apt_update with a fake apt-get that returns these results. Return the exit code, number of calls and output."""
+    """Run apt_update with a fake apt-get that gives these results. Return exit code, number of calls and output."""
     [function] = re.findall(r"^apt_update\(\) \{.*?^\}$", (STAGES.parent / "stage.sh").read_text(), re.M | re.S)
     for index, (code, text) in enumerate(answers, start=1):
         (tmp_path / f"{index}").write_text(f"cat <<'TEXT' >&2\n{text}\nTEXT\nexit {code}\n")
