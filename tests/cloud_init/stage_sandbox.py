@@ -11,7 +11,7 @@ from pathlib import Path
 
 STAGES = Path(__file__).parents[2] / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
 _FOLDERS = (
-    "etc|var|srv|home|shared|job|sys|proc/(?:devices|driver|sys|mounts)|opt|run|mnt|usr/(?:share|sbin|src|lib/systemd|lib/python3|lib/libnccl-net[.]so|local/gib|local/bin)"
+    "etc|var|srv|home|shared|job|sys|proc/(?:devices|driver|sys|mounts)|opt|run|mnt|usr/(?:share|sbin|src|lib/systemd|lib/python3|lib/libnccl-net[.]so|local/gib|local/bin|bin/python\\b)"
     "|dev/(?:aperture_devices|disk|nvidia-uvm)|usr/local/lib/trainyard"
 )
 _ROOTS = f"/({_FOLDERS})"

@@ -37,6 +37,21 @@ def test_stages_without_a_change_start_no_programs(tmp_path: Path) -> None:
         assert Sandbox(root, ("sysctl", "systemctl"), {}).run(stage, SHARED_DOMAIN="").commands == []
 
 
+@pytest.mark.parametrize("owned", [None, "usr/bin/python", "usr/local/bin/python"])
+def test_python_is_python3_unless_the_host_has_one(tmp_path: Path, owned: str | None) -> None:
+    for folder in ("usr/bin", "usr/local/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    if owned is not None:
+        (tmp_path / owned).write_text("the owner's\n")
+    ran = Sandbox(tmp_path, ("sysctl", "systemctl"), {}).run("31-system", SHARED_DOMAIN="")
+    assert ran.code == 0, ran.errors
+    link = tmp_path / "usr/local/bin/python"
+    assert link.is_symlink() is (owned is None)
+    assert owned is None or (tmp_path / owned).read_text() == "the owner's\n"
+    if owned is None:
+        assert str(link.readlink()).endswith("/usr/bin/python3")
+
+
 @pytest.mark.parametrize("domain", ["", "defaultv4iddomain.com"])
 def test_nfs_domain_is_written_to_idmapd_conf(tmp_path: Path, domain: str) -> None:
     file = base(tmp_path, domain) / "etc/idmapd.conf.d/trainyard.conf"
@@ -49,12 +64,16 @@ def test_nfs_domain_is_written_to_idmapd_conf(tmp_path: Path, domain: str) -> No
 def test_chrony_is_restarted_after_a_change(tmp_path: Path, role: str) -> None:
     (tmp_path / "etc/trainyard").mkdir(parents=True)
     (tmp_path / "etc/trainyard/fabric.env").write_text("NCCL_IB_DISABLE=1\n")
+    (tmp_path / "etc/chrony").mkdir()
+    (tmp_path / "etc/chrony/chrony.conf").write_text("confdir /etc/chrony/conf.d\nmakestep 1 3\n")
     node = Sandbox(tmp_path, ("ip", "systemctl"), {"ip": "0 3: eth1    inet 10.0.0.4/24 scope global"})
     ran = node.run(
         "40-network", ROLE=role, PRIVATE_IP="10.0.0.4", NETWORK="10.0.0.0/20", HEAD_IP="10.0.0.4", FABRIC="gvnic"
     )
     assert ran.code == 0, ran.errors
     assert "systemctl restart --no-block chrony.service" in ran.commands
+    files = [(tmp_path / "etc/chrony" / name).read_text() for name in ("chrony.conf", "conf.d/trainyard.conf")]
+    assert re.findall("^makestep .*", "".join(files), re.M) == ["makestep 1 -1"]
 
 
 @pytest.mark.parametrize(
