@@ -72,7 +72,7 @@ def test_storage_throughput(stack: str, shared: dict[str, object], expected: flo
         ("azure-a100", {"kind": "head_nfs", "size_gib": 2048}, None),
         ("azure-h100", {"kind": "azure_netapp", "size_gib": 1025}, 2048 * 0.000403 * 730),
         ("gcp-a3-mega", {"kind": "head_nfs", "size_gib": 1000}, 1000 * 0.000233 * 730),
-        ("gcp-a2", {"kind": "filestore", "size_gib": 10240}, None),
+        ("gcp-a2", {"kind": "filestore", "size_gib": 10240}, 10240 * 0.000342 * 730),
     ],
 )
 def test_storage_price(stack: str, shared: dict[str, object], per_month: float | None) -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from components.catalog import Image, Machine, floors, machines, topologies
+from components.catalog import Image, Machine, fabrics, floors, machines, topologies
 from components.catalog.topology import NUMA_AS_SOCKET_SINCE
 from components.node.slurm import SLURM_VERSIONS, render_gres_conf, render_slurm_conf
 from components.plan.plan import ClusterPlan
@@ -19,6 +19,7 @@ WITH_AFFINITY = [row for row in KNOWN if row.topology is not None and row.topolo
 
 # CPU masks per GPU from ai-infrastructure-on-azure at a01b0731, slurm/NCCL/configs/hopper.conf. The order is the same
 # as on ND A100 v4 (azhpc-images at 8e9d055f, topology/ndv4-topo.xml).
+TX_BINDINGS = "NCCL_GPUDIRECTTCPX_TX_BINDINGS"
 AZURE_MASKS = (
     "ffffff000000,ffffff000000,ffffff,ffffff,ffffff000000000000000000,ffffff000000000000000000,"
     "ffffff000000000000,ffffff000000000000"
@@ -93,6 +94,17 @@ def test_cores_of_nd_a100_match_the_masks_of_azure(name: str, local_plan: Cluste
     assert gpu_cores(with_machine(local_plan, machines("azure")[name], (23, 11)), 8) == expected
 
 
+@pytest.mark.parametrize("name", ["a3-highgpu-8g", "a3-megagpu-8g"])
+def test_cores_of_a3_match_the_bindings_of_google(name: str, local_plan: ClusterPlan) -> None:
+    """Google binds the threads of each card to cores near the GPUs that share the card's PCIe switch."""
+    bindings = dict(part.split(":") for part in fabrics()["gpudirect-tcpx"].env[TX_BINDINGS].split(";"))
+    # Core numbers are those of the first threads.
+    first = {card: int(cores.split("-")[0]) for card, cores in bindings.items()}
+    assert list(first) == ["enp6s0", "enp12s0", "enp134s0", "enp140s0"]
+    cores = gpu_cores(with_machine(local_plan, machines("gcp")[name], (23, 11)), 8)
+    assert [first[card] in cores[gpu] for gpu, card in zip(range(0, 8, 2), first, strict=True)] == [True] * 4
+
+
 def test_numa_nodes_are_sockets_only_if_numbers_differ(local_plan: ClusterPlan) -> None:
     option = "SlurmdParameters=numa_node_as_socket\n"
     a100, h100 = machines("azure")["Standard_ND96asr_v4"], machines("azure")["Standard_ND96isr_H100_v5"]
@@ -136,7 +148,7 @@ def test_refuses_a_topology_that_contradicts_the_machine(change: dict[str, objec
 def test_gpu_affinity_is_unknown_without_numa_nodes() -> None:
     gcp, azure = machines("gcp"), machines("azure")
     assert gcp["a2-highgpu-8g"].gpu_affinity_unknown
-    assert gcp["a3-megagpu-8g"].gpu_affinity_unknown
+    assert not gcp["a3-megagpu-8g"].gpu_affinity_unknown
     assert not gcp["a2-highgpu-1g"].gpu_affinity_unknown
     assert not azure["Standard_ND96isr_H100_v5"].gpu_affinity_unknown
     assert not machines("local")["vm-gpu2"].gpu_affinity_unknown

@@ -41,7 +41,7 @@ def test_job_runs_in_the_first_group_with_enough_gpu_memory(wide: Cluster, local
             "gpudirect-tcpxo",
             {
                 "NCCL_PROTO": "Simple",
-                "NCCL_SHIMNET_GUEST_CONFIG_CHECKER_CONFIG_FILE": "/var/lib/tcpxo/lib64/a3plus_simple.textproto",
+                "NCCL_SHIMNET_GUEST_CONFIG_CHECKER_CONFIG_FILE": "/var/lib/tcpxo/lib64/a3plus_guest_config_simple.txt",
             },
             [],
         ),

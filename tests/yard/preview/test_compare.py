@@ -34,9 +34,10 @@ def test_a_larger_disk_costs_more(edited: DescribeEdited) -> None:
 
 
 def test_an_unknown_price_makes_the_difference_unknown(edited: DescribeEdited) -> None:
-    difference = compare(edited("gcp-a2"), edited("gcp-a2", nodes__gpu__count=1))
-    assert (difference["usd_per_hour"], difference["known_usd_per_hour"]) == (None, -29.387)
-    assert difference["hosts_removed"] == ["neox-gpu-1"]
+    # No dated source contains the price of Azure Bastion.
+    difference = compare(edited("azure-h100"), edited("azure-h100", nodes__gpu__count=1))
+    assert (difference["usd_per_hour"], difference["known_usd_per_hour"]) == (None, -98.32)
+    assert difference["hosts_removed"] == ["hopper-gpu-1"]
 
 
 def test_a_new_stack_has_no_file_differences(edited: DescribeEdited) -> None:

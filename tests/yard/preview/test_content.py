@@ -53,17 +53,25 @@ def refused(edited: DescribeEdited) -> Report:
 
 
 @pytest.mark.parametrize("render", [on_terminal, markdown.render])
+def test_unknown_prices_are_named(render: object, edited: DescribeEdited, refused: Report) -> None:
+    assert callable(render)
+    bastion = report(edited("azure-h100", nodes__gpu__count=1), edited("azure-h100"))
+    text = render(preview_of(bastion, refused)).replace("\\", "")
+    for words in ("/h plus unknown prices", "bastion-standard: price unknown", "$/h of known prices"):
+        assert words in text
+
+
+@pytest.mark.parametrize("render", [on_terminal, markdown.render])
 def test_terminal_and_markdown_show_all_parts(render: object, grown: Report, refused: Report) -> None:
     assert callable(render)
     text = render(preview_of(grown, refused)).replace("\\", "")
     for words in (
         "offline: the clouds are simulated",
         "compared with 0123456789ab",
-        "list price $117.94/h plus unknown prices",
+        "list price $121.44/h",
         "list prices of us-central1, read on 2026-11-23 from Cyclenerd/google-cloud-pricing-cost-calculator at fd66",
-        "filestore-ZONAL: price unknown",
         NOT_INCLUDED,
-        "+58.77 $/h of known prices",
+        "+58.77 $/h",
         "adds neox-gpu-[2-3]",
         "10.77.2.1 to 10.77.2.4",
         "8 x a100",
