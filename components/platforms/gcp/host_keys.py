@@ -8,6 +8,11 @@ If a machine does not exist, the provider's data source for guest attributes rai
 example a missing attribute or permission, the data source returns an empty result
 (terraform-provider-google-beta@93c65b2d60fe, services/compute/data_source_google_compute_instance_guest_attributes.go,
 read 2026-11-22). Therefore an empty result can mean that the key is not published yet.
+
+The API returns only the last 1 MB of the console's output (Google, "Method: instances.getSerialPortOutput", read
+2026-11-24), and the data source does not return the position at which this output starts. Therefore a process that can
+write to the console could print its own key and enough text to push the real one out of the output. The console is
+trusted only during a machine's first boot, and only if its output is far too short to have lost its beginning.
 """
 
 from __future__ import annotations
@@ -34,6 +39,8 @@ _CONSOLE_PORT = 1
 _LONGEST_PAUSE_SECONDS = 10
 _CONSOLE_EVERY = 6
 """Number of attempts between two reads of the console, whose output can be up to 1 MB."""
+_TRUSTED_BYTES = 500_000
+"""Half of the output that the API keeps, because the API may drop bytes that are not UTF-8 from its answer."""
 _TYPE = "ssh-ed25519 "
 
 
@@ -90,7 +97,7 @@ async def _published(machine: _Machine, wait: int) -> str:
         last = waited + pause > wait
         key = await _attribute(machine)
         if not key and (last or attempt % _CONSOLE_EVERY == 0):
-            key = await _console(machine, last)
+            key = await _console(machine, first_boot=wait > 0, report=last)
         if key or last:
             return key
         await asyncio.sleep(pause)
@@ -106,8 +113,11 @@ async def _attribute(machine: _Machine) -> str:
     return _valid(value if value.startswith("ssh-") else f"{_TYPE}{value}")
 
 
-async def _console(machine: _Machine, report: bool) -> str:
-    """Return the key from the serial console, or "". If `report` is true, an unreadable console causes a warning."""
+async def _console(machine: _Machine, *, first_boot: bool, report: bool) -> str:
+    """Return the key from the serial console, or "" if there is none or the console is not trusted.
+
+    If `report` is true, an unreadable console and a key that is not trusted cause a warning.
+    """
     where = {"instance": machine.name, "zone": machine.zone, "project": machine.project, "port": _CONSOLE_PORT}
     try:
         answer = await _invoke(_CONSOLE, where, machine)
@@ -120,10 +130,21 @@ async def _console(machine: _Machine, report: bool) -> str:
         if report:
             machine.warn(f"{machine.name} has no guest attribute {KEY}, and its console cannot be read: {error}")
         return ""
-    lines = (line.rstrip("\r") for line in str(answer.get("contents") or "").split("\n"))
+    contents = str(answer.get("contents") or "")
+    lines = (line.rstrip("\r") for line in contents.split("\n"))
     keys = (_valid(line.removeprefix(CONSOLE_MARK)) for line in lines if line.startswith(CONSOLE_MARK))
-    # The first valid key is trusted, because the bootstrap prints it before any user process runs.
-    return next(filter(None, keys), "")
+    # The first valid key is the machine's, because the bootstrap prints it before any user process runs.
+    key = next(filter(None, keys), "")
+    if first_boot and len(contents.encode()) < _TRUSTED_BYTES:
+        return key
+    if key and report:
+        machine.warn(
+            f"the key on the serial console of {machine.name} is not used, because processes on the machine may have "
+            "printed it: `up` trusts a console only during a machine's first boot, while its output is shorter than "
+            f"{_TRUSTED_BYTES // 1000} kB. A key in the stack's state remains in use. If `up` reports that no key is "
+            "known, replace the machine: `pulumi up --replace URN`"
+        )
+    return ""
 
 
 async def _invoke(token: str, where: dict[str, Any], machine: _Machine) -> dict[str, Any]:

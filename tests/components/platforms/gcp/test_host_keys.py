@@ -95,7 +95,7 @@ def test_a_key_with_its_type_is_accepted(cloud: Cloud) -> None:
 def test_anything_but_one_key_is_refused(cloud: Cloud, value: str) -> None:
     cloud.attributes = [{"variableValue": value}]
     cloud.console = [{"contents": f"{hostkeys.CONSOLE_MARK}{value}"}]
-    assert cloud.read(timedelta(days=1)) == ""
+    assert cloud.read() == ""
 
 
 def test_the_console_is_the_fallback(cloud: Cloud) -> None:
@@ -116,6 +116,29 @@ def test_the_first_key_on_the_console_is_returned(cloud: Cloud) -> None:
     mark = hostkeys.CONSOLE_MARK
     cloud.console = [{"contents": f"{mark}{KEY}\n{mark}{OTHER}\n"}]
     assert cloud.read() == KEY
+
+
+def test_the_console_is_trusted_only_during_the_first_boot(cloud: Cloud) -> None:
+    cloud.console = [{"contents": f"{hostkeys.CONSOLE_MARK}{OTHER}\n"}]
+    assert cloud.read(timedelta(minutes=21)) == ""
+    assert len(cloud.warnings) == 1
+    assert "the key on the serial console of c-head is not used" in cloud.warnings[0]
+    assert "`pulumi up --replace URN`" in cloud.warnings[0]
+
+
+@pytest.mark.parametrize("later", ["x" * 999_000, "\N{EURO SIGN}" * 333_000])
+def test_a_console_that_may_have_lost_lines_is_not_trusted(cloud: Cloud, later: str) -> None:
+    cloud.console = [{"contents": f"{hostkeys.CONSOLE_MARK}{OTHER}\n{later}"}]
+    assert cloud.read() == ""
+    assert len(cloud.warnings) == 1
+    cloud.attributes = [PUBLISHED]
+    assert cloud.read() == KEY
+
+
+def test_the_console_of_a_usual_first_boot_is_trusted(cloud: Cloud) -> None:
+    cloud.console = [{"contents": "x" * 200_000 + f"\n{hostkeys.CONSOLE_MARK}{KEY}\n"}]
+    assert cloud.read() == KEY
+    assert cloud.warnings == []
 
 
 def test_the_bootstrap_prints_the_line_that_is_read() -> None:
