@@ -29,7 +29,11 @@ echo >/dev/udp/127.0.0.79/9
 nft delete table ip test_xid
 """
 """Writes an Xid as a record of the kernel. Records that programs write to /dev/kmsg are not the kernel's."""
-_FORGE_XID = "unshare -Urm mount -t tmpfs -o 'NVRM: Xid (PCI:0000:01:00): 79' none /mnt"
+_FORGE_XID = (
+    "unshare -Urm env LIBMOUNT_FORCE_MOUNT2=always mount -t tmpfs -o 'NVRM: Xid (PCI:0000:01:00): 79' none /mnt"
+)
+"""A mount(2) of an unprivileged user, which makes the kernel log the name of an unknown option. Without the variable,
+mount uses fsconfig(2) since util-linux 2.39. The kernel then returns the name to the caller and does not log it."""
 
 
 def shown(cluster: Project, node: str = NODE) -> str:
