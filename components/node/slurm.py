@@ -11,6 +11,7 @@ from itertools import groupby
 
 from components.catalog import Machine
 from components.catalog.topology import SlurmVersion
+from components.node.user_data import JOB_USER
 from components.plan.plan import ClusterPlan, HostPlan
 from yard.contract.errors import CatalogError
 
@@ -44,13 +45,14 @@ _COMMON = {
     "AuthInfo": "cred_expire=20",
     "CredType": "cred/munge",
     "SlurmUser": "slurm",
-    "SlurmctldParameters": "enable_configless",
+    # Every node has the munge key, so root on a worker can act as SlurmUser. By default, slurmctld runs programs for
+    # SlurmUser on the head (src/slurmctld/trigger_mgr.c and proc_req.c of 23.11.4 and 24.11.5, read 2026-11-24). Older
+    # versions ignore disable_triggers; there, only the settings in slurmctld.service.d prevent this.
+    "SlurmctldParameters": "enable_configless,disable_triggers",
     "StateSaveLocation": "/var/lib/slurm/slurmctld",
     "SlurmdSpoolDir": "/var/spool/slurmd",
-    "SlurmctldPidFile": "/run/slurmctld.pid",
+    "SlurmctldPidFile": "/run/slurmctld/slurmctld.pid",
     "SlurmdPidFile": "/run/slurmd.pid",
-    "SlurmctldLogFile": "/var/log/slurm/slurmctld.log",
-    "SlurmdLogFile": "/var/log/slurm/slurmd.log",
     "SelectType": "select/cons_tres",
     "SelectTypeParameters": "CR_Core_Memory",
     "ProctrackType": "proctrack/cgroup",
@@ -58,6 +60,8 @@ _COMMON = {
     "JobAcctGatherType": "jobacct_gather/cgroup",
     "JobAcctGatherFrequency": "30",
     "AccountingStorageType": "accounting_storage/slurmdbd",
+    # slurmdbd accepts connections only from its own host (slurmdbd.service.d), so `sacct` works only on the head.
+    "AccountingStorageHost": "localhost",
     "AccountingStorageTRES": "gres/gpu",
     "MpiDefault": "none",
     "LaunchParameters": "use_interactive_step",
@@ -113,7 +117,6 @@ def render_slurm_conf(plan: ClusterPlan) -> str:
         "ClusterName": plan.name,
         # The address is included so that configless workers need no DNS.
         "SlurmctldHost": f"{head.name}({head.private_ip})",
-        "AccountingStorageHost": head.name,
         **_COMMON,
     }
     if not confines(plan):
@@ -173,9 +176,9 @@ def render_slurmdbd_conf(plan: ClusterPlan) -> str:
     """Return slurmdbd.conf without the password. The head generates a password and adds the line `StoragePass=`."""
     _require_supported_version(plan)
     return (
-        f"{_HEADER}AuthType=auth/munge\nDbdHost={plan.head.name}\nSlurmUser=slurm\n"
+        f"{_HEADER}AuthType=auth/munge\nDbdHost=localhost\nSlurmUser=slurm\n"
         "StorageType=accounting_storage/mysql\nStorageHost=localhost\nStorageUser=slurm\nStorageLoc=slurm_acct_db\n"
-        "LogFile=/var/log/slurm/slurmdbd.log\nPidFile=/run/slurmdbd.pid\n"
+        "PidFile=/run/slurmdbd/slurmdbd.pid\n"
     )
 
 
@@ -238,7 +241,10 @@ def _partition_line(group: str, hosts: Sequence[HostPlan], *, default: bool) -> 
     if machine.gpus and machine.vcpus >= machine.gpus:
         share += f" DefCpuPerGPU={machine.vcpus // machine.gpus}"
     first = "YES" if default else "NO"
-    return f"PartitionName={group} Nodes={host_list(hosts)} Default={first} MaxTime=INFINITE State=UP {share}"
+    # Other accounts of existing hosts may not run jobs, which would run with the same uid on other hosts. The prolog
+    # also checks the group on each node, because SlurmUser can change a partition.
+    who = f"AllowGroups={JOB_USER}"
+    return f"PartitionName={group} Nodes={host_list(hosts)} {who} Default={first} MaxTime=INFINITE State=UP {share}"
 
 
 def _gpu_lines(machine: Machine, version: SlurmVersion) -> Iterator[str]:

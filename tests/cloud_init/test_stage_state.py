@@ -85,3 +85,16 @@ def test_second_run_stops_no_services(tmp_path: Path) -> None:
     assert state(tmp_path, **HEAD).code == 0
     again = state(tmp_path, **HEAD)
     assert not [line for line in again.commands if line.startswith(("systemctl", "mkfs"))]
+
+
+def test_state_that_is_a_foreign_link_is_replaced(tmp_path: Path) -> None:
+    """Before the parent folder belonged to root, slurm could write such a link."""
+    fill(tmp_path, "old\n")
+    (tmp_path / "of-root").mkdir()
+    (tmp_path / STATE[0] / "file").unlink()
+    (tmp_path / STATE[0]).rmdir()
+    (tmp_path / STATE[0]).symlink_to(tmp_path / "of-root")
+    ran = state(tmp_path, **HEAD)
+    assert ran.code == 0, ran.errors
+    assert "install -d -m 0700 -o slurm -g slurm /srv/trainyard/state/slurmctld" in ran.commands
+    assert (tmp_path / STATE[0]).readlink() == tmp_path / "srv/trainyard/state/slurmctld"

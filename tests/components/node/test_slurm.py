@@ -18,6 +18,7 @@ from components.node.slurm import (
     render_slurm_conf,
     render_slurmdbd_conf,
 )
+from components.node.user_data import JOB_USER
 from components.plan.plan import ClusterPlan
 from yard.contract.errors import CatalogError
 
@@ -110,7 +111,11 @@ def test_sets_each_key_once(plan_of_each_image: ClusterPlan) -> None:
 
 
 def test_first_group_is_the_default_partition(wide_plan: ClusterPlan) -> None:
-    found = re.findall(r"^PartitionName=(\S+) Nodes=(\S+) Default=(\S+)", render_slurm_conf(wide_plan), re.MULTILINE)
+    found = re.findall(
+        r"^PartitionName=(\S+) Nodes=(\S+) AllowGroups=trainer Default=(\S+)",
+        render_slurm_conf(wide_plan),
+        re.MULTILINE,
+    )
     assert found == [
         ("big", "wide-big-[0-299]", "YES"),
         ("single", "wide-single-0", "NO"),
@@ -151,6 +156,21 @@ def test_no_gres_without_gpus(wide_plan: ClusterPlan) -> None:
     plan = replace(wide_plan, groups={"cpu": wide_plan.groups["cpu"]}, workers=wide_plan.group("cpu"))
     assert "gres" not in render_slurm_conf(plan).replace("AccountingStorageTRES=gres/gpu", "").lower()
     assert render_gres_conf(plan).splitlines()[1:] == ["AutoDetect=off"]
+
+
+def test_only_the_job_users_group_may_use_the_partitions(plan_of_each_image: ClusterPlan) -> None:
+    partitions = [line for line in render_slurm_conf(plan_of_each_image).splitlines() if line[:13] == "PartitionName"]
+    assert partitions
+    assert all(f" AllowGroups={JOB_USER} " in line for line in partitions)
+
+
+def test_slurmctld_accepts_no_triggers(plan_of_each_image: ClusterPlan) -> None:
+    assert "disable_triggers" in keys(render_slurm_conf(plan_of_each_image))["SlurmctldParameters"].split(",")
+
+
+def test_slurmdbd_is_used_over_loopback(plan_of_each_image: ClusterPlan) -> None:
+    assert keys(render_slurm_conf(plan_of_each_image))["AccountingStorageHost"] == "localhost"
+    assert keys(render_slurmdbd_conf(plan_of_each_image))["DbdHost"] == "localhost"
 
 
 def test_slurmdbd_conf_has_no_password(local_plan: ClusterPlan) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.components.platforms.hosts.ledger import GIVE_BACK, HOSTS, Machine
@@ -106,3 +108,17 @@ def test_a_mount_point_with_files_is_not_removed(machine: Machine) -> None:
     file = machine.write("shared/of-the-head", "text")
     machine.give_back()
     assert file.exists()
+
+
+def test_owner_and_mode_of_a_folder_are_restored(machine: Machine) -> None:
+    folder = machine.write("etc/munge/munge.key", "theirs").parent
+    folder.chmod(0o700)
+    before = folder.stat()
+    machine.remember("--owner", "etc/munge", "etc/missing")
+    folder.chmod(0o750)
+    machine.remember("--owner", "etc/munge")
+    if os.geteuid() == 0:
+        os.chown(folder, 12345, 12345)
+    machine.give_back()
+    after = folder.stat()
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
