@@ -75,11 +75,11 @@ class NodeSandbox:
     def environment(self) -> dict[str, str]:
         return {"PATH": f"{self.root / 'bin'}:{os.environ['PATH']}"}
 
-    def run(self, script: str, input: str = "") -> subprocess.CompletedProcess[str]:
-        """Run a program on the node."""
+    def run(self, script: str, input: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+        """Run a program on the node, with additional environment variables."""
         return subprocess.run(
             ["bash", "-c", self.moved(script)], input=input, text=True, capture_output=True, check=False, timeout=60,
-            env=self.environment,
+            env={**self.environment, **env},
         )  # fmt: skip
 
     def start_bootstrap(self) -> subprocess.Popen[str]:

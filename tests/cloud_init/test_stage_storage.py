@@ -20,6 +20,7 @@ UNITS = {
     "systemd-escape --path --suffix=mount /shared": "0 shared.mount",
     "systemd-escape --path --suffix=mount /srv/raid": "0 srv-raid-trainyard.mount",
     "systemd-escape --path --suffix=mount /srv": "0 srv-trainyard.mount",
+    "stat -c %F %U %A /shared/jobs": "0 directory trainer drwxr-xr-x",
 }
 ON_DISK = {
     "ROLE": "head",
@@ -256,3 +257,16 @@ def test_mounted_folder_is_not_mounted_again(tmp_path: Path) -> None:
     starts = [line for line in ran.commands if line.startswith("systemctl start")]
     assert "systemctl start shared.mount" not in starts
     assert "systemctl start srv-raid-trainyard.mount" in starts
+
+
+@pytest.mark.parametrize(
+    "found",
+    ["directory ann drwxr-xr-x", "symbolic link trainer lrwxrwxrwx", "directory trainer drwxrwxr-x",
+     "directory trainer drwxr-xrwx", "directory root drwxr-xr-x"],
+)  # fmt: skip
+def test_jobs_folder_of_another_user_is_refused(tmp_path: Path, found: str) -> None:
+    sandbox = storage(tmp_path, "2 ")
+    sandbox.answers["stat -c %F %U %A /shared/jobs"] = f"0 {found}"
+    ran = sandbox.run("50-storage", **ON_DISK)
+    assert ran.code == 1
+    assert f"but it is: {found}. Fix: sudo mv" in ran.output[-1]

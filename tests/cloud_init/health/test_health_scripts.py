@@ -16,6 +16,8 @@ from tests.cloud_init.node_sandbox import NodeSandbox
 pytestmark = pytest.mark.engine
 
 VERDICT = "run/trainyard/health/verdict"
+JOB = {"SLURM_JOB_UID": "2000", "SLURM_JOB_GID": "2000"}
+"""The job user's ids in the prolog's environment."""
 
 
 @pytest.fixture
@@ -25,6 +27,10 @@ def node(tmp_path: Path) -> NodeSandbox:
     program.write_text(f"#!/bin/sh\necho $@ >>{tmp_path}/calls-health\n")
     program.chmod(0o755)
     sandbox.write("calls-health", "")
+    sandbox.write(
+        "etc/passwd", "root:x:0:0::/root:/bin/sh\nops:x:1500:1500::/:/bin/sh\ntrainer:x:2000:2000::/:/bin/sh\n"
+    )
+    sandbox.answer("id", 'case "$*" in *" 3000") echo "${GROUPS_OF_3000:-}" ;; *) echo users ;; esac')
     return sandbox
 
 
@@ -33,8 +39,8 @@ def test_healthy_node_starts_no_program(verdict: str | None, node: NodeSandbox) 
     if verdict is not None:
         node.write(VERDICT, verdict)
     assert node.run("sbin/trainyard-health-program").returncode == 0
-    assert node.run("sbin/trainyard-prolog").returncode == 0
-    assert node.read("calls-health") == ""
+    assert node.run("sbin/trainyard-prolog", **JOB).returncode == 0
+    assert node.read("calls-health") + node.read("calls-id") == ""
 
 
 def test_verdict_is_applied_again(node: NodeSandbox) -> None:
@@ -45,13 +51,34 @@ def test_verdict_is_applied_again(node: NodeSandbox) -> None:
 
 def test_prolog_refuses_jobs_on_a_drained_node_with_a_fatal_fault(node: NodeSandbox) -> None:
     node.write(VERDICT, "fatal TY:gpu-xid: Xid 79\n")
-    assert node.run("sbin/trainyard-prolog").returncode == 0, "the node is not drained yet, and Slurm would drain it"
+    assert node.run("sbin/trainyard-prolog", **JOB).returncode == 0, (
+        "the node is not drained yet, and Slurm would drain it"
+    )
     node.write("run/trainyard/health/drained", "")
-    done = node.run("sbin/trainyard-prolog")
+    done = node.run("sbin/trainyard-prolog", **JOB)
     assert done.returncode == 1
     assert done.stderr == "this node has a fault: TY:gpu-xid: Xid 79\n"
     node.write(VERDICT, "degraded TY:disk-full: / is full\n")
-    assert node.run("sbin/trainyard-prolog").returncode == 0
+    assert node.run("sbin/trainyard-prolog", **JOB).returncode == 0
+
+
+@pytest.mark.parametrize(("uid", "gid"), [("1500", "1500"), ("0", "0"), ("64030", "64030"), ("2000", "6"), ("", "")])
+def test_prolog_refuses_other_users_and_foreign_groups(uid: str, gid: str, node: NodeSandbox) -> None:
+    done = node.run("sbin/trainyard-prolog", SLURM_JOB_UID=uid, SLURM_JOB_GID=gid)
+    assert done.returncode == 1
+    assert f"may run jobs here: uid {uid}, gid {gid}\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("groups", "gid", "code"), [("3000 trainer", "3000", 0), ("3000 trainer", "6", 1), ("3000", "3000", 1)]
+)
+def test_members_of_the_job_users_group_may_run_jobs(groups: str, gid: str, code: int, node: NodeSandbox) -> None:
+    done = node.run("sbin/trainyard-prolog", SLURM_JOB_UID="3000", SLURM_JOB_GID=gid, GROUPS_OF_3000=groups)
+    assert done.returncode == code
+
+
+def test_prolog_fails_without_environment(node: NodeSandbox) -> None:
+    assert node.run("sbin/trainyard-prolog").returncode == 1
 
 
 def as_nobody(*argv: str, job: str) -> subprocess.Popen[bytes]:
@@ -113,6 +140,12 @@ def test_epilog_removes_the_users_files(node: NodeSandbox) -> None:
         environment = {**node.environment, "SLURM_JOB_ID": "713", "SLURM_JOB_UID": "54321"}
         subprocess.run(["bash", "-c", script], env=environment, timeout=60, check=True)
         assert [path.name for path in shm.iterdir()] == ["foreign"]
+        # The program that removes the files runs without the rights of root's group.
+        (shm / "groups").touch()
+        (shm / "groups").chmod(0o666)
+        script = script.replace("-- find", f"-- sh -c 'id -G >{name}/groups'")
+        subprocess.run(["bash", "-c", script], env=environment, timeout=60, check=True)
+        assert (shm / "groups").read_text() == "65534\n"
 
 
 def test_command_explains_its_usage(tmp_path: Path) -> None:
