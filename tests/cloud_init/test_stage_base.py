@@ -177,13 +177,20 @@ for my $rc (qw(slurmd slurmctld slurmdbd munge mariadb nfs-server nfs-mountd rpc
 
 
 @pytest.mark.parametrize(
-    ("torch", "line"), [(True, "USE_LIBUV=0\n"), (False, None)], ids=["Debian's torch", "no torch"]
+    ("torch", "scheduler", "lines"),
+    [
+        (True, "none", "USE_LIBUV=0\n"),
+        (False, "none", None),
+        (True, "slurm", "USE_LIBUV=0\nSINFO_ALL=1\nSQUEUE_ALL=1\nSCONTROL_ALL=1\n"),
+    ],
 )
-def test_sessions_disable_libuv_only_for_the_torch_of_debian(tmp_path: Path, torch: bool, line: str | None) -> None:
+def test_sessions_have_variables_for_torch_and_slurm(
+    tmp_path: Path, torch: bool, scheduler: str, lines: str | None
+) -> None:
     if torch:
         (tmp_path / "usr/lib/python3/dist-packages/torch").mkdir(parents=True)
     (tmp_path / "usr/local/bin").mkdir(parents=True)
-    ran = Sandbox(tmp_path, ("sysctl", "systemctl"), {}).run("31-system", SHARED_DOMAIN="")
+    ran = Sandbox(tmp_path, ("sysctl", "systemctl"), {}).run("31-system", SHARED_DOMAIN="", SCHEDULER=scheduler)
     assert ran.code == 0, ran.errors
     file = tmp_path / "etc/environment"
-    assert (file.read_text() if file.exists() else None) == line
+    assert (file.read_text() if file.exists() else None) == lines

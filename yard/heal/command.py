@@ -79,7 +79,7 @@ def _plan(remote: Remote, max_usd_per_hour: float | None) -> tuple[list[Case], l
     text = remote.run(
         f"cd {folder}; cat repair.json 2>/dev/null || echo '{{}}'; "
         f"echo {_SEPARATOR}; cat {_RECORD} 2>/dev/null || true; "
-        f"echo {_SEPARATOR}; sinfo -h -N -o '%N|%u|%H'"
+        f"echo {_SEPARATOR}; sinfo -a -h -N -o '%N|%u|%H'"
     )
     history, record, authors = text.split(_SEPARATOR)
     groups = {node.name: node.group for node in cluster.nodes if node.name != cluster.head.name}

@@ -197,7 +197,7 @@ class Slurm:
 
     def nodes(self, remote: Remote) -> dict[str, tuple[str, str]]:
         """Return (state, reason) for each node. The state ends with '*' if the node does not respond."""
-        lines = remote.run("sinfo -h -N -o '%N|%T|%E'").splitlines()
+        lines = remote.run("sinfo -a -h -N -o '%N|%T|%E'").splitlines()
         rows = (line.split("|", 2) for line in lines if line.count("|") >= 2)  # noqa: PLR2004  (two separators)
         return {name: (state, "" if reason == "none" else reason) for name, state, reason in rows}
 
