@@ -14,11 +14,10 @@ from components.cluster.machine_digests import machine_digests
 from components.cluster.older_images import warn_of_older_images
 from components.cluster.tunnel import require_tunnel
 from components.keys import StackKeys
-from components.node.parameters import SharedFiles
-from components.node.user_data import JOB_USER, AccessKeys, birth_of
+from components.node.user_data import JOB_USER
 from components.plan.outputs import Reach, cluster_outputs
 from components.plan.plan import ClusterPlan
-from components.platforms.base import Host, PlatformArgs, Render, rolled_hosts
+from components.platforms.base import Host, PlatformArgs, rolled_hosts
 from components.platforms.registry import platform_class, platform_facts
 from yard.contract.outputs import Head, dumped
 
@@ -79,11 +78,6 @@ class Cluster(pulumi.ComponentResource):
         secrets = StackKeys(name, plan.name, child)
         keys = secrets.cluster
 
-        def user_data(shared: pulumi.Input[SharedFiles]) -> pulumi.Output[Render]:
-            return pulumi.Output.all(keys.admin_public, keys.cluster_public, shared).apply(
-                lambda facts: lambda host: birth_of(plan, host, AccessKeys(facts[0], facts[1]), facts[2])
-            )
-
         facts = platform_facts(plan.provider)
         if plan.access.via == "bastion" and facts.tunnel is not None:
             require_tunnel(facts.tunnel(plan))
@@ -95,7 +89,6 @@ class Cluster(pulumi.ComponentResource):
             f"{name}-{plan.provider}",
             PlatformArgs(
                 plan=plan,
-                user_data=user_data,
                 admin_key=keys.admin_public,
                 cluster_key=keys.cluster_public,
                 machines=machine_digests(plan),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pulumi
 
 from components.node.parameters import ON_HEAD, SharedFiles
-from components.node.user_data import Birth
+from components.node.user_data import AccessKeys, Birth, birth_of
 from components.plan.plan import ClusterPlan, HostPlan, Role
 from components.platforms.shared_disk import refuse_to_shrink, shared_disk_inputs
 from yard.contract.machines import ROLL
@@ -18,9 +18,6 @@ from yard.contract.machines import ROLL
 if TYPE_CHECKING:
     from pulumi_command.remote import ProxyConnectionArgs
 
-
-Render = Callable[[HostPlan], Birth]
-"""Returns a host's user-data and identity."""
 
 MACHINES = "machines"
 """Name of the component input that maps host names to machine digests."""
@@ -78,17 +75,26 @@ class PlatformArgs:
     """Arguments for a platform."""
 
     plan: ClusterPlan
-    user_data: Callable[[pulumi.Input[SharedFiles]], pulumi.Output[Render]]
-    """Returns the function that renders a host's user-data for a given location of the shared files. On some platforms,
-    the location is an output of the shared storage."""
     admin_key: pulumi.Output[str]
-    """The admin's public SSH key, for clouds that require a key to create a machine. User-data also contains it."""
+    """The admin's public SSH key. It is in user-data, and some clouds require it to create a machine."""
     cluster_key: pulumi.Output[str]
-    """Public key that the head uses to connect to workers, for machines without user-data."""
+    """Public key that the head uses to connect to workers."""
     machines: Mapping[str, str] = field(default_factory=dict)
     """Digests of the machines' properties by host name. Resource hooks can read the digests from the last `up`."""
     rolled: frozenset[str] = frozenset()
     """Names of the hosts that are replaced if their user-data or image has changed."""
+
+    def births(self, shared: pulumi.Input[SharedFiles]) -> Mapping[str, pulumi.Output[Birth]]:
+        """Return each host's user-data and identity, by name.
+
+        On some platforms, the location of the shared files is an output of the shared storage.
+        """
+        known = pulumi.Output.all(self.admin_key, self.cluster_key, shared)
+
+        def birth(host: HostPlan) -> pulumi.Output[Birth]:
+            return known.apply(lambda facts: birth_of(self.plan, host, AccessKeys(facts[0], facts[1]), facts[2]))
+
+        return {host.name: birth(host) for host in self.plan.hosts}
 
 
 class Platform(pulumi.ComponentResource):

@@ -13,10 +13,10 @@ import pulumi_azure_native
 from pulumi_azure_native import compute, resources
 
 from components.node.bake import builder_user_data
-from components.node.user_data import Birth
 from components.platforms.azure.aliases import without_former_types
-from components.platforms.azure.machine import MachineArgs, machine
+from components.platforms.azure.machine import MachineType, NodeArgs, image_of, machine
 from components.platforms.azure.network import Network
+from components.platforms.azure.platform import network_args
 from components.platforms.azure.resource_group import ResourceGroup
 from components.platforms.azure.spec import AzureSpec
 from components.platforms.baker import BUILD_SECONDS, BakeArgs, Baker, builder_plan, disk_of_stopped
@@ -116,15 +116,19 @@ class AzureBaker(Baker):
     def _builder(self) -> pulumi.Output[str]:
         """Declare the builder. Returns the id of its OS disk, which is known after the builder has shut down."""
         plan = builder_plan(self._args.plan, "bake")
-        network = Network(plan, self._group, self._child)
-        birth = Birth(user_data=builder_user_data(self._args.plan, CAPTURE), identity=self._args.name)
+        network = Network(f"{plan.name}-network", network_args(plan, self._group), self._child)
         made = machine(
-            MachineArgs(
-                host=plan.head,
-                plan=plan,
-                subnet=network.nodes,
-                birth=pulumi.Output.from_input(birth),
-                is_rolled=False,
+            NodeArgs(
+                name=plan.head.name,
+                private_ip=str(plan.head.private_ip),
+                user_data=builder_user_data(self._args.plan, CAPTURE),
+                identity=self._args.name,
+            ),
+            MachineType(
+                size=plan.head.machine.name,
+                image=image_of(plan),
+                boot_disk_gib=plan.platform_spec(AzureSpec).boot_disk_gib,
+                subnet_id=network.nodes,
                 admin_key=self._args.admin_key,
             ),
             self._group,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pulumi
 from pulumi_azure_native import compute, network
 
-from components.node.user_data import ADMIN_USER, Birth
-from components.plan.plan import ClusterPlan, HostPlan
+from components.node.user_data import ADMIN_USER
+from components.plan.plan import ClusterPlan
 from components.platforms.azure.machine_facts import size_of
 from components.platforms.azure.placement import PlacementKind
 from components.platforms.azure.resource_group import ResourceGroup
@@ -50,67 +50,100 @@ DATA_DISK = f"/dev/disk/azure/scsi1/lun{_LUN}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class MachineArgs:
-    """Arguments for a machine."""
+class MachineType:
+    """The facts that the machines of a group share."""
 
-    host: HostPlan
-    plan: ClusterPlan
-    subnet: pulumi.Input[str]
-    birth: pulumi.Output[Birth]
-    is_rolled: bool
-    """Whether changed user-data or a changed image replaces the machine."""
+    size: str
+    """Azure's name of the VM size, for example Standard_ND96isr_H100_v5."""
+    image: str
+    """publisher:offer:sku:version, or the id of a custom image."""
+    boot_disk_gib: int
+    subnet_id: pulumi.Input[str]
     admin_key: pulumi.Input[str]
-    placement: tuple[PlacementKind, pulumi.Input[str]] | None = None
-    """Kind and resource id of the group's placement."""
-    public_address: pulumi.Input[str] | None = None
-    data_disk: pulumi.Input[str] | None = None
+    """The public SSH key that Azure requires to create a machine."""
 
 
-def machine(args: MachineArgs, resource_group: ResourceGroup, opts: pulumi.ResourceOptions) -> compute.VirtualMachine:
-    """Declare the machine and its network interface.
+@dataclass(frozen=True, kw_only=True)
+class NodeArgs:
+    """One machine of a group."""
 
-    A change to identity or boot disk size replaces the machine. A change to user-data or image alone replaces only the
-    machines in TRAINYARD_ROLL. The old machine is deleted first, because the new machine uses the same name, network
-    interface and shared disk.
+    name: str
+    private_ip: str
+    """The machine's fixed address in the subnet."""
+    user_data: pulumi.Input[str]
+    identity: pulumi.Input[str] = ""
+    """If this text changes, the machine is replaced."""
+    is_rolled: bool = False
+    """Whether changed user-data or a changed image replaces the machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """How Azure provides the machines of a group."""
+
+    spot: bool = False
+    reservation: str | None = None
+    """Resource id of a capacity reservation group."""
+    placement: PlacementKind = PlacementKind.NONE
+    placement_id: pulumi.Input[str] | None = None
+    """Resource id of the placement. Its kind is `placement`."""
+
+
+ON_DEMAND = Capacity()
+
+
+def machine(  # noqa: PLR0913  (the parts of a machine that differ between the head, the workers and the builder)
+    node: NodeArgs,
+    kind: MachineType,
+    resource_group: ResourceGroup,
+    opts: pulumi.ResourceOptions,
+    *,
+    capacity: Capacity = ON_DEMAND,
+    public_address: pulumi.Input[str] | None = None,
+    data_disk: pulumi.Input[str] | None = None,
+) -> compute.VirtualMachine:
+    """Declare a machine and its network interface, and return the machine.
+
+    A change to identity or boot disk size replaces the machine. A change to user-data or image alone replaces only
+    rolled machines. The old machine is deleted first, because the new machine uses the same name, network interface and
+    shared disk.
     """
-    host, spec = args.host, args.plan.platform_spec(AzureSpec)
-    reservation = args.plan.groups[host.group].capacity.reservation if host.group else None
     replaced = pulumi.ResourceOptions(
         replace_on_changes=_REPLACED_BY,
-        replacement_trigger=[spec.boot_disk_gib, args.birth.apply(lambda birth: birth.identity)],
+        replacement_trigger=[kind.boot_disk_gib, node.identity],
         ignore_changes=[
             _OS_DISK,
-            *(() if args.is_rolled else _BIRTH),
-            *(_SHARED_DISK_FACTS if args.data_disk is not None else ()),
+            *(() if node.is_rolled else _BIRTH),
+            *(_SHARED_DISK_FACTS if data_disk is not None else ()),
         ],
         delete_before_replace=True,
     )
-    card = _card(args, resource_group, opts)
-    kind, placement = args.placement or (None, "")
-    within = compute.SubResourceArgs(id=placement)
+    card = _card(node, kind, resource_group, public_address, opts)
+    within = None if capacity.placement_id is None else compute.SubResourceArgs(id=capacity.placement_id)
+    in_availability_set = capacity.placement is PlacementKind.AVAILABILITY_SET
     return compute.VirtualMachine(
-        host.name,
-        vm_name=host.name,
+        node.name,
+        vm_name=node.name,
         # Azure rejects a zone for a machine in an availability set.
-        zones=None if kind is PlacementKind.AVAILABILITY_SET else resource_group.zones,
-        hardware_profile=compute.HardwareProfileArgs(vm_size=host.machine.name),
-        priority="Spot" if host.spot else None,
+        zones=None if in_availability_set else resource_group.zones,
+        hardware_profile=compute.HardwareProfileArgs(vm_size=kind.size),
+        priority="Spot" if capacity.spot else None,
         # A deallocated machine keeps its disk, name and address, so a later start restores the same node.
-        eviction_policy="Deallocate" if host.spot else None,
-        billing_profile=compute.BillingProfileArgs(max_price=-1) if host.spot else None,
+        eviction_policy="Deallocate" if capacity.spot else None,
+        billing_profile=compute.BillingProfileArgs(max_price=-1) if capacity.spot else None,
         capacity_reservation=compute.CapacityReservationProfileArgs(
-            capacity_reservation_group=compute.SubResourceArgs(id=reservation)
+            capacity_reservation_group=compute.SubResourceArgs(id=capacity.reservation)
         )
-        if reservation
+        if capacity.reservation
         else None,
-        availability_set=within if kind is PlacementKind.AVAILABILITY_SET else None,
-        virtual_machine_scale_set=within if kind is PlacementKind.SCALE_SET else None,
-        proximity_placement_group=within if kind is PlacementKind.PROXIMITY else None,
-        os_profile=_system(args),
+        availability_set=within if in_availability_set else None,
+        virtual_machine_scale_set=within if capacity.placement is PlacementKind.SCALE_SET else None,
+        proximity_placement_group=within if capacity.placement is PlacementKind.PROXIMITY else None,
+        os_profile=_system(node, kind),
         network_profile=compute.NetworkProfileArgs(
             network_interfaces=[compute.NetworkInterfaceReferenceArgs(id=card.id, primary=True, delete_option="Detach")]
         ),
-        storage_profile=_disks(args),
+        storage_profile=_disks(kind, data_disk),
         # The console log is the only diagnostic output of a machine that SSH cannot reach.
         diagnostics_profile=compute.DiagnosticsProfileArgs(boot_diagnostics=compute.BootDiagnosticsArgs(enabled=True)),
         **resource_group.common,
@@ -134,19 +167,25 @@ def _reference(image: compute.outputs.ImageReferenceResponse | None) -> str:
     return image.id or ":".join(str(part) for part in (image.publisher, image.offer, image.sku, image.version))
 
 
-def _card(args: MachineArgs, resource_group: ResourceGroup, opts: pulumi.ResourceOptions) -> network.NetworkInterface:
-    name = f"{args.host.name}-nic"
-    public = network.PublicIPAddressArgs(id=args.public_address) if args.public_address is not None else None
+def _card(
+    node: NodeArgs,
+    kind: MachineType,
+    resource_group: ResourceGroup,
+    public_address: pulumi.Input[str] | None,
+    opts: pulumi.ResourceOptions,
+) -> network.NetworkInterface:
+    name = f"{node.name}-nic"
+    public = network.PublicIPAddressArgs(id=public_address) if public_address is not None else None
     return network.NetworkInterface(
         name,
         network_interface_name=name,
-        enable_accelerated_networking=size_of(args.host.machine.name).accelerated,
+        enable_accelerated_networking=size_of(kind.size).accelerated,
         ip_configurations=[
             network.NetworkInterfaceIPConfigurationArgs(
                 name="private",
-                subnet=network.SubnetArgs(id=args.subnet),
+                subnet=network.SubnetArgs(id=kind.subnet_id),
                 private_ip_allocation_method="Static",
-                private_ip_address=str(args.host.private_ip),
+                private_ip_address=node.private_ip,
                 public_ip_address=public,
             )
         ],
@@ -155,14 +194,16 @@ def _card(args: MachineArgs, resource_group: ResourceGroup, opts: pulumi.Resourc
     )
 
 
-def _system(args: MachineArgs) -> compute.OSProfileArgs:
+def _system(node: NodeArgs, kind: MachineType) -> compute.OSProfileArgs:
     # Azure requires this path. cloud-init installs the key at the path that user-data defines.
-    key = compute.SshPublicKeyArgs(key_data=args.admin_key, path=f"/home/{ADMIN_USER}/.ssh/authorized_keys")
+    key = compute.SshPublicKeyArgs(key_data=kind.admin_key, path=f"/home/{ADMIN_USER}/.ssh/authorized_keys")
     return compute.OSProfileArgs(
-        computer_name=args.host.name,
+        computer_name=node.name,
         # Azure requires an admin user. cloud-init creates all users from user-data, including this one.
         admin_username=ADMIN_USER,
-        custom_data=args.birth.apply(lambda birth: base64.b64encode(birth.user_data.encode()).decode()),
+        custom_data=pulumi.Output.from_input(node.user_data).apply(
+            lambda text: base64.b64encode(text.encode()).decode()
+        ),
         linux_configuration=compute.LinuxConfigurationArgs(
             disable_password_authentication=True,
             ssh=compute.SshConfigurationArgs(public_keys=[key]),
@@ -173,27 +214,26 @@ def _system(args: MachineArgs) -> compute.OSProfileArgs:
     )
 
 
-def _disks(args: MachineArgs) -> compute.StorageProfileArgs:
-    spec = args.plan.platform_spec(AzureSpec)
+def _disks(kind: MachineType, data_disk: pulumi.Input[str] | None) -> compute.StorageProfileArgs:
     shared = compute.DataDiskArgs(
         lun=_LUN,
         create_option="Attach",
         delete_option="Detach",
         caching=compute.CachingTypes.NONE,
-        managed_disk=compute.ManagedDiskParametersArgs(id=args.data_disk),
+        managed_disk=compute.ManagedDiskParametersArgs(id=data_disk),
     )
     return compute.StorageProfileArgs(
-        image_reference=_image(image_of(args.plan)),
+        image_reference=_image(kind.image),
         os_disk=compute.OSDiskArgs(
             # No name is set, because the disk of a replaced machine can exist for some time after the machine is
             # deleted (hashicorp/terraform-provider-azurerm issue 23038, read 2026-11-22).
             create_option="FromImage",
             delete_option="Delete",
             caching=compute.CachingTypes.READ_ONLY,
-            disk_size_gb=spec.boot_disk_gib,
+            disk_size_gb=kind.boot_disk_gib,
             managed_disk=compute.ManagedDiskParametersArgs(storage_account_type="Premium_LRS"),
         ),
-        data_disks=[shared] if args.data_disk is not None else None,
+        data_disks=[shared] if data_disk is not None else None,
     )
 
 

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 import pulumi
 from pulumi_azure_native import network
 
-from components.plan.plan import ClusterPlan
 from components.platforms.azure.resource_group import ResourceGroup
-from components.platforms.azure.spec import AzureSpec
 
 HEAD_IDLE_MINUTES = 30
 """Idle timeout for TCP connections to the head's public address. Azure's default is 4 minutes and the maximum is 30
 (Azure blog, "New: Configurable Idle Timeout for Azure Load Balancer", read 2026-11-22)."""
 _NAT_IDLE_MINUTES = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkArgs:
+    """Arguments for a network. `name` is the name of the cluster."""
+
+    resource_group: ResourceGroup
+    name: str
+    cidr: IPv4Network
+    head: IPv4Address
+    """Private address of the head, the only machine that accepts SSH from outside."""
+    ssh_from: Sequence[IPv4Network] = ()
+    """Networks that may connect to the head over SSH. The Bastion's subnet replaces them if there is a Bastion."""
+    bastion_cidr: IPv4Network | None = None
+    """Subnet for a Bastion, or None for a network without one."""
+    netapp_cidr: IPv4Network | None = None
+    """Subnet that is delegated to NetApp Files, or None."""
+    storage_endpoint: bool = False
+    """Whether the nodes' subnet has a service endpoint for Azure Storage, which Azure Files needs."""
 
 
 class Network(pulumi.ComponentResource):
@@ -28,50 +47,48 @@ class Network(pulumi.ComponentResource):
     bastion: pulumi.Output[str] | None = None
     """Id of the Bastion, or None. Tunnels need the Bastion, which takes minutes to create."""
 
-    def __init__(self, plan: ClusterPlan, resource_group: ResourceGroup, opts: pulumi.ResourceOptions) -> None:
-        super().__init__("trainyard:azure:Network", f"{plan.name}-network", {}, opts)
-        for_bastion, for_netapp = plan.platform_spec(AzureSpec).service_subnets()
-        bastion = for_bastion if plan.access.via == "bastion" else None
-        netapp = for_netapp if plan.storage.kind == "azure_netapp" else None
-        cidrs = (plan.network, bastion, netapp)
-        self._group = resource_group
-        self._name = f"{plan.name}-net"
+    def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:azure:Network", name, None, opts)
+        bastion, netapp = args.bastion_cidr, args.netapp_cidr
+        cidrs = (args.cidr, bastion, netapp)
+        self._group = args.resource_group
+        self._name = f"{args.name}-net"
         self._child = pulumi.ResourceOptions(parent=self)
         self._last: pulumi.Resource = network.VirtualNetwork(
             self._name,
             virtual_network_name=self._name,
             address_space=network.AddressSpaceArgs(address_prefixes=[str(cidr) for cidr in cidrs if cidr is not None]),
-            **resource_group.common,
+            **self._group.common,
             opts=self._child,
         )
-        self.nodes = self._nodes_subnet(plan, bastion)
+        self.nodes = self._nodes_subnet(args)
         if netapp is not None:
             delegation = network.DelegationArgs(name="netapp", service_name="Microsoft.NetApp/volumes")
             # Private subnets do not apply to delegated subnets (MicrosoftDocs/azure-docs at 76cb79f7,
             # articles/virtual-network/ip-services/default-outbound-access.md of 2026-01-30, read 2026-11-24).
             self.netapp = self._subnet("netapp", netapp, delegations=[delegation])
         if bastion is not None:
-            self.bastion = self._bastion(f"{plan.name}-bastion", bastion)
-        self.register_outputs({})
+            self.bastion = self._bastion(f"{args.name}-bastion", bastion)
+        self.register_outputs({"nodes": self.nodes, "netapp": self.netapp, "bastion": self.bastion})
 
-    def _nodes_subnet(self, plan: ClusterPlan, bastion: IPv4Network | None) -> pulumi.Output[str]:
+    def _nodes_subnet(self, args: NetworkArgs) -> pulumi.Output[str]:
         rules = network.NetworkSecurityGroup(
             f"{self._name}-rules",
             network_security_group_name=f"{self._name}-rules",
-            security_rules=_security_rules(plan, bastion),
+            security_rules=_security_rules(args),
             **self._group.common,
             opts=self._child,
         )
         endpoint = network.ServiceEndpointPropertiesFormatArgs(service="Microsoft.Storage")
         return self._subnet(
             "nodes",
-            plan.network,
+            args.cidr,
             network_security_group=network.NetworkSecurityGroupArgs(id=rules.id),
             nat_gateway=network.SubResourceArgs(id=self._nat()),
             # Set explicitly, because Azure's default changed between API versions. Nodes reach the internet only
             # through the NAT gateway.
             default_outbound_access=False,
-            service_endpoints=[endpoint] if plan.storage.kind == "azure_files" else None,
+            service_endpoints=[endpoint] if args.storage_endpoint else None,
         )
 
     def _subnet(
@@ -144,19 +161,19 @@ def public_address(
     )
 
 
-def _security_rules(plan: ClusterPlan, bastion: IPv4Network | None) -> list[network.SecurityRuleArgs]:
+def _security_rules(args: NetworkArgs) -> list[network.SecurityRuleArgs]:
     """Return the inbound rules, which allow SSH to the head and traffic between nodes, and deny all other traffic."""
-    ssh_from = (bastion,) if bastion else plan.access.allow_ssh_from
+    ssh_from = args.ssh_from if args.bastion_cidr is None else (args.bastion_cidr,)
     ssh = _inbound(
         "ssh",
         100,
         "Allow",
         protocol="Tcp",
         source_address_prefixes=[str(source) for source in ssh_from],
-        destination_address_prefix=f"{plan.head.private_ip}/32",
+        destination_address_prefix=f"{args.head}/32",
         destination_port_range="22",
     )
-    inside = str(plan.network)
+    inside = str(args.cidr)
     between = _inbound("inside", 200, "Allow", source_address_prefix=inside, destination_address_prefix=inside)
     # Azure's default rules allow traffic from peered networks.
     others = _inbound("nobody-else", 4096, "Deny", source_address_prefix="*", destination_address_prefix="*")

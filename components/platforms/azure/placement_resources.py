@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pulumi
 from pulumi_azure_native import compute
 
 from components.platforms.azure.placement import PlacementKind
 from components.platforms.azure.resource_group import ResourceGroup
+from components.platforms.former_parent import moved_from
 
 _FAULT_DOMAINS = _UPDATE_DOMAINS = 1
 """With more fault domains, Azure spreads the machines of one InfiniBand network over more racks, so it finds capacity
@@ -24,22 +27,39 @@ _FIXED = [
 """Properties that Azure never updates in place."""
 
 
-def placement_resource(
-    kind: PlacementKind, group: str, size: str, resource_group: ResourceGroup, parent: pulumi.Resource
-) -> pulumi.Output[str] | None:
-    """Declare the placement resource for a node group. Returns its id, or None if the group has no placement."""
-    name = f"{resource_group.cluster}-{group}"
-    # The old resource is deleted first, because the new resource has the same name.
-    opts = pulumi.ResourceOptions(parent=parent, replace_on_changes=_FIXED, delete_before_replace=True)
-    match kind:
-        case PlacementKind.AVAILABILITY_SET:
-            return _availability_set(name, resource_group, opts)
-        case PlacementKind.SCALE_SET:
-            return _scale_set(name, resource_group, opts)
-        case PlacementKind.PROXIMITY:
-            return _proximity(name, size, resource_group, opts)
-        case PlacementKind.NONE:
-            return None
+@dataclass(frozen=True, kw_only=True)
+class PlacementArgs:
+    """Arguments for a placement. `size` is the VM size of the machines."""
+
+    resource_group: ResourceGroup
+    kind: PlacementKind
+    name: str
+    """Name of the resource in Azure."""
+    size: str
+
+
+class Placement(pulumi.ComponentResource):
+    """An availability set, a flexible scale set or a proximity placement group for the machines of a node group."""
+
+    id: pulumi.Output[str]
+    """Resource id for the machines' `placement_id`."""
+
+    def __init__(self, name: str, args: PlacementArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:azure:Placement", name, None, opts)
+        # The old resource is deleted first, because the new resource has the same name.
+        child = pulumi.ResourceOptions(
+            parent=self, replace_on_changes=_FIXED, delete_before_replace=True, aliases=moved_from(opts)
+        )
+        match args.kind:
+            case PlacementKind.AVAILABILITY_SET:
+                self.id = _availability_set(args.name, args.resource_group, child)
+            case PlacementKind.SCALE_SET:
+                self.id = _scale_set(args.name, args.resource_group, child)
+            case PlacementKind.PROXIMITY:
+                self.id = _proximity(args.name, args.size, args.resource_group, child)
+            case PlacementKind.NONE:
+                raise ValueError("a group without placement needs no component")
+        self.register_outputs({"id": self.id})
 
 
 def _availability_set(name: str, resource_group: ResourceGroup, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:

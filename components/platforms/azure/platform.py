@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pulumi
 import pulumi_azure_native
-from pulumi_azure_native import compute, network, resources
+from pulumi_azure_native import resources
 
 from components.node.parameters import SharedFiles
-from components.node.user_data import ADMIN_USER
-from components.plan.plan import HostPlan, Role
+from components.node.user_data import ADMIN_USER, Birth
+from components.plan.plan import ClusterPlan, HostPlan
 from components.platforms.azure.aliases import without_former_types
-from components.platforms.azure.host_keys import host_key
-from components.platforms.azure.machine import DATA_DISK, MachineArgs, image_below, image_of, machine
-from components.platforms.azure.network import HEAD_IDLE_MINUTES, Network, public_address
+from components.platforms.azure.machine import Capacity, MachineType, NodeArgs, image_of
+from components.platforms.azure.network import Network, NetworkArgs
+from components.platforms.azure.nodes import Head, HeadArgs, Node, NodeGroup, NodeGroupArgs
 from components.platforms.azure.placement import PlacementKind, placement_of
-from components.platforms.azure.placement_resources import placement_resource
+from components.platforms.azure.placement_resources import Placement, PlacementArgs
 from components.platforms.azure.resource_group import ResourceGroup
 from components.platforms.azure.spec import AzureSpec
-from components.platforms.azure.storage import azure_files, head_disk, netapp_files
+from components.platforms.azure.storage import SharedStorage, SharedStorageArgs
 from components.platforms.azure.tunnel import tunnel_command
 from components.platforms.base import Host, Platform, PlatformArgs, ssh_address
 
 
 class AzurePlatform(Platform):
-    """A resource group with a network, placement resources, one machine per host, and the shared storage."""
+    """A resource group with a network, the shared storage, the head, and a placement and machines for each group."""
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        self._plan, self._args = args.plan, args
-        self._spec = spec = args.plan.platform_spec(AzureSpec)
+        plan, spec = args.plan, args.plan.platform_spec(AzureSpec)
+        self._plan, self._spec = plan, spec
         provider = pulumi_azure_native.Provider(
             f"{name}-provider",
             subscription_id=spec.subscription,
@@ -36,83 +38,140 @@ class AzurePlatform(Platform):
         )
         own = pulumi.ResourceOptions(providers=[provider], transformations=[without_former_types])
         super().__init__(name, args, pulumi.ResourceOptions.merge(opts, own))
-        self.image = image_of(args.plan)
+        self.image = image_of(plan)
         self._child = pulumi.ResourceOptions(parent=self)
-        self._group = self._make_group()
-        self._network = Network(args.plan, self._group, self._child)
-        self._placements = self._make_placements()
-        self._public: network.PublicIPAddress | None = None
-        if args.plan.access.via == "public":
-            head = args.plan.head.name
-            self._public = public_address(head, self._group, self._child, idle_minutes=HEAD_IDLE_MINUTES)
-        self._data_disk: compute.Disk | None = None
-        self.shared = self._make_shared_storage()
-        self._user_data = args.user_data(self.shared)
-        self.hosts = [self._host(host, self._machine(host)) for host in args.plan.hosts]
-        self.register_outputs({})
-
-    def _make_group(self) -> ResourceGroup:
-        name = f"{self._plan.name}-trainyard"
-        group = resources.ResourceGroup(
-            name,
-            resource_group_name=name,
-            location=self._spec.region,
-            tags={"trainyard-cluster": self._plan.name},
-            opts=self._child,
+        self._group = resource_group(plan, self._child)
+        self._network = Network(f"{plan.name}-network", network_args(plan, self._group), self._child)
+        storage = self._storage()
+        self.shared = storage if isinstance(storage, SharedFiles) else storage.files
+        disk = storage if isinstance(storage, SharedStorage) else None
+        self._births, self._rolled, self._admin_key = args.births(self.shared), args.rolled, args.admin_key
+        head = Head(
+            f"{plan.name}-head",
+            HeadArgs(
+                resource_group=self._group,
+                node=self._node(plan.head),
+                machine=self._machine(plan.head),
+                is_public=plan.access.via == "public",
+                data_disk_id=disk.disk_id if disk else None,
+            ),
+            self._child,
         )
-        return ResourceGroup(
-            cluster=self._plan.name, name=group.name, id=group.id, region=self._spec.region, zone=self._spec.zone
-        )
+        nodes = {plan.head.name: head.node}
+        for group in plan.groups:
+            nodes |= self._node_group(group).nodes
+        self.hosts = self._hosts(nodes, head, disk.disk_unique_id if disk else None)
+        self.register_outputs({"resourceGroup": self._group.name, "machines": list(nodes)})
 
-    def _make_placements(self) -> dict[str, tuple[PlacementKind, pulumi.Output[str]]]:
-        """Declare the placement resources. Returns the kind and the id by node group."""
-        made: dict[str, tuple[PlacementKind, pulumi.Output[str]]] = {}
-        for name, group in self._plan.groups.items():
-            kind = placement_of(self._plan, name).kind
-            if found := placement_resource(kind, name, group.machine, self._group, self):
-                made[name] = (kind, found)
-        return made
-
-    def _make_shared_storage(self) -> pulumi.Input[SharedFiles]:
-        """Declare the shared storage. Returns the location of the shared files."""
+    def _storage(self) -> SharedStorage | SharedFiles:
+        """Return the component for the shared storage, or the location of external storage."""
         wanted = self._plan.storage
         if wanted.kind == "external":
             return SharedFiles(source=f"{wanted.address}:{wanted.path}", nfs="4.1")
-        if wanted.kind == "head_nfs":
-            self._data_disk = head_disk(self._plan, self._group, self)
-            return SharedFiles(disk=DATA_DISK)
-        declare = azure_files if wanted.kind == "azure_files" else netapp_files
-        return declare(self._plan, self._network, self._group, self)
-
-    def _machine(self, host: HostPlan) -> compute.VirtualMachine:
-        is_head = host.role is Role.HEAD
-        args = MachineArgs(
-            host=host,
-            plan=self._plan,
-            subnet=self._network.nodes,
-            birth=self._user_data.apply(lambda render: render(host)),
-            is_rolled=host.name in self._args.rolled,
-            admin_key=self._args.admin_key,
-            placement=self._placements.get(host.group or ""),
-            public_address=self._public.id if self._public is not None and is_head else None,
-            data_disk=self._data_disk.id if self._data_disk is not None and is_head else None,
+        assert wanted.kind != "filestore"  # noqa: S101  (a check refuses it; for the type checker)
+        subnets = {"azure_files": self._network.nodes, "azure_netapp": self._network.netapp}
+        return SharedStorage(
+            f"{self._plan.name}-storage",
+            SharedStorageArgs(
+                resource_group=self._group,
+                name=self._plan.name,
+                kind=wanted.kind,
+                size_gib=wanted.size_gib,
+                protect=self._spec.protect_storage,
+                subnet_id=subnets.get(wanted.kind),
+                head=str(self._plan.head.private_ip),
+                clients=str(self._plan.network),
+                service_level=self._spec.netapp.service_level,
+            ),
+            self._child,
         )
-        return machine(args, self._group, self._child)
 
-    def _host(self, host: HostPlan, made: compute.VirtualMachine) -> Host:
-        is_head = host.role is Role.HEAD
-        bastion = self._network.bastion if is_head else None
-        public = self._public.ip_address.apply(str) if self._public is not None else None
-        address, port = ssh_address(self._plan, host, public, self._spec.bastion_port)
-        return Host(
-            plan=host,
-            address=address,
-            port=port,
-            tunnel=tunnel_command(bastion, made.id) if bastion is not None else None,
-            user=ADMIN_USER,
-            host_key=host_key(made, host.name, self._group),
-            machine_id=made.vm_id,
-            image=image_below(made),
-            data_disk=self._data_disk.unique_id if self._data_disk is not None and is_head else None,
-            through_head=not is_head,
+    def _machine(self, host: HostPlan) -> MachineType:
+        return MachineType(
+            size=host.machine.name,
+            image=self.image,
+            boot_disk_gib=self._spec.boot_disk_gib,
+            subnet_id=self._network.nodes,
+            admin_key=self._admin_key,
         )
+
+    def _node(self, host: HostPlan) -> NodeArgs:
+        birth: pulumi.Output[Birth] = self._births[host.name]
+        return NodeArgs(
+            name=host.name,
+            private_ip=str(host.private_ip),
+            user_data=birth.apply(lambda made: made.user_data),
+            identity=birth.apply(lambda made: made.identity),
+            is_rolled=host.name in self._rolled,
+        )
+
+    def _node_group(self, name: str) -> NodeGroup:
+        """Declare the placement and the machines of a node group."""
+        group, hosts = self._plan.groups[name], self._plan.group(name)
+        kind, placement = placement_of(self._plan, name).kind, None
+        if kind is not PlacementKind.NONE:
+            wanted = PlacementArgs(
+                resource_group=self._group, kind=kind, name=f"{self._plan.name}-{name}", size=group.machine
+            )
+            placement = Placement(f"{self._plan.name}-{name}-placement", wanted, self._child)
+        return NodeGroup(
+            f"{self._plan.name}-{name}",
+            NodeGroupArgs(
+                resource_group=self._group,
+                nodes=[self._node(host) for host in hosts],
+                machine=self._machine(hosts[0]),
+                capacity=Capacity(
+                    spot=group.capacity.kind == "spot",
+                    reservation=group.capacity.reservation,
+                    placement=kind,
+                    placement_id=placement.id if placement else None,
+                ),
+            ),
+            self._child,
+        )
+
+    def _hosts(self, nodes: Mapping[str, Node], head: Head, disk: pulumi.Output[str] | None) -> Sequence[Host]:
+        """Return the hosts in the order of the plan. `disk`: unique id of the data disk."""
+        bastion, hosts = self._network.bastion, []
+        for host in self._plan.hosts:
+            node, is_head = nodes[host.name], host is self._plan.head
+            address, port = ssh_address(self._plan, host, head.public_ip, self._spec.bastion_port)
+            hosts.append(
+                Host(
+                    plan=host,
+                    address=address,
+                    port=port,
+                    tunnel=tunnel_command(bastion, node.id) if is_head and bastion is not None else None,
+                    user=ADMIN_USER,
+                    host_key=node.host_key,
+                    machine_id=node.vm_id,
+                    image=node.image,
+                    data_disk=disk if is_head else None,
+                    through_head=not is_head,
+                )
+            )
+        return hosts
+
+
+def resource_group(plan: ClusterPlan, opts: pulumi.ResourceOptions) -> ResourceGroup:
+    """Declare the resource group of a cluster."""
+    name, spec = f"{plan.name}-trainyard", plan.platform_spec(AzureSpec)
+    group = resources.ResourceGroup(
+        name, resource_group_name=name, location=spec.region, tags={"trainyard-cluster": plan.name}, opts=opts
+    )
+    return ResourceGroup(cluster=plan.name, name=group.name, id=group.id, region=spec.region, zone=spec.zone)
+
+
+def network_args(plan: ClusterPlan, group: ResourceGroup) -> NetworkArgs:
+    """Return the arguments of the network that the plan's access and storage need."""
+    for_bastion, for_netapp = plan.platform_spec(AzureSpec).service_subnets()
+    return NetworkArgs(
+        resource_group=group,
+        name=plan.name,
+        cidr=plan.network,
+        head=plan.head.private_ip,
+        ssh_from=plan.access.allow_ssh_from,
+        bastion_cidr=for_bastion if plan.access.via == "bastion" else None,
+        netapp_cidr=for_netapp if plan.storage.kind == "azure_netapp" else None,
+        storage_endpoint=plan.storage.kind == "azure_files",
+    )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
+from typing import Literal
 
 import pulumi
 from pulumi_azure_native import compute, netapp, storage
 
 from components.node.parameters import SharedFiles
-from components.plan.plan import ClusterPlan
-from components.platforms.azure.network import Network
+from components.platforms.azure.machine import DATA_DISK
 from components.platforms.azure.resource_group import ResourceGroup
-from components.platforms.azure.spec import AzureSpec
+from components.platforms.former_parent import moved_from
 
 _SHARE = "shared"
 """Name of the share, volume or disk."""
@@ -23,111 +24,151 @@ Files documentation, "Configure NFSv4.1 ID domain", read 2026-11-22)."""
 _SLOW = pulumi.CustomTimeouts(create="60m", update="60m", delete="60m")
 
 
-def head_disk(plan: ClusterPlan, resource_group: ResourceGroup, parent: pulumi.Resource) -> compute.Disk:
-    """Declare the data disk with /home and /shared. A replacement head uses the same disk."""
-    name = f"{plan.name}-{_SHARE}"
-    return compute.Disk(
-        name,
-        # If the zone changes, a second disk is created. The old disk remains until it is deleted.
-        disk_name=name if resource_group.zone is None else f"{name}-zone-{resource_group.zone}",
-        zones=resource_group.zones,
-        sku=compute.DiskSkuArgs(name="Premium_LRS"),
-        disk_size_gb=plan.storage.size_gib,
-        creation_data=compute.CreationDataArgs(create_option="Empty"),
-        **resource_group.common,
-        opts=pulumi.ResourceOptions(parent=parent, protect=plan.platform_spec(AzureSpec).protect_storage),
-    )
+@dataclass(frozen=True, kw_only=True)
+class SharedStorageArgs:
+    """Arguments for shared storage. `name` is the name of the cluster."""
+
+    resource_group: ResourceGroup
+    name: str
+    kind: Literal["head_nfs", "azure_files", "azure_netapp"]
+    size_gib: int
+    protect: bool = True
+    """Whether Pulumi refuses to delete the storage."""
+    subnet_id: pulumi.Input[str] | None = None
+    """Subnet that may connect to Azure Files, or the subnet that is delegated to NetApp Files."""
+    head: str = ""
+    """Private address of the head, which has root access to NetApp Files."""
+    clients: str = ""
+    """Network of all nodes (CIDR), which have access to NetApp Files without root rights."""
+    service_level: str = "Premium"
+    """Service level of NetApp Files."""
 
 
-def azure_files(
-    plan: ClusterPlan, network: Network, resource_group: ResourceGroup, parent: pulumi.Resource
-) -> pulumi.Output[SharedFiles]:
-    """Declare a premium NFS 4.1 share. Returns the location of the shared files.
+class SharedStorage(pulumi.ComponentResource):
+    """Storage that outlives the machines: a data disk for the head, a premium NFS share, or a NetApp volume."""
 
-    Only the nodes' subnet has access to the share.
-    """
-    options = pulumi.ResourceOptions(parent=parent, protect=plan.platform_spec(AzureSpec).protect_storage)
-    account = storage.StorageAccount(
-        f"{plan.name}-files",
-        account_name=resource_group.id.apply(lambda group: _account_name(plan.name, group)),
-        kind="FileStorage",
-        sku=storage.SkuArgs(name="Premium_LRS"),
-        # NFS traffic to Azure Files is not encrypted, so Azure would reject every mount if this option were true.
-        enable_https_traffic_only=False,
-        minimum_tls_version="TLS1_2",
-        allow_blob_public_access=False,
-        network_rule_set=storage.NetworkRuleSetArgs(
-            default_action=storage.DefaultAction.DENY,
-            bypass="None",
-            virtual_network_rules=[storage.VirtualNetworkRuleArgs(virtual_network_resource_id=network.nodes)],
-        ),
-        **resource_group.common,
-        opts=options,
-    )
-    share = storage.FileShare(
-        f"{plan.name}-{_SHARE}",
-        share_name=_SHARE,
-        account_name=account.name,
-        resource_group_name=resource_group.name,
-        enabled_protocols="NFS",
-        # The setting also applies to the head, which must create folders for other users.
-        root_squash="NoRootSquash",
-        share_quota=plan.storage.size_gib,
-        opts=options,
-    )
-    # The share's id is an input so that hosts boot only after the share exists.
-    known = pulumi.Output.all(account.name, share.id)
-    return known.apply(lambda facts: SharedFiles(source=_nfs_source(facts[0]), nfs="4.1"))
+    files: pulumi.Input[SharedFiles]
+    """Location of the shared files, from which the nodes mount them."""
+    disk_id: pulumi.Output[str] | None = None
+    """Resource id of the data disk, or None for a service."""
+    disk_unique_id: pulumi.Output[str] | None = None
+    """Id that changes if a new disk replaces the data disk."""
+
+    def __init__(self, name: str, args: SharedStorageArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:azure:SharedStorage", name, None, opts)
+        self._args = args
+        self._child = pulumi.ResourceOptions(parent=self, aliases=moved_from(opts))
+        self._kept = pulumi.ResourceOptions.merge(self._child, pulumi.ResourceOptions(protect=args.protect))
+        source: pulumi.Output[str] | None = None
+        if args.kind == "head_nfs":
+            disk = self._disk()
+            self.files, self.disk_id, self.disk_unique_id = SharedFiles(disk=DATA_DISK), disk.id, disk.unique_id
+        elif args.kind == "azure_files":
+            source = self._azure_files()
+            self.files = source.apply(lambda found: SharedFiles(source=found, nfs="4.1"))
+        else:
+            source = self._netapp_files()
+            self.files = source.apply(lambda found: SharedFiles(source=found, nfs="4.1", id_domain=_ID_DOMAIN))
+        self.register_outputs({"source": source, "diskId": self.disk_id})
+
+    def _disk(self) -> compute.Disk:
+        """Declare the data disk with /home and /shared. A replacement head uses the same disk."""
+        group, name = self._args.resource_group, f"{self._args.name}-{_SHARE}"
+        return compute.Disk(
+            name,
+            # If the zone changes, a second disk is created. The old disk remains until it is deleted.
+            disk_name=name if group.zone is None else f"{name}-zone-{group.zone}",
+            zones=group.zones,
+            sku=compute.DiskSkuArgs(name="Premium_LRS"),
+            disk_size_gb=self._args.size_gib,
+            creation_data=compute.CreationDataArgs(create_option="Empty"),
+            **group.common,
+            opts=self._kept,
+        )
+
+    def _azure_files(self) -> pulumi.Output[str]:
+        """Declare a premium NFS 4.1 share, which only the subnet can access. Returns its NFS source."""
+        group, cluster = self._args.resource_group, self._args.name
+        account = storage.StorageAccount(
+            f"{cluster}-files",
+            account_name=group.id.apply(lambda found: _account_name(cluster, found)),
+            kind="FileStorage",
+            sku=storage.SkuArgs(name="Premium_LRS"),
+            # NFS traffic to Azure Files is not encrypted, so Azure would reject every mount if this option were true.
+            enable_https_traffic_only=False,
+            minimum_tls_version="TLS1_2",
+            allow_blob_public_access=False,
+            network_rule_set=storage.NetworkRuleSetArgs(
+                default_action=storage.DefaultAction.DENY,
+                bypass="None",
+                virtual_network_rules=[
+                    storage.VirtualNetworkRuleArgs(virtual_network_resource_id=_required(self._args.subnet_id))
+                ],
+            ),
+            **group.common,
+            opts=self._kept,
+        )
+        share = storage.FileShare(
+            f"{cluster}-{_SHARE}",
+            share_name=_SHARE,
+            account_name=account.name,
+            resource_group_name=group.name,
+            enabled_protocols="NFS",
+            # The setting also applies to the head, which must create folders for other users.
+            root_squash="NoRootSquash",
+            share_quota=self._args.size_gib,
+            opts=self._kept,
+        )
+        # The share's id is an input so that hosts boot only after the share exists.
+        return pulumi.Output.all(account.name, share.id).apply(lambda facts: _nfs_source(facts[0]))
+
+    def _netapp_files(self) -> pulumi.Output[str]:
+        """Declare a capacity pool with one volume. Returns its NFS source."""
+        args, group = self._args, self._args.resource_group
+        name, share = f"{args.name}-netapp", f"{args.name}-{_SHARE}"
+        kept = pulumi.ResourceOptions.merge(self._kept, pulumi.ResourceOptions(custom_timeouts=_SLOW))
+        account = netapp.Account(name, account_name=name, **group.common, opts=self._child)
+        pool = netapp.CapacityPool(
+            f"{name}-pool",
+            account_name=account.name,
+            pool_name="pool",
+            service_level=args.service_level,
+            # The size of a pool is a whole number of TiB.
+            size=-(-args.size_gib // _GIB_PER_TIB) * _GIB_PER_TIB * _BYTES_PER_GIB,
+            qos_type="Auto",
+            **group.common,
+            opts=kept,
+        )
+        volume = netapp.CapacityPoolVolume(
+            f"{name}-{_SHARE}",
+            account_name=account.name,
+            # Azure reports the name of a pool as <account>/<pool>.
+            pool_name=pool.name.apply(lambda full: full.rpartition("/")[2]),
+            volume_name=_SHARE,
+            creation_token=share,
+            subnet_id=_required(args.subnet_id),
+            usage_threshold=args.size_gib * _BYTES_PER_GIB,
+            service_level=args.service_level,
+            protocol_types=["NFSv4.1"],
+            # Only the head has root access.
+            export_policy=netapp.VolumePropertiesExportPolicyArgs(
+                rules=[_export(1, args.head, as_root=True), _export(2, args.clients, as_root=False)]
+            ),
+            network_features="Standard",
+            security_style="unix",
+            unix_permissions="0755",
+            zones=group.zones,
+            **group.common,
+            opts=pulumi.ResourceOptions.merge(kept, pulumi.ResourceOptions(replace_on_changes=["zones"])),
+        )
+        address = volume.mount_targets.apply(lambda targets: targets[0].ip_address)
+        return address.apply(lambda ip: f"{ip}:/{share}")
 
 
-def netapp_files(
-    plan: ClusterPlan, network: Network, resource_group: ResourceGroup, parent: pulumi.Resource
-) -> pulumi.Output[SharedFiles]:
-    """Declare a capacity pool with one volume. Returns the location of the shared files."""
-    name, share = f"{plan.name}-netapp", f"{plan.name}-{_SHARE}"
-    spec, size_gib = plan.platform_spec(AzureSpec), plan.storage.size_gib
-    kept = pulumi.ResourceOptions(parent=parent, protect=spec.protect_storage, custom_timeouts=_SLOW)
-    account = netapp.Account(
-        name, account_name=name, **resource_group.common, opts=pulumi.ResourceOptions(parent=parent)
-    )
-    pool = netapp.CapacityPool(
-        f"{name}-pool",
-        account_name=account.name,
-        pool_name="pool",
-        service_level=spec.netapp.service_level,
-        # The size of a pool is a whole number of TiB.
-        size=-(-size_gib // _GIB_PER_TIB) * _GIB_PER_TIB * _BYTES_PER_GIB,
-        qos_type="Auto",
-        **resource_group.common,
-        opts=kept,
-    )
-    volume = netapp.CapacityPoolVolume(
-        f"{name}-{_SHARE}",
-        account_name=account.name,
-        # Azure reports the name of a pool as <account>/<pool>.
-        pool_name=pool.name.apply(lambda full: full.rpartition("/")[2]),
-        volume_name=_SHARE,
-        creation_token=share,
-        subnet_id=network.netapp,
-        usage_threshold=size_gib * _BYTES_PER_GIB,
-        service_level=spec.netapp.service_level,
-        protocol_types=["NFSv4.1"],
-        # Only the head has root access.
-        export_policy=netapp.VolumePropertiesExportPolicyArgs(
-            rules=[
-                _export(1, str(plan.head.private_ip), as_root=True),
-                _export(2, str(plan.network), as_root=False),
-            ]
-        ),
-        network_features="Standard",
-        security_style="unix",
-        unix_permissions="0755",
-        zones=resource_group.zones,
-        **resource_group.common,
-        opts=pulumi.ResourceOptions.merge(kept, pulumi.ResourceOptions(replace_on_changes=["zones"])),
-    )
-    address = volume.mount_targets.apply(lambda targets: targets[0].ip_address)
-    return address.apply(lambda ip: SharedFiles(source=f"{ip}:/{share}", nfs="4.1", id_domain=_ID_DOMAIN))
+def _required(subnet_id: pulumi.Input[str] | None) -> pulumi.Input[str]:
+    if subnet_id is None:
+        raise ValueError("azure_files and azure_netapp need `subnet_id`")
+    return subnet_id
 
 
 def _account_name(cluster: str, group_id: str) -> str:

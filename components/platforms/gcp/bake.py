@@ -16,7 +16,7 @@ from components.node.bake import builder_user_data
 from components.platforms.baker import BakeArgs, Baker, builder_plan, disk_of_stopped
 from components.platforms.gcp.layout import cards, networks
 from components.platforms.gcp.machine_facts import family_of
-from components.platforms.gcp.network import Networks
+from components.platforms.gcp.network import Network, NetworkArgs
 from components.platforms.gcp.spec import GcpSpec
 
 ATTRIBUTE = "trainyard/bake"
@@ -71,7 +71,11 @@ class GcpBaker(Baker):
         # The plan's name is the prefix of the network's names, so a project can contain several builders.
         plan = builder_plan(self._args.plan, f"bake-{self._args.name.rpartition('-')[2][:11]}")
         layout = networks(plan)
-        made = Networks(plan, layout, self._child)
+        made = Network(
+            f"{plan.name}-networks",
+            NetworkArgs(project=self._spec.project, region=self._spec.region, layout=layout),
+            self._child,
+        )
         [card, *_] = cards(layout, plan.head)
         name = plan.head.name
         disk = compute.InstanceBootDiskInitializeParamsArgs(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import pulumi
 from pulumi_gcp import compute
 
-from components.node.user_data import Birth
-from components.plan.plan import ClusterPlan, HostPlan, Role
-from components.platforms.gcp.layout import Card
+from components.plan.plan import ClusterPlan
 from components.platforms.gcp.machine_facts import Family, family_of
-from components.platforms.gcp.network import HEAD_TAG
 from components.platforms.gcp.spec import GcpSpec
 
 _USER_DATA = 'metadata["user-data"]'
@@ -22,86 +20,118 @@ in TRAINYARD_ROLL."""
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 
 
-@dataclass(frozen=True, kw_only=True)
-class MachineArgs:
-    """Arguments for a machine."""
-
-    host: HostPlan
-    plan: ClusterPlan
-    cards: Sequence[Card]
-    subnets: Mapping[str, pulumi.Input[str]]
-    """Self link of each subnet by name."""
-    birth: pulumi.Output[Birth]
-    is_rolled: bool
-    """Whether changed user-data or a changed image replaces the machine."""
-    service_account: pulumi.Input[str]
-    """Email of the machine's service account."""
-    public_ip: pulumi.Input[str] | None = None
-    placement_policy: pulumi.Input[str] | None = None
-    """Self link of the group's compact placement policy."""
-    data_disk: pulumi.Input[str] | None = None
-    """Self link of the disk with the shared files, set only for a head that serves these files."""
-
-
 DATA_DISK = "trainyard-shared"
 """Device name of the shared disk. In the guest, the disk is linked as /dev/disk/by-id/google-<device name>."""
 
 
-def machine(args: MachineArgs, opts: pulumi.ResourceOptions) -> compute.Instance:
-    """Declare the machine.
+@dataclass(frozen=True, kw_only=True)
+class MachineType:
+    """The facts that the machines of a group share."""
+
+    name: str
+    """Google's name of the machine type, for example a3-megagpu-8g."""
+    zone: str
+    image: str
+    """projects/<project>/global/images/<name>"""
+    boot_disk_gib: int
+    service_account: pulumi.Input[str]
+    """Email of the machines' service account."""
+    boot_disk_type: str | None = None
+    """Default: the first type that the machine family supports."""
+    gpus: int = 0
+    tier_1: bool = False
+    """Whether the machines pay for a higher egress bandwidth."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeArgs:
+    """One machine of a group."""
+
+    name: str
+    cards: Sequence[tuple[str, pulumi.Input[str], str]]
+    """The type (GVNIC or MRDMA), the subnet's self link and the fixed address of each network interface."""
+    user_data: pulumi.Input[str]
+    identity: pulumi.Input[str] = ""
+    """If this text changes, the machine is replaced."""
+    is_rolled: bool = False
+    """Whether changed user-data or a changed image replaces the machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """How Google provides the machines of a group."""
+
+    kind: Literal["on_demand", "spot", "reservation"] = "on_demand"
+    reservation: str | None = None
+    """Name of a reservation."""
+    placement_policy: pulumi.Input[str] | None = None
+    """Self link of a compact placement policy."""
+
+
+ON_DEMAND = Capacity()
+
+
+def machine(  # noqa: PLR0913  (the parts of a machine that differ between the head, the workers and the builder)
+    node: NodeArgs,
+    kind: MachineType,
+    opts: pulumi.ResourceOptions,
+    *,
+    capacity: Capacity = ON_DEMAND,
+    tags: Sequence[str] | None = None,
+    public_ip: pulumi.Input[str] | None = None,
+    data_disk: pulumi.Input[str] | None = None,
+) -> compute.Instance:
+    """Declare the machine and return it.
 
     A change to the identity replaces the machine, because cloud-init applies user-data only at the first boot. If only
-    the user-data or the image changes, only the machines in TRAINYARD_ROLL are replaced. Other metadata keys are
-    updated in place: `gcloud compute ssh` adds ssh-keys, and a refresh reads all keys into the state.
+    the user-data or the image changes, only rolled machines are replaced. Other metadata keys are updated in place:
+    `gcloud compute ssh` adds ssh-keys, and a refresh reads all keys into the state.
     The old machine is deleted first, because the new machine has the same name and addresses.
     """
-    host, spec = args.host, args.plan.platform_spec(GcpSpec)
-    group = args.plan.groups[host.group] if host.group is not None else None
-    capacity = group.capacity.kind if group is not None else "on_demand"
     merged = pulumi.ResourceOptions.merge(
         opts,
         pulumi.ResourceOptions(
             replace_on_changes=[_USER_DATA],
-            replacement_trigger=args.birth.apply(lambda birth: birth.identity),
+            replacement_trigger=node.identity,
             delete_before_replace=True,
             # Machines with bundled local SSDs report these SSDs as scratchDisks. This difference must not replace the
             # machine.
-            ignore_changes=["scratchDisks", *(() if args.is_rolled else _BIRTH)],
+            ignore_changes=["scratchDisks", *(() if node.is_rolled else _BIRTH)],
         ),
     )
     return compute.Instance(
-        host.name,
-        name=host.name,
-        machine_type=host.machine.name,
-        zone=spec.zone,
-        boot_disk=_boot_disk(args),
-        attached_disks=[compute.InstanceAttachedDiskArgs(source=args.data_disk, device_name=DATA_DISK)]
-        if args.data_disk is not None
+        node.name,
+        name=node.name,
+        machine_type=kind.name,
+        zone=kind.zone,
+        boot_disk=_boot_disk(kind),
+        attached_disks=[compute.InstanceAttachedDiskArgs(source=data_disk, device_name=DATA_DISK)]
+        if data_disk is not None
         else None,
-        network_interfaces=_interfaces(args),
+        network_interfaces=_interfaces(node, public_ip),
         network_performance_config=compute.InstanceNetworkPerformanceConfigArgs(total_egress_bandwidth_tier="TIER_1")
-        if spec.tier_1 and _supports_tier_1(host)
+        if kind.tier_1
         else None,
         scheduling=scheduling(
-            family_of(host.machine.name), host.machine.gpus, capacity, compact=host.placement == "compact"
+            family_of(kind.name), kind.gpus, capacity.kind, compact=capacity.placement_policy is not None
         ),
-        resource_policies=args.placement_policy,
-        reservation_affinity=_reservation(group.capacity.reservation if group is not None else None),
+        resource_policies=capacity.placement_policy,
+        reservation_affinity=_reservation(capacity.reservation),
         # The account has no roles. The scope does not limit its permissions, which depend only on IAM roles.
-        service_account=compute.InstanceServiceAccountArgs(email=args.service_account, scopes=["cloud-platform"]),
+        service_account=compute.InstanceServiceAccountArgs(email=kind.service_account, scopes=["cloud-platform"]),
         # Secure Boot rejects the unsigned kernel modules that DKMS builds.
         shielded_instance_config=compute.InstanceShieldedInstanceConfigArgs(
             enable_secure_boot=False, enable_vtpm=True, enable_integrity_monitoring=True
         ),
         metadata={
-            "user-data": args.birth.apply(lambda birth: birth.user_data),
+            "user-data": node.user_data,
             # The bootstrap publishes the host key as a guest attribute.
             "enable-guest-attributes": "TRUE",
             # User-data defines the users, whose ids are the same on all nodes. OS Login would add other users.
             "enable-oslogin": "FALSE",
             "block-project-ssh-keys": "TRUE",
         },
-        tags=[HEAD_TAG] if host.role is Role.HEAD else None,
+        tags=tags,
         # A refresh compares this value with the machine's status, so `pulumi up --refresh` starts a stopped machine.
         desired_status="RUNNING",
         allow_stopping_for_update=True,
@@ -158,31 +188,29 @@ def _short(image: str | None) -> str:
     return image[image.find("projects/") :] if image else ""
 
 
-def _boot_disk(args: MachineArgs) -> compute.InstanceBootDiskArgs:
-    spec = args.plan.platform_spec(GcpSpec)
+def _boot_disk(kind: MachineType) -> compute.InstanceBootDiskArgs:
     params = compute.InstanceBootDiskInitializeParamsArgs(
-        image=image_of(args.plan),
-        type=spec.boot_disk_type or family_of(args.host.machine.name).boot_disks[0],
-        size=spec.boot_disk_gib,
+        image=kind.image,
+        type=kind.boot_disk_type or family_of(kind.name).boot_disks[0],
+        size=kind.boot_disk_gib,
     )
     return compute.InstanceBootDiskArgs(auto_delete=True, initialize_params=params)
 
 
-def _supports_tier_1(host: HostPlan) -> bool:
-    starts_at = family_of(host.machine.name).tier_1_from_vcpus
-    return starts_at is not None and host.machine.vcpus >= starts_at
+def supports_tier_1(machine: str, vcpus: int) -> bool:
+    """Return whether a machine type supports a higher egress bandwidth."""
+    starts_at = family_of(machine).tier_1_from_vcpus
+    return starts_at is not None and vcpus >= starts_at
 
 
-def _interfaces(args: MachineArgs) -> list[compute.InstanceNetworkInterfaceArgs]:
+def _interfaces(node: NodeArgs, public_ip: pulumi.Input[str] | None) -> list[compute.InstanceNetworkInterfaceArgs]:
     # Google derives the network from the subnet.
     cards = [
-        compute.InstanceNetworkInterfaceArgs(
-            subnetwork=args.subnets[card.subnet], network_ip=str(card.address), nic_type=card.kind.value
-        )
-        for card in args.cards
+        compute.InstanceNetworkInterfaceArgs(subnetwork=subnet, network_ip=address, nic_type=kind)
+        for kind, subnet, address in node.cards
     ]
-    if args.public_ip is not None:
-        cards[0].access_configs = [compute.InstanceNetworkInterfaceAccessConfigArgs(nat_ip=args.public_ip)]
+    if public_ip is not None:
+        cards[0].access_configs = [compute.InstanceNetworkInterfaceAccessConfigArgs(nat_ip=public_ip)]
     return cards
 
 

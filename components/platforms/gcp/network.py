@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pulumi
 from pulumi_gcp import compute
 
-from components.plan.plan import ClusterPlan
 from components.platforms.gcp.layout import NetworkLayout
-from components.platforms.gcp.spec import GcpSpec
 
 HEAD_TAG = "trainyard-head"
 """Network tag for hosts that accept SSH from outside."""
-_IAP_RANGE = "35.235.240.0/20"
+IAP_RANGE = "35.235.240.0/20"
 """Source range of Identity-Aware Proxy (Google's documentation on TCP forwarding)."""
 _PORTS_PER_VM = 1024
 """Number of Cloud NAT ports for each machine. The default of 64 is too small to pull containers or install packages."""
 
 
-class Networks(pulumi.ComponentResource):
+@dataclass(frozen=True, kw_only=True)
+class NetworkArgs:
+    """Arguments for the networks of a cluster."""
+
+    project: str
+    region: str
+    layout: Sequence[NetworkLayout]
+    """The networks, of which the first is the primary network."""
+    ssh_from: Sequence[str] = ()
+    """Networks (CIDR) that may connect to the head over SSH."""
+
+
+class Network(pulumi.ComponentResource):
     """All networks of a cluster. Only the head accepts SSH from outside."""
 
     subnets: dict[str, pulumi.Output[str]]
@@ -30,20 +41,21 @@ class Networks(pulumi.ComponentResource):
     nat: compute.RouterNat
     """Cloud NAT. Hosts need it to download packages during their first boot."""
 
-    def __init__(self, plan: ClusterPlan, layout: Sequence[NetworkLayout], opts: pulumi.ResourceOptions) -> None:
-        super().__init__("trainyard:gcp:Networks", f"{plan.name}-networks", {}, opts)
-        self._spec = plan.platform_spec(GcpSpec)
+    def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        former = pulumi.ResourceOptions(aliases=[pulumi.Alias(type_="trainyard:gcp:Networks")])
+        super().__init__("trainyard:gcp:Network", name, None, pulumi.ResourceOptions.merge(opts, former))
+        self._args = args
         self._child = pulumi.ResourceOptions(parent=self)
         self.subnets = {}
-        primary, *_ = [self._network(wanted) for wanted in layout]
+        primary, *_ = [self._network(wanted) for wanted in args.layout]
         self.primary = primary.name
-        name = layout[0].name
-        ssh_from = [_IAP_RANGE] if plan.access.via == "bastion" else [str(cidr) for cidr in plan.access.allow_ssh_from]
-        if ssh_from:
+        first = args.layout[0].name
+        if args.ssh_from:
             ssh = compute.FirewallAllowArgs(protocol="tcp", ports=["22"])
-            self._allow(f"{name}-ssh", primary.self_link, source_ranges=ssh_from, target_tags=[HEAD_TAG], allows=[ssh])
-        self.nat = self._nat(name, primary)
-        self.register_outputs({})
+            sources = list(args.ssh_from)
+            self._allow(f"{first}-ssh", primary.self_link, source_ranges=sources, target_tags=[HEAD_TAG], allows=[ssh])
+        self.nat = self._nat(first, primary)
+        self.register_outputs({"primary": self.primary, "subnets": self.subnets})
 
     def allow_callbacks(self, name: str, server: pulumi.Input[str]) -> None:
         """Allow connections to the hosts from an NFS version 3 server outside the network.
@@ -64,7 +76,7 @@ class Networks(pulumi.ComponentResource):
             name=wanted.name,
             auto_create_subnetworks=False,
             mtu=wanted.mtu,
-            network_profile=wanted.profile and f"projects/{self._spec.project}/global/networkProfiles/{wanted.profile}",
+            network_profile=wanted.profile and f"projects/{self._args.project}/global/networkProfiles/{wanted.profile}",
             opts=self._child,
         )
         for subnet in wanted.subnets:
@@ -72,7 +84,7 @@ class Networks(pulumi.ComponentResource):
                 subnet.name,
                 name=subnet.name,
                 network=network.self_link,
-                region=self._spec.region,
+                region=self._args.region,
                 ip_cidr_range=str(subnet.cidr),
                 private_ip_google_access=wanted.profile is None,
                 opts=self._child,
@@ -97,14 +109,14 @@ class Networks(pulumi.ComponentResource):
             f"{name}-router",
             name=f"{name}-router",
             network=primary.self_link,
-            region=self._spec.region,
+            region=self._args.region,
             opts=self._child,
         )
         return compute.RouterNat(
             f"{name}-nat",
             name=f"{name}-nat",
             router=router.name,
-            region=self._spec.region,
+            region=self._args.region,
             nat_ip_allocate_option="AUTO_ONLY",
             source_subnetwork_ip_ranges_to_nat="ALL_SUBNETWORKS_ALL_IP_RANGES",
             min_ports_per_vm=_PORTS_PER_VM,

@@ -2,53 +2,74 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pulumi
 import pulumi_gcp
-from pulumi_gcp import compute, serviceaccount
+from pulumi_gcp import serviceaccount
 
 from components.node.parameters import SharedFiles
 from components.node.user_data import ADMIN_USER
-from components.plan.plan import HostPlan, Role
+from components.plan.plan import GROUP_BLOCKS, HostPlan
 from components.platforms.base import Host, Platform, PlatformArgs, ssh_address
-from components.platforms.gcp.host_keys import host_key
 from components.platforms.gcp.layout import cards, networks
-from components.platforms.gcp.machine import DATA_DISK, MachineArgs, image_below, image_of, machine
-from components.platforms.gcp.network import Networks
+from components.platforms.gcp.machine import Capacity, MachineType, NodeArgs, image_of, supports_tier_1
+from components.platforms.gcp.network import IAP_RANGE, Network, NetworkArgs
+from components.platforms.gcp.nodes import Head, HeadArgs, Node, NodeGroup, NodeGroupArgs
+from components.platforms.gcp.placement import Placement, PlacementArgs
 from components.platforms.gcp.spec import GcpSpec
-from components.platforms.gcp.storage import data_disk, filestore_files
+from components.platforms.gcp.storage import SharedStorage, SharedStorageArgs
 from components.platforms.gcp.tunnel import tunnel_command
 
 
 class GcpPlatform(Platform):
-    """Networks with Cloud NAT, one machine per host, and the shared storage."""
+    """Networks with Cloud NAT, the shared storage, the head, and a placement and machines for each group."""
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        self._plan = args.plan
-        self._spec = spec = args.plan.platform_spec(GcpSpec)
+        plan, spec = args.plan, args.plan.platform_spec(GcpSpec)
+        self._plan, self._spec = plan, spec
         # Without an explicit provider, the shell's default project would be used.
         provider = pulumi_gcp.Provider(
             f"{name}-provider",
             project=spec.project,
             region=spec.region,
             zone=spec.zone,
-            default_labels={"trainyard-cluster": args.plan.name},
+            default_labels={"trainyard-cluster": plan.name},
             opts=pulumi.ResourceOptions(parent=opts.parent if opts else None),
         )
         own = pulumi.ResourceOptions(providers=[provider])
         super().__init__(name, args, pulumi.ResourceOptions.merge(opts, own))
-        self._rolled = args.rolled
-        self.image = image_of(args.plan)
+        self.image = image_of(plan)
         self._child = pulumi.ResourceOptions(parent=self)
-        self._layout = networks(args.plan)
-        self._networks = Networks(args.plan, self._layout, self._child)
+        self._layout = networks(plan)
+        ssh_from = [IAP_RANGE] if plan.access.via == "bastion" else [str(cidr) for cidr in plan.access.allow_ssh_from]
+        self._network = Network(
+            f"{plan.name}-networks",
+            NetworkArgs(project=spec.project, region=spec.region, layout=self._layout, ssh_from=ssh_from),
+            self._child,
+        )
         self._account = self._make_account()
-        self._policies = self._make_policies()
-        self._public = self._make_public_address() if args.plan.access.via == "public" else None
-        self._data_disk: compute.Disk | None = None
-        self.shared = self._make_shared_storage()
-        self._user_data = args.user_data(self.shared)
-        self.hosts = [self._host(host, self._machine(host)) for host in args.plan.hosts]
-        self.register_outputs({})
+        storage = self._storage()
+        self.shared = storage if isinstance(storage, SharedFiles) else storage.files
+        disk = storage if isinstance(storage, SharedStorage) else None
+        self._births, self._rolled = args.births(self.shared), args.rolled
+        head = Head(
+            f"{plan.name}-head",
+            HeadArgs(
+                node=self._node(plan.head),
+                machine=self._machine(plan.head),
+                project=spec.project,
+                public_region=spec.region if plan.access.via == "public" else None,
+                data_disk=disk.disk if disk else None,
+                needs=[self._network.nat],
+            ),
+            self._child,
+        )
+        nodes = {plan.head.name: head.node}
+        for group in plan.groups:
+            nodes |= self._node_group(group).nodes
+        self.hosts = self._hosts(nodes, head, disk.disk_id if disk else None)
+        self.register_outputs({"machines": list(nodes)})
 
     def _make_account(self) -> pulumi.Output[str]:
         """Declare a service account without roles. The project's default account has the Editor role."""
@@ -60,64 +81,97 @@ class GcpPlatform(Platform):
         )
         return account.email
 
-    def _make_policies(self) -> dict[str, pulumi.Output[str]]:
-        """Declare a placement policy for each compact group. Returns the self links by group."""
-        return {
-            name: compute.ResourcePolicy(
-                f"{self._plan.name}-{name}-compact",
-                name=f"{self._plan.name}-{name}-compact",
-                region=self._spec.region,
-                group_placement_policy=compute.ResourcePolicyGroupPlacementPolicyArgs(collocation="COLLOCATED"),
-                opts=self._child,
-            ).self_link
-            for name, group in self._plan.groups.items()
-            if group.placement == "compact"
-        }
+    def _storage(self) -> SharedStorage | SharedFiles:
+        """Return the component for the shared storage, or the location of external storage."""
+        wanted, spec, plan = self._plan.storage, self._spec, self._plan
+        if wanted.kind == "external":
+            return SharedFiles(source=f"{wanted.address}:{wanted.path}", nfs="4.1")
+        uses_disk = wanted.kind == "head_nfs"
+        blocks = list(plan.network.subnets(prefixlen_diff=GROUP_BLOCKS.bit_length() - 1))
+        return SharedStorage(
+            f"{plan.name}-storage",
+            SharedStorageArgs(
+                name=f"{plan.name}-shared",
+                kind="head_nfs" if uses_disk else "filestore",
+                size_gib=wanted.size_gib,
+                zone=spec.zone if uses_disk else spec.filestore.zone or spec.zone,
+                protect=spec.protect_storage,
+                network=self._network,
+                tier=spec.filestore.tier,
+                head=str(plan.head.private_ip),
+                # The first block contains the head.
+                clients=[str(block) for block in blocks[1:]],
+            ),
+            self._child,
+        )
 
-    def _make_public_address(self) -> pulumi.Output[str]:
-        name = f"{self._plan.head.name}-address"
-        return compute.Address(name, name=name, region=self._spec.region, opts=self._child).address
-
-    def _make_shared_storage(self) -> pulumi.Input[SharedFiles]:
-        """Declare the shared storage. Returns the location of the shared files."""
-        shared = self._plan.storage
-        if shared.kind == "external":
-            return SharedFiles(source=f"{shared.address}:{shared.path}", nfs="4.1")
-        if shared.kind == "head_nfs":
-            self._data_disk = data_disk(self._plan, self)
-            return SharedFiles(disk=f"/dev/disk/by-id/google-{DATA_DISK}")
-        return filestore_files(self._plan, self._networks, self)
-
-    def _machine(self, host: HostPlan) -> compute.Instance:
-        is_head = host.role is Role.HEAD
-        args = MachineArgs(
-            host=host,
-            plan=self._plan,
-            cards=cards(self._layout, host),
-            subnets=self._networks.subnets,
-            birth=self._user_data.apply(lambda render: render(host)),
-            is_rolled=host.name in self._rolled,
+    def _machine(self, host: HostPlan) -> MachineType:
+        spec, kind = self._spec, host.machine
+        return MachineType(
+            name=kind.name,
+            zone=spec.zone,
+            image=self.image,
+            boot_disk_gib=spec.boot_disk_gib,
+            boot_disk_type=spec.boot_disk_type,
             service_account=self._account,
-            public_ip=self._public if is_head else None,
-            placement_policy=self._policies.get(host.group or ""),
-            data_disk=self._data_disk.self_link if self._data_disk is not None and is_head else None,
+            gpus=kind.gpus,
+            tier_1=spec.tier_1 and supports_tier_1(kind.name, kind.vcpus),
         )
-        # The first boot downloads packages through Cloud NAT, but no input of the machine refers to Cloud NAT.
-        return machine(args, pulumi.ResourceOptions(parent=self, depends_on=[self._networks.nat]))
 
-    def _host(self, host: HostPlan, made: compute.Instance) -> Host:
-        is_head, spec = host.role is Role.HEAD, self._spec
-        address, port = ssh_address(self._plan, host, self._public, spec.iap_port)
-        tunnelled = is_head and self._plan.access.via == "bastion"
-        return Host(
-            plan=host,
-            address=address,
-            port=port,
-            tunnel=tunnel_command(made.name, spec.zone, spec.project) if tunnelled else None,
-            user=ADMIN_USER,
-            host_key=host_key(made, spec.project),
-            machine_id=made.instance_id,
-            image=image_below(made),
-            data_disk=self._data_disk.disk_id if self._data_disk is not None and is_head else None,
-            through_head=not is_head,
+    def _node(self, host: HostPlan) -> NodeArgs:
+        birth = self._births[host.name]
+        return NodeArgs(
+            name=host.name,
+            cards=[
+                (card.kind.value, self._network.subnets[card.subnet], str(card.address))
+                for card in cards(self._layout, host)
+            ],
+            user_data=birth.apply(lambda made: made.user_data),
+            identity=birth.apply(lambda made: made.identity),
+            is_rolled=host.name in self._rolled,
         )
+
+    def _node_group(self, name: str) -> NodeGroup:
+        """Declare the placement and the machines of a node group."""
+        group, hosts, placement = self._plan.groups[name], self._plan.group(name), None
+        if group.placement == "compact":
+            wanted = PlacementArgs(name=f"{self._plan.name}-{name}-compact", region=self._spec.region)
+            placement = Placement(f"{self._plan.name}-{name}-placement", wanted, self._child)
+        return NodeGroup(
+            f"{self._plan.name}-{name}",
+            NodeGroupArgs(
+                nodes=[self._node(host) for host in hosts],
+                machine=self._machine(hosts[0]),
+                project=self._spec.project,
+                capacity=Capacity(
+                    kind=group.capacity.kind,
+                    reservation=group.capacity.reservation,
+                    placement_policy=placement.policy if placement else None,
+                ),
+                needs=[self._network.nat],
+            ),
+            self._child,
+        )
+
+    def _hosts(self, nodes: Mapping[str, Node], head: Head, disk: pulumi.Output[str] | None) -> Sequence[Host]:
+        """Return the hosts in the order of the plan. `disk`: id of the data disk."""
+        spec, hosts = self._spec, []
+        for host in self._plan.hosts:
+            node, is_head = nodes[host.name], host is self._plan.head
+            address, port = ssh_address(self._plan, host, head.public_ip, spec.iap_port)
+            tunnelled = is_head and self._plan.access.via == "bastion"
+            hosts.append(
+                Host(
+                    plan=host,
+                    address=address,
+                    port=port,
+                    tunnel=tunnel_command(node.name, spec.zone, spec.project) if tunnelled else None,
+                    user=ADMIN_USER,
+                    host_key=node.host_key,
+                    machine_id=node.instance_id,
+                    image=node.image,
+                    data_disk=disk if is_head else None,
+                    through_head=not is_head,
+                )
+            )
+        return hosts

@@ -38,13 +38,13 @@ class LocalPlatform(Platform):
         below = pulumi.ResourceOptions(parent=self, depends_on=[switch])
         self._disk = Disk(f"{name}-{head}-data", run / "disks" / f"{head}.qcow2", _DATA_DISK_GIB, below)
         self.shared = SharedFiles(disk=f"/dev/disk/by-id/virtio-{DATA_SERIAL}")
-        self._user_data = args.user_data(self.shared)
+        self._births = args.births(self.shared)
         self.hosts = [self._host(name, host) for host in args.plan.hosts]
         self.register_outputs({})
 
     def _host(self, name: str, host: HostPlan) -> Host:
         plan, is_head = self._args.plan, host.role is Role.HEAD
-        birth = self._user_data.apply(lambda render: render(host))
+        birth = self._births[host.name]
         machine = VmArgs(
             host=host.name,
             folder=str(self._run),

@@ -24,18 +24,22 @@ from components.stackfile.read import read_stack
 from {module} import {kind}
 
 
-def user_data(shared):
-    known = pulumi.Output.from_input(shared)
-    return known.apply(
-        lambda files: lambda host: Birth(
-            user_data=f"{word} {{host.name}}", identity=f"{identity} {{host.name}} {{files.source}} {{files.disk}}"
-        )
-    )
+class Args(PlatformArgs):
+    def births(self, shared):
+        known = pulumi.Output.from_input(shared)
+
+        def birth(name):
+            text = f"{word} {{name}}"
+            return known.apply(
+                lambda files: Birth(user_data=text, identity=f"{identity} {{name}} {{files.source}} {{files.disk}}")
+            )
+
+        return {{host.name: birth(host.name) for host in self.plan.hosts}}
 
 
 stack = read_stack(Path("stack.yaml"))
 key = pulumi.Output.from_input("ssh-ed25519 AAAAadmin admin@cluster")
-args = PlatformArgs(plan=stack.plan, user_data=user_data, admin_key=key, cluster_key=key, rolled=rolled_hosts())
+args = Args(plan=stack.plan, admin_key=key, cluster_key=key, rolled=rolled_hosts())
 platform = {kind}("c", args)
 warn_of_older_images(stack.plan, platform)
 pulumi.export("keys", pulumi.Output.all(*(host.host_key for host in platform.hosts)))

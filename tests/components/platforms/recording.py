@@ -11,9 +11,9 @@ import pulumi
 import yaml
 
 from components.node.parameters import ON_HEAD, SharedFiles, storage_env
-from components.node.user_data import AccessKeys, birth_of
+from components.node.user_data import AccessKeys
 from components.plan.plan import ClusterPlan
-from components.platforms.base import Host, PlatformArgs, Render
+from components.platforms.base import Host, PlatformArgs
 from components.platforms.registry import platform_class
 from components.stackfile.read import parse_stack
 from yard.contract.strict_yaml import load_own
@@ -107,13 +107,9 @@ def _record(stack: str, edits: dict[str, Any], answer: Answer, tell: Tell) -> Bu
 
 
 def _run(plan: ClusterPlan, told: list[dict[str, Any]], shared: list[SharedFiles]) -> None:
-    def user_data(files: pulumi.Input[SharedFiles]) -> pulumi.Output[Render]:
-        known = pulumi.Output.from_input(files)
-        return known.apply(lambda files: lambda host: birth_of(plan, host, KEYS, files))
-
     def program() -> pulumi.Output[Any]:
-        key = pulumi.Output.from_input(KEYS.admin_public)
-        args = PlatformArgs(plan=plan, user_data=user_data, admin_key=key, cluster_key=key)
+        admin, cluster = (pulumi.Output.from_input(key) for key in (KEYS.admin_public, KEYS.cluster_public))
+        args = PlatformArgs(plan=plan, admin_key=admin, cluster_key=cluster)
         platform = platform_class(plan.provider)("c", args)
         location: pulumi.Output[SharedFiles] = pulumi.Output.from_input(platform.shared)
         return pulumi.Output.all(
