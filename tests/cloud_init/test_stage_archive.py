@@ -191,5 +191,5 @@ def test_node_is_set_up_despite_a_broken_archive(tmp_path: Path, code: str) -> N
     archive = "https://drivers.example noble InRelease"
     assert f"log WARNING: apt cannot read these package archives: {archive}" in ran.output
     assert ran.code == (1 if int(code) else 0), ran.errors
-    failure = f", and these package archives cannot be read: {archive}. Fix: see the messages above"
+    failure = f", and these package archives cannot be read: {archive}. Fix: "
     assert (failure in ran.output[-1]) is bool(int(code))
