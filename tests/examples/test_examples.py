@@ -28,7 +28,8 @@ mkdir ~/states
 export PULUMI_CONFIG_PASSPHRASE=x PULUMI_BACKEND_URL="file://$HOME/states"
 """
 EXPECTED = {
-    "automation-api": ("head: 203.0.113.", "+ 33 to create"),
+    "automation-api": ("head: 203.0.113.", "+ 37 to create"),
+    "own-network": ("trainyard:gcp:NodeGroup", '"trainer-1"'),
     "own-program": ('disk             : "datasets-', "own-gpu-1 slots=1"),
     "stack-reference": ('"opt-gpu-1"', '"gpus": 16'),
 }
@@ -53,7 +54,7 @@ def test_commands_of_the_example_succeed(example: Path, tmp_path: Path) -> None:
     printed = clone.run(LOGIN + commands(example / "README.md", example.name), PYTHONPATH=str(clone.root))
     for part in EXPECTED[example.name]:
         assert part in printed
-    assert clone.resources("dev" if example.name == "own-program" else "azure-a100")
+    assert clone.resources("azure-a100" if example.name in {"automation-api", "stack-reference"} else "dev")
 
 
 ANSWERS = r"""

@@ -8,25 +8,10 @@ from dataclasses import dataclass
 import pulumi
 from pulumi_azure_native import compute
 
-from components.platforms.azure.host_keys import host_key
-from components.platforms.azure.machine import ON_DEMAND, Capacity, MachineType, NodeArgs, image_below, machine
+from components.platforms.azure.machine import ON_DEMAND, Capacity, MachineType, NodeArgs, machine
 from components.platforms.azure.network import HEAD_IDLE_MINUTES, public_address
 from components.platforms.azure.resource_group import ResourceGroup
 from components.platforms.former_parent import moved_from
-
-
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """A created machine."""
-
-    id: pulumi.Output[str]
-    """Resource id."""
-    vm_id: pulumi.Output[str]
-    """Id that changes if a new machine replaces this one."""
-    host_key: pulumi.Output[str]
-    """SSH host key ("ssh-ed25519 AAAA..."), read over Azure's API, or "" if it is not available."""
-    image: pulumi.Output[str]
-    """Image from which the machine was created, or "" if the state does not contain it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +30,7 @@ class HeadArgs:
 class Head(pulumi.ComponentResource):
     """The head node: a machine with a fixed private address and, optionally, a public address and a data disk."""
 
-    node: Node
+    machine: compute.VirtualMachine
     public_ip: pulumi.Output[str] | None = None
 
     def __init__(self, name: str, args: HeadArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -55,7 +40,7 @@ class Head(pulumi.ComponentResource):
         if args.is_public:
             address = public_address(args.node.name, args.resource_group, child, idle_minutes=HEAD_IDLE_MINUTES)
             self.public_ip = address.ip_address.apply(str)
-        made = machine(
+        self.machine = machine(
             args.node,
             args.machine,
             args.resource_group,
@@ -63,8 +48,7 @@ class Head(pulumi.ComponentResource):
             public_address=address.id if address is not None else None,
             data_disk=args.data_disk_id,
         )
-        self.node = _node(made, args.node.name, args.resource_group)
-        self.register_outputs({"name": args.node.name, "vmId": self.node.vm_id, "publicIp": self.public_ip})
+        self.register_outputs({"name": args.node.name, "vmId": self.machine.vm_id, "publicIp": self.public_ip})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,25 +64,14 @@ class NodeGroupArgs:
 class NodeGroup(pulumi.ComponentResource):
     """Machines of one type with fixed private addresses in a subnet."""
 
-    nodes: Mapping[str, Node]
+    machines: Mapping[str, compute.VirtualMachine]
     """The machines by name, in the order of the arguments."""
 
     def __init__(self, name: str, args: NodeGroupArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:azure:NodeGroup", name, None, opts)
         child = pulumi.ResourceOptions(parent=self, aliases=moved_from(opts))
-        self.nodes = {
-            node.name: _node(
-                machine(node, args.machine, args.resource_group, child, capacity=args.capacity),
-                node.name,
-                args.resource_group,
-            )
+        self.machines = {
+            node.name: machine(node, args.machine, args.resource_group, child, capacity=args.capacity)
             for node in args.nodes
         }
-        self.register_outputs({
-            "names": list(self.nodes),
-            "vmIds": [node.vm_id for node in self.nodes.values()],
-        })  # fmt: skip
-
-
-def _node(made: compute.VirtualMachine, name: str, resource_group: ResourceGroup) -> Node:
-    return Node(id=made.id, vm_id=made.vm_id, host_key=host_key(made, name, resource_group), image=image_below(made))
+        self.register_outputs({"names": list(self.machines), "vmIds": [made.vm_id for made in self.machines.values()]})

@@ -6,15 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import pulumi
 import pulumi_azure_native
-from pulumi_azure_native import resources
+from pulumi_azure_native import compute, resources
 
 from components.node.parameters import SharedFiles
 from components.node.user_data import ADMIN_USER, Birth
 from components.plan.plan import ClusterPlan, HostPlan
 from components.platforms.azure.aliases import without_former_types
-from components.platforms.azure.machine import Capacity, MachineType, NodeArgs, image_of
+from components.platforms.azure.host_keys import host_key
+from components.platforms.azure.machine import Capacity, MachineType, NodeArgs, image_below, image_of
 from components.platforms.azure.network import Network, NetworkArgs
-from components.platforms.azure.nodes import Head, HeadArgs, Node, NodeGroup, NodeGroupArgs
+from components.platforms.azure.nodes import Head, HeadArgs, NodeGroup, NodeGroupArgs
 from components.platforms.azure.placement import PlacementKind, placement_of
 from components.platforms.azure.placement_resources import Placement, PlacementArgs
 from components.platforms.azure.resource_group import ResourceGroup
@@ -57,11 +58,11 @@ class AzurePlatform(Platform):
             ),
             self._child,
         )
-        nodes = {plan.head.name: head.node}
+        machines = {plan.head.name: head.machine}
         for group in plan.groups:
-            nodes |= self._node_group(group).nodes
-        self.hosts = self._hosts(nodes, head, disk.disk_unique_id if disk else None)
-        self.register_outputs({"resourceGroup": self._group.name, "machines": list(nodes)})
+            machines |= self._node_group(group).machines
+        self.hosts = self._hosts(machines, head, disk.disk_unique_id if disk else None)
+        self.register_outputs({"resourceGroup": self._group.name, "machines": list(machines)})
 
     def _storage(self) -> SharedStorage | SharedFiles:
         """Return the component for the shared storage, or the location of external storage."""
@@ -130,22 +131,24 @@ class AzurePlatform(Platform):
             self._child,
         )
 
-    def _hosts(self, nodes: Mapping[str, Node], head: Head, disk: pulumi.Output[str] | None) -> Sequence[Host]:
+    def _hosts(
+        self, machines: Mapping[str, compute.VirtualMachine], head: Head, disk: pulumi.Output[str] | None
+    ) -> Sequence[Host]:
         """Return the hosts in the order of the plan. `disk`: unique id of the data disk."""
         bastion, hosts = self._network.bastion, []
         for host in self._plan.hosts:
-            node, is_head = nodes[host.name], host is self._plan.head
+            made, is_head = machines[host.name], host is self._plan.head
             address, port = ssh_address(self._plan, host, head.public_ip, self._spec.bastion_port)
             hosts.append(
                 Host(
                     plan=host,
                     address=address,
                     port=port,
-                    tunnel=tunnel_command(bastion, node.id) if is_head and bastion is not None else None,
+                    tunnel=tunnel_command(bastion, made.id) if is_head and bastion is not None else None,
                     user=ADMIN_USER,
-                    host_key=node.host_key,
-                    machine_id=node.vm_id,
-                    image=node.image,
+                    host_key=host_key(made, host.name, self._group),
+                    machine_id=made.vm_id,
+                    image=image_below(made),
                     data_disk=disk if is_head else None,
                     through_head=not is_head,
                 )

@@ -9,22 +9,8 @@ import pulumi
 from pulumi_gcp import compute
 
 from components.platforms.former_parent import moved_from
-from components.platforms.gcp.host_keys import host_key
-from components.platforms.gcp.machine import ON_DEMAND, Capacity, MachineType, NodeArgs, image_below, machine
+from components.platforms.gcp.machine import ON_DEMAND, Capacity, MachineType, NodeArgs, machine
 from components.platforms.gcp.network import HEAD_TAG
-
-
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """A created machine."""
-
-    name: pulumi.Output[str]
-    instance_id: pulumi.Output[str]
-    """Id that changes if a new machine replaces this one."""
-    host_key: pulumi.Output[str]
-    """SSH host key ("ssh-ed25519 AAAA..."), read over Google's API, or "" if it is not available."""
-    image: pulumi.Output[str]
-    """Image from which the machine was created, or "" if the state does not contain it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +19,6 @@ class HeadArgs:
 
     node: NodeArgs
     machine: MachineType
-    project: str
     public_region: str | None = None
     """Region of a static public address, or None for a head without one."""
     data_disk: pulumi.Input[str] | None = None
@@ -45,7 +30,7 @@ class HeadArgs:
 class Head(pulumi.ComponentResource):
     """The head node: a machine with fixed private addresses and, optionally, a public address and a data disk."""
 
-    node: Node
+    machine: compute.Instance
     public_ip: pulumi.Output[str] | None = None
 
     def __init__(self, name: str, args: HeadArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -54,7 +39,7 @@ class Head(pulumi.ComponentResource):
         if args.public_region is not None:
             address = f"{args.node.name}-address"
             self.public_ip = compute.Address(address, name=address, region=args.public_region, opts=child).address
-        made = machine(
+        self.machine = machine(
             args.node,
             args.machine,
             pulumi.ResourceOptions.merge(child, pulumi.ResourceOptions(depends_on=list(args.needs))),
@@ -62,12 +47,9 @@ class Head(pulumi.ComponentResource):
             public_ip=self.public_ip,
             data_disk=args.data_disk,
         )
-        self.node = _node(made, args.project)
-        self.register_outputs({
-            "name": args.node.name,
-            "instanceId": self.node.instance_id,
-            "publicIp": self.public_ip,
-        })  # fmt: skip
+        self.register_outputs(
+            {"name": args.node.name, "instanceId": self.machine.instance_id, "publicIp": self.public_ip}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +58,6 @@ class NodeGroupArgs:
 
     nodes: Sequence[NodeArgs]
     machine: MachineType
-    project: str
     capacity: Capacity = ON_DEMAND
     needs: Sequence[pulumi.Resource] = ()
     """Resources that the first boot needs, for example Cloud NAT, to which no input of the machines refers."""
@@ -85,26 +66,13 @@ class NodeGroupArgs:
 class NodeGroup(pulumi.ComponentResource):
     """Machines of one type with fixed private addresses in existing subnets."""
 
-    nodes: Mapping[str, Node]
+    machines: Mapping[str, compute.Instance]
     """The machines by name, in the order of the arguments."""
 
     def __init__(self, name: str, args: NodeGroupArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:gcp:NodeGroup", name, None, opts)
         child = pulumi.ResourceOptions(parent=self, aliases=moved_from(opts), depends_on=list(args.needs))
-        self.nodes = {
-            node.name: _node(machine(node, args.machine, child, capacity=args.capacity), args.project)
-            for node in args.nodes
-        }
-        self.register_outputs({
-            "names": list(self.nodes),
-            "instanceIds": [node.instance_id for node in self.nodes.values()],
-        })  # fmt: skip
-
-
-def _node(made: compute.Instance, project: str) -> Node:
-    return Node(
-        name=made.name,
-        instance_id=made.instance_id,
-        host_key=host_key(made, project),
-        image=image_below(made),
-    )
+        self.machines = {node.name: machine(node, args.machine, child, capacity=args.capacity) for node in args.nodes}
+        self.register_outputs(
+            {"names": list(self.machines), "instanceIds": [made.instance_id for made in self.machines.values()]}
+        )

@@ -6,16 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import pulumi
 import pulumi_gcp
-from pulumi_gcp import serviceaccount
+from pulumi_gcp import compute, serviceaccount
 
 from components.node.parameters import SharedFiles
 from components.node.user_data import ADMIN_USER
 from components.plan.plan import GROUP_BLOCKS, HostPlan
 from components.platforms.base import Host, Platform, PlatformArgs, ssh_address
+from components.platforms.gcp.host_keys import host_key
 from components.platforms.gcp.layout import cards, networks
-from components.platforms.gcp.machine import Capacity, MachineType, NodeArgs, image_of, supports_tier_1
+from components.platforms.gcp.machine import Capacity, MachineType, NodeArgs, image_below, image_of, supports_tier_1
 from components.platforms.gcp.network import IAP_RANGE, Network, NetworkArgs
-from components.platforms.gcp.nodes import Head, HeadArgs, Node, NodeGroup, NodeGroupArgs
+from components.platforms.gcp.nodes import Head, HeadArgs, NodeGroup, NodeGroupArgs
 from components.platforms.gcp.placement import Placement, PlacementArgs
 from components.platforms.gcp.spec import GcpSpec
 from components.platforms.gcp.storage import SharedStorage, SharedStorageArgs
@@ -58,18 +59,17 @@ class GcpPlatform(Platform):
             HeadArgs(
                 node=self._node(plan.head),
                 machine=self._machine(plan.head),
-                project=spec.project,
                 public_region=spec.region if plan.access.via == "public" else None,
                 data_disk=disk.disk if disk else None,
                 needs=[self._network.nat],
             ),
             self._child,
         )
-        nodes = {plan.head.name: head.node}
+        machines = {plan.head.name: head.machine}
         for group in plan.groups:
-            nodes |= self._node_group(group).nodes
-        self.hosts = self._hosts(nodes, head, disk.disk_id if disk else None)
-        self.register_outputs({"machines": list(nodes)})
+            machines |= self._node_group(group).machines
+        self.hosts = self._hosts(machines, head, disk.disk_id if disk else None)
+        self.register_outputs({"machines": list(machines)})
 
     def _make_account(self) -> pulumi.Output[str]:
         """Declare a service account without roles. The project's default account has the Editor role."""
@@ -142,7 +142,6 @@ class GcpPlatform(Platform):
             NodeGroupArgs(
                 nodes=[self._node(host) for host in hosts],
                 machine=self._machine(hosts[0]),
-                project=self._spec.project,
                 capacity=Capacity(
                     kind=group.capacity.kind,
                     reservation=group.capacity.reservation,
@@ -153,11 +152,13 @@ class GcpPlatform(Platform):
             self._child,
         )
 
-    def _hosts(self, nodes: Mapping[str, Node], head: Head, disk: pulumi.Output[str] | None) -> Sequence[Host]:
+    def _hosts(
+        self, machines: Mapping[str, compute.Instance], head: Head, disk: pulumi.Output[str] | None
+    ) -> Sequence[Host]:
         """Return the hosts in the order of the plan. `disk`: id of the data disk."""
         spec, hosts = self._spec, []
         for host in self._plan.hosts:
-            node, is_head = nodes[host.name], host is self._plan.head
+            made, is_head = machines[host.name], host is self._plan.head
             address, port = ssh_address(self._plan, host, head.public_ip, spec.iap_port)
             tunnelled = is_head and self._plan.access.via == "bastion"
             hosts.append(
@@ -165,11 +166,11 @@ class GcpPlatform(Platform):
                     plan=host,
                     address=address,
                     port=port,
-                    tunnel=tunnel_command(node.name, spec.zone, spec.project) if tunnelled else None,
+                    tunnel=tunnel_command(made.name, spec.zone, spec.project) if tunnelled else None,
                     user=ADMIN_USER,
-                    host_key=node.host_key,
-                    machine_id=node.instance_id,
-                    image=node.image,
+                    host_key=host_key(made, spec.project),
+                    machine_id=made.instance_id,
+                    image=image_below(made),
                     data_disk=disk if is_head else None,
                     through_head=not is_head,
                 )
