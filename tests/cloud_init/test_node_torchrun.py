@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,12 +63,15 @@ def main():
     print(sys.argv[1:], handler.use_agent_store, handler.next_rendezvous().ranks)
     names = ("USE_LIBUV", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
     print(api._get_addr_and_port(None)[1], *map(os.environ.get, names))
+
+if __name__ == "__main__":
+    main()
 """
 """Fake versions of the parts of torch 2.6 (torch/distributed) that the node's torchrun replaces."""
 
 
-def run(folder: Path, *, built: bool) -> str:
-    """Run the node's torchrun with the fake torch and return its output. `built`: whether torch includes libuv."""
+def run(folder: Path, *command: str, built: bool, **environment: str) -> str:
+    """Run a command with the fake torch and return its output. `built`: whether torch includes libuv."""
     files = {
         "__init__": "",
         "distributed/__init__": _DISTRIBUTED.format(built=built),
@@ -82,17 +86,38 @@ def run(folder: Path, *, built: bool) -> str:
         file = folder / "torch" / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder)}
-    command = [str(TORCHRUN), "--nnodes=2", "a b"]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    environment |= {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder)}
+    arguments = [*command, "--nnodes=2", "a b"]
+    return subprocess.run(arguments, env=environment, capture_output=True, text=True, check=True).stdout
 
 
 def test_torchrun_is_unchanged_with_libuv(tmp_path: Path) -> None:
-    assert run(tmp_path, built=True) == "['--nnodes=2', 'a b'] True agent's store\n29500 None None\n"
+    assert run(tmp_path, str(TORCHRUN), built=True) == "['--nnodes=2', 'a b'] True agent's store\n29500 None None\n"
 
 
 def test_stores_use_no_libuv_if_torch_lacks_it(tmp_path: Path) -> None:
-    assert run(tmp_path, built=False) == "['--nnodes=2', 'a b'] False own store at head\nNone 0 1\n"
+    assert run(tmp_path, str(TORCHRUN), built=False) == "['--nnodes=2', 'a b'] False own store at head\nNone 0 1\n"
+
+
+@pytest.mark.parametrize("built", [True, False])
+def test_torchrun_as_a_module_uses_the_same_stores(tmp_path: Path, built: bool) -> None:
+    """The .pth file is in the user's packages folder of a Python outside any virtual environment."""
+    packages = tmp_path / "usr/lib/python3/dist-packages"
+    (packages / "torch").mkdir(parents=True)
+    (tmp_path / "usr/local/bin").mkdir(parents=True)
+    ran = Sandbox(tmp_path, ("sysctl", "systemctl"), {}).run("31-system", SHARED_DOMAIN="")
+    assert ran.code == 0, ran.errors
+    hook = tmp_path / "usr/local/lib/trainyard/torchrun"
+    hook.parent.mkdir(parents=True)
+    hook.symlink_to(TORCHRUN)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    user = tmp_path / "user/lib" / version / "site-packages"
+    user.mkdir(parents=True)
+    (file,) = packages.glob("*.pth")
+    file.rename(user / file.name)
+    command = (f"{sys.base_prefix}/bin/{version}", "-m", "torch.distributed.run")
+    as_module = run(tmp_path / "fake", *command, built=built, PYTHONUSERBASE=str(tmp_path / "user"))
+    assert as_module == run(tmp_path / "fake", str(TORCHRUN), built=built)
 
 
 @pytest.mark.parametrize("installed", [None, "the owner's\n"])
