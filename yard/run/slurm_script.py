@@ -23,7 +23,7 @@ from yard.job.programs import job_name
 from yard.job.rules import ENVIRONMENT_FILE, environment, parse_seconds, under
 from yard.job.spec import RULES
 from yard.run.schedulers.slurm import SUBMIT_SCRIPT, clock
-from yard.run.submit import Prepared
+from yard.run.submit import Prepared, warn_about_pmi2
 from yard.script.render import CODE
 from yard.tree.files import collect, one_file
 
@@ -78,7 +78,9 @@ def prepare_script(script: SlurmScript, cluster: Cluster) -> Prepared:
         problems.append(Problem(path="(file)", rule=rule, fix=fix))
     if problems:
         raise JobFileError(file, problems)
-    named = _NAME.search(path.read_text())
+    text = path.read_text()
+    warn_about_pmi2([text])
+    named = _NAME.search(text)
     return Prepared(
         name=job_name(options.get("name") or (named[1] if named else path.stem)),
         file=file,

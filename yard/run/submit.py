@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import secrets
 import tarfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,6 +34,7 @@ from yard.tree.snapshot import Snapshot, take_snapshot
 _SUBMIT_SECONDS = 90
 _SECONDS_PER_MIB = 5
 _MIB = 1024 * 1024
+_PMI2 = re.compile(r"--mpi[= ]pmi2\b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +103,13 @@ def prepare_all(loaded: LoadedJob, cluster: Cluster) -> list[Prepared]:
     """Return the prepared jobs of an array, or one job. Raises JobFileError if the job does not fit."""
     array = parse_array(loaded.spec.array) if loaded.spec.array is not None else None
     if array is None:
-        return [prepare(loaded, cluster)]
-    named = ((index, replace(loaded.spec, name=f"{loaded.spec.name}-{index}")) for index in array.indices)
-    found = [prepare(replace(loaded, spec=spec, element=index), cluster) for index, spec in named]
-    return [replace(prepared, at_once=array.at_once) for prepared in found]
+        found = [prepare(loaded, cluster)]
+    else:
+        named = ((index, replace(loaded.spec, name=f"{loaded.spec.name}-{index}")) for index in array.indices)
+        elements = (prepare(replace(loaded, spec=spec, element=index), cluster) for index, spec in named)
+        found = [replace(prepared, at_once=array.at_once) for prepared in elements]
+    warn_about_pmi2(found[0].files.values())
+    return found
 
 
 def environment_on(loaded: LoadedJob, placement: Placement) -> Definition | None:
@@ -125,6 +130,18 @@ def _starts(loaded: LoadedJob, placement: Placement) -> str:
     if loaded.launcher.tasks is Tasks.NODE:
         return f"the command starts once on {nodes}"
     return f"the command starts once for each rank on {nodes}, {ranks} rank{'s' if ranks > 1 else ''} per node"
+
+
+def warn_about_pmi2(texts: Iterable[str]) -> None:
+    """Print a warning if a script starts ranks with PMI2, because the ranks do not fail if their MPI lacks PMI2.
+
+    Source: open-mpi/ompi issue 13523 (Open MPI 5.0.3), read 2026-11-24.
+    """
+    if any(map(_PMI2.search, texts)):
+        warn(
+            "yard: with --mpi=pmi2, Open MPI 5 and other MPI libraries without PMI2 start each process as a job of one "
+            "rank, with exit code 0. Fix: use pmix instead of pmi2, or check the number of ranks in the program"
+        )
 
 
 def show_files(jobs: Sequence[Prepared], as_json: bool, estimated: Mapping[str, Any], notes: Iterable[str]) -> None:

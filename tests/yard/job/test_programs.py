@@ -134,6 +134,17 @@ def test_home_directory_is_never_sent(folder: Path, monkeypatch: pytest.MonkeyPa
         assert "no files are sent" in err
 
 
+@pytest.mark.parametrize(("option", "warned"), [("--mpi=pmi2", True), ("--mpi pmi2", True), ("--mpi=pmix", False)])
+def test_pmi2_gets_a_warning(option: str, warned: bool, folder: Path) -> None:
+    """Ranks of an MPI library without PMI2 do not find each other, and the job succeeds."""
+    line = f"srun {option} ./program"
+    (folder / "job.sbatch").write_text(f"{SLURM}{line}\n")
+    (folder / "job.yaml").write_text(f"name: mpi\nmpi: {option[-4:]}\nrun: ./program\n")
+    for words in (["job.sbatch"], ["job.yaml"], ["--", line]):
+        code, _, err = yard("submit", "--dry-run", *words)
+        assert (words, code, "use pmix" in err) == (words, 0, warned)
+
+
 def test_slurm_script_lists_all_problems(folder: Path, program: MakeProgram) -> None:
     options = ("--launcher", "srun", "--time", "soon", "--group", "cpu", "--name", "A B", "--set", "RANK=1")
     code, _, err = yard("submit", "job.sbatch", *options)
