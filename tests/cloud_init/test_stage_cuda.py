@@ -70,7 +70,9 @@ def test_driver_without_the_uvm_module_fails_the_stage(tmp_path: Path) -> None:
     assert (ran.code, ran.output[-1].startswith("fail modprobe nvidia-uvm fails")) == (1, True)
 
 
-@pytest.mark.parametrize(("exists", "words"), [(False, "the job user cannot open"), (True, "/dev/nvidia-none0 is missing")])
+@pytest.mark.parametrize(
+    ("exists", "words"), [(False, "the job user cannot open"), (True, "/dev/nvidia-none0 is missing")]
+)
 def test_node_is_not_ready_if_jobs_cannot_open_uvm(tmp_path: Path, exists: bool, words: str) -> None:
     """The second case ends at the next check. No machine has its devices, also not one with real GPUs."""
     (tmp_path / "dev").mkdir()
