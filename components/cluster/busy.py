@@ -5,6 +5,11 @@ machines, so nothing changes if the hook fails. Hooks on the machines are not an
 is deleted, only its `before_delete` hook runs. With a `before_delete` hook in the state, `pulumi destroy` fails without
 --run-program (pulumi/pulumi@v3.250.0:pkg/resource/deploy/step.go, DeleteStep.Apply; pkg/engine/destroy.go,
 newDestroySource; read 2026-11-22).
+
+During `pulumi destroy`, nothing warns about running jobs. The gate's remote.Command could list them in its delete
+command. But with an unreachable head, `destroy` would then retry for minutes and fail, and a program that does not run
+opens no tunnel. Adding the command to an existing gate would also run the gate again (pulumi/pulumi-command@1355b24:
+provider/pkg/provider/remote/commandController.go, Update and Delete; read 2026-11-24).
 """
 
 from __future__ import annotations
