@@ -56,6 +56,8 @@ cloud_init_dir=$cache/cloud-init
 # A failure does not end the set-up. Only the user-data tests need the checker, and they are skipped if it is missing.
 fetch_cloud_init() {
   [[ -d $cloud_init_dir/cloudinit ]] && return
+  # python.sh sets venv. tools/official.sh sources this file without python.sh, but does not call this function.
+  # shellcheck disable=SC2154
   (cd "$root" && "$venv/bin/python" -m tools.cloud_init "$cloud_init_dir") || echo "not available"
 }
 
