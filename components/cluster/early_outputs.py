@@ -13,7 +13,7 @@ from typing import Any
 
 import pulumi
 
-from components.cluster.bringup import Registered
+from components.cluster.bringup import NO_TUNNEL, Registered
 from components.cluster.busy import UnknownError, last_cluster_output
 from components.cluster.cluster import Cluster
 
@@ -39,5 +39,7 @@ async def early_outputs(cluster: Cluster) -> AsyncIterator[pulumi.Output[dict[st
     is_new = before is None or before.get("unready") is not None
     for unready, done in bringup.steps.items():
         yield cluster.described(bringup.host_keys, unready if is_new else None)
-        registered.machines.set()
+        # A command that fails at once must not end the program while the outputs still name the tunnel.
+        if unready != NO_TUNNEL:
+            registered.machines.set()
         await done.future()
