@@ -75,12 +75,13 @@ def test_jobs_cannot_reach_the_metadata_service(cluster: Project) -> None:
     check_services(cluster)
 
 
-def test_metadata_rules_return_after_a_flush(cluster: Project) -> None:
-    table = "sudo nft list table inet trainyard_metadata"
+def test_rules_return_after_a_flush(cluster: Project) -> None:
+    tables = "for table in metadata ports; do sudo nft list table inet trainyard_$table; done"
     cluster.on(FIRST, "sudo systemctl restart nftables.service")
-    assert "reject with tcp reset" in cluster.on(FIRST, table)
-    cluster.on(FIRST, "sudo systemctl stop nftables.service; sudo systemctl start trainyard-metadata.service")
-    assert "reject with tcp reset" in cluster.on(FIRST, table)
+    assert cluster.on(FIRST, tables).count("reject with tcp reset") > 1
+    # Stopping nftables.service also stops the units, which the next tests need.
+    cluster.on(FIRST, "sudo systemctl stop nftables.service; sudo systemctl start trainyard-{metadata,ports}.service")
+    assert cluster.on(FIRST, tables).count("reject with tcp reset") > 1
 
 
 @pytest.mark.full
