@@ -119,7 +119,8 @@ def parse_metrics(lines: Iterable[str]) -> Iterator[Steps]:
 def measure(spans: Sequence[Span], steps: Iterable[Steps]) -> Goodput | None:
     """Return the goodput of a job, or None if the job has no start or no recorded step.
 
-    `spans` is sorted. Steps of other jobs in the same folder, for example of a chain, are not counted.
+    `spans` is sorted. Steps of other jobs in the same folder, for example of a chain, are not counted. A program may
+    record whole seconds, so a step in the second of the first start counts.
     """
     if not spans:
         return None
@@ -131,7 +132,7 @@ def measure(spans: Sequence[Span], steps: Iterable[Steps]) -> Goodput | None:
         useful.append(found)
 
     def own(all_steps: list[Steps]) -> list[Steps]:
-        return [found for found in all_steps if spans[0].begin <= found.time <= spans[-1].end + 1]
+        return [found for found in all_steps if int(spans[0].begin) <= found.time <= spans[-1].end + 1]
 
     kept, lost = own(useful), own(redone)
     wall = spans[-1].end - spans[0].begin

@@ -61,6 +61,11 @@ def test_steps_of_an_earlier_job_are_not_counted() -> None:
     assert found.useful_s == 2
 
 
+def test_a_whole_second_of_the_first_start_is_counted() -> None:
+    found = measure([Span(1000.6, 1010)], parse_metrics([step(1, 1000)]))
+    assert found is not None
+
+
 def test_a_line_can_describe_several_steps() -> None:
     found = measure([Span(1000, 1020)], parse_metrics([step(5, 1010, steps=5)]))
     assert found is not None
