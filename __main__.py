@@ -11,7 +11,7 @@ from components.cluster.bake import baked_image, bakes
 from components.cluster.cluster import Cluster
 from components.cluster.early_outputs import early_outputs
 from components.stackfile.settings import load_settings
-from yard.contract.outputs import ssh_command
+from trainyard.outputs import ssh_command
 
 
 async def program() -> pulumi.Inputs:

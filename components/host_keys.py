@@ -9,8 +9,8 @@ from typing import Any
 import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider, UpdateResult
 
-from yard.contract.errors import PlatformError
-from yard.contract.host_key import HOST_KEY
+from trainyard.errors import PlatformError
+from trainyard.outputs import HOST_KEY
 
 ACCEPT = "TRAINYARD_ACCEPT_HOST_KEYS"
 """Environment variable: comma-separated names of hosts whose changed keys `pulumi up` accepts."""

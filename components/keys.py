@@ -15,7 +15,7 @@ from typing import Any
 import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider
 
-from yard.contract.errors import PlatformError
+from trainyard.errors import PlatformError
 
 MUNGE_KEY_BYTES = 128
 """munge accepts 32 to 1024 bytes; 128 is the default of `mungekey`."""

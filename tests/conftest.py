@@ -19,7 +19,7 @@ from components.plan.plan import ClusterPlan, plan_cluster
 from components.stackfile.read import read_stack
 from components.stackfile.spec import ClusterSpec
 from tests.offline.loopback_sshd import Sshd, new_server, running, sshd_binary
-from tests.yard.contract.tunnel_programs import TunnelPrograms
+from tests.trainyard.tunnel_programs import TunnelPrograms
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden"

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from components.platforms.local.paths import PIDFILE
-from yard.contract.checkout import ROOT
+from trainyard.checkout import ROOT
 from yard.stack import pulumi
 
 STACK = "local"

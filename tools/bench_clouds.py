@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 
 from tools.bench import Figure, report
-from yard.contract.checkout import ROOT
-from yard.errors import StackError
+from trainyard.checkout import ROOT
+from trainyard.errors import StackError
 from yard.stack import pulumi
 from yard.stack import simulated as offline
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from components.platforms.local.image.archive import Archive, machine_archive
 from components.platforms.local.image.recipe import SUITE
-from yard.contract.errors import ClusterError
+from trainyard.errors import ClusterError
 
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 

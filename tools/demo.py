@@ -20,8 +20,8 @@ from rich.table import Table
 from components.platforms.local.computer import THIS_COMPUTER
 from components.stackfile.read import parse_stack
 from tools.stack import Stack
-from yard.contract import checkout
-from yard.contract.errors import StackFileError
+from trainyard import checkout
+from trainyard.errors import StackFileError
 
 STACK = "local"
 

@@ -12,8 +12,8 @@ import sys
 from components.platforms.local.paths import runs_folder
 from components.platforms.local.sweep import sweep_run
 from tools.stack import Stack
-from yard.contract import checkout
-from yard.errors import StackError
+from trainyard import checkout
+from trainyard.errors import StackError
 from yard.stack.load import forget
 
 STACK = "local"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from yard.errors import StackError
+from trainyard.errors import StackError
 from yard.stack import pulumi
 
 EXCLUDE = "--exclude-protected"

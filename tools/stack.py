@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 
 from tools.protection import EXCLUDE, refuse_protected
-from yard.contract.checkout import ROOT
-from yard.errors import StackError
+from trainyard.checkout import ROOT
+from trainyard.errors import StackError
 from yard.stack import simulated
 from yard.stack.stackfile import copy_of
 from yard.stack.workspace import PLAIN, SHOW, Workspace

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from trainyard.outputs import Cluster
 from yard import dataset
-from yard.contract.outputs import Cluster
 from yard.show import say, say_json, warn
 from yard.stack.remote import Remote
 from yard.stack.ssh_config import host_names

@@ -24,8 +24,8 @@ from pydantic import ValidationError
 
 from components import catalog
 from components.catalog import Price, machines, prices
-from yard.contract.errors import ClusterError
-from yard.contract.strict_yaml import load_own
+from trainyard.errors import ClusterError
+from trainyard.strict_yaml import load_own
 
 _MOST_PAGES = 100
 _SECONDS = 30.0

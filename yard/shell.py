@@ -8,7 +8,7 @@ from typing import Any
 from typer import Context, Exit, TyperException
 from typer.core import TyperCommand, TyperGroup
 
-from yard.contract.errors import ClusterError
+from trainyard.errors import ClusterError
 from yard.show import say_json, warn
 
 _FAILED = 1

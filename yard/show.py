@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from yard.contract.printable import printable
+from trainyard.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 
-from yard.contract.errors import ClusterError, Problem
+from trainyard.errors import ClusterError, Problem
 from yard.workloads.train_model import PRESETS, Shape
 
 GPU_GB = {

@@ -12,8 +12,8 @@ from components.catalog.drivers import Archive, Conflict, DriverLock
 from components.catalog.fact import Fact as Fact  # re-exported
 from components.catalog.services import ServicePrice, Throughput
 from components.catalog.topology import Topology
-from yard.contract.errors import CatalogError
-from yard.contract.strict_yaml import load_own
+from trainyard.errors import CatalogError
+from trainyard.strict_yaml import load_own
 
 _FOLDER = Path(__file__).parent
 _Row = TypeVar("_Row", bound=Fact)

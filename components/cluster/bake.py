@@ -10,7 +10,7 @@ from components.keys import ssh_keypair
 from components.plan.plan import ClusterPlan
 from components.platforms.baker import BakeArgs
 from components.platforms.registry import platform_baker
-from yard.contract.machines import BAKE, BAKED_IMAGE, BUILD, KEEP
+from trainyard.machines import BAKE, BAKED_IMAGE, BUILD, KEEP
 
 
 def bakes() -> bool:

@@ -33,8 +33,8 @@ from components.cluster.machine_digests import changed_or_removed_hosts
 from components.cluster.running_jobs import LIST_JOBS, REPLACE, RunningJob, busy_message, ended_jobs, listed, parse_jobs
 from components.cluster.tunnel import RELAY
 from components.platforms.base import MACHINES, ROLLED
-from yard.contract.errors import ContractError, PlatformError
-from yard.contract.outputs import Head, read_head
+from trainyard.errors import ContractError, PlatformError
+from trainyard.outputs import Head, read_head
 
 _CONNECT_SECONDS = 10
 _SECONDS, _TUNNEL_SECONDS = 30.0, 60.0

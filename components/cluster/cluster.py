@@ -19,7 +19,7 @@ from components.plan.outputs import Reach, cluster_outputs
 from components.plan.plan import ClusterPlan
 from components.platforms.base import Host, PlatformArgs, rolled_hosts
 from components.platforms.registry import platform_class, platform_facts
-from yard.contract.outputs import Head, dumped
+from trainyard.outputs import Head, dumped
 
 
 def outputs_of(

@@ -9,7 +9,7 @@ import pulumi
 from components.cluster.running_jobs import listed
 from components.plan.plan import ClusterPlan
 from components.platforms.base import Platform, rolled_hosts
-from yard.contract.machines import ROLL
+from trainyard.machines import ROLL
 
 
 def warn_of_older_images(plan: ClusterPlan, platform: Platform) -> None:

@@ -15,7 +15,7 @@ from typing import IO
 import pulumi
 
 from components.platforms.facts import Tunnel
-from yard.contract import relay
+from trainyard import relay
 
 RELAY = Path(relay.__file__)
 """Path of the relay, which needs only the standard library and is run with `python -I`."""

@@ -17,7 +17,7 @@ from components.node.files import MIRRORS, NodeFile, files_for
 from components.node.install import BIRTH, render_install
 from components.node.parameters import ON_HEAD, birth_env, kind_env, kind_of, storage_env
 from components.plan.plan import ClusterPlan, HostPlan
-from yard.contract.checkout import ROOT
+from trainyard.checkout import ROOT
 
 _PREFIX = "trainyard-"
 _PROGRAM = ROOT / "cloud-init" / "bake"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-from yard.contract.checkout import ROOT
+from trainyard.checkout import ROOT
 
 BUNDLES = "/var/lib/trainyard/bundles"
 LIBRARY = "/usr/local/lib/trainyard"

@@ -7,7 +7,7 @@ from typing import Any
 
 from components.catalog import fabrics
 from components.plan.plan import ClusterPlan, HostPlan
-from yard.contract.checkout import ROOT
+from trainyard.checkout import ROOT
 
 ALL_REDUCE = ROOT / "yard" / "workloads" / "allreduce.py"
 _REAL_GPUS = "/dev/nvidia"

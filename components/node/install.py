@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 
 from components.node.files import BUNDLES, LIBRARY, NodeFile
-from yard.contract.errors import CatalogError
+from trainyard.errors import CatalogError
 
 BIRTH = f"{BUNDLES}/birth"
 """Folder with the files from user-data."""

@@ -13,7 +13,7 @@ from components.catalog import Machine
 from components.catalog.topology import SlurmVersion
 from components.node.user_data import JOB_USER
 from components.plan.plan import ClusterPlan, HostPlan
-from yard.contract.errors import CatalogError
+from trainyard.errors import CatalogError
 
 SLURM_VERSIONS = ((21, 8), (22, 5), (23, 11), (24, 11))
 """Supported versions, from Ubuntu 22.04, Debian 12, Ubuntu 24.04 and Debian 13. Each supports all keys below."""

@@ -24,8 +24,8 @@ from components.node.files import MIRRORS, NodeFile, files_for
 from components.node.install import BIRTH, START, render_install
 from components.node.parameters import ON_HEAD, SharedFiles, birth_env, storage_env
 from components.plan.plan import ClusterPlan, HostPlan, Role
-from yard.contract.checkout import ROOT
-from yard.contract.errors import CatalogError
+from trainyard.checkout import ROOT
+from trainyard.errors import CatalogError
 
 ADMIN_USER, ADMIN_UID, ADMIN_HOME = "ops", 1500, "/var/lib/ops"
 """The user for provisioning. Its home is not under /home, where workers mount the head's export."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from components.catalog import fabrics
 from components.plan.demand import firm_total
 from components.plan.plan import ClusterPlan
-from yard.contract.outputs import Cluster, Head, Node, Transport
+from trainyard.outputs import Cluster, Head, Node, Transport
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from components.node.parameters import ON_HEAD, SharedFiles
 from components.node.user_data import AccessKeys, Birth, birth_of
 from components.plan.plan import ClusterPlan, HostPlan, Role
 from components.platforms.shared_disk import refuse_to_shrink, shared_disk_inputs
-from yard.contract.machines import ROLL
+from trainyard.machines import ROLL
 
 if TYPE_CHECKING:
     from pulumi_command.remote import ProxyConnectionArgs

@@ -7,8 +7,8 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from yard.contract.errors import CatalogError
-from yard.contract.strict_yaml import load_own
+from trainyard.errors import CatalogError
+from trainyard.strict_yaml import load_own
 
 _FOLDER = Path(__file__).parents[1] / "catalog"
 _Date = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]

@@ -7,7 +7,7 @@ from typing import Any
 
 from components.platforms import PLATFORMS
 from components.stackfile.model import PlatformSpec
-from yard.contract.errors import RuleError
+from trainyard.errors import RuleError
 
 
 def platform_model(section: Any) -> type[PlatformSpec] | None:

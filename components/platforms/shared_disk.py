@@ -6,7 +6,7 @@ import pulumi
 
 from components.plan.plan import ClusterPlan
 from components.stackfile.model import CloudSpec
-from yard.contract.errors import PlatformError
+from trainyard.errors import PlatformError
 
 INPUT = "sharedDiskGib"
 """Input to the platform's component. Resource hooks can read its value from the last `up`."""

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticUndefined
 
-from yard.contract.errors import Problem, RuleError
+from trainyard.errors import Problem, RuleError
 
 _LONGEST_KEY = 40
 _UNKNOWN_KEY, _MISSING_KEY = "extra_forbidden", "missing"

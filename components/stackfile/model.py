@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 
 from components.catalog import Machine, machines
-from yard.contract.errors import RuleError
+from trainyard.errors import RuleError
 
 BAKED_NAME = r"trainyard-[a-z0-9-]{1,30}-[0-9a-f]{16}"
 """Regular expression for the name of a baked image (components/node/bake.py). All platforms accept such names."""

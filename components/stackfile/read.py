@@ -21,8 +21,8 @@ from components.platforms.registry import platform_facts
 from components.stackfile.explain import dotted, explain, nearest
 from components.stackfile.model import MACHINES, ExistingHostsSpec, PlatformSpec, machine_types
 from components.stackfile.spec import ClusterSpec, GroupSpec, HeadSpec, NetworkSpec
-from yard.contract.errors import Problem, StackFileError
-from yard.contract.strict_yaml import YamlError, load_strict
+from trainyard.errors import Problem, StackFileError
+from trainyard.strict_yaml import YamlError, load_strict
 
 NAMESPACE = "trainyard"
 CLUSTER_KEY = f"{NAMESPACE}:cluster"

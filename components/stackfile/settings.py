@@ -12,8 +12,8 @@ from pulumi.runtime.config import CONFIG, is_config_secret
 from components.plan.checks.base import Level
 from components.platforms.local.computer import THIS_COMPUTER
 from components.stackfile.read import CLUSTER_KEY, NAMESPACE, Stack, parse_config
-from yard.contract.errors import ClusterError
-from yard.contract.machines import SOURCE
+from trainyard.errors import ClusterError
+from trainyard.machines import SOURCE
 
 
 def load_settings() -> Stack:

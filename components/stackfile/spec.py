@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, SerializeAsAny, ValidationInfo, field_va
 from components.platforms.models import platform_spec
 from components.stackfile.addresses import Cidr, is_private
 from components.stackfile.model import GroupName, HostName, MachineName, Model, Name, PlatformSpec
-from yard.contract.errors import RuleError
+from trainyard.errors import RuleError
 
 MAX_GROUPS = 7
 """The network is divided into eight equal blocks: one for the head, and one for each node group."""

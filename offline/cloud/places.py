@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from yard.contract.checkout import ROOT
-from yard.contract.strict_yaml import load_own
+from trainyard.checkout import ROOT
+from trainyard.strict_yaml import load_own
 
 _CATALOG = ROOT / "components" / "catalog"
 _EVERYWHERE = "global"

@@ -12,7 +12,7 @@ from typing import Any
 
 from offline.changes import changes
 from offline.values import Properties, Value
-from yard.contract.strict_yaml import load_own
+from trainyard.strict_yaml import load_own
 
 _FOLDER = Path(__file__).with_name("rules")
 _INDEX = re.compile(r"\[[^\]]*\]")

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from offline.values import Properties, Value, is_secret
-from yard.contract.checkout import ROOT
+from trainyard.checkout import ROOT
 
 ENVIRONMENT = "TRAINYARD_OFFLINE"
 """Environment variable that contains the path of the parent folder of all stacks' folders."""

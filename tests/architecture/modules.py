@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("components", "yard", "tools", "offline")
+PACKAGES = ("trainyard", "components", "yard", "tools", "offline")
 
 
 @cache
@@ -72,6 +72,11 @@ def reachable(module: str, without: str = "") -> set[str]:
         found |= new
         waiting.extend(new)
     return found
+
+
+def folder(module: str) -> str:
+    """Return the full name of the package that contains a module's file."""
+    return ".".join(modules()[module].relative_to(ROOT).parent.parts)
 
 
 def package(module: str) -> str:

@@ -7,11 +7,39 @@ import sys
 
 import pytest
 
-from tests.architecture.modules import ROOT, modules, reachable
+from tests.architecture.modules import ROOT, folder, imports, modules, reachable
+
+TO_BE_SEPARATED = {
+    ("components.plan", "components.platforms"),
+    ("components.plan", "components.stackfile"),
+    ("components.plan.checks", "components.platforms"),
+    ("components.plan.checks", "components.stackfile"),
+    ("components.platforms", "components.stackfile"),
+    ("components.platforms.azure", "components.platforms.azure.rules"),
+    ("components.platforms.gcp", "components.platforms.gcp.rules"),
+    ("components.platforms.local", "components.platforms.local.image"),
+    ("components.platforms.local", "components.stackfile"),
+    ("yard", "yard.commands"),
+    ("yard", "yard.stack"),
+    ("yard.environments", "yard.job"),
+    ("yard.environments", "yard.run"),
+    ("yard.preview", "yard.quota"),
+    ("yard.run", "yard.run.schedulers"),
+    ("yard.run", "yard.script"),
+    ("yard.run.schedulers", "yard.script"),
+    ("yard.stack", "yard.tree"),
+}
 
 
 def test_no_module_imports_itself_through_others() -> None:
     assert [module for module in modules() if module in reachable(module)] == []
+
+
+def test_no_two_packages_import_each_other() -> None:
+    # No module imports an entry point (`__main__`), so an entry point may be in the package below its imports.
+    importers = [name for name in modules() if not name.endswith("__main__")]
+    found = {(folder(name), folder(other)) for name in importers for other in imports(name) & modules().keys()}
+    assert {(one, other) for one, other in found if one < other and (other, one) in found} <= TO_BE_SEPARATED
 
 
 @pytest.mark.parametrize(

@@ -50,10 +50,9 @@ def test_only_creating_modules_import_pulumi() -> None:
     assert {(module, name) for module, name in found if name.startswith(("pulumi_azure", "pulumi_gcp"))} == set()
 
 
-def test_components_import_only_the_contract_of_yard() -> None:
+def test_components_import_no_layer_above_them() -> None:
     outside = {"yard", "tools", "offline", "tests"}
-    found = {(module, name) for module in COMPONENTS for name in imports(module) if package(name) in outside}
-    assert {(module, name) for module, name in found if not name.startswith("yard.contract.")} == set()
+    assert {(module, name) for module in COMPONENTS for name in imports(module) if package(name) in outside} == set()
 
 
 def test_nothing_after_the_plan_imports_the_spec() -> None:
@@ -86,11 +85,10 @@ def test_one_module_reads_configuration_and_none_exports() -> None:
     assert {module for module, name in used if name == "pulumi.Config"} == {"components.stackfile.settings"}
 
 
-def test_the_contract_imports_nothing_else_of_the_project() -> None:
+def test_the_foundation_imports_nothing_else_of_the_project() -> None:
     for module in modules():
-        if module.startswith("yard.contract"):
-            ours = {name for name in imports(module) if package(name) in {"components", "yard", "tools", "offline"}}
-            assert all(name.startswith("yard.contract") for name in ours), module
+        if package(module) == "trainyard":
+            assert {name for name in imports(module) if package(name) in {"components", "yard", "offline"}} == set()
 
 
 def test_yard_imports_neither_tools_nor_offline() -> None:
@@ -123,7 +121,7 @@ def test_the_rehearsal_is_imported_after_the_check_for_a_checkout() -> None:
         ("components.node.handover", ("pulumi",)),
         ("components.platforms.local.provider", ("pydantic", "rich")),
         ("yard.cli", ("pulumi", "pydantic", "rich", "yaml")),
-        ("yard.contract.outputs", ("pulumi", "pydantic", "rich")),
+        ("trainyard.outputs", ("pulumi", "pydantic", "rich")),
         ("yard.stack.remote", ("pulumi", "pydantic", "rich")),
     ],
 )

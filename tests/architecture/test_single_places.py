@@ -45,7 +45,7 @@ def test_one_module_computes_the_root_of_the_checkout() -> None:
         and ast.unparse(node.value).endswith(".parents")
         and path.parents[int(str(node.slice.value))] == ROOT
     }
-    assert found == {"yard.contract.checkout"}
+    assert found == {"trainyard.checkout"}
 
 
 def test_the_modules_of_dynamic_providers_are_pinned() -> None:

@@ -18,7 +18,7 @@ import pytest
 from gate.progress import Progress
 from gate.progress import printable as gate_printable
 
-from yard.contract.printable import printable
+from trainyard.printable import printable
 
 WORKERS = ["a-0", "a-1"]
 

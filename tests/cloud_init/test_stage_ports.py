@@ -13,7 +13,7 @@ import pytest
 
 from tests.cloud_init.stage_sandbox import STAGES, Sandbox
 from tests.cloud_init.test_stage_metadata import namespaces
-from yard.contract.checkout import ROOT
+from trainyard.checkout import ROOT
 
 _NETWORK = """
 set -e

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from yard.contract import checkout
+from trainyard import checkout
 
 UNITS = checkout.ROOT / "cloud-init/files/etc/systemd/system"
 _STOPS_WITH_MUNGED = re.compile(r"^(Requires|Requisite|BindsTo|PartOf)=.*\bmunge\b", re.M)

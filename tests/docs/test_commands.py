@@ -137,7 +137,7 @@ def checkout(tmp_path: Path) -> Path:
     """A copy of the parts of the checkout that these commands use, with a Pulumi backend and failing cloud CLIs."""
     root = tmp_path / "checkout"
     root.mkdir()
-    for name in ("components", "cloud-init", "offline", "stacks", "yard"):
+    for name in ("components", "cloud-init", "offline", "stacks", "trainyard", "yard"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("Pulumi.yaml", "__main__.py", "pyproject.toml"):
         shutil.copy(ROOT / name, root)

@@ -147,7 +147,11 @@ ELSEWHERE = (
 
 
 def test_messages_of_troubleshooting_are_current() -> None:
-    files = [file for name in ("components", "yard", "cloud-init", "offline") for file in (ROOT / name).rglob("*")]
+    files = [
+        file
+        for name in ("trainyard", "components", "yard", "cloud-init", "offline")
+        for file in (ROOT / name).rglob("*")
+    ]
     texts = [file.read_text(errors="ignore") for file in files if file.is_file() and file.suffix != ".pyc"]
     # Joins adjacent string literals of a message.
     code = "".join(re.sub(r'"\n *f?"', "", text) for text in texts)

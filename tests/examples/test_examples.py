@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.plain_clone import PlainClone, commands
 from tests.yard.conftest import MakeProgram, outputs, program
-from yard.contract.outputs import dumped
+from trainyard.outputs import dumped
 from yard.run.queue import parse_scontrol
 
 __all__ = ["program"]

@@ -17,7 +17,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.yard.conftest import outputs
-from yard.contract.outputs import dumped
+from trainyard.outputs import dumped
 
 pytestmark = pytest.mark.engine
 
@@ -32,7 +32,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE", "Pulumi.yaml"):
         shutil.copy(ROOT / name, copy)
-    for name in ("yard", "components", "tools", "offline"):
+    for name in ("trainyard", "yard", "components", "tools", "offline"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     command = ["pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(copy)]
     subprocess.run([sys.executable, "-m", *command], check=True)
@@ -84,10 +84,11 @@ def run(python: Path, home: Path, *words: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_the_wheel_contains_all_of_yard_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_contains_yard_and_the_foundation(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    files = {path.relative_to(ROOT).as_posix() for pattern in DATA for path in (ROOT / "yard").rglob(pattern)}
+    folders = (ROOT / "trainyard", ROOT / "yard")
+    files = {path.relative_to(ROOT).as_posix() for folder in folders for kind in DATA for path in folder.rglob(kind)}
     assert names == files
     assert {"yard/job/recipes/hello.yaml", "yard/doctor/probes/health.sh", "yard/workloads/train.py"} < names
 

@@ -12,7 +12,7 @@ import pytest
 
 from components.plan.checks.base import Computer
 from tools import demo
-from yard.contract import checkout
+from trainyard import checkout
 
 _PHASE = """
 import os, signal, time

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tools import down
-from yard.contract import checkout
+from trainyard import checkout
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tools import protection
-from yard.errors import StackError
+from trainyard.errors import StackError
 
 
 def resource(name: str, **more: Any) -> dict[str, Any]:

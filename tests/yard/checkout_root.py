@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-import yard.contract.checkout
+import trainyard.checkout
 from tests.architecture.modules import modules
 
-_COPY = "from yard.contract.checkout import ROOT"
+_COPY = "from trainyard.checkout import ROOT"
 
 
 def use_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make code that reads `checkout.ROOT` use this folder."""
     _import_copies()
-    monkeypatch.setattr(yard.contract.checkout, "ROOT", root)
+    monkeypatch.setattr(trainyard.checkout, "ROOT", root)
 
 
 @cache

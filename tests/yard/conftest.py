@@ -15,7 +15,7 @@ import pytest
 
 import yard.stack.load
 from tests.yard.checkout_root import use_root
-from yard.contract.outputs import Cluster, Head, Node, dumped
+from trainyard.outputs import Cluster, Head, Node, dumped
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFoRtHeTeStSoNlYnOtARealHoStKeYaTaLl00000000"
 

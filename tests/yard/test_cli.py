@@ -15,9 +15,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack, MakeProgram
+from trainyard import checkout
 from yard import commands as topics
 from yard.cli import TOPICS, app
-from yard.contract import checkout
 
 
 def commands(group: Any, *before: str) -> Iterator[tuple[str, ...]]:

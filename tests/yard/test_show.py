@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
+from trainyard.outputs import Cluster
+from trainyard.printable import printable
 from yard import show
-from yard.contract.outputs import Cluster
-from yard.contract.printable import printable
 from yard.doctor.command import report
 from yard.doctor.findings import HostProblem
 from yard.run import control, listing
@@ -26,7 +26,7 @@ TITLE = "\x1b]0;owned\x07"
 RED = "\x1b[31m"
 ESCAPE = "\x1b"
 SEPARATE = (
-    "yard/contract/relay.py",
+    "trainyard/relay.py",
     "yard/dataset.py",
     "yard/environments/build.py",
     "yard/run/goodput.py",

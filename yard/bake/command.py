@@ -9,8 +9,8 @@ from components.plan.plan import ClusterPlan
 from components.platforms.facts import Baking
 from components.platforms.registry import platform_facts
 from components.stackfile.read import parse_stack
+from trainyard.errors import StackError
 from yard.bake.stack import bake_in_cloud
-from yard.errors import StackError
 from yard.stack.sessions import interruptible
 from yard.stack.stackfile import committed_text, short_name
 from yard.stack.workspace import Workspace

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from functools import partial
 
-from yard.contract.checkout import ROOT
-from yard.contract.machines import BAKE, BAKED_IMAGE, BUILD, KEEP
-from yard.errors import StackError
+from trainyard.checkout import ROOT
+from trainyard.errors import StackError
+from trainyard.machines import BAKE, BAKED_IMAGE, BUILD, KEEP
 from yard.show import say, warn
 from yard.stack import pulumi
 from yard.stack.pulumi import run_pulumi

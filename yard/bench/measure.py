@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from trainyard.errors import BenchError
+from trainyard.outputs import Node
 from yard.bench.record import Record
-from yard.contract.outputs import Node
 from yard.environments.command import provide
-from yard.errors import BenchError
 from yard.job.loader import load_job
 from yard.job.placement import drives_gpus
 from yard.run.logs import follow, read_job

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from yard.errors import BenchError
+from trainyard.errors import BenchError
 from yard.show import say, say_json, table, warn
 from yard.workloads import allreduce
 

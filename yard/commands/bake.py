@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from trainyard import checkout
 from yard.commands.options import JsonOption, StackOption
-from yard.contract import checkout
 from yard.show import INTERRUPTED, say, say_json
 
 app = typer.Typer(rich_markup_mode=None)

@@ -13,7 +13,7 @@ from typing import Any
 
 from typer import Context
 
-from yard.contract import checkout
+from trainyard import checkout
 
 _JOB = Path(__file__).parents[1] / "job"
 _JOB_FILES = {".py", ".yaml", ".yml", ".sbatch", ".slurm", ".sh"}

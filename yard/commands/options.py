@@ -76,7 +76,7 @@ def operator_of(context: typer.Context, stack: str, command: str) -> Remote:
     import os
     import shutil
 
-    from yard.errors import StackError
+    from trainyard.errors import StackError
     from yard.stack.pulumi import environment
 
     has_file = "TRAINYARD_OUTPUTS" in os.environ and _source(context, "stack") not in {"COMMANDLINE", "ENVIRONMENT"}

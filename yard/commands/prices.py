@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from trainyard import checkout
 from yard.commands.options import JsonOption
-from yard.contract import checkout
 from yard.show import say, say_json, table
 
 app = typer.Typer(name="prices", rich_markup_mode=None)

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from trainyard import checkout
 from yard.commands import completion
 from yard.commands.options import JsonOption
-from yard.contract import checkout
 from yard.show import INTERRUPTED, say, say_json, table
 
 app = typer.Typer(rich_markup_mode=None)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainyard import checkout
+from trainyard.errors import ClusterError
 from yard.commands import completion
 from yard.commands.options import EnvironmentOption, JsonOption, OutputsOption, StackOption, remote_of
-from yard.contract import checkout
-from yard.contract.errors import ClusterError
 from yard.shell import AfterDashes
 from yard.show import warn
 

@@ -13,7 +13,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from yard.contract.outputs import Cluster
+from trainyard.outputs import Cluster
 from yard.doctor.reports import HostReport, peer_lines
 from yard.stack.remote import Remote
 

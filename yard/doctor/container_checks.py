@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from yard.contract.outputs import NO_TRANSPORT
+from trainyard.outputs import NO_TRANSPORT
 from yard.doctor.findings import Examined, HostProblem, problem
 from yard.doctor.reports import HostReport
 from yard.job.placement import drives_gpus

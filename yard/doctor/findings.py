@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from yard.contract.outputs import Cluster, Node
+from trainyard.outputs import Cluster, Node
 from yard.doctor.reports import HostReport
 
 

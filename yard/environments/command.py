@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from yard.contract.outputs import Cluster
+from trainyard.errors import BuildError, JobError
+from trainyard.outputs import Cluster
 from yard.environments import build
 from yard.environments.definition import Definition
-from yard.errors import BuildError, JobError
 from yard.job.rules import ENVIRONMENT_FILE
 from yard.run.schedulers.registry import scheduler_of
 from yard.run.submit import Prepared, pack

@@ -11,9 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from yard.contract.errors import Problem
-from yard.contract.strict_yaml import load_own
-from yard.errors import EnvironmentFileError
+from trainyard.errors import EnvironmentFileError, Problem
+from trainyard.strict_yaml import load_own
 
 FOLDER = Path(__file__).parent
 LOCK = "requirements.lock"

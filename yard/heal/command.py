@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
-from yard.errors import StackError
+from trainyard.errors import StackError
 from yard.heal.brakes import Limits, brake
 from yard.heal.case import Action, Case, cases, parse_actions, parse_authors
 from yard.heal.ladder import STRIKES, Decision, Step, decide, strikes

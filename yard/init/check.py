@@ -10,7 +10,7 @@ from components.plan.checks.base import Computer
 from components.plan.demand import host_usd, hourly_price, services
 from components.plan.plan import ClusterPlan
 from components.stackfile.read import CLUSTER_KEY, parse_config
-from yard.contract.errors import Problem, StackFileError
+from trainyard.errors import Problem, StackFileError
 from yard.init.created import NO_LIMIT
 from yard.init.known import Known, Section
 from yard.init.platforms import STARTERS

@@ -15,8 +15,8 @@ import yaml
 from components.plan.plan import ClusterPlan
 from components.platforms.local.computer import THIS_COMPUTER
 from components.stackfile.read import Stack, parse_stack
-from yard.contract import checkout
-from yard.contract.errors import Problem
+from trainyard import checkout
+from trainyard.errors import Problem
 from yard.init import hosts
 from yard.init.check import section_of
 from yard.init.interview import InitError, Terminal, collect

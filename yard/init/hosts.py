@@ -10,7 +10,7 @@ from typing import get_args
 
 from components.platforms.hosts.spec import HostsSpec
 from components.stackfile.addresses import is_private
-from yard.contract.errors import RuleError
+from trainyard.errors import RuleError
 from yard.init.created import head_machine
 from yard.init.known import GROUP, Known, Section, Starter
 

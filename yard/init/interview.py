@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from components.plan.checks.base import Computer
-from yard.contract.errors import FileError, Problem, RuleError
+from trainyard.errors import FileError, Problem, RuleError
 from yard.init.check import problems_of
 from yard.init.known import Known
 from yard.init.platforms import STARTERS

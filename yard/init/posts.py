@@ -13,7 +13,7 @@ import yaml
 
 from components.stackfile.explain import nearest
 from components.stackfile.read import CLUSTER_KEY
-from yard.contract.errors import Problem
+from trainyard.errors import Problem
 from yard.init.interview import InitError
 from yard.init.known import Known
 from yard.init.platforms import STARTERS

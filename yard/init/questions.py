@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from components.catalog import Machine, machines
 from components.stackfile.explain import nearest
-from yard.contract.errors import RuleError
+from trainyard.errors import RuleError
 from yard.init import hosts
 from yard.init.check import prices_line, problems_of
 from yard.init.created import NO_LIMIT, number

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from yard.contract.errors import Problem
+from trainyard.errors import Problem
 
 INDEX = "ARRAY_INDEX"
 """Environment variable that contains the number of the job in its array."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from yard.contract.errors import Problem
+from trainyard.errors import Problem
 from yard.environments.definition import NO_ENVIRONMENT, environment_names, is_file, unknown
 
 _GPUS = "gpus"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from yard.contract.errors import Problem
+from trainyard.errors import Problem
 from yard.environments.definition import NO_ENVIRONMENT
 from yard.job.array import INDEX
 from yard.job.container import RUNTIMES

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from yard.contract.errors import Problem
+from trainyard.errors import Problem
 from yard.job.rules import list_of, one_of, section, text_like
 
 RUNTIMES = ("pyxis", "enroot", "docker")

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from yard.contract.outputs import Cluster
+    from trainyard.outputs import Cluster
 
 
 class HostfileFormat(StrEnum):

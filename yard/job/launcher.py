@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from yard.contract.strict_yaml import load_own
+from trainyard.strict_yaml import load_own
 
 _FOLDER = Path(__file__).parent / "launchers"
 

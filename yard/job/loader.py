@@ -8,10 +8,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from yard.contract.errors import Problem
-from yard.contract.strict_yaml import YamlError, load_strict
+from trainyard.errors import JobFileError, Problem
+from trainyard.strict_yaml import YamlError, load_strict
 from yard.environments.definition import Definition, included, is_file, own_file
-from yard.errors import JobFileError
 from yard.job.chosen_environment import ChosenEnvironment
 from yard.job.combinations import WORKLOADS, combination_problems
 from yard.job.launcher import Launcher, launcher

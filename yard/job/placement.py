@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from yard.contract.errors import Problem
-from yard.contract.outputs import NO_TRANSPORT, Cluster, Node, Transport
-from yard.errors import JobFileError, StackError
+from trainyard.errors import JobFileError, Problem, StackError
+from trainyard.outputs import NO_TRANSPORT, Cluster, Node, Transport
 from yard.job.loader import LoadedJob
 from yard.job.spec import JobSpec
 

@@ -11,8 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from yard.contract.errors import Problem
-from yard.errors import JobFileError
+from trainyard.errors import JobFileError, Problem
 from yard.job.loader import find, recipe_names
 
 COMMAND_LINE = "command line"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from yard.contract.errors import Problem
+from trainyard.errors import Problem
 
 PROVIDED = (
     "JOB_NAME",

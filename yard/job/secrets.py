@@ -10,8 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from yard.contract.errors import Problem
-from yard.errors import JobFileError
+from trainyard.errors import JobFileError, Problem
 
 SECRETS_FILE = "secrets.sh"
 

@@ -11,8 +11,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from yard.contract.checkout import ROOT
-from yard.contract.errors import ClusterError
+from trainyard.checkout import ROOT
+from trainyard.errors import ClusterError
 from yard.preview.shape import CONTRACT, Description
 
 _SECONDS = 120

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from components.platforms.local.computer import THIS_COMPUTER
-from yard.contract.errors import ClusterError
+from trainyard.errors import ClusterError
 from yard.preview.base import commit_of, describe_at
 from yard.preview.compare import compare
 from yard.preview.describe import describe

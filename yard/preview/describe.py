@@ -19,8 +19,8 @@ from components.plan.demand import hourly_price, quota_needs, services, used_pri
 from components.plan.plan import ClusterPlan, HostPlan
 from components.platforms.registry import platform_facts
 from components.stackfile.read import Stack, read_stack
-from yard.contract.checkout import ROOT
-from yard.contract.errors import CatalogError, Problem, StackFileError
+from trainyard.checkout import ROOT
+from trainyard.errors import CatalogError, Problem, StackFileError
 from yard.preview.shape import (
     CONTRACT,
     Description,

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
 
-from yard.errors import StackError
+from trainyard.errors import StackError
 from yard.preview.resources import Resources, read_answer
 from yard.stack import pulumi
 from yard.stack.sessions import end_session, interruptible

@@ -6,8 +6,8 @@ from components.node.user_data import JOB_USER
 from components.plan.demand import firm_usd
 from components.plan.outputs import Reach, cluster_outputs
 from components.stackfile.read import read_stack
-from yard.contract.checkout import ROOT
-from yard.contract.outputs import Head
+from trainyard.checkout import ROOT
+from trainyard.outputs import Head
 from yard.preview import content
 from yard.preview.describe import describe
 from yard.run.rehearsal import Rehearsal

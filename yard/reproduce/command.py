@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from trainyard.errors import JobError
 from yard import data
 from yard.environments.command import describe, provide
-from yard.errors import JobError
 from yard.job.loader import LoadedJob, has_smoke, load_job
 from yard.reproduce.images import build_images, dockerfile
 from yard.reproduce.posts import Post, Run

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from yard.errors import BuildError
+from trainyard.errors import BuildError
 from yard.stack.remote import Remote
 
 FOLDER = Path(__file__).parent / "images"

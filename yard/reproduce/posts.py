@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from yard.contract.strict_yaml import load_own
-from yard.errors import JobError
+from trainyard.errors import JobError
+from trainyard.strict_yaml import load_own
 from yard.job.loader import has_smoke
 
 FOLDER = Path(__file__).parent / "posts"

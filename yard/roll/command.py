@@ -7,8 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from yard.contract import checkout
-from yard.errors import RemoteError, StackError
+from trainyard import checkout
+from trainyard.errors import RemoteError, StackError
 from yard.roll.machines import machines, replace_machines, wait_for_pulumi
 from yard.roll.nodes import (
     REASON,

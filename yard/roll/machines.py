@@ -7,8 +7,8 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from yard.contract.machines import HOST_INPUTS, ROLL
-from yard.errors import StackError
+from trainyard.errors import StackError
+from trainyard.machines import HOST_INPUTS, ROLL
 from yard.show import say
 from yard.stack import pulumi
 from yard.stack.locks import StackInUse

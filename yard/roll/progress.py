@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from yard.contract.outputs import Cluster
-from yard.errors import StackError
+from trainyard.errors import StackError
+from trainyard.outputs import Cluster
 
 
 @dataclass(frozen=True, kw_only=True)

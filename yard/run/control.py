@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Sequence
 
-from yard.errors import JobError
+from trainyard.errors import JobError
 from yard.run.logs import follow, read_job
 from yard.run.node_faults import node_faults
 from yard.run.queue import explain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from yard.errors import JobError
+from trainyard.errors import JobError
 from yard.run.logs import read_job
 from yard.stack.remote import Remote
 

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from yard.contract.outputs import Cluster
-from yard.errors import RemoteError
+from trainyard.errors import RemoteError
+from trainyard.outputs import Cluster
 from yard.job.rules import RUN_DIR
 from yard.run import goodput
 from yard.run.commits import with_commits

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from yard.errors import JobError, RemoteError
+from trainyard.errors import JobError, RemoteError
 from yard.run.queue import Job, parse_one, waiting
 from yard.run.schedulers.registry import scheduler_of
 from yard.stack.remote import Remote

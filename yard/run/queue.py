@@ -9,7 +9,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from yard.errors import RemoteError
+from trainyard.errors import RemoteError
 from yard.job.rules import RUN_DIR, parse_seconds
 
 LIVE = frozenset(

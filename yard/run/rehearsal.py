@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from yard.contract.outputs import Cluster
+from trainyard.outputs import Cluster
 from yard.run.submit import Prepared
 from yard.show import duration
 

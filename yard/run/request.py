@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from yard.contract.errors import Problem
-from yard.contract.outputs import Cluster
+from trainyard.errors import JobFileError, Problem
+from trainyard.outputs import Cluster
 from yard.environments.definition import is_file
-from yard.errors import JobFileError
 from yard.job.loader import check_job, environment_of, holds_home, load_job
 from yard.job.programs import COMMAND_LINE, Program, command_job, kind_of, python_job
 from yard.run.slurm_script import SlurmScript, prepare_script

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainyard.errors import JobError, RemoteError
 from yard.environments.command import ensure
-from yard.errors import JobError, RemoteError
 from yard.job.loader import check_job
 from yard.job.placement import place
 from yard.run.schedulers.registry import scheduler_of

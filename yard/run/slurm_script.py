@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yard.contract.errors import Problem
-from yard.contract.outputs import Cluster
+from trainyard.errors import JobFileError, Problem
+from trainyard.outputs import Cluster
 from yard.environments.definition import NO_ENVIRONMENT
-from yard.errors import JobFileError
 from yard.job.chosen_environment import read_environment
 from yard.job.loader import definition_for, holds_home
 from yard.job.placement import refuse_unready

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from yard.contract.outputs import Cluster
+from trainyard.errors import JobFileError, RemoteError
+from trainyard.outputs import Cluster
 from yard.environments.definition import Definition
-from yard.errors import JobFileError, RemoteError
 from yard.job.array import parse_array
 from yard.job.launcher import Source, Tasks
 from yard.job.loader import LoadedJob

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from yard.contract import checkout
+from trainyard import checkout
 
 _CLOUD = "https://api.pulumi.com"
 _PRIVATE = "/.trainyard/state"

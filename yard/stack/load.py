@@ -16,10 +16,9 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from yard.contract import checkout
-from yard.contract.errors import ContractError
-from yard.contract.outputs import Cluster, dumped, read_outputs
-from yard.errors import StackError
+from trainyard import checkout
+from trainyard.errors import ContractError, StackError
+from trainyard.outputs import Cluster, dumped, read_outputs
 from yard.show import warn
 from yard.stack import pulumi
 from yard.stack.backend import backend_url, state_file

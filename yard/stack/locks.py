@@ -6,8 +6,8 @@ import json
 import socket
 from pathlib import Path
 
-from yard.contract.checkout import PROJECT
-from yard.errors import StackError
+from trainyard.checkout import PROJECT
+from trainyard.errors import StackError
 
 
 class StackInUse(StackError):

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from yard.contract import checkout
-from yard.errors import StackError
+from trainyard import checkout
+from trainyard.errors import StackError
 from yard.show import warn
 from yard.stack.backend import is_chosen
 from yard.stack.sessions import end_session

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from yard.errors import RemoteError
+from trainyard.errors import RemoteError
 from yard.stack.load import Stack, load_stack
 from yard.stack.ssh_config import ADMIN_KEY, ADMIN_SUFFIX, TUNNEL_LOG, host_names
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-from yard.contract import checkout
-from yard.errors import StackError
+from trainyard import checkout
+from trainyard.errors import StackError
 from yard.stack.stackfile import platform_section
 
 HOME = checkout.state() / "offline"

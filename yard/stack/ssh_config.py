@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from yard.contract.outputs import Cluster, Head, Node
+import trainyard
+from trainyard.outputs import Cluster, Head, Node
 
 ADMIN_SUFFIX = "-admin"
 """`ssh yard-head-admin` logs in to the host yard-head as the admin."""
@@ -25,7 +26,7 @@ successful connection.
 """
 _TUNNEL_SECONDS = 50
 """Longer than the time limit of the relay, so that the relay writes the reason before ssh fails."""
-RELAY = Path(__file__).resolve().parents[1] / "contract" / "relay.py"
+RELAY = Path(trainyard.__file__).resolve().with_name("relay.py")
 
 
 def host_names(cluster: Cluster) -> list[str]:

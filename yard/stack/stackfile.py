@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from yard.contract import checkout
-from yard.errors import StackError
+from trainyard import checkout
+from trainyard.errors import StackError
 
 SECRETS_KEYS = ("secretsprovider", "encryptedkey", "encryptionsalt")
 """Keys that Pulumi adds to a stack file."""

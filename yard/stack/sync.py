@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from yard.errors import SyncError
+from trainyard.errors import SyncError
 from yard.show import say, say_json, warn
 from yard.stack.remote import Remote
 from yard.tree.secret_names import holds_private_key, looks_secret

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from yard.contract.checkout import ROOT, state
-from yard.contract.machines import SOURCE
-from yard.errors import StackError
+from trainyard.checkout import ROOT, state
+from trainyard.errors import StackError
+from trainyard.machines import SOURCE
 from yard.show import warn
 from yard.stack import pulumi
 from yard.stack.backend import backend_folder, backend_url, state_file

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from yard.contract.errors import Problem
-from yard.errors import JobFileError, SyncError
+from trainyard.errors import JobFileError, Problem, SyncError
 from yard.stack.sync import select_files
 
 MOST_FILES = 5000

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from components.plan.plan import ClusterPlan
 from components.stackfile.model import PlatformSpec
 from components.stackfile.spec import GroupSpec, HeadSpec, NetworkSpec
-from yard.contract.errors import Problem
+from trainyard.errors import Problem
 
 
 class Level(StrEnum):

@@ -8,7 +8,7 @@ from typing import TypeVar
 from components.plan.checks import draft, driver, facts, planned
 from components.plan.checks.base import Check, Draft, Finding, Level, Planned, checks_in
 from components.stackfile.explain import nearest
-from yard.contract.errors import Problem
+from trainyard.errors import Problem
 
 DRAFT_CHECKS: tuple[Check[Draft], ...] = checks_in(draft)
 PLAN_CHECKS: tuple[Check[Planned], ...] = checks_in(planned, facts, driver)

@@ -9,7 +9,7 @@ from pulumi_azure_native import compute
 
 from components.platforms.azure.resource_group import ResourceGroup
 from components.platforms.first_boot import host_key_wait
-from yard.contract.host_key import HOST_KEY
+from trainyard.outputs import HOST_KEY
 
 _NAME = "trainyard-host-key"
 _TOKEN = "azure-native:compute:getVirtualMachineRunCommandByVirtualMachine"  # noqa: S105  (a function's name)

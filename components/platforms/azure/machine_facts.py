@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from components.catalog import Fact, read_rows
-from yard.contract.errors import CatalogError
+from trainyard.errors import CatalogError
 
 
 class Size(Fact):

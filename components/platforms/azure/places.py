@@ -10,7 +10,7 @@ from pydantic import ValidationInfo
 from components.platforms.listing import Listing, read_listing
 from components.stackfile.explain import nearest
 from components.stackfile.model import used_machines
-from yard.contract.errors import RuleError
+from trainyard.errors import RuleError
 
 
 class Regions(Listing):

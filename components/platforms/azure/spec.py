@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, field_validator
 from components.platforms.azure.places import known_region
 from components.stackfile.addresses import Cidr, is_private
 from components.stackfile.model import BAKED_NAME, CloudSpec, Model
-from yard.contract.errors import RuleError
+from trainyard.errors import RuleError
 
 ServiceLevel = Literal["Standard", "Premium", "Ultra"]
 

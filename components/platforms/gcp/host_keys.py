@@ -26,7 +26,7 @@ import pulumi
 from pulumi_gcp import compute
 
 from components.platforms.first_boot import host_key_wait
-from yard.contract.host_key import HOST_KEY
+from trainyard.outputs import HOST_KEY
 
 KEY = "hostkeys/ssh-ed25519"
 """Name of the guest attribute. Google's guest agent publishes host keys under the same name."""

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from components.catalog import Fact, read_rows
-from yard.contract.errors import CatalogError
+from trainyard.errors import CatalogError
 
 
 class Nics(BaseModel):

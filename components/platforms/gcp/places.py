@@ -13,7 +13,7 @@ from components.platforms.gcp.machine_facts import family_of
 from components.platforms.listing import Listing, read_listing
 from components.stackfile.explain import nearest
 from components.stackfile.model import used_machines
-from yard.contract.errors import RuleError
+from trainyard.errors import RuleError
 
 
 class ZoneFacts(Listing):

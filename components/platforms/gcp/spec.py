@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, field_validator
 from components.platforms.gcp.places import known_zone
 from components.stackfile.addresses import Cidr, is_private
 from components.stackfile.model import BAKED_NAME, CloudSpec, Model
-from yard.contract.errors import RuleError
+from trainyard.errors import RuleError
 
 FilestoreTier = Literal["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL", "ENTERPRISE"]
 

@@ -10,7 +10,7 @@ from pulumi_command import remote
 
 from components.platforms.hosts.rules import PROXY
 from components.platforms.hosts.spec import HostsSpec
-from yard.contract.errors import PlatformError
+from trainyard.errors import PlatformError
 
 _DIAL_ATTEMPTS = 3
 _DIAL_SECONDS = 15

@@ -10,7 +10,7 @@ from pathlib import Path
 from components.node.slurm import confines
 from components.plan.checks.base import Broken, Level, Planned, check
 from components.platforms.hosts.spec import Host, HostsSpec
-from yard.contract.host_key import HOST_KEY
+from trainyard.outputs import HOST_KEY
 
 _HOST_KEY = re.compile(rf"(?:{HOST_KEY.pattern})( [^\n]*)?")
 """A host key in the stack file, which can end with a comment."""

@@ -13,7 +13,7 @@ from components.catalog import Machine
 from components.catalog import machines as catalog_machines
 from components.stackfile.addresses import IpAddress
 from components.stackfile.model import ExistingHostsSpec, HostName, MachineName, Model
-from yard.contract.errors import RuleError
+from trainyard.errors import RuleError
 
 _DATED = "0000-00-00"
 """Placeholder, because machine types in the stack file have no date."""

@@ -25,8 +25,8 @@ from components.platforms.local.qemu import Hardware
 from components.platforms.local.seed import macs
 from components.platforms.local.spec import LocalSpec
 from components.platforms.local.sweep import sweep_run
-from yard.contract.errors import PlatformError
-from yard.contract.printable import printable
+from trainyard.errors import PlatformError
+from trainyard.printable import printable
 
 MARK = "trainyard-bake: "
 """Prefix of the builder's reports on its console."""

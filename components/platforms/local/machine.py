@@ -14,8 +14,8 @@ from components.platforms.local.image import GoldenImage
 from components.platforms.local.network import connecting
 from components.platforms.local.paths import MachineFiles
 from components.platforms.local.seed import Macs, meta_data, network_config, write_seed
-from yard.contract.errors import PlatformError
-from yard.contract.printable import printable
+from trainyard.errors import PlatformError
+from trainyard.printable import printable
 
 HOST_KEY_MARK = "trainyard-hostkey: "
 _PANIC_MARK = "Kernel panic - not syncing"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from components.platforms.local.paths import make_private, socket_folder, switch_socket
 from components.platforms.local.process import find, run_program
-from yard.contract.errors import PlatformError
+from trainyard.errors import PlatformError
 
 _PIDFILE = "switch.pid"
 _LOCK = "switch.lock"

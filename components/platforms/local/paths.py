@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from yard.contract.checkout import ROOT
-from yard.contract.errors import PlatformError
+from trainyard.checkout import ROOT
+from trainyard.errors import PlatformError
 
 STATE_FOLDER = ".trainyard"
 """Folder in the checkout that git ignores."""

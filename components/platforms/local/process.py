@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from yard.contract.errors import PlatformError
+from trainyard.errors import PlatformError
 
 _PIDFILE_OPTIONS = {b"-pidfile", b"-p"}
 """Options of QEMU and vde_switch for the pidfile."""

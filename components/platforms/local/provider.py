@@ -22,7 +22,7 @@ from components.platforms.local.probe import choose
 from components.platforms.local.qemu import Hardware
 from components.platforms.local.seed import Macs, macs
 from components.platforms.local.sweep import sweep_run
-from yard.contract.errors import PlatformError
+from trainyard.errors import PlatformError
 
 Props = dict[str, Any]
 

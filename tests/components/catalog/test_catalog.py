@@ -10,7 +10,7 @@ from components import catalog
 from components.catalog import Machine, fabrics, images, machines, prices
 from components.node.slurm import SLURM_VERSIONS
 from components.platforms import PLATFORMS
-from yard.contract.errors import CatalogError
+from trainyard.errors import CatalogError
 
 EVERY_MACHINE = [
     pytest.param(row, id=f"{provider}:{name}") for provider in PLATFORMS for name, row in machines(provider).items()

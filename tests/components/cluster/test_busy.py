@@ -17,8 +17,8 @@ from components.cluster import busy
 from components.cluster.busy import UnknownError, last_cluster, running_jobs
 from components.cluster.running_jobs import LIST_JOBS, RunningJob
 from tests.offline.loopback_sshd import Sshd, free_port, new_server, running, sshd_binary
-from tests.yard.contract.tunnel_programs import BASTION, TunnelPrograms
-from yard.contract.outputs import Head, read_head
+from tests.trainyard.tunnel_programs import BASTION, TunnelPrograms
+from trainyard.outputs import Head, read_head
 
 pytestmark = pytest.mark.engine
 

@@ -13,7 +13,7 @@ from components.cluster import bringup
 from components.cluster.early_outputs import NO_MACHINES
 from tests.components.platforms.living import WholeStack, whole_stack
 from tests.offline.cloud.stack import TestStack, wait_until
-from yard.contract.outputs import Cluster, read_outputs
+from trainyard.outputs import Cluster, read_outputs
 
 pytestmark = pytest.mark.engine
 

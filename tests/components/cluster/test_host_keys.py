@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from components.host_keys import ACCEPT, _Provider, merged_keys
-from yard.contract.errors import PlatformError
-from yard.contract.host_key import HOST_KEY
+from trainyard.errors import PlatformError
+from trainyard.outputs import HOST_KEY
 
 
 def key(letter: str) -> str:

@@ -22,7 +22,7 @@ from components.node.parameters import birth_env, node_env
 from components.node.user_data import AccessKeys, birth_of, merge, render_user_data
 from components.plan.plan import ClusterPlan
 from components.stackfile.model import PlatformSpec
-from yard.contract.errors import CatalogError
+from trainyard.errors import CatalogError
 
 ROOT = Path(__file__).parents[3]
 KEYS = AccessKeys("ssh-ed25519 AAAAadmin admin@yard", "ssh-ed25519 AAAAcluster cluster@yard")

@@ -17,7 +17,7 @@ from components.node.install import BIRTH, render_install
 from components.node.parameters import birth_env, kind_env
 from components.node.user_data import install_script
 from components.plan.plan import ClusterPlan
-from yard.contract.errors import CatalogError
+from trainyard.errors import CatalogError
 
 ROOT = Path(__file__).parents[3]
 FILES = ROOT / "cloud-init" / "files"

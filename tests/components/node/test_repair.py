@@ -11,7 +11,7 @@ from components.node.repair import render_repair
 from components.plan.outputs import Reach, cluster_outputs
 from components.plan.plan import ClusterPlan
 from tests.yard.conftest import HOST_KEY
-from yard.contract.outputs import Head
+from trainyard.outputs import Head
 
 
 def with_spares(plan: ClusterPlan, spares: int) -> ClusterPlan:

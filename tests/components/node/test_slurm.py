@@ -20,7 +20,7 @@ from components.node.slurm import (
 )
 from components.node.user_data import JOB_USER
 from components.plan.plan import ClusterPlan
-from yard.contract.errors import CatalogError
+from trainyard.errors import CatalogError
 
 RENDERERS = [render_slurm_conf, render_gres_conf, render_cgroup_conf, render_slurmdbd_conf]
 

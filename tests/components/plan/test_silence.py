@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from components.stackfile.read import parse_stack
-from yard.contract.errors import StackFileError
+from trainyard.errors import StackFileError
 
 _STACK = """
 config:

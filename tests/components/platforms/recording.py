@@ -16,7 +16,7 @@ from components.plan.plan import ClusterPlan
 from components.platforms.base import Host, PlatformArgs
 from components.platforms.registry import platform_class
 from components.stackfile.read import parse_stack
-from yard.contract.strict_yaml import load_own
+from trainyard.strict_yaml import load_own
 
 ROOT = Path(__file__).parents[3]
 KEYS = AccessKeys("ssh-ed25519 AAAAadmin admin@cluster", "ssh-ed25519 AAAAcluster cluster@cluster")

@@ -16,9 +16,9 @@ from offline.cloud.faults import FILE
 from offline.cloud.world import World
 from tests.components.platforms.planning import planned
 from tests.conftest import ROOT
+from trainyard.errors import StackError
 from yard.bake.command import request_of
 from yard.bake.stack import bake_in_cloud
-from yard.errors import StackError
 from yard.stack.workspace import Workspace
 
 CLOUDS = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.components.platforms.living import PlatformStack, platform_stack
-from yard.contract.machines import ROLL
+from trainyard.machines import ROLL
 
 pytestmark = pytest.mark.engine
 

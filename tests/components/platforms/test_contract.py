@@ -21,9 +21,9 @@ from components.platforms.registry import platform_facts
 from components.stackfile.read import parse_stack
 from tests.components.platforms.contract import Contract
 from tests.components.platforms.recording import Answer, Built, Recorder, stack_text
-from yard.contract.errors import StackFileError
-from yard.contract.outputs import Cluster as ClusterOutputs
-from yard.contract.outputs import read_outputs
+from trainyard.errors import StackFileError
+from trainyard.outputs import Cluster as ClusterOutputs
+from trainyard.outputs import read_outputs
 
 # Importing the command SDK causes a warning about a resource that this project does not use.
 pytestmark = pytest.mark.filterwarnings("ignore:This resource is deprecated:DeprecationWarning")

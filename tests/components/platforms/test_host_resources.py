@@ -17,8 +17,8 @@ from components.platforms import PLATFORMS
 from tests.components.platforms.contract import Contract
 from tests.components.platforms.recording import Built, record, stack_text
 from tests.components.platforms.test_contract import contract
-from yard.contract.strict_yaml import load_own
-from yard.errors import StackError
+from trainyard.errors import StackError
+from trainyard.strict_yaml import load_own
 from yard.roll.machines import machines
 from yard.stack import hosts as yard_hosts
 from yard.stack import pulumi

@@ -19,7 +19,7 @@ from tests.components.platforms.recording import record, stack_text
 from tests.yard.conftest import outputs
 from tests.yard.doctor.doctor_samples import FIRST, HEAD, healthy
 from tests.yard.doctor.test_doctor import examined
-from yard.contract.errors import StackFileError
+from trainyard.errors import StackFileError
 from yard.doctor.checks import CHECKS
 from yard.doctor.collect import PROBES
 

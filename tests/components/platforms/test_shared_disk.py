@@ -8,7 +8,7 @@ import pulumi
 import pytest
 
 from components.platforms.shared_disk import INPUT, refuse_smaller
-from yard.contract.errors import PlatformError
+from trainyard.errors import PlatformError
 
 
 def change(old: dict[str, Any], new: dict[str, Any]) -> pulumi.ResourceHookArgs:

@@ -10,7 +10,7 @@ import pytest
 from tests.components.platforms.living import WholeStack, whole_stack
 from tests.offline.cloud.stack import Run
 from tools.protection import EXCLUDE
-from yard.contract.outputs import read_outputs
+from trainyard.outputs import read_outputs
 
 pytestmark = [pytest.mark.engine, pytest.mark.full]
 

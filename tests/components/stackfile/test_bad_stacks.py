@@ -11,7 +11,7 @@ import pytest
 
 from components.plan.checks.base import Computer
 from components.stackfile.read import parse_stack
-from yard.contract.errors import StackFileError
+from trainyard.errors import StackFileError
 
 COMPUTER = Computer(free_memory=lambda plan: 24 * 1024, used_ports=lambda plan, ports: ())
 FOLDER = Path(__file__).parents[2] / "bad_stacks"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from components.stackfile.read import read_stack
 from tests.stack_texts import STACKS, stack_bytes
-from yard.contract.errors import Problem, StackFileError
+from trainyard.errors import Problem, StackFileError
 from yard.preview.describe import describe
 
 _FEW = settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))

@@ -16,7 +16,7 @@ from pulumi.runtime.settings import ROOT
 
 from components.stackfile.read import parse_config, read_stack
 from components.stackfile.settings import load_settings
-from yard.contract.errors import StackFileError
+from trainyard.errors import StackFileError
 
 STACK = Path(__file__).parents[3] / "stacks" / "Pulumi.local.yaml"
 BAD = Path(__file__).parents[2] / "bad_stacks"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from components.plan.checks.base import Level
 from components.stackfile.read import CLUSTER_KEY, parse_config, parse_stack, read_stack
-from yard.contract.errors import StackFileError
+from trainyard.errors import StackFileError
 
 GOOD = """\
 config:

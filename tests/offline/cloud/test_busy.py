@@ -10,7 +10,7 @@ import pytest
 
 from components.cluster.machine_digests import VERSION
 from tests.offline.cloud.stack import ROOT, TestStack
-from yard.contract.outputs import Cluster, Node, dumped, read_head
+from trainyard.outputs import Cluster, Node, dumped, read_head
 
 pytestmark = pytest.mark.engine
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.offline.cloud.stack import ROOT, TestStack, wait_until
 from tests.offline.loopback_sshd import Sshd, free_port
-from tests.yard.contract.tunnel_programs import BASTION, TunnelPrograms
+from tests.trainyard.tunnel_programs import BASTION, TunnelPrograms
 
 pytestmark = pytest.mark.engine
 

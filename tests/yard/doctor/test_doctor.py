@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.yard.doctor.doctor_samples import CHRONY, FAULTS, FIRST, HEAD, RAN, ROW, SECOND, healthy
-from yard.contract.outputs import Cluster, Transport
+from trainyard.outputs import Cluster, Transport
 from yard.doctor import findings
 from yard.doctor.checks import CHECKS, judge
 from yard.doctor.collect import probe_names, probe_script

@@ -8,7 +8,7 @@ import pytest
 
 from tests.yard.doctor.doctor_samples import FIRST, HEAD, SECOND
 from tests.yard.doctor.test_doctor import examined
-from yard.contract.outputs import Cluster
+from trainyard.outputs import Cluster
 from yard.doctor.checks import CHECKS
 from yard.doctor.nccl_checks import nccl_facts
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.errors import JobFileError
 from yard.environments.definition import FOLDER, LOCK, Definition, definition_of, environment_names, included
-from yard.errors import JobFileError
 from yard.job.loader import LoadedJob, check_job
 
 NAMES = environment_names()

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack, MakeProgram, Program
 from tests.yard.environments.wheels import lock_line, make_wheel
+from trainyard.outputs import Cluster, dumped
 from yard.cli import app
-from yard.contract.outputs import Cluster, dumped
 from yard.environments import build
 from yard.environments.definition import included
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from yard.contract.outputs import Cluster
-from yard.errors import StackError
+from trainyard.errors import StackError
+from trainyard.outputs import Cluster
 from yard.heal import command
 from yard.heal.command import HealRequest, explain, heal
 from yard.roll.machines import Machine

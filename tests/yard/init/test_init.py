@@ -15,7 +15,7 @@ from components.stackfile.read import read_stack
 from tests.conftest import ROOT
 from tests.yard.conftest import MakeProgram
 from tests.yard.init.conftest import WriteStack
-from yard.errors import RemoteError
+from trainyard.errors import RemoteError
 from yard.init import hosts
 from yard.init.command import NewStack
 from yard.init.interview import InitError

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import GOLDEN, CheckGolden
-from yard.contract.outputs import Cluster
-from yard.errors import JobFileError
+from trainyard.errors import JobFileError
+from trainyard.outputs import Cluster
 from yard.job.container import RUNTIMES
 from yard.job.launcher import LAUNCHERS, Source, Tasks, launcher
 from yard.job.loader import load_job

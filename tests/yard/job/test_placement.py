@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from yard.contract.outputs import Cluster
-from yard.errors import JobFileError, RemoteError, StackError
+from trainyard.errors import JobFileError, RemoteError, StackError
+from trainyard.outputs import Cluster
 from yard.job.loader import load_job
 from yard.job.placement import place
 from yard.run import listing

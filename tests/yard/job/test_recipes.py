@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from tests.conftest import CheckGolden
 from tests.yard.conftest import FakeStack
+from trainyard.errors import JobFileError
+from trainyard.outputs import Cluster
 from yard.cli import app
-from yard.contract.outputs import Cluster
-from yard.errors import JobFileError
 from yard.job.loader import LoadedJob, has_smoke, load_job, recipe_names
 from yard.job.placement import place
 from yard.script.render import render_script

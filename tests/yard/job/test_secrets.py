@@ -10,8 +10,8 @@ import pytest
 
 from tests.yard.conftest import FakeStack, MakeProgram
 from tests.yard.test_cli import yard
-from yard.contract.outputs import Cluster
-from yard.errors import JobFileError
+from trainyard.errors import JobFileError
+from trainyard.outputs import Cluster
 from yard.job.launcher import LAUNCHERS, Tasks, launcher
 from yard.job.loader import load_job
 from yard.job.placement import place

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack, MakeProgram
+from trainyard.errors import JobFileError
 from yard.cli import app
-from yard.errors import JobFileError
 from yard.job.combinations import WORKLOADS
 from yard.job.loader import load_job, recipe_names
 from yard.job.rules import parse_seconds

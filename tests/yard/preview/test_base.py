@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from yard.contract.errors import ClusterError
+from trainyard.errors import ClusterError
 from yard.preview import base
 from yard.preview.base import UnknownRevision, commit_of, describe_at
 

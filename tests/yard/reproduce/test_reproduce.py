@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack, MakeProgram
+from trainyard.errors import BuildError
+from trainyard.outputs import Cluster
 from yard.cli import app
-from yard.contract.outputs import Cluster
-from yard.errors import BuildError
 from yard.init.posts import posts
 from yard.job.loader import has_smoke, load_job
 from yard.preview.rehearsal import rehearse

@@ -13,7 +13,7 @@ import pytest
 import yard.roll.machines
 import yard.stack.locks
 from tests.yard.conftest import FakeStack, MakeProgram
-from yard.contract.machines import HOST_INPUTS
+from trainyard.machines import HOST_INPUTS
 from yard.roll.machines import Machine, machines, replace_machines, wait_for_pulumi
 
 

@@ -15,8 +15,8 @@ import pytest
 import yard.roll.command
 import yard.stack.load
 from tests.yard.conftest import FakeStack
-from yard.contract.outputs import Cluster, dumped
-from yard.errors import StackError
+from trainyard.errors import StackError
+from trainyard.outputs import Cluster, dumped
 from yard.roll.command import RollRequest, abandon, record_of, run_roll, show_plan
 from yard.roll.machines import Machine
 from yard.stack.load import load_stack

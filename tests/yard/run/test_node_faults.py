@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from yard.contract.outputs import Cluster
+from trainyard.outputs import Cluster
 from yard.run.node_faults import expand, node_faults
 from yard.run.queue import Job, parse_scontrol
 

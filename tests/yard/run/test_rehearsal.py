@@ -13,7 +13,7 @@ from components.stackfile.read import read_stack
 from tests.components.platforms.recording import stack_text
 from tests.yard.conftest import FakeStack, MakeProgram
 from tests.yard.test_cli import yard as run_yard
-from yard.errors import StackError
+from trainyard.errors import StackError
 from yard.preview.rehearsal import rehearse as planned
 from yard.stack.stackfile import stack_names
 

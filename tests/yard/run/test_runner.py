@@ -14,7 +14,7 @@ import pytest
 
 from tests.offline.loopback_sshd import Sshd, new_server, running
 from tests.yard.run.runner_job import Job
-from yard.contract.outputs import Cluster
+from trainyard.outputs import Cluster
 from yard.job.loader import load_job
 from yard.job.placement import place
 from yard.run.runner.processes import marked

@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack, MakeProgram
+from trainyard.outputs import Cluster, dumped
 from yard.cli import app
-from yard.contract.outputs import Cluster, dumped
 
 KEYS = {"user_private_key": "not a key", "admin_private_key": "nor this"}
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.yard.conftest import MakeProgram
-from yard.contract.outputs import Cluster
-from yard.errors import JobFileError, RemoteError
+from trainyard.errors import JobFileError, RemoteError
+from trainyard.outputs import Cluster
 from yard.run.queue import parse_scontrol
 from yard.run.schedulers.slurm import Slurm
 from yard.run.slurm_script import SlurmScript, prepare_script

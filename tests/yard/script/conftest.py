@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.yard.conftest import MakeProgram
-from yard.contract.outputs import Cluster
+from trainyard.outputs import Cluster
 from yard.job.loader import load_job
 from yard.job.placement import place
 from yard.script.render import render_files

@@ -20,7 +20,7 @@ from components.stackfile.read import read_stack
 from tests.cloud_init.stage_sandbox import STAGES
 from tests.conftest import ROOT
 from tests.yard.conftest import HOST_KEY, MakeProgram, Program
-from yard.contract.outputs import Cluster, Transport, read_outputs
+from trainyard.outputs import Cluster, Transport, read_outputs
 from yard.job.container import RUNTIMES, Container
 from yard.job.loader import load_job
 from yard.job.placement import Placement, place

@@ -15,7 +15,7 @@ import pytest
 from tests.offline.loopback_sshd import free_port, make_key, sshd_binary
 from tests.yard.conftest import MakeProgram
 from tests.yard.script.test_containers import DOCKER, files
-from yard.contract.outputs import Cluster
+from trainyard.outputs import Cluster
 from yard.job.container import SSH_PORT
 
 pytestmark = pytest.mark.skipif(

@@ -13,8 +13,8 @@ import pytest
 
 from tests.conftest import CheckGolden
 from tests.yard.conftest import FakeStack
-from yard.contract.outputs import Cluster
-from yard.errors import JobFileError
+from trainyard.errors import JobFileError
+from trainyard.outputs import Cluster
 from yard.job.combinations import WORKLOADS, shipped_workloads
 from yard.job.loader import LoadedJob, load_job
 from yard.job.placement import place

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from tests.yard.checkout_root import use_root
 from tests.yard.conftest import FakeStack
+from trainyard import checkout
 from yard.commands.options import OutputsOption, StackOption
-from yard.contract import checkout
 from yard.stack import backend, pulumi
 from yard.stack.backend import backend_folder, backend_url, is_chosen, selected_stack, state_file
 from yard.stack.load import load_stack

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.yard.conftest import MakeProgram
-from yard.errors import RemoteError, StackError
+from trainyard.errors import RemoteError, StackError
 from yard.stack.hosts import forget_host, scan
 
 
@@ -73,7 +73,7 @@ def command(name: str) -> dict[str, str]:
 def pulumi(program: MakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A fake pulumi with two hosts in its state. One host name is a suffix of the other."""
     # After set-up, a checkout contains a pulumi that takes precedence over the one on PATH.
-    monkeypatch.setattr("yard.contract.checkout.ROOT", tmp_path)
+    monkeypatch.setattr("trainyard.checkout.ROOT", tmp_path)
     names = ["c-hosts-node2-survey", "c-hosts-my-node2-lease", "c-hosts-node2-lease", "c-hosts-node2-files"]
     state = json.dumps({"deployment": {"resources": [command(name) for name in names]}})
     made = program("pulumi", f"[[ $1 != stack ]] || echo '{state}'")
@@ -94,7 +94,7 @@ def test_forget_of_an_unknown_host_lists_the_known_hosts(pulumi: list[str]) -> N
 def test_forget_reports_an_error_of_pulumi(
     program: MakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yard.contract.checkout.ROOT", tmp_path)
+    monkeypatch.setattr("trainyard.checkout.ROOT", tmp_path)
     state = json.dumps({"deployment": {"resources": [command("c-hosts-a-lease")]}})
     program("pulumi", f"[[ $1 != stack ]] || {{ echo '{state}'; exit 0; }}; echo 'others depend on it' >&2; exit 1")
     with pytest.raises(StackError, match="others depend on it"):

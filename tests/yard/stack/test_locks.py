@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from yard.errors import StackError
+from trainyard.errors import StackError
 from yard.stack.locks import clear_stale
 
 

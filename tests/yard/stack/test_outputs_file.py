@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack
+from trainyard.errors import StackError
+from trainyard.outputs import Cluster, dumped
 from yard.cli import app
-from yard.contract.outputs import Cluster, dumped
-from yard.errors import StackError
 from yard.stack.load import load_stack, save_for_jobs
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.yard.conftest import FakeStack, MakeProgram
-from yard.errors import RemoteError
+from trainyard.errors import RemoteError
 from yard.stack.load import load_stack, save_for_jobs
 from yard.stack.remote import Remote, shell
 

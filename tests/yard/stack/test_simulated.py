@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.yard.checkout_root import use_root
-from yard.errors import StackError
+from trainyard.errors import StackError
 from yard.stack import simulated
 
 

@@ -10,10 +10,9 @@ import pytest
 
 import yard.stack.load
 from tests.yard.conftest import HOST_KEY, FakeStack, MakeProgram
-from yard.contract import checkout
-from yard.contract.errors import ContractError
-from yard.contract.outputs import Cluster, dumped
-from yard.errors import StackError
+from trainyard import checkout
+from trainyard.errors import ContractError, StackError
+from trainyard.outputs import Cluster, dumped
 from yard.stack import pulumi
 from yard.stack.load import load_stack
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from yard.errors import StackError
+from trainyard.errors import StackError
 from yard.stack import stackfile
 
 COMMITTED = "# why two\nconfig:\n  trainyard:cluster: {name: yard}\n"
@@ -16,7 +16,7 @@ COMMITTED = "# why two\nconfig:\n  trainyard:cluster: {name: yard}\n"
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty checkout with one stack, `local`."""
-    monkeypatch.setattr("yard.contract.checkout.ROOT", tmp_path)
+    monkeypatch.setattr("trainyard.checkout.ROOT", tmp_path)
     (tmp_path / "Pulumi.yaml").touch()
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks" / "Pulumi.local.yaml").write_text(COMMITTED)

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from tests.offline.loopback_sshd import new_server, running, sshd_binary
 from tests.yard.conftest import FakeStack, MakeProgram
+from trainyard.outputs import Cluster, dumped
 from yard.cli import app
-from yard.contract.outputs import Cluster, dumped
 from yard.stack.sync import MANIFEST, MARKER, select_files, source_name
 from yard.tree.secret_names import holds_private_key, looks_secret
 

@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.offline.loopback_sshd import Sshd
+from tests.trainyard.tunnel_programs import BASTION, IAP, TunnelPrograms
 from tests.yard.conftest import FakeStack
-from tests.yard.contract.tunnel_programs import BASTION, IAP, TunnelPrograms
+from trainyard.errors import RemoteError
+from trainyard.outputs import Cluster, dumped
 from yard.cli import app
-from yard.contract.outputs import Cluster, dumped
-from yard.errors import RemoteError
 from yard.stack.load import forget, load_stack
 from yard.stack.remote import Remote
 

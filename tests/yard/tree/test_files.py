@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import yard.tree.files
-from yard.errors import JobFileError, SyncError
+from trainyard.errors import JobFileError, SyncError
 from yard.job.loader import load_job
 from yard.run.submit import pack
 from yard.tree.files import collect

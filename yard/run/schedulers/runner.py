@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from yard.contract.errors import Problem
-from yard.errors import JobError
+from trainyard.errors import JobError, Problem
 from yard.job.array import parse_array
 from yard.job.loader import LoadedJob
 from yard.job.placement import Placement, drives_gpus

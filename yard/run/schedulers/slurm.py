@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from yard.contract.errors import Problem
+from trainyard.errors import Problem
 from yard.job.launcher import Tasks
 from yard.job.loader import LoadedJob
 from yard.job.placement import Placement

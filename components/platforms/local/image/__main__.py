@@ -6,7 +6,7 @@ import signal
 import sys
 
 from components.platforms.local.image import ensure_image
-from yard.contract.errors import PlatformError
+from trainyard.errors import PlatformError
 
 
 def _interrupt(number: int, _: object) -> None:

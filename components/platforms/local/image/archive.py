@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from components.platforms.local.process import run_program
-from yard.contract.errors import PlatformError
+from trainyard.errors import PlatformError
 
 _SOURCE_FORMAT = "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)\t"
 _FORWARDED = ("Acquire::Check-", "Acquire::Retries", "Acquire::http::", "Acquire::https::")

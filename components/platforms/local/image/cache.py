@@ -20,7 +20,7 @@ from components.platforms.local.image.progress import BuildProgress
 from components.platforms.local.image.recipe import image_id
 from components.platforms.local.image.steps import build, remove_tree
 from components.platforms.local.paths import cache_folder
-from yard.contract.errors import PlatformError
+from trainyard.errors import PlatformError
 
 _KEPT = 2
 """Number of golden images in the cache: the new image and the previous image. Images of existing machines are also

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import subprocess
 
-from yard.contract.errors import PlatformError
+from trainyard.errors import PlatformError
 
 _SETUP_SECTORS = 0x1F1
 _BOOT_FLAG = 0x1FE

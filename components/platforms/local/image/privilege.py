@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from yard.contract.errors import PlatformError
+from trainyard.errors import PlatformError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from components.platforms.local.image.kernel import vmlinux
 from components.platforms.local.image.privilege import Privilege
 from components.platforms.local.image.progress import BuildProgress
 from components.platforms.local.image.tool import run_tool
-from yard.contract.errors import PlatformError
+from trainyard.errors import PlatformError
 
 _SPACE_GIB = 6
 """Free space for a build. The folder, the raw disk and the qcow2 disk need 1.6 GiB each (measured)."""

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Sequence
 
 from components.platforms.local.image.progress import BuildProgress
-from yard.contract.errors import PlatformError
+from trainyard.errors import PlatformError
 
 _STOP_SECONDS = 30
 _TAIL_LINES = 15

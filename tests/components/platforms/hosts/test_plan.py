@@ -11,7 +11,7 @@ from components.node.slurm import render_gres_conf, render_slurm_conf
 from components.plan.plan import ClusterPlan, Role
 from components.stackfile.read import parse_stack
 from tests.components.platforms.recording import stack_text
-from yard.contract.errors import StackFileError
+from trainyard.errors import StackFileError
 
 KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5{'A' * 48}"
 

@@ -14,7 +14,7 @@ from components.platforms.local.paths import cache_folder, socket_folder
 from components.platforms.local.process import started_under
 from components.platforms.local.sweep import sweep_run
 from tests.components.platforms.planning import planned
-from yard.contract.errors import PlatformError
+from trainyard.errors import PlatformError
 
 NAME = "trainyard-debian-13-0123456789abcdef"
 PLAN = planned("local", {"platform__accelerator": "tcg"}).plan

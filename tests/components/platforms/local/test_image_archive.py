@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from components.platforms.local.image import archive
-from yard.contract.errors import PlatformError
+from trainyard.errors import PlatformError
 
 DEBIAN = [
     "http://a/debian/\tbookworm\tmain\tDebian",

@@ -17,7 +17,7 @@ from components.platforms.local.image.archive import Archive
 from components.platforms.local.image.privilege import Privilege
 from components.platforms.local.image.progress import BuildProgress
 from tests.components.platforms.local.conftest import Executable
-from yard.contract.errors import PlatformError
+from trainyard.errors import PlatformError
 
 ARCHIVE = Archive(main="http://m/debian", security="http://m/debian-security")
 RIGHTS = Privilege(mode="root", prefix=(), why="root")

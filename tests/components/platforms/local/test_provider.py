@@ -24,7 +24,7 @@ from components.platforms.local.provider import (
 )
 from components.platforms.local.sweep import sweep_run
 from tests.components.platforms.local.conftest import HOST_KEY, Executable
-from yard.contract.errors import PlatformError
+from trainyard.errors import PlatformError
 
 pytestmark = pytest.mark.engine
 

@@ -14,7 +14,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud
 
 
 def printable(text: str) -> str:
-    """Return the text with control characters as escapes, like yard/contract/printable.py.
+    """Return the text with control characters as escapes, like trainyard/printable.py.
 
     The status text comes from workers, and `pulumi up` prints the output of this program on a terminal.
     """

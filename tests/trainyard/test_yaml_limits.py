@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from yard.contract.strict_yaml import MAX_CHARACTERS, MAX_LEVELS, YamlError, load_strict
+from trainyard.strict_yaml import MAX_CHARACTERS, MAX_LEVELS, YamlError, load_strict
 
 LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
 

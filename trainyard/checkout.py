@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from yard.contract.errors import ClusterError
+from trainyard.errors import ClusterError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 PROJECT = "trainyard"
 """The project's name in Pulumi.yaml."""
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.yard.contract.tunnel_programs import BASTION, IAP
-from yard.contract.errors import ContractError
-from yard.contract.outputs import Cluster, Head, Node, dumped, read_head, read_outputs, ssh_command
+from tests.trainyard.tunnel_programs import BASTION, IAP
+from trainyard.errors import ContractError
+from trainyard.outputs import Cluster, Head, Node, dumped, read_head, read_outputs, ssh_command
 
 HOST_KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{'k' * 43}"
 HEAD = {"address": "203.0.113.7", "port": 22, "admin_user": "ops", "proxy_jump": None}

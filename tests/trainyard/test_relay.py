@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.offline.loopback_sshd import free_port
-from tests.yard.contract.tunnel_programs import BASTION, IAP, TunnelPrograms
-from yard.contract import relay
+from tests.trainyard.tunnel_programs import BASTION, IAP, TunnelPrograms
+from trainyard import relay
 
 pytestmark = pytest.mark.engine
 
