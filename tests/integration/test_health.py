@@ -124,9 +124,11 @@ def test_xid_drains_until_an_operator_clears_it(cluster: Project) -> None:
     # prolog refuses jobs.
     cluster.on(HEAD, f"sudo scontrol update nodename={NODE} state=resume")
     wait_until("the drain to return", 60, lambda: reason in shown(cluster))
-    assert "this node has a fault" in cluster.on(NODE, "sudo trainyard-prolog 2>&1; echo code $?")
+    prolog = "sudo env SLURM_JOB_UID=$(id -u trainer) SLURM_JOB_GID=$(id -g trainer) trainyard-prolog"
+    refused = cluster.on(NODE, f"{prolog} 2>&1; echo code $?")
     cluster.on(NODE, "sudo trainyard-health clear gpu-xid")
     wait_for_service(cluster)
+    assert "this node has a fault" in refused
 
 
 def test_a_user_cannot_forge_an_xid(cluster: Project) -> None:
