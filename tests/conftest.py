@@ -16,8 +16,7 @@ from typer.main import get_command
 
 from components.catalog import Machine, images, machines
 from components.plan.plan import ClusterPlan, plan_cluster
-from components.stackfile.read import read_stack
-from components.stackfile.spec import ClusterSpec
+from components.stackfile.read import cluster_spec, read_stack
 from tests.offline.loopback_sshd import Sshd, new_server, running, sshd_binary
 from tests.trainyard.tunnel_programs import TunnelPrograms
 
@@ -79,7 +78,7 @@ def wide_plan() -> ClusterPlan:
             {"name": "none", "vcpus": 4, "memory_mib": 16384, "gpus": 0},
         )
     ]
-    spec = ClusterSpec.model_validate(
+    spec = cluster_spec(
         {
             "name": "wide",
             "platform": {"provider": "local"},

@@ -12,10 +12,10 @@ from components.cluster.busy import refuse_to_end_jobs
 from components.cluster.leftovers import Leftovers, can_watch
 from components.cluster.machine_digests import machine_digests
 from components.cluster.older_images import warn_of_older_images
+from components.cluster.outputs import Reach, cluster_outputs
 from components.cluster.tunnel import require_tunnel
 from components.keys import StackKeys
 from components.node.user_data import JOB_USER
-from components.plan.outputs import Reach, cluster_outputs
 from components.plan.plan import ClusterPlan
 from components.platforms.base import Host, PlatformArgs, rolled_hosts
 from components.platforms.registry import platform_class, platform_facts

@@ -10,8 +10,8 @@ import pulumi
 from pulumi.runtime.proto import resource_pb2
 from pulumi.runtime.settings import monitor_supports_feature
 
-from components.plan.demand import gateway_usd, host_usd, storage_usd
 from components.plan.plan import ClusterPlan
+from components.platforms.demand import gateway_usd, host_usd, storage_usd
 from components.platforms.facts import PlatformFacts
 
 _SETTLE_SECONDS = 0.2

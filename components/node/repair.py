@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from components.plan.plan import ClusterPlan
-from components.stackfile.model import CloudSpec
+from components.spec.model import CloudSpec
 
 _SILENT_SECONDS = 15
 _SILENT_CLOUD_SECONDS = 35

@@ -9,8 +9,8 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Literal, TypeVar
 
 from components.catalog import Image, Machine, driver_locks
-from components.stackfile.model import CloudSpec, ExistingHostsSpec, PlatformSpec, existing_hosts
-from components.stackfile.spec import AccessSpec, ClusterSpec, GroupSpec, LimitsSpec, SharedStorageSpec
+from components.spec.cluster import AccessSpec, ClusterSpec, GroupSpec, LimitsSpec, SharedStorageSpec
+from components.spec.model import CloudSpec, ExistingHostsSpec, PlatformSpec, existing_hosts
 
 HEAD_OFFSET = 4
 """Index of the head's address in the network. Azure reserves the first four addresses in each subnet."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from components.plan.checks.base import Broken, Level, Planned, check
+from components.plan.check import Broken, Level, Planned, check
 
 _WIDEST: Final = 8
 """Prefix length of the largest network that is accepted. The largest private range is 10.0.0.0/8."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from components.node.bake import baked_name, image_prefix
-from components.plan.checks.base import Broken, Level, Planned, check
+from components.plan.check import Broken, Level, Planned, check
 from components.platforms.registry import platform_facts
 
 _PATH = "cluster.platform.baked_image"

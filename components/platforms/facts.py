@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from components.plan.checks.base import Check, Planned
+from components.plan.check import Check, Planned
 from components.plan.plan import ClusterPlan
 
 

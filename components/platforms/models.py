@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from components.platforms import PLATFORMS
-from components.stackfile.model import PlatformSpec
+from components.spec.model import PlatformSpec
 from trainyard.errors import RuleError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pulumi
 
 from components.plan.plan import ClusterPlan
-from components.stackfile.model import CloudSpec
+from components.spec.model import CloudSpec
 from trainyard.errors import PlatformError
 
 INPUT = "sharedDiskGib"

@@ -13,14 +13,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from components.catalog import images, machines
-from components.plan.checks.base import Computer, Draft, Finding, Level, Planned
-from components.plan.checks.common import DRAFT_CHECKS, PLAN_CHECKS, run_checks, silence_problems
+from components.plan.check import Computer, Draft, Finding, Level, Planned, run_checks, silence_problems
 from components.plan.plan import ClusterPlan, plan_cluster
 from components.platforms.models import platform_model, platform_spec
 from components.platforms.registry import platform_facts
-from components.stackfile.explain import dotted, explain, nearest
-from components.stackfile.model import MACHINES, ExistingHostsSpec, PlatformSpec, machine_types
-from components.stackfile.spec import ClusterSpec, GroupSpec, HeadSpec, NetworkSpec
+from components.spec.cluster import ClusterSpec, GroupSpec, HeadSpec, NetworkSpec
+from components.spec.explain import dotted, explain, nearest
+from components.spec.model import MACHINES, PLATFORMS, ExistingHostsSpec, PlatformSpec, machine_types
+from components.stackfile.draft_checks import DRAFT_CHECKS
+from components.stackfile.plan_checks import PLAN_CHECKS
 from trainyard.errors import Problem, StackFileError
 from trainyard.strict_yaml import YamlError, load_strict
 
@@ -102,8 +103,7 @@ def _parse_cluster(section: dict[Any, Any], file: str, problems: list[Problem], 
     malformed: set[tuple[str | int, ...]] = set()
     try:
         # The places that a message suggests depend on the machine types.
-        context = {MACHINES: [name for _, _, name in _machine_names(section)]}
-        spec = ClusterSpec.model_validate(section, context=context)
+        spec = cluster_spec(section)
     except ValidationError as error:
         platform = platform_model(section.get("platform"))
         problems += explain(error, ClusterSpec, "cluster", {"platform": platform} if platform else {})
@@ -121,6 +121,13 @@ def _parse_cluster(section: dict[Any, Any], file: str, problems: list[Problem], 
         raise StackFileError(file, errors)
     findings = tuple(finding for finding in found if finding.check not in spec.silence)
     return Stack(file=file, plan=plan, findings=findings)
+
+
+def cluster_spec(section: dict[Any, Any]) -> ClusterSpec:
+    """Return a cluster section as a model. Raises pydantic's ValidationError."""
+    # The places that a message suggests depend on the machine types.
+    context = {MACHINES: [name for _, _, name in _machine_names(section)], PLATFORMS: platform_spec}
+    return ClusterSpec.model_validate(section, context=context)
 
 
 def _draft(section: dict[Any, Any], malformed: set[tuple[str | int, ...]]) -> Draft:

@@ -1,6 +1,6 @@
 """The JSON Schema for stack files, generated from the pydantic models.
 
-A file that is valid under the schema can still fail a check in components/plan/checks.
+A file that is valid under the schema can still fail a check (draft_checks.py, plan_checks.py and the platforms' rules).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pydantic_core import core_schema
 from components.catalog import machines
 from components.platforms import PLATFORMS
 from components.platforms.models import platform_model
-from components.stackfile.model import PlatformSpec
+from components.spec.cluster import ClusterSpec
+from components.spec.model import PlatformSpec
 from components.stackfile.read import CLUSTER_KEY, NAMESPACE
-from components.stackfile.spec import ClusterSpec
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _DEFINITION = "#/$defs/"

@@ -9,7 +9,7 @@ from typing import Any
 import pulumi
 from pulumi.runtime.config import CONFIG, is_config_secret
 
-from components.plan.checks.base import Level
+from components.plan.check import Level
 from components.platforms.local.computer import THIS_COMPUTER
 from components.stackfile.read import CLUSTER_KEY, NAMESPACE, Stack, parse_config
 from trainyard.errors import ClusterError

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from components.catalog import machines
-from components.plan.checks.base import Check
-from components.plan.checks.common import DRAFT_CHECKS, PLAN_CHECKS
+from components.plan.check import Check
 from components.platforms import PLATFORMS
 from components.platforms.gcp.machine_facts import family_of
 from components.platforms.registry import platform_facts
+from components.stackfile.draft_checks import DRAFT_CHECKS
+from components.stackfile.plan_checks import PLAN_CHECKS
 from tests.conftest import ROOT
 from yard.sizing import largest_gb
 

@@ -10,15 +10,9 @@ import pytest
 from tests.architecture.modules import ROOT, folder, imports, modules, reachable
 
 TO_BE_SEPARATED = {
-    ("components.plan", "components.platforms"),
-    ("components.plan", "components.stackfile"),
-    ("components.plan.checks", "components.platforms"),
-    ("components.plan.checks", "components.stackfile"),
-    ("components.platforms", "components.stackfile"),
     ("components.platforms.azure", "components.platforms.azure.rules"),
     ("components.platforms.gcp", "components.platforms.gcp.rules"),
     ("components.platforms.local", "components.platforms.local.image"),
-    ("components.platforms.local", "components.stackfile"),
     ("yard", "yard.commands"),
     ("yard", "yard.stack"),
     ("yard.environments", "yard.job"),

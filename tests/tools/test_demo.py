@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from components.plan.checks.base import Computer
+from components.plan.check import Computer
 from tools import demo
 from trainyard import checkout
 

@@ -13,7 +13,7 @@ import yaml
 from components.node.parameters import node_env
 from components.node.slurm import render_gres_conf, render_slurm_conf
 from components.plan.plan import ClusterPlan
-from components.stackfile.spec import ClusterSpec
+from components.stackfile.read import cluster_spec
 from tests.conftest import ROOT
 from yard.job.loader import RECIPES, load_job
 from yard.job.placement import place
@@ -49,7 +49,7 @@ def matching(text: str, pattern: str) -> str:
 def samples(plan: ClusterPlan, cluster: Any) -> dict[str, str]:
     """Return the samples for both walks by name. `cluster` contains the outputs of the stack `local`."""
     stack = (ROOT / "stacks" / "Pulumi.local.yaml").read_text()
-    spec = ClusterSpec.model_validate(yaml.safe_load(stack)["config"]["trainyard:cluster"])
+    spec = cluster_spec(yaml.safe_load(stack)["config"]["trainyard:cluster"])
     groups = {name: group.model_dump(mode="json") for name, group in spec.nodes.items()}
     hosts = [
         f"{host.name:<11} {host.role.value:<7} {host.private_ip!s:<10} {host.machine.name:<8} slot {host.slot}\n"

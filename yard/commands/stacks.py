@@ -71,10 +71,11 @@ def preview(
 def checks(as_json: JsonOption = False) -> None:
     """List the checks for stack files."""
     checkout.require("yard checks")
-    from components.plan.checks.base import Check
-    from components.plan.checks.common import DRAFT_CHECKS, PLAN_CHECKS
+    from components.plan.check import Check
     from components.platforms import PLATFORMS
     from components.platforms.registry import platform_facts
+    from components.stackfile.draft_checks import DRAFT_CHECKS
+    from components.stackfile.plan_checks import PLAN_CHECKS
 
     by_platform: dict[str, tuple[Check[Any], ...]] = {"all": (*DRAFT_CHECKS, *PLAN_CHECKS)}
     by_platform |= {name: tuple(platform_facts(name).checks) for name in PLATFORMS}

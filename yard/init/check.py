@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, floor
 
-from components.plan.checks.base import Computer
-from components.plan.demand import host_usd, hourly_price, services
+from components.plan.check import Computer
 from components.plan.plan import ClusterPlan
+from components.platforms.demand import host_usd, hourly_price, services
 from components.stackfile.read import CLUSTER_KEY, parse_config
 from trainyard.errors import Problem, StackFileError
 from yard.init.created import NO_LIMIT

@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import get_args
 
 from components.platforms.hosts.spec import HostsSpec
-from components.stackfile.addresses import is_private
+from components.spec.model import is_private
 from trainyard.errors import RuleError
 from yard.init.created import head_machine
 from yard.init.known import GROUP, Known, Section, Starter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from components.plan.checks.base import Computer
+from components.plan.check import Computer
 from trainyard.errors import FileError, Problem, RuleError
 from yard.init.check import problems_of
 from yard.init.known import Known

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from components.stackfile.explain import nearest
+from components.spec.explain import nearest
 from components.stackfile.read import CLUSTER_KEY
 from trainyard.errors import Problem
 from yard.init.interview import InitError

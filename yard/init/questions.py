@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from components.catalog import Machine, machines
-from components.stackfile.explain import nearest
+from components.spec.explain import nearest
 from trainyard.errors import RuleError
 from yard.init import hosts
 from yard.init.check import prices_line, problems_of

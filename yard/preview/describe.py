@@ -14,9 +14,9 @@ from components.node.bundle import bundle_files
 from components.node.parameters import ON_HEAD
 from components.node.slurm import render_gres_conf, render_slurm_conf
 from components.node.user_data import AccessKeys, cloud_config, install_script, render_user_data
-from components.plan.checks.base import Computer, Level
-from components.plan.demand import hourly_price, quota_needs, services, used_prices, used_sources
+from components.plan.check import Computer, Level
 from components.plan.plan import ClusterPlan, HostPlan
+from components.platforms.demand import hourly_price, quota_needs, services, used_prices, used_sources
 from components.platforms.registry import platform_facts
 from components.stackfile.read import Stack, read_stack
 from trainyard.checkout import ROOT

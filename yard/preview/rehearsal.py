@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from components.cluster.outputs import Reach, cluster_outputs
 from components.node.user_data import JOB_USER
-from components.plan.demand import firm_usd
-from components.plan.outputs import Reach, cluster_outputs
+from components.platforms.demand import firm_usd
 from components.stackfile.read import read_stack
 from trainyard.checkout import ROOT
 from trainyard.outputs import Head

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from components.plan.demand import storage_mib_s
 from components.plan.plan import ClusterPlan
+from components.platforms.demand import storage_mib_s
 from yard.job.loader import load_job, recipe_names
 from yard.job.spec import JobSpec
 from yard.preview.shape import CheckpointShape, StorageShape

@@ -8,8 +8,8 @@ from functools import cache
 from pydantic import ValidationInfo
 
 from components.platforms.listing import Listing, read_listing
-from components.stackfile.explain import nearest
-from components.stackfile.model import used_machines
+from components.spec.explain import nearest
+from components.spec.model import used_machines
 from trainyard.errors import RuleError
 
 

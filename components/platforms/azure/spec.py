@@ -8,8 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, field_validator
 
 from components.platforms.azure.places import known_region
-from components.stackfile.addresses import Cidr, is_private
-from components.stackfile.model import BAKED_NAME, CloudSpec, Model
+from components.spec.model import BAKED_NAME, Cidr, CloudSpec, Model, is_private
 from trainyard.errors import RuleError
 
 ServiceLevel = Literal["Standard", "Premium", "Ultra"]

@@ -11,8 +11,8 @@ from pydantic import Field, ValidationInfo
 from components.catalog import machines
 from components.platforms.gcp.machine_facts import family_of
 from components.platforms.listing import Listing, read_listing
-from components.stackfile.explain import nearest
-from components.stackfile.model import used_machines
+from components.spec.explain import nearest
+from components.spec.model import used_machines
 from trainyard.errors import RuleError
 
 

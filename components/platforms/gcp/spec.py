@@ -9,8 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, field_validator
 
 from components.platforms.gcp.places import known_zone
-from components.stackfile.addresses import Cidr, is_private
-from components.stackfile.model import BAKED_NAME, CloudSpec, Model
+from components.spec.model import BAKED_NAME, Cidr, CloudSpec, Model, is_private
 from trainyard.errors import RuleError
 
 FilestoreTier = Literal["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL", "ENTERPRISE"]

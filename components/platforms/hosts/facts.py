@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from components.plan.checks.base import checks_in
+from components.plan.check import checks_in
 from components.platforms.facts import PlatformFacts
 from components.platforms.hosts import rules
 

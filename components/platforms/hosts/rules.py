@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from components.node.slurm import confines
-from components.plan.checks.base import Broken, Level, Planned, check
+from components.plan.check import Broken, Level, Planned, check
 from components.platforms.hosts.spec import Host, HostsSpec
 from trainyard.outputs import HOST_KEY
 

@@ -11,8 +11,7 @@ from pydantic import Field, model_validator
 
 from components.catalog import Machine
 from components.catalog import machines as catalog_machines
-from components.stackfile.addresses import IpAddress
-from components.stackfile.model import ExistingHostsSpec, HostName, MachineName, Model
+from components.spec.model import ExistingHostsSpec, HostName, IpAddress, MachineName, Model
 from trainyard.errors import RuleError
 
 _DATED = "0000-00-00"

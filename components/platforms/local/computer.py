@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from components.plan.checks.base import Computer
+from components.plan.check import Computer
 from components.plan.plan import ClusterPlan
 from components.platforms.local.paths import MachineFiles, runs_folder
 from components.platforms.local.process import find, port_in_use, started_under

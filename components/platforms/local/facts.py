@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from components.plan.checks.base import checks_in
+from components.plan.check import checks_in
 from components.plan.plan import ClusterPlan
 from components.platforms.baked import baked_image_has_system, baked_image_is_current
 from components.platforms.facts import Baking, PlatformFacts

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Network
 
-from components.plan.checks.base import Broken, Level, Planned, check
+from components.plan.check import Broken, Level, Planned, check
 from components.platforms.local.ports import GROUP_PORTS, ssh_port
 from components.platforms.local.spec import LocalSpec
-from components.stackfile.spec import AccessSpec, SharedStorageSpec
+from components.spec.cluster import AccessSpec, SharedStorageSpec
 
 EXTERNAL_NETWORK = IPv4Network("10.0.2.0/24")
 """QEMU's user-mode network, which every local machine uses."""

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from components.stackfile.model import BAKED_NAME, PlatformSpec
+from components.spec.model import BAKED_NAME, PlatformSpec
 
 
 class LocalSpec(PlatformSpec):

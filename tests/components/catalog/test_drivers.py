@@ -9,7 +9,7 @@ import pytest
 from components.catalog import archives, conflicts, driver_locks, machines
 from components.catalog.drivers import DriverLock, incompatible
 from components.platforms import PLATFORMS
-from components.stackfile.spec import MirrorsSpec
+from components.spec.cluster import MirrorsSpec
 from tests.conftest import ROOT
 
 LOCKS = [pytest.param(lock, id=name) for name, lock in driver_locks().items()]

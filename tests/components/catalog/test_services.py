@@ -10,9 +10,10 @@ import yaml
 from pydantic import ValidationError
 
 from components.catalog import Machine, Price, images, machines, prices, service_prices, throughputs
-from components.plan.checks.base import Planned
-from components.plan.checks.planned import limit_is_effective, report_price, within_budget
-from components.plan.demand import (
+from components.plan.check import Planned
+from components.plan.plan import plan_cluster
+from components.platforms import PLATFORMS
+from components.platforms.demand import (
     firm_total,
     firm_usd,
     hourly_price,
@@ -22,17 +23,16 @@ from components.plan.demand import (
     used_prices,
     used_sources,
 )
-from components.plan.plan import plan_cluster
-from components.platforms import PLATFORMS
-from components.stackfile.model import machine_types
-from components.stackfile.read import parse_stack
-from components.stackfile.spec import ClusterSpec
+from components.spec.cluster import ClusterSpec
+from components.spec.model import machine_types
+from components.stackfile.plan_checks import limit_is_effective, report_price, within_budget
+from components.stackfile.read import cluster_spec, parse_stack
 from tests.components.platforms.recording import stack_text
 from yard.preview.storage import describe_storage
 
 
 def spec_of(stack: str, **edits: object) -> ClusterSpec:
-    return ClusterSpec.model_validate(yaml.safe_load(stack_text(stack, **edits))["config"]["trainyard:cluster"])
+    return cluster_spec(yaml.safe_load(stack_text(stack, **edits))["config"]["trainyard:cluster"])
 
 
 def planned(stack: str, known: Mapping[str, Machine] | None = None, **edits: object) -> Planned:
@@ -137,7 +137,7 @@ def test_limits_on_running_machines_ignore_spot_prices() -> None:
 
 def test_spot_machines_use_the_source_of_their_price(monkeypatch: pytest.MonkeyPatch) -> None:
     row = prices("gcp")["a2-highgpu-8g"].model_copy(update={"spot_source": "spot list of 2026-01-01"})
-    monkeypatch.setattr("components.plan.demand.prices", lambda provider: {**prices(provider), row.name: row})
+    monkeypatch.setattr("components.platforms.demand.prices", lambda provider: {**prices(provider), row.name: row})
     spot = planned("gcp-a2", dict(machines("gcp")), nodes__gpu__capacity={"kind": "spot"})
     assert used_sources(spot.plan) == (prices("gcp")["n2-standard-8"].source, "spot list of 2026-01-01")
 

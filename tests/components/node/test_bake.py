@@ -12,7 +12,7 @@ import pytest
 from components.node.bake import baked_name, builder_user_data
 from components.node.files import shipped_files
 from components.plan.plan import ClusterPlan
-from components.stackfile.model import BAKED_NAME
+from components.spec.model import BAKED_NAME
 from components.stackfile.read import parse_stack
 from tests.components.platforms.recording import stack_text
 

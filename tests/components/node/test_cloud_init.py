@@ -21,7 +21,7 @@ from components.node import user_data as cloud_init
 from components.node.parameters import birth_env, node_env
 from components.node.user_data import AccessKeys, birth_of, merge, render_user_data
 from components.plan.plan import ClusterPlan
-from components.stackfile.model import PlatformSpec
+from components.spec.model import PlatformSpec
 from trainyard.errors import CatalogError
 
 ROOT = Path(__file__).parents[3]

@@ -8,13 +8,15 @@ import pytest
 import yaml
 
 from components.catalog import Image, conflicts, images, machines
-from components.plan.checks.base import Check, Draft, Level, Planned
-from components.plan.checks.common import DRAFT_CHECKS, PLAN_CHECKS, run_checks
+from components.plan.check import Check, Draft, Level, Planned, run_checks
 from components.plan.plan import plan_cluster
 from components.platforms.models import platform_spec
 from components.platforms.registry import platform_facts
-from components.stackfile.model import machine_types
-from components.stackfile.spec import ClusterSpec, GroupSpec, HeadSpec, NetworkSpec
+from components.spec.cluster import GroupSpec, HeadSpec, NetworkSpec
+from components.spec.model import machine_types
+from components.stackfile.draft_checks import DRAFT_CHECKS
+from components.stackfile.plan_checks import PLAN_CHECKS
+from components.stackfile.read import cluster_spec
 from tests.components.platforms.recording import stack_text
 
 
@@ -31,7 +33,7 @@ def draft(head: str = "vm-head", machine: str = "vm-gpu2", count: int = 2, cidr:
 
 
 def planned(count: int = 2) -> Planned:
-    spec = ClusterSpec.model_validate(
+    spec = cluster_spec(
         {
             "name": "c",
             "platform": {"provider": "local"},
@@ -44,7 +46,7 @@ def planned(count: int = 2) -> Planned:
 
 def gcp_plan(limit: float | None = None, gpu: str = "a2-highgpu-8g", head: str = "a2-highgpu-1g") -> Planned:
     """Return a plan with two workers and a head on Google Cloud."""
-    spec = ClusterSpec.model_validate(
+    spec = cluster_spec(
         {
             "name": "c",
             "platform": {"provider": "gcp", "project": "my-project-123456", "zone": "us-central1-f"},
@@ -60,14 +62,14 @@ def plan_with_disk(provider: str, size_gib: int) -> Planned:
     """Return a plan for a cloud's stack with a head_nfs disk of this size."""
     shared = {"kind": "head_nfs", "size_gib": size_gib}
     text = stack_text({"azure": "azure-a100", "gcp": "gcp-a2"}[provider], storage__shared=shared)
-    spec = ClusterSpec.model_validate(yaml.safe_load(text)["config"]["trainyard:cluster"])
+    spec = cluster_spec(yaml.safe_load(text)["config"]["trainyard:cluster"])
     return Planned(plan=plan_cluster(spec, machines(provider), images()[spec.platform.image]))
 
 
 def plan_with_path(stack: str) -> Planned:
     """Return a plan for a stack with a path set for head_nfs."""
     text = stack_text(stack, storage__shared={"kind": "head_nfs", "path": "/raid/trainyard"})
-    spec = ClusterSpec.model_validate(yaml.safe_load(text)["config"]["trainyard:cluster"])
+    spec = cluster_spec(yaml.safe_load(text)["config"]["trainyard:cluster"])
     known = machine_types(spec.platform)
     return Planned(plan=plan_cluster(spec, known, images()[spec.platform.image]))
 
@@ -78,7 +80,7 @@ SSH_PATH = "cluster.access.allow_ssh_from.0"
 def plan_with_ssh(network: str) -> Planned:
     """Return a plan whose head accepts SSH connections from this network."""
     text = stack_text("gcp-a2", access={"allow_ssh_from": [network], "via": "public"})
-    spec = ClusterSpec.model_validate(yaml.safe_load(text)["config"]["trainyard:cluster"])
+    spec = cluster_spec(yaml.safe_load(text)["config"]["trainyard:cluster"])
     return Planned(plan=plan_cluster(spec, machines("gcp"), images()[spec.platform.image]))
 
 
@@ -102,7 +104,7 @@ def plan_with_driver(driver: str | None, gpu: str = "a100", image: str = "debian
     machine = vm if gpu == "fake" else vm.model_copy(update={"gpu_type": gpu, "gpu_device": "/dev/nvidia"})
     facts = {"address": "203.0.113.10", "private_ip": "10.77.0.10", "name": "node1"}
     existing = {"provider": "hosts", "image": image, "hosts": [facts]}
-    spec = ClusterSpec.model_validate(
+    spec = cluster_spec(
         {
             "name": "c",
             "platform": existing if host else {"provider": "local"},

@@ -7,10 +7,11 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from components.plan.checks.base import Check
-from components.plan.checks.common import DRAFT_CHECKS, PLAN_CHECKS
+from components.plan.check import Check
 from components.platforms import PLATFORMS
 from components.platforms.registry import platform_facts
+from components.stackfile.draft_checks import DRAFT_CHECKS
+from components.stackfile.plan_checks import PLAN_CHECKS
 from yard.cli import app
 
 CHECKS: list[Check[Any]] = [

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from components.catalog import Machine
-from components.plan.demand import HourlyPrice, QuotaNeed, hourly_price, quota_needs
 from components.plan.plan import ClusterPlan
-from components.stackfile.model import CloudSpec
+from components.platforms.demand import HourlyPrice, QuotaNeed, hourly_price, quota_needs
+from components.spec.model import CloudSpec
 
 
 def machine(name: str, **facts: object) -> Machine:

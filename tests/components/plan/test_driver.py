@@ -6,9 +6,9 @@ import pytest
 
 from components.catalog import images, machines
 from components.node.slurm import render_gres_conf
-from components.plan.checks.base import Check, Planned
-from components.plan.checks.common import PLAN_CHECKS
+from components.plan.check import Check, Planned
 from components.plan.plan import driver_origin
+from components.stackfile.plan_checks import PLAN_CHECKS
 from tests.components.plan.test_checks import plan_with_driver
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from components.catalog import Machine, images
 from components.plan.plan import ClusterPlan, Role, group_capacity, plan_cluster
-from components.stackfile.spec import MAX_GROUPS, ClusterSpec
+from components.spec.cluster import MAX_GROUPS
+from components.stackfile.read import cluster_spec
 
 LONGEST = "abcdefghijklmnop"
 
@@ -16,7 +17,7 @@ LONGEST = "abcdefghijklmnop"
 def plan(
     machines: dict[str, Machine], counts: dict[str, int], cidr: str = "10.77.0.0/20", name: str = "c"
 ) -> ClusterPlan:
-    spec = ClusterSpec.model_validate(
+    spec = cluster_spec(
         {
             "name": name,
             "platform": {"provider": "local"},

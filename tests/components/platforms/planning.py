@@ -8,11 +8,11 @@ import yaml
 
 from components.catalog import images, machines
 from components.node.bake import baked_name
-from components.plan.checks.base import Planned
+from components.plan.check import Planned
 from components.plan.plan import ClusterPlan, plan_cluster
 from components.platforms.facts import Baking
 from components.platforms.registry import platform_facts
-from components.stackfile.spec import ClusterSpec
+from components.stackfile.read import cluster_spec
 from tests.components.platforms.recording import stack_text
 
 Edits = dict[str, Any]
@@ -22,7 +22,7 @@ Edits = dict[str, Any]
 def planned(stack: str, edits: Edits) -> Planned:
     """Return the plan for an edited stack. The checks do not run, so the plan can be invalid."""
     document = yaml.safe_load(stack_text(stack, **edits))
-    spec = ClusterSpec.model_validate(document["config"]["trainyard:cluster"])
+    spec = cluster_spec(document["config"]["trainyard:cluster"])
     return Planned(plan=plan_cluster(spec, machines(spec.platform.provider), images()[spec.platform.image]))
 
 

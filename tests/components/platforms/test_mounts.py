@@ -11,8 +11,8 @@ from typing import Any, get_args
 import pytest
 
 from components.node.parameters import SharedFiles, storage_env
+from components.spec.cluster import SharedStorageSpec
 from components.stackfile.read import parse_stack
-from components.stackfile.spec import SharedStorageSpec
 from tests.components.platforms.azure import conftest as azure
 from tests.components.platforms.gcp import conftest as gcp
 from tests.components.platforms.recording import record, stack_text

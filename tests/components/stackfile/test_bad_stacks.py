@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from components.plan.checks.base import Computer
+from components.plan.check import Computer
 from components.stackfile.read import parse_stack
 from trainyard.errors import StackFileError
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field, ValidationError, field_validator
 
-from components.stackfile.explain import dotted, explain, nearest
-from components.stackfile.model import Model
+from components.spec.explain import dotted, explain, nearest
+from components.spec.model import Model
 
 
 class Odd(Model):

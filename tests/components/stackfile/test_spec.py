@@ -13,8 +13,9 @@ from pydantic_core import PydanticUndefined
 from components.catalog import images
 from components.platforms import PLATFORMS
 from components.platforms.models import platform_model
-from components.stackfile.model import PlatformSpec
-from components.stackfile.spec import ClusterSpec, NetworkSpec
+from components.spec.cluster import ClusterSpec, NetworkSpec
+from components.spec.model import PlatformSpec
+from components.stackfile.read import cluster_spec
 
 MINIMAL = {
     "name": "yard",
@@ -43,30 +44,30 @@ EVERY_FIELD = {f"{model.__module__}:{path}": info for model in MODELS for path, 
 
 
 def test_defaults() -> None:
-    spec = ClusterSpec.model_validate(MINIMAL)
+    spec = cluster_spec(MINIMAL)
     assert (spec.scheduler, str(spec.network.cidr), spec.storage.shared.kind) == ("slurm", "10.77.0.0/20", "head_nfs")
 
 
 def test_dump_and_validation_round_trip() -> None:
-    spec = ClusterSpec.model_validate(MINIMAL)
-    assert ClusterSpec.model_validate(spec.model_dump(mode="json")) == spec
+    spec = cluster_spec(MINIMAL)
+    assert cluster_spec(spec.model_dump(mode="json")) == spec
 
 
 def test_spec_is_frozen() -> None:
-    spec = ClusterSpec.model_validate(MINIMAL)
+    spec = cluster_spec(MINIMAL)
     with pytest.raises(ValidationError, match="frozen"):
         spec.name = "other"
 
 
 @pytest.mark.parametrize("name", ["a", "yard", "a1", "a-b", "abcdefghijklmnop"])
 def test_accepts_valid_names(name: str) -> None:
-    assert ClusterSpec.model_validate(MINIMAL | {"name": name}).name == name
+    assert cluster_spec(MINIMAL | {"name": name}).name == name
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a-", "A", "1a", "a_b", "a.b", "abcdefghijklmnopq", "a\n", "ä"])
 def test_refuses_invalid_names(name: str) -> None:
     with pytest.raises(ValidationError):
-        ClusterSpec.model_validate(MINIMAL | {"name": name})
+        cluster_spec(MINIMAL | {"name": name})
 
 
 @pytest.mark.parametrize("cidr", ["10.0.0.0/12", "172.16.0.0/12", "192.168.4.0/24", "10.77.0.0/20"])

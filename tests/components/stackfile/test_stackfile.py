@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.plan.checks.base import Level
+from components.plan.check import Level
 from components.stackfile.read import CLUSTER_KEY, parse_config, parse_stack, read_stack
 from trainyard.errors import StackFileError
 

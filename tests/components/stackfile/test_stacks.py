@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from components.plan.checks.base import Level
+from components.plan.check import Level
 from components.platforms import PLATFORMS
 from components.stackfile.read import parse_stack, read_stack
 from tests.components.platforms.recording import stack_text

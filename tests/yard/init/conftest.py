@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from components.plan.checks.base import Computer
+from components.plan.check import Computer
 from tests.conftest import ROOT
 from tests.yard.checkout_root import use_root
 from yard.init.command import NewStack, init

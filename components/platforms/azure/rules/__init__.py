@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from components.plan.checks.base import checks_in
+from components.plan.check import checks_in
 from components.platforms.access import ssh_has_a_way, ssh_is_not_open
 from components.platforms.azure.rules import machines, network, storage
 from components.platforms.baked import baked_image_has_system, baked_image_is_current

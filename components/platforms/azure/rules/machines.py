@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from components.plan.checks.base import Broken, Level, Planned, check
+from components.plan.check import Broken, Level, Planned, check
 from components.platforms.azure.machine_facts import Size, size_of
 from components.platforms.azure.placement import PlacementKind, placement_of
 from components.platforms.azure.spec import AzureSpec

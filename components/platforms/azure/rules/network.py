@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 
-from components.plan.checks.base import Broken, Level, Planned, check
+from components.plan.check import Broken, Level, Planned, check
 from components.plan.plan import ClusterPlan
 from components.platforms.azure.places import region_facts
 from components.platforms.azure.rules.machines import asked_for, azure_spec

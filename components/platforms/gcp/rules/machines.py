@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from components.plan.checks.base import Broken, Level, Planned, check
+from components.plan.check import Broken, Level, Planned, check
 from components.platforms.gcp.machine_facts import Family, family_of
 from components.platforms.gcp.spec import GcpSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from components.plan.checks.base import Broken, Level, Planned, check
+from components.plan.check import Broken, Level, Planned, check
 from components.platforms.gcp.layout import subnets_needed
 from components.platforms.gcp.rules.machines import gcp_spec
 

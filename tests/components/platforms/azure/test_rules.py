@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from components.catalog import images, machines
-from components.plan.checks.base import Check, Planned
-from components.plan.demand import quota_needs
+from components.plan.check import Check, Planned
 from components.platforms.azure.facts import FACTS
 from components.platforms.azure.machine_facts import sizes
 from components.platforms.azure.places import region_facts
+from components.platforms.demand import quota_needs
 from tests.components.platforms.planning import Edits, current_name, planned
 
 RESERVED = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from components.plan.checks.base import Check, Planned
-from components.plan.demand import quota_needs
+from components.plan.check import Check, Planned
+from components.platforms.demand import quota_needs
 from components.platforms.gcp.facts import FACTS
 from components.platforms.gcp.machine_facts import families
 from components.platforms.gcp.places import zone_facts

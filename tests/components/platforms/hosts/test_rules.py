@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from components.catalog import images
-from components.plan.checks.base import Check, Planned
+from components.plan.check import Check, Planned
 from components.plan.plan import plan_cluster
 from components.platforms.hosts.facts import FACTS
-from components.stackfile.model import machine_types
-from components.stackfile.spec import ClusterSpec
+from components.spec.model import machine_types
+from components.stackfile.read import cluster_spec
 from tests.components.platforms.recording import stack_text
 
 KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5{'A' * 48}"
@@ -82,7 +82,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 def planned(cluster: dict[str, Any]) -> Planned:
-    spec = ClusterSpec.model_validate(cluster)
+    spec = cluster_spec(cluster)
     return Planned(plan=plan_cluster(spec, machine_types(spec.platform), images()[spec.platform.image]))
 
 

@@ -14,14 +14,15 @@ import pytest
 
 from components.catalog import images, machines
 from components.node.bake import baked_name
-from components.plan.checks.base import Check, Computer, Planned
+from components.plan.check import Check, Computer, Planned
 from components.plan.plan import plan_cluster
 from components.platforms.local import computer
 from components.platforms.local.facts import FACTS
 from components.platforms.local.image import image_id
 from components.platforms.local.ports import ssh_port
 from components.platforms.local.spec import LocalSpec
-from components.stackfile.spec import MAX_GROUPS, ClusterSpec
+from components.spec.cluster import MAX_GROUPS
+from components.stackfile.read import cluster_spec
 
 _NEEDED_MIB = 1024 + 2 * 1024 + 1536 + 4 * 350
 """Memory that the stack from `made` needs, with 350 MiB for each QEMU process."""
@@ -34,7 +35,7 @@ def made(**changes: Any) -> Planned:
         "head": {"machine": "vm-head"},
         "nodes": {"gpu": {"machine": "vm-gpu2", "count": 2}, "big": {"machine": "vm-gpu2-large", "count": 1}},
     }
-    spec = ClusterSpec.model_validate({**base, **changes})
+    spec = cluster_spec({**base, **changes})
     return Planned(plan=plan_cluster(spec, machines("local"), images()["debian-13"]))
 
 

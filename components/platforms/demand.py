@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from components.catalog import Count, Machine, Price, prices, service_prices, throughputs
 from components.plan.plan import ClusterPlan, HostPlan
 from components.platforms.registry import platform_facts
-from components.stackfile.model import CloudSpec
+from components.spec.model import CloudSpec
 
 
 @dataclass(frozen=True, kw_only=True)

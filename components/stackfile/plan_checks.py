@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 
+from components.catalog import conflicts, driver_locks
+from components.catalog.drivers import incompatible
 from components.node.user_data import AccessKeys, render_user_data
-from components.plan.checks.base import Broken, Level, Planned, check
-from components.plan.demand import hourly_price, quota_needs, services, spot_priced, storage_mib_s, used_prices
+from components.plan.check import Broken, Check, Level, Planned, check, checks_in
+from components.platforms.demand import hourly_price, quota_needs, services, spot_priced, storage_mib_s, used_prices
 from components.platforms.registry import platform_facts
 
 _KEY = f"ssh-ed25519 {'A' * 68} cluster@{'a' * 16}"
@@ -163,3 +166,97 @@ def storage_throughput(planned: Planned) -> Iterator[Broken]:
         f"for each of {gpus} GPUs; a checkpoint that fills the GPUs' memory takes up to "
         f"{_FULL_MIB_PER_GPU * gpus / rate / 3600:.1f} hours. Smaller models take less time",
     )
+
+
+@check("image-versions", Level.ERROR, "use a different image, or change the versions in components/catalog/images.yaml")
+def image_versions(planned: Planned) -> Iterator[Broken]:
+    """The versions pinned for the image are compatible."""
+    image = planned.plan.image
+    for rule in incompatible(image.versions, conflicts()):
+        yield Broken(path="cluster.platform.image", rule=f"{image.name} has {rule}")
+
+
+@check(
+    "price-region",
+    Level.WARNING,
+    "reduce the limit by a third, or add prices for {region} to components/catalog/prices.yaml",
+)
+def prices_match_region(planned: Planned) -> Iterator[Broken]:
+    """If a price limit is set, all prices are for the stack's region."""
+    plan = planned.plan
+    if planned.plan.limits.max_usd_per_hour is None:
+        return
+    regions = dict.fromkeys(price.region for price in used_prices(plan) if price.region != plan.region)
+    if regions:
+        yield Broken(
+            path="cluster.limits.max_usd_per_hour",
+            rule=f"the limit is compared with list prices for {', '.join(regions)}, but machines in {plan.region} can "
+            "cost up to a third more",
+            words={"region": plan.region},
+        )
+
+
+@check("unconfirmed", Level.INFO, "compare them with your provider's documentation")
+def unverified_facts(planned: Planned) -> Iterator[Broken]:
+    """All facts about the machine types and the installed driver are stated on a public page or in public code."""
+    slurm = planned.plan.scheduler == "slurm"
+    lock = driver_locks().get(planned.plan.image.os)
+    if lock is not None and lock.unverified and any(host.driver == "install" for host in planned.plan.hosts):
+        rule = f"unverified: {', '.join(lock.unverified)} of driver {lock.driver} for {lock.name}"
+        yield Broken(path="cluster.nodes", rule=rule)
+    for machine in {host.machine.name: host.machine for host in planned.plan.hosts}.values():
+        missing = [*machine.unverified, *(["the GPUs' NUMA nodes"] if slurm and machine.gpu_affinity_unknown else [])]
+        if missing:
+            yield Broken(
+                path="cluster", rule=f"unverified: no public source states {', '.join(missing)} for {machine.name}"
+            )
+
+
+@check(
+    "driver-available",
+    Level.ERROR,
+    "write `driver: install`, or use an image with a driver",
+    "remove it, so that the nodes use the driver in the image",
+    "use driver: image and install a driver yourself, or one of the operating systems {systems}",
+    "use driver: image with an image or host that has a different driver, or use a different machine type",
+    "correct the versions in components/catalog/drivers.yaml",
+)
+def driver_available(planned: Planned) -> Iterator[Broken]:
+    """Each group with NVIDIA GPUs has a driver, either the driver in the image or a driver with locked versions."""
+    plan = planned.plan
+    image, lock = plan.image, driver_locks().get(plan.image.os)
+    systems = {"systems": ", ".join(driver_locks())}
+    for name in plan.groups:
+        host = plan.group(name)[0]
+        path = f"cluster.nodes.{name}.driver"
+        needs_driver = host.machine.has_nvidia_gpus and not plan.uses_existing_hosts
+        if host.driver == "image" and needs_driver and "driver" not in image.versions:
+            yield Broken(path=path, rule=f"the image {image.name} has no NVIDIA driver")
+        if host.driver != "install":
+            continue
+        if "driver" in image.versions:
+            rule = f"the image {image.name} already has NVIDIA driver {image.versions['driver']}"
+            yield Broken(path=path, rule=rule, fix=1)
+        elif lock is None:
+            rule = f"no driver versions are locked for {image.os}"
+            yield Broken(path=path, rule=rule, words=systems, fix=2)
+        else:
+            if reason := lock.refused_gpus.get(host.machine.gpu_type or ""):
+                yield Broken(path=path, rule=f"driver {lock.driver} on {host.machine.gpu_type} GPUs: {reason}", fix=3)
+            for rule in incompatible(lock.versions, conflicts()):
+                yield Broken(path=path, rule=f"the lock for {lock.name} has {rule}", fix=4)
+
+
+@check("driver-without-gpus", Level.WARNING, "remove it, or silence the check to test the installation")
+def driver_needs_gpus(planned: Planned) -> Iterator[Broken]:
+    """Only groups with NVIDIA GPUs install a driver. On other machines, the bring-up fails after the installation."""
+    for name in planned.plan.groups:
+        host = planned.plan.group(name)[0]
+        if host.driver == "install" and not host.machine.has_nvidia_gpus:
+            yield Broken(
+                path=f"cluster.nodes.{name}.driver",
+                rule=f"{host.machine.name} has no NVIDIA GPU, so the bring-up fails after the installation",
+            )
+
+
+PLAN_CHECKS: tuple[Check[Planned], ...] = checks_in(sys.modules[__name__])

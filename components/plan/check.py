@@ -9,8 +9,9 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from components.plan.plan import ClusterPlan
-from components.stackfile.model import PlatformSpec
-from components.stackfile.spec import GroupSpec, HeadSpec, NetworkSpec
+from components.spec.cluster import GroupSpec, HeadSpec, NetworkSpec
+from components.spec.explain import nearest
+from components.spec.model import PlatformSpec
 from trainyard.errors import Problem
 
 
@@ -118,3 +119,30 @@ class Finding:
     check: str
     level: Level
     problem: Problem
+
+
+def run_checks(checks: Iterable[Check[_Subject]], subject: _Subject) -> Iterator[Finding]:
+    """Yield the findings of all checks."""
+    for check in checks:
+        for problem in check.run(subject):
+            yield Finding(check=check.id, level=check.level, problem=problem)
+
+
+def silence_problems(silence: Iterable[str], levels: Mapping[str, Level]) -> Iterator[Problem]:
+    """Yield a problem for each ID that cannot be silenced. `levels` contains the level of each check by ID."""
+    for index, check in enumerate(silence):
+        path = f"cluster.silence.{index}"
+        if check not in levels:
+            ids = [known for known, level in levels.items() if level is not Level.ERROR]
+            similar = nearest(check, ids)
+            yield Problem(
+                path=path,
+                rule=f"no check for this stack has the ID {check}",
+                fix=f"write {similar}" if similar else f"use one of {', '.join(ids)}, or remove it",
+            )
+        elif levels[check] is Level.ERROR:
+            yield Problem(
+                path=path,
+                rule=f"{check} reports errors, but only warnings and notes can be silenced",
+                fix="remove it, and fix the errors",
+            )

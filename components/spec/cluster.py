@@ -10,9 +10,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from components.platforms.models import platform_spec
-from components.stackfile.addresses import Cidr, is_private
-from components.stackfile.model import GroupName, HostName, MachineName, Model, Name, PlatformSpec
+from components.spec.model import (
+    PLATFORMS,
+    Cidr,
+    GroupName,
+    HostName,
+    MachineName,
+    Model,
+    Name,
+    PlatformSpec,
+    is_private,
+)
 from trainyard.errors import RuleError
 
 MAX_GROUPS = 7
@@ -281,4 +289,5 @@ class ClusterSpec(Model):
     @field_validator("platform", mode="before")
     @classmethod
     def _parse_platform(cls, value: Any, info: ValidationInfo) -> Any:
-        return platform_spec(value, info.context)
+        context = info.context or {}
+        return value if isinstance(value, PlatformSpec) else context[PLATFORMS](value, context)

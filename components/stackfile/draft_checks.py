@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 
-from components.plan.checks.base import Broken, Draft, Level, check
+from components.plan.check import Broken, Check, Draft, Level, check, checks_in
 from components.plan.plan import group_capacity
-from components.stackfile.explain import nearest
-from components.stackfile.model import existing_hosts, machine_types
+from components.spec.explain import nearest
+from components.spec.model import existing_hosts, machine_types
 
 _CONTAINER_NETWORK = IPv4Network("172.17.0.0/16")
 """The network of Docker's default bridge. Docker packages in cloud images and on nodes configure this bridge."""
@@ -110,3 +111,6 @@ def _host_fields(draft: Draft) -> Iterator[tuple[str, str]]:
     for name, group in draft.nodes.items():
         for index, host in enumerate(group.hosts):
             yield f"cluster.nodes.{name}.hosts.{index}", host
+
+
+DRAFT_CHECKS: tuple[Check[Draft], ...] = checks_in(sys.modules[__name__])

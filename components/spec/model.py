@@ -4,13 +4,38 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from ipaddress import IPv4Address
-from typing import Annotated, ClassVar
+from ipaddress import IPv4Address, IPv4Network
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic_core import PydanticCustomError
 
 from components.catalog import Machine, machines
 from trainyard.errors import RuleError
+
+_PRIVATE = tuple(IPv4Network(cidr) for cidr in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"))
+
+
+def _require_text(value: Any) -> Any:
+    if isinstance(value, str | IPv4Address | IPv4Network):
+        return value
+    raise PydanticCustomError("ip_v4_network", "must be text")
+
+
+IpAddress = Annotated[
+    IPv4Address, BeforeValidator(_require_text), Field(description="must be an IPv4 address", examples=["10.0.0.10"])
+]
+Cidr = Annotated[
+    IPv4Network,
+    BeforeValidator(_require_text),
+    Field(description="must be an IPv4 network in CIDR form without host bits", examples=["10.77.0.0/20"]),
+]
+
+
+def is_private(network: IPv4Network) -> bool:
+    """Return whether the network is in an RFC 1918 private range. Clouds reserve these ranges for customer networks."""
+    return any(network.subnet_of(private) for private in _PRIVATE)
+
 
 BAKED_NAME = r"trainyard-[a-z0-9-]{1,30}-[0-9a-f]{16}"
 """Regular expression for the name of a baked image (components/node/bake.py). All platforms accept such names."""
@@ -18,6 +43,9 @@ BAKED_NAME = r"trainyard-[a-z0-9-]{1,30}-[0-9a-f]{16}"
 MACHINES = "machines"
 """Key in pydantic's validation context. Its value contains the names of the stack's machine types, which can be
 unknown."""
+PLATFORMS = "platforms"
+"""Key in pydantic's validation context. Its value is a function that returns a `platform:` section as its provider's
+model (components/platforms/models.py), because this package does not know the providers."""
 
 _RESERVED_GROUPS = frozenset({"head", "default", "all"})
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from components.catalog import fabrics
-from components.plan.demand import firm_total
 from components.plan.plan import ClusterPlan
+from components.platforms.demand import firm_total
 from trainyard.outputs import Cluster, Head, Node, Transport
 
 

@@ -1,1 +1,0 @@
-"""Checks of stack files that the schema cannot express."""
