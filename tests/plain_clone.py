@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tests.conftest import ROOT
-from yard.stack.simulated import PLUGINS
+from yard.stack.workspace import PLUGINS
 
 _VENV = Path(sys.executable).parents[1]
 _KEPT = re.compile(r"PATH|LANG|TMPDIR|USER|PYTHONDONTWRITEBYTECODE")

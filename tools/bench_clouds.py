@@ -24,7 +24,7 @@ from tools.bench import Figure, report
 from trainyard.checkout import ROOT
 from trainyard.errors import StackError
 from yard.stack import pulumi
-from yard.stack import simulated as offline
+from yard.stack.workspace import simulated_environment
 
 STACKS = ("azure-a100", "gcp-a2")
 MANY, FEW = 512, 2
@@ -69,7 +69,10 @@ class Twin:
         self.name = f"{stack}-{nodes}"
         self._folder = home / self.name
         self._folder.mkdir()
-        self._environment = {**offline.environment(pulumi.environment(required=True), self._folder), **_SAVE_AT_THE_END}
+        self._environment = {
+            **simulated_environment(pulumi.environment(required=True), self._folder),
+            **_SAVE_AT_THE_END,
+        }
         self._report = self._folder / "report.json"
         (self._folder / "Pulumi.yaml").write_text("name: trainyard\nruntime: python\n")
         (self._folder / "__main__.py").write_text(

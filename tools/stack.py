@@ -14,9 +14,7 @@ from collections.abc import Callable, Sequence
 from tools.protection import EXCLUDE, refuse_protected
 from trainyard.checkout import ROOT
 from trainyard.errors import StackError
-from yard.stack import simulated
-from yard.stack.stackfile import copy_of
-from yard.stack.workspace import PLAIN, SHOW, Workspace
+from yard.stack.workspace import PLAIN, SHOW, Workspace, copy_of, refuse_real_machines
 
 _NO_QUESTIONS = (*SHOW, "--yes", "--skip-preview")
 
@@ -27,7 +25,7 @@ class Stack(Workspace):
     def up(self, extra: Sequence[str] = ()) -> int:
         """Run `pulumi up`. Raises StackError if --offline would create real machines."""
         if self.simulated:
-            simulated.refuse_real_machines(self.name)
+            refuse_real_machines(self.name)
         return self.operate("up", (*_NO_QUESTIONS, *extra))
 
     def refresh(self, extra: Sequence[str] = ()) -> int:

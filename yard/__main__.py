@@ -1,5 +1,5 @@
 """Runs `yard` for `python -m yard`."""
 
-from yard.cli import app
+from yard.commands.cli import app
 
 app()

@@ -33,7 +33,7 @@ CREATES_RESOURCES = {
 READS_THE_SPEC = re.compile(r"components\.(spec|stackfile|plan)\..*|components\.platforms\.local\.rules")
 """Modules that may import the spec: the stack file, the plan, and a check that compares values with the defaults."""
 ABOVE_PLATFORMS = re.compile(r"components\.(stackfile\..*|cluster\..*|keys|host_keys)")
-WITHOUT_A_CHECKOUT = ("submit", "run", "work", "reproduce", "cluster", "data", "env", "bench", "size", "hosts")
+WITHOUT_A_CHECKOUT = ("jobs", "cluster", "training", "reproduce")
 """Modules in yard/commands whose commands work from the wheel."""
 
 ONE_OF_EACH_PLATFORM = [contract(provider).stack for provider in sorted(PLATFORMS)]
@@ -104,7 +104,7 @@ def test_commands_on_a_cluster_do_not_import_components(command: str) -> None:
 
 def test_the_rehearsal_is_imported_after_the_check_for_a_checkout() -> None:
     users = [name for name in modules() if NEEDS_A_CHECKOUT in imports(name)]
-    assert users == ["yard.commands.submit"]
+    assert users == ["yard.commands.jobs"]
     lines = modules()[users[0]].read_text().splitlines()
     required = next(at for at, line in enumerate(lines) if "checkout.require(" in line)
     assert required < next(at for at, line in enumerate(lines) if f"from {NEEDS_A_CHECKOUT} import" in line)
@@ -118,7 +118,7 @@ def test_the_rehearsal_is_imported_after_the_check_for_a_checkout() -> None:
         ("components.node.user_data", ("pulumi",)),
         ("components.node.handover", ("pulumi",)),
         ("components.platforms.local.provider", ("pydantic", "rich")),
-        ("yard.cli", ("pulumi", "pydantic", "rich", "yaml")),
+        ("yard.commands.cli", ("pulumi", "pydantic", "rich", "yaml")),
         ("trainyard.outputs", ("pulumi", "pydantic", "rich")),
         ("yard.stack.remote", ("pulumi", "pydantic", "rich")),
     ],

@@ -19,7 +19,7 @@ from typer import Exit
 from typer.main import get_command
 
 from tests.conftest import ROOT
-from yard.cli import app
+from yard.commands.cli import app
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "cloud-init" / "README.md"])
 TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.md"))

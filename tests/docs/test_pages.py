@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from components.platforms import PLATFORMS
 from tests.conftest import ROOT
-from yard.cli import app
+from yard.commands.cli import app
 from yard.doctor.checks import CHECKS
 from yard.environments.definition import environment_names
 from yard.job.launcher import LAUNCHERS

@@ -12,8 +12,7 @@ import yaml
 
 from tests.conftest import ROOT
 from tests.plain_clone import PlainClone, commands
-from yard.stack.simulated import PLUGINS
-from yard.stack.stackfile import added_keys
+from yard.stack.workspace import PLUGINS, added_keys
 
 PAGE = ROOT / "docs" / "pulumi.md"
 STACK_FILE = "stacks/Pulumi.azure-a100.yaml"

@@ -12,7 +12,7 @@ import pytest
 
 from components.platforms.local.paths import cache_folder
 from tests.integration.project import Project, wait_until
-from yard.stack.sessions import end_session, session_members
+from yard.stack.pulumi import end_session, session_members
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.project import Project, alive, wait_until
-from yard.stack.sessions import session_members
+from yard.stack.pulumi import session_members
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 

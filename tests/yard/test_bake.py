@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from components.platforms.facts import Baking
 from tests.components.platforms.planning import current_name, planned
 from yard.bake import command
-from yard.cli import app
-from yard.stack.stackfile import stack_names
+from yard.commands.cli import app
+from yard.stack.workspace import stack_names
 
 
 @pytest.mark.parametrize("stack", [name for name in stack_names() if not name.startswith(("baremetal", "lambda"))])

@@ -9,11 +9,11 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack
-from yard.cli import app
+from yard.commands.cli import app
 from yard.job.launcher import LAUNCHERS
 from yard.job.loader import recipe_names
 from yard.stack.load import load_stack
-from yard.stack.stackfile import stack_names
+from yard.stack.workspace import stack_names
 
 
 def complete(line: str) -> list[str]:

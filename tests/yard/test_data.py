@@ -17,9 +17,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack, MakeProgram, Program
-from yard import dataset
-from yard.cli import app
-from yard.dataset import DatasetError, main, verify
+from yard.commands.cli import app
+from yard.run import dataset
+from yard.run.dataset import DatasetError, main, verify
 from yard.workloads import train, train_files, train_model
 
 HERE = 'exec bash -c "${!#}"'

@@ -17,7 +17,7 @@ from components.stackfile.read import cluster_spec
 from tests.conftest import ROOT
 from yard.job.loader import RECIPES, load_job
 from yard.job.placement import place
-from yard.script.render import render_script
+from yard.run.script import render_script
 
 DESIGN = ROOT / "docs" / "design.md"
 BLOCK = re.compile(r"(<!-- sample: ([a-z-]+) -->\n```[a-z]*\n)(.*?)(```\n)", re.DOTALL)

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from components.catalog import prices
 from yard import prices as yard_prices
-from yard.cli import app
+from yard.commands.cli import app
 from yard.prices import FILE, GCP_KEY, GCP_SOURCE, VENDORS, PriceError, Web, update
 
 Answer = Callable[[str, dict[str, str]], tuple[int, Any]]

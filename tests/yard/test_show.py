@@ -18,7 +18,7 @@ from trainyard.printable import printable
 from yard import show
 from yard.doctor.command import report
 from yard.doctor.findings import HostProblem
-from yard.run import control, listing
+from yard.run import jobs
 from yard.run.queue import parse_one
 
 CLEAR = "\x1b[2J"
@@ -27,11 +27,11 @@ RED = "\x1b[31m"
 ESCAPE = "\x1b"
 SEPARATE = (
     "trainyard/relay.py",
-    "yard/dataset.py",
+    "yard/run/dataset.py",
     "yard/environments/build.py",
     "yard/run/goodput.py",
     "yard/run/runner/",
-    "yard/run/schedulers/query.py",
+    "yard/run/query.py",
     "yard/workloads/",
 )
 """Programs that run on the cluster, and the ProxyCommand for ssh. yard/show.py prints the output of these programs."""
@@ -95,9 +95,9 @@ def test_followed_log_keeps_only_colours(monkeypatch: pytest.MonkeyPatch) -> Non
         return job
 
     assert job is not None
-    monkeypatch.setattr(control, "follow", follow)
-    monkeypatch.setattr(control, "node_faults", lambda *_: {7: f"{CLEAR}fault"})
-    control.follow_log(None, 7, 0, False, quiet=False)  # type: ignore[arg-type]
+    monkeypatch.setattr(jobs, "follow", follow)
+    monkeypatch.setattr(jobs, "node_faults", lambda *_: {7: f"{CLEAR}fault"})
+    jobs.follow_log(None, 7, 0, False, quiet=False)  # type: ignore[arg-type]
     assert terminal.getvalue().startswith(f"{RED}step\\x1b]0;owned\\x07")
     assert TITLE not in terminal.getvalue()
     assert CLEAR not in terminal.getvalue()
@@ -107,8 +107,8 @@ def test_node_reasons_are_escaped(monkeypatch: pytest.MonkeyPatch, local: Cluste
     terminal = open_terminal(monkeypatch)
     states = {node.name: ("down", f"{CLEAR}{RED}{TITLE}gone") for node in local.nodes}
     remote: Any = SimpleNamespace(stack=SimpleNamespace(cluster=local))
-    monkeypatch.setattr(listing, "scheduler_of", lambda _name: SimpleNamespace(nodes=lambda _remote: states))
-    listing.list_nodes(remote, False)
+    monkeypatch.setattr(jobs, "scheduler_of", lambda _name: SimpleNamespace(nodes=lambda _remote: states))
+    jobs.list_nodes(remote, False)
     written = terminal.getvalue()
     assert r"\x1b[2J\x1b[31m\x1b]0;owned\x07gone" in written
     assert CLEAR not in written

@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from yard.cli import app
+from yard.commands.cli import app
 from yard.sizing import (
     GPU_GB,
     MODELS,

@@ -11,9 +11,8 @@ from components.platforms.registry import platform_facts
 from components.stackfile.read import parse_stack
 from trainyard.errors import StackError
 from yard.bake.stack import bake_in_cloud
-from yard.stack.sessions import interruptible
-from yard.stack.stackfile import committed_text, short_name
-from yard.stack.workspace import Workspace
+from yard.stack.pulumi import interruptible
+from yard.stack.workspace import Workspace, committed_text, short_name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,7 @@ from trainyard.machines import BAKE, BAKED_IMAGE, BUILD, KEEP
 from yard.show import say, warn
 from yard.stack import pulumi
 from yard.stack.pulumi import run_pulumi
-from yard.stack.stackfile import copy_of
-from yard.stack.workspace import PLAIN, SHOW, Workspace
+from yard.stack.workspace import PLAIN, SHOW, Workspace, copy_of
 
 _NO_QUESTIONS = (*SHOW, "--yes", "--skip-preview")
 

@@ -12,11 +12,11 @@ from typing import Any
 from trainyard.errors import BenchError
 from trainyard.outputs import Node
 from yard.bench.record import Record
-from yard.environments.command import provide
 from yard.job.loader import load_job
 from yard.job.placement import drives_gpus
-from yard.run.logs import follow, read_job
-from yard.run.schedulers.registry import scheduler_of
+from yard.run.environments import provide
+from yard.run.jobs import follow, read_job
+from yard.run.schedulers import scheduler_of
 from yard.run.submit import prepare, submit
 from yard.show import warn
 from yard.stack.remote import Remote

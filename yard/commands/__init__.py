@@ -1,5 +1,4 @@
-"""The `yard` commands, one module for each topic, and shell completion.
+"""The `yard` commands, by topic. cli.py lists the topics.
 
-To add a topic, add a module with a Typer `app` to this package, and to `TOPICS` in yard/cli.py. Every command imports
-all modules in this package, so slow imports are placed in the functions that need them.
+`yard` imports all these modules at each start, so slow imports are in the functions that need them.
 """

@@ -1,4 +1,4 @@
-"""Commands for a running cluster: ssh, nodes, hostfile, doctor, sync, refresh."""
+"""Commands for a running cluster: ssh, nodes, hostfile, doctor, sync, refresh, hosts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from yard.commands import completion
-from yard.commands.options import JsonOption, OutputsOption, StackOption, remote_of
+from yard.commands.options import AfterDashes, JsonOption, OutputsOption, StackOption, remote_of
 from yard.job.hostfile import HostfileFormat
-from yard.shell import AfterDashes
 from yard.show import say, say_json
 
 app = typer.Typer(rich_markup_mode=None)
@@ -51,7 +50,7 @@ def nodes(
     outputs: OutputsOption = None,
 ) -> None:
     """List the hosts in the cluster, their Slurm state and the reason for it."""
-    from yard.run.listing import list_nodes
+    from yard.run.jobs import list_nodes
 
     list_nodes(remote_of(stack, outputs), as_json, history=history)
 
@@ -97,8 +96,8 @@ def sync(
     outputs: OutputsOption = None,
 ) -> None:
     """Send a directory with rsync, except files that git ignores and files that look like secrets."""
-    from yard.stack.sync import SyncRequest
-    from yard.stack.sync import sync as run
+    from yard.tree.sync import SyncRequest
+    from yard.tree.sync import sync as run
 
     request = SyncRequest(
         source=source, dest=dest, delete=delete, dry_run=dry_run, with_secrets=with_secrets, take_over=take_over
@@ -136,3 +135,47 @@ def refresh(
 
 def _shown(path: Path) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+hosts = typer.Typer(name="hosts", no_args_is_help=True, rich_markup_mode=None, help="Scan or forget existing hosts.")
+app.add_typer(hosts)
+
+
+@hosts.command()
+def scan(
+    targets: Annotated[list[str], typer.Argument(metavar="ADDRESS[:PORT]...", help="Hosts.")],
+    through: Annotated[str | None, typer.Option("--through", help="SSH host from which to connect.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the host key of each host. Before you use a key in the stack file, compare its fingerprint on the host."""
+    from yard.stack.hosts import scan as look
+
+    found = [look(target, through) for target in targets]
+    if as_json:
+        say_json([vars(shown) for shown in found])
+        return
+    for shown in found:
+        say(
+            f"{shown.target} has the fingerprint {shown.fingerprint}\n"
+            f"  compare it on the host's console: ssh-keygen -lf {shown.file}\n"
+            f"  if it is the same, use in the stack file:  host_key: {shown.host_key}\n"
+        )
+
+
+@hosts.command()
+def forget(
+    host: Annotated[str, typer.Argument(metavar="HOST", help="Name of the host in the stack file.")],
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+) -> None:
+    """Remove a dead host from the stack, so that `pulumi up` and `pulumi destroy` do not wait for it."""
+    from yard.stack.hosts import forget_host
+
+    urn = forget_host(stack, host)
+    if as_json:
+        say_json({"forgotten": urn})
+        return
+    say(
+        f"{host} was removed from the stack; run `pulumi up` or `pulumi destroy` again\n"
+        f"  if the host comes back later, run this command on it: sudo /var/lib/trainyard/borrowed/give-back"
+    )

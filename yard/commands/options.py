@@ -1,4 +1,4 @@
-"""Options shared by several commands."""
+"""Options shared by several commands, and the arguments after `--`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Context, TyperException
+from typer.core import TyperCommand
 
 from yard.commands import completion
 
@@ -17,8 +19,7 @@ def _selected(context: typer.Context, value: str) -> str:
     """Return `value`. If it is the default value, return the stack selected with `pulumi stack select`, if any."""
     if context.resilient_parsing or _source(context, "stack") != "DEFAULT":
         return value
-    from yard.stack.backend import selected_stack
-    from yard.stack.pulumi import environment
+    from yard.stack.pulumi import environment, selected_stack
 
     return selected_stack(environment()) or value
 
@@ -98,3 +99,24 @@ def remote_of(stack: str, outputs: Path | None) -> Remote:
     from yard.stack.remote import Remote
 
     return Remote(load_stack(stack, file=outputs))
+
+
+class AfterDashes(TyperCommand):
+    """A command that stores the arguments after `--` in `context.meta[AfterDashes.META]`.
+
+    In `yard ssh -- hostname`, Typer would use `hostname` as the argument NODE.
+    """
+
+    META = "yard.after-dashes"
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[self.META] = tuple(args[at + 1 :])
+            args = args[:at]
+        try:
+            return super().parse_args(ctx, args)
+        except TyperException as error:
+            if error.message.startswith("No such option"):
+                error.message += "; arguments of your program follow `--`"
+            raise

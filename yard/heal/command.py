@@ -15,7 +15,7 @@ from yard.heal.brakes import Limits, brake
 from yard.heal.case import Action, Case, cases, parse_actions, parse_authors
 from yard.heal.ladder import STRIKES, Decision, Step, decide, strikes
 from yard.roll.machines import machines, replace_machines, wait_for_pulumi
-from yard.run.schedulers.slurm import Slurm
+from yard.run.schedulers import Slurm
 from yard.show import say, say_json, table
 from yard.stack.remote import Remote
 

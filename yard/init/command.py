@@ -30,7 +30,7 @@ from yard.quota.account import available_machines, read_account
 from yard.quota.verdict import AccountAnswer, Unanswered
 from yard.show import warn
 from yard.stack.hosts import ScannedKey, scan
-from yard.stack.stackfile import added_keys, committed_text
+from yard.stack.workspace import added_keys, committed_text
 
 _COMPUTER = replace(THIS_COMPUTER, used_ports=lambda plan, ports: ())
 """The ports are checked before the stack's machines start, because other clusters can be removed until then."""

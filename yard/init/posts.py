@@ -17,7 +17,7 @@ from trainyard.errors import Problem
 from yard.init.interview import InitError
 from yard.init.known import Known
 from yard.init.platforms import STARTERS
-from yard.stack.stackfile import committed_text, stack_names
+from yard.stack.workspace import committed_text, stack_names
 
 _POST = re.compile(r"(?m)^# post: ([a-z][a-z0-9-]*)$")
 

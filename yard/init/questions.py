@@ -14,7 +14,7 @@ from yard.init.check import prices_line, problems_of
 from yard.init.created import NO_LIMIT, number
 from yard.init.known import Known
 from yard.init.platforms import STARTERS
-from yard.stack.stackfile import stack_names
+from yard.stack.workspace import stack_names
 
 _MOST_DIGITS = 9
 

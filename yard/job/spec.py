@@ -5,13 +5,13 @@ JobSpec is a plain dataclass, because importing pydantic takes longer than the r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from yard.job.array import array_rule
-from yard.job.chosen_environment import ChosenEnvironment, environment_rule, read_environment
-from yard.job.container import Container, container_rule
+from trainyard.errors import Problem
+from yard.environments.definition import ChosenEnvironment, environment_rule, read_environment
 from yard.job.launcher import LAUNCHERS, Source
 from yard.job.rules import (
     Rule,
@@ -27,6 +27,83 @@ from yard.job.rules import (
     whole,
     word,
 )
+
+INDEX = "ARRAY_INDEX"
+"""Environment variable that contains the number of the job in its array."""
+MOST_ELEMENTS = 100
+"""Maximum number of elements. Each element is a separate job with its own submission and run folder."""
+_PART = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?::(\d{1,6}))?)?")
+_LIMIT = re.compile(r"(?P<parts>[^%]+)(?:%(?P<at_once>[1-9]\d{0,5}))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Array:
+    """The numbers of an array's jobs. `at_once`: how many of them may run at the same time, or None for no limit."""
+
+    indices: tuple[int, ...]
+    at_once: int | None
+
+
+def parse_array(text: str) -> Array | None:
+    """Return an array in sbatch's notation, such as '0-9', '1,3,5', '0-20:5' or '0-9%2', or None for another format."""
+    whole = _LIMIT.fullmatch(text)
+    found = [_PART.fullmatch(part) for part in whole["parts"].split(",")] if whole else []
+    indices: list[int] = []
+    for part in found:
+        if part is None or part[3] == "0":
+            return None
+        indices += range(int(part[1]), int(part[2] or part[1]) + 1, int(part[3] or 1))
+    if whole is None or not indices or len(set(indices)) != len(indices):
+        return None
+    return Array(indices=tuple(indices), at_once=int(whole["at_once"]) if whole["at_once"] else None)
+
+
+def array_rule(value: Any) -> Iterator[Problem]:
+    """Check an array."""
+    found = parse_array(value) if isinstance(value, str) else None
+    if found is None:
+        rule = "must be a list of numbers and ranges, with each number once"
+        yield Problem(path="", rule=rule, fix="for example '0-9', '1,3,5' or '0-9%2' (two at the same time), in quotes")
+    elif len(found.indices) > MOST_ELEMENTS:
+        fix = "submit several arrays"
+        yield Problem(path="", rule=f"must have at most {MOST_ELEMENTS} jobs, not {len(found.indices)}", fix=fix)
+
+
+RUNTIMES = ("pyxis", "enroot", "docker")
+SSH_PORT = 2222
+"""Port of sshd in containers. The host's sshd uses port 22 and would start ranks outside the container."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """A job's container. `image` has the form 'registry/name:tag' or, for pyxis and enroot, 'registry#name:tag'."""
+
+    image: str
+    runtime: str
+    mounts: Sequence[str] = ()
+    """Mounts as HOST:CONTAINER or HOST:CONTAINER:ro. The shared path and /etc/trainyard are always mounted."""
+
+
+def _mount(value: Any) -> Iterator[Problem]:
+    parts = value.removesuffix(":ro").split(":") if isinstance(value, str) else []
+    # docker and pyxis use commas as separators.
+    if len(parts) != 2 or not all(  # noqa: PLR2004  (host and container)
+        part.startswith("/") and ".." not in part.split("/") and "," not in part for part in parts
+    ):
+        rule = "must be HOST:CONTAINER or HOST:CONTAINER:ro, with absolute paths and without commas"
+        yield Problem(path="", rule=rule, fix="for example '/data:/data:ro'")
+
+
+container_rule = section(
+    {
+        "image": text_like(r"[\w./:@#+-]+", "must be an image name", "for example 'nvcr.io/nvidia/pytorch:26.01-py3'"),
+        "runtime": one_of(RUNTIMES),
+        "mounts": list_of(_mount, "[/data:/data:ro]"),
+    },
+    ("image", "runtime"),
+    "container: {image: 'nvcr.io/nvidia/pytorch:26.01-py3', runtime: docker}",
+)
+
 
 _MINUTE = 60
 _FOLDER = r"(?!(?:.*/)?\.\.(?:/|$))/?[\w.@+-]+(?:/[\w.@+-]+)*"

@@ -15,7 +15,7 @@ from yard.preview.shape import Description
 from yard.quota.account import read_account
 from yard.quota.verdict import AccountAnswer
 from yard.show import warn
-from yard.stack.stackfile import platform_section
+from yard.stack.workspace import platform_section
 
 
 def preview(stacks: Sequence[str], *, live: bool, against: str | None) -> Preview:

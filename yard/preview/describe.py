@@ -32,7 +32,7 @@ from yard.preview.shape import (
     ServiceShape,
 )
 from yard.preview.storage import describe_storage
-from yard.stack.stackfile import stack_names
+from yard.stack.workspace import stack_names
 
 PLACEHOLDERS = AccessKeys("ssh-ed25519 AAAAadmin admin@cluster", "ssh-ed25519 AAAAcluster cluster@cluster")
 """Placeholders for public keys, which `pulumi up` creates."""

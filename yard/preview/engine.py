@@ -15,7 +15,7 @@ from pathlib import Path
 from trainyard.errors import StackError
 from yard.preview.resources import Resources, read_answer
 from yard.stack import pulumi
-from yard.stack.sessions import end_session, interruptible
+from yard.stack.pulumi import end_session, interruptible
 from yard.stack.workspace import Workspace
 
 _MOST_AT_ONCE = 4

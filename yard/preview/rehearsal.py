@@ -10,8 +10,8 @@ from trainyard.checkout import ROOT
 from trainyard.outputs import Head
 from yard.preview import content
 from yard.preview.describe import describe
-from yard.run.rehearsal import Rehearsal
-from yard.stack.stackfile import committed_text, short_name
+from yard.run.submit import Rehearsal
+from yard.stack.workspace import committed_text, short_name
 
 _NOWHERE = "192.0.2.1"
 """An address that belongs to no machine (RFC 5737)."""

@@ -6,12 +6,12 @@ import time
 from typing import Any
 
 from trainyard.errors import JobError
-from yard import data
-from yard.environments.command import describe, provide
 from yard.job.loader import LoadedJob, has_smoke, load_job
 from yard.reproduce.images import build_images, dockerfile
 from yard.reproduce.posts import Post, Run
-from yard.run.logs import follow
+from yard.run import data
+from yard.run.environments import describe, provide
+from yard.run.jobs import follow
 from yard.run.submit import prepare, submit
 from yard.show import duration, payload, say, say_json, table, warn
 from yard.stack.remote import Remote

@@ -23,7 +23,7 @@ from yard.roll.nodes import (
     resume_command,
 )
 from yard.roll.progress import Roll, new_roll, read_roll, write_roll
-from yard.run.schedulers.slurm import Slurm
+from yard.run.schedulers import Slurm
 from yard.show import INTERRUPTED, say, say_json, warn
 from yard.stack.load import load_stack
 from yard.stack.remote import Remote

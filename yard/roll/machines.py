@@ -11,7 +11,7 @@ from trainyard.errors import StackError
 from trainyard.machines import HOST_INPUTS, ROLL
 from yard.show import say
 from yard.stack import pulumi
-from yard.stack.locks import StackInUse
+from yard.stack.pulumi import StackInUse
 from yard.stack.workspace import SHOW, Workspace
 
 _POLL_SECONDS = 5.0

@@ -2,20 +2,253 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import ast
+import re
+import shlex
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trainyard.errors import JobFileError, Problem
 from trainyard.outputs import Cluster
-from yard.environments.definition import is_file
-from yard.job.loader import check_job, environment_of, holds_home, load_job
-from yard.job.programs import COMMAND_LINE, Program, command_job, kind_of, python_job
-from yard.run.slurm_script import SlurmScript, prepare_script
-from yard.run.submit import Prepared, prepare_all
+from yard.environments.definition import NO_ENVIRONMENT, is_file, read_environment
+from yard.job.loader import check_job, definition_for, environment_of, find, holds_home, load_job, recipe_names
+from yard.job.placement import refuse_unready
+from yard.job.rules import ENVIRONMENT_FILE, environment, parse_seconds, under
+from yard.job.spec import RULES
+from yard.run.schedulers import SUBMIT_SCRIPT, clock
+from yard.run.script import CODE
+from yard.run.submit import Prepared, prepare_all, warn_about_pmi2
 from yard.show import warn
+from yard.tree.files import collect, one_file
+
+COMMAND_LINE = "command line"
+"""Name of a shell command in messages."""
+_YAML = (".yaml", ".yml")
+_SLURM = (".sbatch", ".slurm")
+_DIRECTIVE = re.compile(r"(?m)^#SBATCH\s")
+_NAME = re.compile(r"[^a-z0-9._-]+")
+_LONGEST_NAME = 40
+
+
+class Program(StrEnum):
+    """Kinds of files that `yard submit` accepts."""
+
+    JOB = "job file"
+    PYTHON = "Python file"
+    SLURM = "Slurm script"
+
+
+def kind_of(job: str) -> Program:
+    """Return the kind of a file, or JOB for a recipe. Raises JobFileError if the file cannot be submitted."""
+    path = Path(job)
+    if job in recipe_names():
+        if path.is_file():
+            rule = "is a recipe and also a file in this directory"
+            fix = f"use `./{job}` for the file; to submit the recipe, run yard in another directory"
+            raise JobFileError(job, [Problem(path="(file)", rule=rule, fix=fix)])
+        return Program.JOB
+    if path.is_dir():
+        fix = f"name the program, for example `yard submit {path / 'train.py'}`"
+        raise JobFileError(job, [Problem(path="(file)", rule="is a directory", fix=fix)])
+    if path.suffix in _YAML or not path.exists():
+        find(job)
+        return Program.JOB
+    kind, problems = _kind_of_text(path)
+    if problems or kind is None:
+        raise JobFileError(job, problems)
+    return kind
+
+
+def python_job(path: Path, *, code: bool) -> dict[str, Any]:
+    """Return the keys of a job that runs a Python file. With `code`, the file's directory is sent with the job."""
+    program = {"code": ".", "script": path.name} if code else {"workload": f"./{path.name}"}
+    return {"name": job_name(path.stem), "launcher": "torchrun", **program}
+
+
+def command_job(words: Sequence[str], *, code: bool) -> dict[str, Any]:
+    """Return the keys of a job that runs a shell command once on each node.
+
+    A single word is run as a shell command line. With `code`, the current directory is sent with the job.
+    """
+    line = words[0] if len(words) == 1 else shlex.join(words)
+    name = {"name": job_name(_program_in(line)), "launcher": "srun-node", "run": line}
+    return {**name, "code": "."} if code else name
+
+
+def job_name(text: str) -> str:
+    """Return the text as a valid job name."""
+    return _NAME.sub("-", text.lower())[:_LONGEST_NAME].strip("._-") or "job"
+
+
+def _program_in(line: str) -> str:
+    """Return the name of the first script in a command, without the folder and the suffix.
+
+    For a command without a script, return the name of its program.
+    """
+    words = [word for word in re.split(r"\s+", line.strip()) if not word.startswith("-")]
+    scripts = [word for word in words if word.endswith((".py", ".sh"))]
+    return Path((scripts or words or ["job"])[0]).stem
+
+
+def _kind_of_text(path: Path) -> tuple[Program | None, list[Problem]]:
+    text, problem = _text_of(path)
+    if problem is not None:
+        return None, [problem]
+    if path.suffix == ".py":
+        return Program.PYTHON, list(_syntax_problems(text))
+    if path.suffix in _SLURM or _DIRECTIVE.search(text):
+        fix = "write `#!/bin/bash` into the first line"
+        shebang = Problem(path="line 1", rule="a Slurm script must begin with `#!`", fix=fix)
+        return Program.SLURM, [] if text.startswith("#!") else [shebang]
+    rule = "is not a Python file (.py), a Slurm script (#SBATCH lines) or a job file (.yaml)"
+    fix = f"rename it, or run it as a command: `yard submit -- bash {shlex.quote(path.name)}`"
+    return None, [Problem(path="(file)", rule=rule, fix=fix)]
+
+
+def _text_of(path: Path) -> tuple[str, Problem | None]:
+    if not path.is_file():
+        return "", Problem(path="(file)", rule="is not a regular file", fix="name a Python file or a Slurm script")
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        return "", Problem(path="(file)", rule=f"cannot be read ({error.strerror})", fix="make it readable")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        fix = f"name a Python file, or run the program as a command: `yard submit -- ./{shlex.quote(path.name)}`"
+        return "", Problem(path="(file)", rule="is not a text file in UTF-8", fix=fix)
+    if not text.strip():
+        return "", Problem(path="(file)", rule="is empty", fix="save the program in it")
+    return text, None
+
+
+def _syntax_problems(text: str) -> Iterator[Problem]:
+    # The nodes may have a newer Python than this machine, so the fix names a command that skips this check.
+    fix = "correct the line; for the syntax of a newer Python on the nodes, use `yard submit -- python3 FILE`"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(text)
+    except SyntaxError as error:
+        yield Problem(path=f"line {error.lineno or 1}", rule=f"is not valid Python ({error.msg})", fix=fix)
+    except (ValueError, RecursionError) as error:
+        yield Problem(path="(file)", rule=f"is not valid Python ({error})", fix=fix)
+
+
+OPTIONS = {
+    "name": "job-name",
+    "nodes": "nodes",
+    "gpus_per_node": "gpus-per-node",
+    "group": "partition",
+    "time": "time",
+    "array": "array",
+}
+"""Keys of a job file and the corresponding options of sbatch."""
+# By default, sbatch passes its own environment variables to the job (sbatch(1), --export, read 2026-11-23).
+_ACTIVATE = (
+    f"if [[ -e {ENVIRONMENT_FILE} ]]; then",
+    f"  VIRTUAL_ENV=$(<{ENVIRONMENT_FILE})",
+    "  export VIRTUAL_ENV PATH=$VIRTUAL_ENV/bin:$PATH",
+    "fi",
+)
+_JOB_NAME_OPTION = re.compile(r"(?m)^#SBATCH\s+(?:--job-name[=\s]\s*|-J\s*)(\S+)")
+_LINK_LOG = r"""
+id=${id%%;*} record=$(scontrol -o show job "${id%%;*}")
+# `yard logs` finds the log through this link, even after Slurm has forgotten the job. An array has several logs.
+if [[ $record != *ArrayTaskId=* && $record =~ StdOut=([^[:space:]]+) ]]; then
+  ln -sfn "${BASH_REMATCH[1]}" "../.log-$id"
+fi
+echo "$id"
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmScript:
+    """A user's Slurm script and its arguments. `options` are keys of a job file. With `code`, the script's directory is
+    also sent.
+    """
+
+    path: Path
+    options: Mapping[str, Any]
+    env: Mapping[str, str]
+    args: Sequence[str]
+    code: bool
+
+
+def prepare_script(script: SlurmScript, cluster: Cluster) -> Prepared:
+    """Check a script and prepare its submission. Raises JobFileError, which lists all problems, and SyncError."""
+    path, options, env, code = script.path, script.options, script.env, script.code
+    file, folder = str(path), path.parent
+    problems = [*_option_problems(options, env), *_cluster_problems(options, cluster)]
+    if code and holds_home(folder):
+        rule = f"'{folder.resolve()}' is or contains your home directory, which is never sent"
+        fix = "move the script to a directory of its own, or send only the script with --no-code"
+        problems.append(Problem(path="(file)", rule=rule, fix=fix))
+    if problems:
+        raise JobFileError(file, problems)
+    text = path.read_text()
+    warn_about_pmi2([text])
+    named = _JOB_NAME_OPTION.search(text)
+    return Prepared(
+        name=job_name(options.get("name") or (named[1] if named else path.stem)),
+        file=file,
+        script=SUBMIT_SCRIPT,
+        files={SUBMIT_SCRIPT: submit_script(path.name, options, env, script.args)},
+        environment=definition_for(file, read_environment(options.get("environment", NO_ENVIRONMENT)), folder),
+        tree=collect(file, folder, [path.name]) if code else one_file(path),
+        after=options.get("after", ()),
+        starts=f"Slurm starts {path.name} once, on the first node",
+        working_tree=folder,
+    )
+
+
+def submit_script(script: str, options: Mapping[str, Any], env: Mapping[str, str], args: Sequence[str]) -> str:
+    """Return the shell script that submits a Slurm script and prints the job's number."""
+    words = [f"--{OPTIONS[key]}={_value(key, value)}" for key, value in options.items() if key in OPTIONS]
+    command = shlex.join(["sbatch", "--parsable", *words])
+    lines = [
+        "#!/usr/bin/env bash",
+        f"# Written by yard. Submits {CODE}/{shlex.quote(script)}, and prints the number of the job.",
+        "set -euo pipefail",
+        *(_ACTIVATE if "environment" in options else ()),
+        f"cd {CODE}",
+        *(f"export {name}={shlex.quote(value)}" for name, value in env.items()),
+        f'id=$({command} "$@" {shlex.join([f"./{script}", *args])})',
+    ]
+    return "\n".join(lines) + _LINK_LOG
+
+
+def _value(key: str, value: Any) -> str:
+    return clock(parse_seconds(value) or 0) if key == "time" else str(value)
+
+
+def _option_problems(options: Mapping[str, Any], env: Mapping[str, str]) -> list[Problem]:
+    found: list[Problem] = []
+    for key, value in options.items():
+        if key in OPTIONS or key in {"after", "environment"}:
+            found += under(key, RULES[key](value))
+        else:
+            rule = "does not apply to a Slurm script, which starts its own programs"
+            found.append(Problem(path=key, rule=rule, fix="omit the option, and write it into the script"))
+    return [*found, *under("--set", environment(dict(env)))]
+
+
+def _cluster_problems(options: Mapping[str, Any], cluster: Cluster) -> list[Problem]:
+    refuse_unready(cluster)
+    if cluster.scheduler == "none":
+        rule = f"a Slurm script needs Slurm, and cluster '{cluster.name}' has no scheduler"
+        fix = "submit its program (`yard submit train.py` or `yard submit -- COMMAND`), or use a stack with Slurm"
+        return [Problem(path="(file)", rule=rule, fix=fix)]
+    groups = list(dict.fromkeys(node.group for node in cluster.nodes))
+    if options.get("group", groups[0]) not in groups:
+        rule = f"cluster '{cluster.name}' has no node group '{options['group']}'"
+        return [Problem(path="group", rule=rule, fix=f"use one of: {', '.join(groups)}")]
+    return []
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import JobError, RemoteError
-from yard.environments.command import ensure
 from yard.job.loader import check_job
 from yard.job.placement import place
-from yard.run.schedulers.registry import scheduler_of
-from yard.run.schedulers.session import Session
+from yard.run.environments import ensure
+from yard.run.schedulers import Session, scheduler_of
 from yard.run.submit import environment_on
 from yard.show import say_json, warn
 from yard.stack.remote import Remote

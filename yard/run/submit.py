@@ -7,29 +7,42 @@ import os
 import re
 import secrets
 import tarfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import JobFileError, RemoteError
+from trainyard.errors import JobError, JobFileError, RemoteError
 from trainyard.outputs import Cluster
 from yard.environments.definition import Definition
-from yard.job.array import parse_array
 from yard.job.launcher import Source, Tasks
 from yard.job.loader import LoadedJob
 from yard.job.placement import Placement, drives_gpus, place
 from yard.job.rules import SHARED_SCRIPT
-from yard.job.secrets import SECRETS_FILE, secrets_script
-from yard.run.dependency import unfinished
+from yard.job.spec import parse_array
+from yard.run.jobs import read_job
 from yard.run.queue import submitted_job
-from yard.run.schedulers.registry import scheduler_of
-from yard.script.render import CODE, render_files
-from yard.show import payload, say, say_json, warn
+from yard.run.schedulers import scheduler_of
+from yard.run.script import CODE, SECRETS_FILE, render_files, secrets_script
+from yard.show import duration, payload, say, say_json, warn
 from yard.stack.remote import Remote
 from yard.tree.files import Tree, add, collect
 from yard.tree.snapshot import Snapshot, take_snapshot
+
+
+def unfinished(remote: Remote, jobs: Iterable[int]) -> tuple[int, ...]:
+    """Return the jobs that have not ended. Raises JobError if a job does not exist or has failed."""
+    waiting = []
+    for number in dict.fromkeys(jobs):
+        job = read_job(remote, number)
+        if not job.ended:
+            waiting.append(number)
+        elif job.state != "COMPLETED":
+            fix = f"run `yard resume {number}` and wait for the new job, or omit --after {number}"
+            raise JobError(f"job {number} is {job.state}, so a job after it would never start. Fix: {fix}")
+    return tuple(waiting)
+
 
 _SUBMIT_SECONDS = 90
 _SECONDS_PER_MIB = 5
@@ -256,3 +269,70 @@ def pack(folder: str, files: Mapping[str, str], tree: Tree | None = None) -> byt
         if tree is not None:
             add(archive, tree, f"{folder}/{CODE}")
     return buffer.getvalue()
+
+
+_HOUR = 3600
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """A planned cluster. `file` is the stack file, and `reason` is why the stack has no outputs.
+
+    `costs` describes the list prices of the cluster, and `node_usd` is the list price of one node in each group in
+    dollars per hour, or None if it is unknown.
+    """
+
+    file: str
+    reason: str
+    cluster: Cluster
+    costs: Sequence[str]
+    node_usd: Mapping[str, float | None]
+
+    @property
+    def notice(self) -> str:
+        """Message that a plan was used instead of a cluster."""
+        return f"dry run with the plan of {self.file}, without a cluster"
+
+
+def estimate(rehearsal: Rehearsal, jobs: Sequence[Prepared]) -> dict[str, Any]:
+    """Return the estimate in the format that `--json` prints. Unknown values are None."""
+    job = jobs[0]
+    price = rehearsal.node_usd.get(job.group)
+    hourly = None if price is None else round(price * job.nodes, 2)
+    limit = None if hourly is None else round(hourly * job.seconds / _HOUR * len(jobs), 2)
+    return {
+        "source": "plan",
+        "file": rehearsal.file,
+        "group": job.group or None,
+        "nodes": job.nodes or None,
+        "cluster_usd_per_hour": rehearsal.cluster.usd_per_hour,
+        "job_usd_per_hour": hourly,
+        "limit_s": job.seconds or None,
+        "usd_at_limit": limit,
+        # No run of a job on a cloud is recorded.
+        "time_s": None,
+    }
+
+
+def estimate_lines(rehearsal: Rehearsal, jobs: Sequence[Prepared]) -> Iterator[str]:
+    """Yield the estimate as sentences."""
+    job, found = jobs[0], estimate(rehearsal, jobs)
+    if not job.nodes:
+        yield "job: its size is in the script, so yard does not check whether it fits; Slurm checks it"
+    else:
+        yield from _job_lines(job, found, len(jobs))
+    yield from (f"cluster: {line}" for line in rehearsal.costs)
+    if job.environment is None:
+        yield "environment: Python of the nodes or the container; images of clouds have no PyTorch (use --env torch)"
+    yield rehearsal.notice
+
+
+def _job_lines(job: Prepared, found: Mapping[str, Any], count: int) -> Iterator[str]:
+    """Yield whether the job fits, and its cost."""
+    each = f"each of {count} jobs" if count > 1 else "job"
+    hourly = "unknown" if found["job_usd_per_hour"] is None else f"${found['job_usd_per_hour']:.2f}"
+    nodes = "1 node" if job.nodes == 1 else f"{job.nodes} nodes"
+    yield f"{each}: fits on {nodes} of group {job.group}; list price per hour: {hourly}"
+    cost = "" if found["usd_at_limit"] is None else f", which costs at most ${found['usd_at_limit']:.2f}"
+    limit = duration(job.seconds)
+    yield f"time: unknown, because no run on these machines is recorded; each start ends after {limit}{cost}"

@@ -2,18 +2,225 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import pwd
 import signal
+import socket
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from trainyard import checkout
+from trainyard.checkout import PROJECT
 from trainyard.errors import StackError
 from yard.show import warn
-from yard.stack.backend import is_chosen
-from yard.stack.sessions import end_session
+
+_CLOUD = "https://api.pulumi.com"
+_PRIVATE = "/.trainyard/state"
+"""End of the path in the backend URL that env.sh sets."""
+_DIY_ORGANIZATION = "organization"
+"""Organization of all stacks in a backend other than Pulumi Cloud."""
+
+
+def backend_url(variables: Mapping[str, str]) -> str:
+    """Return the URL of the backend that `pulumi` uses with these variables, or an empty string without a login."""
+    if url := variables.get("PULUMI_BACKEND_URL") or _project_backend():
+        return url
+    folder = variables.get("PULUMI_CREDENTIALS_PATH")
+    current = _json(Path(folder) if folder else _home(variables), "credentials.json").get("current")
+    return str(current or (_CLOUD if variables.get("PULUMI_ACCESS_TOKEN") else ""))
+
+
+def is_chosen(variables: Mapping[str, str]) -> bool:
+    """Return whether the user selected a backend with a variable, `pulumi login` or Pulumi.yaml."""
+    url = backend_url(variables)
+    return bool(url) and not url.partition("?")[0].endswith(_PRIVATE)
+
+
+def backend_folder(variables: Mapping[str, str]) -> Path | None:
+    """Return the folder of a file:// backend, or None for any other backend."""
+    url = backend_url(variables)
+    if not url.startswith("file://"):
+        return None
+    path = url.removeprefix("file://").partition("?")[0]
+    expanded = _user_home() / path.removeprefix("~").lstrip("/") if path.startswith("~") else Path(path)
+    return (checkout.ROOT / expanded) if checkout.exists() else expanded.absolute()
+
+
+def state_file(variables: Mapping[str, str], stack: str) -> Path | None:
+    """Return the path of the stack's state in a file:// backend, or None for any other backend."""
+    backend = backend_folder(variables)
+    name = stack.rpartition("/")[2]
+    return backend / ".pulumi" / "stacks" / checkout.PROJECT / f"{name}.json" if backend else None
+
+
+def selected_stack(variables: Mapping[str, str]) -> str | None:
+    """Return the stack selected with PULUMI_STACK or `pulumi stack select`, or None if no stack is selected.
+
+    The name contains the organization only on Pulumi Cloud.
+    """
+    name = variables.get("PULUMI_STACK") or _recorded_stack(variables)
+    parts = name.split("/")
+    return parts[-1] if parts[0] == _DIY_ORGANIZATION else name or None
+
+
+def _recorded_stack(variables: Mapping[str, str]) -> str:
+    # Pulumi hashes the path of Pulumi.yaml as the shell shows it. This path can contain symbolic links.
+    shell = Path(variables.get("PWD", ""))
+    logical = [
+        folder for folder in (shell, *shell.parents) if folder.is_absolute() and folder.resolve() == checkout.ROOT
+    ]
+    for folder in (*logical, checkout.ROOT):
+        digest = hashlib.sha1(str(folder / "Pulumi.yaml").encode(), usedforsecurity=False).hexdigest()
+        found = _json(_home(variables) / "workspaces", f"{checkout.PROJECT}-{digest}-workspace.json").get("stack")
+        if found:
+            return str(found)
+    return ""
+
+
+def _project_backend() -> str:
+    """Return `backend.url` of Pulumi.yaml, or an empty string."""
+    try:
+        text = (checkout.ROOT / "Pulumi.yaml").read_text()
+    except OSError:
+        return ""
+    if "backend" not in text:
+        return ""
+    import yaml  # noqa: PLC0415  (most projects do not need this slow import)
+
+    try:
+        return str(yaml.safe_load(text)["backend"]["url"])
+    except (yaml.YAMLError, KeyError, TypeError):
+        return ""
+
+
+def _home(variables: Mapping[str, str]) -> Path:
+    return Path(variables.get("PULUMI_HOME") or _user_home() / ".pulumi")
+
+
+def _user_home() -> Path:
+    # Pulumi ignores HOME if the user is in the passwd database.
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return Path.home()
+
+
+def _json(folder: Path, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / name).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+_SIGNAL_SECONDS = 5.0
+"""Time to wait after each signal."""
+
+
+def end_session(session: int) -> None:
+    """End all processes in a session, for example the plugins of a killed pulumi process.
+
+    Local virtual machines run in separate sessions and are not affected.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + _SIGNAL_SECONDS
+        for pid in session_members(session):
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+        while session_members(session) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def session_members(session: int) -> list[int]:
+    """Return the live processes in a session."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if fields[0] not in "ZX" and int(fields[3]) == session:
+            found.append(int(folder.name))
+    return found
+
+
+@contextmanager
+def interruptible(message: str) -> Iterator[None]:
+    """Print `message` and raise KeyboardInterrupt on the first SIGINT, SIGTERM or SIGHUP. Ignore later signals."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in before:
+            # Child processes would inherit SIG_IGN, but they do not inherit a handler.
+            signal.signal(each, lambda number, frame: None)
+        warn(f"\ninterrupted: {message}")
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    for number in before:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class StackInUse(StackError):
+    """A live pulumi process on this machine holds the stack's lock."""
+
+
+def clear_stale(backend: Path, stack: str) -> list[int]:
+    """Remove each stack lock whose process ran on this machine and has ended. Returns the ids of these processes.
+
+    Raises StackInUse if a lock belongs to a live process, and StackError if a lock is unreadable or from another
+    machine.
+    """
+    cleared = []
+    for lock in sorted((backend / ".pulumi" / "locks" / "organization" / PROJECT / stack).glob("*.json")):
+        try:
+            holder = json.loads(lock.read_text())
+            pid, host, since = int(holder["pid"]), str(holder["hostname"]), holder["timestamp"]
+        except (ValueError, KeyError, TypeError):
+            raise StackError(
+                f"stack '{stack}': the lock file {lock} cannot be read. Fix: if pulumi is not running, remove the file"
+            ) from None
+        if host != socket.gethostname():
+            raise StackError(
+                f"stack '{stack}' is locked by process {pid} on {host} since {since}. "
+                f"Fix: wait until the process has ended. If it was killed, remove {lock}"
+            )
+        if _is_pulumi(pid):
+            raise StackInUse(
+                f"stack '{stack}' is in use: pulumi process {pid} since {since}. Fix: wait until it has ended, or stop "
+                f"it with `kill -INT {pid}` and wait"
+            )
+        lock.unlink()
+        lock.with_name(f"{lock.name}.attrs").unlink(missing_ok=True)
+        cleared.append(pid)
+    return cleared
+
+
+def _is_pulumi(pid: int) -> bool:
+    """Return whether the process is a running pulumi process. The id of an ended process can be reused by a new
+    process.
+    """
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return state != "Z" and Path(f"/proc/{pid}/comm").read_text().startswith("pulumi")
+    except FileNotFoundError:
+        return False
+
 
 _SECONDS = 120.0
 _OF_THE_BACKEND = ("PULUMI_BACKEND_URL", "PULUMI_HOME", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from trainyard.errors import RemoteError
-from yard.stack.load import Stack, load_stack
-from yard.stack.ssh_config import ADMIN_KEY, ADMIN_SUFFIX, TUNNEL_LOG, host_names
+from yard.stack.load import ADMIN_KEY, ADMIN_SUFFIX, TUNNEL_LOG, Stack, host_names, load_stack
 
 _SSH_FAILED = 255
 _NEVER_STARTED = (

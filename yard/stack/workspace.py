@@ -3,21 +3,160 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from trainyard import checkout
 from trainyard.checkout import ROOT, state
 from trainyard.errors import StackError
 from trainyard.machines import SOURCE
 from yard.show import warn
 from yard.stack import pulumi
-from yard.stack.backend import backend_folder, backend_url, state_file
-from yard.stack.locks import clear_stale
-from yard.stack.pulumi import run_pulumi
-from yard.stack.sessions import end_session
-from yard.stack.simulated import HOME
-from yard.stack.simulated import environment as simulated_environment
-from yard.stack.stackfile import committed_text, copy_of, refresh_copy
+from yard.stack.pulumi import backend_folder, backend_url, clear_stale, end_session, run_pulumi, state_file
+
+SECRETS_KEYS = ("secretsprovider", "encryptedkey", "encryptionsalt")
+"""Keys that Pulumi adds to a stack file."""
+
+
+def stack_names() -> list[str]:
+    """Return the names of all committed stack files, sorted."""
+    files = (checkout.ROOT / "stacks").glob("Pulumi.*.yaml")
+    return sorted(file.name.removeprefix("Pulumi.").removesuffix(".yaml") for file in files)
+
+
+def short_name(stack: str) -> str:
+    """Return STACK for ORGANIZATION/PROJECT/STACK. The name of the stack file contains only STACK."""
+    return stack.rpartition("/")[2]
+
+
+def committed_text(stack: str) -> str:
+    """Return the text of the committed stack file. Raises StackError."""
+    name = f"stacks/Pulumi.{stack}.yaml"
+    try:
+        return (checkout.ROOT / name).read_text()
+    except FileNotFoundError:
+        fix = f"use one of {', '.join(stack_names())}"
+        raise StackError(f"no stack '{stack}': {name} does not exist. Fix: {fix}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise StackError(f"{name} cannot be read: {error}. Fix: write it as UTF-8 text") from error
+
+
+def platform_section(stack: str) -> dict[str, Any]:
+    """Return the `platform` section of the committed stack file, or an empty dictionary if the file is invalid."""
+    try:
+        section = yaml.safe_load(committed_text(stack))["config"]["trainyard:cluster"]["platform"]
+    except (yaml.YAMLError, RecursionError, KeyError, TypeError):
+        return {}
+    return section if isinstance(section, dict) else {}
+
+
+def copy_of(stack: str, home: Path | None = None) -> Path:
+    """Return the path of the copy. `home` is the folder for the files of another backend."""
+    return (home or checkout.state()) / "stacks" / f"Pulumi.{stack}.yaml"
+
+
+def refresh_copy(stack: str, home: Path | None = None, source: str | None = None, *, with_secrets: bool = True) -> Path:
+    """Write the committed file to the copy, and keep the salt of the previous copy. Returns its path.
+
+    `source` is the name of the committed file if it differs from the name of the stack. `with_secrets`: False if
+    the backend has a different passphrase and so cannot decrypt the secrets of the committed file.
+    """
+    text, copy = committed_text(source or stack), copy_of(stack, home)
+    text = text if with_secrets else _without_secrets(text)
+    added = added_keys(copy.read_text()) if copy.exists() else {}
+    missing = {key: value for key, value in added.items() if key not in added_keys(text)}
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    new = copy.with_suffix(".new")
+    new.write_text(text.rstrip("\n") + "\n" + (yaml.safe_dump(missing) if missing else ""))
+    new.replace(copy)
+    return copy
+
+
+def _without_secrets(text: str) -> str:
+    """Return a stack file without the keys that Pulumi added and without encrypted values, as Pulumi writes them."""
+    text = re.sub(rf"(?m)^({'|'.join(SECRETS_KEYS)}):.*\n?", "", text)
+    return re.sub(r"(?m)^ +\S+:\n +secure: .*\n?", "", text)
+
+
+def added_keys(text: str) -> dict[str, str]:
+    """Return the keys that Pulumi added, or an empty dictionary for invalid YAML, which Pulumi reports."""
+    try:
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError):
+        return {}
+    return {key: str(document[key]) for key in SECRETS_KEYS if key in document} if isinstance(document, dict) else {}
+
+
+HOME = checkout.state() / "offline"
+PLUGINS = {"azure-native": "pulumi-azure-native", "gcp": "pulumi-gcp", "command": "pulumi-command"}
+"""SDK packages by plugin. A simulated plugin has the same version as its SDK."""
+
+
+def simulated_environment(online: Mapping[str, str], home: Path = HOME) -> dict[str, str]:
+    """Create the folders and links for a run with simulated clouds, and return its environment variables."""
+    try:
+        _link_plugins(home)
+        _prevent_log(home / "pulumi-home")
+        (home / "state").mkdir(parents=True, exist_ok=True)
+        # `pulumi stack init` writes the salt to a file in stackConfigDir.
+        (home / "Pulumi.yaml").write_text("name: trainyard\nruntime: python\nstackConfigDir: stacks\n")
+    except OSError as error:
+        raise StackError(
+            f"{home}: {error.strerror}. Simulated clouds need this folder. Fix: make it writable"
+        ) from error
+    kept = {name: value for name, value in online.items() if name != "PULUMI_CONFIG_PASSPHRASE_FILE"}
+    return {
+        **kept,
+        "PULUMI_HOME": str(home / "pulumi-home"),
+        "PULUMI_BACKEND_URL": f"file://{home / 'state'}?metadata=skip",  # see tools/setup/env.sh
+        "PULUMI_CONFIG_PASSPHRASE": "offline",  # protects no real secret
+        "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+        "PULUMI_SKIP_UPDATE_CHECK": "true",
+        "TRAINYARD_OFFLINE": str(home / "clouds"),
+        "TRAINYARD_OFFLINE_COMMANDS": "record",
+    }
+
+
+def refuse_real_machines(stack: str) -> None:
+    """Raise StackError for a platform without a simulation, because `up` would create real machines."""
+    provider = platform_section(stack).get("provider")
+    # The Pulumi program reports an invalid stack file later.
+    if provider not in {None, "azure", "gcp"}:
+        raise StackError(
+            f"stack '{stack}': --offline simulates azure and gcp, but platform '{provider}' uses real machines. "
+            "Fix: omit --offline, or only preview"
+        )
+
+
+def _link_plugins(home: Path) -> None:
+    """Link the simulated plugins into the engine's plugin folder."""
+    for plugin, package in PLUGINS.items():
+        name = f"pulumi-resource-{plugin}"
+        link = home / "pulumi-home" / "plugins" / f"resource-{plugin}-v{version(package)}" / name
+        target = checkout.ROOT / "offline" / "bin" / name
+        if link.is_symlink() and link.readlink() == target:
+            continue
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+
+
+def _prevent_log(pulumi_home: Path) -> None:
+    """Replace the folder for the engine's logs with a file. The engine then runs without a log.
+
+    The log contains all requests, and no option disables it. In a large preview, more than half of the time is spent on
+    the log.
+    """
+    logs = pulumi_home / "logs"
+    if logs.is_dir():
+        shutil.rmtree(logs)
+    logs.touch()
+
 
 PLAIN = ("--non-interactive",)
 SHOW = ("--non-interactive", "--suppress-outputs")

@@ -2,13 +2,44 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 import tarfile
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from trainyard.errors import JobFileError, Problem, SyncError
-from yard.stack.sync import select_files
+
+SECRETS = (
+    ".env", ".env.*", ".netrc", ".pypirc", "*.pem", "id_rsa", "id_ed25519", "id_ecdsa", "credentials.json", "*.p12",
+)  # fmt: skip
+_LARGEST_KEY_FILE = 256 * 1024
+_PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:\\r|\\n|\s)+[A-Za-z0-9+/=]{40}")
+"""A private key in PEM format, or as a JSON string with escaped line breaks. A program that only mentions the header
+does not match."""
+_NO_SECRETS = ("*.example", "*.sample", "*.template")
+
+
+def looks_secret(name: str) -> bool:
+    """Return whether files with this name usually contain keys or passwords."""
+    base = name.rpartition("/")[2]
+    return any(fnmatch(base, pattern) for pattern in SECRETS) and not any(fnmatch(base, p) for p in _NO_SECRETS)
+
+
+def holds_private_key(path: Path) -> bool:
+    """Return whether a small file, such as an outputs file or a service account's key file, contains a private key."""
+    try:
+        return (
+            path.is_file() and path.stat().st_size <= _LARGEST_KEY_FILE and bool(_PRIVATE_KEY.search(path.read_bytes()))
+        )
+    except OSError:
+        # The error is reported when the file is sent.
+        return False
+
 
 MOST_FILES = 5000
 MOST_MIB = 64
@@ -82,3 +113,52 @@ def add(archive: tarfile.TarFile, tree: Tree, folder: str) -> None:
                     archive.addfile(entry, content)
         except OSError as error:
             raise SyncError(f"{path} cannot be read ({error.strerror or error}); nothing was submitted") from error
+
+
+MANIFEST = ".yard-sync"
+
+
+MARKER = ".yard-sync-source"
+"""File in the destination that contains the source of the copy: `user@host:directory`."""
+
+
+INSTALL = "install it (`sudo apt install {tool}`)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Relative paths of the files to send, and of the files omitted because they look like secrets."""
+
+    files: tuple[str, ...]
+    secrets: tuple[str, ...]
+
+
+def select_files(source: Path, *, with_secrets: bool) -> Selection:
+    """Return the files to send. Raises SyncError if git is missing or `source` is not a directory."""
+    if not source.is_dir():
+        raise SyncError(f"{source} is not a directory")
+    listed = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    if _git(["rev-parse", "--is-inside-work-tree"], source).returncode == 0:
+        done = _git(listed, source)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            # The directory is not in a repository. With an empty one, git can still apply the directory's ignore files.
+            _git(["init", "--quiet", "--bare", folder], source)
+            done = _git([f"--git-dir={folder}", f"--work-tree={source.resolve()}", *listed], source)
+    if done.returncode:
+        raise SyncError(f"git cannot list {source}: {done.stderr.decode(errors='replace').strip()}")
+    # git also lists deleted files and submodule folders.
+    names = [name for name in map(os.fsdecode, done.stdout.split(b"\0")) if name and _is_file(source / name)]
+    secrets = [] if with_secrets else [name for name in names if looks_secret(name) or holds_private_key(source / name)]
+    return Selection(files=tuple(sorted(set(names) - set(secrets) - {MANIFEST, MARKER})), secrets=tuple(secrets))
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_symlink() or path.is_file()
+
+
+def _git(words: Sequence[str], where: Path) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(["git", "-C", str(where), *words], capture_output=True, check=False)
+    except FileNotFoundError:
+        raise SyncError("git is missing on this machine; " + INSTALL.format(tool="git")) from None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from yard.show import warn
-from yard.tree.secret_names import looks_secret
+from yard.tree.files import looks_secret
 
 RECORD = "snapshot.json"
 DIFF = "snapshot.diff"

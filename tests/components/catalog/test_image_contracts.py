@@ -89,9 +89,7 @@ def test_all_requested_packages_exist(tmp_path: Path, name: str, role: str) -> N
 
 @by_image
 def test_mpirun_is_loaded_from_its_module(name: str) -> None:
-    lines = (
-        (ROOT / "yard" / "script" / "shared.sh").read_text().partition("\nload_mpirun() {\n")[2].partition("\n}\n")[0]
-    )
+    lines = (ROOT / "yard" / "run" / "shared.sh").read_text().partition("\nload_mpirun() {\n")[2].partition("\n}\n")[0]
     for command, module in CONTRACTS[name].modules.items():
         assert f"command -v {command} " in lines
         assert f"module load {module}" in lines

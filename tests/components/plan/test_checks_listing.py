@@ -12,7 +12,7 @@ from components.platforms import PLATFORMS
 from components.platforms.registry import platform_facts
 from components.stackfile.draft_checks import DRAFT_CHECKS
 from components.stackfile.plan_checks import PLAN_CHECKS
-from yard.cli import app
+from yard.commands.cli import app
 
 CHECKS: list[Check[Any]] = [
     *DRAFT_CHECKS,

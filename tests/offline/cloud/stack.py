@@ -17,8 +17,8 @@ import yaml
 
 from offline.cloud.faults import COUNTS, FILE
 from offline.cloud.world import Record, World
-from yard.stack.sessions import end_session
-from yard.stack.simulated import environment
+from yard.stack.pulumi import end_session
+from yard.stack.workspace import simulated_environment
 
 ROOT = Path(__file__).parents[3]
 SECONDS = 300.0
@@ -58,7 +58,7 @@ class TestStack:
         self.folder.mkdir(parents=True, exist_ok=True)
         python = Path(sys.executable).parent
         search = f"{python}:{ROOT / '.trainyard' / 'bin'}:{os.environ['PATH']}"
-        self.environment = environment({**os.environ, "PATH": search}, folder)
+        self.environment = simulated_environment({**os.environ, "PATH": search}, folder)
         self.world = World("test", folder / "clouds")
         (self.folder / "Pulumi.yaml").write_text("name: small\nruntime: python\n")
         if not original:

@@ -15,7 +15,7 @@ from tests.yard.conftest import FakeStack, MakeProgram, Program, outputs
 from trainyard.errors import BenchError
 from trainyard.outputs import Cluster, dumped, read_outputs
 from yard.bench.measure import field_of
-from yard.cli import app
+from yard.commands.cli import app
 
 # Body of a fake ssh that stores submissions, reports that each job has ended, and prints files from a local folder.
 SSH = r"""

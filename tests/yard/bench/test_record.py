@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from trainyard.errors import BenchError
 from yard.bench.measure import counts, summary_of
 from yard.bench.record import Record, failures, load, notes, save, size_name
-from yard.cli import app
+from yard.commands.cli import app
 
 H200 = {1 << 24: 265.5, 1 << 26: 312.3, 1 << 28: 340.0, 1 << 29: 348.3, 1 << 30: 354.5, 1 << 31: 359.4, 1 << 33: 364.9}
 """Bus bandwidth in GB/s by message size in bytes, measured on four H200s in one host (docs/dev/benchmarks.md)."""

@@ -14,8 +14,8 @@ from trainyard.outputs import Cluster
 from yard.heal import command
 from yard.heal.command import HealRequest, explain, heal
 from yard.roll.machines import Machine
-from yard.run import listing
-from yard.run.schedulers.slurm import Slurm
+from yard.run import jobs
+from yard.run.schedulers import Slurm
 
 DISK, GONE = "TY:disk-full: / is full", "TY:gone: no answer for 15 s"
 
@@ -144,14 +144,14 @@ def test_head_and_clusters_without_slurm_are_refused(start: Any, wide: Cluster) 
 def test_history_of_all_nodes_is_sorted_by_time(start: Any, capsys: pytest.CaptureFixture[str]) -> None:
     head = start({"yard-gpu-1": ("drained", DISK)})
     head.history["yard-gpu-0"] = [{"time": 0.0, "reason": GONE}, {"time": 60.0, "reason": ""}]
-    listing.list_nodes(head, as_json=False, history=True)
+    jobs.list_nodes(head, as_json=False, history=True)
     lines = capsys.readouterr().out.splitlines()[1:]
     assert lines[:2] == [f"1970-01-01 00:00:00  yard-gpu-0  {GONE}", "1970-01-01 00:01:00  yard-gpu-0  in service"]
     assert lines[2].endswith(f"yard-gpu-1  {DISK}")
-    listing.list_nodes(head, as_json=True, history=True)
+    jobs.list_nodes(head, as_json=True, history=True)
     assert len(json.loads(capsys.readouterr().out)) == 3
     head.history.clear()
-    listing.list_nodes(head, as_json=False, history=True)
+    jobs.list_nodes(head, as_json=False, history=True)
     assert "no worker has left service" in capsys.readouterr().out
 
 

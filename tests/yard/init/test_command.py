@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 from tests.yard.checkout_root import use_root
 from tests.yard.conftest import MakeProgram
 from tests.yard.init.conftest import WriteStack
-from yard.cli import app
+from yard.commands.cli import app
 from yard.init.command import init
 from yard.init.interview import Terminal
 from yard.init.render import comments_in, render

@@ -24,7 +24,7 @@ from yard.init.posts import posts
 from yard.init.render import comments_in
 from yard.init.report import show
 from yard.preview.describe import describe
-from yard.stack.stackfile import stack_names
+from yard.stack.workspace import stack_names
 
 KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{'B' * 43}"
 TWO_HOSTS = "ubuntu@203.0.113.10=10.19.60.10 ubuntu@203.0.113.11:2222=10.19.61.11"

@@ -12,11 +12,11 @@ import pytest
 from tests.conftest import GOLDEN, CheckGolden
 from trainyard.errors import JobFileError
 from trainyard.outputs import Cluster
-from yard.job.container import RUNTIMES
 from yard.job.launcher import LAUNCHERS, Source, Tasks, launcher
 from yard.job.loader import load_job
+from yard.job.spec import RUNTIMES
+from yard.run.script import shared_script
 from yard.run.submit import prepare
-from yard.script.render import shared_script
 
 SCHEDULERS = ("slurm", "none")
 IMAGE = "nvcr.io/nvidia/pytorch:26.01-py3"

@@ -12,7 +12,7 @@ from trainyard.errors import JobFileError, RemoteError, StackError
 from trainyard.outputs import Cluster
 from yard.job.loader import load_job
 from yard.job.placement import place
-from yard.run import listing
+from yard.run import jobs
 
 
 def test_jobs_do_not_use_spares(wide: Cluster) -> None:
@@ -67,11 +67,11 @@ def test_reserved_node_of_a_group_with_spares_is_a_spare(
     wide: Cluster, spares: dict[str, int], state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states = {f"yard-gpu-{index}": ("idle", "") for index in range(3)} | {"yard-gpu-3": ("reserved", "")}
-    monkeypatch.setattr(listing, "scheduler_of", lambda _: SimpleNamespace(nodes=lambda _: states))
+    monkeypatch.setattr(jobs, "scheduler_of", lambda _: SimpleNamespace(nodes=lambda _: states))
     shown: list[Any] = []
-    monkeypatch.setattr(listing, "say_json", shown.extend)
+    monkeypatch.setattr(jobs, "say_json", shown.extend)
     remote: Any = SimpleNamespace(stack=SimpleNamespace(cluster=replace(wide, spares=spares)))
-    listing.list_nodes(remote, as_json=True)
+    jobs.list_nodes(remote, as_json=True)
     assert [row["state"] for row in shown] == ["head", "idle", "idle", "idle", state]
 
 
@@ -90,13 +90,13 @@ def test_nodes_are_listed_before_slurm_runs(
     def fails(_: object) -> dict[str, tuple[str, str]]:
         raise RemoteError("sinfo: command not found")
 
-    monkeypatch.setattr(listing, "scheduler_of", lambda _: SimpleNamespace(nodes=fails))
+    monkeypatch.setattr(jobs, "scheduler_of", lambda _: SimpleNamespace(nodes=fails))
     remote: Any = SimpleNamespace(stack=SimpleNamespace(cluster=replace(wide, unready=UNREADY)))
-    listing.list_nodes(remote, as_json=False)
+    jobs.list_nodes(remote, as_json=False)
     printed = capsys.readouterr()
     assert "yard-gpu-3" in printed.out
     assert "the states of the nodes are unknown: sinfo: command not found" in printed.err
     assert f"has not become ready: {UNREADY}" in printed.err
     remote.stack.cluster = wide
     with pytest.raises(RemoteError):
-        listing.list_nodes(remote, as_json=False)
+        jobs.list_nodes(remote, as_json=False)

@@ -14,10 +14,10 @@ from tests.conftest import CheckGolden
 from tests.yard.conftest import FakeStack
 from trainyard.errors import JobFileError
 from trainyard.outputs import Cluster
-from yard.cli import app
+from yard.commands.cli import app
 from yard.job.loader import LoadedJob, has_smoke, load_job, recipe_names
 from yard.job.placement import place
-from yard.script.render import render_script
+from yard.run.script import render_script
 
 LONGEST = 60
 """Maximum number of lines in a script."""

@@ -15,11 +15,9 @@ from trainyard.outputs import Cluster
 from yard.job.launcher import LAUNCHERS, Tasks, launcher
 from yard.job.loader import load_job
 from yard.job.placement import place
-from yard.job.secrets import SECRETS_FILE, secrets_script
-from yard.run.schedulers.runner import Runner
-from yard.run.schedulers.slurm import Slurm
+from yard.run.schedulers import Runner, Slurm
+from yard.run.script import SECRETS_FILE, render_files, secrets_script
 from yard.run.submit import pack
-from yard.script.render import render_files
 
 VALUE = "hf_'quoted' $HOME \"x\"\nsecond line"
 JOB = "name: fine\nrun: echo here\nsecrets: [HF_TOKEN]\n"

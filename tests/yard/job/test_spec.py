@@ -9,9 +9,8 @@ from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack, MakeProgram
 from trainyard.errors import JobFileError
-from yard.cli import app
-from yard.job.combinations import WORKLOADS
-from yard.job.loader import load_job, recipe_names
+from yard.commands.cli import app
+from yard.job.loader import WORKLOADS, load_job, recipe_names
 from yard.job.rules import parse_seconds
 from yard.job.spec import job_rule, read_spec
 

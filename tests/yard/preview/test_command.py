@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from yard.cli import app
+from yard.commands.cli import app
 from yard.preview import command
 from yard.preview.describe import describe
 from yard.preview.resources import Resources

@@ -9,7 +9,7 @@ import pytest
 
 from tests.yard.preview.conftest import DescribeEdited
 from yard.preview.describe import PLACEHOLDERS, describe
-from yard.stack.stackfile import stack_names
+from yard.stack.workspace import stack_names
 
 ROOT = Path(__file__).parents[3]
 

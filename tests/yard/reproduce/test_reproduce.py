@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tests.yard.conftest import FakeStack, MakeProgram
 from trainyard.errors import BuildError
 from trainyard.outputs import Cluster
-from yard.cli import app
+from yard.commands.cli import app
 from yard.init.posts import posts
 from yard.job.loader import has_smoke, load_job
 from yard.preview.rehearsal import rehearse

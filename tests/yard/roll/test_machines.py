@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 import yard.roll.machines
-import yard.stack.locks
+import yard.stack.pulumi
 from tests.yard.conftest import FakeStack, MakeProgram
 from trainyard.machines import HOST_INPUTS
 from yard.roll.machines import Machine, machines, replace_machines, wait_for_pulumi
@@ -94,7 +94,7 @@ def test_a_roll_waits_for_a_running_pulumi(
     sleeper = subprocess.Popen(["bash", "-c", "exec -a pulumi sleep 60"])
     holder = {"pid": sleeper.pid, "hostname": socket.gethostname(), "timestamp": "now"}
     lock.write_text(json.dumps(holder))
-    monkeypatch.setattr(yard.stack.locks, "_is_pulumi", lambda _: sleeper.poll() is None)
+    monkeypatch.setattr(yard.stack.pulumi, "_is_pulumi", lambda _: sleeper.poll() is None)
 
     def end(_seconds: float) -> None:
         sleeper.kill()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.yard.conftest import MakeProgram
-from yard.run.schedulers.slurm import Slurm
+from yard.run.schedulers import Slurm
 from yard.run.submit import pack, run_dir_name
 
 

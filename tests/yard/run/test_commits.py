@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from yard.run.commits import with_commits
+from yard.run.jobs import with_commits
 from yard.run.queue import Job
 
 

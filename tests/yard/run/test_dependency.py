@@ -10,7 +10,7 @@ import pytest
 
 from tests.yard.conftest import FakeStack, MakeProgram
 from tests.yard.test_cli import yard
-from yard.job.array import parse_array
+from yard.job.spec import parse_array
 
 SSH = """
 case "$*" in

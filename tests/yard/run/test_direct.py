@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack, MakeProgram
 from trainyard.outputs import Cluster, dumped
-from yard.cli import app
+from yard.commands.cli import app
 from yard.run.runner.processes import marked
 
 pytestmark = [pytest.mark.engine, pytest.mark.full]
@@ -59,7 +59,7 @@ class Yard:
 
 def attach(yard: Yard) -> subprocess.Popen[str]:
     start = f"import trainyard.checkout, pathlib; trainyard.checkout.ROOT = pathlib.Path({str(yard.shared)!r})"
-    line = [sys.executable, "-c", f"{start}; from yard.cli import app; app()", "submit", "--attached"]
+    line = [sys.executable, "-c", f"{start}; from yard.commands.cli import app; app()", "submit", "--attached"]
     return subprocess.Popen([*line, str(yard.job("echo here; sleep 60"))], stdout=subprocess.PIPE, text=True)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.yard.conftest import MakeProgram
-from yard.run.logs import describe_silence
+from yard.run.jobs import describe_silence
 
 SCRIPT = Path(__file__).parents[3] / "yard" / "run" / "follow.sh"
 DEADLINE = 20.0

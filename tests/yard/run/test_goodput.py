@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.yard.conftest import MakeProgram
-from yard.run import goodput, listing
+from yard.run import goodput, jobs
 from yard.run.goodput import Span, measure, parse_events, parse_metrics, parse_sacct
 from yard.run.queue import Job
 
@@ -102,25 +102,25 @@ def test_list_shows_goodput_and_lost_time(
     (run / "events").write_text(f"1000 saves {run}\n1000 start 0 a\n1040 end 0\n")
     (run / "metrics.jsonl").write_text(step(1, 1005, step_ms=30_000) + "\n")
     rows: list[Mapping[str, Any]] = [{"id": 5, "run_dir": str(run)}, {"id": 6, "run_dir": "/home/x"}]
-    jobs = [
+    found = [
         Job(
             name="x", user="ops", group="gpu", state="COMPLETED", reason="None", nodes=1, node_list="a", elapsed_s=1,
             restarts=0, exit_code=0, **row,
         )
         for row in rows
     ]  # fmt: skip
-    monkeypatch.setattr(listing, "scheduler_of", lambda _: SimpleNamespace(recent=lambda *_: jobs))
+    monkeypatch.setattr(jobs, "scheduler_of", lambda _: SimpleNamespace(recent=lambda *_: found))
 
     def run_here(line: str, stdin: bytes = b"") -> str:
         return subprocess.run(["bash", "-c", line], input=stdin, check=True, capture_output=True).stdout.decode()
 
     cluster = SimpleNamespace(shared_path=str(tmp_path), scheduler="none")
     remote: Any = SimpleNamespace(run=run_here, stack=SimpleNamespace(cluster=cluster))
-    listing.list_jobs(remote, 1, as_json=False, long=True)
+    jobs.list_jobs(remote, 1, as_json=False, long=True)
     head, first, second = capsys.readouterr().out.splitlines()
     assert "GOODPUT  LOST" in head
     assert "75%      10 s" in first
     assert "%" not in second
-    listing.list_jobs(remote, 1, as_json=True, long=True)
+    jobs.list_jobs(remote, 1, as_json=True, long=True)
     found = json.loads(capsys.readouterr().out)
     assert [row["goodput"] and row["goodput"]["lost_s"] for row in found] == [10, None]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from trainyard.outputs import Cluster
-from yard.run.node_faults import expand, node_faults
+from yard.run.jobs import expand, node_faults
 from yard.run.queue import Job, parse_scontrol
 
 END = 1795380000.0

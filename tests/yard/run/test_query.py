@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from yard.run.schedulers.query import cancel
+from yard.run.query import cancel
 
 
 def identity_of(pid: int) -> dict[str, Any]:

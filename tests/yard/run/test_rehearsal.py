@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-import yard.commands.submit
+import yard.commands.jobs
 from components.stackfile.read import read_stack
 from tests.components.platforms.recording import stack_text
 from tests.yard.conftest import FakeStack, MakeProgram
 from tests.yard.test_cli import yard as run_yard
 from trainyard.errors import StackError
 from yard.preview.rehearsal import rehearse as planned
-from yard.stack.stackfile import stack_names
+from yard.stack.workspace import stack_names
 
 NO_STACK = "pulumi cannot read stack 'x': no stack named 'x' found; deploy it first"
 
@@ -27,7 +27,7 @@ def undeployed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     def fail(*_: Any) -> None:
         raise StackError(NO_STACK)
 
-    monkeypatch.setattr(yard.commands.submit, "remote_of", fail)
+    monkeypatch.setattr(yard.commands.jobs, "remote_of", fail)
     (tmp_path / "train.py").write_text("print(1)\n")
     (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=2\n")
     monkeypatch.chdir(tmp_path)

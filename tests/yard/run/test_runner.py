@@ -18,7 +18,7 @@ from trainyard.outputs import Cluster
 from yard.job.loader import load_job
 from yard.job.placement import place
 from yard.run.runner.processes import marked
-from yard.script.render import render_files
+from yard.run.script import render_files
 
 pytestmark = [pytest.mark.engine, pytest.mark.full]
 

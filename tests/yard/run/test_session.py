@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack, MakeProgram
 from trainyard.outputs import Cluster, dumped
-from yard.cli import app
+from yard.commands.cli import app
 
 KEYS = {"user_private_key": "not a key", "admin_private_key": "nor this"}
 

@@ -14,8 +14,8 @@ from tests.yard.conftest import MakeProgram
 from trainyard.errors import JobFileError, RemoteError
 from trainyard.outputs import Cluster
 from yard.run.queue import parse_scontrol
-from yard.run.schedulers.slurm import Slurm
-from yard.run.slurm_script import SlurmScript, prepare_script
+from yard.run.request import SlurmScript, prepare_script
+from yard.run.schedulers import Slurm
 from yard.run.submit import pack
 
 TEXT = "#!/bin/bash\n#SBATCH --job-name=My_Model\n#SBATCH --output=out-%j.txt\nsrun hostname\n"

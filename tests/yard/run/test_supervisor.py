@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from yard.run.schedulers.session import until_disconnected
+from yard.run.schedulers import until_disconnected
 
-SUPERVISOR = ROOT / "yard" / "run" / "schedulers" / "supervisor.py"
+SUPERVISOR = ROOT / "yard" / "run" / "supervisor.py"
 
 
 def run(*command: str) -> subprocess.Popen[str]:

@@ -15,9 +15,9 @@ from tests.yard.checkout_root import use_root
 from tests.yard.conftest import FakeStack
 from trainyard import checkout
 from yard.commands.options import OutputsOption, StackOption
-from yard.stack import backend, pulumi
-from yard.stack.backend import backend_folder, backend_url, is_chosen, selected_stack, state_file
+from yard.stack import pulumi
 from yard.stack.load import load_stack
+from yard.stack.pulumi import backend_folder, backend_url, is_chosen, selected_stack, state_file
 
 VARIABLES = ("PULUMI_BACKEND_URL", "PULUMI_HOME", "PULUMI_STACK", "PULUMI_ACCESS_TOKEN", "PULUMI_CREDENTIALS_PATH")
 PROJECT = "name: trainyard\nruntime: {name: python}\nstackConfigDir: stacks\n"
@@ -79,7 +79,7 @@ def test_the_private_backend_is_not_the_users_choice(shell: dict[str, str]) -> N
 def test_folder_of_a_file_backend(
     url: str, folder: str | None, shell: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend, "_user_home", lambda: Path("/home/me"))
+    monkeypatch.setattr(pulumi, "_user_home", lambda: Path("/home/me"))
     assert backend_folder({**shell, "PULUMI_BACKEND_URL": url}) == (Path(folder) if folder else None)
 
 

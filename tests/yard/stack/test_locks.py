@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import StackError
-from yard.stack.locks import clear_stale
+from yard.stack.pulumi import clear_stale
 
 
 def put_lock(backend: Path, pid: int, host: str | None = None) -> Path:

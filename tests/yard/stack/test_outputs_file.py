@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from tests.yard.conftest import FakeStack
 from trainyard.errors import StackError
 from trainyard.outputs import Cluster, dumped
-from yard.cli import app
+from yard.commands.cli import app
 from yard.stack.load import load_stack, save_for_jobs
 
 

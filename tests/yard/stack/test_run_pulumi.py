@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from yard.stack.pulumi import run_pulumi
-from yard.stack.sessions import session_members
+from yard.stack.pulumi import run_pulumi, session_members
 
 pytestmark = pytest.mark.engine
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.yard.checkout_root import use_root
 from trainyard.errors import StackError
-from yard.stack import simulated
+from yard.stack import workspace
 
 
 def test_offline_environment_hides_the_real_backend(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_offline_environment_hides_the_real_backend(tmp_path: Path) -> None:
         "PULUMI_CONFIG_PASSPHRASE_FILE": "/home/me/passphrase",
         "PATH": "/bin",
     }
-    found = simulated.environment(online, tmp_path)
+    found = workspace.simulated_environment(online, tmp_path)
     assert found["PULUMI_BACKEND_URL"] == f"file://{tmp_path}/state?metadata=skip"
     assert found["PULUMI_HOME"].startswith(str(tmp_path))
     assert "PULUMI_CONFIG_PASSPHRASE_FILE" not in found
@@ -28,9 +28,9 @@ def test_offline_environment_hides_the_real_backend(tmp_path: Path) -> None:
 
 
 def test_plugins_have_the_versions_of_the_sdks(tmp_path: Path) -> None:
-    simulated.environment({}, tmp_path)
-    simulated.environment({}, tmp_path)
-    for plugin, package in simulated.PLUGINS.items():
+    workspace.simulated_environment({}, tmp_path)
+    workspace.simulated_environment({}, tmp_path)
+    for plugin, package in workspace.PLUGINS.items():
         folder = tmp_path / "pulumi-home" / "plugins" / f"resource-{plugin}-v{version(package)}"
         program = folder / f"pulumi-resource-{plugin}"
         assert program.resolve().is_file()
@@ -42,7 +42,7 @@ def test_engine_cannot_create_its_log_folder(tmp_path: Path) -> None:
     logs.mkdir(parents=True)
     (logs / "of-an-earlier-run.log").touch()
     for _ in range(2):
-        simulated.environment({}, tmp_path)
+        workspace.simulated_environment({}, tmp_path)
         assert logs.is_file()
 
 
@@ -56,14 +56,14 @@ def test_platforms_with_real_machines_are_refused(
         f"config: {{trainyard:cluster: {{platform: {{provider: {provider}}}}}}}\n"
     )
     if allowed:
-        simulated.refuse_real_machines("x")
+        workspace.refuse_real_machines("x")
         return
     with pytest.raises(StackError, match=f"platform '{provider}' uses real machines. Fix: omit --offline"):
-        simulated.refuse_real_machines("x")
+        workspace.refuse_real_machines("x")
 
 
 def test_an_invalid_platform_section_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_root(tmp_path, monkeypatch)
     (tmp_path / "stacks").mkdir()
     (tmp_path / "stacks" / "Pulumi.x.yaml").write_text("config: {trainyard:cluster: {platform: azure}}\n")
-    simulated.refuse_real_machines("x")  # the Pulumi program reports the problem
+    workspace.refuse_real_machines("x")  # the Pulumi program reports the problem

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from trainyard.errors import StackError
-from yard.stack import stackfile
+from yard.stack import workspace
 
 COMMITTED = "# why two\nconfig:\n  trainyard:cluster: {name: yard}\n"
 
@@ -29,37 +29,37 @@ def put_salt(copy: Path, salt: str) -> None:
 
 
 def test_copy_keeps_the_salt_and_the_text(checkout: Path) -> None:
-    put_salt(stackfile.copy_of("local"), "v1:abc=:v1:def==")
-    copy = stackfile.refresh_copy("local")
+    put_salt(workspace.copy_of("local"), "v1:abc=:v1:def==")
+    copy = workspace.refresh_copy("local")
     assert copy.read_text().startswith(COMMITTED)
     assert yaml.safe_load(copy.read_text())["encryptionsalt"] == "v1:abc=:v1:def=="
     assert (checkout / "stacks" / "Pulumi.local.yaml").read_text() == COMMITTED
 
 
 def test_copy_follows_the_committed_file(checkout: Path) -> None:
-    put_salt(stackfile.copy_of("local"), "v1:abc")
-    stackfile.refresh_copy("local")
+    put_salt(workspace.copy_of("local"), "v1:abc")
+    workspace.refresh_copy("local")
     (checkout / "stacks" / "Pulumi.local.yaml").write_text("config:\n  trainyard:cluster: {name: other}\n")
-    document = yaml.safe_load(stackfile.refresh_copy("local").read_text())
+    document = yaml.safe_load(workspace.refresh_copy("local").read_text())
     assert document == {"config": {"trainyard:cluster": {"name": "other"}}, "encryptionsalt": "v1:abc"}
 
 
 def test_salt_of_the_committed_file_has_precedence(checkout: Path) -> None:
     """`pulumi config set --secret` encrypts with the salt from the committed file, if the file contains one."""
-    put_salt(stackfile.copy_of("local"), "v1:old")
+    put_salt(workspace.copy_of("local"), "v1:old")
     (checkout / "stacks" / "Pulumi.local.yaml").write_text(COMMITTED + "encryptionsalt: v1:own\n")
-    text = stackfile.refresh_copy("local").read_text()
+    text = workspace.refresh_copy("local").read_text()
     assert yaml.safe_load(text)["encryptionsalt"] == "v1:own"
     assert text.count("encryptionsalt") == 1
 
 
 def test_simulated_backend_ignores_secrets_of_the_committed_file(checkout: Path) -> None:
     """The user's passphrase encrypts these secrets. `pulumi stack init` adds the salt to the committed file."""
-    put_salt(stackfile.copy_of("local", checkout / "offline"), "v1:offline")
+    put_salt(workspace.copy_of("local", checkout / "offline"), "v1:offline")
     config = "  gcp:credentials:\n    secure: v1:abc\n  gcp:project: mine\n"
     added = "secretsprovider: passphrase\nencryptionsalt: v1:own\n"
     (checkout / "stacks" / "Pulumi.local.yaml").write_text(COMMITTED + config + added)
-    copy = stackfile.refresh_copy("local", checkout / "offline", with_secrets=False)
+    copy = workspace.refresh_copy("local", checkout / "offline", with_secrets=False)
     assert yaml.safe_load(copy.read_text()) == {
         "config": {"trainyard:cluster": {"name": "yard"}, "gcp:project": "mine"},
         "encryptionsalt": "v1:offline",
@@ -75,20 +75,20 @@ def test_unreadable_file_is_reported(checkout: Path, content: bytes | None) -> N
         file.unlink()
         file.mkdir()
     with pytest.raises(StackError, match=r"stacks.* cannot be read: .* Fix: write it as UTF-8 text"):
-        stackfile.refresh_copy("local")
+        workspace.refresh_copy("local")
 
 
 def test_too_deep_nesting_is_reported_by_pulumi(checkout: Path) -> None:
     (checkout / "stacks" / "Pulumi.local.yaml").write_text("config: " + "[" * 3000 + "]" * 3000)
-    assert stackfile.refresh_copy("local").exists()
+    assert workspace.refresh_copy("local").exists()
 
 
 def test_invalid_yaml_is_reported_by_pulumi(checkout: Path) -> None:
     (checkout / "stacks" / "Pulumi.local.yaml").write_text("config: [")
-    assert stackfile.refresh_copy("local").read_text() == "config: [\n"
+    assert workspace.refresh_copy("local").read_text() == "config: [\n"
 
 
 def test_error_for_an_unknown_stack_lists_the_known_stacks(checkout: Path) -> None:
     (checkout / "stacks" / "Pulumi.azure-h100.yaml").write_text("config: {}\n")
     with pytest.raises(StackError, match=r"no stack 'loca'.*one of azure-h100, local"):
-        stackfile.refresh_copy("loca")
+        workspace.refresh_copy("loca")

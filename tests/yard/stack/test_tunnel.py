@@ -16,7 +16,7 @@ from tests.trainyard.tunnel_programs import BASTION, IAP, TunnelPrograms
 from tests.yard.conftest import FakeStack
 from trainyard.errors import RemoteError
 from trainyard.outputs import Cluster, dumped
-from yard.cli import app
+from yard.commands.cli import app
 from yard.stack.load import forget, load_stack
 from yard.stack.remote import Remote
 

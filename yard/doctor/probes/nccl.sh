@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Reports NCCL's messages in the log of the newest GPU job on this node (`record_nccl` in yard/script/shared.sh), and
+# Reports NCCL's messages in the log of the newest GPU job on this node (`record_nccl` in yard/run/shared.sh), and
 # the libraries of running ranks. Line formats: NVIDIA/nccl, src/init.cc ("Using network"), src/graph/topo.cc
 # ("NCCL_TOPO_FILE set by environment to"), src/plugin/net ("Loaded net plugin"), "Plugin Path" of HPC-X's plugin; read
 # 2026-11-22. Tested on an H100 with a running rank and NCCL 2.28.9.

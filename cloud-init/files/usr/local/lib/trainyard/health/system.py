@@ -123,7 +123,7 @@ def leftover_processes(node: Node, check: Check) -> Outcome:
 
 
 def leftover_containers(node: Node, check: Check) -> Outcome:
-    """Each container of a job has a client, which is a process of the job (`contain` in yard/script/shared.sh)."""
+    """Each container of a job has a client, which is a process of the job (`contain` in yard/run/shared.sh)."""
     listed = node.run(["docker", "ps", "--filter", "name=^yard-", "--format", "{{.Names}}"], check.timeout)
     if listed.code != 0:
         return unknown("docker does not answer")

@@ -1,7 +1,8 @@
-"""Command `yard submit`."""
+"""Commands for jobs: submit, run, recipes, ps, logs, wait, cancel, resume."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,12 +10,12 @@ import typer
 from trainyard import checkout
 from trainyard.errors import ClusterError
 from yard.commands import completion
-from yard.commands.options import EnvironmentOption, JsonOption, OutputsOption, StackOption, remote_of
-from yard.shell import AfterDashes
+from yard.commands.options import AfterDashes, EnvironmentOption, JsonOption, OutputsOption, StackOption, remote_of
 from yard.show import warn
 
 if TYPE_CHECKING:
     from yard.run.request import Prepare
+    from yard.stack.remote import Remote
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -79,7 +80,7 @@ def submit(
     cluster, without files that git ignores. `yard submit job.sbatch` submits a Slurm script unchanged; options override
     its #SBATCH lines.
     """
-    from yard.environments.command import notes, provide
+    from yard.run.environments import notes, provide
     from yard.run.request import Request, own_path, read_request
     from yard.run.submit import send, send_all, show_files
 
@@ -114,12 +115,12 @@ def submit(
         send_all(remote, jobs, as_json)
         return
     if attached:
-        from yard.run.control import submit_attached
+        from yard.run.jobs import submit_attached
 
         raise typer.Exit(submit_attached(remote, lambda: send(remote, prepared, as_json).job, as_json))
     submitted = send(remote, prepared, as_json)
     if follow:
-        from yard.run.control import follow_log
+        from yard.run.jobs import follow_log
 
         raise typer.Exit(follow_log(remote, submitted.job, 0, as_json, quiet=False))
 
@@ -130,10 +131,9 @@ def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) 
         checkout.require("yard submit --dry-run")
     except ClusterError:
         raise error from None
-    from yard.environments.command import notes
     from yard.preview.rehearsal import rehearse
-    from yard.run.rehearsal import estimate, estimate_lines
-    from yard.run.submit import show_files
+    from yard.run.environments import notes
+    from yard.run.submit import estimate, estimate_lines, show_files
 
     rehearsal = rehearse(stack, str(error))
     # Before the first `pulumi up`, this is not an error. Source of the message: pulumi/pulumi v3.250.0,
@@ -143,3 +143,138 @@ def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) 
     jobs = prepare(rehearsal.cluster)
     lines = [*estimate_lines(rehearsal, jobs), *notes(jobs[0], rehearsal.cluster)]
     show_files(jobs, as_json, {"estimate": estimate(rehearsal, jobs)}, lines)
+
+
+@app.command(cls=AfterDashes)
+def run(
+    context: typer.Context,
+    nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Number of nodes. Default: 1.")] = None,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", "--gpus-per-node", min=0, help="GPUs on each node. Default: all.")
+    ] = None,
+    group: Annotated[str | None, typer.Option("--group", autocompletion=completion.groups, help="Node group.")] = None,
+    time: Annotated[str | None, typer.Option("--time", help="Time limit, for example 30m or 8h. Default: 1h.")] = None,
+    environment: EnvironmentOption = None,
+    ports: Annotated[
+        list[int] | None,
+        typer.Option("--port", min=1, max=65535, help="Forward this local port to the first node."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the ssh commands instead of running them.")] = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Start a shell, or the command after `--`, on the first allocated node. The nodes are released afterwards.
+
+    With `--port 8888`, a Jupyter server in the session is at http://127.0.0.1:8888 on this computer.
+    """
+    from yard.run.request import own_path
+    from yard.run.session import prepare_session, run_session, show_session
+    from yard.stack.remote import shell
+
+    words = context.meta.get(AfterDashes.META, ())
+    given: dict[str, Any] = {
+        "nodes": nodes or 1, "gpus_per_node": gpus, "group": group, "time": time, "environment": own_path(environment),
+    }  # fmt: skip
+    options = {key: value for key, value in given.items() if value is not None}
+    remote = remote_of(stack, outputs)
+    terminal = as_json or (sys.stdin.isatty() and sys.stdout.isatty())
+    session = prepare_session(remote, options, shell(words) if words else None, terminal=terminal)
+    if as_json:
+        show_session(remote, session, ports or (), terminal=terminal)
+        return
+    raise typer.Exit(run_session(remote, session, ports or (), terminal=terminal))
+
+
+RankOption = Annotated[int, typer.Option("--rank", min=0, help="Rank whose log to print.")]
+JobArgument = Annotated[int, typer.Argument(metavar="JOB", min=1, help="Job number.")]
+
+
+@app.command()
+def recipes(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="RECIPE", autocompletion=completion.recipes, help="Show this recipe in detail."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the recipes, which are jobs included with yard."""
+    from yard.job.recipe_list import list_recipes, show_recipe
+
+    if name is None:
+        list_recipes(as_json)
+    else:
+        show_recipe(name, as_json)
+
+
+@app.command()
+def ps(
+    show_all: Annotated[bool, typer.Option("--all", "-a", help="Include jobs that ended in the last week.")] = False,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Show goodput and lost time.")] = False,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """List waiting and running jobs, and jobs that ended in the last day."""
+    from yard.run.jobs import list_jobs
+
+    list_jobs(remote_of(stack, outputs), 7 if show_all else 1, as_json, long=long)
+
+
+@app.command()
+def logs(
+    job: JobArgument,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Follow the log; exit with the job's exit code.")
+    ] = False,
+    rank: RankOption = 0,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Print a job's log, including the output of earlier starts."""
+    remote = remote_of(stack, outputs)
+    if follow:
+        _follow(remote, job, rank, as_json)
+    from yard.run.jobs import show_log
+
+    show_log(remote, job, rank, as_json)
+
+
+@app.command()
+def wait(
+    job: JobArgument, as_json: JsonOption = False, stack: StackOption = "local", outputs: OutputsOption = None
+) -> None:
+    """Wait until a job has ended. Exits with the job's exit code."""
+    _follow(remote_of(stack, outputs), job, 0, as_json, quiet=True)
+
+
+@app.command()
+def cancel(
+    jobs: Annotated[list[int] | None, typer.Argument(metavar="JOB...", min=1, help="Job numbers.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Cancel all jobs of the job user.")] = False,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Cancel jobs."""
+    if bool(jobs) == everything:
+        raise typer.BadParameter("name the jobs, or use --all")
+    from yard.run.jobs import cancel_jobs
+
+    cancel_jobs(remote_of(stack, outputs), jobs or [], as_json)
+
+
+@app.command()
+def resume(
+    job: JobArgument, as_json: JsonOption = False, stack: StackOption = "local", outputs: OutputsOption = None
+) -> None:
+    """Restart a finished job from its last checkpoint."""
+    from yard.run.jobs import resume_job
+
+    resume_job(remote_of(stack, outputs), job, as_json)
+
+
+def _follow(remote: Remote, job: int, rank: int, as_json: bool, *, quiet: bool = False) -> None:
+    from yard.run.jobs import follow_log
+
+    raise typer.Exit(follow_log(remote, job, rank, as_json, quiet=quiet))

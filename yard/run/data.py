@@ -1,4 +1,4 @@
-"""`yard data`: runs yard/dataset.py on the cluster's hosts."""
+"""`yard data`: runs yard/run/dataset.py on the cluster's hosts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from trainyard.outputs import Cluster
-from yard import dataset
+from yard.run import dataset
 from yard.show import say, say_json, warn
+from yard.stack.load import host_names
 from yard.stack.remote import Remote
-from yard.stack.ssh_config import host_names
 
 _CONNECTIONS = 16
 _VERIFY_SECONDS = 600

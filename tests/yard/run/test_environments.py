@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tests.yard.conftest import FakeStack, MakeProgram, Program
 from tests.yard.environments.wheels import lock_line, make_wheel
 from trainyard.outputs import Cluster, dumped
-from yard.cli import app
+from yard.commands.cli import app
 from yard.environments import build
 from yard.environments.definition import included
 
@@ -184,7 +184,7 @@ def test_programs_run_in_the_environment(tmp_path: Path) -> None:
     run_dir.mkdir()
     (folder / "bin" / "python3").symlink_to(sys.executable)
     (run_dir / "environment").write_text(f"{folder}\n")
-    shared = (Path(build.__file__).parents[1] / "script" / "shared.sh").read_text()
+    shared = (Path(build.__file__).parents[1] / "run" / "shared.sh").read_text()
     program = f'{shared}\nuse_environment; echo "$VIRTUAL_ENV $(command -v python3) $(readlink "$RUN_DIR/venv")"'
 
     def run() -> tuple[int, str]:

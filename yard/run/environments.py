@@ -19,7 +19,7 @@ from trainyard.outputs import Cluster
 from yard.environments import build
 from yard.environments.definition import Definition
 from yard.job.rules import ENVIRONMENT_FILE
-from yard.run.schedulers.registry import scheduler_of
+from yard.run.schedulers import scheduler_of
 from yard.run.submit import Prepared, pack
 from yard.show import say_json, table, warn
 from yard.stack.remote import Remote

@@ -21,11 +21,11 @@ from tests.cloud_init.stage_sandbox import STAGES
 from tests.conftest import ROOT
 from tests.yard.conftest import HOST_KEY, MakeProgram, Program
 from trainyard.outputs import Cluster, Transport, read_outputs
-from yard.job.container import RUNTIMES, Container
 from yard.job.loader import load_job
 from yard.job.placement import Placement, place
-from yard.script.render import render_files
-from yard.script.wrap import container_lines, mounts, pyxis_options
+from yard.job.spec import RUNTIMES, Container
+from yard.run.containers import container_lines, mounts, pyxis_options
+from yard.run.script import render_files
 
 IMAGE = "nvcr.io/nvidia/pytorch:26.01-py3"
 WITH_FILES = [fabric for fabric in fabrics().values() if fabric.mounts or fabric.library_path]

@@ -6,20 +6,18 @@ The shared shell code is uploaded with each job, so a requeued or resumed job ru
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from yard.job.array import INDEX
-from yard.job.combinations import WORKLOADS
-from yard.job.container import SSH_PORT
+from trainyard.errors import JobFileError, Problem
 from yard.job.launcher import Source
-from yard.job.loader import LoadedJob
+from yard.job.loader import WORKLOADS, LoadedJob
 from yard.job.placement import Placement
 from yard.job.rules import SHARED_SCRIPT, variables
-from yard.job.secrets import SECRETS_FILE
+from yard.job.spec import INDEX, SSH_PORT
 from yard.run import goodput
-from yard.run.schedulers.registry import scheduler_of
-from yard.script.wrap import PASSED_ON, container_lines
+from yard.run.containers import PASSED_ON, container_lines
+from yard.run.schedulers import scheduler_of
 
 RUN_LINES = "run.sh"
 SETUP_LINES = "setup.sh"
@@ -138,3 +136,27 @@ def _launch(job: LoadedJob, *, over_ssh: bool) -> list[str]:
     if over_ssh:
         values["ssh_port"] = str(SSH_PORT)
     return job.launcher.lines(values)
+
+
+SECRETS_FILE = "secrets.sh"
+
+
+def secrets_script(job: str, names: Sequence[str], environ: Mapping[str, str]) -> str:
+    """Return shell lines that export the named variables from `environ`.
+
+    Raises JobFileError, which names all variables that are unset or empty.
+    """
+    missing = [name for name in names if not environ.get(name)]
+    if missing:
+        raise JobFileError(
+            job,
+            [
+                Problem(
+                    path="secrets",
+                    rule=f"environment variable {name} is not set on this machine",
+                    fix=f"run `read -rs {name} && export {name}`, paste the value, and submit again",
+                )
+                for name in missing
+            ],
+        )
+    return "".join(f"export {name}={shlex.quote(environ[name])}\n" for name in names)

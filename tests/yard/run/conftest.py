@@ -15,7 +15,7 @@ from tests.yard.conftest import MakeProgram
 from trainyard.outputs import Cluster
 from yard.job.loader import load_job
 from yard.job.placement import place
-from yard.script.render import render_files
+from yard.run.script import render_files
 
 PATIENCE = 40.0
 SRUN = """

@@ -14,9 +14,9 @@ import pytest
 
 from tests.offline.loopback_sshd import free_port, make_key, sshd_binary
 from tests.yard.conftest import MakeProgram
-from tests.yard.script.test_containers import DOCKER, files
+from tests.yard.run.test_containers import DOCKER, files
 from trainyard.outputs import Cluster
-from yard.job.container import SSH_PORT
+from yard.job.spec import SSH_PORT
 
 pytestmark = pytest.mark.skipif(
     not Path("/usr/sbin/sshd").exists() or not sshd_binary(), reason="needs sshd: apt install openssh-server"

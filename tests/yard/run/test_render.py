@@ -15,10 +15,9 @@ from tests.conftest import CheckGolden
 from tests.yard.conftest import FakeStack
 from trainyard.errors import JobFileError
 from trainyard.outputs import Cluster
-from yard.job.combinations import WORKLOADS, shipped_workloads
-from yard.job.loader import LoadedJob, load_job
+from yard.job.loader import WORKLOADS, LoadedJob, load_job, shipped_workloads
 from yard.job.placement import place
-from yard.script.render import render_files, render_script, shell_word, workload_files
+from yard.run.script import render_files, render_script, shell_word, workload_files
 
 LOCAL = ("allreduce", "hello", "train-tiny")
 """Recipes whose full size fits on the local stack."""

@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.project import alive
 from tests.yard.conftest import MakeProgram
-from tests.yard.script.conftest import PATIENCE, SRUN, MakeJob
+from tests.yard.run.conftest import PATIENCE, SRUN, MakeJob
 
 pytestmark = pytest.mark.engine
 

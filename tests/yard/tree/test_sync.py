@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from tests.offline.loopback_sshd import new_server, running, sshd_binary
 from tests.yard.conftest import FakeStack, MakeProgram
 from trainyard.outputs import Cluster, dumped
-from yard.cli import app
-from yard.stack.sync import MANIFEST, MARKER, select_files, source_name
-from yard.tree.secret_names import holds_private_key, looks_secret
+from yard.commands.cli import app
+from yard.tree.files import MANIFEST, MARKER, holds_private_key, looks_secret, select_files
+from yard.tree.sync import source_name
 
 pytestmark = pytest.mark.engine
 
@@ -207,7 +207,7 @@ def test_a_folder_with_files_of_others_is_refused(head: None, tree: Path, tmp_pa
 def test_an_interrupted_sync_continues(head: None, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dest = tmp_path / "copy"
     with monkeypatch.context() as patch:
-        patch.setattr("yard.stack.sync._write_manifest", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("yard.tree.sync._write_manifest", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         yard(str(tree), str(dest))
     assert not (dest / MANIFEST).exists()
     code, _, err = yard(str(tree), str(dest))

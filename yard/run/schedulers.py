@@ -1,19 +1,69 @@
-"""Clusters with Slurm. yard uses Slurm's commands on the head."""
+"""Interactive sessions on nodes: the parts that do not depend on the scheduler."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from trainyard.errors import Problem
+from trainyard.errors import JobError, Problem
 from yard.job.launcher import Tasks
 from yard.job.loader import LoadedJob
-from yard.job.placement import Placement
+from yard.job.placement import Placement, drives_gpus
+from yard.job.spec import parse_array
+from yard.run.containers import pyxis_options
 from yard.run.queue import SACCT_FIELDS, Job, parse_one, parse_sacct, parse_scontrol, submitted_job
-from yard.run.schedulers.session import Session, shell_line, until_disconnected
-from yard.run.schedulers.unpack import unpack
-from yard.script.wrap import pyxis_options
 from yard.stack.remote import Remote
+
+_FABRIC = "/etc/trainyard/fabric.env"
+"""File on each node with NCCL's settings for the node's fabric."""
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """An interactive session. The shell of `host` (None: the head) runs `line`.
+
+    `job_name` identifies the session's job in the scheduler, or is empty if there is no job. `node` is the node on
+    which the session runs, or None if the scheduler chooses the node later.
+    """
+
+    host: str | None
+    line: str
+    job_name: str = ""
+    node: str | None = None
+
+
+def shell_line(command: str | None, first: str = "") -> str:
+    """Return a shell command that sets NCCL's variables and runs `command`, or a login shell if it is None.
+
+    `first` is a shell line to run before these commands.
+    """
+    program = "exec bash -l" if command is None else command
+    lines = [first, f"set -a; [ ! -r {_FABRIC} ] || . {_FABRIC}; set +a", program]
+    return f"bash -c {shlex.quote('; '.join(line for line in lines if line))}"
+
+
+def until_disconnected(line: str) -> str:
+    """Return a shell command that runs `line` and stops it when the SSH session ends. It needs no terminal."""
+    return f"exec python3 -c {shlex.quote(_SUPERVISOR.read_text())} bash -c {shlex.quote(line)}"
+
+
+def unpack(name: str) -> str:
+    """Return shell code that unpacks stdin into the folder `name`. If unpacking fails, the code removes the folder.
+
+    The folder has mode 0700, because other users must not read its scripts, logs and secrets. The umask 077 applies
+    only in a subshell, because Slurm uses the umask at submission for files that the job writes. The file `run-id`
+    contains a random number, which the launcher torchrun-elastic uses as a secret.
+    """
+    final, partial = shlex.quote(name), shlex.quote(f"{name}.part")
+    read = f"mkdir {partial}; tar -xC {partial} --strip-components=1 || {{ rm -rf {partial}; exit 1; }}"
+    run_id = f"od -An -N16 -tx8 /dev/urandom | tr -d ' \\n' >{partial}/run-id"
+    return f"(umask 077; {read}; {run_id}); mv -T {partial} {final}"
+
 
 _ACCOUNTING = "===sacct==="
 """Separates the output of scontrol from the output of sacct."""
@@ -33,7 +83,7 @@ class Slurm:
     script = "job.sbatch"
     """File name of a job's script."""
     shell = "slurm.sh"
-    """File in yard/script that becomes the last part of yard.sh."""
+    """File in this folder that becomes the last part of yard.sh."""
     source_lines = (
         "# Slurm runs a copy of this file without arguments. Tasks run this file with an argument.",
         "(($#)) || RUN_DIR=$SLURM_SUBMIT_DIR",
@@ -207,3 +257,141 @@ def clock(seconds: int) -> str:
     days, rest = divmod(seconds, 86400)
     time = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
     return f"{days}-{time}" if days else time
+
+
+_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
+"""SSH command on the head, which stores a private key for the nodes and the nodes' host keys."""
+_QUERY = Path(__file__).parent / "query.py"
+_RUNNER = Path(__file__).parent / "runner"
+
+
+class Runner:
+    """Runs the jobs of clusters with `scheduler: none`. The class Slurm has the same attributes and methods."""
+
+    script = "job.sh"
+    shell = "direct.sh"
+    source_lines = ('source "$RUN_DIR/yard.sh"',)
+
+    def problems(self, job: LoadedJob) -> Iterator[Problem]:
+        """Yield a problem for each value that needs Slurm."""
+        spec = job.spec
+        if job.launcher.needs_slurm:
+            rule = f"{spec.launcher} needs Slurm, which this cluster does not run"
+            yield Problem(path="launcher", rule=rule, fix="use launcher deepspeed-pdsh or deepspeed-no-ssh")
+        if spec.runtime == "pyxis":
+            rule = "pyxis is a Slurm plugin, and this cluster does not run Slurm"
+            yield Problem(path="container.runtime", rule=rule, fix="use docker or enroot")
+        for key in ("cpus_per_task", "memory_per_node", "mpi", "after"):
+            if getattr(spec, key):
+                yield Problem(path=key, rule="needs a scheduler, which this cluster does not run", fix="remove it")
+        array = parse_array(spec.array) if spec.array is not None else None
+        if array is not None and array.at_once is not None:
+            rule = "without a scheduler, free nodes alone limit how many jobs run at the same time"
+            yield Problem(path="array", rule=rule, fix=f"remove '%{array.at_once}'")
+        if spec.chain > 1:
+            rule = "without a scheduler, a job with checkpoints restarts at its time limit and needs no chain"
+            yield Problem(path="chain", rule=rule, fix="remove it")
+
+    def header(self, job: LoadedJob, placement: Placement) -> list[str]:
+        """Return the first comment in a job's script."""
+        return ["# Written by yard. Code shared by all jobs is in yard.sh. runner/ starts the tasks."]
+
+    def settings(self, job: LoadedJob, placement: Placement) -> list[str]:
+        """Return the line that sets CUDA_VISIBLE_DEVICES if the job does not use all GPUs on a node."""
+        node, gpus = placement.hosts[0], placement.gpus_per_node
+        if not drives_gpus(node) or gpus == node.gpus:
+            return []
+        return [f"export CUDA_VISIBLE_DEVICES={','.join(map(str, range(gpus)))}"]
+
+    def files(self, job: LoadedJob, placement: Placement) -> Mapping[str, str]:
+        """Return the additional files for a job by name: job.json and the runner."""
+        runner = {f"runner/{path.name}": path.read_text() for path in sorted(_RUNNER.glob("*.py"))}
+        return {"job.json": render_request(job, placement), **runner}
+
+    def submit_line(self, jobs_dir: str, name: str, chain: int, script: str = script, after: Sequence[str] = ()) -> str:
+        """Return a shell command that unpacks a job's tar archive from stdin, starts the job and prints its number."""
+        folder = shlex.quote(f"{jobs_dir}/{name}")
+        return (
+            f"set -eu; umask 022; mkdir -p {shlex.quote(jobs_dir)}; cd {shlex.quote(jobs_dir)}; {unpack(name)}; "
+            f"cd {folder}; python3 -m runner submit {folder}"
+        )
+
+    def session(
+        self, remote: Remote, job: LoadedJob, placement: Placement, command: str | None, *, terminal: bool
+    ) -> Session:
+        """Return a session on a node of the group that runs no job. The runner does not reserve the node.
+
+        Raises JobError if all nodes run jobs, or if the session needs more than one node.
+        """
+        if placement.nodes > 1:
+            raise JobError("without a scheduler, a session uses one node; omit --nodes, or use `yard submit`")
+        busy = self._query(remote, "nodes")
+        node = next((host.name for host in placement.hosts if host.name not in busy), None)
+        if node is None:
+            raise JobError(
+                f"all nodes in group '{placement.group}' run jobs; wait until a job has ended, or log in with "
+                f"`yard ssh {placement.hosts[0].name}`"
+            )
+        line = shell_line(command, *self.settings(job, placement))
+        return Session(host=node, line=line if terminal else until_disconnected(line), node=node)
+
+    def session_node(self, remote: Remote, session: Session) -> str | None:
+        """Return the node of a session."""
+        return session.node
+
+    def recent(self, remote: Remote, days: int) -> list[Job]:
+        """Return the active jobs and the jobs that ended in the last `days` days, newest first."""
+        return [Job(**row) for row in self._query(remote, "jobs", str(days))]
+
+    def find(self, remote: Remote, job: int) -> Job | None:
+        """Return a job, or None if it does not exist."""
+        return next((Job(**row) for row in self._query(remote, "job", str(job))), None)
+
+    def cancel(self, remote: Remote, jobs: Sequence[Job]) -> None:
+        """Signal the runners of the jobs. A runner stops the ranks of its job and then exits."""
+        self._query(remote, "cancel", *(str(job.id) for job in jobs))
+
+    def resume(self, remote: Remote, job: Job) -> int:
+        """Start the runner again. Returns the job number, which does not change."""
+        folder = shlex.quote(job.run_dir)
+        remote.run(f"cd {folder} && python3 -m runner resume {folder}")
+        return job.id
+
+    def nodes(self, remote: Remote) -> dict[str, tuple[str, str]]:
+        """Return (state, reason) for each node. Nodes without a job are 'idle', even if they do not respond."""
+        busy = self._query(remote, "nodes")
+        return {node.name: ("allocated" if node.name in busy else "idle", "") for node in remote.stack.cluster.nodes}
+
+    def _query(self, remote: Remote, *words: str) -> Any:
+        folder = shlex.quote(f"{remote.stack.cluster.shared_path}/jobs")
+        return json.loads(remote.run(f"python3 - {folder} {' '.join(words)}", stdin=_QUERY.read_bytes()))
+
+
+def render_request(job: LoadedJob, placement: Placement) -> str:
+    """Return the contents of job.json. The keys are the fields of JobRequest in runner/job.py."""
+    spec, chosen = job.spec, job.launcher
+    docker = spec.runtime == "docker"
+    request = {
+        "name": spec.name,
+        "group": placement.group,
+        "nodes": placement.nodes,
+        "min_nodes": (spec.min_nodes or 1) if chosen.elastic else placement.nodes,
+        "hosts": [{"name": host.name, "ip": host.private_ip} for host in placement.hosts],
+        "tasks": chosen.tasks.value,
+        "others": docker and chosen.over_ssh,
+        "leaves": docker,
+        "tasks_per_node": placement.tasks_per_node,
+        "gpus_per_node": placement.gpus_per_node,
+        "retries": spec.retries,
+        "seconds": spec.seconds,
+        "warn_seconds": spec.warning_seconds,
+        "heartbeat_seconds": spec.heartbeat_seconds,
+        "checkpoint_dir": spec.checkpoint_dir or "",
+        "ssh": _SSH,
+    }
+    return json.dumps(request, indent=1) + "\n"
+
+
+def scheduler_of(name: str) -> Slurm | Runner:
+    """Return the scheduler for the value of `scheduler` in a cluster's outputs."""
+    return Runner() if name == "none" else Slurm()

@@ -23,14 +23,10 @@ from pathlib import Path
 from trainyard.errors import SyncError
 from yard.show import say, say_json, warn
 from yard.stack.remote import Remote
-from yard.tree.secret_names import holds_private_key, looks_secret
+from yard.tree.files import INSTALL, MANIFEST, MARKER, select_files
 
-MANIFEST = ".yard-sync"
-MARKER = ".yard-sync-source"
-"""File in the destination that contains the source of the copy: `user@host:directory`."""
 _NO_MARKER = "?"
 """Stands for the source of a folder that contains files but no marker."""
-_INSTALL = "install it (`sudo apt install {tool}`)"
 _SECONDS = 600
 
 
@@ -47,45 +43,6 @@ class SyncRequest:
     dry_run: bool
     with_secrets: bool
     take_over: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """Relative paths of the files to send, and of the files omitted because they look like secrets."""
-
-    files: tuple[str, ...]
-    secrets: tuple[str, ...]
-
-
-def select_files(source: Path, *, with_secrets: bool) -> Selection:
-    """Return the files to send. Raises SyncError if git is missing or `source` is not a directory."""
-    if not source.is_dir():
-        raise SyncError(f"{source} is not a directory")
-    listed = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
-    if _git(["rev-parse", "--is-inside-work-tree"], source).returncode == 0:
-        done = _git(listed, source)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            # The directory is not in a repository. With an empty one, git can still apply the directory's ignore files.
-            _git(["init", "--quiet", "--bare", folder], source)
-            done = _git([f"--git-dir={folder}", f"--work-tree={source.resolve()}", *listed], source)
-    if done.returncode:
-        raise SyncError(f"git cannot list {source}: {done.stderr.decode(errors='replace').strip()}")
-    # git also lists deleted files and submodule folders.
-    names = [name for name in map(os.fsdecode, done.stdout.split(b"\0")) if name and _is_file(source / name)]
-    secrets = [] if with_secrets else [name for name in names if looks_secret(name) or holds_private_key(source / name)]
-    return Selection(files=tuple(sorted(set(names) - set(secrets) - {MANIFEST, MARKER})), secrets=tuple(secrets))
-
-
-def _is_file(path: Path) -> bool:
-    return path.is_symlink() or path.is_file()
-
-
-def _git(words: Sequence[str], where: Path) -> subprocess.CompletedProcess[bytes]:
-    try:
-        return subprocess.run(["git", "-C", str(where), *words], capture_output=True, check=False)
-    except FileNotFoundError:
-        raise SyncError("git is missing on this machine; " + _INSTALL.format(tool="git")) from None
 
 
 def sync(remote: Remote, request: SyncRequest, as_json: bool) -> None:
@@ -162,7 +119,7 @@ def _rsync(remote: Remote, request: SyncRequest, dest: str, files: Sequence[str]
         try:
             process = subprocess.Popen(argv, stdin=names, stdout=subprocess.PIPE)
         except FileNotFoundError:
-            raise SyncError("rsync is missing on this machine; " + _INSTALL.format(tool="rsync")) from None
+            raise SyncError("rsync is missing on this machine; " + INSTALL.format(tool="rsync")) from None
     changed = []
     with process:
         for line in process.stdout or ():

@@ -1,0 +1,68 @@
+"""The `yard` command line. Its commands are in the other modules of this package."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer import Context, Exit
+from typer.core import TyperGroup
+
+from trainyard.errors import ClusterError
+from yard.commands import bake, cluster, heal, init, jobs, reproduce, roll, stacks, training
+from yard.show import say, say_json, warn
+
+_FAILED = 1
+
+
+class YardGroup(TyperGroup):
+    """Prints the message of a ClusterError and exits with code 1. With --json, the message is JSON."""
+
+    _JSON = "yard.json"
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        ours = args[: args.index("--")] if "--" in args else args
+        ctx.meta[self._JSON] = "--json" in ours
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Context) -> Any:  # type: ignore[override]
+        try:
+            return super().invoke(ctx)
+        except ClusterError as error:
+            if ctx.meta[self._JSON]:
+                say_json({"error": str(error)})
+            else:
+                warn(f"yard: {error}")
+            raise Exit(_FAILED) from None
+        except BrokenPipeError:
+            # The reader, such as `head`, has closed the pipe.
+            sys.stderr.close()
+            raise Exit(_FAILED) from None
+
+
+TOPICS = (jobs, reproduce, cluster, init, stacks, roll, heal, bake, training)
+"""Modules with a Typer `app`, in the order of `yard --help`."""
+
+
+app = typer.Typer(cls=YardGroup, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+for _topic in TOPICS:
+    app.add_typer(_topic.app)
+
+
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    from importlib.metadata import version
+
+    say(f"yard {version('trainyard')}")
+    raise typer.Exit
+
+
+@app.callback()
+def yard(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Run training jobs on the clusters that stack files define."""

@@ -1,0 +1,252 @@
+"""Commands that prepare and measure training: env, data, size, bench."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from yard.commands import completion
+from yard.commands.options import AfterDashes, EnvironmentOption, JsonOption, OutputsOption, StackOption, remote_of
+from yard.show import say, say_json
+
+app = typer.Typer(rich_markup_mode=None)
+
+env = typer.Typer(
+    name="env", no_args_is_help=True, rich_markup_mode=None, help="Build, list and remove Python environments for jobs."
+)
+app.add_typer(env)
+
+
+@env.command()
+def build(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE",
+            autocompletion=completion.environments,
+            help="Environment, or a requirements file, with or without hashes.",
+        ),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the packages (no cluster needed).")] = False,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Build an environment on the shared file system, and print its path. An existing environment is not changed."""
+    from yard.environments.definition import definition_of
+    from yard.run import environments
+
+    definition = definition_of(name)
+    if dry_run:
+        if as_json:
+            say_json({**definition.request, "digest": definition.digest, "packages": definition.packages})
+            return
+        say(environments.describe(definition, "/shared"))
+        say("  " + " ".join(definition.packages))
+        return
+    path = environments.ensure(remote_of(stack, outputs), definition)
+    if as_json:
+        say_json({"name": definition.name, "path": path})
+        return
+    say(path)
+
+
+@env.command("ls")
+def list_built(as_json: JsonOption = False, stack: StackOption = "local", outputs: OutputsOption = None) -> None:
+    """List the environments on the cluster."""
+    from yard.run import environments
+
+    environments.show(environments.built(remote_of(stack, outputs)), as_json)
+
+
+@env.command()
+def rm(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME|FOLDER...",
+            autocompletion=completion.environments,
+            help="All environments with a name, or one folder of `yard env ls`.",
+        ),
+    ],
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Remove environments that no active job uses."""
+    from yard.run import environments
+
+    removed = environments.remove(remote_of(stack, outputs), names)
+    if as_json:
+        say_json({"removed": [made.folder for made in removed]})
+        return
+    for made in removed:
+        say(f"removed {made.folder}")
+
+
+data = typer.Typer(name="data", no_args_is_help=True, rich_markup_mode=None, help="Create and check token files.")
+app.add_typer(data)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Dataset path without .bin, .idx or .json.")]
+HereOption = Annotated[bool, typer.Option("--here", help="Use local files and this machine.")]
+
+
+@data.command()
+def synth(
+    name: NameArgument,
+    tokens: Annotated[str, typer.Option(help="Number of tokens, for example 500K or 2G.")] = "10M",
+    vocab: Annotated[int, typer.Option(min=3, max=1 << 20, help="Number of distinct tokens.")] = 512,
+    seed: Annotated[int, typer.Option(help="The same seed produces the same bytes.")] = 1,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing dataset.")] = False,
+    here: HereOption = False,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Create a synthetic dataset with patterns that a model can learn, on the head unless --here is set."""
+    from yard.run import dataset
+    from yard.run.data import absolute
+    from yard.run.data import synth as synth_on_head
+
+    options = ["--tokens", tokens, "--vocab", str(vocab), "--seed", str(seed), *(["--force"] if force else [])]
+    kind = [*(["--json"] if as_json else []), "synth"]
+    if here:
+        raise typer.Exit(dataset.main([*kind, name, *options]))
+    remote = remote_of(stack, outputs)
+    raise typer.Exit(synth_on_head(remote, [*kind, absolute(name, remote.stack.cluster), *options]))
+
+
+@data.command()
+def verify(
+    name: NameArgument,
+    full: Annotated[bool, typer.Option("--full", help="Also read every token.")] = False,
+    here: HereOption = False,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Check the index, the tokens and the memory mapping on every host. Exits with code 1 if a check fails."""
+    from yard.run import dataset
+    from yard.run.data import verify as verify_on_hosts
+
+    if here:
+        kind = [*(["--json"] if as_json else []), "verify"]
+        raise typer.Exit(dataset.main([*kind, name, *(["--full"] if full else [])]))
+    raise typer.Exit(verify_on_hosts(remote_of(stack, outputs), name, full=full, as_json=as_json))
+
+
+@app.command()
+def size(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="For example opt-6.7b.")],
+    gpu: Annotated[str, typer.Option("--gpu", help="For example h100 or a100-80.")],
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=2000, help="Number of nodes.")] = 1,
+    gpus: Annotated[int, typer.Option("--gpus-per-node", min=1, max=64, help="GPUs on each node.")] = 8,
+    layout: Annotated[
+        str | None,
+        typer.Option("--layout", help="ddp, zero1, zero2, zero3, fsdp, hsdp, or a combination such as tp4-pp6-zero1."),
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Sequences per step on each GPU.")] = 1,
+    recompute: Annotated[bool, typer.Option("--recompute", help="Recompute activations.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how much memory a model needs on each GPU. Exits with code 1 if no layout fits."""
+    from yard import sizing
+    from yard.show import say, say_json, table, warn
+
+    named, gb = sizing.model_named(model), sizing.gpu_gb(gpu)
+    machines = sizing.Machines(nodes=nodes, gpus_per_node=gpus)
+    wanted = sizing.Batch(sequences=batch, recompute=recompute)
+    tried = [sizing.parse_layout(layout)] if layout else sizing.shown_layouts(named, machines)
+    sizes = [sizing.size(named, candidate, machines, wanted, gb) for candidate in tried]
+    chosen = next((sized for sized in sizes if sized.fits), None) or sizing.first_fit(named, machines, wanted, gb)
+    fits = sizes[0].fits if layout else chosen is not None
+    advice = sizing.advice(chosen, named, machines, wanted, gb)
+    if as_json:
+        rows = [
+            {
+                "layout": sized.layout.name,
+                "recompute": sized.batch.recompute,
+                "bytes": {**asdict(sized.memory), "total": sized.memory.total},
+                "fits": sized.fits,
+            }
+            for sized in sizes
+        ]
+        facts = {"model": named.name, "parameters": named.parameters, "gpu": gpu, "gpu_gb": gb, **asdict(machines)}
+        say_json({**facts, "fits": fits, "layouts": rows, "advice": advice})
+        raise typer.Exit(0 if fits else 1)
+    on = f"{machines.gpus} {gpu} of {gb} GB"
+    say(f"{named.name}: {named.parameters / 1e9:.2f} billion parameters on {on}. Largest memory of a GPU in GB:")
+    cells = [
+        (
+            sized.layout.name,
+            *(f"{part / 1e9:.1f}" for part in (*asdict(sized.memory).values(), sized.memory.total)),
+            "fits" if sized.fits else "too large",
+        )
+        for sized in sizes
+    ]
+    columns = ("LAYOUT", *(part.name.upper() for part in fields(sizing.Memory)), "TOTAL", "")
+    table(columns, cells, {"fits": "green", "too large": "red"})
+    say(advice)
+    if not fits:
+        leanest = min(sizes, key=lambda sized: sized.memory.total)
+        warn(f"yard: {named.name} does not fit: {leanest.layout.name} needs {sizing.breakdown(leanest)}")
+    raise typer.Exit(0 if fits else 1)
+
+
+GroupOption = Annotated[
+    str | None,
+    typer.Option("--group", autocompletion=completion.groups, help="Default: the group with the most GPUs per node."),
+]
+NodesOption = Annotated[int | None, typer.Option("--nodes", min=1, help="Default: all nodes in the group.")]
+LeastOption = Annotated[float | None, typer.Option("--min", help="Exit with code 1 below this value.")]
+FromOption = Annotated[Path | None, typer.Option("--from", metavar="FILE", help="Only show this record.")]
+OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write the record and a plot here.")]
+
+
+_HELP = {
+    "nccl": "All-reduce bus bandwidth by size, in GB/s. --min applies to the largest size.",
+    "train": "Training speed. --min is in hardware TFLOPS per rank. Arguments after `--` are passed to train.py.",
+    "scaling": "The same training on 1, 2, 4, ... nodes with equal work per rank. --min is the minimum efficiency.",
+}
+"""Help texts by benchmark. yard/bench/measure.py defines a function for each benchmark."""
+
+
+bench = typer.Typer(name="bench", no_args_is_help=True, rich_markup_mode=None, help="Run benchmarks and plot records.")
+app.add_typer(bench)
+
+
+def _command(kind: str) -> Callable[..., None]:
+    def bench(
+        context: typer.Context,
+        group: GroupOption = None,
+        nodes: NodesOption = None,
+        environment: EnvironmentOption = None,
+        least: LeastOption = None,
+        kept: FromOption = None,
+        out: OutOption = None,
+        as_json: JsonOption = False,
+        stack: StackOption = "local",
+        outputs: OutputsOption = None,
+    ) -> None:
+        from yard.bench import record as records
+
+        if kept:
+            record = records.load(kept, kind, least)
+        else:
+            from yard.bench import measure
+            from yard.run.request import own_path
+
+            field = measure.field_of(remote_of(stack, outputs), group, nodes, own_path(environment))
+            run = {"nccl": measure.nccl, "train": measure.train, "scaling": measure.scaling}[kind]
+            record = run(field, context.meta.get(AfterDashes.META, ()), least)
+        raise typer.Exit(records.show(record, kept, out, as_json))
+
+    return bench
+
+
+for _kind, _text in _HELP.items():
+    bench.command(_kind, cls=AfterDashes, help=_text)(_command(_kind))

@@ -1,0 +1,428 @@
+"""Reads and follows a job's logs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import JobError, RemoteError
+from trainyard.outputs import Cluster
+from yard.heal.case import fault
+from yard.job.rules import RUN_DIR
+from yard.run import goodput
+from yard.run.queue import Job, explain, parse_one, waiting
+from yard.run.schedulers import scheduler_of
+from yard.show import INTERRUPTED, duration, payload, say, say_json, table, warn
+from yard.stack.remote import Remote
+from yard.tree.snapshot import RECORD
+
+_FOLLOW = Path(__file__).parent / "follow.sh"
+_TRAILER, _NOTE = "\x1e", "\x1f"
+_RECONNECT_SECONDS = 300
+"""Maximum time to wait for a head that does not respond."""
+_RETRY_SECONDS = 2
+
+
+def read_job(remote: Remote, job: int) -> Job:
+    """Return a job. Raises JobError if it does not exist."""
+    found = scheduler_of(remote.stack.cluster.scheduler).find(remote, job)
+    if found is None:
+        raise JobError(f"job {job} does not exist; `yard ps --all` lists all jobs")
+    return found
+
+
+def read_log(remote: Remote, job: int, rank: int) -> str:
+    """Return the current log of a rank, or '' if it has no output. Raises JobError if the job does not exist."""
+    # follow.sh ends immediately, because stdin is closed.
+    text = remote.run(_follow_line(remote, job, rank, 0), seconds=120)
+    return text.partition(_TRAILER)[0]
+
+
+def follow(
+    remote: Remote,
+    job: int,
+    rank: int,
+    show: Callable[[str], None],
+    note: Callable[[str], None] = lambda text: None,
+) -> Job:
+    """Call `show` for each line of a log until the job ends. Returns the job in its final state.
+
+    Until the job's program prints something, `note` is called with sentences about the state of the job.
+
+    If the connection to the head is lost, the function reconnects, because the job may still be running. Raises
+    JobError if the job does not exist, and RemoteError if the head does not respond within five minutes.
+    """
+    read_job(remote, job)
+    shown = 0
+    while True:
+        with remote.lines(_follow_line(remote, job, rank, shown)) as lines:
+            for line in lines:
+                if line.startswith(_TRAILER):
+                    # The record is empty for old jobs, and it is JSON on clusters without a scheduler.
+                    return parse_one(line[1:]) or read_job(remote, job)
+                if line.startswith(_NOTE):
+                    note(describe_silence(job, *line[1:].split()))
+                    continue
+                show(line.rstrip("\n"))
+                shown += 1
+        _wait_for_head(remote)
+
+
+def describe_silence(job: int, state: str, reason: str, seconds: str) -> str:
+    """Return a sentence about a job whose program has printed nothing yet."""
+    if state == "RUNNING":
+        silent = f" for {seconds} s" if int(seconds) else ""
+        return f"yard: job {job} is running; its program has printed nothing{silent} (it is starting and importing)"
+    return f"yard: job {job} is queued: {waiting(reason)}"
+
+
+def _wait_for_head(remote: Remote) -> None:
+    deadline = time.monotonic() + _RECONNECT_SECONDS
+    while True:
+        time.sleep(_RETRY_SECONDS)
+        try:
+            remote.run("true")
+        except RemoteError:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
+
+
+def _follow_line(remote: Remote, job: int, rank: int, skip: int) -> str:
+    script, jobs = shlex.quote(_FOLLOW.read_text()), shlex.quote(f"{remote.stack.cluster.shared_path}/jobs")
+    return f"exec bash -c {script} follow {jobs} {job} {rank} {skip}"
+
+
+_BEFORE_SECONDS, _AFTER_SECONDS = 600, 180
+"""Time around the end of a job. Slurm can need a minute or more to notice a fault that has already ended the job."""
+_SUSPECT = frozenset({"FAILED", "NODE_FAIL", "TIMEOUT"})
+
+
+def node_faults(remote: Remote, jobs: Iterable[Job]) -> dict[int, str]:
+    """Return a sentence by job number, for each failed job with a node that had a fault around the job's end."""
+    cluster = remote.stack.cluster
+    folder = f"{cluster.shared_path}/jobs/"
+    # Other users choose the working directories of their jobs.
+    failed = {job.id: job for job in jobs if job.state in _SUSPECT and job.run_dir.startswith(folder)}
+    if not failed or cluster.scheduler != "slurm":
+        return {}
+    history = shlex.quote(f"{cluster.state_dir}/repair.json")
+    events = "; ".join(
+        f"echo {number} $(tail -n 1 {shlex.quote(job.run_dir)}/events 2>/dev/null)" for number, job in failed.items()
+    )
+    read = f"{{ cat {history} || echo '{{}}'; }} 2>/dev/null | tr -d '\\n'; echo"
+    first, _, rest = remote.run(f"{read}; {events}").partition("\n")
+    changes = json.loads(first).get("history", {})
+    ends = {int(found[1]): float(found[2]) for found in re.finditer(r"(?m)^(\d+) ([\d.]+) end ", rest)}
+    found = {number: next(_faults(failed[number], end, changes), "") for number, end in ends.items()}
+    return {number: text for number, text in found.items() if text}
+
+
+def _faults(job: Job, end: float, changes: Mapping[str, Any]) -> Iterator[str]:
+    for node in expand(job.node_list):
+        for change in changes.get(node, ()):
+            is_near = end - _BEFORE_SECONDS <= change["time"] <= end + _AFTER_SECONDS
+            if is_near and fault(change["reason"]) is not None:
+                when = f"{datetime.fromtimestamp(change['time'], UTC):%H:%M:%S} UTC"
+                yield f"node {node} had a fault at {when} ({change['reason']}), which is the likely cause"
+
+
+def expand(node_list: str) -> Iterator[str]:
+    """Yield the names in Slurm's notation, for example "gpu-[0-1,3]"."""
+    for prefix, ranges in re.findall(r"([^,\[]+)(?:\[([^\]]*)\])?,?", node_list):
+        if not ranges:
+            yield prefix
+            continue
+        for part in ranges.split(","):
+            low, _, high = part.partition("-")
+            for number in range(int(low), int(high or low) + 1):
+                yield f"{prefix}{number:0{len(low)}}"
+
+
+_READ = f"""
+cd "$1" 2>/dev/null || exit 0
+shift
+while (($#)); do
+  for run in ".ids/$1" "$2"; do
+    if {{ read -r line <"$run/{RECORD}"; }} 2>/dev/null; then
+      printf '%s %s\\n' "$1" "$line"
+      break
+    fi
+  done
+  shift 2
+done
+"""
+"""Prints the record of each job. The arguments are the folder of all jobs, then each job's number and run folder. An
+element of a Slurm array has no link in .ids."""
+
+
+def with_commits(remote: Remote, jobs: Iterable[Job]) -> list[dict[str, Any]]:
+    """Return the jobs in the format that `--json` prints, with the recorded commit and whether files had changed.
+
+    Both values are None for a job without a record.
+    """
+    rows = [job.as_json() for job in jobs]
+    folder = f"{remote.stack.cluster.shared_path}/jobs"
+    words = [folder]
+    for row in rows:
+        run_dir = str(row["run_dir"])
+        # Other users choose the working directories of their jobs.
+        words += [str(row["id"]), run_dir if run_dir.startswith(f"{folder}/") else "-"]
+    printed = remote.run(shlex.join(["bash", "-c", _READ, "commits", *words])) if rows else ""
+    records = {int(match[1]): json.loads(match[2]) for match in re.finditer(r"(?m)^(\d+) (\{.*\})$", printed)}
+    for row in rows:
+        record = records.get(row["id"], {})
+        row |= {"commit": record.get("commit"), "modified": record.get("modified")}
+    return rows
+
+
+_SIGNALLED = 128
+"""An exit code above this value means that a signal ended the process."""
+
+
+def follow_log(remote: Remote, job: int, rank: int, as_json: bool, *, quiet: bool) -> int:
+    """Print a rank's log until the job ends. Returns the command's exit code, which is 0 only if the job completed."""
+
+    def show(line: str) -> None:
+        if quiet:
+            return
+        if as_json:
+            say_json({"line": line})
+        else:
+            payload(line + "\n")
+
+    ended = follow(remote, job, rank, show, (lambda text: None) if quiet else warn)
+    fault = node_faults(remote, [ended]).get(job)
+    if as_json:
+        say_json({**ended.as_json(), "node_fault": fault})
+    else:
+        warn(f"yard: job {job} {ended.state}: {explain(ended)}")
+    if fault and not as_json:
+        warn(f"yard: {fault}")
+    elif not as_json and ended.state == "FAILED" and ended.exit_code > _SIGNALLED:
+        warn("yard: a signal ended the rank; `yard ps` shows within some minutes if a node of the job had a fault")
+    return ended.verdict
+
+
+def submit_attached(remote: Remote, submit: Callable[[], int], as_json: bool) -> int:
+    """Submit a job and follow its log. Returns the command's exit code.
+
+    SIGINT, SIGTERM and SIGHUP cancel the job, and the function waits until its ranks have ended. A signal during the
+    submission takes effect afterwards, because only a job with a number can be cancelled.
+    """
+    interrupts = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    early: list[int] = []
+    for number in interrupts:
+        signal.signal(number, lambda received, _: early.append(received))
+    job = submit()
+    try:
+        for number in interrupts:
+            signal.signal(number, signal.default_int_handler)
+        if early:
+            raise KeyboardInterrupt
+        return follow_log(remote, job, 0, as_json, quiet=False)
+    except KeyboardInterrupt:
+        # A second signal must not stop the cancellation. The terminal also sends SIGINT to ssh, which inherits SIG_IGN.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_: None)
+        warn(f"yard: interrupted; cancelling job {job}")
+        cancel_jobs(remote, [job], as_json)
+        follow_log(remote, job, 0, as_json, quiet=True)
+        return INTERRUPTED
+
+
+def cancel_jobs(remote: Remote, jobs: Sequence[int], as_json: bool) -> None:
+    """Cancel jobs, or all of the job user's active jobs if `jobs` is empty. Raises JobError for unknown jobs."""
+    cluster = remote.stack.cluster
+    scheduler = scheduler_of(cluster.scheduler)
+    if jobs:
+        chosen = [read_job(remote, job) for job in jobs]
+    else:
+        chosen = [job for job in scheduler.recent(remote, 1) if job.user == cluster.head.user and not job.ended]
+    running = [job for job in chosen if not job.ended]
+    if running:
+        scheduler.cancel(remote, running)
+    if as_json:
+        say_json({"cancelled": [job.id for job in running], "already_ended": [job.id for job in chosen if job.ended]})
+        return
+    for job in chosen:
+        say(f"job {job.id} ({job.name}): " + (f"had already ended, {job.state}" if job.ended else "cancelled"))
+    if not chosen:
+        say("no job is pending or running")
+
+
+def resume_job(remote: Remote, job: int, as_json: bool) -> None:
+    """Restart a finished job in its run folder. Raises JobError if the job is active or has completed."""
+    found = read_job(remote, job)
+    if not found.ended:
+        raise JobError(f"job {job} is {found.state}; run `yard wait {job}`, and then resume it")
+    if found.state == "COMPLETED":
+        raise JobError(f"job {job} has completed; submit a new job")
+    number = scheduler_of(remote.stack.cluster.scheduler).resume(remote, found)
+    if as_json:
+        say_json({"id": number, "resumes": job, "run_dir": found.run_dir})
+    else:
+        say(f"job {number} ({found.name}) continues in {found.run_dir}")
+
+
+_COLOURS = {
+    **dict.fromkeys(("FAILED", "NODE_FAIL", "TIMEOUT", "LOST", "down", "down*"), "red"),
+    **dict.fromkeys(("COMPLETED", "idle"), "green"),
+    **dict.fromkeys(("RUNNING", "spare"), "cyan"),
+}
+_MISSING = ("unknown", "Slurm does not list this node; run `pulumi up`")
+"""State and reason for a worker that appears only in the stack's outputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeState:
+    """A host. `state` is the scheduler's state, 'head' for the head, which runs no jobs, or 'spare'.
+
+    In a group with spares, each node that Slurm reserves and that runs no job is a spare.
+    """
+
+    name: str
+    group: str = ""
+    state: str
+    reason: str = ""
+    private_ip: str
+    gpus: int = 0
+    gpu_type: str | None = None
+
+
+def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
+    """Print the jobs from the last `days` days. With `long`, include goodput and lost time."""
+    found = scheduler_of(remote.stack.cluster.scheduler).recent(remote, days)
+    goodputs = _goodputs(remote, found) if long else {}
+    faults = node_faults(remote, found)
+    if as_json:
+        rows = [row | {"node_fault": faults.get(row["id"])} for row in with_commits(remote, found)]
+        say_json([row | {"goodput": goodputs.get(str(row["id"]))} for row in rows] if long else rows)
+        return
+    if not found:
+        say("no jobs; `yard submit hello` starts one")
+        return
+    lines = [
+        (
+            str(job.id),
+            job.name,
+            job.state,
+            job.node_list or (f"{job.nodes} node" if job.nodes == 1 else f"{job.nodes} nodes"),
+            duration(job.elapsed_s),
+            "" if job.restarts is None else str(job.restarts),
+            *(_cells(goodputs.get(str(job.id))) if long else ()),
+            "; ".join(filter(None, (explain(job), faults.get(job.id)))),
+        )
+        for job in found
+    ]
+    more = ("GOODPUT", "LOST") if long else ()
+    table(("JOB", "NAME", "STATE", "NODES", "ELAPSED", "RESTARTS", *more, "REASON"), lines, _COLOURS)
+
+
+def _cells(found: Mapping[str, float] | None) -> tuple[str, str]:
+    """Return the goodput and the lost time."""
+    return (f"{found['goodput']:.0%}", duration(round(found["lost_s"]))) if found else ("", "")
+
+
+def _goodputs(remote: Remote, jobs: Iterable[Job]) -> dict[str, Mapping[str, float] | None]:
+    """Return the goodput of jobs by number, or None for a job without recorded steps."""
+    folder = f"{remote.stack.cluster.shared_path}/jobs/"
+    # Other users choose the working directories of their jobs.
+    words = [f"{job.id}={job.run_dir}" for job in jobs if job.run_dir.startswith(folder)]
+    program = Path(goodput.__file__).read_bytes()
+    found: dict[str, Mapping[str, float] | None] = json.loads(
+        remote.run(shlex.join(["python3", "-", *words]), stdin=program)
+    )
+    return found
+
+
+def show_log(remote: Remote, job: int, rank: int, as_json: bool) -> None:
+    """Print the current log of a rank, or the job's state if the log is empty."""
+    text = read_log(remote, job, rank)
+    if as_json:
+        say_json({**with_commits(remote, [read_job(remote, job)])[0], "rank": rank, "lines": text.splitlines()})
+        return
+    found = read_job(remote, job)
+    if fault := node_faults(remote, [found]).get(job):
+        warn(f"yard: job {job} {found.state}: {explain(found)}; {fault}")
+    if text:
+        payload(text)
+        return
+    state = f"job {job} is {found.state}: {explain(found)}"
+    if RUN_DIR.search(found.run_dir):
+        warn(f"yard: rank {rank} has no output; {state}")
+    else:
+        # The default value of sbatch's --output option.
+        log = f"{found.run_dir}/slurm-{job}.out"
+        warn(f"yard: job {job} was not submitted with `yard submit`; its log is probably {log}; {state}")
+
+
+def _hosts(cluster: Cluster, states: dict[str, tuple[str, str]]) -> list[NodeState]:
+    """Return the head and all workers. `states`: state and reason of each worker in the scheduler."""
+    found = [NodeState(name=cluster.head.name, state="head", private_ip=cluster.head.private_ip)]
+    for node in cluster.nodes:
+        state, reason = states.get(node.name, _MISSING)
+        if state == "reserved" and node.group in cluster.spares:
+            state = "spare"
+        found.append(
+            NodeState(
+                name=node.name,
+                group=node.group,
+                state=state,
+                reason=reason,
+                private_ip=node.private_ip,
+                gpus=node.gpus,
+                gpu_type=node.gpu_type,
+            )
+        )
+    return found
+
+
+def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
+    """Print all hosts and their states or, with `history`, when each worker left service and returned."""
+    cluster = remote.stack.cluster
+    if history:
+        _list_history(remote, as_json)
+        return
+    states: dict[str, tuple[str, str]] = {}
+    try:
+        states = scheduler_of(cluster.scheduler).nodes(remote)
+    except RemoteError as error:
+        if cluster.unready is None:
+            raise
+        warn(f"yard: the states of the nodes are unknown: {error}")
+    if text := cluster.warning:
+        warn(f"yard: {text}")
+    found = _hosts(cluster, states)
+    if as_json:
+        say_json([asdict(node) for node in found])
+        return
+    rows = [
+        (node.name, node.group, node.state, f"{node.gpus} {node.gpu_type or ''}".strip(), node.private_ip, node.reason)
+        for node in found
+    ]
+    table(("NODE", "GROUP", "STATE", "GPUS", "PRIVATE IP", "REASON"), rows, _COLOURS)
+
+
+def _list_history(remote: Remote, as_json: bool) -> None:
+    path = shlex.quote(f"{remote.stack.cluster.state_dir}/repair.json")
+    found = json.loads(remote.run(f"cat {path} 2>/dev/null || echo '{{}}'")).get("history", {})
+    changes = sorted((change["time"], node, change["reason"]) for node, rows in found.items() for change in rows)
+    if as_json:
+        say_json([{"time": when, "node": node, "reason": reason} for when, node, reason in changes])
+        return
+    if not changes:
+        say("no worker has left service since the repair service started")
+        return
+    rows = [(f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M:%S}", *rest) for when, *rest in changes]
+    table(("TIME (UTC)", "NODE", "CHANGE"), [(when, node, reason or "in service") for when, node, reason in rows])

@@ -1,1 +1,0 @@
-"""Schedulers: Slurm, and yard's runner for clusters without a scheduler."""
