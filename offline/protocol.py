@@ -1,21 +1,161 @@
-"""The part of Pulumi's provider protocol that is shared by all plugins in this project."""
+"""Pulumi's provider protocol, as far as all plugins in this project need it, and the plugin's process."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+import os
+import select
+import signal
+import stat
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Condition, Event
 from typing import Any, NoReturn, TypeVar
 
 import grpc
 from google.protobuf import empty_pb2
-from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
+from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc, plugin_pb2, provider_pb2, provider_pb2_grpc
 
-from offline.changes import Change
-from offline.engine import EngineLog
-from offline.resources import Failure, Operation, ResourceError
-from offline.stopping import Stop, Stopped
+from offline.values import Change
 
 _T = TypeVar("_T")
+
+_LOG_SECONDS = 10.0
+_THREADS = 256
+"""Each running command uses a thread, and Cancel also needs a thread."""
+_MAX_MESSAGE_BYTES = 400 * 1024 * 1024
+"""The engine's limit."""
+_FINISH_SECONDS = 3.0
+"""Time limit for ending the running operations. The engine waits 5 s for a plugin to exit."""
+_ANSWER_SECONDS = 1.0
+"""Time limit for sending the responses of completed operations."""
+
+
+class ResourceError(Exception):
+    """An operation failed. The engine shows the message for the resource."""
+
+
+class Stopped(Exception):
+    """The operation stopped because the update was cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__("cancelled")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A problem in an input. `property` is the path of the input."""
+
+    property: str
+    reason: str
+
+
+class Stop:
+    """A request to stop all running operations. It is made at most once and cannot be withdrawn.
+
+    with stop.calling(process.terminate):
+        process.wait()
+    """
+
+    def __init__(self) -> None:
+        self._requested = Event()
+        self._changed = Condition()
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def requested(self) -> bool:
+        """Whether the request has been made."""
+        return self._requested.is_set()
+
+    def request(self) -> None:
+        """Make the request, and call the registered callbacks in reverse order."""
+        with self._changed:
+            self._requested.set()
+            callbacks = list(reversed(self._callbacks))
+        for callback in callbacks:
+            callback()
+
+    def finish(self) -> None:
+        """Make the request, and wait a few seconds until all operations have ended."""
+        self.request()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._callbacks, _FINISH_SECONDS)
+
+    def wait(self, seconds: float) -> None:
+        """Sleep. Raises Stopped as soon as the request is made."""
+        if self._requested.wait(seconds):
+            raise Stopped
+
+    @contextmanager
+    def calling(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Call `callback` if the request is made inside the block. Raises Stopped if the request was made earlier."""
+        with self._changed:
+            if self._requested.is_set():
+                raise Stopped
+            self._callbacks.append(callback)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._callbacks.remove(callback)
+                self._changed.notify_all()
+
+
+class EngineLog:
+    """Sends messages about resources to the engine at `address`. Without an engine, messages are discarded.
+
+    All messages of one operation have the same `stream`.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        self._stub: engine_pb2_grpc.EngineStub | None = None
+        if address:
+            self.attach(address)
+
+    def attach(self, address: str) -> None:
+        """Send later messages to this engine."""
+        self._stub = engine_pb2_grpc.EngineStub(grpc.insecure_channel(address))
+
+    def send(self, urn: str, stream: int, text: str, *, warning: bool) -> None:
+        """Show a warning with the resource, or a progress line that the next line replaces."""
+        if self._stub is None:
+            return
+        severity = engine_pb2.WARNING if warning else engine_pb2.INFO
+        request = engine_pb2.LogRequest(
+            urn=urn, streamId=stream, message=text, severity=severity, ephemeral=not warning
+        )
+        try:
+            self._stub.Log(request, timeout=_LOG_SECONDS)
+        except grpc.RpcError:
+            self._stub = None  # the engine has exited; a log message must not make the command fail
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A create, read, update or delete operation on a resource."""
+
+    urn: str
+    seconds: float
+    """Time limit (customTimeouts), or 0 for none."""
+    stream: int
+    log: EngineLog
+    stop: Stop
+
+    @property
+    def name(self) -> str:
+        """The resource's Pulumi name."""
+        return self.urn.rpartition("::")[2]
+
+    def status(self, text: str) -> None:
+        """Show a progress line for the resource. The next line replaces it."""
+        self.log.send(self.urn, self.stream, text, warning=False)
+
+    def warning(self, text: str) -> None:
+        """Show a warning for the resource."""
+        self.log.send(self.urn, self.stream, text, warning=True)
 
 
 class Plugin(provider_pb2_grpc.ResourceProviderServicer):
@@ -50,9 +190,12 @@ class Plugin(provider_pb2_grpc.ResourceProviderServicer):
         self._stop.request()
         return empty_pb2.Empty()
 
-    def _operation(self, urn: str, seconds: float) -> Operation:
-        name = urn.rpartition("::")[2]
-        return Operation(urn, name, seconds, next(self._streams), self._log, self._stop)
+    def close(self) -> None:
+        """End all operations, processes and threads of the plugin."""
+        self._stop.finish()
+
+    def _operation(self, urn: str, seconds: float = 0) -> Operation:
+        return Operation(urn, seconds, next(self._streams), self._log, self._stop)
 
     def _answer(self, context: Any, run: Callable[[], _T]) -> _T:
         try:
@@ -95,5 +238,44 @@ def diff_response(found: dict[str, Change], replaces: Callable[[str], bool]) -> 
 
 
 def _property_diff(change: Change, replaces: bool) -> provider_pb2.PropertyDiff:
-    kind = f"{change.value}_REPLACE" if replaces else change.value
+    kind = f"{change}_REPLACE" if replaces else change
     return provider_pb2.PropertyDiff(kind=provider_pb2.PropertyDiff.Kind.Value(kind), inputDiff=True)
+
+
+def serve(build: Callable[[EngineLog, Stop], Plugin], arguments: list[str]) -> NoReturn:
+    """Print the port on standard output and serve the engine whose address is the last argument.
+
+    The process exits after SIGINT, SIGTERM or SIGHUP, or when the engine exits.
+    """
+    address = arguments[-1] if arguments and ":" in arguments[-1] and not arguments[-1].startswith("-") else None
+    plugin = build(EngineLog(address), Stop())
+    # Setting an Event in a signal handler can deadlock: the main thread may hold the Event's lock. A pipe cannot
+    # deadlock.
+    reader, writer = os.pipe()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: os.write(writer, b"."))
+    limits = [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES), ("grpc.max_send_message_length", -1)]
+    server = grpc.server(ThreadPoolExecutor(_THREADS), options=limits)
+    provider_pb2_grpc.add_ResourceProviderServicer_to_server(plugin, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    sys.stdout.write(f"{port}\n")
+    sys.stdout.flush()
+    _wait_for_the_end(reader)
+    plugin.close()
+    server.stop(_ANSWER_SECONDS).wait()
+    os._exit(0)  # threads may still wait for the engine
+
+
+def _wait_for_the_end(signals: int) -> None:
+    """Wait for a signal, or until standard input hangs up: the engine holds the other end of this pipe (ExecPlugin in
+    pulumi/pulumi:sdk/go/common/resource/plugin/plugin.go).
+    """
+    poll = select.poll()
+    poll.register(signals, select.POLLIN)
+    try:
+        if stat.S_ISFIFO(os.fstat(0).st_mode):
+            poll.register(0, 0)  # POLLHUP is always reported
+    except OSError:
+        pass  # standard input is closed
+    poll.poll()

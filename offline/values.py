@@ -6,19 +6,23 @@ The constants are from Pulumi's property protocol (sdk/go/common/resource/plugin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeAlias
+import re
+from collections.abc import Iterator, Mapping
+from typing import Literal, TypeAlias
 
 from google.protobuf import struct_pb2
 
 Value: TypeAlias = "bool | float | str | list[Value] | dict[str, Value] | None"
 Properties: TypeAlias = dict[str, Value]
+Change: TypeAlias = Literal["ADD", "DELETE", "UPDATE"]
+"""A kind of change: a name in PropertyDiff.Kind."""
 
 MARK = "4dabf18193072939515e22adb298388d"
 SECRET = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - a constant of the protocol
 ASSET = "c44067f5952c0a294b673a41bacd8c17"
 ARCHIVE = "0def7320c3a5731c473e5ecbe6d01bc7"
 UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+_PLAIN_KEY = re.compile(r"[A-Za-z_$][\w$-]*")
 _UNKNOWNS = frozenset(
     {
         UNKNOWN,
@@ -100,3 +104,62 @@ def reveal(value: Value) -> Value:
     if isinstance(value, dict):
         return {key: reveal(item) for key, item in value.items()}
     return value
+
+
+def changes(old: Mapping[str, Value], new: Mapping[str, Value], *, whole: bool = True) -> dict[str, Change]:
+    """Return the changed paths ("triggers[0]", "environment.A").
+
+    All changes inside a secret are reported as one change of the secret. Keys added by the engine are ignored. If
+    `whole` is set, an added or removed object or list is one change. Otherwise, each value in it is a separate change.
+    """
+    return dict(_object_changes("", _own(old), _own(new), whole))
+
+
+def _own(properties: Mapping[str, Value]) -> Properties:
+    return {key: value for key, value in properties.items() if key != "version" and not key.startswith("__")}
+
+
+def _object_changes(
+    path: str, old: Mapping[str, Value], new: Mapping[str, Value], whole: bool
+) -> Iterator[tuple[str, Change]]:
+    for key in sorted({*old, *new}):
+        yield from _changes(_joined(path, key), old.get(key), new.get(key), whole)
+
+
+def _changes(path: str, old: Value, new: Value, whole: bool) -> Iterator[tuple[str, Change]]:
+    if old == new:
+        return
+    if not whole and (old is None or new is None):
+        old, new = _emptied(old, new), _emptied(new, old)
+    if old is None or new is None:
+        yield path, "ADD" if old is None else "DELETE"
+    elif isinstance(old, list) and isinstance(new, list):
+        for index in range(max(len(old), len(new))):
+            was, now = (items[index] if index < len(items) else None for items in (old, new))
+            yield from _changes(f"{path}[{index}]", was, now, whole)
+    elif isinstance(old, dict) and isinstance(new, dict) and not (signature(old) or signature(new)):
+        yield from _object_changes(path, old, new, whole)
+    elif not _same_content(old, new):
+        yield path, "UPDATE"
+
+
+def _emptied(value: Value, other: Value) -> Value:
+    """Return `value`. If `value` is None and `other` is a non-empty list or object, return an empty list or object."""
+    if value is not None or not isinstance(other, dict | list) or not other:
+        return value
+    if isinstance(other, list):
+        return []
+    return None if signature(other) else {}
+
+
+def _same_content(old: Value, new: Value) -> bool:
+    """Return whether two assets have the same content. The engine adds a hash of the content."""
+    if not (isinstance(old, dict) and isinstance(new, dict) and signature(old) == signature(new)):
+        return False
+    return bool(old.get("hash")) and old.get("hash") == new.get("hash")
+
+
+def _joined(path: str, key: str) -> str:
+    if not _PLAIN_KEY.fullmatch(key):
+        return f'{path}["{key}"]'
+    return f"{path}.{key}" if path else key

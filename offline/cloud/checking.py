@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from offline.cloud.kinds import ANYTHING, Kind, ListOf, MapOf, Named, OneOf, Scalar
-from offline.cloud.sdk import Property, Sdk, Shape
-from offline.resources import Failure
+from offline.cloud.sdk import ANYTHING, Kind, ListOf, MapOf, Named, OneOf, Property, Scalar, Sdk, Shape
+from offline.protocol import Failure
 from offline.values import ARCHIVE, ASSET, Value, bare, is_unknown, signature
 
 _MOST_NAMES = 12

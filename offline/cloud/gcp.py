@@ -7,15 +7,13 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from offline.cloud.addressing import AddressRequest
-from offline.cloud.cloud import Cloud
+from offline.cloud.cloud import AddressRequest, Cloud, catalog
 from offline.cloud.faults import strikes
 from offline.cloud.outputs import fingerprint, host_key, private_address, public_address
-from offline.cloud.places import gcp_refusal
 from offline.cloud.rules import Rules, fill_path
 from offline.cloud.sdk import Described, Sdk
 from offline.cloud.world import Record, World
-from offline.resources import ResourceError
+from offline.protocol import ResourceError
 from offline.values import Properties, Value, objects, signature
 
 _API = "https://www.googleapis.com/compute/v1/"
@@ -42,13 +40,9 @@ class Gcp(Cloud):
         self.sdk = Sdk("pulumi_gcp")
         self.rules = Rules(self.package)
         self.functions = {
-            "gcp:compute/getImage:getImage": self._image,
             "gcp:compute/getInstance:getInstance": self._machine,
-            "gcp:compute/getZones:getZones": self._zones,
             "gcp:compute/getInstanceGuestAttributes:getInstanceGuestAttributes": self._guest_attributes,
             "gcp:compute/getInstanceSerialPort:getInstanceSerialPort": self._serial_port,
-            "gcp:organizations/getClientConfig:getClientConfig": self._client,
-            "gcp:organizations/getProject:getProject": self._project,
         }
         self._config: dict[str, str] = {}
         self._labels: Properties = {}
@@ -107,7 +101,7 @@ class Gcp(Cloud):
             known["pulumiLabels"] = known["effectiveLabels"]
         return known
 
-    def computed(self, described: Described, identity: str, outputs: Properties, world: World) -> Properties:
+    def computed(self, described: Described, identity: str, outputs: Properties) -> Properties:
         made = dict(outputs)
         if "selfLink" in described.outputs:
             made["selfLink"] = f"{_API}{identity}"
@@ -134,7 +128,12 @@ class Gcp(Cloud):
         return found.group(1) if found and found.group(1).startswith(mine) else ""
 
     def refused_location(self, inputs: Properties) -> str:
-        return gcp_refusal(str(inputs.get("zone") or ""))
+        # The message is from Compute Engine.
+        zone = str(inputs.get("zone") or "")
+        region, _, letter = zone.rpartition("/")[2].rpartition("-")
+        if not zone or letter in catalog("gcp_zones.yaml", "zones").get(region, ""):
+            return ""
+        return f"googleapi: Error 400: Invalid value for field 'zone': '{zone}'. Unknown zone., invalid"
 
     def requested_addresses(self, token: str, inputs: Properties) -> Iterator[AddressRequest]:
         for item in objects(inputs.get("networkInterfaces")) if token == _INSTANCE else ():
@@ -146,7 +145,7 @@ class Gcp(Cloud):
         found = inputs.get("ipCidrRange")
         return [found] if isinstance(found, str) else []
 
-    def refused(self, path: str) -> str:
+    def refused_change(self, path: str) -> str:
         return f"googleapi: Error 400: Invalid value for field '{path}': it cannot be changed., invalid"
 
     def _setting(self, name: str, inputs: Properties) -> str:
@@ -156,57 +155,27 @@ class Gcp(Cloud):
         zone = str(inputs.get("zone") or self._config.get("zone") or "")
         return zone.rpartition("-")[0] if name == "region" and zone else "offline"
 
-    def _image(self, world: World, arguments: Properties) -> Properties:
-        project = str(arguments.get("project") or self._setting("project", {}))
-        name = str(arguments.get("name") or f"{arguments.get('family') or 'image'}-offline")
-        identity = f"projects/{project}/global/images/{name}"
-        return {
-            "id": identity,
-            "name": name,
-            "family": arguments.get("family") or "",
-            "project": project,
-            "selfLink": f"{_API}{identity}",
-            "status": "READY",
-            "diskSizeGb": 10,
-        }
-
-    def _zones(self, world: World, arguments: Properties) -> Properties:
-        region = self._setting("region", arguments)
-        names: list[Value] = [f"{region}-{letter}" for letter in "abc"]
-        project = self._setting("project", arguments)
-        return {"id": f"projects/{project}/regions/{region}", "names": names, "project": project, "region": region}
-
     def _guest_attributes(self, world: World, arguments: Properties) -> Properties:
-        """Return the host key under hostkeys/, or {} if the machine has not published it.
+        """Return the attribute `variableKey`, or {} if the machine has not published it.
 
         The provider reports a missing machine as "not found" and ignores all errors from the request for the
         attributes: terraform-provider-google-beta@93c65b2d60fe:
         services/compute/data_source_google_compute_instance_guest_attributes.go (read 2026-11-22).
         """
-        machine = self._instance(world, arguments, arguments.get("name"))
-        name = str(arguments.get("name"))
-        metadata = machine.inputs.get("metadata")
-        enabled = isinstance(metadata, dict) and metadata.get("enable-guest-attributes") == "TRUE"
+        name, key = str(arguments.get("name")), arguments.get("variableKey")
+        machine = self._instance(world, arguments, name)
         booting = world.count(f"attributes of {world.seed(machine.id)}") <= _BOOTING
-        if not enabled or booting or not _runs(machine) or strikes(world, "attributes", _INSTANCE, name):
+        silent = booting or not _runs(machine) or _metadata(machine).get("enable-guest-attributes") != "TRUE"
+        kind, host = host_key(world.seed(machine.id)).split()
+        value = {_BAKE: "done", f"hostkeys/{kind}": host}.get(str(key))
+        if silent or value is None or strikes(world, "attributes", _INSTANCE, name):
             return {}
-        query = str(arguments.get("queryPath") or "")
-        if arguments.get("variableKey") == _BAKE:
-            return {"id": machine.id, "name": name, "variableKey": _BAKE, "variableValue": "done"}
-        kind, key = host_key(world.seed(machine.id)).split()
-        found: Value = {"namespace": "hostkeys", "key": kind, "value": key}
-        wanted = query.rstrip("/") in ("hostkeys", f"hostkeys/{kind}")
-        places: Properties = {name: self._setting(name, arguments) for name in ("project", "zone", "region")}
-        answer: Properties = {"id": machine.id, "name": name, "queryPath": query, **places}
-        if arguments.get("variableKey"):
-            return {**answer, "variableKey": arguments["variableKey"], "variableValue": key}
-        return {**answer, "queryValues": [found] if wanted else []}
+        return {"id": machine.id, "name": name, "variableKey": key, "variableValue": value}
 
     def _machine(self, world: World, arguments: Properties) -> Properties:
         """Return a machine. A builder (`yard bake`) shuts down after it has published the result."""
         machine = self._instance(world, arguments, arguments.get("name"))
-        metadata = machine.inputs.get("metadata")
-        bakes = isinstance(metadata, dict) and "trainyard-bake" in str(metadata.get("user-data"))
+        bakes = "trainyard-bake" in str(_metadata(machine).get("user-data"))
         off = bakes and world.count(f"state of {world.seed(machine.id)}") > _BOOTING
         disk = f"{_API}{machine.id.replace('/instances/', _BOOT_DISK)}"
         status: Value = "TERMINATED" if off else machine.outputs.get("currentStatus")
@@ -233,14 +202,6 @@ class Gcp(Cloud):
             raise ResourceError(f"{identity} not found")
         return machine
 
-    def _client(self, world: World, arguments: Properties) -> Properties:
-        names = ("project", "region", "zone")
-        return {"id": "offline", "accessToken": "offline", **{name: self._setting(name, {}) for name in names}}
-
-    def _project(self, world: World, arguments: Properties) -> Properties:
-        project = str(arguments.get("projectId") or self._setting("project", {}))
-        return {"id": f"projects/{project}", "projectId": project, "number": "000000000000", "name": "offline"}
-
 
 def _last(link: Value) -> str:
     return str(link).rpartition("/")[2]
@@ -260,6 +221,11 @@ def _runs(machine: Record) -> bool:
     return machine.outputs.get("currentStatus") == "RUNNING"
 
 
+def _metadata(machine: Record) -> Properties:
+    found = machine.inputs.get("metadata")
+    return found if isinstance(found, dict) else {}
+
+
 def _machine(identity: str, outputs: Properties) -> Properties:
     return {
         "currentStatus": outputs.get("currentStatus") or "RUNNING",
@@ -273,12 +239,8 @@ def _machine(identity: str, outputs: Properties) -> Properties:
 
 
 def _interface(seed: str, index: int, given: Properties) -> Value:
-    made: Properties = {
-        "name": f"nic{index}",
-        "networkIp": private_address(seed),
-        "fingerprint": fingerprint(seed),
-        **given,
-    }
+    made: Properties = {"name": f"nic{index}", "networkIp": private_address(seed), "fingerprint": fingerprint(seed)}
+    made |= given
     if "accessConfigs" in given:
         made["accessConfigs"] = [
             {"networkTier": "PREMIUM", **item, "natIp": item.get("natIp") or public_address(seed)}

@@ -5,27 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from offline.changes import changes
-from offline.cloud import azure_refusals
-from offline.cloud.addressing import AddressRequest, problem
-from offline.cloud.cloud import Cloud
-from offline.cloud.drift import deallocated, drifted, evicted
-from offline.cloud.fault_messages import THROTTLED, refusal
-from offline.cloud.faults import Fault, strikes
+from offline.cloud.cloud import AddressRequest, Cloud, refused_address
+from offline.cloud.faults import EVICTED, Fault, changed_outside, message, strikes
 from offline.cloud.outputs import Filler, kept_outputs
+from offline.cloud.rules import covered
 from offline.cloud.sdk import Described
 from offline.cloud.world import Record, World, with_secrets, without_secrets
-from offline.processes import is_running
-from offline.resources import Operation, ResourceError
-from offline.values import Properties, Value, reveal
+from offline.protocol import Operation, ResourceError
+from offline.values import Properties, Value, changes, reveal
 
 _BACKOFF_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6)
 """Delays in seconds after error 429. The real plugins make the same number of attempts, but wait at least one second
 before each attempt."""
 _ABANDONED = -1
 """`made_by` value of a resource whose creation timed out. No process has this id."""
-_STATUS = frozenset({"currentStatus", "offlineEvicted"})
+_STATUS = frozenset({"currentStatus", EVICTED})
 """Outputs that exist only on a stopped machine. Starting the machine removes them."""
 
 
@@ -53,8 +49,7 @@ class Maker:
         If `may_adopt` is set, a resource that a killed run created with the same inputs is adopted.
         """
         plain = _plain(inputs)
-        if refused := self._cloud.refused_location(plain):
-            raise ResourceError(refused)
+        _refuse(self._cloud.refused_location(plain))
         identity = self._cloud.identity(self._described, plain)
         record = replace(self._record(identity, inputs), made_by=os.getpid())
         late = self._meet_faults("create", plain)
@@ -65,29 +60,31 @@ class Maker:
         self._wait_for(late)
         if any(fault.fault == "timed-out" for fault in late):
             self._world.put(replace(record, made_by=_ABANDONED))
-            raise ResourceError(refusal(self._cloud.package, "timed-out", self._operation.name, plain))
+            raise ResourceError(self._message("timed-out", plain))
         return identity, self._finish(identity, inputs)
 
-    def read(self, identity: str, inputs: Properties, outputs: Properties) -> tuple[Properties, Properties] | None:
+    def read(self, identity: str, known: Made) -> Made | None:
         """Return the resource's inputs and outputs, or None if it does not exist.
 
-        The secrets are from `inputs` and `outputs`, which come from the engine's state.
+        `known` is the resource in the engine's state, which contains the secrets.
         """
         for fault in strikes(self._world, "read", self._described.token, self._operation.name):
-            self._apply_fault(fault, identity)
+            if found := self._world.find(identity):
+                changed = changed_outside(fault, found)
+                self._world.put(changed) if changed else self._remove(identity)
         record = self._world.find(identity)
         if record is None:
             return None
-        return with_secrets(record.inputs, inputs), with_secrets(record.outputs, outputs)
+        return Made(with_secrets(record.inputs, known.inputs), with_secrets(record.outputs, known.outputs))
 
     def update(self, identity: str, inputs: Properties, old: Made) -> Properties:
         """Update the resource and return its outputs. Raises ResourceError for a change that the cloud refuses."""
         plain = _plain(inputs)
         changed = [*changes(old.inputs, inputs)]
-        refused = next((path for path in changed if self._rule.refuses(path)), None)
-        if refused is not None:
-            raise ResourceError(self._cloud.refused(refused))
-        stopped = next((path for path in changed if self._rule.stops(path)), None)
+        for path in changed:
+            if covered(path, self._rule.refuse):
+                raise ResourceError(self._cloud.refused_change(path))
+        stopped = next((path for path in changed if covered(path, self._rule.stop)), None)
         if stopped is not None and not plain.get("allowStoppingForUpdate"):
             raise ResourceError(
                 f"Changing the {stopped} on a started instance requires stopping it. Fix: set "
@@ -103,7 +100,7 @@ class Maker:
             self._refuse_invalid(self._record(identity, inputs), record)
         self._wait_for(late)
         outputs = with_secrets(record.outputs, old.outputs)
-        if stopped is not None or any(self._rule.starts(path) for path in changed):
+        if stopped is not None or any(covered(path, self._rule.start) for path in changed):
             outputs = {name: value for name, value in outputs.items() if name not in _STATUS}
         return self._finish(identity, inputs, Made(old.inputs, outputs))
 
@@ -114,9 +111,8 @@ class Maker:
             return
         self._wait_for(self._meet_faults("delete", _plain(record.inputs)))
         with self._world.locked():
-            if refused := azure_refusals.deletion_refusal(self._described.token, identity, self._world):
-                raise ResourceError(refused)
-            user = None if self._rule.holds_all else self._user_of(identity, self._inside(identity))
+            _refuse(self._cloud.refused_deletion(record, self._world))
+            user = None if self._rule.holds_all else self._user_of(identity)
             if user:
                 adopt = "an interrupted run left it behind; run `pulumi up`, which adopts it, then `pulumi destroy`"
                 fix = adopt if user.made_by else "delete that first"
@@ -135,7 +131,7 @@ class Maker:
     def _finish(self, identity: str, inputs: Properties, old: Made | None = None) -> Properties:
         filler = Filler(self._cloud.sdk, self._described.folder, preview=False)
         known = _known_outputs(self._cloud, self._described, inputs, old or Made())
-        own = self._cloud.computed(self._described, identity, known, self._world)
+        own = self._cloud.computed(self._described, identity, known)
         outputs = filler.fill(self._described.outputs, own, self._world.seed(identity))
         self._world.put(replace(self._record(identity, inputs), outputs=outputs))
         return outputs
@@ -150,19 +146,22 @@ class Maker:
     def _claim(self, request: AddressRequest) -> str:
         return f"{self._cloud.refers(request.subnet)}#{request.address}"
 
+    def _message(self, fault: str, plain: Properties) -> str:
+        return message(self._cloud.package, fault, self._operation.name, plain)
+
     def _meet_faults(self, operation: str, plain: Properties) -> list[Fault]:
         """Raise ResourceError for a fault that prevents the operation, and return the faults that occur during it."""
         for wait in (*_BACKOFF_SECONDS, None):
             met = strikes(self._world, operation, self._described.token, self._operation.name)
-            refusing = next((fault for fault in met if fault.fault in ("quota", "stockout")), None)
-            if refusing:
-                raise ResourceError(refusal(self._cloud.package, refusing.fault, self._operation.name, plain))
+            for fault in met:
+                if fault.fault in ("quota", "stockout"):
+                    raise ResourceError(self._message(fault.fault, plain))
             if not any(fault.fault == "throttled" for fault in met):
                 return met
             if wait is not None:
-                self._operation.status(f"{THROTTLED[self._cloud.package]}: next attempt in {wait:g} s")
+                self._operation.status(f"{self._message('throttled', plain)}: next attempt in {wait:g} s")
                 self._operation.stop.wait(wait)
-        raise ResourceError(f"{THROTTLED[self._cloud.package]}, still after {len(_BACKOFF_SECONDS)} retries")
+        raise ResourceError(f"{self._message('throttled', plain)}, still after {len(_BACKOFF_SECONDS)} retries")
 
     def _wait_for(self, met: Sequence[Fault]) -> None:
         for fault in met:
@@ -186,51 +185,27 @@ class Maker:
 
     def _refuse_invalid(self, record: Record, before: Record | None) -> None:
         """Raise ResourceError for a missing reference, a state that the cloud refuses, or an invalid address."""
-        missing = next((needed for needed in record.uses if not self._exists(needed)), None)
-        if missing is not None:
-            raise ResourceError(f"404 NotFound: {missing} does not exist. Fix: create it, or correct the reference")
-        plain = _plain(record.inputs)
-        attempt = azure_refusals.Attempt(record.id, plain, before, self._world)
-        if refused := azure_refusals.refusal(record.token, attempt):
-            raise ResourceError(refused)
-        for request in self._cloud.requested_addresses(record.token, plain):
+        for needed in record.uses:
+            # A subnet may be part of its network's inputs, so it is sufficient that the parent exists.
+            parents = (needed, needed.rpartition("/")[0].rpartition("/")[0])
+            if not any(self._world.find(one) for one in parents):
+                raise ResourceError(f"404 NotFound: {needed} does not exist. Fix: create it, or correct the reference")
+        plain = replace(record, inputs=_plain(record.inputs))
+        _refuse(self._cloud.refused_write(plain, before, self._world))
+        for request in self._cloud.requested_addresses(record.token, plain.inputs):
             subnet = self._world.find(self._cloud.refers(request.subnet))
-            others = [found for found in self._world.linked(self._claim(request)) if found.id != record.id]
-            taken = [request.address] if others else []
             ranges = self._cloud.ranges(subnet.inputs) if subnet else ()
-            if refused := problem(request, ranges, self._cloud.reserved_addresses, taken):
+            taken = any(found.id != record.id for found in self._world.linked(self._claim(request)))
+            if refused := refused_address(request.address, ranges, self._cloud.reserved_addresses, taken=taken):
                 raise ResourceError(f"400 InvalidAddress: {record.id}: {refused}")
 
-    def _exists(self, identity: str) -> bool:
-        """Return whether a resource or its parent exists. The parent is sufficient, because a subnet may be part of its
-        network's inputs."""
-        parents = [identity, identity.rpartition("/")[0].rpartition("/")[0]]
-        return any(self._world.find(one) is not None for one in parents)
-
-    def _user_of(self, identity: str, inside: Sequence[Record]) -> Record | None:
-        own = {identity.lower(), *(found.id.lower() for found in inside)}
+    def _user_of(self, identity: str) -> Record | None:
+        """Return a resource that uses this resource or a resource in it, or None if there is none."""
+        own = {identity.lower(), *(found.id.lower() for found in self._inside(identity))}
         for record in (found for one in sorted(own) for found in self._world.linked(one)):
             if record.id.lower() not in own and any(used.lower() in own for used in record.uses):
                 return record
         return None
-
-    def _apply_fault(self, fault: Fault, identity: str) -> None:
-        record = self._world.find(identity)
-        if record is None:
-            return
-        match fault.fault:
-            case "deleted":
-                changed = None
-            case "evicted":
-                changed = evicted(record)
-            case "deallocated":
-                changed = deallocated(record)
-            case _:
-                changed = drifted(record, fault.set)
-        if changed is None:
-            self._remove(identity)
-        else:
-            self._world.put(changed)
 
 
 def preview_outputs(cloud: Cloud, described: Described, inputs: Properties, old: Made | None = None) -> Properties:
@@ -239,6 +214,25 @@ def preview_outputs(cloud: Cloud, described: Described, inputs: Properties, old:
     """
     known = _known_outputs(cloud, described, inputs, old or Made())
     return Filler(cloud.sdk, described.folder, preview=True).fill(described.outputs, known, "")
+
+
+def is_running(process: int) -> bool:
+    """Return whether a process with this id is running. A zombie has ended and does not count.
+
+    Sending signal 0 also succeeds for a zombie, which exists until its parent reads its exit status. A zombie exists
+    for seconds if the machine's init process reaps it late. Source: proc_pid_stat(5), field 3 (state).
+    """
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    # The command name in field 2 may contain spaces and parentheses, so fields are counted from the last parenthesis.
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+def _refuse(reason: str) -> None:
+    if reason:
+        raise ResourceError(reason)
 
 
 def _known_outputs(cloud: Cloud, described: Described, inputs: Properties, old: Made) -> Properties:

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from offline.cloud.kinds import Kind, ListOf, MapOf, Named, Scalar
-from offline.cloud.sdk import Sdk, Shape
+from offline.cloud.sdk import Kind, ListOf, MapOf, Named, Scalar, Sdk, Shape
 from offline.values import UNKNOWN, Properties, Value, signature
 
 _PUBLIC = IPv4Network("203.0.113.0/24")

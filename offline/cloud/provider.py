@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import provider_pb2
 
-from offline.changes import changes
+from offline.cloud.azure import Azure
 from offline.cloud.checking import Checker
 from offline.cloud.cloud import Cloud
+from offline.cloud.gcp import Gcp
 from offline.cloud.making import Made, Maker, preview_outputs
 from offline.cloud.sdk import Described, UnknownToken
 from offline.cloud.world import World
-from offline.engine import EngineLog
-from offline.protocol import Plugin, check_failures, diff_response, refuse, stack_of, token_of
-from offline.stopping import Stop
-from offline.values import Properties, from_struct, is_unknown, reveal, to_struct
+from offline.protocol import EngineLog, Plugin, Stop, check_failures, diff_response, refuse, serve, stack_of, token_of
+from offline.values import Properties, changes, from_struct, is_unknown, reveal, to_struct
 
 _SUFFIX_DIGITS = 7
 
@@ -37,7 +37,7 @@ class CloudProvider(Plugin):
         config = {name: reveal(value) for name, value in from_struct(request.args).items()}
         self._cloud.configure({name: value for name, value in config.items() if not is_unknown(value)})
         text = f"offline: {self._cloud.package} is simulated in {self._world.folder}; no real resource is changed"
-        self._log.warning(request.urn, next(self._streams), text)
+        self._operation(request.urn).warning(text)
         return super().Configure(request, context)
 
     def Check(self, request: provider_pb2.CheckRequest, context: Any) -> provider_pb2.CheckResponse:
@@ -68,11 +68,12 @@ class CloudProvider(Plugin):
 
     def Read(self, request: provider_pb2.ReadRequest, context: Any) -> provider_pb2.ReadResponse:
         maker = self._maker(request.urn, 0, self._described(request.urn, context))
-        inputs, outputs = from_struct(request.inputs), from_struct(request.properties)
-        found = self._answer(context, lambda: maker.read(request.id, inputs, outputs))
+        known = Made(from_struct(request.inputs), from_struct(request.properties))
+        found = self._answer(context, lambda: maker.read(request.id, known))
         if found is None:
             return provider_pb2.ReadResponse()
-        return provider_pb2.ReadResponse(id=request.id, inputs=to_struct(found[0]), properties=to_struct(found[1]))
+        inputs, outputs = to_struct(found.inputs), to_struct(found.outputs)
+        return provider_pb2.ReadResponse(id=request.id, inputs=inputs, properties=outputs)
 
     def Update(self, request: provider_pb2.UpdateRequest, context: Any) -> provider_pb2.UpdateResponse:
         described, inputs = self._described(request.urn, context), from_struct(request.news)
@@ -134,3 +135,11 @@ class CloudProvider(Plugin):
 
     def _maker(self, urn: str, seconds: float, described: Described) -> Maker:
         return Maker(self._cloud, self._world, described, self._operation(urn, seconds))
+
+
+CLOUDS: dict[str, Callable[[], Cloud]] = {"azure-native": Azure, "gcp": Gcp}
+
+
+def main(package: str, arguments: list[str]) -> None:
+    """Serve the engine that started this process. Does not return."""
+    serve(lambda log, stop: CloudProvider(CLOUDS[package](), log, stop), arguments)

@@ -10,14 +10,14 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from offline.changes import changes
-from offline.values import Properties, Value
+from offline.values import Properties, Value, changes
 from trainyard.strict_yaml import load_own
 
 _FOLDER = Path(__file__).with_name("rules")
 _INDEX = re.compile(r"\[[^\]]*\]")
 _HOLE = re.compile(r"\{(\w+)\}")
 _PLACES = frozenset({"project", "region", "zone", "location"})
+_EFFECTS = ("replace", "shrink", "refuse", "stop", "start")
 
 
 @dataclass(frozen=True)
@@ -48,36 +48,22 @@ class Rule:
         """The property that names the resource, which is the last property in `path`, or ""."""
         return next((name for name in reversed(_HOLE.findall(self.path)) if name not in _PLACES), "")
 
-    def replaces(self, path: str) -> bool:
-        """Return whether a change at this path replaces the resource."""
-        return f"{_INDEX.sub('', path)}.#" in self.replace or _covered(path, self.replace)
-
     def replacing(self, old: Properties, new: Properties) -> set[str]:
         """Return the changed paths (see `changes`) that require a replacement of the resource.
 
         If a property requires a replacement, adding or removing the object that contains it does too.
         """
-        leaves = [*changes(old, new, whole=False)]
-        shrunk = {path for path in self.shrink if _is_smaller(new.get(path), old.get(path))}
+        leaves = [path for path in changes(old, new, whole=False) if self._replaces(path)]
         return {
             path
             for path in changes(old, new)
-            if path in shrunk
+            if (path in self.shrink and _is_smaller(new.get(path), old.get(path)))
             or f"{_INDEX.sub('', path)}.#" in self.replace
-            or any(self.replaces(leaf) for leaf in leaves if leaf == path or leaf.startswith((f"{path}.", f"{path}[")))
+            or any(leaf == path or leaf.startswith((f"{path}.", f"{path}[")) for leaf in leaves)
         }
 
-    def refuses(self, path: str) -> bool:
-        """Return whether the cloud refuses an update at this path."""
-        return _covered(path, self.refuse)
-
-    def stops(self, path: str) -> bool:
-        """Return whether an update at this path requires a stopped machine."""
-        return _covered(path, self.stop)
-
-    def starts(self, path: str) -> bool:
-        """Return whether an update at this path starts a stopped machine."""
-        return _covered(path, self.start)
+    def _replaces(self, path: str) -> bool:
+        return f"{_INDEX.sub('', path)}.#" in self.replace or covered(path, self.replace)
 
 
 class Rules:
@@ -95,23 +81,12 @@ class Rules:
     def of(self, token: str) -> Rule:
         """Return the rules for a type, or the defaults for a type without rules."""
         if token not in self._made:
-            self._made[token] = self._make(token)
+            found: dict[str, Any] = dict(self._types.get(token, {"replace": self._unlisted}))
+            name = Rule(found.get("path", "")).own_name
+            found["replace"] = [*self._always, *([name] if name else []), *found.get("replace", ())]
+            effects: dict[str, Any] = {key: frozenset(found.pop(key, ())) for key in _EFFECTS}
+            self._made[token] = Rule(**found, **effects)
         return self._made[token]
-
-    def _make(self, token: str) -> Rule:
-        found = self._types.get(token, {"replace": self._unlisted})
-        path = str(found.get("path", ""))
-        own_name = Rule(path).own_name
-        return Rule(
-            path=path,
-            replace=frozenset([*self._always, *([own_name] if own_name else []), *found.get("replace", ())]),
-            shrink=frozenset(found.get("shrink", ())),
-            refuse=frozenset(found.get("refuse", ())),
-            stop=frozenset(found.get("stop", ())),
-            start=frozenset(found.get("start", ())),
-            plain_name=bool(found.get("plain_name")),
-            holds_all=bool(found.get("holds_all")),
-        )
 
 
 def fill_path(path: str, values: Mapping[str, str]) -> str:
@@ -119,7 +94,8 @@ def fill_path(path: str, values: Mapping[str, str]) -> str:
     return _HOLE.sub(lambda hole: values.get(hole.group(1), "offline"), path)
 
 
-def _covered(path: str, rules: frozenset[str]) -> bool:
+def covered(path: str, rules: frozenset[str]) -> bool:
+    """Return whether a changed path is one of the rules' paths, inside one, or contains one."""
     plain = _INDEX.sub("", path)
     return any(plain == rule or plain.startswith(f"{rule}.") or rule.startswith(f"{plain}.") for rule in rules)
 

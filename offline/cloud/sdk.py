@@ -15,14 +15,114 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeAlias
 
-from offline.cloud.kinds import Kind, Named, is_optional, kind_of
-
+_SCALARS = {
+    "str": "string",
+    "bool": "boolean",
+    "int": "integer",
+    "float": "number",
+    "Asset": "file",
+    "Archive": "file",
+    "Any": "anything",
+    "object": "anything",
+    "None": "anything",
+}
+_WRAPPERS = frozenset({"Input", "InputType", "Output", "Optional", "NotRequired", "Awaitable"})
 _REGISTRY = re.compile(r"resource_modules=\"\"\"(.*?)\"\"\"", re.DOTALL)
 _ARGUMENTS = re.compile(r"get_resource_args_opts\((\w+),")
 _NEXT_TOP_LEVEL = re.compile(r"^(?:class |def |@)", re.MULTILINE)
 _CHOICES = re.compile(r"Possible values are: ((?:`[\w.-]+`(?:, (?:and |or )?)?)+)\.")
 _WORD_EDGE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A string, boolean, integer, number, file (an asset or archive) or any JSON value."""
+
+    name: str
+
+
+ANYTHING = Scalar("anything")
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A list. All items have the same kind."""
+
+    item: Kind
+
+
+@dataclass(frozen=True)
+class MapOf:
+    """A map with strings as keys. All values have the same kind."""
+
+    item: Kind
+
+
+@dataclass(frozen=True)
+class Named:
+    """An SDK class for an object or an enum. `module` is the name before the dot in the annotation, or ""."""
+
+    name: str
+    module: str = ""
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """A value of one of several kinds."""
+
+    kinds: tuple[Kind, ...]
+
+
+Kind: TypeAlias = "Scalar | ListOf | MapOf | Named | OneOf"
+
+
+def _kind(annotation: ast.expr | None) -> Kind:
+    """Return the kind of an annotation. For an unknown annotation, checks accept any value."""
+    match annotation:
+        case ast.Constant(value=str(text)):
+            return _kind(ast.parse(text, mode="eval").body)
+        case ast.Subscript(value=of, slice=inner):
+            parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+            return _generic(_last_name(of), [_kind(part) for part in parts])
+        case ast.Name() | ast.Attribute():
+            name = _last_name(annotation)
+            module = _last_name(annotation.value) if isinstance(annotation, ast.Attribute) else ""
+            return Scalar(_SCALARS[name]) if name in _SCALARS else Named(name, module)
+    return ANYTHING
+
+
+def _generic(name: str, parts: list[Kind]) -> Kind:
+    if name in _WRAPPERS:
+        return parts[0]
+    if name in ("Sequence", "List", "list"):
+        return ListOf(parts[0])
+    if name in ("Mapping", "Dict", "dict"):
+        return MapOf(parts[-1])
+    if name != "Union":
+        return ANYTHING
+    # The class NameDict is the dictionary form of the class Name.
+    classes = [kind for kind in parts if not (isinstance(kind, Named) and kind.name.endswith("Dict"))]
+    unique = tuple(dict.fromkeys(classes))
+    return unique[0] if len(unique) == 1 else OneOf(unique)
+
+
+def _is_optional(annotation: ast.expr | None) -> bool:
+    """Return whether an annotation allows a missing value. The wrappers Input and Output are ignored."""
+    match annotation:
+        case ast.Constant(value=str(text)):
+            return _is_optional(ast.parse(text, mode="eval").body)
+        case ast.Subscript(value=of, slice=inner):
+            name = _last_name(of)
+            return name == "Optional" or (name in _WRAPPERS and _is_optional(inner))
+    return False
+
+
+def _last_name(expression: ast.expr) -> str:
+    if isinstance(expression, ast.Attribute):
+        return expression.attr
+    return expression.id if isinstance(expression, ast.Name) else ""
 
 
 @dataclass(frozen=True)
@@ -96,14 +196,8 @@ class Sdk:
             inputs = _shape(text, arguments.group(1)) if arguments else None
             if inputs is None:
                 raise UnknownToken(f"{token}: its inputs cannot be read in {folder}")
-            self._described[token] = Described(token, inputs, _outputs(text, name), folder)
+            self._described[token] = Described(token, inputs, _shape(text, name, resource=True) or {}, folder)
         return self._described[token]
-
-    def function_result(self, token: str) -> Shape | None:
-        """Return the result type of a function ("gcp:compute/getZones:getZones"), or None if it does not exist."""
-        _, module, name = token.split(":")
-        file = self._root / module.partition("/")[0] / f"{snake(name)}.py"
-        return _outputs(_text(file), f"{name[0].upper()}{name[1:]}Result") if file.is_file() else None
 
     def input_shape(self, folder: Path, kind: Named) -> Shape | None:
         """Return the properties of an input class, or None if `kind` is not an input class."""
@@ -131,14 +225,9 @@ def _class(folder: Path, module: str, name: str) -> Shape | None:
     return _shape(_text(folder / module), name)
 
 
-def snake(name: str) -> str:
-    """Return a CamelCase name in snake_case."""
-    return _WORD_EDGE.sub("_", name).lower()
-
-
 def _module_of(folder: Path, name: str) -> Path:
     """Return the file of a resource class. For most classes, the file name is the class name in snake_case."""
-    likely = folder / f"{snake(name)}.py"
+    likely = folder / f"{_WORD_EDGE.sub('_', name).lower()}.py"
     if likely.is_file():
         return likely
     mark = f"\nclass {name}(pulumi.CustomResource)"
@@ -159,37 +248,28 @@ def _body(text: str, name: str) -> ast.ClassDef | None:
     return found if isinstance(found, ast.ClassDef) else None
 
 
-def _shape(text: str, name: str) -> Shape | None:
+def _shape(text: str, name: str, *, resource: bool = False) -> Shape | None:
     """Return the properties of a class from its getters, or None if the class does not exist.
 
-    A property is required if the constructor's parameter has no default.
+    A property is required if the constructor's parameter has no default, or, for a resource's outputs, if the getter's
+    annotation is not optional.
     """
     body = _body(text, name)
     if body is None:
         return None
-    required = _required(body)
-    properties = [_property(item, item.name in required) for item in _getters(body)]
-    return {found.name: found for found in properties}
-
-
-def _outputs(text: str, name: str) -> Shape:
-    body = _body(text, name)
-    if body is None:
-        return {}
-    properties = [_property(item, not is_optional(item.returns)) for item in _getters(body)]
-    return {found.name: found for found in properties}
-
-
-def _required(body: ast.ClassDef) -> set[str]:
-    for item in body.body:
-        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            arguments = zip(item.args.kwonlyargs, item.args.kw_defaults, strict=True)
-            return {argument.arg for argument, default in arguments if default is None}
-    return set()
-
-
-def _getters(body: ast.ClassDef) -> list[ast.FunctionDef]:
-    return [item for item in body.body if isinstance(item, ast.FunctionDef) and _wire_name(item)]
+    functions = [item for item in body.body if isinstance(item, ast.FunctionDef)]
+    parameters = {
+        argument.arg
+        for function in functions
+        if function.name == "__init__"
+        for argument, default in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+        if default is None
+    }
+    getters = [(wire, item) for item in functions if (wire := _wire_name(item))]
+    return {
+        wire: _property(wire, item, not _is_optional(item.returns) if resource else item.name in parameters)
+        for wire, item in getters
+    }
 
 
 def _wire_name(function: ast.FunctionDef) -> str:
@@ -203,10 +283,10 @@ def _wire_name(function: ast.FunctionDef) -> str:
     return ""
 
 
-def _property(function: ast.FunctionDef, required: bool) -> Property:
-    found = _CHOICES.search(" ".join((ast.get_docstring(function) or "").split()))
+def _property(wire: str, getter: ast.FunctionDef, required: bool) -> Property:
+    found = _CHOICES.search(" ".join((ast.get_docstring(getter) or "").split()))
     choices = tuple(re.findall(r"`([\w.-]+)`", found.group(1))) if found else ()
-    return Property(_wire_name(function), function.name, kind_of(function.returns), required, choices)
+    return Property(wire, getter.name, _kind(getter.returns), required, choices)
 
 
 @cache

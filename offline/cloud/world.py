@@ -60,7 +60,6 @@ class World:
         self.folder = (base or base_folder()) / stack
         self._resources = self.folder / "resources"
         self._links = self.folder / "links"
-        self._gone = self.folder / "gone"
         self._counts = self.folder / "counts"
 
     def find(self, identity: str) -> Record | None:
@@ -90,36 +89,36 @@ class World:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / _name(record.id)).touch()
         inputs, outputs = without_secrets(record.inputs), without_secrets(record.outputs)
-        write_atomically(self._file(record.id), asdict(replace(record, inputs=inputs, outputs=outputs)))
+        _write(self._file(record.id), asdict(replace(record, inputs=inputs, outputs=outputs)))
 
     def remove(self, identity: str) -> None:
         """Remove a resource if it exists. A later resource with the same id has a different seed."""
         record = self.find(identity)
-        if record is not None:
-            self._gone.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._gone / _name(identity), self._times_gone(identity) + 1)
-        self._file(identity).unlink(missing_ok=True)
-        for key in self._keys(record) if record else ():
+        if record is None:
+            return
+        self._increase(_gone(identity))
+        self._file(identity).unlink()
+        for key in self._keys(record):
             (self._links / _name(key) / _name(identity)).unlink(missing_ok=True)
 
     def seed(self, identity: str) -> str:
         """Return a text that is different for each resource that has ever had this id."""
-        gone = self._times_gone(identity)
+        gone = self._number(_gone(identity))
         return f"{identity} after {gone}" if gone else identity
-
-    def _times_gone(self, identity: str) -> int:
-        try:
-            return int((self._gone / _name(identity)).read_text())
-        except FileNotFoundError:
-            return 0
 
     def count(self, key: str) -> int:
         """Return the number of calls with this `key`, including this call."""
-        file = self._counts / _name(key)
         with self.locked():
-            self._counts.mkdir(parents=True, exist_ok=True)
-            number = int(file.read_text()) + 1 if file.exists() else 1
-            write_atomically(file, number)
+            return self._increase(key)
+
+    def _number(self, key: str) -> int:
+        file = self._counts / _name(key)
+        return int(file.read_text()) if file.exists() else 0
+
+    def _increase(self, key: str) -> int:
+        self._counts.mkdir(parents=True, exist_ok=True)
+        number = self._number(key) + 1
+        _write(self._counts / _name(key), number)
         return number
 
     @contextmanager
@@ -144,7 +143,11 @@ def _name(key: str) -> str:
     return hashlib.sha256(key.lower().encode()).hexdigest()[:24]
 
 
-def write_atomically(file: Path, content: object) -> None:
+def _gone(identity: str) -> str:
+    return f"gone {identity}"
+
+
+def _write(file: Path, content: object) -> None:
     """Write JSON. Readers see either the old or the new content, even after a crash."""
     fresh = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
     with fresh.open("w") as target:

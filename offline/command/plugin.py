@@ -2,51 +2,71 @@
 
 from __future__ import annotations
 
+import json
+import os
 import secrets
 from collections.abc import Iterable
-from typing import Any
+from functools import cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
-from google.protobuf import empty_pb2
+from google.protobuf import empty_pb2, struct_pb2
 from pulumi.runtime.proto import provider_pb2
 
-from offline.changes import changes
+from offline.cloud.checking import Checker
+from offline.cloud.faults import strikes
+from offline.cloud.sdk import Described, Sdk
+from offline.cloud.world import World
 from offline.command import VERSION
-from offline.command.inputs import TOKEN, check
-from offline.command.recording import Recorder, recording
-from offline.command.remote import RemoteRunner
-from offline.command.run import Runner, run_command
-from offline.engine import EngineLog
-from offline.protocol import Plugin, check_failures, diff_response, refuse, token_of
-from offline.resources import Operation
-from offline.serving import engine_address, serve
-from offline.stopping import Stop
-from offline.values import UNKNOWN, Properties, Value, from_struct, is_secret, reveal, secret, to_struct
+from offline.command.run import Run
+from offline.protocol import (
+    EngineLog,
+    Failure,
+    Plugin,
+    ResourceError,
+    Stop,
+    check_failures,
+    diff_response,
+    refuse,
+    serve,
+    stack_of,
+    token_of,
+)
+from offline.values import UNKNOWN, Properties, Value, bare, changes, from_struct, is_secret, reveal, secret, to_struct
 
-_END_SECONDS = 3.0
-"""The engine waits 5 s for a plugin to exit."""
+if TYPE_CHECKING:
+    from offline.command.ssh import RemoteRunner
+
+TOKEN = "command:remote:Command"  # noqa: S105 - a resource type
 _ID_BYTES = 4
 """Random bytes at the end of a resource's id, as in the official plugin."""
-
-
-def new_runner() -> Runner:
-    """Return a runner that uses SSH, or a runner that only records commands if the machines are simulated."""
-    return Recorder() if recording() else RemoteRunner()
+_PASSWORDS = ("password", "privateKeyPassword")
+_REFUSAL = (
+    "only keys without a password are supported. "
+    "Fix: set an unencrypted privateKey or agentSocketPath, or install the official plugin"
+)
+_NO_ENVIRONMENT = Failure("environment", "is not supported. Fix: use `stdin`, or install the official plugin")
+_COMMANDS = "TRAINYARD_OFFLINE_COMMANDS"
+_GATE = "trainyard-gate"
+_GATE_OUTPUT = "offline: no machine was checked; nothing is ready"
 
 
 class CommandProvider(Plugin):
-    """A changed trigger replaces the resource. Any other change runs `update`, or `create` if `update` is not set."""
+    """A changed trigger replaces the resource. Any other change runs `update`, or `create` if `update` is not set.
 
-    def __init__(self, runner: Runner, log: EngineLog, stop: Stop) -> None:
+    The commands run over SSH, unless the machines are simulated.
+    """
+
+    def __init__(self, log: EngineLog, stop: Stop) -> None:
         super().__init__(VERSION, log, stop)
-        self._runner = runner
+        self._records = os.environ.get(_COMMANDS) == "record"
+        self._remote: RemoteRunner | None = None
+        self._starting = Lock()
 
     def Check(self, request: provider_pb2.CheckRequest, context: Any) -> provider_pb2.CheckResponse:
         _refuse_others(request.urn, context)
-        inputs, failures = check(from_struct(request.news))
-        return provider_pb2.CheckResponse(
-            inputs=to_struct(inputs),
-            failures=check_failures(failures),
-        )
+        inputs, failures = _check(from_struct(request.news))
+        return provider_pb2.CheckResponse(inputs=to_struct(inputs), failures=check_failures(failures))
 
     def Diff(self, request: provider_pb2.DiffRequest, context: Any) -> provider_pb2.DiffResponse:
         old = from_struct(request.old_inputs)
@@ -58,10 +78,9 @@ class CommandProvider(Plugin):
     def Create(self, request: provider_pb2.CreateRequest, context: Any) -> provider_pb2.CreateResponse:
         inputs = from_struct(request.properties)
         if request.preview:
-            return provider_pb2.CreateResponse(properties=to_struct(_unknown(inputs)))
-        operation = self._operation(request.urn, request.timeout)
-        outputs = self._run(context, operation, inputs, inputs.get("create"), {})
-        identity = f"{operation.name}{secrets.token_hex(_ID_BYTES)}"
+            return provider_pb2.CreateResponse(properties=_unknown(inputs))
+        outputs = self._run(context, request, inputs, inputs.get("create"), {})
+        identity = f"{request.urn.rpartition('::')[2]}{secrets.token_hex(_ID_BYTES)}"
         return provider_pb2.CreateResponse(id=identity, properties=to_struct({**inputs, **outputs}))
 
     def Read(self, request: provider_pb2.ReadRequest, context: Any) -> provider_pb2.ReadResponse:
@@ -72,37 +91,107 @@ class CommandProvider(Plugin):
         state = from_struct(request.olds)
         inputs = _without_ignored(from_struct(request.news), state, request.ignoreChanges)
         if request.preview:
-            return provider_pb2.UpdateResponse(properties=to_struct(_unknown(inputs)))
+            return provider_pb2.UpdateResponse(properties=_unknown(inputs))
         command = inputs.get("update") if inputs.get("update") is not None else inputs.get("create")
-        outputs = self._run(context, self._operation(request.urn, request.timeout), inputs, command, state)
+        outputs = self._run(context, request, inputs, command, state)
         return provider_pb2.UpdateResponse(properties=to_struct({**inputs, **outputs}))
 
     def Delete(self, request: provider_pb2.DeleteRequest, context: Any) -> empty_pb2.Empty:
         _refuse_others(request.urn, context)
         state = from_struct(request.properties)
-        self._run(context, self._operation(request.urn, request.timeout), state, state.get("delete"), state)
+        self._run(context, request, state, state.get("delete"), state)
         return empty_pb2.Empty()
 
     def Invoke(self, request: provider_pb2.InvokeRequest, context: Any) -> provider_pb2.InvokeResponse:
         refuse(context, _unsupported(request.tok))
 
-    def _run(
-        self, context: Any, operation: Operation, properties: Properties, command: Value, state: Properties
-    ) -> Properties:
-        """Run a command and return its outputs. `state` contains the outputs of the previous command."""
-        previous = {name: state.get(name, "") for name in ("stdout", "stderr")}
-        return self._answer(context, lambda: run_command(self._runner, operation, properties, command, previous))
+    def close(self) -> None:
+        """See Plugin. Also close all connections."""
+        super().close()
+        if self._remote:
+            self._remote.close()
+
+    def _run(self, context: Any, request: Any, properties: Properties, command: Value, state: Properties) -> Properties:
+        """Run a command and return its outputs. Without a command, return the previous outputs in `state`."""
+        if command is None:
+            return {name: state.get(name, "") for name in ("stdout", "stderr")}
+        run = Run(self._operation(request.urn, request.timeout), properties, command)
+
+        def succeed() -> None:
+            if ended := _record(run) if self._records else self._runner().run(run):
+                raise ResourceError(run.failure(ended))
+
+        self._answer(context, succeed)
+        return {"stdout": run.stdout.text, "stderr": run.stderr.text}
+
+    def _runner(self) -> RemoteRunner:
+        with self._starting:
+            if self._remote is None:
+                try:
+                    # Importing asyncssh takes 0.15 s, and a preview runs no command.
+                    from offline.command.ssh import RemoteRunner  # noqa: PLC0415
+                except ModuleNotFoundError as problem:
+                    raise ResourceError(f"{problem}. Fix: run `make setup`") from problem
+                self._remote = RemoteRunner()
+            return self._remote
 
 
 def main(package: str, arguments: list[str]) -> None:
     """Serve the engine that started this process. Does not return."""
-    stop, runner = Stop(), new_runner()
+    serve(CommandProvider, arguments)
 
-    def close() -> None:
-        stop.finish(_END_SECONDS)
-        runner.close()
 
-    serve(CommandProvider(runner, EngineLog(engine_address(arguments)), stop), close)
+@cache
+def _described() -> tuple[Sdk, Described]:
+    sdk = Sdk("pulumi_command")
+    return sdk, sdk.describe(TOKEN)
+
+
+def _check(inputs: Properties) -> tuple[Properties, list[Failure]]:
+    """Return the inputs and any problems. `connection` becomes a secret, as in the official plugin."""
+    sdk, described = _described()
+    failures = [*Checker(sdk, described.folder, {}).object(described.inputs, inputs), *_passwords(inputs, "connection")]
+    if inputs.get("environment") is not None:
+        failures.append(_NO_ENVIRONMENT)
+    if inputs.get("connection") is None:
+        return inputs, failures
+    return {**inputs, "connection": secret(inputs["connection"])}, failures
+
+
+def _passwords(inputs: Properties, path: str) -> list[Failure]:
+    found = bare(inputs.get(path.rpartition(".")[2]))
+    if not isinstance(found, dict):
+        return []
+    own = [Failure(f"{path}.{key}", _REFUSAL) for key in _PASSWORDS if found.get(key) is not None]
+    return [*own, *_passwords(found, f"{path}.proxy")]
+
+
+def _record(run: Run) -> str:
+    """Write a command for a simulated machine to `commands.jsonl` in the folder for the stack's simulated clouds.
+
+    The line contains neither the standard input nor the text of a secret command. The command succeeds, unless the
+    stack's faults.yaml contains a fault for it.
+    """
+    connection = run.properties.get("connection")
+    where = connection if isinstance(connection, dict) else {}
+    line: dict[str, Any] = {
+        "urn": run.operation.urn,
+        "host": where.get("host"),
+        "user": where.get("user"),
+        "command": "(secret)" if run.hidden else run.text,
+    }
+    if run.stdin:
+        line["stdin_bytes"] = len(run.stdin)
+    world = World(stack_of(run.operation.urn))
+    for fault in strikes(world, "command", TOKEN, run.operation.name):
+        if fault.fault == "failed":
+            return "the fault `failed` in faults.yaml"
+        run.operation.stop.wait(fault.seconds)
+    with world.locked(), (world.folder / "commands.jsonl").open("a") as file:
+        file.write(f"{json.dumps(line)}\n")
+    run.stdout.feed(f"{_GATE_OUTPUT if _GATE in run.text else 'offline'}\n".encode())
+    run.stdout.feed(b"")
+    return ""
 
 
 def _refuse_others(urn: str, context: Any) -> None:
@@ -114,9 +203,9 @@ def _unsupported(token: str) -> str:
     return f"{token}: the replacement for pulumi-command supports only {TOKEN}. Fix: install the official plugin"
 
 
-def _unknown(inputs: Properties) -> Properties:
+def _unknown(inputs: Properties) -> struct_pb2.Struct:
     """Return the outputs for a preview."""
-    return {**inputs, "stdout": UNKNOWN, "stderr": UNKNOWN}
+    return to_struct({**inputs, "stdout": UNKNOWN, "stderr": UNKNOWN})
 
 
 def _with_plain_secrets(properties: Properties) -> Properties:

@@ -1,61 +1,74 @@
-"""Run one resource command and return its result."""
+"""One run of a command, with its output, which is stored as its result and shown line by line while it runs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Protocol
+import codecs
+from collections import deque
+from collections.abc import Callable
 
-from offline.command.capture import Capture
-from offline.resources import Operation, ResourceError
+from offline.protocol import Operation
 from offline.values import Properties, Value, is_secret, reveal
 
+_TAIL_LINES = 25
 _MOST_TEXT_SHOWN = 120
+_SHOWN: dict[Value, tuple[str, ...]] = {
+    None: ("stdout", "stderr"),
+    "stdoutAndStderr": ("stdout", "stderr"),
+    "stdout": ("stdout",),
+    "stderr": ("stderr",),
+    "none": (),
+}
 
 
-@dataclass(frozen=True)
+class Stream:
+    """Standard output or standard error of a command. `tell` is called with each complete line that is not empty."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._parts: list[str] = []
+        self._unfinished = ""
+        self._tell = tell
+
+    @property
+    def text(self) -> str:
+        """The output so far, without the final newline."""
+        return "".join(self._parts).removesuffix("\n")
+
+    def feed(self, data: bytes) -> None:
+        """Add output. Empty `data` means end of file."""
+        text = self._decoder.decode(data, final=not data)
+        self._parts.append(text)
+        *lines, self._unfinished = (self._unfinished + text).split("\n")
+        if not data and self._unfinished:
+            lines.append(self._unfinished)
+        for line in filter(None, lines):
+            self._tell(line)
+
+
 class Run:
-    """A command. `properties` are the resource's properties, with secrets as plain values."""
+    """A run of `command`, which is one of the resource's properties. `properties` contains no secret marks."""
 
-    text: str
-    stdin: str = field(repr=False)
-    properties: Properties = field(repr=False)
-    hidden: bool = False
-    """Whether the text itself is a secret."""
+    def __init__(self, operation: Operation, properties: Properties, command: Value) -> None:
+        self.operation = operation
+        self.properties = {name: reveal(value) for name, value in properties.items()}
+        self.text = str(reveal(command))
+        self.hidden = is_secret(command)
+        self.stdin = str(self.properties.get("stdin") or "").encode()
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self.stdout = Stream(lambda line: self._tell("stdout", line))
+        self.stderr = Stream(lambda line: self._tell("stderr", line))
 
-
-class Runner(Protocol):
-    """Runs commands."""
-
-    def run(self, operation: Operation, run: Run, capture: Capture) -> str:
-        """Run a command until it ends. Return "" on success, or the reason for the failure ("exit status 3").
-
-        Raises ResourceError and Stopped.
+    def failure(self, ended: str) -> str:
+        """Return the message for a failed command: how it ended, the command unless it is a secret, and the last lines
+        of its output.
         """
+        first, *more = self.text.strip().split("\n")
+        cut = first[:_MOST_TEXT_SHOWN]
+        shown = "a secret command" if self.hidden else f"`{cut}{' ...' if more or cut != first else ''}`"
+        tail = "\n".join(self._tail)
+        return f"{ended}: running {shown}" + (f":\n{tail}" if tail else " (no output)")
 
-    def close(self) -> None:
-        """Close all connections."""
-
-
-def run_command(
-    runner: Runner, operation: Operation, properties: Properties, command: Value, previous: Properties
-) -> Properties:
-    """Run a command and return its `stdout` and `stderr`. Without a command, return `previous`, which contains the
-    outputs of the previous command. Raises ResourceError if the command fails.
-    """
-    if command is None:
-        return previous
-    plain = {name: reveal(value) for name, value in properties.items()}
-    text = str(reveal(command))
-    capture = Capture(plain.get("logging"), operation.status)
-    run = Run(text, str(plain.get("stdin") or ""), plain, is_secret(command))
-    ended = runner.run(operation, run, capture)
-    if ended:
-        shown = "a secret command" if is_secret(command) else _shown(text)
-        raise ResourceError(f"{ended}: running {shown}" + (f":\n{capture.tail}" if capture.tail else " (no output)"))
-    return {"stdout": capture.stdout.text, "stderr": capture.stderr.text}
-
-
-def _shown(text: str) -> str:
-    first, *more = text.strip().split("\n")
-    cut = first[:_MOST_TEXT_SHOWN]
-    return f"`{cut}{' ...' if more or cut != first else ''}`"
+    def _tell(self, stream: str, line: str) -> None:
+        self._tail.append(line)
+        if stream in _SHOWN[self.properties.get("logging")]:
+            self.operation.status(line)

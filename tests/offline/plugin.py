@@ -13,9 +13,8 @@ import pytest
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc, provider_pb2, provider_pb2_grpc
 
-from offline.command.plugin import CommandProvider, new_runner
-from offline.engine import EngineLog
-from offline.stopping import Stop
+from offline.command.plugin import CommandProvider
+from offline.protocol import EngineLog, Stop
 from offline.values import MARK, SECRET, Properties, Value, from_struct, to_struct
 
 REMOTE = "command:remote:Command"
@@ -114,19 +113,18 @@ class Plugin:
 @contextmanager
 def serving() -> Iterator[Plugin]:
     """Serve a command plugin and an engine until the `with` block ends."""
-    engine, stop, runner = Engine(), Stop(), new_runner()
+    engine = Engine()
     engine_server, plugin_server = (grpc.server(ThreadPoolExecutor(32)) for _ in range(2))
     engine_pb2_grpc.add_EngineServicer_to_server(engine, engine_server)
     engine_port = engine_server.add_insecure_port("127.0.0.1:0")
     engine_server.start()
-    provider = CommandProvider(runner, EngineLog(f"127.0.0.1:{engine_port}"), stop)
+    provider = CommandProvider(EngineLog(f"127.0.0.1:{engine_port}"), Stop())
     provider_pb2_grpc.add_ResourceProviderServicer_to_server(provider, plugin_server)
     port = plugin_server.add_insecure_port("127.0.0.1:0")
     plugin_server.start()
     try:
         yield Plugin(port, engine)
     finally:
-        stop.finish(3)
-        runner.close()
+        provider.close()
         plugin_server.stop(None)
         engine_server.stop(None)

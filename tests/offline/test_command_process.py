@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from offline.processes import is_running
 from offline.values import Properties
 from tests.offline.loopback_sshd import Sshd
 from tests.offline.plugin import REMOTE, Engine, Plugin
@@ -87,19 +86,6 @@ def test_a_killed_plugin_leaves_no_connection(started: Start, sshd: Sshd) -> Non
     process.kill()
     process.wait()
     _wait_until(lambda: "Connection closed by" in sshd.log.read_text())
-
-
-def test_the_plugin_ends_with_its_parent(program: Path, tmp_path: Path) -> None:
-    # The shell prints the plugin's process id, waits for the port, and exits.
-    port = tmp_path / "port"
-    script = '"$0" >"$1" & echo $!; while [ ! -s "$1" ]; do sleep 0.05; done'
-    with subprocess.Popen(
-        ["sh", "-c", script, program, port], stdout=subprocess.PIPE, text=True, env={**os.environ, "PATH": _PATH}
-    ) as shell:
-        assert shell.stdout
-        process = int(shell.stdout.readline())
-    assert int(port.read_text())
-    _wait_until(lambda: not is_running(process))
 
 
 def test_the_plugin_ends_when_its_input_closes(started: Start) -> None:

@@ -216,7 +216,7 @@ def test_a_lost_connection_is_made_again(plugin: Plugin, sshd: Sshd) -> None:
 
 
 def test_a_silent_machine_is_given_up(plugin: Plugin, sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offline.command.link._ALIVE_SECONDS", 0.2)
+    monkeypatch.setattr("offline.command.ssh._ALIVE_SECONDS", 0.2)
     # A stopped sshd process keeps its TCP connection open but does not respond.
     command = "kill -STOP $PPID; sleep 5; kill -CONT $PPID"
     message = plugin.failure(lambda: plugin.create(REMOTE, _inputs(sshd, command)))

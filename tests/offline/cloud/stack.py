@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from offline.cloud.faults import COUNTS, FILE
+from offline.cloud.faults import FILE
 from offline.cloud.world import Record, World
 from yard.stack.pulumi import end_session
 from yard.stack.workspace import simulated_environment
@@ -76,7 +76,7 @@ class TestStack:
     @property
     def met_a_fault(self) -> bool:
         """Whether a fault has occurred."""
-        return (self.world.folder / COUNTS).exists()
+        return (self.world.folder / "counts").exists()
 
     def __call__(self, *arguments: str) -> Run:
         """Run pulumi until it exits."""

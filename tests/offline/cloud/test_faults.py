@@ -74,7 +74,7 @@ def test_the_next_up_continues_after_quota_and_timeout(stack: TestStack) -> None
     assert "node-0 (a2-highgpu-8g)" in run.text
     assert "timeout while waiting for state" in run.text
     # The engine prints only one of the four delays.
-    assert "rateLimitExceeded: next attempt in 0." in run.text
+    assert "rateLimitExceeded (offline fault): next attempt in 0." in run.text
     assert stack.record("node-1").made_by == 0
     again = stack.up()
     assert again.code == 0, again
@@ -90,7 +90,7 @@ def test_permanent_throttling_fails(stack: TestStack) -> None:
     stack.faults({"fault": "throttled"})
     run = stack.up()
     assert run.code != 0
-    assert "rateLimitExceeded, still after 5 retries" in run.text
+    assert "rateLimitExceeded (offline fault), still after 5 retries" in run.text
     assert stack.kinds == []
 
 

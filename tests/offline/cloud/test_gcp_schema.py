@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from offline.cloud.kinds import Kind, ListOf, Named
 from offline.cloud.rules import Rules
-from offline.cloud.sdk import Sdk
+from offline.cloud.sdk import Kind, ListOf, Named, Sdk
 
 SCHEMA: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("gcp_schema.yaml").read_text())
 RULES = Rules("gcp")

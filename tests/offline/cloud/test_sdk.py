@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from offline.cloud.kinds import ListOf, Named
-from offline.cloud.sdk import Sdk, UnknownToken
+from offline.cloud.sdk import ListOf, Named, Sdk, UnknownToken
 
 CLASSES = {
     "azure-native:network:NetworkInterface": (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from offline.cloud.drift import evicted
+from offline.cloud.faults import evicted
 from tests.components.platforms.recording import stack_text
 from tests.offline.cloud.stack import ROOT, TestStack
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError
 from contextlib import AsyncExitStack, suppress
-from typing import TypeVar
+from dataclasses import dataclass, field
+from threading import Thread
+from typing import Any, TypeVar
 
 import asyncssh
 
-from offline.command.capture import Capture, Stream
-from offline.command.connection import Connection, Endpoint
-from offline.resources import Operation, ResourceError
+from offline.command.run import Run, Stream
+from offline.protocol import ResourceError, Stopped
+from offline.values import Value
+
+_Key = TypeVar("_Key")
 
 # Delays between attempts in seconds, as in the official plugin
 # (pulumi/pulumi@242a78a:sdk/go/common/util/retry/until.go, read 2026-11-22).
@@ -37,11 +42,131 @@ close the connection.
 
 _CHUNK = 65536
 _END_SECONDS = 2.0
+_CLOSE_SECONDS = 5.0
 
 # The parent of this shell is the sshd process for this connection. The other child processes of sshd are the
 # connection's commands.
 _END_COMMANDS = """exec sh -c 'for p in $(cat /proc/$PPID/task/$PPID/children); do [ "$p" = $$ ] ||
 kill -s TERM -- "-$p" 2>/dev/null || sudo -n kill -s TERM -- "-$p" 2>/dev/null; done'"""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An SSH server and a login. An empty string or 0 seconds means that the value is not set."""
+
+    path: str
+    """Property path of this object, for error messages."""
+    host: str
+    user: str
+    port: int
+    private_key: str = field(repr=False)
+    agent: str
+    """Path of the SSH agent's socket."""
+    host_key: str
+    dial_error_limit: int
+    per_dial_seconds: int
+
+
+@dataclass(frozen=True)
+class Connection:
+    """An SSH server, reached directly or through a proxy. Commands with equal connections share one login."""
+
+    endpoint: Endpoint
+    proxy: Endpoint | None
+
+    @property
+    def dial_error_limit(self) -> int:
+        """Maximum number of failed attempts, or -1 for no limit."""
+        limits = [hop.dial_error_limit for hop in (self.endpoint, self.proxy) if hop]
+        return -1 if min(limits) < 0 else sum(limits)
+
+    def __str__(self) -> str:
+        return f"{self.endpoint.user}@{self.endpoint.host} port {self.endpoint.port}"
+
+
+def _connection(plain: Value) -> Connection:
+    """Return the connection that a `connection` property describes. Check has verified the property's types."""
+    if not isinstance(plain, dict):
+        raise ResourceError("connection: must be an object with at least host")
+    proxy = plain.get("proxy")
+    hop = _endpoint(proxy, "connection.proxy") if isinstance(proxy, dict) else None
+    return Connection(_endpoint(plain, "connection"), hop)
+
+
+def _endpoint(plain: Mapping[str, Value], path: str) -> Endpoint:
+    given: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
+    return Endpoint(
+        path=path,
+        host=given.get("host", ""),
+        user=given.get("user") or "root",
+        port=int(given.get("port", 22)),
+        private_key=given.get("privateKey", ""),
+        agent=given.get("agentSocketPath", ""),
+        host_key=given.get("hostKey", ""),
+        dial_error_limit=int(given.get("dialErrorLimit", 10)),
+        per_dial_seconds=int(given.get("perDialTimeout", 15)),
+    )
+
+
+class RemoteRunner:
+    """Runs commands with the remote user's login shell, in an asyncio event loop in a thread.
+
+    Commands with equal connection settings share a connection.
+    """
+
+    def __init__(self) -> None:
+        self._links: dict[Connection, Link] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, run: Run) -> str:
+        """Run a command until it ends. Return "" on success, or the reason for the failure ("exit status 3").
+
+        Raises ResourceError and Stopped.
+        """
+        stop = run.operation.stop
+        where = _connection(run.properties.get("connection"))
+        tasks: list[asyncio.Task[str] | None] = []
+
+        async def start() -> str:
+            tasks.append(asyncio.current_task())
+            if stop.requested:
+                raise asyncio.CancelledError
+            return await self._run(where, run)
+
+        def cancel() -> None:
+            self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks if task])
+
+        try:
+            with stop.calling(cancel):
+                ended = asyncio.run_coroutine_threadsafe(start(), self._loop).result()
+        except CancelledError as problem:
+            raise Stopped from problem
+        if ended:
+            stop.wait(0)
+        return ended
+
+    def close(self) -> None:
+        """Close all connections and the event loop."""
+
+        async def close() -> None:
+            await asyncio.gather(*(link.close() for link in self._links.values()))
+
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(close(), self._loop).result(_CLOSE_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CLOSE_SECONDS)
+        self._loop.close()
+
+    async def _run(self, where: Connection, run: Run) -> str:
+        link = self._links.setdefault(where, Link(where))
+        seconds = run.operation.seconds
+        try:
+            async with asyncio.timeout(seconds or None):
+                return await link.run(run)
+        except TimeoutError:
+            raise ResourceError(f"ended because it took longer than {seconds:g} s (customTimeouts)") from None
 
 
 class Link:
@@ -57,25 +182,25 @@ class Link:
         """The connection to the proxy, if any, followed by the connection to the machine."""
         self._commands_ended = False
 
-    async def run(self, operation: Operation, command: str, data: bytes, capture: Capture) -> str:
-        """Run a command with `data` as its input. Return "" on success, or the reason for the failure. A failed login
-        is retried. A command that may have been started is never retried. Raises ResourceError after too many failed
-        logins or if the connection is lost.
+    async def run(self, run: Run) -> str:
+        """Run a command. Return "" on success, or the reason for the failure. A failed login is retried. A command that
+        may have been started is never retried. Raises ResourceError after too many failed logins or if the connection
+        is lost.
         """
         async with self._sessions:
             try:
-                process = await self._start(operation, command)
+                process = await self._start(run)
                 try:
                     await asyncio.gather(
-                        _read(process.stdout, capture.stdout),
-                        _read(process.stderr, capture.stderr),
-                        _write(process.stdin, data),
+                        _read(process.stdout, run.stdout),
+                        _read(process.stderr, run.stderr),
+                        _write(process.stdin, run.stdin),
                     )
                     await process.wait_closed()
                 finally:
                     process.close()
             except asyncio.CancelledError:
-                if operation.stop.requested:
+                if run.operation.stop.requested:
                     await self._end_commands()
                 raise
             except (asyncssh.Error, OSError) as problem:
@@ -90,7 +215,7 @@ class Link:
                 await asyncio.wait_for(one.wait_closed(), _END_SECONDS)
         self._open = []
 
-    async def _start(self, operation: Operation, command: str) -> asyncssh.SSHClientProcess[bytes]:
+    async def _start(self, run: Run) -> asyncssh.SSHClientProcess[bytes]:
         limit, delay, failures = self._where.dial_error_limit, _FIRST_DELAY, 0
         while True:
             try:
@@ -99,7 +224,7 @@ class Link:
                 reason = _reason(problem)
             else:
                 try:
-                    return await peer.create_process(command, encoding=None)
+                    return await peer.create_process(run.text, encoding=None)
                 except asyncssh.ChannelOpenError as problem:
                     if problem.code == asyncssh.OPEN_REQUEST_SESSION_FAILED:
                         raise
@@ -108,7 +233,7 @@ class Link:
             if 0 <= limit < failures:
                 raise ResourceError(f"{self._where}: no connection after {failures} attempts: {reason}")
             text = f"Dial {failures}/{'inf' if limit < 0 else limit} failed: {reason}; retrying"
-            await asyncio.to_thread(operation.status, text)
+            await asyncio.to_thread(run.operation.status, text)
             await asyncio.sleep(delay)
             delay = min(delay * _DELAY_GROWTH, _LONGEST_DELAY)
 
@@ -157,9 +282,6 @@ async def _log_in(hop: Endpoint, tunnel: asyncssh.SSHClientConnection | None) ->
             keepalive_interval=_ALIVE_SECONDS,
             keepalive_count_max=_ALIVE_COUNT,
         )
-
-
-_Key = TypeVar("_Key")
 
 
 def _parsed(parse: Callable[[str], _Key], hop: Endpoint, name: str, text: str) -> _Key:
