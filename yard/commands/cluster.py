@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from yard.commands import completion
 from yard.commands.options import AfterDashes, JsonOption, OutputsOption, StackOption, remote_of
-from yard.job.hostfile import HostfileFormat
 from yard.show import say, say_json
 
 app = typer.Typer(rich_markup_mode=None)
+
+_HOSTFILES = {
+    # DeepSpeed rejects comments, blank lines, duplicate hosts and localhost.
+    "deepspeed": "{name} slots={slots}",
+    # Without max_slots, Open MPI starts at most one rank per detected core.
+    "mpi": "{name} slots={slots} max_slots={slots}",
+    "ips": "{ip}",
+}
+"""A worker's line in a host file, by format."""
 
 
 @app.command(cls=AfterDashes)
@@ -57,19 +65,20 @@ def nodes(
 
 @app.command()
 def hostfile(
-    kind: Annotated[HostfileFormat, typer.Option("--format", help="Format of the file.")] = HostfileFormat.DEEPSPEED,
+    kind: Annotated[
+        Literal["deepspeed", "mpi", "ips"], typer.Option("--format", help="Format of the file.")
+    ] = "deepspeed",
     as_json: JsonOption = False,
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
     """Print a host file that lists the workers."""
-    from yard.job.hostfile import hostfile as render
-
-    text = render(remote_of(stack, outputs).stack.cluster, kind)
+    found = remote_of(stack, outputs).stack.cluster.nodes
+    lines = [_HOSTFILES[kind].format(name=node.name, slots=max(1, node.gpus), ip=node.private_ip) for node in found]
     if as_json:
-        say_json({"format": kind.value, "lines": text.splitlines()})
+        say_json({"format": kind, "lines": lines})
     else:
-        say(text)
+        say("\n".join(lines))
 
 
 @app.command()

@@ -198,12 +198,30 @@ def recipes(
     as_json: JsonOption = False,
 ) -> None:
     """List the recipes, which are jobs included with yard."""
-    from yard.job.recipe_list import list_recipes, show_recipe
+    from yard.job.loader import describe, recipe_names
+    from yard.show import say, say_json, table
 
-    if name is None:
-        list_recipes(as_json)
+    found = [describe(name)] if name is not None else [describe(name) for name in recipe_names()]
+    if as_json:
+        say_json(found[0] if name is not None else found)
+    elif name is not None:
+        for key, value in found[0].items():
+            if value not in {None, False}:
+                say(f"{key + ':':10} {'yes' if value is True else value}")
     else:
-        show_recipe(name, as_json)
+        rows = [
+            (
+                row["name"],
+                str(row["nodes"]),
+                row["launcher"] + (f" in {row['container']}" if row["container"] else ""),
+                "yes" if row["smoke"] else "",
+                "partly" if row["verified"] and row["unverified"] else "yes" if row["verified"] else "no",
+                row["about"] or "",
+            )
+            for row in found
+        ]
+        table(("RECIPE", "NODES", "LAUNCHER", "SMOKE SIZE", "VERIFIED", "ABOUT"), rows)
+        say("`yard recipes RECIPE` prints its requirements; `yard submit RECIPE --smoke` runs its smoke size")
 
 
 @app.command()

@@ -204,7 +204,7 @@ GroupOption = Annotated[
 NodesOption = Annotated[int | None, typer.Option("--nodes", min=1, help="Default: all nodes in the group.")]
 LeastOption = Annotated[float | None, typer.Option("--min", help="Exit with code 1 below this value.")]
 FromOption = Annotated[Path | None, typer.Option("--from", metavar="FILE", help="Only show this record.")]
-OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write the record and a plot here.")]
+OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Save the record in this folder.")]
 
 
 _HELP = {
@@ -212,40 +212,38 @@ _HELP = {
     "train": "Training speed. --min is in hardware TFLOPS per rank. Arguments after `--` are passed to train.py.",
     "scaling": "The same training on 1, 2, 4, ... nodes with equal work per rank. --min is the minimum efficiency.",
 }
-"""Help texts by benchmark. yard/bench/measure.py defines a function for each benchmark."""
+"""Help texts by benchmark. yard/run/bench.py defines a function for each benchmark."""
 
 
-bench = typer.Typer(name="bench", no_args_is_help=True, rich_markup_mode=None, help="Run benchmarks and plot records.")
+bench = typer.Typer(name="bench", no_args_is_help=True, rich_markup_mode=None, help="Run benchmarks.")
 app.add_typer(bench)
 
 
 def _command(kind: str) -> Callable[..., None]:
-    def bench(
+    def command(
         context: typer.Context,
         group: GroupOption = None,
         nodes: NodesOption = None,
         environment: EnvironmentOption = None,
         least: LeastOption = None,
-        kept: FromOption = None,
+        saved: FromOption = None,
         out: OutOption = None,
         as_json: JsonOption = False,
         stack: StackOption = "local",
         outputs: OutputsOption = None,
     ) -> None:
-        from yard.bench import record as records
+        from yard.run import bench
+        from yard.run.request import own_path
 
-        if kept:
-            record = records.load(kept, kind, least)
+        if saved:
+            record = bench.load(saved, kind, least)
         else:
-            from yard.bench import measure
-            from yard.run.request import own_path
-
-            field = measure.field_of(remote_of(stack, outputs), group, nodes, own_path(environment))
-            run = {"nccl": measure.nccl, "train": measure.train, "scaling": measure.scaling}[kind]
+            field = bench.field_of(remote_of(stack, outputs), group, nodes, own_path(environment))
+            run = {"nccl": bench.nccl, "train": bench.train, "scaling": bench.scaling}[kind]
             record = run(field, context.meta.get(AfterDashes.META, ()), least)
-        raise typer.Exit(records.show(record, kept, out, as_json))
+        raise typer.Exit(bench.show(record, out, as_json))
 
-    return bench
+    return command
 
 
 for _kind, _text in _HELP.items():

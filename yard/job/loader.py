@@ -299,3 +299,20 @@ def _workload_file(workload: Any, beside: Path) -> Path | None:
     if own.is_file():
         return own
     return shipped if "/" not in workload and shipped.is_file() else None
+
+
+def describe(name: str) -> dict[str, Any]:
+    """Return the properties of a recipe. Raises JobFileError if the recipe does not exist."""
+    spec = load_job(name, {}, {}, []).spec
+    return {
+        "name": name,
+        "about": spec.about,
+        "nodes": spec.nodes,
+        "launcher": spec.launcher,
+        "container": spec.runtime or None,
+        "environment": None if spec.environment is None else spec.environment.name,
+        "software": spec.software,
+        "smoke": has_smoke(name),
+        "verified": spec.verified,
+        "unverified": spec.unverified,
+    }

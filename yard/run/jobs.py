@@ -22,7 +22,6 @@ from yard.run.queue import Job, explain, parse_one, waiting
 from yard.run.schedulers import scheduler_of
 from yard.show import INTERRUPTED, duration, payload, say, say_json, table, warn
 from yard.stack.remote import Remote
-from yard.tree.snapshot import RECORD
 
 _FOLLOW = Path(__file__).parent / "follow.sh"
 _TRAILER, _NOTE = "\x1e", "\x1f"
@@ -148,43 +147,6 @@ def expand(node_list: str) -> Iterator[str]:
                 yield f"{prefix}{number:0{len(low)}}"
 
 
-_READ = f"""
-cd "$1" 2>/dev/null || exit 0
-shift
-while (($#)); do
-  for run in ".ids/$1" "$2"; do
-    if {{ read -r line <"$run/{RECORD}"; }} 2>/dev/null; then
-      printf '%s %s\\n' "$1" "$line"
-      break
-    fi
-  done
-  shift 2
-done
-"""
-"""Prints the record of each job. The arguments are the folder of all jobs, then each job's number and run folder. An
-element of a Slurm array has no link in .ids."""
-
-
-def with_commits(remote: Remote, jobs: Iterable[Job]) -> list[dict[str, Any]]:
-    """Return the jobs in the format that `--json` prints, with the recorded commit and whether files had changed.
-
-    Both values are None for a job without a record.
-    """
-    rows = [job.as_json() for job in jobs]
-    folder = f"{remote.stack.cluster.shared_path}/jobs"
-    words = [folder]
-    for row in rows:
-        run_dir = str(row["run_dir"])
-        # Other users choose the working directories of their jobs.
-        words += [str(row["id"]), run_dir if run_dir.startswith(f"{folder}/") else "-"]
-    printed = remote.run(shlex.join(["bash", "-c", _READ, "commits", *words])) if rows else ""
-    records = {int(match[1]): json.loads(match[2]) for match in re.finditer(r"(?m)^(\d+) (\{.*\})$", printed)}
-    for row in rows:
-        record = records.get(row["id"], {})
-        row |= {"commit": record.get("commit"), "modified": record.get("modified")}
-    return rows
-
-
 _SIGNALLED = 128
 """An exit code above this value means that a signal ended the process."""
 
@@ -306,7 +268,7 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
     goodputs = _goodputs(remote, found) if long else {}
     faults = node_faults(remote, found)
     if as_json:
-        rows = [row | {"node_fault": faults.get(row["id"])} for row in with_commits(remote, found)]
+        rows = [job.as_json() | {"node_fault": faults.get(job.id)} for job in found]
         say_json([row | {"goodput": goodputs.get(str(row["id"]))} for row in rows] if long else rows)
         return
     if not found:
@@ -350,7 +312,7 @@ def show_log(remote: Remote, job: int, rank: int, as_json: bool) -> None:
     """Print the current log of a rank, or the job's state if the log is empty."""
     text = read_log(remote, job, rank)
     if as_json:
-        say_json({**with_commits(remote, [read_job(remote, job)])[0], "rank": rank, "lines": text.splitlines()})
+        say_json({**read_job(remote, job).as_json(), "rank": rank, "lines": text.splitlines()})
         return
     found = read_job(remote, job)
     if fault := node_faults(remote, [found]).get(job):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yard.run.runner.processes import marked
+from yard.run.runner.agent import marked
 
 PATIENCE = 40.0
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from tests.yard.conftest import FakeStack, MakeProgram
 from trainyard.outputs import Cluster, dumped
 from yard.commands.cli import app
-from yard.run.runner.processes import marked
+from yard.run.runner.agent import marked
 
 pytestmark = [pytest.mark.engine, pytest.mark.full]
 

@@ -17,7 +17,7 @@ from tests.yard.run.runner_job import Job
 from trainyard.outputs import Cluster
 from yard.job.loader import load_job
 from yard.job.placement import place
-from yard.run.runner.processes import marked
+from yard.run.runner.agent import marked
 from yard.run.script import render_files
 
 pytestmark = [pytest.mark.engine, pytest.mark.full]

@@ -9,12 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from .agent import run_agent
-from .attempt import Attempt
-from .claim import Claim, TooFewNodes, claim
+from .agent import AGENT_MARK, RANK_MARK, run_agent, sweep
+from .attempt import Attempt, Claim, Outcome, TooFewNodes, claim, unusable
 from .job import EventLog, JobRequest, State, identity
-from .node import Outcome, unusable
-from .processes import AGENT_MARK, RANK_MARK, sweep
 
 _FAILURES_TO_AVOID = 2
 """A job avoids a node after this number of failures."""

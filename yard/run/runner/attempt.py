@@ -1,19 +1,235 @@
-"""One start of a job: runs an agent on each node until all ranks end, a rank fails or the time limit is reached."""
+"""One start of a job: reserves nodes, and runs an agent on each until all ranks end, a rank fails or the time is over.
+
+A node runs one job at a time, and waiting jobs get nodes in the order of their job numbers. A reservation is a file
+lock, which the kernel releases when the runner ends. All runners run on the head.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import selectors
+import shlex
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from .agent import BEAT_SECONDS, TICK
+from .agent import AGENT_MARK, BEAT_SECONDS, NODE_MARK, RANK_MARK, TICK
 from .job import EventLog, Host, JobRequest
-from .node import Node, Outcome, start_agent, sweep_nodes
-from .processes import NODE_MARK, RANK_MARK
+
+VERDICT = "/run/trainyard/health/verdict"
+"""File with the severity and the reason of a node's worst fault, or an empty file. The daemon in
+cloud-init/files/usr/local/lib/trainyard/health writes it."""
+_PROBE_SECONDS = 15.0
+_SWEEP_SECONDS = 8.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of an attempt."""
+
+    how: str
+    """Kind of result: completed, failed, frozen, lost, faulty, time or cancelled."""
+    code: int = 0
+    node: str = ""
+    """Name of the node that caused the failure, or ''."""
+    message: str = ""
+
+
+@dataclass
+class NodeAgent:
+    """The connection to a node's agent during one start of a job. `ssh` is the process that runs the agent."""
+
+    host: Host
+    ranks: list[tuple[int, int]]
+    """Rank and local rank of each task that the agent starts."""
+    ssh: subprocess.Popen[bytes]
+    input: int
+    """File descriptor of the agent's stdin."""
+    output: int
+    """File descriptor of the agent's stdout."""
+    last_received: float = field(default_factory=time.monotonic)
+    ended: set[int] = field(default_factory=set)
+    rest: bytes = b""
+    """Received bytes after the last newline."""
+    said_bye: bool = False
+    open: bool = True
+
+    def send(self, line: str) -> None:
+        """Send a line to the agent. A closed connection is ignored."""
+        with suppress(OSError):
+            os.write(self.input, line.encode() + b"\n")
+
+
+def start_agent(
+    ssh: Sequence[str], run_dir: Path, host: Host, ranks: list[tuple[int, int]], log: IO[bytes]
+) -> NodeAgent:
+    """Start a node's agent over SSH. Its stderr is written to `log`."""
+    folder = shlex.quote(str(run_dir))
+    line = f"cd {folder} && exec env {AGENT_MARK}{folder} python3 -m runner agent {VERDICT}"
+    process = subprocess.Popen([*ssh, host.name, line], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+    assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018  (pipes; for the type checker)
+    return NodeAgent(host, ranks, process, process.stdin.fileno(), process.stdout.fileno())
+
+
+def sweep_nodes(ssh: Sequence[str], run_dir: Path, hosts: Sequence[Host]) -> list[str]:
+    """Kill the job's processes on nodes whose agents have failed. Returns the names of nodes that do not respond."""
+    folder = shlex.quote(str(run_dir))
+    found = _run_on(ssh, hosts, f"cd {folder} && exec python3 -m runner sweep {folder}", _SWEEP_SECONDS)
+    return [name for name, output in found.items() if output is None]
+
+
+def unusable(ssh: Sequence[str], hosts: Sequence[Host]) -> dict[str, str]:
+    """Return the nodes that cannot run a job, as a mapping from the name to the reason.
+
+    A node is unusable if it does not respond over SSH within 15 seconds, or if a health check has found a fault.
+    """
+    found = _run_on(ssh, hosts, f"cat {VERDICT} 2>/dev/null || true", _PROBE_SECONDS)
+    reasons = {
+        name: "does not respond" if verdict is None else verdict.strip().partition(" ")[2]
+        for name, verdict in found.items()
+    }
+    return {name: reason for name, reason in reasons.items() if reason}
+
+
+def _run_on(ssh: Sequence[str], hosts: Sequence[Host], line: str, seconds: float) -> dict[str, str | None]:
+    """Run a shell command on all given nodes.
+
+    Returns its output by node, or None for nodes where the command failed or timed out.
+    """
+    processes = {
+        host.name: subprocess.Popen(
+            [*ssh, host.name, line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace"
+        )
+        for host in hosts
+    }
+    deadline = time.monotonic() + seconds
+    found: dict[str, str | None] = {}
+    for name, process in processes.items():
+        try:
+            output, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+        found[name] = None if process.returncode else output
+    return found
+
+
+_BUSY_SECONDS = 0.5
+"""Time until the next attempt if too few nodes are free."""
+_UNUSABLE_SECONDS = 3.0
+"""Time until the next attempt if nodes are unusable."""
+PATIENCE_SECONDS = 600.0
+"""Maximum time that a job waits for unusable nodes."""
+
+
+class TooFewNodes(Exception):
+    """Too few nodes are usable. The message lists the unusable nodes with their reasons."""
+
+
+class Claim:
+    """Nodes that are reserved for a job until `release` is called."""
+
+    def __init__(self) -> None:
+        self._locks: dict[Host, int] = {}
+        self.excluded: dict[str, str] = {}
+        """Free nodes that are unusable, as a mapping from the name to the reason."""
+
+    @property
+    def hosts(self) -> list[Host]:
+        """The reserved nodes."""
+        return list(self._locks)
+
+    def take(self, folder: Path, host: Host) -> bool:
+        """Reserve a node. Returns whether the node was free."""
+        lock = _lock(folder / f"node-{host.name}")
+        if lock is not None:
+            self._locks[host] = lock
+        return lock is not None
+
+    def keep(self, hosts: Collection[Host]) -> None:
+        """Release all other nodes."""
+        for host in self.hosts:
+            if host not in hosts:
+                os.close(self._locks.pop(host))
+
+    def release(self) -> None:
+        """Release all nodes."""
+        self.keep([])
+
+
+def claim(
+    request: JobRequest, number: int, folder: Path, avoid: Collection[str], cancelled: Callable[[], bool]
+) -> Claim:
+    """Wait for free and usable nodes, and reserve them.
+
+    `avoid`: names of nodes that are used only if the group has too few other nodes. Returns an empty claim if the job
+    is cancelled. Raises TooFewNodes if nodes are unusable for PATIENCE_SECONDS.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    ticket = folder / f"waits-{request.group}-{number:09}"
+    ticket_lock = _lock(ticket)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    try:
+        while not cancelled():
+            found = _attempt(request, folder, ticket, avoid)
+            if found.hosts:
+                return found
+            if not found.excluded:
+                deadline = time.monotonic() + PATIENCE_SECONDS
+            if time.monotonic() > deadline:
+                raise TooFewNodes("; ".join(f"{name}: {reason}" for name, reason in found.excluded.items()))
+            time.sleep(_UNUSABLE_SECONDS if found.excluded else _BUSY_SECONDS)
+        return Claim()
+    finally:
+        ticket.unlink(missing_ok=True)
+        if ticket_lock is not None:
+            os.close(ticket_lock)
+
+
+def _attempt(request: JobRequest, folder: Path, ticket: Path, avoid: Collection[str]) -> Claim:
+    """Reserve as many nodes as the job needs, or none."""
+    claimed = Claim()
+    if any(_is_locked(other) for other in folder.glob(f"waits-{request.group}-*") if other.name < ticket.name):
+        # Another job with a lower number is waiting.
+        return claimed
+    preferred = [host for host in request.hosts if host.name not in avoid]
+    for host in preferred if len(preferred) >= request.nodes else request.hosts:
+        claimed.take(folder, host)
+    free = claimed.hosts
+    answering: list[Host] = []
+    while len(answering) < request.nodes <= len(answering) + len(free):
+        missing = request.nodes - len(answering)
+        probed, free = free[:missing], free[missing:]
+        reasons = unusable(request.ssh, probed)
+        answering += [host for host in probed if host.name not in reasons]
+        claimed.excluded |= reasons
+    claimed.keep(answering if len(answering) == request.nodes else [])
+    return claimed
+
+
+def _lock(path: Path) -> int | None:
+    """Lock a file. Returns its file descriptor, or None if another process has locked it."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return None
+    return file
+
+
+def _is_locked(path: Path) -> bool:
+    file = _lock(path)
+    if file is not None:
+        os.close(file)
+    return file is None
+
 
 LEASE_SECONDS = 20
 """An agent stops its tasks if it receives no line from the head for this number of seconds."""
@@ -52,7 +268,7 @@ class Attempt:
         self.log.close()
         return outcome
 
-    def _start(self, host: Host, index: int) -> Node:
+    def _start(self, host: Host, index: int) -> NodeAgent:
         request, per_node = self.request, self.request.tasks_per_node
         first = index * per_node
         ranks = [(first + local, local) for local in range(per_node)] if request.tasks == "rank" else [(first, 0)]
@@ -88,7 +304,7 @@ class Attempt:
             if node.open:
                 node.send(line)
 
-    def _receive(self, node: Node) -> Outcome | None:
+    def _receive(self, node: NodeAgent) -> Outcome | None:
         """Read events from an agent. Returns the outcome of the attempt if an event determines it."""
         got = os.read(node.output, 65536)
         if not got:
@@ -100,7 +316,7 @@ class Attempt:
                 return outcome
         return None
 
-    def _event(self, node: Node, line: bytes) -> Outcome | None:
+    def _event(self, node: NodeAgent, line: bytes) -> Outcome | None:
         name = node.host.name
         try:
             event: dict[str, Any] = json.loads(line)
@@ -124,7 +340,7 @@ class Attempt:
                     return self._fail(node, Outcome("failed", event["code"], name, message))
         return None
 
-    def _close(self, node: Node, message: str) -> Outcome | None:
+    def _close(self, node: NodeAgent, message: str) -> Outcome | None:
         """Close the connection to an agent. If the agent has not reported that it is exiting, the node is lost."""
         node.open = False
         self.selector.unregister(node.output)
@@ -132,7 +348,7 @@ class Attempt:
             return None
         return self._fail(node, Outcome("lost", 1, node.host.name, message))
 
-    def _fail(self, node: Node, outcome: Outcome) -> Outcome | None:
+    def _fail(self, node: NodeAgent, outcome: Outcome) -> Outcome | None:
         """Return the outcome, or None if the job can continue without the node."""
         left = [other for other in self.nodes if other.open and other is not node]
         # The first node hosts the rendezvous.

@@ -1,0 +1,286 @@
+"""Benchmarks: jobs on a fake cluster, records, floors and damaged files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.yard.conftest import FakeStack, MakeProgram, Program, outputs
+from trainyard.errors import BenchError
+from trainyard.outputs import Cluster, dumped, read_outputs
+from yard.commands.cli import app
+from yard.run.bench import Record, counts, failures, field_of, load, notes, save, size_name, summary_of
+
+# Body of a fake ssh that stores submissions, reports that each job has ended, and prints files from a local folder.
+SSH = r"""
+line="${!#}"
+case $line in
+  *sbatch*)
+    d={root}/sent/$(ls {root}/sent | wc -l)
+    mkdir "$d"
+    tar -xC "$d" --strip-components=1
+    ls {root}/sent | wc -l ;;
+  *"exec bash -c"*) cat {root}/job.log; printf '\x1eJobId=1 JobName=x JobState={state} ExitCode=0:0 Restarts=0\n' ;;
+  *scontrol*) echo 'JobId=1 JobName=x JobState=COMPLETED ExitCode=0:0 Restarts=0' ;;
+  cat*) cat {root}/output ;;
+  *environment.json*) echo ready /shared/envs/torch-1234 ;;
+esac
+"""
+
+
+def yard(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["bench", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def cluster(stack: FakeStack, program: MakeProgram) -> Program:
+    (stack.root / "sent").mkdir()
+    (stack.root / "job.log").write_text("words\n")
+    return program("ssh", SSH.replace("{root}", str(stack.root)).replace("{state}", "COMPLETED"))
+
+
+def scripts(stack: FakeStack) -> list[str]:
+    return [(path / "job.sbatch").read_text() for path in sorted((stack.root / "sent").iterdir())]
+
+
+REPORT = {"ranks": 2, "backend": "gloo", "avg_busbw": 1.0}
+ROW = {"size": 1 << 30, "count": 1 << 28, "type": "float32", "time_us": 9e5, "algbw": 1.2, "busbw": 1.2, "wrong": 0}
+
+
+def test_an_all_reduce_is_submitted_saved_and_shown(cluster: Program, stack: FakeStack, tmp_path: Path) -> None:
+    (stack.root / "output").write_text(json.dumps({**REPORT, "results": [ROW]}))
+    code, out, err = yard("nccl", "--out", str(tmp_path / "kept"), "--", "--iters", "3")
+    assert code == 0, err
+    assert "1G" in out
+    [script] = scripts(stack)
+    assert "--nodes=2" in script
+    assert "--iters 3" in script
+    [kept] = (tmp_path / "kept").glob("nccl-yard-*.json")
+    assert json.loads(kept.read_text())["rows"] == [ROW]
+    assert yard("nccl", "--from", str(kept))[0] == 0
+
+
+def test_the_environment_of_the_recipe_can_be_replaced(stack: FakeStack, cluster: Program) -> None:
+    wide: Cluster = outputs(8, "h100", 4, None)
+    stack.export({"cluster": dumped(wide), "user_private_key": "not a key", "admin_private_key": "nor this"})
+    (stack.root / "output").write_text(json.dumps({**REPORT, "ranks": 32, "results": [ROW]}))
+    assert yard("nccl")[0] == 0
+    assert yard("nccl", "--env", "none")[0] == 0
+    first, second = sorted((stack.root / "sent").iterdir())
+    assert (first / "environment").read_text() == "/shared/envs/torch-1234\n"
+    assert not (second / "environment").exists()
+
+
+@pytest.mark.parametrize(("nodes", "floor"), [("1", 300), ("4", 200)])
+def test_a_slow_run_fails_the_floor_for_its_nodes(nodes: str, floor: int, cluster: Program, stack: FakeStack) -> None:
+    wide: Cluster = outputs(8, "h100", 4, 300.0, 200.0)
+    stack.export({"cluster": dumped(wide), "user_private_key": "not a key", "admin_private_key": "nor this"})
+    (stack.root / "output").write_text(json.dumps({**REPORT, "ranks": 32, "results": [ROW]}))
+    code, _, err = yard("nccl", "--nodes", nodes)
+    assert code == 1
+    assert f"FAILED: busbw 1.20 GB/s at 1073741824 bytes is below the floor of {floor} GB/s" in err
+    assert "-e 8G" in scripts(stack)[0]
+
+
+def test_scaling_starts_with_one_node(cluster: Program, stack: FakeStack) -> None:
+    metrics: dict[str, Any] = {"step": 30, "loss": 5.0, "step_ms": 10.0, "tokens_per_s": 800.0}
+    (stack.root / "output").write_text(json.dumps(metrics) + "\n")
+    (stack.root / "job.log").write_text('step 30\n{"summary": true, "tokens_per_s": 800.0, "hardware_tflops": 0.1}\n')
+    code, out, err = yard("scaling", "--json", "--min", "0.9")
+    answer = json.loads(out)
+    assert [row["nodes"] for row in answer["rows"]] == [1, 2]
+    # Both runs report the same rate, so the efficiency of two nodes is one half.
+    assert [row["efficiency"] for row in answer["rows"]] == [1.0, 0.5]
+    assert (code, answer["passed"]) == (1, False)
+    one, two = scripts(stack)
+    assert ("--nodes=1" in one, "--nodes=2" in two) == (True, True)
+    assert ("--batch 4 " in one, "--batch 8 " in two) == (True, True)
+    assert err.count("yard: job ") == 2
+
+
+def test_a_failed_job_is_reported(stack: FakeStack, cluster: Program, program: MakeProgram) -> None:
+    program("ssh", SSH.replace("{root}", str(stack.root)).replace("{state}", "FAILED"))
+    code, _, err = yard("train")
+    assert code == 1
+    assert "FAILED: no results. Fix: find the cause with `yard logs 1`" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [(("--nodes", "3"), "has 2 nodes, not 3"), (("--group", "x"), "has no node group")]
+)
+def test_missing_nodes_and_groups_are_reported(arguments: tuple[str, ...], message: str, cluster: Program) -> None:
+    code, _, err = yard("nccl", *arguments)
+    assert code == 1
+    assert message in err
+
+
+def test_outputs_without_pair_thresholds_are_read(local_outputs: Cluster) -> None:
+    raw = dumped(replace(local_outputs, thresholds={"gpu": 228.0}))
+    del raw["pair_thresholds"]
+    assert read_outputs(raw).pair_thresholds == {}
+    # The floor for one node does not apply to two nodes.
+    cluster = read_outputs(raw)
+    assert (cluster.busbw_floor("gpu", 1), cluster.busbw_floor("gpu", 2)) == (228.0, None)
+
+
+def test_benchmarks_do_not_use_spares(wide: Cluster) -> None:
+    remote: Any = SimpleNamespace(stack=SimpleNamespace(cluster=replace(wide, spares={"gpu": 1})))
+    assert field_of(remote, None, None).nodes == 3
+    with pytest.raises(BenchError, match="has 3 nodes, not 4"):
+        field_of(remote, None, 4)
+
+
+H200 = {1 << 24: 265.5, 1 << 26: 312.3, 1 << 28: 340.0, 1 << 29: 348.3, 1 << 30: 354.5, 1 << 31: 359.4, 1 << 33: 364.9}
+"""Bus bandwidth in GB/s by message size in bytes, measured on four H200s in one host (docs/dev/benchmarks.md)."""
+
+
+def record(kind: str, rows: list[dict[str, Any]], floor: float | None = None, **summary: float) -> Record:
+    return Record(
+        kind=kind,
+        cluster="lab",
+        group="gpu",
+        gpu_type="h200",
+        nodes=1,
+        ranks=4,
+        taken="2026-11-21T12:00:00+00:00",
+        floor=floor,
+        rows=rows,
+        summary=summary,
+    )
+
+
+def nccl_record(floor: float | None = None, speed: float = 1.0, **change: Any) -> Record:
+    rows = [
+        {
+            "size": size,
+            "time_us": size * 1.5 / rate / 1e3,
+            "algbw": rate / 1.5,
+            "busbw": rate * speed,
+            "wrong": 0,
+            **change,
+        }
+        for size, rate in H200.items()
+    ]
+    return record("nccl", rows, floor)
+
+
+def train_record(floor: float | None = None, loss: float = 6.0, reached: float = 547.0) -> Record:
+    rows = [{"step": step, "loss": loss, "step_ms": 1310.0, "tokens_per_s": 37400.0} for step in range(1, 31)]
+    return record("train", rows, floor, hardware_tflops=reached, tokens_per_s=37400.0)
+
+
+def scaling_record(floor: float | None = None) -> Record:
+    """neox-2.7b with 16 sequences per GPU: 15.61 samples/s on one GPU and 60.13 samples/s on four GPUs, 2048 tokens
+    each."""
+    rates = {1: 15.61 * 2048, 4: 60.13 * 2048}
+    rows = [
+        {"nodes": nodes, "ranks": nodes, "tokens_per_s": rate, "efficiency": rate / nodes / rates[1]}
+        for nodes, rate in rates.items()
+    ]
+    return record("scaling", rows, floor)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (nccl_record(300), ""),
+        (nccl_record(None), ""),
+        (nccl_record(300, speed=0.5), "busbw 182.45 GB/s at 8589934592 bytes is below the floor of 300 GB/s"),
+        (
+            nccl_record(None, wrong=3),
+            "21 elements are wrong: a link or a GPU corrupts data; check the hosts with `yard doctor`",
+        ),
+        (train_record(500), ""),
+        (train_record(500, reached=432), "432.0 TFLOPS per rank is below 500"),
+        (train_record(None, loss=float("nan")), "the loss is not a number"),
+        (scaling_record(0.95), ""),
+        (scaling_record(0.97), "4 nodes have an efficiency of 0.96, below 0.97"),
+        (scaling_record(None), ""),
+    ],
+)
+def test_slow_or_wrong_runs_fail_with_values(made: Record, message: str) -> None:
+    found = failures(made)
+    assert bool(found) == bool(message)
+    assert message in "".join(found)
+
+
+def test_small_messages_are_not_compared_with_the_floor() -> None:
+    small = nccl_record(300, speed=0.1)
+    small = Record(**{**small.__dict__, "rows": small.rows[:3]})
+    assert failures(small) == []
+    assert notes(small) == ["the largest size, 268435456 bytes, is too small for the floor of 300 GB/s"]
+    assert "set one with --min" in notes(nccl_record(None))[0]
+    assert notes(nccl_record(300)) == []
+
+
+@pytest.mark.parametrize(("size", "name"), [(8, "8"), (1 << 20, "1M"), (3 << 30, "3G"), (1000, "1000"), (4096, "4K")])
+def test_sizes_are_shown_with_units(size: int, name: str) -> None:
+    assert size_name(size) == name
+
+
+@pytest.mark.parametrize(
+    ("most", "found"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])]
+)
+def test_scaling_doubles_the_number_of_nodes(most: int, found: list[int]) -> None:
+    assert counts(most) == found
+
+
+def test_the_summary_of_the_trainer_is_found() -> None:
+    message = ["step 30", '{"summary": true, "tokens_per_s": 5.0}', "bye"]
+    assert summary_of(message)["tokens_per_s"] == 5.0
+    for without in (message[:1], ['{"summary": true, "steps_done": 5}']):
+        with pytest.raises(BenchError, match="run more than 10 steps"):
+            summary_of(without)
+
+
+@pytest.mark.parametrize("made", [nccl_record(300), train_record(), scaling_record(0.9)], ids=lambda made: made.kind)
+def test_a_saved_record_is_read_unchanged(made: Record, tmp_path: Path) -> None:
+    save(made, tmp_path / "x" / "record.json")
+    assert load(tmp_path / "x" / "record.json", made.kind, None) == made
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "cannot be read"),
+        ("[]", "is not a record of this version"),
+        ('{"format": 2}', "is not a record of this version"),
+        ('{"format": 1, "kind": "nccl"}', "is damaged"),
+        (
+            json.dumps({"format": 1, **scaling_record().__dict__}),
+            "is a record of scaling. Fix: use `yard bench scaling",
+        ),
+        (json.dumps({"format": 1, **nccl_record().__dict__, "rows": []}), "rows missing"),
+        (json.dumps({"format": 1, **nccl_record().__dict__, "rows": [{"size": 1}]}), "time_us missing"),
+    ],
+)
+def test_damaged_or_unsuitable_records_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(BenchError, match=message):
+        load(tmp_path / "x.json", "nccl", None)
+
+
+def test_a_saved_record_is_compared_with_a_new_floor(tmp_path: Path) -> None:
+    save(nccl_record(300), tmp_path / "r.json")
+    code, out, _ = yard("nccl", "--from", str(tmp_path / "r.json"))
+    assert (code, out.splitlines()[-1]) == (0, "passed")
+    code, _, err = yard("nccl", "--from", str(tmp_path / "r.json"), "--min", "400")
+    assert code == 1
+    assert "FAILED: busbw 364.90 GB/s" in err
+    answer = json.loads(yard("nccl", "--from", str(tmp_path / "r.json"), "--min", "400", "--json")[1])
+    assert (answer["passed"], answer["floor"], len(answer["rows"])) == (False, 400.0, 7)
+
+
+def test_the_record_is_saved_in_the_folder(tmp_path: Path) -> None:
+    save(scaling_record(), tmp_path / "r.json")
+    code, out, _ = yard("scaling", "--from", str(tmp_path / "r.json"), "--out", str(tmp_path / "kept"))
+    saved = tmp_path / "kept" / "scaling-lab-2026-11-21T120000Z.json"
+    assert (code, f"written: {saved}" in out, "0.963" in out) == (0, True, True)
+    assert load(saved, "scaling", None) == scaling_record()
