@@ -195,9 +195,9 @@ class Cluster:
     `home_path` is the folder that the workers mount from the head in addition to `shared_path`.
     `thresholds` is the minimum bus bandwidth of an all-reduce on one node in GB/s, or None if no source publishes a
     value. `pair_thresholds` is the minimum for two or more nodes. `transport` contains only groups whose fabric needs
-    files on the node. `spares` is the number of nodes that are held back from jobs, for groups with spares. `unready`
-    is None, or the reason why no `pulumi up` has made the cluster ready. In this case, `nodes` is empty if the machines
-    or their SSH host keys are not known.
+    files on the node. `spares` is the number of nodes that are held back from jobs, for groups with spares. With
+    `repair: auto`, `yard heal --auto` replaces machines. `unready` is None, or the reason why no `pulumi up` has made
+    the cluster ready. In this case, `nodes` is empty if the machines or their SSH host keys are not known.
     """
 
     contract: int = CONTRACT
@@ -215,6 +215,7 @@ class Cluster:
     pair_thresholds: Mapping[str, float | None] = field(default_factory=dict)
     usd_per_hour: float | None
     spares: Mapping[str, int] = field(default_factory=dict)
+    repair: str = "ask"
     unready: str | None = None
 
     @property
@@ -240,13 +241,15 @@ class Cluster:
 def dumped(cluster: Cluster) -> dict[str, Any]:
     """Return the outputs as JSON values. Raises ContractError for a value that the contract forbids.
 
-    The fields `tunnel`, `transport`, `spares` and `unready` are omitted if they are empty, because older versions of
-    yard reject unknown fields.
+    The fields `tunnel`, `transport`, `spares` and `unready` are omitted if they are empty, and `repair` if it is `ask`,
+    because older versions of yard reject unknown fields.
     """
     found: dict[str, Any] = json.loads(json.dumps(asdict(read_outputs(asdict(cluster)))))
     for name in ("transport", "spares", "unready"):
         if not found[name]:
             del found[name]
+    if cluster.repair == "ask":
+        del found["repair"]
     if cluster.head.tunnel is None:
         del found["head"]["tunnel"]
     return found

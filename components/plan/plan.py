@@ -73,6 +73,8 @@ class ClusterPlan:
     """Bandwidth gate: the floor in GB/s for pairs of nodes and for a single node, `default` or `off`."""
     unmeasured: Literal["warn", "drain"]
     """Bandwidth gate: whether nodes that cannot be measured stay in service."""
+    repair: Literal["ask", "auto"]
+    """Whether `yard heal --auto` replaces machines."""
     mirrors: Mapping[str, str]
     """URLs of mirrors by package archive."""
     image: Image
@@ -139,6 +141,7 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
         limits=spec.limits,
         busbw_gate=spec.gates.nccl_busbw,
         unmeasured=spec.gates.unmeasured,
+        repair=spec.repair,
         mirrors=spec.mirrors.by_archive(),
         image=image,
         head=head,

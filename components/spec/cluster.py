@@ -254,6 +254,11 @@ class ClusterSpec(Model):
     access: Annotated[AccessSpec, Field(examples=[{"allow_ssh_from": ["203.0.113.0/24"]}])] = AccessSpec()
     limits: Annotated[LimitsSpec, Field(examples=[{"max_usd_per_hour": 80}])] = LimitsSpec()
     gates: Annotated[GatesSpec, Field(examples=[{"nccl_busbw": "default"}])] = GatesSpec()
+    repair: Annotated[Literal["ask", "auto"], Field(description="must be ask or auto", examples=["ask", "auto"])] = (
+        "ask"
+    )
+    """Repair of faulty nodes with `yard heal --auto`, which a timer runs: `ask` only prints the steps, and `auto` also
+    reboots nodes and replaces machines. Requires Slurm."""
     mirrors: Annotated[MirrorsSpec, Field(examples=[{"debian": "http://mirror.example.org/debian"}])] = MirrorsSpec()
     silence: Annotated[
         tuple[
@@ -276,6 +281,13 @@ class ClusterSpec(Model):
         if self.containers == "docker" and self.scheduler == "slurm":
             rule = "docker starts containers outside Slurm's job steps, so Slurm could neither limit nor end them"
             raise RuleError(rule, "use enroot, or scheduler: none", at="containers")
+        return self
+
+    @model_validator(mode="after")
+    def _check_repair(self) -> Self:
+        if self.repair == "auto" and self.scheduler == "none":
+            rule = "faults are recorded and nodes are drained by Slurm, and this cluster has no scheduler"
+            raise RuleError(rule, "remove it, or use scheduler: slurm", at="repair")
         return self
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.project import Project, wait_until
 from tests.integration.test_cluster import HEAD, SECOND, slurm_states
-from yard.heal.ladder import PATIENCE_SECONDS
+from yard.repair.steps import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 

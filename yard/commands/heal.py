@@ -16,6 +16,12 @@ app = typer.Typer(rich_markup_mode=None)
 def heal(
     context: typer.Context,
     perform: Annotated[bool, typer.Option("--perform", help="Perform the steps.")] = False,
+    auto: Annotated[
+        bool, typer.Option("--auto", help="Perform the steps if the stack file contains `repair: auto`.")
+    ] = False,
+    install_timer: Annotated[
+        bool, typer.Option("--install-timer", help="Run `yard heal --auto` every five minutes on this computer.")
+    ] = False,
     explain: Annotated[
         str | None,
         typer.Option("--explain", metavar="NODE", autocompletion=completion.hosts, help="Explain one node's step."),
@@ -28,13 +34,23 @@ def heal(
     stack: StackOption = "local",
     outputs: OutputsOption = None,
 ) -> None:
-    """Show the next step for each faulty node: reboot, new machine or quarantine. Only --perform changes anything."""
-    from yard.heal import command
+    """Show the next step for each faulty node: reboot, new machine or quarantine.
 
-    remote = operator_of(context, stack, "yard heal --perform") if perform else remote_of(stack, outputs)
+    Only --perform and --auto change anything. --auto ends with exit code 3 if a person must decide.
+    """
+    from yard.repair import heal as repairs
+
+    changes = perform or auto or install_timer
+    if sum((perform, auto, install_timer, explain is not None)) > 1:
+        raise typer.BadParameter("use only one of --perform, --auto, --install-timer and --explain")
+    if as_json and changes:
+        raise typer.BadParameter("omit it, because a repair prints output from pulumi", param_hint="--json")
+    remote = operator_of(context, stack, "yard heal") if changes else remote_of(stack, outputs)
     if explain is not None:
-        command.explain(remote, explain, as_json)
+        repairs.explain(remote, explain, as_json)
         return
-    if as_json and perform:
-        raise typer.BadParameter("omit --perform, because a repair prints output from pulumi", param_hint="--json")
-    raise typer.Exit(command.heal(remote, command.HealRequest(perform, max_usd_per_hour), as_json))
+    if install_timer:
+        repairs.install_timer(remote.stack.name, max_usd_per_hour)
+        return
+    request = repairs.HealRequest(perform=perform, auto=auto, max_usd_per_hour=max_usd_per_hour)
+    raise typer.Exit(repairs.heal(remote, request, as_json))

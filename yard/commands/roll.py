@@ -38,10 +38,10 @@ def roll(
 
     New machines use the user-data and the image from this checkout. The same command continues an interrupted roll.
     """
-    from yard.roll import command
+    from yard.repair import roll as rolls
 
     remote = operator_of(context, stack, "yard roll")
-    request = command.RollRequest(
+    request = rolls.RollRequest(
         group=group,
         max_unavailable=max_unavailable,
         idle_seconds=None if timeout is None else timeout * 60,
@@ -50,9 +50,9 @@ def roll(
     if as_json and not dry_run:
         raise typer.BadParameter("add --dry-run, because a roll prints output from pulumi", param_hint="--json")
     if abandon:
-        command.abandon(remote)
+        rolls.abandon(remote)
         return
     if dry_run:
-        command.show_plan(remote, request, as_json)
+        rolls.show_plan(remote, request, as_json)
         return
-    raise typer.Exit(command.run_roll(remote, request))
+    raise typer.Exit(rolls.run_roll(remote, request))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from trainyard.faults import fault, is_in_service
 from yard.doctor.findings import Examined, HostProblem, problem, rdma_layer, unequal_versions
-from yard.heal.case import fault
 
 _CLOCK_OFFSET_SECONDS = 0.5
 _CLOCK_DIFFERENCE_SECONDS = 5
@@ -14,7 +14,6 @@ _CLOCK_DIFFERENCE_SECONDS = 5
 _UNREGISTERED = "slurmd has not registered with slurmctld"
 _SHM_SHARE = 4
 """Shared memory must be at least 1/4 of the memory. The default is 1/2 on Linux, and 64 MiB in a Docker container."""
-_SCHEDULABLE = frozenset({"idle", "allocated", "mixed", "completing", "planned"})
 
 
 def check_status(examined: Examined) -> Iterator[HostProblem]:
@@ -104,8 +103,7 @@ def check_queue(examined: Examined) -> Iterator[HostProblem]:
     rows = {name: (state, reason) for name, state, reason in examined.head.of("queue")}
     for name in examined.nodes:
         state, reason = rows.get(name, ("unknown to Slurm", "none"))
-        # sinfo(1) in Slurm 24.11: flags follow the state, and `*` means that the node does not respond.
-        if "*" in state or state.rstrip("~#!%$@+^-") not in _SCHEDULABLE:
+        if not is_in_service(state):
             cause = _UNREGISTERED if reason == "none" else reason
             yield problem(name, "queue", state=state, reason=cause)
 

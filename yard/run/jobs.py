@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import JobError, RemoteError
+from trainyard.faults import fault
 from trainyard.outputs import Cluster
-from yard.heal.case import fault
 from yard.job.rules import RUN_DIR
 from yard.run import goodput
 from yard.run.queue import Job, explain, parse_one, waiting

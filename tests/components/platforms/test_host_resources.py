@@ -19,7 +19,7 @@ from tests.components.platforms.recording import Built, record, stack_text
 from tests.components.platforms.test_contract import contract
 from trainyard.errors import StackError
 from trainyard.strict_yaml import load_own
-from yard.roll.machines import machines
+from yard.repair.machines import machines
 from yard.stack import hosts as yard_hosts
 from yard.stack import pulumi
 

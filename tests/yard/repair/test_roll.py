@@ -12,13 +12,13 @@ from types import SimpleNamespace
 
 import pytest
 
-import yard.roll.command
+import yard.repair.roll
 import yard.stack.load
 from tests.yard.conftest import FakeStack
 from trainyard.errors import StackError
 from trainyard.outputs import Cluster, dumped
-from yard.roll.command import RollRequest, abandon, record_of, run_roll, show_plan
-from yard.roll.machines import Machine
+from yard.repair.machines import Machine
+from yard.repair.roll import RollRequest, abandon, record_of, run_roll, show_plan
 from yard.stack.load import load_stack
 from yard.stack.remote import Remote
 
@@ -96,7 +96,7 @@ def site(stack: FakeStack, local_outputs: Cluster, monkeypatch: pytest.MonkeyPat
     made = Site(stack, local_outputs, {node.name: ("idle", "") for node in local_outputs.nodes})
     monkeypatch.setattr(Remote, "run", lambda _, command, **kind: made.run(command, **kind))
     monkeypatch.setattr(
-        yard.roll.command,
+        yard.repair.roll,
         "machines",
         lambda _, names: {
             name: Machine(urn=f"urn::{name}", created=str(made.created.get(name, 0)))
@@ -104,10 +104,10 @@ def site(stack: FakeStack, local_outputs: Cluster, monkeypatch: pytest.MonkeyPat
             if name not in made.deleted
         },
     )
-    monkeypatch.setattr(yard.roll.command, "wait_for_pulumi", made.waits.append)
-    monkeypatch.setattr(yard.roll.command, "replace_machines", made.up)
+    monkeypatch.setattr(yard.repair.roll, "wait_for_pulumi", made.waits.append)
+    monkeypatch.setattr(yard.repair.roll, "replace_machines", made.up)
     # The real module stays unchanged, because threads of other tests can call time.sleep.
-    monkeypatch.setattr(yard.roll.command, "time", SimpleNamespace(monotonic=time.monotonic, sleep=made.sleep))
+    monkeypatch.setattr(yard.repair.roll, "time", SimpleNamespace(monotonic=time.monotonic, sleep=made.sleep))
     return made
 
 

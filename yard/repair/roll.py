@@ -1,28 +1,20 @@
-"""`yard roll`: replaces the machines in a node group in batches, without ending jobs."""
+"""`yard roll`: replaces the machines of a node group in batches, without ending jobs."""
 
 from __future__ import annotations
 
+import json
+import shlex
 import time
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from trainyard import checkout
 from trainyard.errors import RemoteError, StackError
-from yard.roll.machines import machines, replace_machines, wait_for_pulumi
-from yard.roll.nodes import (
-    REASON,
-    States,
-    checkpoint_command,
-    drain_command,
-    is_free,
-    is_in_service,
-    jobs_command,
-    next_batch,
-    parse_jobs,
-    resume_command,
-)
-from yard.roll.progress import Roll, new_roll, read_roll, write_roll
+from trainyard.faults import ROLL, is_free, is_in_service
+from trainyard.outputs import Cluster
+from yard.repair.machines import machines, replace_machines, wait_for_pulumi
+from yard.repair.steps import States
 from yard.run.schedulers import Slurm
 from yard.show import INTERRUPTED, say, say_json, warn
 from yard.stack.load import load_stack
@@ -45,14 +37,87 @@ class RollRequest:
     checkpoint: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Roll:
+    """The record of an unfinished roll of one group, so that an interrupted `yard roll` can continue.
+
+    `keys` contains the SSH host key of each node before the roll. A node counts as replaced when its host key in the
+    stack's outputs has changed, because each new machine creates its own key. The outputs change only after `pulumi up`
+    has checked the new nodes. `replacing` contains the nodes of an unfinished `pulumi up`, and the time at which the
+    machine of each node was created.
+    """
+
+    group: str
+    keys: Mapping[str, str]
+    replacing: Mapping[str, str] = field(default_factory=dict)
+
+    def pending(self, cluster: Cluster) -> tuple[str, ...]:
+        """Return the nodes that have not been replaced, in the order of the outputs."""
+        return tuple(node.name for node in cluster.nodes if self.keys.get(node.name) == node.host_key)
+
+    def write(self, file: Path) -> None:
+        """Store the record atomically."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = file.with_suffix(".new")
+        new.write_text(json.dumps(asdict(self)))
+        new.replace(file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HoldingJob:
+    """A job to which nodes are allocated. `seconds` is its run time since its last start."""
+
+    id: str
+    seconds: int
+    line: str
+
+
 def record_of(remote: Remote) -> Path:
     """Return the path to the record of a stack's unfinished roll."""
     return checkout.state() / "roll" / f"{remote.stack.name.replace('/', '-')}.json"
 
 
+def read_roll(remote: Remote, group: str) -> Roll:
+    """Return the stack's unfinished roll, or a new roll of the group. Raises StackError if the record is damaged."""
+    file = record_of(remote)
+    try:
+        return Roll(**json.loads(file.read_text()))
+    except FileNotFoundError:
+        nodes = remote.stack.cluster.nodes
+        return Roll(group=group, keys={node.name: node.host_key for node in nodes if node.group == group})
+    except (ValueError, TypeError):
+        raise StackError(
+            f"the record of an unfinished roll, {file}, cannot be read. Fix: remove it, and check with `yard nodes` "
+            f"that no node is drained with the reason {ROLL}"
+        ) from None
+
+
+def next_batch(pending: Sequence[str], group: Collection[str], states: States, max_unavailable: int) -> tuple[str, ...]:
+    """Return the nodes to replace next, or () if too many other nodes in the group are out of service.
+
+    Nodes that are out of service come first, because replacing them does not reduce capacity.
+    """
+    out = {name for name in group if name not in states or not is_in_service(states[name][0])}
+    room = max_unavailable - len(out.difference(pending))
+    return tuple(sorted(pending, key=lambda name: name not in out)[: max(room, 0)])
+
+
+def parse_jobs(text: str) -> list[HoldingJob]:
+    """Parse lines `number|run time|user|name` from squeue."""
+    jobs = []
+    for row in filter(None, text.splitlines()):
+        number, elapsed, user, name = row.split("|", 3)
+        days, _, clock = elapsed.rpartition("-")
+        seconds = int(days or 0) * 86400
+        for power, part in enumerate(reversed(clock.split(":"))):
+            seconds += int(part) * 60**power
+        jobs.append(HoldingJob(id=number, seconds=seconds, line=f"{number} ({name}) of {user}"))
+    return jobs
+
+
 def show_plan(remote: Remote, request: RollRequest, as_json: bool) -> None:
     """Print the nodes that would be replaced, and the first batch. Changes nothing."""
-    roll = read_roll(record_of(remote)) or new_roll(remote.stack.cluster, request.group)
+    roll = read_roll(remote, request.group)
     _check(remote, request, roll)
     pending = roll.pending(remote.stack.cluster)
     batch = next_batch(pending, roll.keys, _states(remote), request.max_unavailable)
@@ -65,9 +130,9 @@ def show_plan(remote: Remote, request: RollRequest, as_json: bool) -> None:
 
 def abandon(remote: Remote) -> None:
     """Resume the nodes drained by a roll, and remove the roll's record."""
-    drained = [name for name, (_, reason) in _states(remote).items() if reason.startswith(REASON)]
+    drained = [name for name, (_, reason) in _states(remote).items() if reason.startswith(ROLL)]
     if drained:
-        _admin(remote, resume_command(drained))
+        _update(remote, drained, "state=resume")
         say(f"returned to service: {', '.join(drained)}")
     record_of(remote).unlink(missing_ok=True)
     say("no roll is in progress")
@@ -76,9 +141,9 @@ def abandon(remote: Remote) -> None:
 def run_roll(remote: Remote, request: RollRequest) -> int:
     """Replace all machines in the group. Return 0 on success, 130 after an interrupt, or the code of a failed `up`."""
     file = record_of(remote)
-    roll = read_roll(file) or new_roll(remote.stack.cluster, request.group)
+    roll = read_roll(remote, request.group)
     _check(remote, request, roll)
-    write_roll(file, roll)
+    roll.write(file)
     total = len(roll.keys)
     try:
         if roll.replacing:
@@ -92,7 +157,7 @@ def run_roll(remote: Remote, request: RollRequest) -> int:
                 raise StackError(_too_many(remote, roll, request))
             _drain(remote, batch, request)
             roll = replace(roll, replacing=_creation_times(remote, batch))
-            write_roll(file, roll)
+            roll.write(file)
             if code := _replace(remote, file, roll):
                 return code
             roll = replace(roll, replacing={})
@@ -136,20 +201,22 @@ def _drain(remote: Remote, batch: Collection[str], request: RollRequest) -> None
     states = _states(remote)
     # A node that another user drained keeps its drain reason, and stays out of service after its replacement.
     if ours := [name for name in batch if name not in states or is_in_service(states[name][0])]:
-        _admin(remote, drain_command(ours))
+        _update(remote, ours, "state=drain", f"reason={ROLL}")
     say(f"drained: {', '.join(batch)}")
     deadline = None if request.idle_seconds is None else time.monotonic() + request.idle_seconds
     signalled: set[str] = set()
     shown: list[str] = []
     while not all(is_free(_states(remote).get(name, ("unknown", ""))[0]) for name in batch):
-        jobs = parse_jobs(_admin(remote, jobs_command(batch)))
+        jobs = parse_jobs(_admin(remote, f"sudo -n squeue -h -a -t R,CF,CG,S -w {_list(batch)} -o '%i|%M|%u|%j'"))
         lines = [job.line for job in jobs]
         if lines and lines != shown:
             say("waiting for jobs: " + "; ".join(lines))
             shown = lines
         ready = {job.id for job in jobs if job.seconds >= _HANDLER_SECONDS} - signalled
         if request.checkpoint and ready:
-            _admin(remote, checkpoint_command(ready))
+            # Slurm sends this signal before a time limit. A job with `checkpoint_dir` from `yard submit` then writes a
+            # checkpoint and is requeued with the same number.
+            _admin(remote, f"sudo -n scancel --batch --signal=USR2 {' '.join(sorted(ready))}")
             signalled |= ready
         if deadline is not None and time.monotonic() > deadline:
             raise StackError(
@@ -186,7 +253,7 @@ def _replace(remote: Remote, file: Path, roll: Roll) -> int:
             f"Fix: correct the cause if there was an error, then run `yard roll {roll.group}` to continue"
         )
         return code
-    write_roll(file, replace(roll, replacing={}))
+    replace(roll, replacing={}).write(file)
     remote.stack = load_stack(stack, refresh=True)
     _wait_for_service(remote, batch)
     return 0
@@ -196,7 +263,7 @@ def _wait_for_service(remote: Remote, batch: Collection[str]) -> None:
     deadline = time.monotonic() + _SERVICE_SECONDS
     while True:
         states = _states(remote)
-        waiting = [name for name in batch if states.get(name, ("", REASON))[1].startswith(REASON) or name not in states]
+        waiting = [name for name in batch if states.get(name, ("", ROLL))[1].startswith(ROLL)]
         if not waiting:
             break
         if time.monotonic() > deadline:
@@ -227,6 +294,14 @@ def _too_many(remote: Remote, roll: Roll, request: RollRequest) -> str:
 
 def _states(remote: Remote) -> States:
     return Slurm().nodes(remote)
+
+
+def _update(remote: Remote, names: Collection[str], *changes: str) -> None:
+    _admin(remote, f"sudo -n scontrol update nodename={_list(names)} {' '.join(changes)}")
+
+
+def _list(names: Collection[str]) -> str:
+    return shlex.quote(",".join(names))
 
 
 def _admin(remote: Remote, command: str) -> str:

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-import yard.roll.machines
+import yard.repair.machines
 import yard.stack.pulumi
 from tests.yard.conftest import FakeStack, MakeProgram
 from trainyard.machines import HOST_INPUTS
-from yard.roll.machines import Machine, machines, replace_machines, wait_for_pulumi
+from yard.repair.machines import Machine, machines, replace_machines, wait_for_pulumi
 
 
 def urn(kind: str, name: str) -> str:
@@ -101,7 +101,7 @@ def test_a_roll_waits_for_a_running_pulumi(
         sleeper.wait()
 
     # The real module stays unchanged, because threads of other tests can call time.sleep.
-    monkeypatch.setattr(yard.roll.machines, "time", SimpleNamespace(sleep=end))
+    monkeypatch.setattr(yard.repair.machines, "time", SimpleNamespace(sleep=end))
     wait_for_pulumi("local")
     assert f"waiting: stack 'local' is in use: pulumi process {sleeper.pid}" in capsys.readouterr().out
     assert not lock.exists()

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
+import subprocess
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trainyard.errors import StackError
+from tests.yard.conftest import MakeProgram
+from trainyard.errors import RemoteError, StackError
 from trainyard.outputs import Cluster
-from yard.heal import command
-from yard.heal.command import HealRequest, explain, heal
-from yard.roll.machines import Machine
+from yard.repair import heal as repairs
+from yard.repair.heal import NEEDS_A_PERSON, HealRequest, explain, heal, install_timer, lock
+from yard.repair.machines import Machine
 from yard.run import jobs
 from yard.run.schedulers import Slurm
 
 DISK, GONE = "TY:disk-full: / is full", "TY:gone: no answer for 15 s"
+PLAN, PERFORM, AUTO = HealRequest(), HealRequest(perform=True), HealRequest(auto=True)
 
 
 class Head:
@@ -32,6 +38,8 @@ class Head:
         self.stack: Any = type("Stack", (), {"name": "local", "cluster": cluster})()
 
     def run(self, line: str, *, stdin: bytes = b"", admin: bool = False) -> str:
+        if line == "true":
+            return ""
         if "tee -a" in line:
             assert admin
             self.record += line.split("'")[1] + "\n"
@@ -47,27 +55,31 @@ class Head:
         self.calls.append(f"replace {names} of {stack}: {urns}")
         return 0
 
-    def host(self, name: str, *, admin: bool = False) -> str:
-        return f"{name}-admin" if admin else name
+    def host(self, name: str | None, *, admin: bool = False) -> str:
+        return f"{name or 'head'}-admin" if admin else str(name)
 
     def argv(self, line: str, host: str) -> list[str]:
+        if " flock " in line:
+            assert host == "head-admin"
+            return ["bash", "-c", line.removeprefix("sudo -n ")]
         self.calls.append(f"{host}: {line}")
         return ["true"]
 
 
 @pytest.fixture
-def start(wide: Cluster, monkeypatch: pytest.MonkeyPatch) -> Any:
+def start(wide: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Return a function that creates a head. `changed` contains the states of the nodes that are not idle."""
 
     def make(changed: dict[str, tuple[str, str]], cluster: Cluster = wide, ago: float = 3600.0) -> Head:
+        cluster = replace(cluster, state_dir=str(tmp_path))
         states = {node.name: ("idle", "") for node in cluster.nodes} | changed
         head = Head(cluster, states, ago)
         monkeypatch.setattr(Slurm, "nodes", lambda *_: states)
-        monkeypatch.setattr(command, "wait_for_pulumi", lambda _: None)
+        monkeypatch.setattr(repairs, "wait_for_pulumi", lambda _: None)
         monkeypatch.setattr(
-            command, "machines", lambda _, names: {names[0]: Machine(urn=f"urn:{names[0]}", created="")}
+            repairs, "machines", lambda _, names: {names[0]: Machine(urn=f"urn:{names[0]}", created="")}
         )
-        monkeypatch.setattr(command, "replace_machines", head.replace)
+        monkeypatch.setattr(repairs, "replace_machines", head.replace)
         return head
 
     return make
@@ -79,7 +91,7 @@ def steps(head: Head) -> list[dict[str, Any]]:
 
 def test_plan_changes_nothing(start: Any, capsys: pytest.CaptureFixture[str]) -> None:
     head = start({"yard-gpu-1": ("drained", DISK)})
-    assert heal(head, HealRequest(False, None), as_json=False) == 0
+    assert heal(head, PLAN, as_json=False) == 0
     printed = capsys.readouterr().out
     assert "yard-gpu-1" in printed
     assert "reboot" in printed
@@ -88,35 +100,35 @@ def test_plan_changes_nothing(start: Any, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_healthy_cluster_needs_no_repair(start: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert heal(start({}), HealRequest(True, None), as_json=False) == 0
+    assert heal(start({}), PERFORM, as_json=False) == 0
     assert capsys.readouterr().out == "all 4 nodes are in service\n"
 
 
 def test_reboot_is_recorded_and_performed(start: Any) -> None:
     head = start({"yard-gpu-1": ("drained", DISK)})
-    assert heal(head, HealRequest(True, None), as_json=False) == 0
+    assert heal(head, PERFORM, as_json=False) == 0
     assert head.calls == ["yard-gpu-1-admin: sudo -n systemctl reboot"]
     assert [(row["node"], row["step"]) for row in steps(head)] == [("yard-gpu-1", "reboot")]
     # The next run does not reboot the node again, because the first reboot may still be in progress.
-    assert heal(head, HealRequest(True, None), as_json=False) == 0
+    assert heal(head, PERFORM, as_json=False) == 0
     assert len(head.calls) == 1
 
 
 def test_lost_machine_is_replaced(start: Any) -> None:
     head = start({"yard-gpu-2": ("down*", GONE)})
-    assert heal(head, HealRequest(True, None), as_json=False) == 0
+    assert heal(head, PERFORM, as_json=False) == 0
     assert head.calls == ["replace ['yard-gpu-2'] of local: ['urn:yard-gpu-2']"]
 
 
 def test_replacement_needs_a_price_below_the_limit(start: Any) -> None:
     head = start({"yard-gpu-2": ("down*", GONE)})
-    assert heal(head, HealRequest(True, 10.0), as_json=False) == 0
+    assert heal(head, replace(PERFORM, max_usd_per_hour=10.0), as_json=False) == 0
     assert head.calls == []
 
 
 def test_node_without_further_steps_is_quarantined(start: Any, wide: Cluster) -> None:
     head = start({"yard-gpu-2": ("down*", GONE)}, replace(wide, provider="hosts"))
-    assert heal(head, HealRequest(True, None), as_json=False) == 0
+    assert heal(head, PERFORM, as_json=False) == 0
     assert head.calls == [
         "sudo -n scontrol update nodename=yard-gpu-2 state=drain "
         "reason='TY:quarantine: the fault remains after all steps: no step is possible'"
@@ -138,7 +150,7 @@ def test_head_and_clusters_without_slurm_are_refused(start: Any, wide: Cluster) 
     with pytest.raises(StackError, match="runs no jobs"):
         explain(start({}), "yard-head", as_json=False)
     with pytest.raises(StackError, match="needs Slurm"):
-        heal(start({}, replace(wide, scheduler="none")), HealRequest(False, None), as_json=False)
+        heal(start({}, replace(wide, scheduler="none")), PLAN, as_json=False)
 
 
 def test_history_of_all_nodes_is_sorted_by_time(start: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -161,10 +173,82 @@ def test_a_drain_by_a_person_names_the_person_and_the_fix(
     first, second = (node.name for node in wide.nodes[:2])
     head = start({first: ("drained", "bad cable"), second: ("drained", "")})
     head.authors = f"{first}|root|2026-11-24T03:00:00\n{second}|slurm|Unknown\n"
-    assert heal(head, HealRequest(False, None), as_json=True) == 0
+    assert heal(head, PLAN, as_json=True) == 0
     why = {row["node"]: row["why"] for row in json.loads(capsys.readouterr().out)}
     resume = f"run `yard ssh --admin -- sudo scontrol update nodename={first} state=resume`"
     assert why[first].startswith("root (2026-11-24T03:00:00) set this state with this reason, ")
     assert why[first].endswith(resume)
     assert why[second].startswith("this state was set without a reason, ")
     assert why[wide.nodes[2].name] == "in service"
+
+
+XID = "TY:gpu-xid: Xid 79, GPU has fallen off the bus"
+
+
+@pytest.mark.parametrize(("repair", "code"), [("auto", 0), ("ask", NEEDS_A_PERSON)])
+def test_the_stack_file_decides_about_automatic_repairs(
+    repair: str, code: int, start: Any, wide: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = start({"yard-gpu-1": ("drained", XID)}, replace(wide, repair=repair))
+    assert heal(head, AUTO, as_json=False) == code
+    assert len(head.calls) == len(steps(head)) == (1 if repair == "auto" else 0)
+    assert ("contains `repair: ask`" in capsys.readouterr().out) is (repair == "ask")
+    # While the node reboots, nothing is due. A healthy cluster needs no person.
+    assert heal(head, AUTO, as_json=False) == code
+    assert heal(start({}, replace(wide, repair=repair)), AUTO, as_json=False) == 0
+
+
+def test_a_returning_xid_replaces_the_machine(start: Any, wide: Cluster) -> None:
+    head = start({"yard-gpu-1": ("drained", XID)}, replace(wide, repair="auto"))
+    head.record = json.dumps({"time": time.time() - 86400, "node": "yard-gpu-1", "step": "reboot", "fault": "gpu-xid"})
+    assert heal(head, AUTO, as_json=False) == 0
+    assert head.calls == ["replace ['yard-gpu-1'] of local: ['urn:yard-gpu-1']"]
+
+
+def test_an_epidemic_is_not_repaired_automatically(start: Any, wide: Cluster) -> None:
+    sick = {node.name: ("drained", XID) for node in wide.nodes[:3]}
+    head = start(sick, replace(wide, repair="auto"))
+    assert heal(head, AUTO, as_json=False) == NEEDS_A_PERSON
+    assert (head.calls, head.record) == ([], "")
+
+
+def test_two_repairs_do_not_overlap(start: Any, wide: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    head = start({"yard-gpu-1": ("drained", DISK)}, replace(wide, repair="auto"))
+    with lock(head) as is_ours:
+        assert is_ours
+        assert heal(head, AUTO, as_json=False) == 0
+        assert "another `yard heal` is repairing this cluster" in capsys.readouterr().out
+        with pytest.raises(StackError, match="another `yard heal`"):
+            heal(head, PERFORM, as_json=False)
+        assert head.calls == []
+    assert heal(head, AUTO, as_json=False) == 0
+    assert len(head.calls) == 1
+
+
+def test_a_lock_that_cannot_be_taken_is_an_error(start: Any) -> None:
+    head = start({})
+    head.stack.cluster = replace(head.stack.cluster, state_dir="/nowhere")
+    with pytest.raises(RemoteError, match="cannot be taken"):
+        heal(head, PERFORM, as_json=False)
+
+
+def test_the_timer_runs_the_repair(
+    program: MakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    systemctl = program("systemctl", "")
+    install_timer("team/trainyard/big", 90.0)
+    name = "trainyard-heal-team-trainyard-big"
+    assert systemctl.calls == ["--user daemon-reload", f"--user enable --now {name}.timer"]
+    units = [tmp_path / "systemd/user" / f"{name}.{kind}" for kind in ("service", "timer")]
+    words = shlex.split(units[0].read_text().partition("ExecStart=")[2])
+    assert words[1:] == ["-m", "yard", "heal", "--auto", "--stack", "team/trainyard/big", "--max-usd-per-hour", "90"]
+    assert "enable-linger" in capsys.readouterr().out
+    if shutil.which("systemd-analyze"):
+        verified = subprocess.run(
+            ["systemd-analyze", "--user", "verify", *map(str, units)], capture_output=True, text=True, check=False
+        )
+        assert name not in verified.stderr
+    program("systemctl", "echo no bus >&2; exit 1")
+    with pytest.raises(StackError, match=r"daemon-reload` failed: no bus\. The units are in"):
+        install_timer("big", None)
