@@ -40,12 +40,13 @@ def heal(
     """
     from yard.repair import heal as repairs
 
-    changes = perform or auto or install_timer
-    if sum((perform, auto, install_timer, explain is not None)) > 1:
+    changing = {"--perform": perform, "--auto": auto, "--install-timer": install_timer}
+    option = next((name for name, is_set in changing.items() if is_set), None)
+    if sum((*changing.values(), explain is not None)) > 1:
         raise typer.BadParameter("use only one of --perform, --auto, --install-timer and --explain")
-    if as_json and changes:
+    if as_json and option:
         raise typer.BadParameter("omit it, because a repair prints output from pulumi", param_hint="--json")
-    remote = operator_of(context, stack, "yard heal") if changes else remote_of(stack, outputs)
+    remote = operator_of(context, stack, f"yard heal {option}") if option else remote_of(stack, outputs)
     if explain is not None:
         repairs.explain(remote, explain, as_json)
         return
