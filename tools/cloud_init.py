@@ -11,8 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from components.platforms.local.image.archive import Archive, machine_archive
-from components.platforms.local.image.recipe import SUITE
+from components.platforms.local.image_build import SUITE, Archive, machine_archive
 from trainyard.errors import ClusterError
 
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")

@@ -10,7 +10,7 @@ import shutil
 import sys
 
 from components.platforms.local.paths import runs_folder
-from components.platforms.local.sweep import sweep_run
+from components.platforms.local.process import sweep_run
 from tools.stack import Stack
 from trainyard import checkout
 from trainyard.errors import StackError

@@ -2,18 +2,243 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from components.catalog.drivers import Archive, Conflict, DriverLock
-from components.catalog.fact import Fact as Fact  # re-exported
-from components.catalog.services import ServicePrice, Throughput
-from components.catalog.topology import Topology
 from trainyard.errors import CatalogError
 from trainyard.strict_yaml import load_own
+
+
+class Fact(BaseModel):
+    """A row in the catalog. `source` is the publication, and `dated` is the ISO date on which it was read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    source: str
+    dated: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
+
+
+HOURS_PER_MONTH = 730
+"""Number of hours per month in the price lists of both clouds."""
+
+_MIB_PER_MB = 1e6 / 2**20
+
+
+class Throughput(Fact):
+    """Write throughput of shared storage, or of the disks of a machine type.
+
+    The fields are described in throughput.yaml.
+    """
+
+    mb_s_of_size: dict[int, float] = Field(default_factory=dict)
+    mib_s: float = Field(default=0, ge=0)
+    mib_s_per_gib: float = Field(default=0, ge=0)
+    most_mib_s: float | None = Field(default=None, gt=0)
+    most_mb_s: float | None = Field(default=None, gt=0)
+
+    def write_mib_s(self, size_gib: int) -> float:
+        """Return the maximum write throughput in MiB/s for a size, or infinity if there is no limit."""
+        if self.mb_s_of_size:
+            rate = _of_size(self.mb_s_of_size, size_gib)
+            base = float("inf") if rate is None else rate * _MIB_PER_MB
+        else:
+            base = self.mib_s + self.mib_s_per_gib * size_gib or float("inf")
+        limits = [self.most_mib_s, None if self.most_mb_s is None else self.most_mb_s * _MIB_PER_MB]
+        return min(base, *(limit for limit in limits if limit is not None), float("inf"))
+
+
+class ServicePrice(Fact):
+    """List price of shared storage or a gateway in one region. If the price is unknown, all price fields are unset."""
+
+    region: str
+    priced: str = Field(default="", pattern=r"^(\d{4}-\d{2}-\d{2})?$")
+    """Date on which the price was valid, or empty if the price is unknown."""
+    usd_per_hour: float | None = Field(default=None, gt=0)
+    usd_per_gib_hour: float | None = Field(default=None, gt=0)
+    usd_per_month_of_size: dict[int, float | None] = Field(default_factory=dict)
+    """Dollars per month for each size in GiB, or None if unknown."""
+    billed_gib: int = Field(default=1, ge=1)
+
+    def usd(self, size_gib: int) -> float | None:
+        """Return the price in dollars per hour for a size, or None if the price is unknown."""
+        if self.usd_per_month_of_size:
+            month = _of_size(self.usd_per_month_of_size, size_gib)
+            return None if month is None else month / HOURS_PER_MONTH
+        if self.usd_per_gib_hour is not None:
+            return -(-size_gib // self.billed_gib) * self.billed_gib * self.usd_per_gib_hour
+        return self.usd_per_hour
+
+
+def _of_size(values: Mapping[int, float | None] | Mapping[int, float], size_gib: int) -> float | None:
+    """Return the value for the smallest size that is at least `size_gib`, or None if no such size or value exists."""
+    return next((value for size, value in sorted(values.items()) if size >= size_gib), None)
+
+
+NUMA_AS_SOCKET_SINCE = (22, 5)
+"""First Slurm version with SlurmdParameters=numa_node_as_socket (SchedMD/slurm, NEWS for 22.05)."""
+
+SlurmVersion = tuple[int, int]
+
+
+class Topology(Fact):
+    """Sockets, cores and threads as printed by lscpu. `gpu_numa` contains the NUMA node of each GPU, or is empty."""
+
+    sockets: int = Field(ge=1)
+    cores_per_socket: int = Field(ge=1)
+    threads_per_core: int = Field(ge=1, le=2)
+    numa_per_socket: int = Field(default=1, ge=1)
+    gpu_numa: tuple[int, ...] = ()
+    unverified: tuple[str, ...] = ()
+    """Names of the fields whose values are not stated in any published page or code."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.cores_per_socket % self.numa_per_socket:
+            raise ValueError("all NUMA nodes in a socket must have the same number of cores")
+        if any(not 0 <= node < self.sockets * self.numa_per_socket for node in self.gpu_numa):
+            raise ValueError("gpu_numa contains a NUMA node that does not exist")
+        return self
+
+    @property
+    def vcpus(self) -> int:
+        """Number of hardware threads."""
+        return self.sockets * self.cores_per_socket * self.threads_per_core
+
+    def needs_numa_as_socket(self, version: SlurmVersion) -> bool:
+        """Return whether slurmd needs numa_node_as_socket. Slurm assigns GPUs to sockets, not to NUMA nodes."""
+        return self.numa_per_socket > 1 and version >= NUMA_AS_SOCKET_SINCE
+
+    def slurm_sockets(self, version: SlurmVersion) -> tuple[int, int]:
+        """Return Sockets and CoresPerSocket for slurm.conf."""
+        split = self.numa_per_socket if self.needs_numa_as_socket(version) else 1
+        return self.sockets * split, self.cores_per_socket // split
+
+    def gpu_cores(self, version: SlurmVersion) -> tuple[tuple[int, int], ...]:
+        """Return the first and last core near each GPU.
+
+        The result is empty if the affinity is unknown, or if Slurm uses only one socket. A GPU gets all cores in its
+        socket, because "all the cores in a socket must be specified together" (gres.conf manual).
+        """
+        sockets, cores = self.slurm_sockets(version)
+        if sockets == 1:
+            return ()
+        numa_per_slurm_socket = self.sockets * self.numa_per_socket // sockets
+        firsts = [node // numa_per_slurm_socket * cores for node in self.gpu_numa]
+        return tuple((first, first + cores - 1) for first in firsts)
+
+
+_WORD = r"^[A-Za-z0-9][A-Za-z0-9.+~:-]*$"
+
+_OLDEST_DRIVER = {12: 525, 13: 580}
+"""Branch of the oldest supported driver for each major CUDA release.
+
+NVIDIA, "CUDA Compatibility", minor version compatibility, table 1, read 2026-11-22.
+"""
+
+
+class _Part(BaseModel):
+    """Base class for the parts of a lock."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Package(_Part):
+    """A locked package. `sha256` is the digest of its file, or None if the file could not be read."""
+
+    version: Annotated[str, Field(pattern=_WORD[:-1] + r"\*?$")]
+    sha256: Annotated[str | None, Field(pattern=r"^[0-9a-f]{64}$")] = None
+
+
+class AptArchive(_Part):
+    """An apt archive.
+
+    `key` is the path on the node or the URL of the signing key. `suite` is the suite and the components, as in
+    sources.list(5). `url` is None for the distribution's archive, whose address is read from the node's apt sources.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
+    key: str
+    fingerprint: str = "-"
+    url: str | None = None
+    suite: str
+
+
+class DriverLock(Fact):
+    """Compatible versions for one operating system. The name of the row is the name of the operating system."""
+
+    versions: dict[str, str]
+    """Versions by name, as in images.yaml. Every row contains `driver`."""
+    module: str = "nvidia"
+    """File name of the kernel module, without .ko."""
+    archives: tuple[AptArchive, ...] = Field(min_length=1)
+    packages: dict[Annotated[str, Field(pattern=_WORD)], Package] = Field(min_length=1)
+    nvswitch: dict[Annotated[str, Field(pattern=_WORD)], Package] = Field(default_factory=dict)
+    """Packages for nodes with NVSwitch. If empty, such nodes are not supported."""
+    optional: dict[Annotated[str, Field(pattern=_WORD)], Package] = Field(default_factory=dict)
+    """Packages that are skipped with a warning if the archive does not contain them."""
+    files: dict[str, str] = Field(default_factory=dict)
+    """Content of configuration files that the installation needs, by absolute path."""
+    refused_gpus: dict[str, str] = Field(default_factory=dict)
+    """GPU types that this driver does not support, with the reason."""
+    unverified: tuple[str, ...] = ()
+    """Facts that were not verified in the archive."""
+
+    @property
+    def driver(self) -> str:
+        """The driver version without the package revision."""
+        return self.versions["driver"]
+
+
+class Archive(Fact):
+    """A package archive for which a mirror can be set. `url` is an extended regular expression.
+
+    `distribution` is true if the node's own apt sources contain the archive.
+    """
+
+    url: str
+    distribution: bool = False
+
+
+class Conflict(Fact):
+    """Incompatible versions by name. `consequence` states what fails in an image with all these versions."""
+
+    versions: dict[str, str] = Field(min_length=1)
+    consequence: str
+
+
+def incompatible(versions: Mapping[str, str], known: Mapping[str, Conflict]) -> Iterator[str]:
+    """Yield the incompatible versions in an image or a lock, with the consequence.
+
+    `known` contains the rows from conflicts.yaml.
+    """
+    for conflict in known.values():
+        if conflict.versions.items() <= versions.items():
+            named = ", ".join(f"{name} {version}" for name, version in conflict.versions.items())
+            yield f"{named}: {conflict.consequence}"
+    driver = versions.get("driver")
+    if driver is None:
+        return
+    for name, title in (("fabric_manager", "fabric manager"), ("nscq", "NSCQ")):
+        if versions.get(name, driver) != driver:
+            yield f"driver {driver} and {title} {versions[name]}: GPUs with NVSwitch need equal versions"
+    cuda = versions.get("cuda")
+    oldest = _OLDEST_DRIVER.get(_major(cuda)) if cuda else None
+    if oldest is not None and _major(driver) < oldest:
+        yield f"driver {driver} and CUDA {cuda}: this release of CUDA needs driver {oldest} or later"
+    built_for = re.search(r"\+cuda(.+)$", versions.get("nccl", ""))
+    if cuda and built_for and _major(built_for[1]) > _major(cuda):
+        yield f"CUDA {cuda} and NCCL for CUDA {built_for[1]}: NCCL needs the same or an older release of CUDA"
+
+
+def _major(version: str) -> int:
+    return int(version.partition(".")[0])
+
 
 _FOLDER = Path(__file__).parent
 _Row = TypeVar("_Row", bound=Fact)

@@ -12,9 +12,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from components.node.driver import driver_lock
 from components.node.files import MIRRORS, NodeFile, files_for
-from components.node.install import BIRTH, render_install
+from components.node.install import BIRTH, driver_lock, render_install
 from components.node.parameters import ON_HEAD, birth_env, kind_env, kind_of, storage_env
 from components.plan.plan import ClusterPlan, HostPlan
 from trainyard.checkout import ROOT

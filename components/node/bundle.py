@@ -12,10 +12,9 @@ import io
 import tarfile
 from dataclasses import dataclass
 
-from components.node.driver import driver_lock
 from components.node.files import NodeFile, files_for
-from components.node.gates import ALL_REDUCE, render_gates
-from components.node.parameters import SharedFiles, fabric_env, kind_env, kind_of, storage_env
+from components.node.install import driver_lock
+from components.node.parameters import ALL_REDUCE, SharedFiles, fabric_env, kind_env, kind_of, render_gates, storage_env
 from components.plan.plan import ClusterPlan, HostPlan
 
 

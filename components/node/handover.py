@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from components.node.bundle import Bundle
-from components.node.gates import render_gates
-from components.node.repair import render_repair
+from components.node.parameters import render_gates, render_repair
 from components.node.slurm import (
     render_cgroup_conf,
     render_gres_conf,

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from components.catalog import Machine
-from components.catalog.topology import SlurmVersion
+from components.catalog import Machine, SlurmVersion
 from components.node.user_data import JOB_USER
 from components.plan.plan import ClusterPlan, HostPlan
 from trainyard.errors import CatalogError

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterator
 from ipaddress import IPv4Network
 
-from components.catalog import conflicts, driver_locks
-from components.catalog.drivers import incompatible
+from components.catalog import conflicts, driver_locks, incompatible
 from components.node.user_data import AccessKeys, render_user_data
 from components.plan.check import Broken, Check, Level, Planned, check, checks_in
 from components.platforms.demand import hourly_price, quota_needs, services, spot_priced, storage_mib_s, used_prices

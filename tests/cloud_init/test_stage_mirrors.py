@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from components.node.driver import mirror_program
+from components.node.install import mirror_program
 from tests.cloud_init.stage_sandbox import Sandbox
 
 SOURCES = {

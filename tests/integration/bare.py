@@ -15,12 +15,9 @@ import yaml
 
 from components.keys import ssh_keypair
 from components.platforms.local.image import ensure_image
-from components.platforms.local.machine import HOST_KEY_MARK, Machine
-from components.platforms.local.network import start_switch
+from components.platforms.local.machine import HOST_KEY_MARK, Hardware, Machine, macs, start_switch
 from components.platforms.local.probe import choose
-from components.platforms.local.qemu import Hardware
-from components.platforms.local.seed import macs
-from components.platforms.local.sweep import sweep_run
+from components.platforms.local.process import sweep_run
 from tests.integration.project import Project, wait_until
 
 OWNER = "owner"

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from components.platforms.local.image.archive import machine_archive
+from components.platforms.local.image_build import machine_archive
 
 GUEST_VIEW = "10.0.2.2"
 """Address of this computer in the external network of a virtual machine."""

@@ -19,7 +19,7 @@ import pytest
 from components.catalog import driver_locks
 from components.plan.plan import ClusterPlan
 from components.platforms.local.image import ensure_image
-from components.platforms.local.sweep import sweep_run
+from components.platforms.local.process import sweep_run
 from tests.integration.bare import BareHost, boot
 from tests.integration.files import install_all, run_stage
 from tests.integration.mirror import GUEST_VIEW, Mirror

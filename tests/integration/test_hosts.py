@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from components.platforms.local.process import end
-from components.platforms.local.sweep import sweep_run
+from components.platforms.local.process import end, sweep_run
 from tests.components.platforms.hosts.apt import USABLE, add_package
 from tests.integration.bare import BareHost, HostsProject, boot
 from tests.integration.project import wait_until

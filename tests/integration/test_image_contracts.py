@@ -17,7 +17,7 @@ import yaml
 from components.catalog import image_contracts, images
 from components.node.user_data import AccessKeys, cloud_config
 from components.plan.plan import ClusterPlan
-from components.platforms.local.sweep import sweep_run
+from components.platforms.local.process import sweep_run
 from tests.integration.bare import BareHost, boot
 from tests.integration.files import install_all, run_stage
 

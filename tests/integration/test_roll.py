@@ -47,7 +47,7 @@ def new_image(cluster: Project) -> Iterator[str]:
     """Change the recipe of the golden image, and provide a copy of the old image as the new image. Yields its id."""
     images = cache_folder() / "images"
     old = images / image_id(cluster)
-    with (cluster.folder / "components/platforms/local/image/recipe/customise").open("a") as recipe:
+    with (cluster.folder / "components/platforms/local/recipe/customise").open("a") as recipe:
         recipe.write("# another recipe\n")
     new = images / image_id(cluster)
     shutil.copytree(old, new, copy_function=os.link, ignore=shutil.ignore_patterns("disks"))

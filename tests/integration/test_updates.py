@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from components.plan.plan import ClusterPlan
-from components.platforms.local.sweep import sweep_run
+from components.platforms.local.process import sweep_run
 from tests.integration.bare import BareHost, boot
 from tests.integration.files import install_all, run_stage
 from tests.integration.project import wait_until

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from components.catalog.services import HOURS_PER_MONTH
+from components.catalog import HOURS_PER_MONTH
 from yard.init.command import NewStack
 from yard.preview import content
 from yard.preview.report import Report

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from components.catalog.services import HOURS_PER_MONTH
+from components.catalog import HOURS_PER_MONTH
 from yard.preview.compare import Difference, FileDiff
 from yard.preview.report import Preview, Report, host_ranges
 from yard.preview.resources import Resources

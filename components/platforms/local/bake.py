@@ -15,16 +15,12 @@ from pathlib import Path
 from components.node.bake import builder_user_data
 from components.plan.plan import ClusterPlan
 from components.platforms.local.image import GoldenImage, ensure_image, image_cache
-from components.platforms.local.image.progress import BuildProgress
-from components.platforms.local.machine import Machine
-from components.platforms.local.network import start_switch
+from components.platforms.local.image_build import BuildProgress
+from components.platforms.local.machine import Hardware, Machine, macs, start_switch
 from components.platforms.local.paths import runs_folder
 from components.platforms.local.probe import choose
-from components.platforms.local.process import run_program
-from components.platforms.local.qemu import Hardware
-from components.platforms.local.seed import macs
+from components.platforms.local.process import run_program, sweep_run
 from components.platforms.local.spec import LocalSpec
-from components.platforms.local.sweep import sweep_run
 from trainyard.errors import PlatformError
 from trainyard.printable import printable
 

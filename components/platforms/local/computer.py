@@ -10,9 +10,9 @@ from pathlib import Path
 
 from components.plan.check import Computer
 from components.plan.plan import ClusterPlan
+from components.platforms.local.machine import FORWARDED_PORT
 from components.platforms.local.paths import MachineFiles, runs_folder
 from components.platforms.local.process import find, port_in_use, started_under
-from components.platforms.local.qemu import FORWARDED_PORT
 
 
 def free_memory(plan: ClusterPlan) -> int:

@@ -9,7 +9,7 @@ from components.plan.plan import ClusterPlan
 from components.platforms.baked import baked_image_has_system, baked_image_is_current
 from components.platforms.facts import Baking, PlatformFacts
 from components.platforms.local import rules
-from components.platforms.local.image import image_id
+from components.platforms.local.image_build import image_id
 
 
 def _bake(plan: ClusterPlan, name: str) -> str:

@@ -1,21 +1,250 @@
-"""A QEMU machine on this computer: its folder, process and console log. Imports no Pulumi."""
+"""QEMU machines on this computer, their private network and their seed disks. Imports no Pulumi."""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import json
 import shutil
+import socket
 import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from pathlib import Path
+from typing import Any
 
-from components.platforms.local import process, qemu, qmp
+from components.platforms.local import process
 from components.platforms.local.image import GoldenImage
-from components.platforms.local.network import connecting
-from components.platforms.local.paths import MachineFiles
-from components.platforms.local.seed import Macs, meta_data, network_config, write_seed
+from components.platforms.local.paths import MachineFiles, make_private, socket_folder, switch_socket
+from components.platforms.local.process import find, run_program
 from trainyard.errors import PlatformError
 from trainyard.printable import printable
+
+EXTERNAL_ADDRESS = "10.0.2.15/24"
+_GATEWAY = "10.0.2.2"
+_RESOLVER = "10.0.2.3"
+"""Addresses of QEMU's user-mode network (QEMU's manual, "Using the user mode network stack")."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Macs:
+    """MAC addresses of a machine's external and private network interfaces."""
+
+    external: str
+    private: str
+
+
+def macs(stack: str, name: str) -> Macs:
+    """Return MAC addresses that depend only on the names, with QEMU's prefix 52:54:00."""
+    digest = hashlib.sha256(f"{stack}/{name}".encode()).hexdigest()
+    tail = f"{digest[0:2]}:{digest[2:4]}:{int(digest[4:6], 16) & 0xFE:02x}"
+    last = f"{int(digest[4:6], 16) | 0x01:02x}"
+    return Macs(external=f"52:54:00:{tail}", private=f"52:54:00:{tail[:-2]}{last}")
+
+
+def network_config(cards: Macs, private: IPv4Interface) -> str:
+    """Return the network configuration (version 2), which names the interfaces ext0 and clu0."""
+    # cloud-init 25.1 fails on `to: default` with networkd.
+    outside = {
+        "match": {"macaddress": cards.external},
+        "set-name": "ext0",
+        "addresses": [EXTERNAL_ADDRESS],
+        "routes": [{"to": "0.0.0.0/0", "via": _GATEWAY}],
+        "nameservers": {"addresses": [_RESOLVER]},
+    }
+    inside = {"match": {"macaddress": cards.private}, "set-name": "clu0", "addresses": [private.with_prefixlen]}
+    return json.dumps({"version": 2, "ethernets": {"ext0": outside, "clu0": inside}}, indent=1)
+
+
+def meta_data(machine_id: str, name: str) -> str:
+    """Return the metadata. With `dsmode: local`, cloud-init does not wait for the network."""
+    return json.dumps({"instance-id": machine_id, "local-hostname": name, "dsmode": "local"})
+
+
+def write_seed(path: Path, user_data: str, meta: str, network: str) -> None:
+    """Write the seed disk, an ISO 9660 image with the label cidata. Raises PlatformError if genisoimage fails."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        for name, content in (("user-data", user_data), ("meta-data", meta), ("network-config", network)):
+            (Path(folder) / name).write_text(content)
+        command = ["genisoimage", "-quiet", "-input-charset", "utf-8", "-volid", "cidata", "-rock"]
+        run_program(path.name, "install the genisoimage package", *command, "-output", str(path), folder)
+
+
+DATA_SERIAL = "data"
+"""Serial number of the data disk. udev links the disk as /dev/disk/by-id/virtio-<serial>."""
+
+_KERNEL = (
+    # With audit=0, the kernel would run modprobe at each login and each sudo, because these programs open an audit
+    # socket (61 times on a head before it was ready, 2026-11-23). The image disables audit in journald instead.
+    "root=/dev/nvme0n1 rootfstype=ext4 rw console=ttyS0 net.ifnames=0 quiet systemd.show_status=false panic=1 "
+    # Emulation sometimes causes a kernel oops. A panic restarts the guest, which would otherwise never become ready.
+    "oops=panic "
+    # Without this option, systemd loads a BPF program for the BPF security module, which takes seconds.
+    "lsm=capability "
+    # IPv6 duplicate address detection delays the network by seconds.
+    "ipv6.disable=1"
+)
+_KERNEL_EMULATED = (
+    # An emulated CPU has no hardware vulnerabilities. Mitigations and the clearing of pages are disabled because they
+    # are slow.
+    "mitigations=off init_on_alloc=0 random.trust_cpu=on no_timer_check "
+    # If code has the same address in all processes, QEMU translates it only once (28.3 -> 26.1 CPU-s per boot).
+    "norandmaps"
+)
+_MACHINE = "q35,sata=off,smbus=off,vmport=off"
+"""The machine type. It omits unused devices, because the guest would load their drivers."""
+_EMULATED_CPU = "max,-smap,-smep,-la57,-pku,-mpx"
+"""All emulated CPU features except slow ones. smap ends a translated block at every copy to user memory, la57 adds a
+level to every page walk, and pku and mpx slow down context switches. Measured: 35.5 -> 29.4 CPU-s per boot."""
+
+
+FORWARDED_PORT = r"hostfwd=tcp:127\.0\.0\.1:(\d+)-:22"
+"""Regular expression for the SSH port in a machine's command line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """Properties that can change when a machine is started again. `accelerator` is kvm or tcg."""
+
+    accelerator: str
+    vcpus: int
+    memory_mib: int
+    ssh_port: int | None
+    """Port on 127.0.0.1, or None for a machine without SSH access."""
+    niceness: int
+    data_disk: Path | None = None
+    """Disk that is kept if the machine is removed."""
+
+
+def qemu_command(files: MachineFiles, hardware: Hardware, cards: Macs, kernel: Path) -> list[str]:
+    """Return the command that starts a machine in the background."""
+    return [
+        "nice", "-n", str(hardware.niceness),
+        "qemu-system-x86_64", "-name", files.name, *_processor(hardware), "-m", str(hardware.memory_mib),
+        "-display", "none", "-nodefaults", "-no-user-config", "-rtc", "base=utc",
+        "-daemonize", "-pidfile", str(files.pidfile),
+        "-chardev", f"file,id=console,path={files.console},append=on", "-serial", "chardev:console",
+        "-qmp", f"unix:{files.monitor},server=on,wait=off",
+        "-kernel", str(kernel),
+        "-append", _KERNEL if hardware.accelerator == "kvm" else f"{_KERNEL} {_KERNEL_EMULATED}",
+        # With `unsafe`, a crash of this computer can corrupt the disk. In this case, the machine is created again.
+        "-drive", f"if=none,id=root,file={files.disk},format=qcow2,cache=unsafe,discard=unmap",
+        "-device", "nvme,drive=root,serial=root",
+        "-drive", f"if=none,id=seed,file={files.seed},format=raw,readonly=on",
+        # The seed is not an NVMe disk, because the kernel probes NVMe disks in parallel and the seed could become
+        # nvme0.
+        "-device", "virtio-blk-pci,drive=seed",
+        *_data_disk(hardware.data_disk),
+        "-netdev", _external(hardware.ssh_port),
+        "-device", f"virtio-net-pci,netdev=ext,mac={cards.external},romfile=",
+        "-netdev", f"vde,id=clu,sock={switch_socket(files.run)}",
+        "-device", f"virtio-net-pci,netdev=clu,mac={cards.private},romfile=",
+    ]  # fmt: skip
+
+
+def _external(ssh_port: int | None) -> str:
+    return "user,id=ext" if ssh_port is None else f"user,id=ext,hostfwd=tcp:127.0.0.1:{ssh_port}-:22"
+
+
+def _data_disk(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    drive = f"if=none,id=data,file={path},format=qcow2,cache=unsafe,discard=unmap"
+    return ["-drive", drive, "-device", f"virtio-blk-pci,drive=data,serial={DATA_SERIAL}"]
+
+
+def _processor(hardware: Hardware) -> list[str]:
+    size = ["-smp", str(hardware.vcpus)]
+    if hardware.accelerator == "kvm":
+        return ["-accel", "kvm", "-machine", _MACHINE, "-cpu", "host", *size]
+    # The buffer for translated code is 256 MiB. A larger buffer needs more memory. With a smaller buffer, QEMU
+    # translates the same code repeatedly.
+    return ["-accel", "tcg,thread=multi,tb-size=256", "-machine", _MACHINE, "-cpu", _EMULATED_CPU, *size]
+
+
+_SECONDS = 5.0
+_CTRL_ALT_DELETE = [{"type": "qcode", "data": key} for key in ("ctrl", "alt", "delete")]
+_COMMANDS: tuple[dict[str, Any], ...] = (
+    {"execute": "qmp_capabilities"},
+    # systemd reboots on Ctrl-Alt-Delete, and QEMU then exits. A power button event would have no effect, because
+    # only systemd-logind handles it, which the image does not run.
+    {"execute": "set-action", "arguments": {"reboot": "shutdown"}},
+    {"execute": "send-key", "arguments": {"keys": _CTRL_ALT_DELETE}},
+)
+
+
+def begin_shutdown(monitor: Path) -> bool:
+    """Begin the shutdown of the guest. Returns False if the monitor does not respond or rejects a command."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+            link.settimeout(_SECONDS)
+            link.connect(str(monitor))
+            with link.makefile("rw", encoding="utf-8") as stream:
+                stream.readline()  # the greeting
+                for command in _COMMANDS:
+                    stream.write(json.dumps(command) + "\n")
+                    stream.flush()
+                    if "error" in _response(stream):
+                        return False
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _response(stream: Any) -> dict[str, Any]:
+    """Return the response to a command, skipping events. Raises ValueError if the connection is closed."""
+    while True:
+        message: dict[str, Any] = json.loads(stream.readline())
+        if "event" not in message:
+            return message
+
+
+_PIDFILE = "switch.pid"
+_LOCK = "switch.lock"
+_START_SECONDS = 5.0
+
+
+def switch_pid(run: Path) -> int | None:
+    """Return the process id of the switch, or None if it is not running."""
+    return find(run / _PIDFILE)
+
+
+def start_switch(run: Path) -> int:
+    """Start the switch for a run folder and return its process id. Raises PlatformError if it does not start."""
+    # Other users on this computer must not read the host keys in disks and seeds.
+    make_private(run)
+    make_private(socket_folder(run))
+    pidfile, socket = run / _PIDFILE, switch_socket(run)
+    pidfile.unlink(missing_ok=True)
+    command = ["vde_switch", "-daemon", "-p", str(pidfile), "-s", str(socket), "-m", "600"]
+    run_program("switch", "install the vde2 package", *command)
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        pid = switch_pid(run)
+        if pid is not None and socket.is_dir():
+            return pid
+        time.sleep(0.05)
+    raise PlatformError(f"switch: vde_switch did not start in {run}")
+
+
+@contextmanager
+def connecting(run: Path) -> Iterator[None]:
+    """Wait until no other machine connects to the switch, and prevent others from connecting during the context.
+
+    If two machines connect at the same time, vde_switch can assign the frames of one machine to the port of the other
+    machine. The first machine then receives only broadcasts. Three clients that connected within 50 ms had this fault
+    in 6 of 773 runs (version 2.3.2+r586, 2026-11-23). Cause: add_fd does not update the position of the descriptor that
+    it moves, and mainloop_set_private_data uses this position (virtualsquare/vde-2 at 6ad51c2,
+    src/vde_switch/vde_switch.c, read 2026-11-23).
+    """
+    with (run / _LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
 
 HOST_KEY_MARK = "trainyard-hostkey: "
 _PANIC_MARK = "Kernel panic - not syncing"
@@ -48,12 +277,12 @@ class Machine(MachineFiles):
         _create_qcow2(self.name, "-F", "qcow2", "-b", str(image.disk), str(self.disk))
         write_seed(self.seed, user_data, meta_data(machine_id, self.name), network_config(cards, private))
 
-    def start(self, image: GoldenImage, hardware: qemu.Hardware, cards: Macs) -> None:
+    def start(self, image: GoldenImage, hardware: Hardware, cards: Macs) -> None:
         """Start the machine. Raises PlatformError if its SSH port is in use or QEMU fails."""
         if hardware.ssh_port is not None:
             _check_port(self.name, hardware.ssh_port)
         self.monitor.unlink(missing_ok=True)
-        command = qemu.command(self, hardware, cards, image.kernel)
+        command = qemu_command(self, hardware, cards, image.kernel)
         # QEMU continues in the background after it has connected to the switch.
         with connecting(self.run):
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -92,7 +321,7 @@ class Machine(MachineFiles):
         pid = self.pid
         if pid is None:
             return
-        if not (qmp.begin_shutdown(self.monitor) and process.wait_gone(pid, _SHUT_DOWN_SECONDS)):
+        if not (begin_shutdown(self.monitor) and process.wait_gone(pid, _SHUT_DOWN_SECONDS)):
             self.power_off()
 
     def power_off(self) -> None:

@@ -8,12 +8,13 @@ from components.node.parameters import SharedFiles
 from components.node.user_data import ADMIN_USER
 from components.plan.plan import HostPlan, Role
 from components.platforms.base import Host, Platform, PlatformArgs
-from components.platforms.local.image import image_id, require_image
+from components.platforms.local.image import require_image
+from components.platforms.local.image_build import image_id
+from components.platforms.local.machine import DATA_SERIAL
 from components.platforms.local.paths import runs_folder
-from components.platforms.local.ports import ssh_port
 from components.platforms.local.probe import choose
-from components.platforms.local.qemu import DATA_SERIAL
-from components.platforms.local.resources import Disk, Switch, Vm, VmArgs
+from components.platforms.local.provider import Disk, Switch, Vm, VmArgs
+from components.platforms.local.rules import ssh_port
 from components.platforms.local.spec import LocalSpec
 
 _DATA_DISK_GIB = 16

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
+from components.platforms.local.paths import socket_folder
 from trainyard.errors import PlatformError
 
 _PIDFILE_OPTIONS = {b"-pidfile", b"-p"}
@@ -112,3 +114,14 @@ def _pidfile_of(pid: int) -> Path | None:
         if option in _PIDFILE_OPTIONS and value.startswith(b"/"):
             return Path(os.fsdecode(value))
     return None
+
+
+def sweep_run(run: Path) -> int:
+    """Terminate the processes of a run and delete its sockets and folder. Returns the number of terminated
+    processes."""
+    pids = started_under(run)
+    for pid in pids:
+        end(pid)
+    shutil.rmtree(socket_folder(run), ignore_errors=True)
+    shutil.rmtree(run, ignore_errors=True)
+    return len(pids)

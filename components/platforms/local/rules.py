@@ -6,9 +6,20 @@ from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Network
 
 from components.plan.check import Broken, Level, Planned, check
-from components.platforms.local.ports import GROUP_PORTS, ssh_port
+from components.plan.plan import ClusterPlan, HostPlan
 from components.platforms.local.spec import LocalSpec
 from components.spec.cluster import AccessSpec, SharedStorageSpec
+
+GROUP_PORTS = 32
+"""Number of ports for each node group. It is constant, so that a group's ports do not depend on other groups."""
+
+
+def ssh_port(base: int, plan: ClusterPlan, host: HostPlan) -> int:
+    """Return the SSH port of a host. The port of node i in group g is base + 1 + 32 g + i. Both i and g start at 0."""
+    if host.group is None:
+        return base
+    return base + 1 + list(plan.groups).index(host.group) * GROUP_PORTS + host.index
+
 
 EXTERNAL_NETWORK = IPv4Network("10.0.2.0/24")
 """QEMU's user-mode network, which every local machine uses."""

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from components.catalog import archives, conflicts, driver_locks, machines
-from components.catalog.drivers import DriverLock, incompatible
+from components.catalog import DriverLock, archives, conflicts, driver_locks, incompatible, machines
 from components.platforms import PLATFORMS
 from components.spec.cluster import MirrorsSpec
 from tests.conftest import ROOT

@@ -8,8 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from components.catalog import Image, Machine, fabrics, floors, machines, topologies
-from components.catalog.topology import NUMA_AS_SOCKET_SINCE
+from components.catalog import NUMA_AS_SOCKET_SINCE, Image, Machine, fabrics, floors, machines, topologies
 from components.node.slurm import SLURM_VERSIONS, render_gres_conf, render_slurm_conf
 from components.plan.plan import ClusterPlan
 from components.platforms import PLATFORMS

@@ -9,7 +9,7 @@ import pytest
 
 from components.catalog import driver_locks
 from components.node.bundle import bundle_files
-from components.node.driver import driver_lock, driver_version, mirror_program
+from components.node.install import driver_lock, driver_version, mirror_program
 from components.node.parameters import ON_HEAD
 from components.node.user_data import install_script
 from components.plan.plan import ClusterPlan

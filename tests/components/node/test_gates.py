@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from components.catalog import Floors, floors
-from components.node.gates import render_gates
+from components.node.parameters import render_gates
 from components.plan.plan import ClusterPlan
 from components.platforms import PLATFORMS
 

@@ -8,7 +8,7 @@ import pytest
 from repair.nodes import read_site
 
 from components.cluster.outputs import Reach, cluster_outputs
-from components.node.repair import render_repair
+from components.node.parameters import render_repair
 from components.plan.plan import ClusterPlan
 from tests.yard.conftest import HOST_KEY
 from trainyard.outputs import Head

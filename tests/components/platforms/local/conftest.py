@@ -10,7 +10,8 @@ from textwrap import dedent
 
 import pytest
 
-from components.platforms.local.image import GoldenImage, image_id
+from components.platforms.local.image import GoldenImage
+from components.platforms.local.image_build import image_id
 from components.platforms.local.paths import socket_folder
 from components.platforms.local.process import end, started_under
 

@@ -11,8 +11,7 @@ from components.platforms.local import bake
 from components.platforms.local.bake import bake_here, report_in
 from components.platforms.local.image import GoldenImage, find_image, require_image
 from components.platforms.local.paths import cache_folder, socket_folder
-from components.platforms.local.process import started_under
-from components.platforms.local.sweep import sweep_run
+from components.platforms.local.process import started_under, sweep_run
 from tests.components.platforms.planning import planned
 from trainyard.errors import PlatformError
 

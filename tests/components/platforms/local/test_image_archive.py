@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from components.platforms.local.image import archive
+from components.platforms.local import image_build as archive
 from trainyard.errors import PlatformError
 
 DEBIAN = [

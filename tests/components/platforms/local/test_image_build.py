@@ -11,11 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from components.platforms.local.image import __main__ as command
-from components.platforms.local.image import cache, kernel, recipe, steps, tool
-from components.platforms.local.image.archive import Archive
-from components.platforms.local.image.privilege import Privilege
-from components.platforms.local.image.progress import BuildProgress
+from components.platforms.local import image, image_build
+from components.platforms.local.image_build import Archive, BuildProgress, Privilege
 from tests.components.platforms.local.conftest import Executable
 from trainyard.errors import PlatformError
 
@@ -39,8 +36,8 @@ def bzimage(content: bytes) -> bytes:
 def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The images folder of an empty cache. The archive and the privileges for a build are available."""
     monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path))
-    monkeypatch.setattr(cache, "machine_archive", lambda: ARCHIVE)
-    monkeypatch.setattr(cache, "privilege", lambda: RIGHTS)
+    monkeypatch.setattr(image, "machine_archive", lambda: ARCHIVE)
+    monkeypatch.setattr(image, "privilege", lambda: RIGHTS)
     return tmp_path / "images"
 
 
@@ -50,13 +47,13 @@ def complete(work: Path, *_: object) -> None:
 
 
 def test_vmlinux_extracts_the_kernel() -> None:
-    assert kernel.vmlinux(bzimage(ELF)) == ELF
+    assert image_build.vmlinux(bzimage(ELF)) == ELF
 
 
 @pytest.mark.parametrize("damaged", [b"\0" * 4096, bzimage(b"no kernel"), bzimage(ELF)[:-200]])
 def test_a_kernel_in_another_format_is_refused(damaged: bytes) -> None:
     with pytest.raises(PlatformError, match="golden image"):
-        kernel.vmlinux(damaged)
+        image_build.vmlinux(damaged)
 
 
 def test_an_image_is_built_once(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,12 +63,12 @@ def test_an_image_is_built_once(images: Path, monkeypatch: pytest.MonkeyPatch) -
         built.append(work)
         complete(work)
 
-    monkeypatch.setattr(cache, "build", count)
-    assert cache.find_image(recipe.image_id()) is None
-    first, second = cache.ensure_image(), cache.ensure_image()
+    monkeypatch.setattr(image, "build", count)
+    assert image.find_image(image_build.image_id()) is None
+    first, second = image.ensure_image(), image.ensure_image()
     assert first == second
     assert len(built) == 1
-    assert sorted(path.name for path in images.iterdir()) == sorted([recipe.image_id(), "lock"])
+    assert sorted(path.name for path in images.iterdir()) == sorted([image_build.image_id(), "lock"])
 
 
 def test_concurrent_builds_create_one_image(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,8 +79,8 @@ def test_concurrent_builds_create_one_image(images: Path, monkeypatch: pytest.Mo
         built.append(work)
         complete(work)
 
-    monkeypatch.setattr(cache, "build", slow)
-    threads = [threading.Thread(target=cache.ensure_image) for _ in range(3)]
+    monkeypatch.setattr(image, "build", slow)
+    threads = [threading.Thread(target=image.ensure_image) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -97,17 +94,17 @@ def test_a_failed_build_leaves_no_files(images: Path, monkeypatch: pytest.Monkey
         (work / "root").mkdir()
         raise failure
 
-    monkeypatch.setattr(cache, "build", fail)
+    monkeypatch.setattr(image, "build", fail)
     with pytest.raises(type(failure)):
-        cache.ensure_image()
+        image.ensure_image()
     assert [path.name for path in images.iterdir()] == ["lock"]
 
 
 def test_the_next_build_removes_files_of_a_killed_build(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (images / "building-dead" / "root").mkdir(parents=True)
-    monkeypatch.setattr(cache, "build", complete)
-    cache.ensure_image()
-    assert sorted(path.name for path in images.iterdir()) == sorted([recipe.image_id(), "lock"])
+    monkeypatch.setattr(image, "build", complete)
+    image.ensure_image()
+    assert sorted(path.name for path in images.iterdir()) == sorted([image_build.image_id(), "lock"])
 
 
 def test_a_build_keeps_the_previous_and_baked_images(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,9 +114,9 @@ def test_a_build_keeps_the_previous_and_baked_images(images: Path, monkeypatch: 
         complete(images / name)
         stamp = time.time() - age
         os.utime(images / name / "manifest.json", (stamp, stamp))
-    monkeypatch.setattr(cache, "build", complete)
-    cache.ensure_image()
-    assert sorted(path.name for path in images.iterdir()) == sorted([recipe.image_id(), "lock", "previous", baked])
+    monkeypatch.setattr(image, "build", complete)
+    image.ensure_image()
+    assert sorted(path.name for path in images.iterdir()) == sorted([image_build.image_id(), "lock", "previous", baked])
 
 
 def test_a_build_keeps_the_images_of_existing_disks(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,23 +128,23 @@ def test_a_build_keeps_the_images_of_existing_disks(images: Path, monkeypatch: p
         stamp = time.time() - age
         os.utime(images / name / "manifest.json", (stamp, stamp))
     # The disk was first based on the image `moved`. A new machine at the same path is based on `held`.
-    cache.hold_image(cache.GoldenImage(images / "moved"), disk)
-    cache.hold_image(cache.GoldenImage(images / "held"), disk)
-    monkeypatch.setattr(cache, "build", complete)
-    cache.ensure_image()
-    kept = sorted([recipe.image_id(), "held", "lock", "previous"])
+    image.hold_image(image.GoldenImage(images / "moved"), disk)
+    image.hold_image(image.GoldenImage(images / "held"), disk)
+    monkeypatch.setattr(image, "build", complete)
+    image.ensure_image()
+    kept = sorted([image_build.image_id(), "held", "lock", "previous"])
     assert sorted(path.name for path in images.iterdir()) == kept
 
     disk.unlink()
-    shutil.rmtree(images / recipe.image_id())
-    cache.ensure_image()
-    assert sorted(path.name for path in images.iterdir()) == sorted([recipe.image_id(), "lock", "previous"])
+    shutil.rmtree(images / image_build.image_id())
+    image.ensure_image()
+    assert sorted(path.name for path in images.iterdir()) == sorted([image_build.image_id(), "lock", "previous"])
 
 
 def test_the_output_of_a_failed_tool_is_in_the_error(tmp_path: Path, executable: Executable) -> None:
     executable("mmdebstrap", "import sys; print('E: no such suite'); sys.exit(25)")
     with pytest.raises(PlatformError, match="mmdebstrap failed with exit status 25:\n  E: no such suite"):
-        steps.build(tmp_path, ARCHIVE, RIGHTS, BuildProgress("test"))
+        image_build.build(tmp_path, ARCHIVE, RIGHTS, BuildProgress("test"))
 
 
 def test_an_interrupted_build_ends_its_tool(
@@ -163,9 +160,9 @@ def test_an_interrupted_build_ends_its_tool(
         def phase(self, text: str) -> None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(tool, "_PHASES", {"x": "interrupt now"})
+    monkeypatch.setattr(image_build, "_PHASES", {"x": "interrupt now"})
     with pytest.raises(KeyboardInterrupt):
-        steps.build(tmp_path, ARCHIVE, RIGHTS, Interrupting("test"))
+        image_build.build(tmp_path, ARCHIVE, RIGHTS, Interrupting("test"))
     assert not Path(f"/proc/{note.read_text()}").exists()
 
 
@@ -178,18 +175,18 @@ def test_a_folder_with_a_mount_is_not_removed(tmp_path: Path, monkeypatch: pytes
         Path, "read_text", lambda self: real(mountinfo if str(self) == "/proc/self/mountinfo" else self)
     )
     with pytest.raises(PlatformError, match="still mounted"):
-        steps.remove_tree(tmp_path / "root", RIGHTS)
+        image_build.remove_tree(tmp_path / "root", RIGHTS)
     assert (tmp_path / "root").is_dir()
 
 
 @pytest.mark.parametrize(("arguments", "code"), [([], 2), (["x"], 2)])
 def test_the_command_prints_its_usage(images: Path, arguments: list[str], code: int) -> None:
-    assert command.main(arguments) == code
+    assert image.main(arguments) == code
 
 
 def test_the_command_prints_the_folder(
     images: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cache, "build", complete)
-    assert command.main(["build"]) == 0
-    assert capsys.readouterr().out == f"{images / recipe.image_id()}\n"
+    monkeypatch.setattr(image, "build", complete)
+    assert image.main(["build"]) == 0
+    assert capsys.readouterr().out == f"{images / image_build.image_id()}\n"

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from components.platforms.local.image import recipe
-from components.platforms.local.image.archive import Archive
-from components.platforms.local.image.privilege import Privilege
-from components.platforms.local.image.steps import install_command
+from components.platforms.local import image_build as recipe
+from components.platforms.local.image_build import Archive, Privilege, install_command
 
 ARCHIVE = Archive(main="http://m/debian", security="http://m/debian-security", options=('Acquire::Check-Date "false"',))
 ROOT = Privilege(mode="root", prefix=(), why="root")
@@ -24,13 +22,15 @@ UNSHARE = Privilege(mode="unshare", prefix=("mmdebstrap", "--unshare-helper"), w
 @pytest.fixture
 def own_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the recipe that a test can change."""
-    copy = tmp_path / "image"
+    copy = tmp_path / "local"
     shutil.copytree(recipe.FOLDER.parent, copy)
     monkeypatch.setattr(recipe, "FOLDER", copy / "recipe")
     return copy
 
 
-@pytest.mark.parametrize("file", ["recipe/packages.txt", "recipe/rootfs/etc/fstab", "recipe/customise", "steps.py"])
+@pytest.mark.parametrize(
+    "file", ["recipe/packages.txt", "recipe/rootfs/etc/fstab", "recipe/customise", "image_build.py"]
+)
 def test_changes_of_recipe_or_build_change_the_image_id(own_recipe: Path, file: str) -> None:
     before = recipe.image_id()
     assert recipe.image_id() == before
@@ -42,7 +42,7 @@ def test_changes_of_recipe_or_build_change_the_image_id(own_recipe: Path, file: 
 def test_the_image_id_does_not_depend_on_time_or_path(own_recipe: Path) -> None:
     before = recipe.image_id()
     (own_recipe / "recipe" / "packages.txt").touch()
-    (own_recipe / "progress.py").write_text("")
+    (own_recipe / "machine.py").write_text("")
     assert recipe.image_id() == before
 
 

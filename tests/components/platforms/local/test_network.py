@@ -5,10 +5,9 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from components.platforms.local import qemu
+from components.platforms.local import machine as qemu
 from components.platforms.local.image import GoldenImage
-from components.platforms.local.machine import Machine
-from components.platforms.local.seed import Macs
+from components.platforms.local.machine import Machine, Macs
 from tests.components.platforms.local.conftest import Executable
 
 HARDWARE = qemu.Hardware(accelerator="tcg", vcpus=1, memory_mib=1024, ssh_port=None, niceness=0)

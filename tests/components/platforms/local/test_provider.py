@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from components.platforms.local.image import GoldenImage, image_id
+from components.platforms.local.image import GoldenImage
+from components.platforms.local.image_build import image_id
 from components.platforms.local.machine import Machine, make_data_disk
 from components.platforms.local.paths import socket_folder
-from components.platforms.local.process import started_under, wait_gone
+from components.platforms.local.process import started_under, sweep_run, wait_gone
 from components.platforms.local.provider import (
     VM_BIRTH,
     VM_REPLACED_BY,
@@ -22,7 +23,6 @@ from components.platforms.local.provider import (
     SwitchProvider,
     VmProvider,
 )
-from components.platforms.local.sweep import sweep_run
 from tests.components.platforms.local.conftest import HOST_KEY, Executable
 from trainyard.errors import PlatformError
 

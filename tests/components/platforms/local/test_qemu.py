@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from components.platforms.local import paths, qemu
-from components.platforms.local.seed import Macs
+from components.platforms.local import machine as qemu
+from components.platforms.local import paths
+from components.platforms.local.machine import Macs
 from tests.conftest import CheckGolden
 
 EMULATED = qemu.Hardware(accelerator="tcg", vcpus=1, memory_mib=1024, ssh_port=22100, niceness=3)
@@ -24,7 +25,7 @@ def _sockets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def command(hardware: qemu.Hardware) -> list[str]:
     files = paths.MachineFiles(run=Path("/run"), name="yard-head")
-    return qemu.command(files, hardware, CARDS, Path("/cache/vmlinux"))
+    return qemu.qemu_command(files, hardware, CARDS, Path("/cache/vmlinux"))
 
 
 @pytest.mark.parametrize("accelerator", ["kvm", "tcg"])

@@ -18,8 +18,8 @@ from components.plan.check import Check, Computer, Planned
 from components.plan.plan import plan_cluster
 from components.platforms.local import computer
 from components.platforms.local.facts import FACTS
-from components.platforms.local.image import image_id
-from components.platforms.local.ports import ssh_port
+from components.platforms.local.image_build import image_id
+from components.platforms.local.rules import ssh_port
 from components.platforms.local.spec import LocalSpec
 from components.spec.cluster import MAX_GROUPS
 from components.stackfile.read import cluster_spec

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from components.platforms.local.seed import macs, meta_data, network_config, write_seed
+from components.platforms.local.machine import macs, meta_data, network_config, write_seed
 
 
 def test_addresses_are_stable_unique_and_locally_administered() -> None:

@@ -1,6 +1,7 @@
 """The cache of images. A complete image consists of images/<id>/{gold.qcow2, vmlinux, manifest.json}.
 
 The id of a golden image consists of hexadecimal digits. A baked image has its name as the id.
+`python -m components.platforms.local.image build` builds the golden image if it is not cached.
 """
 
 from __future__ import annotations
@@ -8,17 +9,22 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import shutil
+import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from components.platforms.local.image.archive import machine_archive
-from components.platforms.local.image.privilege import privilege
-from components.platforms.local.image.progress import BuildProgress
-from components.platforms.local.image.recipe import image_id
-from components.platforms.local.image.steps import build, remove_tree
+from components.platforms.local.image_build import (
+    BuildProgress,
+    build,
+    image_id,
+    machine_archive,
+    privilege,
+    remove_tree,
+)
 from components.platforms.local.paths import cache_folder
 from trainyard.errors import PlatformError
 
@@ -150,3 +156,28 @@ def _lock(images: Path, progress: BuildProgress) -> Iterator[None]:
 
 def _images() -> Path:
     return cache_folder() / "images"
+
+
+def _interrupt(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def main(arguments: list[str]) -> int:
+    """Build the image and print its folder. Returns 1 if the build fails, and 2 for invalid arguments."""
+    if arguments != ["build"]:
+        sys.stderr.write("usage: python -m components.platforms.local.image build\n")
+        return 2
+    # By default, SIGTERM would end the process without removing the incomplete image.
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        sys.stdout.write(f"{ensure_image().folder}\n")
+    except PlatformError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,372 @@
+"""Builds the golden image: a Debian 13 disk and its kernel, which all local machines share."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import platform
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from components.platforms.local.process import run_program
+from trainyard.errors import PlatformError
+
+
+class BuildProgress:
+    """Context manager that prints each phase of a build with the time since its start."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._begin = time.monotonic()
+
+    def phase(self, text: str) -> None:
+        """Print the name of the current phase."""
+        sys.stderr.write(f"{self._title}: {time.monotonic() - self._begin:4.0f} s  {text}\n")
+        sys.stderr.flush()
+
+    def __enter__(self) -> BuildProgress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        self.phase("done" if kind is None else "failed")
+
+
+FOLDER = Path(__file__).parent / "recipe"
+INSIDE = "/run/image-recipe"
+"""Path of the recipe in the image during the build."""
+
+SUITE = "trixie"
+DISK_GIB = 5
+"""Size of the root file system, a sparse file."""
+
+ESSENTIAL_HOOKS = (
+    # The kernel mounts the root disk without an initrd, so a program that does nothing replaces update-initramfs.
+    'ln -s /bin/true "$1/usr/local/sbin/update-initramfs"',
+    # No service may start while packages are installed.
+    'printf "#!/bin/sh\\nexit 101\\n" >"$1/usr/sbin/policy-rc.d" && chmod 755 "$1/usr/sbin/policy-rc.d"',
+)
+DPKG_OPTIONS = (
+    "force-unsafe-io",
+    "force-confold",
+    "force-confdef",
+    "path-exclude=/usr/share/man/*",
+    "path-exclude=/usr/share/locale/*",
+    "path-exclude=/usr/share/doc/*",
+    "path-include=/usr/share/doc/*/copyright",
+)
+APT_OPTIONS = ('Apt::Install-Recommends "false"', 'Acquire::Languages "none"')
+
+_HASHED_CODE = ("py", "steps.py", "kernel.py")
+"""Modules whose content is part of the id, because they determine the image."""
+
+
+def packages() -> tuple[str, ...]:
+    """Return the names of the packages to install."""
+    lines = (FOLDER / "packages.txt").read_text().splitlines()
+    return tuple(line.strip() for line in lines if line.strip() and not line.startswith("#"))
+
+
+def image_id() -> str:
+    """Return the id of the image: 16 hexadecimal digits of a hash of the recipe and the build's code."""
+    return hashlib.sha256(recipe_tar() + (FOLDER.parent / "image_build.py").read_bytes()).hexdigest()[:16]
+
+
+def recipe_tar() -> bytes:
+    """Return a tar of the recipe for the root of the image: files of rootfs/ at their paths, other files in INSIDE.
+
+    The bytes depend only on the content and the permissions of the files.
+    """
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for path in sorted(path for path in FOLDER.rglob("*") if path.is_file()):
+            relative = path.relative_to(FOLDER)
+            in_rootfs = relative.parts[0] == "rootfs"
+            name = Path(*relative.parts[1:]) if in_rootfs else Path(INSIDE.lstrip("/")) / relative
+            entry = tarfile.TarInfo(str(name))
+            content = path.read_bytes()
+            entry.size = len(content)
+            entry.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+_SOURCE_FORMAT = "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)\t"
+_FORWARDED = ("Acquire::Check-", "Acquire::Retries", "Acquire::http::", "Acquire::https::")
+"""Prefixes of apt settings that the archive may need: proxies, certificates and the validity dates of a frozen
+mirror."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Archive:
+    """URIs of the Debian archive and of its security archive, and their apt settings."""
+
+    main: str
+    security: str
+    options: tuple[str, ...] = ()
+
+    def sources(self, suite: str) -> tuple[str, ...]:
+        """Return the apt sources for a Debian release, its updates and its security updates."""
+        return (
+            f"deb {self.main} {suite} main",
+            f"deb {self.main} {suite}-updates main",
+            f"deb {self.security} {suite}-security main",
+        )
+
+
+def parse_targets(lines: Iterable[str], own_distribution: str) -> tuple[str, str] | None:
+    """Return the (main, security) URIs from lines of `apt-get indextargets`, or None if they list no Debian archive.
+
+    The origin is empty if apt has not read the indexes of the sources. In this case, `own_distribution`, the machine's
+    os-release ID, is used.
+    """
+    main: str | None = None
+    security: str | None = None
+    for line in lines:
+        uri, release, component, origin = line.split("\t")
+        if component != "main" or (origin or own_distribution).lower() != "debian":
+            continue
+        if release.endswith("-security"):
+            security = security or uri
+        elif not release.endswith(("-updates", "-backports", "-proposed-updates")):
+            main = main or uri
+    return (main, security or _beside(main)) if main else None
+
+
+def parse_options(lines: Iterable[str]) -> tuple[str, ...]:
+    """Return the settings that the archive may need, from lines of `apt-config dump`."""
+    kept = (line.strip().removesuffix(";") for line in lines if line.startswith(_FORWARDED))
+    return tuple(line for line in kept if not line.endswith('""'))
+
+
+def machine_archive() -> Archive:
+    """Return the archive from this machine's apt configuration.
+
+    Raises PlatformError if apt has no Debian archive and TRAINYARD_DEBIAN_MIRROR is not set.
+    """
+    options = parse_options(_lines("apt-config", "dump"))
+    mirror = os.environ.get("TRAINYARD_DEBIAN_MIRROR")
+    if mirror:
+        return Archive(main=mirror, security=_beside(mirror), options=options)
+    query = ("apt-get", "indextargets", "Created-By: Packages")
+    # Without --no-release-info, apt-get omits sources whose indexes were not read (tested with apt 2.6.1, 2026-11-22).
+    targets = _lines(*query, "--format", f"{_SOURCE_FORMAT}$(ORIGIN)") or _lines(
+        *query, "--no-release-info", "--format", _SOURCE_FORMAT
+    )
+    found = parse_targets(targets, platform.freedesktop_os_release()["ID"])
+    if found is None:
+        raise PlatformError(
+            "golden image: apt on this machine has no Debian archive. Fix: set TRAINYARD_DEBIAN_MIRROR to the URL of "
+            "a Debian archive, for example http://HOST/debian. The security archive must be at HOST/debian-security"
+        )
+    return Archive(main=found[0], security=found[1], options=options)
+
+
+def _beside(main: str) -> str:
+    return f"{main.rstrip('/')}-security"
+
+
+def _lines(*command: str) -> list[str]:
+    return run_program("golden image", "build the image on Debian or Ubuntu", *command).splitlines()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privilege:
+    """`mode` is mmdebstrap's --mode, and `prefix` begins all other commands that need privileges."""
+
+    mode: str
+    prefix: tuple[str, ...]
+    why: str
+
+    @property
+    def installer(self) -> tuple[str, ...]:
+        """Prefix for mmdebstrap. It is empty in unshare mode, because mmdebstrap then creates the namespace itself."""
+        return () if self.mode == "unshare" else self.prefix
+
+
+def privilege() -> Privilege:
+    """Return the first available privileges, in the order root, sudo, user namespace. Raises PlatformError."""
+    if os.geteuid() == 0:
+        return Privilege(mode="root", prefix=(), why="root")
+    if _works("sudo", "-n", "true"):
+        return Privilege(mode="root", prefix=("sudo", "-n"), why="sudo")
+    if _works("mmdebstrap", "--unshare-helper", "true"):
+        return Privilege(mode="unshare", prefix=("mmdebstrap", "--unshare-helper"), why="user namespace")
+    raise PlatformError(
+        "golden image: the build needs root, passwordless sudo, or user namespaces for this user. "
+        "Fix: run `sudo -v` first, or install the uidmap package and give this user a range in /etc/subuid and "
+        "/etc/subgid"
+    )
+
+
+def _works(*command: str) -> bool:
+    if shutil.which(command[0]) is None:
+        return False
+    return subprocess.run(command, capture_output=True, check=False, timeout=30).returncode == 0
+
+
+_SETUP_SECTORS = 0x1F1
+_BOOT_FLAG = 0x1FE
+_PAYLOAD = 0x248
+"""Offsets in the setup header: setup_sects, boot_flag and payload_offset, which payload_length follows
+(Documentation/arch/x86/boot.rst of the Linux kernel)."""
+_ELF = b"\x7fELF"
+
+
+def payload(bzimage: bytes) -> bytes:
+    """Return the compressed payload without its last four bytes, which are the size of the uncompressed kernel."""
+    if bzimage[_BOOT_FLAG : _BOOT_FLAG + 2] != b"\x55\xaa":
+        raise PlatformError("golden image: /boot/vmlinuz is not a bzImage; the kernel package has changed its format")
+    base = (bzimage[_SETUP_SECTORS] + 1) * 512
+    offset, length = struct.unpack_from("<II", bzimage, _PAYLOAD)
+    return bzimage[base + offset : base + offset + length - 4]
+
+
+def vmlinux(bzimage: bytes) -> bytes:
+    """Return the ELF kernel. Raises PlatformError if the payload is not compressed with zstd, as in Debian 13."""
+    done = subprocess.run(["zstd", "-dc"], input=payload(bzimage), capture_output=True, check=False)
+    if done.returncode or not done.stdout.startswith(_ELF):
+        raise PlatformError(f"golden image: the kernel's payload is not zstd: {done.stderr.decode().strip()}")
+    return done.stdout
+
+
+_STOP_SECONDS = 30
+_TAIL_LINES = 15
+_PHASES = {
+    "running apt-get update": "read the package lists",
+    "downloading packages": "download packages",
+    "extracting archives": "unpack the base system",
+    "installing remaining packages": "install packages",
+    "running --customize-hook": "customise",
+}
+"""Text in a line of mmdebstrap's output -> name of the phase that this line begins."""
+
+
+def run_tool(command: Sequence[str], progress: BuildProgress | None = None) -> str:
+    """Run a tool and return its output. Raises PlatformError with the last lines if the tool fails.
+
+    `progress` displays the phases of mmdebstrap.
+    """
+    output: list[str] = []
+    try:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+    except FileNotFoundError as error:
+        raise PlatformError(
+            f"golden image: {command[0]} is missing. Fix: install mmdebstrap, e2fsprogs, zstd and qemu-utils"
+        ) from error
+    with process:
+        try:
+            for line in process.stdout or ():
+                output.append(line)
+                phase = next((name for begin, name in _PHASES.items() if begin in line), None)
+                if progress and phase:
+                    progress.phase(phase)
+            code = process.wait()
+        finally:
+            _stop(process)
+    if code:
+        tail = "  ".join(output[-_TAIL_LINES:]).rstrip()
+        raise PlatformError(f"golden image: {command[0]} failed with exit status {code}:\n  {tail}")
+    return "".join(output)
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    if process.poll() is not None:
+        return
+    # mmdebstrap unmounts its file systems after SIGTERM.
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+_SPACE_GIB = 6
+"""Free space for a build. The folder, the raw disk and the qcow2 disk need 1.6 GiB each (measured)."""
+
+
+def build(work: Path, archive: Archive, rights: Privilege, progress: BuildProgress) -> None:
+    """Create gold.qcow2, vmlinux and manifest.json in the empty folder `work`. Raises PlatformError if a tool fails."""
+    _check_space(work)
+    begin = time.monotonic()
+    tree = work / "root"
+    (work / "tar").write_bytes(recipe_tar())
+    work.chmod(0o755)  # in a user namespace, another user reads it
+    run_tool(install_command(tree, work / "tar", archive, rights), progress)
+    progress.phase("extract the kernel")
+    (work / "vmlinux").write_bytes(vmlinux(_kernel(tree).read_bytes()))
+    versions = run_tool([*rights.prefix, "chroot", str(tree), "dpkg-query", "-W"])
+    progress.phase("create the disk")
+    raw = work / "gold.raw"
+    raw.touch()
+    # In a user namespace, another user writes the file.
+    raw.chmod(0o666 if rights.prefix else 0o600)
+    os.truncate(raw, DISK_GIB << 30)
+    run_tool([*rights.prefix, "mke2fs", "-q", "-t", "ext4", "-L", "root", "-d", str(tree), str(raw)])
+    run_tool(["qemu-img", "convert", "-O", "qcow2", str(raw), str(work / "gold.qcow2")])
+    manifest = {
+        "recipe": image_id(),
+        "suite": SUITE,
+        "built_with": rights.why,
+        "seconds": round(time.monotonic() - begin),
+        "packages": dict(line.split("\t") for line in versions.splitlines()),
+    }
+    (work / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    progress.phase("delete temporary files")
+    raw.unlink()
+    (work / "tar").unlink()
+    remove_tree(tree, rights)
+
+
+def install_command(tree: Path, recipe_tar: Path, archive: Archive, rights: Privilege) -> list[str]:
+    """Return the mmdebstrap command that creates the root file system of the image in `tree`."""
+    command = [*rights.installer, "mmdebstrap", f"--mode={rights.mode}", "--variant=minbase", "--format=directory"]
+    command += [f"--aptopt={option}" for option in (*archive.options, *APT_OPTIONS)]
+    command += [f"--dpkgopt={option}" for option in DPKG_OPTIONS]
+    command += [f"--essential-hook={hook}" for hook in ESSENTIAL_HOOKS]
+    command += [
+        f"--customize-hook=tar-in {shlex.quote(str(recipe_tar))} /",
+        f'--customize-hook=chroot "$1" {INSIDE}/customise',
+        f'--customize-hook=rm -rf "$1{INSIDE}"',
+        f"--include={','.join(packages())}",
+    ]
+    return [*command, SUITE, str(tree), *archive.sources(SUITE)]
+
+
+def remove_tree(tree: Path, rights: Privilege) -> None:
+    """Remove a folder with files of other users. Raises PlatformError if a file system is mounted in it."""
+    mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    below = [mount for mount in mounts if mount.startswith(f"{tree}/")]
+    if below:
+        raise PlatformError(f"golden image: {below[0]} is still mounted. Fix: unmount it, then remove {tree}")
+    subprocess.run([*rights.prefix, "rm", "-rf", "--one-file-system", str(tree)], check=False, capture_output=True)
+
+
+def _check_space(work: Path) -> None:
+    free = os.statvfs(work).f_bavail * os.statvfs(work).f_frsize >> 30
+    if free < _SPACE_GIB:
+        raise PlatformError(
+            f"golden image: {work.parent} has {free} GiB of free space, and the build needs {_SPACE_GIB}. "
+            "Fix: free some space, or set TRAINYARD_CACHE to a folder on a larger disk"
+        )
+
+
+def _kernel(tree: Path) -> Path:
+    kernels = sorted((tree / "boot").glob("vmlinuz-*"))
+    if len(kernels) != 1:
+        raise PlatformError(f"golden image: expected one kernel in /boot, found {len(kernels)}")
+    return kernels[0]
