@@ -28,63 +28,56 @@ from trainyard.errors import ClusterError
 from trainyard.strict_yaml import load_own
 
 _MOST_PAGES = 100
-_SECONDS = 30.0
 _PAUSES = (2.0, 8.0, 30.0, 60.0)
 """Seconds before each retry."""
 _TOO_MANY_REQUESTS = 429
 _FIRST_SERVER_ERROR = 500
 
-Fetch = Callable[[str], Any]
+Fetch = Callable[[str], dict[str, Any]]
 """Function that requests a URL and returns the JSON object. Raises PriceError."""
 
 
 class PriceError(ClusterError):
-    """A price list is unavailable or incomplete."""
+    """A price list is unavailable or incomplete, so prices.yaml is unchanged."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem}. prices.yaml is unchanged")
 
 
-class Web:
-    """Client for one price list. It rejects URLs whose origin differs from the origin of `base`."""
+def client(
+    base: str, headers: Mapping[str, str], *, pause: Callable[[float], None] = time.sleep, seconds: float = 30.0
+) -> Fetch:
+    """Return a function that requests URLs which have the same origin as `base`.
 
-    def __init__(
-        self,
-        base: str,
-        headers: Mapping[str, str] | None = None,
-        *,
-        pause: Callable[[float], None] = time.sleep,
-        seconds: float = _SECONDS,
-    ) -> None:
-        self._origin = _origin(base)
-        self._headers = {"Accept": "application/json", "User-Agent": "trainyard", **(headers or {})}
-        self._pause = pause
-        self._seconds = seconds
+    It retries failed connections and responses with status 429 or 5xx.
+    """
+    origin = _origin(base)
 
-    def __call__(self, url: str) -> dict[str, Any]:
-        """Return the JSON object at `url`. Failed connections and responses with status 429 or 5xx are retried."""
-        if _origin(url) != self._origin:
-            raise PriceError(f"{self._origin} links to another origin, {_origin(url)}. prices.yaml is unchanged")
-        for pause in (*_PAUSES, None):
+    def fetch(url: str) -> dict[str, Any]:
+        if _origin(url) != origin:
+            raise PriceError(f"{origin} links to another origin, {_origin(url)}")
+        request = Request(url, headers={"Accept": "application/json", "User-Agent": "trainyard", **headers})  # noqa: S310
+        for wait in (*_PAUSES, None):
             try:
-                return self._once(url)
+                with urlopen(request, timeout=seconds) as answer:  # noqa: S310  (the origin was checked)
+                    found = json.load(answer)
             except HTTPError as error:
                 reason = f"HTTP status {error.code}"
                 retry = error.code == _TOO_MANY_REQUESTS or error.code >= _FIRST_SERVER_ERROR
             except (HTTPException, OSError) as error:
                 reason, retry = str(getattr(error, "reason", error)), True
-            if pause is None or not retry:
-                break
-            self._pause(pause)
-        raise PriceError(f"{self._origin} returned no price list: {reason}. prices.yaml is unchanged")
-
-    def _once(self, url: str) -> dict[str, Any]:
-        request = Request(url, headers=self._headers)  # noqa: S310  (the origin was checked)
-        with urlopen(request, timeout=self._seconds) as answer:  # noqa: S310
-            try:
-                found = json.load(answer)
             except ValueError:
-                raise PriceError(f"{self._origin} returned text that is not JSON") from None
-        if not isinstance(found, dict):
-            raise PriceError(f"{self._origin} returned JSON that is not an object")
-        return found
+                raise PriceError(f"{origin} returned text that is not JSON") from None
+            else:
+                if not isinstance(found, dict):
+                    raise PriceError(f"{origin} returned JSON that is not an object")
+                return found
+            if wait is None or not retry:
+                break
+            pause(wait)
+        raise PriceError(f"{origin} returned no price list: {reason}")
+
+    return fetch
 
 
 def _origin(url: str) -> str:
@@ -117,12 +110,12 @@ def _items(name: str, region: str, fetch: Fetch, base: str) -> Iterator[dict[str
     seen: set[str] = set()
     while page:
         if page in seen or len(seen) == _MOST_PAGES:
-            raise PriceError(f"{AZURE_SOURCE}: there is no last page for {name}. prices.yaml is unchanged")
+            raise PriceError(f"{AZURE_SOURCE}: there is no last page for {name}")
         seen.add(page)
         answer = fetch(page)
         items = answer.get("Items")
         if not isinstance(items, list):
-            raise PriceError(f"{AZURE_SOURCE}: the response for {name} has no Items. prices.yaml is unchanged")
+            raise PriceError(f"{AZURE_SOURCE}: the response for {name} has no Items")
         yield from (item for item in items if item.get("armSkuName") == name and item.get("armRegionName") == region)
         page = answer.get("NextPageLink")
 
@@ -168,12 +161,12 @@ def _skus(fetch: Fetch, base: str) -> Iterator[dict[str, Any]]:
     for _ in range(_MOST_PAGES):
         answer = fetch(f"{base}?{urlencode(query)}")
         if not isinstance(answer.get("skus"), list):
-            raise PriceError(f"{GCP_SOURCE}: a response has no skus. prices.yaml is unchanged")
+            raise PriceError(f"{GCP_SOURCE}: a response has no skus")
         yield from answer["skus"]
         if not answer.get("nextPageToken"):
             return
         query["pageToken"] = answer["nextPageToken"]
-    raise PriceError(f"{GCP_SOURCE}: there is no last page. prices.yaml is unchanged")
+    raise PriceError(f"{GCP_SOURCE}: there is no last page")
 
 
 def _sums(name: str, region: str, parts: Mapping[str, str] | None, skus: Sequence[Mapping[str, Any]]) -> set[float]:
@@ -247,58 +240,42 @@ class PriceChange:
     kept: str = ""
 
 
-def updated(
-    rows: Mapping[str, Price], quotes: Mapping[str, set[float]], regions: Mapping[str, str], source: str, today: str
-) -> tuple[dict[str, Price], list[PriceChange]]:
-    """Return a provider's updated rows, and the changes. A row changes only if it has exactly one quote."""
-    new_rows, changes = dict(rows), []
+def _update_rows(
+    rows: dict[str, Price], quotes: Mapping[str, set[float]], regions: Mapping[str, str], source: str
+) -> list[PriceChange]:
+    """Change each row that has exactly one quote. Returns the changes."""
+    changes = []
     for machine, found in quotes.items():
         row = rows.get(machine)
         before = row.usd_per_hour if row else None
-        if len(found) != 1:
+        if len(found) == 1:
+            price, kept = round(next(iter(found)), _DIGITS), ""
+            fresh = {"usd_per_hour": price, "region": regions[machine], "source": source, "dated": _today()}
+            rows[machine] = row.model_copy(update=fresh) if row else Price(name=machine, **fresh)
+        else:
             several = ", ".join(f"{price:g}" for price in sorted(found))
-            kept = (
-                f"the list contains several prices: {several}" if found else "the list contains no price for this type"
-            )
-            changes.append(PriceChange(machine=machine, before=before, after=before, kept=kept))
-            continue
-        price = round(next(iter(found)), _DIGITS)
-        changes.append(PriceChange(machine=machine, before=before, after=price))
-        new_rows[machine] = Price(
-            name=machine,
-            usd_per_hour=price,
-            spot_usd_per_hour=row.spot_usd_per_hour if row else None,
-            spot_source=row.spot_source if row else "",
-            region=regions[machine],
-            source=source,
-            dated=today,
-        )
-    return new_rows, changes
+            kept = f"the list contains {f'several prices: {several}' if found else 'no price for this type'}"
+        changes.append(PriceChange(machine=machine, before=before, after=before if kept else price, kept=kept))
+    return changes
 
 
-def header_of(text: str) -> str:
-    return "".join(takewhile(lambda line: line.startswith("#"), text.splitlines(keepends=True)))
-
-
-def write(book: Book, header: str) -> str:
-    """Return the text of the price file, with one line per row."""
-    lines = [line for provider, rows in book.items() for line in (f"{provider}:", *map(_line, rows.values()))]
-    return header + "\n".join(lines) + "\n"
+def _today() -> str:
+    return datetime.now(tz=UTC).date().isoformat()
 
 
 def _line(row: Price) -> str:
-    usd = "null" if row.usd_per_hour is None else f"{row.usd_per_hour:.12g}"
-    origin = {"region": row.region, "source": _quoted(row.source), "dated": _quoted(row.dated)}
-    fields = {"usd_per_hour": usd, **origin}
+    """Return a row of the price file. A JSON string is valid YAML."""
+    fields = {
+        "usd_per_hour": "null" if row.usd_per_hour is None else f"{row.usd_per_hour:.12g}",
+        "region": row.region,
+        "source": json.dumps(row.source, ensure_ascii=False),
+        "dated": json.dumps(row.dated),
+    }
     if row.spot_usd_per_hour is not None:
-        fields |= {"spot_usd_per_hour": f"{row.spot_usd_per_hour:.12g}", "spot_source": _quoted(row.spot_source)}
+        fields["spot_usd_per_hour"] = f"{row.spot_usd_per_hour:.12g}"
+        fields["spot_source"] = json.dumps(row.spot_source, ensure_ascii=False)
     values = ", ".join(f"{key}: {value}" for key, value in fields.items())
     return f"  {row.name}: {{{values}}}"
-
-
-def _quoted(text: str) -> str:
-    """Return the text as a JSON string, which is valid YAML."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 FILE = Path(catalog.__file__).parent / "prices.yaml"
@@ -311,14 +288,8 @@ SCOPE = (
 
 def listed() -> list[dict[str, Any]]:
     """Return a row for each machine type in the clouds. `usd_per_hour` is None if the price is unknown."""
-    unknown = {
-        "usd_per_hour": None,
-        "spot_usd_per_hour": None,
-        "spot_source": "",
-        "region": "",
-        "dated": "",
-        "source": "",
-    }
+    unknown = {"usd_per_hour": None, "spot_usd_per_hour": None}
+    unknown |= dict.fromkeys(("spot_source", "region", "dated", "source"), "")
     rows = []
     for provider in VENDORS:
         for machine in machines(provider):
@@ -335,29 +306,23 @@ def update(providers: Sequence[str], file: Path = FILE) -> dict[str, list[PriceC
     """
     text = file.read_text()
     book = _read(text)
-    today = datetime.now(tz=UTC).date().isoformat()
     changes: dict[str, list[PriceChange]] = {}
     # A missing API key is reported before any request is sent.
-    webs = {provider: Web(VENDORS[provider].url, _headers(VENDORS[provider])) for provider in providers}
-    for provider, web in webs.items():
-        vendor, rows = VENDORS[provider], book.get(provider, {})
+    clients = {provider: client(VENDORS[provider].url, _headers(VENDORS[provider])) for provider in providers}
+    for provider, fetch in clients.items():
+        vendor, rows = VENDORS[provider], book.setdefault(provider, {})
         wanted = {name: rows[name].region if name in rows else vendor.region for name in machines(provider)}
-        quotes = _quotes(vendor, wanted, web)
-        book[provider], changes[provider] = updated(rows, quotes, wanted, vendor.source, today)
-    written = write(book, header_of(text))
-    if _read(written) != book:
-        raise PriceError(f"the new text of {file.name} differs from the prices. {file.name} is unchanged")
+        try:
+            quotes = vendor.quotes(wanted, fetch, vendor.url)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise PriceError(f"{vendor.source} returned an unknown format: {type(error).__name__}: {error}") from error
+        changes[provider] = _update_rows(rows, quotes, wanted, vendor.source)
+    header = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    lines = [line for provider, rows in book.items() for line in (f"{provider}:", *map(_line, rows.values()))]
     new = file.with_suffix(".new")
-    new.write_text(written)
+    new.write_text("\n".join([*header, *lines]) + "\n")
     new.replace(file)
     return changes
-
-
-def _quotes(vendor: Vendor, wanted: dict[str, str], web: Web) -> dict[str, set[float]]:
-    try:
-        return vendor.quotes(wanted, web, vendor.url)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise PriceError(f"{vendor.source} returned an unknown format: {type(error).__name__}: {error}") from error
 
 
 def _headers(vendor: Vendor) -> dict[str, str]:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 from components.catalog import prices
 from yard import prices as yard_prices
 from yard.commands.cli import app
-from yard.prices import FILE, GCP_KEY, GCP_SOURCE, VENDORS, PriceError, Web, update
+from yard.prices import FILE, GCP_KEY, GCP_SOURCE, VENDORS, PriceError, client, update
 
 Answer = Callable[[str, dict[str, str]], tuple[int, Any]]
 """A function that returns the status and the document for a path and headers. A document of type bytes is sent
@@ -67,8 +68,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for name, vendor in VENDORS.items():
         path = urlsplit(vendor.url).path
         monkeypatch.setitem(VENDORS, name, replace(vendor, url=f"{made.url}{path}"))
-    quick: Any = lambda base, headers: Web(base, headers, pause=lambda seconds: None, seconds=2)  # noqa: E731
-    monkeypatch.setattr(yard_prices, "Web", quick)
+    monkeypatch.setattr(yard_prices, "client", partial(client, pause=lambda seconds: None, seconds=2))
     monkeypatch.setenv(GCP_KEY, "not-a-key")
     yield made
     made.close()
@@ -214,7 +214,7 @@ def test_a_server_without_response_times_out(server: Server, file: Path) -> None
 
     server.answer = silent
     waits: list[float] = []
-    web = Web(server.url, pause=waits.append, seconds=0.02)
+    web = client(server.url, {}, pause=waits.append, seconds=0.02)
     with pytest.raises(PriceError, match="timed out"):
         web(f"{server.url}/")
     stop.set()
