@@ -250,7 +250,12 @@ def _update_rows(
         before = row.usd_per_hour if row else None
         if len(found) == 1:
             price, kept = round(next(iter(found)), _DIGITS), ""
-            fresh = {"usd_per_hour": price, "region": regions[machine], "source": source, "dated": _today()}
+            fresh: dict[str, Any] = {
+                "usd_per_hour": price,
+                "region": regions[machine],
+                "source": source,
+                "dated": _today(),
+            }
             rows[machine] = row.model_copy(update=fresh) if row else Price(name=machine, **fresh)
         else:
             several = ", ".join(f"{price:g}" for price in sorted(found))
@@ -288,7 +293,7 @@ SCOPE = (
 
 def listed() -> list[dict[str, Any]]:
     """Return a row for each machine type in the clouds. `usd_per_hour` is None if the price is unknown."""
-    unknown = {"usd_per_hour": None, "spot_usd_per_hour": None}
+    unknown: dict[str, Any] = {"usd_per_hour": None, "spot_usd_per_hour": None}
     unknown |= dict.fromkeys(("spot_source", "region", "dated", "source"), "")
     rows = []
     for provider in VENDORS:

@@ -101,7 +101,20 @@ _COMPARABLE = 1 << 30
 
 def failures(record: Record) -> list[str]:
     """Return a message for each failure, or an empty list if the record passes."""
-    return {"nccl": _judge_nccl, "train": _judge_train, "scaling": _judge_scaling}[record.kind](record)
+    floor, rows = record.floor, record.rows
+    if record.kind == "nccl":
+        problems = allreduce.problems(rows, floor if rows[-1]["size"] >= _COMPARABLE else None)
+        return [f"{problem}; check the hosts with `yard doctor`" for problem in problems]
+    if record.kind == "train":
+        reached = record.summary.get("hardware_tflops") or 0.0
+        found = ["the loss is not a number"] if any(math.isnan(row["loss"]) for row in rows) else []
+        slow = floor is not None and reached < floor
+        return [*found, f"{reached:.1f} TFLOPS per rank is below {floor:g}"] if slow else found
+    return [
+        f"{row['nodes']} nodes have an efficiency of {row['efficiency']:.2f}, below {floor:g}"
+        for row in rows
+        if floor is not None and row["efficiency"] < floor
+    ]
 
 
 def notes(record: Record) -> list[str]:
@@ -112,27 +125,6 @@ def notes(record: Record) -> list[str]:
     if size < _COMPARABLE:
         return [f"the largest size, {size} bytes, is too small for the floor of {record.floor:g} GB/s"]
     return []
-
-
-def _judge_nccl(record: Record) -> list[str]:
-    floor = record.floor if record.rows[-1]["size"] >= _COMPARABLE else None
-    return [f"{problem}; check the hosts with `yard doctor`" for problem in allreduce.problems(record.rows, floor)]
-
-
-def _judge_train(record: Record) -> list[str]:
-    reached = record.summary.get("hardware_tflops") or 0.0
-    found = ["the loss is not a number"] if any(math.isnan(row["loss"]) for row in record.rows) else []
-    if record.floor is not None and reached < record.floor:
-        found.append(f"{reached:.1f} TFLOPS per rank is below {record.floor:g}")
-    return found
-
-
-def _judge_scaling(record: Record) -> list[str]:
-    return [
-        f"{row['nodes']} nodes have an efficiency of {row['efficiency']:.2f}, below {record.floor:g}"
-        for row in record.rows
-        if record.floor is not None and row["efficiency"] < record.floor
-    ]
 
 
 def show(record: Record, out: Path | None, as_json: bool) -> int:

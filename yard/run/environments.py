@@ -103,7 +103,12 @@ def built(remote: Remote) -> list[Built]:
     envs = folder_of(remote.stack.cluster.shared_path)
     loop = f'for f in */{build.MARKER}; do [ ! -e "$f" ] || {{ printf "%s\\t" "${{f%/*}}"; cat "$f"; }}; done'
     rows = remote.run(f"cd {shlex.quote(envs)} 2>/dev/null || exit 0; {loop}").splitlines()
-    return [_read(*row.split("\t", 1)) for row in rows]
+    found = []
+    for row in rows:
+        folder, _, text = row.partition("\t")
+        facts = json.loads(text)
+        found.append(Built(folder=folder, size=facts.pop("bytes"), **facts))
+    return found
 
 
 def remove(remote: Remote, chosen: Sequence[str]) -> list[Built]:
@@ -207,15 +212,3 @@ def _build(remote: Remote, definition: Definition, envs: str) -> str:
     if build.UNREACHABLE in cause and remote.stack.cluster.provider == "local":
         cause = f"{cause}. {_LOCAL}"
     raise BuildError(f"environment {definition.name} was not built: {cause}")
-
-
-def _read(folder: str, facts: str) -> Built:
-    raw = json.loads(facts)
-    return Built(
-        folder=folder,
-        name=raw["name"],
-        python=raw["python"],
-        built=raw["built"],
-        size=raw["bytes"],
-        seconds=raw["seconds"],
-    )

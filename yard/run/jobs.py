@@ -1,4 +1,4 @@
-"""Reads and follows a job's logs."""
+"""Lists jobs and nodes, prints and follows logs, and cancels and resumes jobs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import shlex
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from trainyard.errors import JobError, RemoteError
 from trainyard.faults import fault
-from trainyard.outputs import Cluster
 from yard.job.rules import RUN_DIR
 from yard.run import goodput
 from yard.run.queue import Job, explain, parse_one, waiting
@@ -242,24 +240,6 @@ _COLOURS = {
     **dict.fromkeys(("COMPLETED", "idle"), "green"),
     **dict.fromkeys(("RUNNING", "spare"), "cyan"),
 }
-_MISSING = ("unknown", "Slurm does not list this node; run `pulumi up`")
-"""State and reason for a worker that appears only in the stack's outputs."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeState:
-    """A host. `state` is the scheduler's state, 'head' for the head, which runs no jobs, or 'spare'.
-
-    In a group with spares, each node that Slurm reserves and that runs no job is a spare.
-    """
-
-    name: str
-    group: str = ""
-    state: str
-    reason: str = ""
-    private_ip: str
-    gpus: int = 0
-    gpu_type: str | None = None
 
 
 def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
@@ -329,27 +309,6 @@ def show_log(remote: Remote, job: int, rank: int, as_json: bool) -> None:
         warn(f"yard: job {job} was not submitted with `yard submit`; its log is probably {log}; {state}")
 
 
-def _hosts(cluster: Cluster, states: dict[str, tuple[str, str]]) -> list[NodeState]:
-    """Return the head and all workers. `states`: state and reason of each worker in the scheduler."""
-    found = [NodeState(name=cluster.head.name, state="head", private_ip=cluster.head.private_ip)]
-    for node in cluster.nodes:
-        state, reason = states.get(node.name, _MISSING)
-        if state == "reserved" and node.group in cluster.spares:
-            state = "spare"
-        found.append(
-            NodeState(
-                name=node.name,
-                group=node.group,
-                state=state,
-                reason=reason,
-                private_ip=node.private_ip,
-                gpus=node.gpus,
-                gpu_type=node.gpu_type,
-            )
-        )
-    return found
-
-
 def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
     """Print all hosts and their states or, with `history`, when each worker left service and returned."""
     cluster = remote.stack.cluster
@@ -365,12 +324,30 @@ def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
         warn(f"yard: the states of the nodes are unknown: {error}")
     if text := cluster.warning:
         warn(f"yard: {text}")
-    found = _hosts(cluster, states)
+    head = {
+        "name": cluster.head.name,
+        "group": "",
+        "state": "head",
+        "reason": "",
+        "private_ip": cluster.head.private_ip,
+    }
+    found: list[dict[str, Any]] = [{**head, "gpus": 0, "gpu_type": None}]
+    for node in cluster.nodes:
+        state, reason = states.get(node.name, ("unknown", "Slurm does not list this node; run `pulumi up`"))
+        # In a group with spares, Slurm reserves each node that runs no job.
+        state = "spare" if state == "reserved" and node.group in cluster.spares else state
+        facts = {"name": node.name, "group": node.group, "state": state, "reason": reason}
+        found.append({**facts, "private_ip": node.private_ip, "gpus": node.gpus, "gpu_type": node.gpu_type})
     if as_json:
-        say_json([asdict(node) for node in found])
+        say_json(found)
         return
     rows = [
-        (node.name, node.group, node.state, f"{node.gpus} {node.gpu_type or ''}".strip(), node.private_ip, node.reason)
+        (
+            *map(node.get, ("name", "group", "state")),
+            f"{node['gpus']} {node['gpu_type'] or ''}".strip(),
+            node["private_ip"],
+            node["reason"],
+        )
         for node in found
     ]
     table(("NODE", "GROUP", "STATE", "GPUS", "PRIVATE IP", "REASON"), rows, _COLOURS)

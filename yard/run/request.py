@@ -1,4 +1,8 @@
-"""Reads the argument and the options of `yard submit`."""
+"""Reads the argument of `yard submit`: a recipe, a job file, a Python file, a Slurm script, or a shell command.
+
+yard submits a user's Slurm script unchanged. Options on sbatch's command line override the script's options. The run
+folder contains SUBMIT_SCRIPT and the folder `code` with the script. The job starts in `code`.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +37,22 @@ _SLURM = (".sbatch", ".slurm")
 _DIRECTIVE = re.compile(r"(?m)^#SBATCH\s")
 _NAME = re.compile(r"[^a-z0-9._-]+")
 _LONGEST_NAME = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The command line of `yard submit`.
+
+    `job` is a recipe or a file, or None for the command in `words`. `options` are keys of a job file, and `settings`
+    are KEY=VALUE pairs. `code`: whether the program's directory is sent.
+    """
+
+    job: str | None
+    words: Sequence[str]
+    options: Mapping[str, Any]
+    settings: Sequence[str]
+    smoke: bool
+    code: bool
 
 
 class Program(StrEnum):
@@ -167,22 +187,9 @@ echo "$id"
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class SlurmScript:
-    """A user's Slurm script and its arguments. `options` are keys of a job file. With `code`, the script's directory is
-    also sent.
-    """
-
-    path: Path
-    options: Mapping[str, Any]
-    env: Mapping[str, str]
-    args: Sequence[str]
-    code: bool
-
-
-def prepare_script(script: SlurmScript, cluster: Cluster) -> Prepared:
+def prepare_script(path: Path, request: Request, env: Mapping[str, str], cluster: Cluster) -> Prepared:
     """Check a script and prepare its submission. Raises JobFileError, which lists all problems, and SyncError."""
-    path, options, env, code = script.path, script.options, script.env, script.code
+    options, code = request.options, request.code
     file, folder = str(path), path.parent
     problems = [*_option_problems(options, env), *_cluster_problems(options, cluster)]
     if code and holds_home(folder):
@@ -198,7 +205,7 @@ def prepare_script(script: SlurmScript, cluster: Cluster) -> Prepared:
         name=job_name(options.get("name") or (named[1] if named else path.stem)),
         file=file,
         script=SUBMIT_SCRIPT,
-        files={SUBMIT_SCRIPT: submit_script(path.name, options, env, script.args)},
+        files={SUBMIT_SCRIPT: submit_script(path.name, options, env, request.words)},
         environment=definition_for(file, read_environment(options.get("environment", NO_ENVIRONMENT)), folder),
         tree=collect(file, folder, [path.name]) if code else one_file(path),
         after=options.get("after", ()),
@@ -251,22 +258,6 @@ def _cluster_problems(options: Mapping[str, Any], cluster: Cluster) -> list[Prob
     return []
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """The command line of `yard submit`.
-
-    `job` is a recipe or a file, or None for the command in `words`. `options` are keys of a job file, and `settings`
-    are KEY=VALUE pairs. `code`: whether the program's directory is sent.
-    """
-
-    job: str | None
-    words: Sequence[str]
-    options: Mapping[str, Any]
-    settings: Sequence[str]
-    smoke: bool
-    code: bool
-
-
 Prepare = Callable[[Cluster], Sequence[Prepared]]
 """Function that prepares a job, or the jobs of an array, for a cluster."""
 
@@ -288,8 +279,7 @@ def read_request(request: Request) -> Prepare:
         return partial(prepare_all, load_job(job, options, env, request.words, smoke=request.smoke))
     _refuse_smoke(request, job)
     if kind is Program.SLURM:
-        script = SlurmScript(path=path, options=options, env=env, args=request.words, code=request.code)
-        return lambda cluster: [prepare_script(script, cluster)]
+        return lambda cluster: [prepare_script(path, request, env, cluster)]
     keys = python_job(path, code=request.code)
     return partial(prepare_all, check_job(job, path.parent, {**keys, **options}, env, request.words))
 

@@ -14,9 +14,9 @@ from tests.yard.conftest import MakeProgram
 from trainyard.errors import JobFileError, RemoteError
 from trainyard.outputs import Cluster
 from yard.run.queue import parse_scontrol
-from yard.run.request import SlurmScript, prepare_script
+from yard.run.request import Request, read_request
 from yard.run.schedulers import Slurm
-from yard.run.submit import pack
+from yard.run.submit import Prepared, pack
 
 TEXT = "#!/bin/bash\n#SBATCH --job-name=My_Model\n#SBATCH --output=out-%j.txt\nsrun hostname\n"
 FOLLOW = Path(__file__).parents[3] / "yard" / "run" / "follow.sh"
@@ -25,13 +25,14 @@ SCONTROL = 'echo "JobId=7 JobName=a JobState=COMPLETED ExitCode=0:0 StdOut=$(fin
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> SlurmScript:
+def script(tmp_path: Path) -> Request:
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "job.sbatch").write_text(TEXT)
     (folder / "model.py").write_text("")
     options = {"nodes": 2, "time": "2d", "group": "gpu", "name": "other", "gpus_per_node": 1}
-    return SlurmScript(path=folder / "job.sbatch", options=options, env={"A": "b c"}, args=["x y"], code=True)
+    path = str(folder / "job.sbatch")
+    return Request(job=path, words=["x y"], options=options, settings=["A=b c"], smoke=False, code=True)
 
 
 @pytest.fixture
@@ -44,8 +45,12 @@ def head(tmp_path: Path, program: MakeProgram) -> Path:
     return jobs
 
 
-def submit(jobs: Path, script: SlurmScript, cluster: Cluster) -> Path:
-    prepared = prepare_script(script, cluster)
+def prepare(request: Request, cluster: Cluster) -> Prepared:
+    return read_request(request)(cluster)[0]
+
+
+def submit(jobs: Path, script: Request, cluster: Cluster) -> Path:
+    prepared = prepare(script, cluster)
     line = Slurm().submit_line(str(jobs), "run-1", 1, prepared.script)
     data = pack("run-1", prepared.files, prepared.tree)
     done = subprocess.run(["bash", "-c", line], input=data, capture_output=True, check=True)
@@ -53,7 +58,7 @@ def submit(jobs: Path, script: SlurmScript, cluster: Cluster) -> Path:
     return jobs / "run-1"
 
 
-def test_script_is_sent_unchanged(script: SlurmScript, local: Cluster, head: Path) -> None:
+def test_script_is_sent_unchanged(script: Request, local: Cluster, head: Path) -> None:
     run = submit(head, script, local)
     assert (run / "code" / "job.sbatch").read_text() == TEXT
     assert sorted(path.name for path in (run / "code").iterdir()) == ["job.sbatch", "model.py", "out-7.txt"]
@@ -64,11 +69,11 @@ def test_script_is_sent_unchanged(script: SlurmScript, local: Cluster, head: Pat
 
 
 def test_script_runs_in_an_environment(
-    script: SlurmScript, local: Cluster, head: Path, tmp_path: Path, program: MakeProgram
+    script: Request, local: Cluster, head: Path, tmp_path: Path, program: MakeProgram
 ) -> None:
     program("sbatch", f'echo "$VIRTUAL_ENV ${{PATH%%:*}}" >"{tmp_path}/seen"; echo 7')
     for name, definition, activated in (("torch", "torch", True), ("none", None, False)):
-        prepared = prepare_script(replace(script, options={"environment": name}), local)
+        prepared = prepare(replace(script, options={"environment": name}), local)
         assert (prepared.environment and prepared.environment.name) == definition
         files = {**prepared.files, **({"environment": "/envs/a b\n"} if activated else {})}
         line = Slurm().submit_line(str(head), f"run-{name}", 1, prepared.script)
@@ -77,17 +82,17 @@ def test_script_runs_in_an_environment(
         assert ((tmp_path / "seen").read_text() == "/envs/a b /envs/a b/bin\n") == activated
 
 
-def test_unknown_environment_of_a_script_is_refused(script: SlurmScript, local: Cluster) -> None:
+def test_unknown_environment_of_a_script_is_refused(script: Request, local: Cluster) -> None:
     with pytest.raises(JobFileError, match="environment"):
-        prepare_script(replace(script, options={"environment": "troch"}), local)
+        prepare(replace(script, options={"environment": "troch"}), local)
 
 
-def test_name_comes_from_the_script(script: SlurmScript, local: Cluster) -> None:
-    assert prepare_script(replace(script, options={}), local).name == "my_model"
+def test_name_comes_from_the_script(script: Request, local: Cluster) -> None:
+    assert prepare(replace(script, options={}), local).name == "my_model"
 
 
 def test_log_is_found_after_slurm_has_forgotten_the_job(
-    script: SlurmScript, local: Cluster, head: Path, program: MakeProgram
+    script: Request, local: Cluster, head: Path, program: MakeProgram
 ) -> None:
     run = submit(head, script, local)
     (run / "code" / "out-7.txt").write_text("one\ntwo\n")
@@ -124,7 +129,7 @@ class Head:
         return done.stdout
 
 
-def test_resume_runs_the_submission_again(script: SlurmScript, local: Cluster, head: Path, tmp_path: Path) -> None:
+def test_resume_runs_the_submission_again(script: Request, local: Cluster, head: Path, tmp_path: Path) -> None:
     submit(head, script, local)
     job = parse_scontrol(f"JobId=7 JobState=FAILED WorkDir={tmp_path}")[0]
     remote: Any = Head(local, tmp_path)
@@ -142,6 +147,6 @@ def test_resume_refuses_a_job_of_another_program(local: Cluster, head: Path, tmp
     assert not (tmp_path / "events").exists()
 
 
-def test_cluster_without_slurm_refuses_the_script(script: SlurmScript, local: Cluster) -> None:
+def test_cluster_without_slurm_refuses_the_script(script: Request, local: Cluster) -> None:
     with pytest.raises(JobFileError, match="needs Slurm, and cluster 'yard' has no scheduler"):
-        prepare_script(script, replace(local, scheduler="none"))
+        prepare(script, replace(local, scheduler="none"))
