@@ -9,7 +9,7 @@ import typer
 
 from trainyard import checkout
 from yard.commands.options import JsonOption
-from yard.show import INTERRUPTED, say, say_json
+from yard.show import INTERRUPTED, say_json
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -48,10 +48,9 @@ def init(
 ) -> None:
     """Write a new stack file. On a terminal, prompts for missing values."""
     checkout.require("yard init")
-    from yard.init.command import init as write
-    from yard.init.interview import Terminal
-    from yard.init.report import as_json as document
-    from yard.init.report import show
+    from yard.init.new_stack import as_json as document
+    from yard.init.new_stack import init as write
+    from yard.init.new_stack import show
 
     given = {
         "name": name,
@@ -66,11 +65,10 @@ def init(
         "host": " ".join(host) if host else None,
     }
     options = {key: text for key, text in given.items() if text is not None}
-    interactive = sys.stdin.isatty() and sys.stdout.isatty() and not yes and not as_json
-    terminal = Terminal(ask=lambda text: input(text).strip(), say=say) if interactive else None
+    prompt = sys.stdin.isatty() and sys.stdout.isatty() and not yes and not as_json
     try:
-        new = write(options, post=post, force=force, offline=offline, terminal=terminal)
-    except (KeyboardInterrupt, EOFError):
+        new = write(options, post=post, force=force, offline=offline, prompt=prompt)
+    except (KeyboardInterrupt, typer.Abort):
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
         say_json(document(new))

@@ -11,8 +11,7 @@ import pytest
 from components.plan.check import Computer
 from tests.conftest import ROOT
 from tests.yard.checkout_root import use_root
-from yard.init.command import NewStack, init
-from yard.init.interview import Terminal
+from yard.init.new_stack import NewStack, init
 
 WriteStack = Callable[..., NewStack]
 
@@ -25,9 +24,9 @@ def stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "Pulumi.yaml").touch()
     (root / "components").symlink_to(ROOT / "components")
     use_root(root, monkeypatch)
-    monkeypatch.setattr(
-        "yard.init.command._COMPUTER", Computer(free_memory=lambda plan: 1 << 20, used_ports=lambda plan, ports: ())
-    )
+    computer = Computer(free_memory=lambda plan: 1 << 20, used_ports=lambda plan, ports: ())
+    for module in ("answers", "new_stack"):
+        monkeypatch.setattr(f"yard.init.{module}.LOCAL_COMPUTER", computer)
     return root / "stacks"
 
 
@@ -35,9 +34,7 @@ def stacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def write(stacks: Path) -> WriteStack:
     """Return a function that runs `yard init` without a cloud's CLI. Its keywords are options."""
 
-    def run(
-        post: str | None = None, *, force: bool = False, terminal: Terminal | None = None, **options: str
-    ) -> NewStack:
-        return init(options, post=post, force=force, offline=True, terminal=terminal)
+    def run(post: str | None = None, *, force: bool = False, prompt: bool = False, **options: str) -> NewStack:
+        return init(options, post=post, force=force, offline=True, prompt=prompt)
 
     return run

@@ -9,11 +9,9 @@ import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from tests.conftest import ROOT
@@ -21,11 +19,9 @@ from tests.yard.checkout_root import use_root
 from tests.yard.conftest import MakeProgram
 from tests.yard.init.conftest import WriteStack
 from yard.commands.cli import app
-from yard.init.command import init
-from yard.init.interview import Terminal
-from yard.init.render import comments_in, render
+from yard.init.answers import InitError
+from yard.init.stack_text import cluster_section, with_values
 from yard.preview.content import NOT_INCLUDED
-from yard.quota.account import available_machines
 
 A100 = ("--provider", "azure", "--region", "eastus", "--machine", "Standard_ND96amsr_A100_v4")
 COMPLETE = ("new", *A100, "--count", "2", "--budget", "70")
@@ -36,23 +32,16 @@ def run(*words: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def answering(*answers: str) -> tuple[Terminal, list[str]]:
-    """Return a terminal that gives these answers, and a list to which it adds the prompts and the printed lines."""
-    shown: list[str] = []
-    left: Iterator[str] = iter(answers)
-
-    def ask(text: str) -> str:
-        shown.append(text)
-        return next(left)
-
-    return Terminal(ask=ask, say=shown.append), shown
+def answer(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
+    """Make prompts return these answers."""
+    left = iter(answers)
+    monkeypatch.setattr("typer._click.termui.visible_prompt_func", lambda text: next(left))
 
 
 def test_the_price_and_the_next_commands_are_printed(stacks: Path) -> None:
     code, out, _ = run(*COMPLETE, "--offline")
     assert code == 0
-    assert "wrote stacks/Pulumi.new.yaml: 3 hosts, 16 GPUs\n" in out
-    assert "list price: $66.11/h ($48,260 a month), plus unknown prices\n" in out
+    assert "wrote stacks/Pulumi.new.yaml: 3 hosts, 16 GPUs, list price $66.11/h plus unknown prices\n" in out
     assert "list prices of eastus, read on 2026-" in out
     assert f"not included: {NOT_INCLUDED}\n" in out
     assert out.endswith(
@@ -66,8 +55,7 @@ def test_json_contains_the_same_facts(stacks: Path) -> None:
     code, out, _ = run(*COMPLETE, "--offline", "--json")
     assert code == 0
     document = json.loads(out)
-    assert (document["usd_per_hour"], document["usd_per_month"], document["all_prices_known"]) == (66.109, 48260, False)
-    assert document["price"]["regions"] == ["eastus"]
+    assert (document["price"]["usd"], document["price"]["regions"]) == (65.924, ["eastus"])
     assert document["next"][0] == "yard preview new"
     assert document["account"] is None
 
@@ -88,42 +76,45 @@ def test_it_needs_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert "`yard init` needs a checkout of trainyard" in err
 
 
-def test_missing_values_are_asked_until_they_are_valid(write: WriteStack) -> None:
-    terminal, shown = answering(
-        "Bad", "", "new", "1", "", "Standard_ND96asr_v5", "1", "westus9", "eastus", "x", "", "50", "60", ""
-    )
-    new = write(terminal=terminal)
-    assert new.description["plan"] is not None
-    assert [host["machine"] for host in new.description["plan"]["hosts"]] == [
-        "Standard_D8s_v5",
-        *["Standard_ND96asr_v4"] * 2,
-    ]
-    text = "\n".join(shown)
-    assert "NAME: must be 1 to 16 lowercase letters" in text
-    assert shown.count("  an answer is required") == 2
-    assert len(new.description["plan"]["hosts"]) == 3
-    prompts = [line.partition(" (")[0].partition(" [")[0] for line in shown if line.endswith(": ")]
-    assert list(dict.fromkeys(prompts))[2:6] == [
-        "Machine type of the nodes",
-        "Region or zone",
-        "Number of nodes",
-        "Maximum list price in US dollars per hour, or none: ",
-    ]
-    assert "--region: must be a region or zone of the platform. Fix: write westus2." in text
-    assert "Standard_ND96asr_v4: 8 x a100, infiniband-hdr, list price $27.20/h" in text
-    assert "known list prices: 2 x $27.20/h for the nodes, $0.57/h for head and storage, in total $54.96/h" in text
-    assert "--count: 2 machines with head and storage cost 54.96 dollars an hour; the budget is 50" in text
+def test_missing_values_are_asked_until_they_are_valid(
+    write: WriteStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("Bad", "new", "1", "", "Standard_ND96asr_v5", "1", "westus9", "eastus", "x", "", "50", "60", "")
+    answer(monkeypatch, *given)
+    new = write(prompt=True)
+    assert "gpu: {machine: Standard_ND96asr_v4, count: 2, placement: same_fabric}" in new.file.read_text()
+    assert new.file.name == "Pulumi.new.yaml"
+    shown = capsys.readouterr().out
+    for text in (
+        "Error: must be 1 to 16 lowercase letters",
+        "Error: must be a machine type of the platform azure. Fix: write Standard_ND96asr_v4",
+        "Standard_ND96asr_v4: 8 x a100, infiniband-hdr, list price $27.20/h",
+        "Fix: write westus2",
+        "Error: must be a whole number",
+        "known list prices with 2 nodes: $54.96/h",
+        "the limit is 50. Fix: use a budget of 55 or more, or a count of 1 or fewer",
+    ):
+        assert text in shown
+    order = ("Name of", "Platform", "Machine type", "Region", "Number of nodes", "Maximum list price", "Networks")
+    assert sorted(order, key=shown.index) == list(order)
 
 
-def test_given_options_are_not_asked(write: WriteStack) -> None:
-    terminal, shown = answering("2", "203.0.113.0/24")
+def test_given_options_are_not_asked(
+    write: WriteStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(monkeypatch, "2", "203.0.113.0/24")
     options = {"name": "new", "provider": "azure", "region": "eastus", "machine": "Standard_ND96asr_v4"}
-    new = write(terminal=terminal, budget="none", **options)
+    new = write(prompt=True, budget="none", **options)
     assert "access: {allow_ssh_from: [203.0.113.0/24], via: public}" in new.file.read_text()
-    assert [line for line in shown if line.endswith(": ")] == [
-        "Number of nodes [2]: ",
-        "Networks that may connect over SSH, such as your public address as a /32. Empty: the cloud's SSH gateway: ",
-    ]
+    shown = capsys.readouterr().out
+    assert "Number of nodes [2]" in shown
+    assert "Machine type" not in shown
+
+
+def test_a_wrong_option_is_reported_before_a_prompt(write: WriteStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(monkeypatch)
+    with pytest.raises(InitError, match=r"--count: must be a whole number"):
+        write(prompt=True, name="new", provider="azure", count="two")
 
 
 @pytest.mark.engine
@@ -172,40 +163,11 @@ def test_quotas_are_read_with_the_cli(stacks: Path, program: MakeProgram) -> Non
     }
 
 
-def test_only_machines_of_the_account_are_offered(stacks: Path, program: MakeProgram) -> None:
-    usable = [{"name": "Standard_D8s_v5"}, {"name": "Standard_NC24ads_A100_v4"}]
-    az = program("az", f"echo '{json.dumps(usable)}'")
-    terminal, shown = answering("1", "1", "none", "")
-    given = {"name": "new", "provider": "azure", "region": "eastus"}
-    init(given, post=None, force=False, offline=False, terminal=terminal)
-    assert az.calls[0] == "vm list-skus --resource-type virtualMachines --location eastus --output json"
-    assert "   1  Standard_NC24ads_A100_v4: 1 x a100, ethernet, list price $3.67/h" in shown
-    assert any(line.startswith("  not available to your account: Standard_ND96asr_v4, ") for line in shown)
-    assert "machine: Standard_NC24ads_A100_v4" in (stacks / "Pulumi.new.yaml").read_text()
-
-
-def test_google_machines_are_read_for_the_zone(program: MakeProgram) -> None:
-    gcloud = program("gcloud", """echo '[{"name": "a2-highgpu-8g"}]'""")
-    platform = {"provider": "gcp", "project": "my-project-1", "zone": "us-central1-f"}
-    assert available_machines(platform) == {"a2-highgpu-8g"}
-    zones = "compute machine-types list --zones us-central1-f --project my-project-1 --format json"
-    assert gcloud.calls == [zones]
-
-
-def test_without_a_cli_all_machines_are_offered(stacks: Path, program: MakeProgram) -> None:
-    program("az", "exit 1")
-    terminal, shown = answering("1", "1", "none", "")
-    given = {"name": "new", "provider": "azure", "region": "eastus"}
-    init(given, post=None, force=False, offline=False, terminal=terminal)
-    assert any("note: all machine types in the catalog are listed: az failed" in line for line in shown)
-    assert "machine: Standard_ND96asr_v4" in (stacks / "Pulumi.new.yaml").read_text()
-
-
 @pytest.mark.parametrize("body", ["echo 'run az login' >&2; exit 1", "exec sleep 60", "echo nonsense"])
 def test_a_failing_cli_is_only_a_note(
     body: str, stacks: Path, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yard.init.command._SECONDS", 0.5)
+    monkeypatch.setattr("yard.init.new_stack._SECONDS", 0.5)
     program("az", body)
     code, out, _ = run(*COMPLETE)
     assert code == 0
@@ -213,15 +175,38 @@ def test_a_failing_cli_is_only_a_note(
     assert (stacks / "Pulumi.new.yaml").exists()
 
 
-def test_rendered_values_are_read_back() -> None:
-    section = {
-        "name": "yes",
-        "platform": {"a": "1", "b": ["x, y", "null", "10.0.0.0/8"], "c": {"d": 1.5, "e": True, "f": "# no"}},
-        "nodes": {"on": {"count": 2}, "no": {"name": "x" * 90}},
-        "hosts": [{"key": "ssh-ed25519 " + "A" * 80, "port": 22}, {"key": "k: v", "port": 23}],
+TEXT = """\
+config:
+  trainyard:cluster:
+    # one
+    name: new
+    # two
+    nodes:
+      # three
+      gpu: {machine: a, hosts: [b]}
+    # four
+    silence: [x]
+    # five
+    storage:
+      - a: b
+    # six
+    last: 1
+"""
+
+
+def test_changed_values_are_read_back() -> None:
+    values = {
+        ("name",): "yes",
+        ("nodes", "gpu"): {"machine": "x, y", "hosts": ["h" * 20] * 9},
+        ("silence",): None,
+        ("storage",): [{"key": "k: v", "port": 22, "long": "x" * 100}],
+        ("last",): 1,
+        ("limits",): {"usd": 1.5},
     }
-    comments = {"platform.c": "word " * 40, "hosts": "two"}
-    text = render(section, comments, "about")
-    assert yaml.safe_load(text) == {"config": {"trainyard:cluster": section}}
-    assert comments_in(text) == {"platform.c": ("word " * 40).strip(), "hosts": "two"}
-    assert max(map(len, text.splitlines())) <= 120
+    expected = {path[0]: value for path, value in values.items() if value is not None and len(path) == 1}
+    for keep in (True, False):
+        text = with_values(TEXT, values, keep_comments=keep)
+        assert cluster_section(text) == expected | {"nodes": {"gpu": values["nodes", "gpu"]}}
+        assert max(map(len, text.splitlines())) <= 120
+        assert all((f"# {word}\n" in text) == keep for word in ("one", "two", "three", "five"))
+        assert "# six\n" in text

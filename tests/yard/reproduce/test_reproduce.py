@@ -11,7 +11,7 @@ from tests.yard.conftest import FakeStack, MakeProgram
 from trainyard.errors import BuildError
 from trainyard.outputs import Cluster
 from yard.commands.cli import app
-from yard.init.posts import posts
+from yard.init.new_stack import posts
 from yard.job.loader import has_smoke, load_job
 from yard.preview.rehearsal import rehearse
 from yard.reproduce.images import build_images, dockerfile

@@ -1,0 +1,202 @@
+"""Writes a new stack file, and prints its price, quotas, warnings and the next commands."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from components.spec.explain import nearest
+from components.stackfile.read import parse_stack
+from trainyard import checkout
+from trainyard.errors import Problem
+from yard.init.answers import (
+    LOCAL_COMPUTER,
+    Draft,
+    InitError,
+    behind_head,
+    collect,
+    host_values,
+    parse_hosts,
+)
+from yard.init.stack_text import cluster_section, without_other_keys
+from yard.preview import content
+from yard.preview.describe import describe_valid
+from yard.preview.report import Report
+from yard.quota.account import read_account
+from yard.show import say, table, warn
+from yard.stack.hosts import ScannedKey, scan
+from yard.stack.workspace import added_keys, committed_text, stack_names
+
+FORMAT = 1
+"""Version of the JSON document. Increase it if the meaning of a key changes."""
+_POST = re.compile(r"(?m)^# post: ([a-z][a-z0-9-]*)$")
+_SECONDS = 20
+"""Time limit for each call of a cloud's CLI."""
+_LOGIN = {"azure": ["az login"], "gcp": ["gcloud auth login", "gcloud auth application-default login"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewStack:
+    """A new stack file. `keys` are the host keys of existing hosts."""
+
+    file: Path
+    report: Report
+    keys: tuple[ScannedKey, ...]
+    next: tuple[str, ...]
+
+
+def posts() -> dict[str, str]:
+    """Return the stack that reproduces each blog post. Its file contains the line `# post: NAME`."""
+    found = {stack: _POST.search(committed_text(stack)) for stack in stack_names()}
+    return {post[1]: stack for stack, post in found.items() if post}
+
+
+def init(options: Mapping[str, str], *, post: str | None, force: bool, offline: bool, prompt: bool) -> NewStack:
+    """Write a stack file and return it. `options` contains the given options by key (answers.py).
+
+    If `post` is not None, the new stack is a copy of the stack of this blog post. If `offline` is true, the cloud's CLI
+    is not used. Raises InitError, and RemoteError if an existing host cannot be reached. After an error, nothing is
+    written.
+    """
+    source = _stack_of(post) if post else None
+    start = replace(_copy(source) if source else Draft(), force=force)
+    draft = collect(options, start, prompt=prompt)
+    if any(draft.answers.get(key) != answer for key, answer in start.answers.items()):
+        # The post's stack states reasons for silencing checks. They are valid only if its values are unchanged.
+        draft = draft.with_values({("silence",): None})
+    draft, keys = _scanned(draft)
+    name, today = draft.answers["name"], datetime.now(tz=UTC).date().isoformat()
+    about = f"Written by `yard init` on {today}{f' from stacks/Pulumi.{source}.yaml' if source else ''}. "
+    about += (
+        "docs/stack-file.md describes the keys. `pulumi stack rm` deletes this file, unless you add --preserve-config."
+    )
+    lines = ["# yaml-language-server: $schema=schema.json", *(f"# {line}" for line in textwrap.wrap(about, 118))]
+    text = "\n".join([*lines, draft.text])
+    file = checkout.ROOT / "stacks" / f"Pulumi.{name}.yaml"
+    description = describe_valid(name, parse_stack(text, f"stacks/{file.name}", LOCAL_COMPUTER))
+    account = None
+    if description["quota"] and description["plan"] and not offline:
+        warn("reading quotas and available machine types with the cloud's CLI")
+        used = list(dict.fromkeys(host["machine"] for host in description["plan"]["hosts"]))
+        account = read_account(draft.section["platform"], description["quota"], used, seconds=_SECONDS)
+    _write(file, text, force=force)
+    report = Report(description=description, resources=None, difference=None, account=account)
+    return NewStack(file=file, report=report, keys=keys, next=_next_commands(name, draft))
+
+
+def _stack_of(post: str) -> str:
+    known = posts()
+    if post in known:
+        return known[post]
+    similar = nearest(post, tuple(known))
+    fix = f"write {similar}" if similar else f"use one of {', '.join(known)}"
+    raise InitError(Problem(path="--from", rule="must be the name of a post", fix=fix))
+
+
+def _copy(stack: str) -> Draft:
+    """Return a copy of a committed stack file. The user's own values are unanswered: name, project, hosts, SSH."""
+    text = without_other_keys(committed_text(stack))
+    section = cluster_section(text)
+    platform, group = section["platform"], next(iter(section["nodes"].values()))
+    answers = {
+        "provider": platform["provider"],
+        "region": platform.get("region") or platform.get("zone"),
+        "image": platform.get("image"),
+        "machine": group["machine"],
+        "count": group.get("count"),
+        "budget": section.get("limits", {}).get("max_usd_per_hour"),
+    }
+    return Draft(
+        text=text, answers={key: str(value) for key, value in answers.items() if value is not None}, copied=True
+    )
+
+
+def _scanned(draft: Draft) -> tuple[Draft, tuple[ScannedKey, ...]]:
+    """Return the draft with the host keys of existing hosts, and the keys. Raises RemoteError."""
+    hosts = parse_hosts(draft.answers.get("host", ""))
+    if not hosts:
+        return draft, ()
+    first, *others = hosts
+    through = f"ssh://{first.user}@{first.target}" if behind_head(draft.section) else None
+    warn(f"reading the host keys of {len(hosts)} hosts")
+    with ThreadPoolExecutor() as pool:
+        keys = (scan(first.target), *pool.map(lambda host: scan(host.target, through), others))
+    by_target = {key.target: key.host_key for key in keys}
+    return draft.with_values(host_values(draft.section, hosts, by_target)), keys
+
+
+def _write(file: Path, text: str, *, force: bool) -> None:
+    """Write the file. Raises InitError if that fails, or if the file exists and `force` is false."""
+    try:
+        if not force:
+            with file.open("x") as opened:
+                opened.write(text)
+            return
+        # Without the keys that Pulumi added, the secrets in the stack's state could not be decrypted.
+        kept = added_keys(file.read_text()) if file.exists() else {}
+        new = file.with_suffix(".new")
+        new.write_text(text + (yaml.safe_dump(kept) if kept else ""))
+        new.replace(file)
+    except FileExistsError:
+        fix = "choose a different name, or replace it with --force"
+        raise InitError(Problem(path="NAME", rule=f"stacks/{file.name} exists", fix=fix)) from None
+    except OSError as error:
+        fix = "make the folder stacks writable"
+        raise InitError(Problem(path=f"stacks/{file.name}", rule=str(error.strerror), fix=fix)) from error
+
+
+def _next_commands(name: str, draft: Draft) -> tuple[str, ...]:
+    # The recipe needs two nodes by default.
+    one = " --nodes 1" if len(draft.plan().workers) == 1 else ""
+    return (
+        f"yard preview {name}",
+        *_LOGIN.get(draft.provider, ()),
+        f"pulumi stack select --create {name}",
+        f"pulumi up -s {name}",
+        f"yard submit hello --stack {name}{one} --follow",
+    )
+
+
+def as_json(new: NewStack) -> dict[str, Any]:
+    """Return the document for --json."""
+    described = new.report.description
+    return {
+        "format": FORMAT,
+        **{key: described[key] for key in ("stack", "file", "price", "services", "quota", "remarks")},
+        "account": new.report.account and asdict(new.report.account),
+        "host_keys": [asdict(key) for key in new.keys],
+        "next": new.next,
+    }
+
+
+def show(new: NewStack) -> None:
+    """Print the new stack."""
+    report = new.report
+    say(f"wrote {report.description['file']}: {content.headline(report)}")
+    for line in content.costs(report.description):
+        say(f"  {line}")
+    for problem in content.checks(report):
+        if problem["level"] != "info":
+            say(f"  {problem['level']}: {content.check_line(problem)}")
+    columns, rows = content.quota_table(report)
+    if rows:
+        say("  required quotas:")
+        table(("   ", *columns), (("", *row) for row in rows))
+    for note in content.account_notes(report):
+        say(f"  note: {note}")
+    for key in new.keys:
+        command = f"ssh-keygen -lf {key.file}"
+        say(f"  {key.target} has the fingerprint {key.fingerprint}; compare it on the host's console: {command}")
+    if report.description["quota"]:
+        say(f"note: {content.UNPROVED}; start with a small count")
+    say("next:")
+    for command in new.next:
+        say(f"  {command}")
