@@ -12,7 +12,6 @@ from tests.architecture.modules import ROOT, folder, imports, modules, reachable
 TO_BE_SEPARATED = {
     ("components.platforms.azure", "components.platforms.azure.rules"),
     ("components.platforms.gcp", "components.platforms.gcp.rules"),
-    ("yard.preview", "yard.quota"),
 }
 
 

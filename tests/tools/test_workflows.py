@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from yard.preview.markdown import LONGEST, MARKER
+from yard.preview.printing import LONGEST, MARKER
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))

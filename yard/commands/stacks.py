@@ -40,8 +40,11 @@ def preview(
     if as_markdown and as_json:
         raise typer.BadParameter("--markdown and --json are mutually exclusive")
     checkout.require("yard preview")
-    from yard.preview.base import UnknownRevision
-    from yard.preview.command import preview as look
+    from yard.preview.difference import UnknownRevision
+    from yard.preview.printing import as_markdown as comment
+    from yard.preview.printing import show
+    from yard.preview.report import as_json as document
+    from yard.preview.report import preview as look
     from yard.stack.workspace import stack_names
 
     known = stack_names()
@@ -54,16 +57,10 @@ def preview(
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        from yard.preview.report import as_json as document
-
         say_json(document(seen))
     elif as_markdown:
-        from yard.preview.markdown import render
-
-        say(render(seen))
+        say(comment(seen))
     else:
-        from yard.preview.terminal import show
-
         show(seen)
     raise typer.Exit(0 if seen.fine else 1)
 

@@ -17,7 +17,7 @@ from components.plan.plan import ClusterPlan
 from components.platforms import PLATFORMS
 from components.platforms.azure.machine_facts import sizes
 from components.platforms.azure.places import regions_with
-from components.platforms.demand import host_usd, hourly_price, services
+from components.platforms.demand import host_usd
 from components.platforms.gcp.places import zones_with
 from components.platforms.hosts.spec import HostsSpec
 from components.platforms.local.computer import THIS_COMPUTER
@@ -26,6 +26,7 @@ from components.spec.model import is_private
 from components.stackfile.read import parse_stack
 from trainyard.errors import FileError, Problem, RuleError, StackFileError
 from yard.init.stack_text import Values, cluster_section, with_values
+from yard.preview.describe import known_usd
 from yard.show import say
 from yard.stack.workspace import stack_names
 
@@ -380,11 +381,6 @@ def _affordable(draft: Draft) -> str | None:
     largest = floor((budget - usd) / node + 1e-9) + len(plan.workers) if node else 0
     machine = f"a count of {largest} or fewer" if largest > 0 else "a smaller machine"
     return f"use a budget of {ceil(usd)} or more, or {machine}"
-
-
-def known_usd(plan: ClusterPlan) -> float:
-    """Return the sum of the known list prices in dollars per hour."""
-    return hourly_price(plan).usd + sum(service.usd or 0 for service in services(plan))
 
 
 def _choices(question: Question, draft: Draft) -> Sequence[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from components.plan.check import Level
 from components.spec.explain import nearest
 from components.stackfile.read import parse_stack
 from trainyard import checkout
@@ -27,11 +28,11 @@ from yard.init.answers import (
     parse_hosts,
 )
 from yard.init.stack_text import cluster_section, without_other_keys
-from yard.preview import content
+from yard.preview.account import read_account
 from yard.preview.describe import describe_valid
-from yard.preview.report import Report
-from yard.quota.account import read_account
-from yard.show import say, table, warn
+from yard.preview.printing import UNPROVED, Line, costs, finding_line, findings, headline, quotas, show_parts
+from yard.preview.report import Report, stack_json
+from yard.show import console, say, warn
 from yard.stack.hosts import ScannedKey, scan
 from yard.stack.workspace import added_keys, committed_text, stack_names
 
@@ -83,12 +84,11 @@ def init(options: Mapping[str, str], *, post: str | None, force: bool, offline: 
     file = checkout.ROOT / "stacks" / f"Pulumi.{name}.yaml"
     description = describe_valid(name, parse_stack(text, f"stacks/{file.name}", LOCAL_COMPUTER))
     account = None
-    if description["quota"] and description["plan"] and not offline:
+    if description.quota and not offline:
         warn("reading quotas and available machine types with the cloud's CLI")
-        used = list(dict.fromkeys(host["machine"] for host in description["plan"]["hosts"]))
-        account = read_account(draft.section["platform"], description["quota"], used, seconds=_SECONDS)
+        account = read_account(description, _SECONDS)
     _write(file, text, force=force)
-    report = Report(description=description, resources=None, difference=None, account=account)
+    report = Report(description=description, account=account)
     return NewStack(file=file, report=report, keys=keys, next=_next_commands(name, draft))
 
 
@@ -167,11 +167,10 @@ def _next_commands(name: str, draft: Draft) -> tuple[str, ...]:
 
 def as_json(new: NewStack) -> dict[str, Any]:
     """Return the document for --json."""
-    described = new.report.description
+    described = stack_json(new.report)
     return {
         "format": FORMAT,
-        **{key: described[key] for key in ("stack", "file", "price", "services", "quota", "remarks")},
-        "account": new.report.account and asdict(new.report.account),
+        **{key: described[key] for key in ("stack", "file", "price", "services", "quota", "remarks", "account")},
         "host_keys": [asdict(key) for key in new.keys],
         "next": new.next,
     }
@@ -179,24 +178,16 @@ def as_json(new: NewStack) -> dict[str, Any]:
 
 def show(new: NewStack) -> None:
     """Print the new stack."""
-    report = new.report
-    say(f"wrote {report.description['file']}: {content.headline(report)}")
-    for line in content.costs(report.description):
-        say(f"  {line}")
-    for problem in content.checks(report):
-        if problem["level"] != "info":
-            say(f"  {problem['level']}: {content.check_line(problem)}")
-    columns, rows = content.quota_table(report)
-    if rows:
-        say("  required quotas:")
-        table(("   ", *columns), (("", *row) for row in rows))
-    for note in content.account_notes(report):
-        say(f"  note: {note}")
+    report, described = new.report, new.report.description
+    say(f"wrote {described.file}: {headline(report)}")
+    lines = [Line(line) for line in (costs(described.plan) if described.plan else ())]
+    warnings = [Line(finding_line(each), each.level.value) for each in findings(report) if each.level is not Level.INFO]
+    show_parts([*lines, *warnings, *quotas(report)], console())
     for key in new.keys:
         command = f"ssh-keygen -lf {key.file}"
         say(f"  {key.target} has the fingerprint {key.fingerprint}; compare it on the host's console: {command}")
-    if report.description["quota"]:
-        say(f"note: {content.UNPROVED}; start with a small count")
+    if described.quota:
+        say(f"note: {UNPROVED}; start with a small count")
     say("next:")
     for command in new.next:
         say(f"  {command}")

@@ -1,6 +1,5 @@
 """`yard preview`: resources, prices, quotas and problems of stacks, and the differences from another git revision.
 
-describe.py converts a stack file to a description (shape.py). engine.py runs Pulumi. base.py describes the stacks of
-another revision, and compare.py compares two descriptions. content.py contains the text that terminal.py and
-markdown.py print.
+describe.py checks and plans a stack file, engine.py runs Pulumi, and account.py reads the cloud account. difference.py
+compares a stack with another revision. report.py combines these results, and printing.py prints them.
 """

@@ -8,8 +8,7 @@ from components.platforms.demand import firm_usd
 from components.stackfile.read import read_stack
 from trainyard.checkout import ROOT
 from trainyard.outputs import Head
-from yard.preview import content
-from yard.preview.describe import describe
+from yard.preview.printing import costs
 from yard.run.submit import Rehearsal
 from yard.stack.workspace import committed_text, short_name
 
@@ -40,6 +39,6 @@ def rehearse(stack: str, reason: str) -> Rehearsal:
         file=file,
         reason=reason,
         cluster=cluster_outputs(plan, head, workers),
-        costs=tuple(content.costs(describe(stack))),
+        costs=tuple(costs(plan)),
         node_usd={group: firm_usd(plan.group(group)[0]) for group in plan.groups},
     )

@@ -21,7 +21,7 @@ from tests.yard.init.conftest import WriteStack
 from yard.commands.cli import app
 from yard.init.answers import InitError
 from yard.init.stack_text import cluster_section, with_values
-from yard.preview.content import NOT_INCLUDED
+from yard.preview.printing import NOT_INCLUDED
 
 A100 = ("--provider", "azure", "--region", "eastus", "--machine", "Standard_ND96amsr_A100_v4")
 COMPLETE = ("new", *A100, "--count", "2", "--budget", "70")

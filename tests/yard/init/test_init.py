@@ -58,8 +58,8 @@ def keyscan(program: MakeProgram) -> None:
 def passes(new: NewStack) -> None:
     """Assert that the file passes the checks of `yard preview`, and that its lines are short."""
     described = describe("new", new.file.parent)
-    assert described["problems"] == []
-    assert described["remarks"] == new.report.description["remarks"]
+    assert described.plan is not None
+    assert described.findings == new.report.description.findings
     assert max(map(len, new.file.read_text().splitlines())) <= 120
     assert list(new.file.parent.glob("*.new")) == []
 
@@ -109,7 +109,7 @@ def test_the_file_of_a_post_keeps_its_comments(write: WriteStack, stacks: Path) 
 def test_silenced_checks_are_reported_for_other_values(write: WriteStack) -> None:
     new = write("cyclecloud", name="new", region="westus2")
     assert "silence" not in new.file.read_text()
-    assert {"price-region", "storage-throughput"} <= {found["check"] for found in new.report.description["remarks"]}
+    assert {"price-region", "storage-throughput"} <= {found.check for found in new.report.description.findings}
 
 
 def test_the_docs_list_every_post() -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.components.platforms.recording import stack_text
-from yard.preview.describe import describe
-from yard.preview.shape import Description
+from yard.preview.describe import Description, describe
 
 DescribeEdited = Callable[..., Description]
 

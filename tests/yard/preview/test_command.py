@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from yard.commands.cli import app
-from yard.preview import command
+from yard.preview import report
 from yard.preview.describe import describe
-from yard.preview.resources import Resources
+from yard.preview.engine import Resources
 
 
 def yard(*arguments: str) -> tuple[int, str, str]:
@@ -30,7 +30,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         tell("working")
         return {stack: Resources(steps=()) for stack in stacks}
 
-    monkeypatch.setattr(command, "preview_all", preview_all)
+    monkeypatch.setattr(report, "preview_all", preview_all)
     return previewed
 
 
@@ -63,7 +63,7 @@ def test_other_stacks_are_previewed_beside_a_bad_one(
 ) -> None:
     (tmp_path / "Pulumi.gcp-a2.yaml").write_bytes(b"\xff\xfe")
     monkeypatch.setattr(
-        command,
+        report,
         "describe",
         lambda stack, computer: describe(stack, tmp_path) if stack == "gcp-a2" else describe(stack),
     )

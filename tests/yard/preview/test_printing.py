@@ -9,14 +9,16 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from components.plan.check import Finding, Level
+from components.plan.plan import ClusterPlan
 from tests.yard.preview.conftest import DescribeEdited
-from yard.preview import markdown, terminal
-from yard.preview.compare import compare
-from yard.preview.content import NOT_INCLUDED, costs, total_price
-from yard.preview.report import Preview, Report, as_json, host_ranges
-from yard.preview.resources import Resources, Step
-from yard.preview.shape import Description
-from yard.quota.verdict import AccountAnswer, QuotaVerdict
+from trainyard.errors import Problem
+from yard.preview.account import Account, Verdict
+from yard.preview.describe import Description, largest_checkpoint
+from yard.preview.difference import FileDiff, compare
+from yard.preview.engine import Resources, Step
+from yard.preview.printing import MARKER, NOT_INCLUDED, as_markdown, costs, host_ranges, show, total_price
+from yard.preview.report import Preview, Report, as_json
 
 VM = "gcp:compute/instance:Instance"
 STEPS = (Step(op="create", type=VM, name="neox-head"), Step(op="replace", type=VM, name="neox-gpu-0"))
@@ -29,14 +31,14 @@ def preview_of(*reports: Report, offline: bool = True) -> Preview:
 def report(description: Description, before: Description | None = None) -> Report:
     return Report(
         description=description,
-        resources=None if description["problems"] else Resources(steps=STEPS, warnings=("a plugin is old",)),
-        difference=compare(before, description),
+        resources=None if description.plan is None else Resources(steps=STEPS, warnings=("a plugin is old",)),
+        difference=compare(before.snapshot if before else None, description.snapshot),
     )
 
 
 def on_terminal(preview: Preview) -> str:
     written = io.StringIO()
-    terminal.show(preview, Console(file=written, width=200))
+    show(preview, Console(file=written, width=200))
     return written.getvalue()
 
 
@@ -52,7 +54,7 @@ def refused(edited: DescribeEdited) -> Report:
     return report(edited("azure-a100", "bad", nodes__gpu__count=0, head__machine="x<b>|`y`"))
 
 
-@pytest.mark.parametrize("render", [on_terminal, markdown.render])
+@pytest.mark.parametrize("render", [on_terminal, as_markdown])
 def test_unknown_prices_are_named(render: object, edited: DescribeEdited, refused: Report) -> None:
     assert callable(render)
     bastion = report(edited("azure-h100", nodes__gpu__count=1), edited("azure-h100"))
@@ -61,7 +63,7 @@ def test_unknown_prices_are_named(render: object, edited: DescribeEdited, refuse
         assert words in text
 
 
-@pytest.mark.parametrize("render", [on_terminal, markdown.render])
+@pytest.mark.parametrize("render", [on_terminal, as_markdown])
 def test_terminal_and_markdown_show_all_parts(render: object, grown: Report, refused: Report) -> None:
     assert callable(render)
     text = render(preview_of(grown, refused)).replace("\\", "")
@@ -109,12 +111,11 @@ def test_json_has_the_documented_keys(grown: Report, refused: Report) -> None:
 
 def test_a_comment_never_exceeds_the_limit(grown: Report, refused: Report) -> None:
     assert grown.difference
-    for file in grown.difference["files"]:
-        file["diff"] = "+x\n" * 100_000
-    whole = markdown.render(preview_of(*[grown] * 3, refused))
+    grown.difference.files[:] = [FileDiff(file="a", diff="+x\n" * 100_000), FileDiff(file="b", diff="+y\n" * 9_000)]
+    whole = as_markdown(preview_of(*[grown] * 3, refused))
     assert len(whole) < 65_536
     assert "truncated; `yard preview" in whole
-    many = markdown.render(preview_of(*[grown] * 40, refused))
+    many = as_markdown(preview_of(*[grown] * 40, refused))
     assert len(many) < 65_536
     assert "The comment would be too long" in many
     assert many.count("| gcp-a2 | fine |") == 40
@@ -122,11 +123,9 @@ def test_a_comment_never_exceeds_the_limit(grown: Report, refused: Report) -> No
 
 
 def test_a_stack_file_cannot_inject_markdown(edited: DescribeEdited) -> None:
-    described = edited("local")
-    described["problems"] = [
-        {"check": "", "level": "error", "path": "cluster.</details>", "rule": "[x](http://y) @team | `z`", "fix": "no"}
-    ]
-    text = markdown.render(preview_of(report(described)))
+    problem = Problem(path="cluster.</details>", rule="[x](http://y) @team | `z`", fix="no")
+    found = Finding(check="", level=Level.ERROR, problem=problem)
+    text = as_markdown(preview_of(report(replace(edited("local"), findings=(found,)))))
     assert text.count("</details>") == 1
     for forbidden in ("[x](", " @team", " `z`"):
         assert forbidden not in text
@@ -134,25 +133,25 @@ def test_a_stack_file_cannot_inject_markdown(edited: DescribeEdited) -> None:
 
 def test_multi_line_engine_errors_are_fenced(grown: Report) -> None:
     failed = replace(grown, resources=Resources(steps=(), errors=("it died\n```\n<b>",)))
-    text = markdown.render(preview_of(failed))
-    assert text.startswith(f"{markdown.MARKER}\n### Preview of gcp-a2\n")
+    text = as_markdown(preview_of(failed))
+    assert text.startswith(f"{MARKER}\n### Preview of gcp-a2\n")
     assert "- **Error**: \n\n````\nit died\n```\n<b>\n````\n" in text
 
 
 def test_a_diff_cannot_close_its_code_fence(grown: Report) -> None:
     assert grown.difference
-    grown.difference["files"][0]["diff"] = "+```\n+<b>\n"
-    assert "\n````diff\n+```\n" in markdown.render(preview_of(grown))
+    grown.difference.files[:] = [FileDiff(file="a", diff="+```\n+<b>\n")]
+    assert "\n````diff\n+```\n" in as_markdown(preview_of(grown))
 
 
 def test_usage_and_limits_of_the_account_are_shown(grown: Report) -> None:
-    short = QuotaVerdict(
+    short = Verdict(
         quota="NVIDIA_A100_GPUS", place="us-central1", needed=32, known=True, used=8, limit=16, command="gcloud a"
     )
     unread = replace(short, quota="A2_CPUS", known=False, used=None, limit=None, command="gcloud b")
-    known = replace(grown, account=AccountAnswer(verdicts=(short, unread), notes=("an API is not enabled",)))
-    missing = replace(grown, account=AccountAnswer(problem="gcloud is not on PATH"))
-    for render in (on_terminal, markdown.render):
+    known = replace(grown, account=Account(verdicts=(short, unread), notes=("an API is not enabled",)))
+    missing = replace(grown, account=Account(problem="gcloud is not on PATH"))
+    for render in (on_terminal, as_markdown):
         shown = render(preview_of(known, offline=False))
         assert "short by 24" in shown
         assert "gcloud b" in shown
@@ -164,8 +163,13 @@ def test_host_names_are_merged_to_ranges() -> None:
     assert host_ranges(["c-head", "c-a-0", "c-a-1", "c-a-3", "c-b-4"]) == ["c-head", "c-a-[0-1]", "c-a-3", "c-b-4"]
 
 
+def planned(description: Description) -> ClusterPlan:
+    assert description.plan is not None
+    return description.plan
+
+
 def lines(stack: str, edited: DescribeEdited, **edits: object) -> str:
-    return "\n".join(costs(edited(stack, **edits)))
+    return "\n".join(costs(planned(edited(stack, **edits))))
 
 
 def test_storage_and_gateway_have_prices_with_sources(edited: DescribeEdited) -> None:
@@ -175,7 +179,7 @@ def test_storage_and_gateway_have_prices_with_sources(edited: DescribeEdited) ->
     assert "bastion-standard: price unknown" in text
     assert "price unknown for Standard_ND96isr_H100_v5 (Spot)" in text
     assert text.endswith(f"not included: {NOT_INCLUDED}")
-    assert total_price(edited("azure-h100", **spot)) == "list price $2.86/h plus unknown prices"
+    assert total_price(planned(edited("azure-h100", **spot))) == "list price $2.86/h plus unknown prices"
 
 
 def test_recorded_spot_prices_have_a_warning(edited: DescribeEdited) -> None:
@@ -188,9 +192,9 @@ def test_recorded_spot_prices_have_a_warning(edited: DescribeEdited) -> None:
 
 
 def test_the_total_price_includes_the_storage(edited: DescribeEdited) -> None:
-    assert total_price(edited("azure-a100")) == "list price $66.11/h"
+    assert total_price(planned(edited("azure-a100"))) == "list price $66.11/h"
     bastion = edited("azure-a100", access={"via": "bastion"})
-    assert total_price(bastion) == "list price $66.11/h plus unknown prices"
+    assert total_price(planned(bastion)) == "list price $66.11/h plus unknown prices"
 
 
 def test_throughput_and_checkpoint_time_are_shown(edited: DescribeEdited) -> None:
@@ -202,7 +206,6 @@ def test_throughput_and_checkpoint_time_are_shown(edited: DescribeEdited) -> Non
 
 
 def test_the_checkpoint_is_of_the_largest_model_that_fits(edited: DescribeEdited) -> None:
-    storage = edited("azure-a100", nodes__gpu__count=16, limits={})["storage"]
-    assert storage is not None
-    assert storage["checkpoint"] is not None
-    assert storage["checkpoint"]["model"] == "opt-175b"
+    checkpoint = largest_checkpoint(planned(edited("azure-a100", nodes__gpu__count=16, limits={})))
+    assert checkpoint is not None
+    assert checkpoint.model == "opt-175b"

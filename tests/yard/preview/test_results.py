@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from yard.preview.resources import Step, read_answer
+from yard.preview.engine import Step, read_answer
 
 OWN = "stacks/Pulumi.x.yaml:"
 PARENT = "urn:pulumi:x::trainyard::trainyard:index:Cluster"

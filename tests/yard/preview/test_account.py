@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from components.catalog import images
 from components.platforms.azure.services import SERVICES
+from components.platforms.azure.spec import AzureSpec
 from components.platforms.gcp.services import required_services
+from components.platforms.models import platform_spec
 from tests.yard.conftest import MakeProgram
-from yard.preview.shape import QuotaShape
-from yard.quota.account import CLOUDS, read_account
-from yard.quota.verdict import Usage, judge
+from yard.preview.account import Account, account_of, judge
+from yard.preview.cloud_cli import AzureCli, Usage
+from yard.preview.describe import Quota
 
+SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
 AZURE = {"provider": "azure", "region": "eastus"}
 GCP = {"provider": "gcp", "project": "my-project-123456", "zone": "us-central1-f"}
-_, _, IMAGE_SKU, IMAGE_VERSION = str(images()["azure-ubuntu-24.04-hpc"].reference).split(":")
-OFFERED = [{"sku": IMAGE_SKU, "version": IMAGE_VERSION}]
+PUBLISHER, OFFER, IMAGE_SKU, PINNED = str(images()["azure-ubuntu-24.04-hpc"].reference).split(":")
+OFFERED = [{"sku": IMAGE_SKU, "version": PINNED}]
 
 # The output of `az vm list-usage --output json`. Numbers are strings, and -1 means no limit.
 AZ_ANSWER = [
@@ -40,11 +45,14 @@ PROJECT_ANSWER = {"kind": "compute#project", "quotas": [{"limit": 8.0, "metric":
 REGION_ANSWER = {"name": "us-central1", "quotas": [{"limit": 16.0, "metric": "NVIDIA_A100_GPUS", "usage": 0.0}]}
 
 
-def need(quota: str, amount: int) -> QuotaShape:
-    return QuotaShape(quota=quota, place="here", amount=amount)
+def need(quota: str, amount: int) -> Quota:
+    return Quota(quota=quota, place="here", amount=amount)
 
 
-HERE = ["us-central1"]
+def read_account(platform: dict[str, str], needs: list[Quota], machines: Sequence[str] = ()) -> Account:
+    return account_of(platform_spec(platform), needs, machines)
+
+
 FAMILY_ANSWER = {
     "quotaId": "GPUS-PER-GPU-FAMILY-per-project-region",
     "dimensionsInfos": [
@@ -73,8 +81,8 @@ def answers(**by_word: object) -> str:
 def test_azure_quotas_are_matched_without_spaces(program: MakeProgram) -> None:
     az = program("az", answers(vm=AZ_ANSWER))
     needs = [need("cores", 200), need("standard NDAMSv4_A100Family", 100), need("endless", 7), need("other", 1)]
-    answer = read_account(AZURE | {"subscription": "0000"}, needs)
-    assert az.calls == ["vm list-usage --location eastus --subscription 0000 --output json"]
+    answer = read_account(AZURE | {"subscription": SUBSCRIPTION}, needs)
+    assert az.calls == [f"vm list-usage --location eastus --subscription {SUBSCRIPTION} --output json"]
     assert answer.problem is None
     assert [verdict.short_by for verdict in answer.verdicts] == [4, 0, 0, None]
     assert (answer.verdicts[0].used, answer.verdicts[0].limit) == (104, 300)
@@ -215,10 +223,9 @@ def test_a_failed_cli_is_reported_without_an_error(program: MakeProgram, body: s
 @pytest.mark.parametrize("platform", [AZURE, GCP], ids=lambda platform: platform["provider"])
 def test_a_missing_cli_is_reported(monkeypatch: pytest.MonkeyPatch, platform: dict[str, str]) -> None:
     monkeypatch.setenv("PATH", "")
-    cloud = CLOUDS[platform["provider"]]
     problem = read_account(platform, [need("cores", 1)]).problem
     assert problem is not None
-    assert f"{cloud.PROGRAM} is not on PATH. Fix: install it and run `{cloud.LOGIN}`" in problem
+    assert re.fullmatch("(az|gcloud) is not on PATH. Fix: install it; if it is not logged in, run `.* login`", problem)
 
 
 def test_a_stack_without_quotas_runs_no_cli(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,3 +236,45 @@ def test_a_stack_without_quotas_runs_no_cli(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_used_up_quota_is_short() -> None:
     [verdict] = judge([need("A_b", 1)], {"a B": Usage(used=4, limit=4)}, "show {}".format)
     assert (verdict.short_by, verdict.command) == (1, "show A_b")
+
+
+OTHERS = ["24.04.2026091001", "24.04.2026101001", "24.04.2026110101"]
+
+
+def rows(versions: list[str], sku: str = IMAGE_SKU) -> list[dict[str, str]]:
+    """Return rows in the format of `az vm image list --all --output json`."""
+    return [{"offer": OFFER, "publisher": PUBLISHER, "sku": sku, "version": one} for one in versions]
+
+
+def image_notes(platform: dict[str, str], offered: list[Any]) -> list[str]:
+    """Return the notes about the image, if `az vm image list` prints `offered`, and all else is in order."""
+    registered = [{"namespace": name, "registrationState": "Registered"} for name in SERVICES.values()]
+    cli = AzureCli(AzureSpec.model_validate(platform), lambda words: registered if "provider" in words else offered)
+    return list(cli.notes([]))
+
+
+@pytest.mark.parametrize(
+    ("platform", "offered", "gone"),
+    [
+        ({}, rows([PINNED, *OTHERS]), False),
+        ({}, rows(OTHERS), True),
+        ({}, rows(OTHERS) + rows([PINNED], "2404-arm"), True),
+        ({}, [], True),
+        ({"image_version": OTHERS[0]}, rows(OTHERS), False),
+        ({"image_version": "1.2.3"}, rows([PINNED]), True),
+    ],
+)
+def test_an_image_version_must_be_offered(platform: dict[str, str], offered: list[Any], gone: bool) -> None:
+    assert bool(image_notes(AZURE | platform, offered)) is gone
+
+
+def test_a_withdrawn_version_is_reported_with_newer_ones() -> None:
+    [problem] = image_notes(AZURE, rows(["9.9.9", *reversed(OTHERS)]))
+    assert f"not offer version {PINNED} of the image microsoft-dsvm:ubuntu-hpc:2404 in eastus" in problem
+    assert "Fix: set cluster.platform.image_version" in problem
+    assert f"(newest: {', '.join(OTHERS)})" in problem
+
+
+def test_a_custom_image_is_not_checked() -> None:
+    own = "/subscriptions/s/resourceGroups/r/providers/Microsoft.Compute/images/own"
+    assert image_notes(AZURE | {"custom_image": own}, []) == []
