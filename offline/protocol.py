@@ -8,18 +8,17 @@ import select
 import signal
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Condition, Event
-from typing import Any, NoReturn, TypeVar
+from threading import Event
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import grpc
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc, plugin_pb2, provider_pb2, provider_pb2_grpc
 
-from offline.values import Change
+from offline.values import Change, Properties, to_struct
 
 _T = TypeVar("_T")
 
@@ -28,8 +27,6 @@ _THREADS = 256
 """Each running command uses a thread, and Cancel also needs a thread."""
 _MAX_MESSAGE_BYTES = 400 * 1024 * 1024
 """The engine's limit."""
-_FINISH_SECONDS = 3.0
-"""Time limit for ending the running operations. The engine waits 5 s for a plugin to exit."""
 _ANSWER_SECONDS = 1.0
 """Time limit for sending the responses of completed operations."""
 
@@ -45,63 +42,20 @@ class Stopped(Exception):
         super().__init__("cancelled")
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """A problem in an input. `property` is the path of the input."""
 
     property: str
     reason: str
 
 
-class Stop:
-    """A request to stop all running operations. It is made at most once and cannot be withdrawn.
+class Stop(Event):
+    """A request to stop all running operations. It is set at most once and cannot be withdrawn."""
 
-    with stop.calling(process.terminate):
-        process.wait()
-    """
-
-    def __init__(self) -> None:
-        self._requested = Event()
-        self._changed = Condition()
-        self._callbacks: list[Callable[[], None]] = []
-
-    @property
-    def requested(self) -> bool:
-        """Whether the request has been made."""
-        return self._requested.is_set()
-
-    def request(self) -> None:
-        """Make the request, and call the registered callbacks in reverse order."""
-        with self._changed:
-            self._requested.set()
-            callbacks = list(reversed(self._callbacks))
-        for callback in callbacks:
-            callback()
-
-    def finish(self) -> None:
-        """Make the request, and wait a few seconds until all operations have ended."""
-        self.request()
-        with self._changed:
-            self._changed.wait_for(lambda: not self._callbacks, _FINISH_SECONDS)
-
-    def wait(self, seconds: float) -> None:
+    def pause(self, seconds: float = 0) -> None:
         """Sleep. Raises Stopped as soon as the request is made."""
-        if self._requested.wait(seconds):
+        if self.wait(seconds):
             raise Stopped
-
-    @contextmanager
-    def calling(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Call `callback` if the request is made inside the block. Raises Stopped if the request was made earlier."""
-        with self._changed:
-            if self._requested.is_set():
-                raise Stopped
-            self._callbacks.append(callback)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._callbacks.remove(callback)
-                self._changed.notify_all()
 
 
 class EngineLog:
@@ -110,7 +64,7 @@ class EngineLog:
     All messages of one operation have the same `stream`.
     """
 
-    def __init__(self, address: str | None) -> None:
+    def __init__(self, address: str) -> None:
         self._stub: engine_pb2_grpc.EngineStub | None = None
         if address:
             self.attach(address)
@@ -187,12 +141,12 @@ class Plugin(provider_pb2_grpc.ResourceProviderServicer):
         return provider_pb2.ConfigureResponse(acceptSecrets=True, supportsPreview=True)
 
     def Cancel(self, request: Any, context: Any) -> empty_pb2.Empty:
-        self._stop.request()
+        self._stop.set()
         return empty_pb2.Empty()
 
     def close(self) -> None:
-        """End all operations, processes and threads of the plugin."""
-        self._stop.finish()
+        """End all operations, processes and threads of the plugin. The engine waits 5 s for a plugin to exit."""
+        self._stop.set()
 
     def _operation(self, urn: str, seconds: float = 0) -> Operation:
         return Operation(urn, seconds, next(self._streams), self._log, self._stop)
@@ -214,9 +168,10 @@ def stack_of(urn: str) -> str:
     return urn.split("::", maxsplit=1)[0].rpartition(":")[2]
 
 
-def check_failures(failures: Iterable[Failure]) -> list[provider_pb2.CheckFailure]:
-    """Return the problems in the format of a Check response."""
-    return [provider_pb2.CheckFailure(property=found.property, reason=found.reason) for found in failures]
+def check_response(inputs: Properties, failures: Iterable[Failure]) -> provider_pb2.CheckResponse:
+    """Return a Check response."""
+    listed = [provider_pb2.CheckFailure(property=found.property, reason=found.reason) for found in failures]
+    return provider_pb2.CheckResponse(inputs=to_struct(inputs), failures=listed)
 
 
 def refuse(context: Any, message: str) -> NoReturn:
@@ -247,7 +202,7 @@ def serve(build: Callable[[EngineLog, Stop], Plugin], arguments: list[str]) -> N
 
     The process exits after SIGINT, SIGTERM or SIGHUP, or when the engine exits.
     """
-    address = arguments[-1] if arguments and ":" in arguments[-1] and not arguments[-1].startswith("-") else None
+    address = arguments[-1] if arguments and not arguments[-1].startswith("-") else ""
     plugin = build(EngineLog(address), Stop())
     # Setting an Event in a signal handler can deadlock: the main thread may hold the Event's lock. A pipe cannot
     # deadlock.

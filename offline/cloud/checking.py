@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from offline.cloud.sdk import ANYTHING, Kind, ListOf, MapOf, Named, OneOf, Property, Scalar, Sdk, Shape
+from offline.cloud.sdk import ANYTHING, Kind, ListOf, MapOf, Named, OneOf, Scalar, Sdk, Shape
 from offline.protocol import Failure
 from offline.values import ARCHIVE, ASSET, Value, bare, is_unknown, signature
 
@@ -30,25 +30,19 @@ class Checker:
 
     def object(self, shape: Shape, given: dict[str, Value], path: str = "") -> Iterator[Failure]:
         """Yield the problems of an object's properties. `path` is the object's path, or "" for the inputs."""
+        prefix = f"{path}." if path else ""
         for name, value in given.items():
             # Pulumi adds these properties.
             if name.startswith("__") or (not path and name == "version"):
                 continue
-            at = f"{path}.{name}" if path else name
             if name not in shape:
-                yield Failure(at, f"unknown property. Fix: {_nearest_property(name, shape)}")
-            elif bare(value) is not None:
-                yield from self._property(shape[name], value, at)
+                yield Failure(f"{prefix}{name}", f"unknown property. Fix: {_nearest_property(name, shape)}")
+                continue
+            found = list(self._value(shape[name].kind, value, f"{prefix}{name}"))
+            yield from found or _outside(shape[name].choices, value, f"{prefix}{name}")
         for name, described in shape.items():
             if described.required and bare(given.get(name)) is None:
-                at = f"{path}.{name}" if path else name
-                yield Failure(at, f"is required. Fix: set {described.python}")
-
-    def _property(self, described: Property, value: Value, path: str) -> Iterator[Failure]:
-        found = list(self._value(described.kind, value, path))
-        yield from found
-        if described.choices and not found:
-            yield from _outside(described.choices, bare(value), path)
+                yield Failure(f"{prefix}{name}", f"is required. Fix: set {described.python}")
 
     def _value(self, kind: Kind, value: Value, path: str) -> Iterator[Failure]:
         value = bare(value)
@@ -59,27 +53,21 @@ class Checker:
                 if not _fits(kind.name, value):
                     yield Failure(path, f"must be {_IN_WORDS[kind.name]}, but is {_described(value)}")
             case ListOf():
-                yield from self._list(kind, value, path)
+                if not isinstance(value, list):
+                    yield Failure(path, f"must be a list, but is {_described(value)}")
+                    return
+                for index, item in enumerate(value):
+                    yield from self._value(kind.item, item, f"{path}[{index}]")
             case MapOf():
-                yield from self._map(kind, value, path)
+                if not isinstance(value, dict) or signature(value):
+                    yield Failure(path, f"must be a map, but is {_described(value)}")
+                    return
+                for key, item in value.items():
+                    yield from self._value(kind.item, item, f'{path}["{key}"]')
             case OneOf():
                 yield from self._one_of(kind.kinds, value, path)
             case Named():
                 yield from self._named(kind, value, path)
-
-    def _list(self, kind: ListOf, value: Value, path: str) -> Iterator[Failure]:
-        if not isinstance(value, list):
-            yield Failure(path, f"must be a list, but is {_described(value)}")
-            return
-        for index, item in enumerate(value):
-            yield from self._value(kind.item, item, f"{path}[{index}]")
-
-    def _map(self, kind: MapOf, value: Value, path: str) -> Iterator[Failure]:
-        if not isinstance(value, dict) or signature(value):
-            yield Failure(path, f"must be a map, but is {_described(value)}")
-            return
-        for key, item in value.items():
-            yield from self._value(kind.item, item, f'{path}["{key}"]')
 
     def _one_of(self, kinds: Sequence[Kind], value: Value, path: str) -> Iterator[Failure]:
         enums = [values for kind in kinds if isinstance(kind, Named) and (values := self._enum(kind))]
@@ -87,34 +75,23 @@ class Checker:
             yield from _outside([choice for values in enums for choice in values], value, path, any_case=True)
             return
         tried = [list(self._value(kind, value, path)) for kind in kinds]
-        yield from min(tried, key=_how_far_off) if all(tried) else ()
+        # The intended type is probably the one with the most deeply nested problem.
+        yield from max(tried, key=lambda found: max(one.property.count(".") for one in found)) if all(tried) else ()
 
     def _named(self, kind: Named, value: Value, path: str) -> Iterator[Failure]:
         shape = self._sdk.input_shape(self._folder, kind)
-        if shape is not None:
-            if isinstance(value, dict) and not signature(value):
-                yield from self.object(shape, value, path)
-            else:
-                yield Failure(path, f"must be an object ({kind.name}), but is {_described(value)}")
-            return
-        choices = self._enum(kind)
-        if choices:
-            yield from _outside(choices, value, path)
+        if shape is None:
+            yield from _outside(self._enum(kind) or (), value, path)
+        elif isinstance(value, dict) and not signature(value):
+            yield from self.object(shape, value, path)
+        else:
+            yield Failure(path, f"must be an object ({kind.name}), but is {_described(value)}")
 
     def _enum(self, kind: Named) -> tuple[str, ...] | None:
         listed, more = self._sdk.enum(self._folder, kind), self._values.get(kind.name)
         if listed is None or more is None:
             return listed
         return (*listed, *more) if more else None
-
-
-def _how_far_off(failures: list[Failure]) -> tuple[int, int]:
-    """Return a sort key for a possible type of a value, from the problems of the value with this type.
-
-    The intended type is probably the one with the most deeply nested problem, and if several have the same depth, the
-    one with the fewest problems.
-    """
-    return -max(failure.property.count(".") for failure in failures), len(failures)
 
 
 def _fits(name: str, value: Value) -> bool:
@@ -143,21 +120,19 @@ def _described(value: Value) -> str:
 
 
 def _outside(choices: Iterable[str], value: Value, path: str, *, any_case: bool = False) -> Iterator[Failure]:
-    """Yield a failure for a value or list item that is not one of the choices."""
+    """Yield a failure for a value or list item that is not one of the choices, if there are any."""
+    value, folded = bare(value), {choice.lower(): choice for choice in choices}
     if isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _outside(choices, bare(item), f"{path}[{index}]", any_case=any_case)
+            yield from _outside(folded.values(), item, f"{path}[{index}]", any_case=any_case)
         return
-    if value is None or is_unknown(value):
-        return
-    folded = {choice.lower(): choice for choice in choices}
     text = str(value)
-    if folded.get(text.lower()) == text or (any_case and text.lower() in folded):
+    known = folded.get(text.lower())
+    if not folded or value is None or is_unknown(value) or known == text or (known and any_case):
         return
     near = get_close_matches(text.lower(), folded, 1)
-    known = ", ".join(folded.values())
     fix = f'write "{folded[near[0]]}"' if near else "use one of them"
-    yield Failure(path, f'"{text}" is not one of {known}. Fix: {fix}')
+    yield Failure(path, f'"{text}" is not one of {", ".join(folded.values())}. Fix: {fix}')
 
 
 def _nearest_property(name: str, shape: Shape) -> str:

@@ -160,13 +160,13 @@ class Maker:
                 return met
             if wait is not None:
                 self._operation.status(f"{self._message('throttled', plain)}: next attempt in {wait:g} s")
-                self._operation.stop.wait(wait)
+                self._operation.stop.pause(wait)
         raise ResourceError(f"{self._message('throttled', plain)}, still after {len(_BACKOFF_SECONDS)} retries")
 
     def _wait_for(self, met: Sequence[Fault]) -> None:
         for fault in met:
             if fault.fault == "slow":
-                self._operation.stop.wait(fault.seconds)
+                self._operation.stop.pause(fault.seconds)
 
     def _refuse_existing(self, record: Record, may_adopt: bool) -> None:
         found = self._world.find(record.id)

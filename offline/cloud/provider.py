@@ -17,7 +17,7 @@ from offline.cloud.gcp import Gcp
 from offline.cloud.making import Made, Maker, preview_outputs
 from offline.cloud.sdk import Described, UnknownToken
 from offline.cloud.world import World
-from offline.protocol import EngineLog, Plugin, Stop, check_failures, diff_response, refuse, serve, stack_of, token_of
+from offline.protocol import EngineLog, Plugin, Stop, check_response, diff_response, refuse, serve, stack_of, token_of
 from offline.values import Properties, changes, from_struct, is_unknown, reveal, to_struct
 
 _SUFFIX_DIGITS = 7
@@ -44,10 +44,8 @@ class CloudProvider(Plugin):
         described = self._described(request.urn, context)
         inputs, old = from_struct(request.news), from_struct(request.olds)
         checker = Checker(self._cloud.sdk, described.folder, self._cloud.rules.values)
-        failures = check_failures(checker.object(described.inputs, inputs))
         named = self._cloud.checked(described, self._named(described, request, inputs, old))
-        checked = request.news if named is inputs else to_struct(named)
-        return provider_pb2.CheckResponse(inputs=checked, failures=failures)
+        return check_response(named, checker.object(described.inputs, inputs))
 
     def Diff(self, request: provider_pb2.DiffRequest, context: Any) -> provider_pb2.DiffResponse:
         described, rule = self._described(request.urn, context), self._cloud.rules.of(token_of(request.urn))

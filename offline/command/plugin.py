@@ -25,7 +25,7 @@ from offline.protocol import (
     Plugin,
     ResourceError,
     Stop,
-    check_failures,
+    check_response,
     diff_response,
     refuse,
     serve,
@@ -66,7 +66,7 @@ class CommandProvider(Plugin):
     def Check(self, request: provider_pb2.CheckRequest, context: Any) -> provider_pb2.CheckResponse:
         _refuse_others(request.urn, context)
         inputs, failures = _check(from_struct(request.news))
-        return provider_pb2.CheckResponse(inputs=to_struct(inputs), failures=check_failures(failures))
+        return check_response(inputs, failures)
 
     def Diff(self, request: provider_pb2.DiffRequest, context: Any) -> provider_pb2.DiffResponse:
         old = from_struct(request.old_inputs)
@@ -105,8 +105,13 @@ class CommandProvider(Plugin):
     def Invoke(self, request: provider_pb2.InvokeRequest, context: Any) -> provider_pb2.InvokeResponse:
         refuse(context, _unsupported(request.tok))
 
+    def Cancel(self, request: Any, context: Any) -> empty_pb2.Empty:
+        answer = super().Cancel(request, context)
+        if self._remote:
+            self._remote.cancel()
+        return answer
+
     def close(self) -> None:
-        """See Plugin. Also close all connections."""
         super().close()
         if self._remote:
             self._remote.close()
@@ -186,7 +191,7 @@ def _record(run: Run) -> str:
     for fault in strikes(world, "command", TOKEN, run.operation.name):
         if fault.fault == "failed":
             return "the fault `failed` in faults.yaml"
-        run.operation.stop.wait(fault.seconds)
+        run.operation.stop.pause(fault.seconds)
     with world.locked(), (world.folder / "commands.jsonl").open("a") as file:
         file.write(f"{json.dumps(line)}\n")
     run.stdout.feed(f"{_GATE_OUTPUT if _GATE in run.text else 'offline'}\n".encode())

@@ -42,6 +42,7 @@ close the connection.
 
 _CHUNK = 65536
 _END_SECONDS = 2.0
+_CANCEL_SECONDS = 3.0
 _CLOSE_SECONDS = 5.0
 
 # The parent of this shell is the sshd process for this connection. The other child processes of sshd are the
@@ -116,6 +117,7 @@ class RemoteRunner:
 
     def __init__(self) -> None:
         self._links: dict[Connection, Link] = {}
+        self._tasks: set[asyncio.Task[str]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -125,32 +127,33 @@ class RemoteRunner:
 
         Raises ResourceError and Stopped.
         """
-        stop = run.operation.stop
         where = _connection(run.properties.get("connection"))
-        tasks: list[asyncio.Task[str] | None] = []
 
         async def start() -> str:
-            tasks.append(asyncio.current_task())
-            if stop.requested:
-                raise asyncio.CancelledError
-            return await self._run(where, run)
-
-        def cancel() -> None:
-            self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks if task])
+            task = asyncio.create_task(self._run(where, run))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return await task
 
         try:
-            with stop.calling(cancel):
-                ended = asyncio.run_coroutine_threadsafe(start(), self._loop).result()
+            ended = asyncio.run_coroutine_threadsafe(start(), self._loop).result()
         except CancelledError as problem:
             raise Stopped from problem
         if ended:
-            stop.wait(0)
+            run.operation.stop.pause()
         return ended
 
+    def cancel(self) -> None:
+        """Cancel all commands. A command that starts later sees the operation's stop request."""
+        self._loop.call_soon_threadsafe(self._cancel_tasks)
+
     def close(self) -> None:
-        """Close all connections and the event loop."""
+        """Cancel all commands, and close all connections and the event loop."""
 
         async def close() -> None:
+            self._cancel_tasks()
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=_CANCEL_SECONDS)
             await asyncio.gather(*(link.close() for link in self._links.values()))
 
         with suppress(TimeoutError):
@@ -159,12 +162,18 @@ class RemoteRunner:
         self._thread.join(_CLOSE_SECONDS)
         self._loop.close()
 
+    def _cancel_tasks(self) -> None:
+        for task in self._tasks:
+            if not task.cancelling():  # a second cancellation would interrupt the end of the remote processes
+                task.cancel()
+
     async def _run(self, where: Connection, run: Run) -> str:
-        link = self._links.setdefault(where, Link(where))
         seconds = run.operation.seconds
+        if run.operation.stop.is_set():
+            raise asyncio.CancelledError
         try:
             async with asyncio.timeout(seconds or None):
-                return await link.run(run)
+                return await self._links.setdefault(where, Link(where)).run(run)
         except TimeoutError:
             raise ResourceError(f"ended because it took longer than {seconds:g} s (customTimeouts)") from None
 
@@ -200,7 +209,7 @@ class Link:
                 finally:
                     process.close()
             except asyncio.CancelledError:
-                if run.operation.stop.requested:
+                if run.operation.stop.is_set():
                     await self._end_commands()
                 raise
             except (asyncssh.Error, OSError) as problem:
