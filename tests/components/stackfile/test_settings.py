@@ -16,11 +16,11 @@ from pulumi.runtime.settings import ROOT
 
 from components.stackfile.read import parse_config, read_stack
 from components.stackfile.settings import load_settings
+from tests.components.stackfile.test_bad_stacks import STACKS
 from trainyard.errors import StackFileError
 
 STACK = Path(__file__).parents[3] / "stacks" / "Pulumi.local.yaml"
-BAD = Path(__file__).parents[2] / "bad_stacks"
-# One file for each kind of error that Pulumi itself does not report.
+# One stack file for each kind of error that Pulumi itself does not report.
 ACCEPTED_BY_PULUMI = [
     "everything-at-once",
     "cluster-text",
@@ -66,7 +66,7 @@ def test_loads_the_local_stack() -> None:
 
 @pytest.mark.parametrize("name", ACCEPTED_BY_PULUMI)
 def test_reports_the_same_problems_as_the_file(name: str) -> None:
-    config = yaml.safe_load((BAD / f"{name}.yaml").read_text())["config"]
+    config = yaml.safe_load(STACKS[name])["config"]
     configure(config)
     with pytest.raises(StackFileError) as direct:
         parse_config(config, "stacks/Pulumi.test.yaml")
