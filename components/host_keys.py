@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -10,10 +12,8 @@ import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider, UpdateResult
 
 from trainyard.errors import PlatformError
+from trainyard.machines import ACCEPT
 from trainyard.outputs import HOST_KEY
-
-ACCEPT = "TRAINYARD_ACCEPT_HOST_KEYS"
-"""Environment variable: comma-separated names of hosts whose changed keys `pulumi up` accepts."""
 
 Known = Mapping[str, Mapping[str, str]]
 """Stored keys by host name. Each entry contains `machine` (the machine id) and `key`."""
@@ -25,11 +25,12 @@ which is true if the key is set in the stack file."""
 def merged_keys(known: Known, offers: Sequence[Offer], accepted: Collection[str]) -> dict[str, dict[str, str]]:
     """Return the keys to store: the first key of each machine.
 
-    If no key is reported, for example for an evicted machine, the stored key remains. A key in the stack file replaces
-    the stored key. Raises PlatformError for all keys that are missing, malformed or changed.
+    If no key is reported, for example for an evicted machine, the stored key remains. A key in the stack file, or a key
+    whose fingerprint is in `accepted`, replaces the stored key. Raises PlatformError for all keys that are missing,
+    malformed or changed.
     """
     stored: dict[str, dict[str, str]] = {}
-    missing, malformed, changed = list[str](), list[str](), list[str]()
+    missing, malformed, changed = list[str](), list[str](), dict[str, str]()
     for offer in offers:
         name, machine, key = str(offer["name"]), str(offer["machine"]), _without_comment(str(offer["key"]))
         before = known.get(name, {})
@@ -38,12 +39,18 @@ def merged_keys(known: Known, offers: Sequence[Offer], accepted: Collection[str]
             malformed.append(name)
         elif not (key or old):
             missing.append(name)
-        elif old and key not in ("", old) and not (offer["declared"] or name in accepted):
-            changed.append(name)
+        elif old and key not in ("", old) and not (offer["declared"] or fingerprint(key) in accepted):
+            changed[name] = fingerprint(key)
         else:
             stored[name] = {"machine": machine, "key": key or old}
     _refuse(missing, malformed, changed)
     return stored
+
+
+def fingerprint(key: str) -> str:
+    """Return the fingerprint of a public key, as `ssh-keygen -l` prints it."""
+    digest = hashlib.sha256(base64.b64decode(key.split(" ")[1])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
 def _without_comment(key: str) -> str:
@@ -51,7 +58,7 @@ def _without_comment(key: str) -> str:
     return " ".join(key.split(" ")[:2])
 
 
-def _refuse(missing: Sequence[str], malformed: Sequence[str], changed: Sequence[str]) -> None:
+def _refuse(missing: Sequence[str], malformed: Sequence[str], changed: Mapping[str, str]) -> None:
     problems = []
     if missing:
         problems.append(
@@ -66,9 +73,10 @@ def _refuse(missing: Sequence[str], malformed: Sequence[str], changed: Sequence[
         )
     if changed:
         problems.append(
-            f"{', '.join(changed)}: the SSH host key has changed although the machine is the same. This may be an "
-            "attack. Fix: compare the new key with the key on the machine's serial console; if it was changed on "
-            f"purpose, run `pulumi up` once with {ACCEPT}={','.join(changed)} in the environment"
+            f"{', '.join(f'{name} ({new})' for name, new in changed.items())}: the SSH host key has changed although "
+            "the machine is the same. This may be an attack. Fix: compare the new fingerprint with the fingerprint on "
+            "the machine's serial console; if the key was changed on purpose, run `pulumi up --config "
+            f"{ACCEPT}={','.join(changed.values())}`"
         )
     if problems:
         raise PlatformError("\n".join(problems))
@@ -114,7 +122,7 @@ class HostKeys(Resource):
         name: str,
         cluster: str,
         offers: pulumi.Input[Sequence[Offer]],
-        accepted: Sequence[str],
+        accepted: Collection[str],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         props = {"cluster": cluster, "offers": offers, "accepted": sorted(accepted), "known": None}

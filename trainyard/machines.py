@@ -1,4 +1,4 @@
-"""Resource types and names that both the Pulumi program and yard use."""
+"""Resource types, configuration keys and names that both the Pulumi program and yard use."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ HOST_INPUTS = MappingProxyType(
 """For each resource type of machines, the input that contains the host's name. Existing hosts are not resources in the
 stack."""
 
-BAKE = "TRAINYARD_BAKE"
-"""Environment variable: with BUILD or KEEP, the program builds or keeps an image instead of creating a cluster."""
+BAKE = "trainyard:bake"
+"""Configuration key that `yard bake` sets. With BUILD or KEEP, the program builds or keeps an image instead of creating
+a cluster."""
 BUILD, KEEP = "build", "keep"
-SOURCE = "TRAINYARD_STACK_FILE"
-"""Environment variable: name of the stack file, if it differs from the name of the stack."""
 BAKED_IMAGE = "baked_image"
 """Name of a key in the stack file, and of an output of stacks that bake an image."""
 
-ROLL = "TRAINYARD_ROLL"
-"""Environment variable: comma-separated names of nodes whose machines `pulumi up` creates with new user-data."""
+END_JOBS = "trainyard:end_jobs"
+"""Configuration key: comma-separated ids of the running jobs that `pulumi up` may end."""
+ACCEPT = "trainyard:accept_host_keys"
+"""Configuration key: comma-separated fingerprints of SSH host keys that may replace a machine's recorded key.
+
+`pulumi up --config` also writes a key to the stack file. Both keys name exactly what they permit, so they have no
+further effect there."""

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import os
-
 import pulumi
 
 from components.keys import ssh_keypair
 from components.plan.plan import ClusterPlan
 from components.platforms.baker import BakeArgs
 from components.platforms.registry import platform_baker
-from trainyard.machines import BAKE, BAKED_IMAGE, BUILD, KEEP
+from trainyard.machines import BAKED_IMAGE
 
 
-def bakes() -> bool:
-    """Return whether the stack builds or keeps an image instead of a cluster."""
-    return os.environ.get(BAKE) in {BUILD, KEEP}
-
-
-async def baked_image(plan: ClusterPlan) -> pulumi.Inputs:
-    """Build or keep the image with the same name as the stack, and return the stack outputs.
+async def baked_image(plan: ClusterPlan, *, builds: bool) -> pulumi.Inputs:
+    """Declare the image with the same name as the stack and, if `builds` is set, its builder. Return the outputs.
 
     The output BAKED_IMAGE exists only after the builder has been deleted.
     """
-    builds = os.environ[BAKE] == BUILD
     # The private key is never stored, so nobody can log in to the builder.
     _, public = ssh_keypair("builder") if builds else ("", "")
     args = BakeArgs(plan=plan, name=pulumi.get_stack(), builds=builds, admin_key=public)

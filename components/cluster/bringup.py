@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pulumi
 from pulumi_command import remote
 
-from components.cluster.format_permission import format_permission
-from components.cluster.leftovers import can_watch
 from components.cluster.tunnel import open_tunnel
-from components.host_keys import ACCEPT, HostKeys
+from components.host_keys import HostKeys
 from components.keys import StackKeys
 from components.node.bundle import Bundle, render_bundle
 from components.node.handover import Secrets, bundle_message, handover_files, pack
@@ -63,6 +61,18 @@ class Registered:
         self.head, self.machines = asyncio.Event(), asyncio.Event()
 
 
+@dataclass(frozen=True, kw_only=True)
+class BringUpArgs:
+    """Arguments for the bring-up of a cluster."""
+
+    plan: ClusterPlan
+    platform: Platform
+    """The machines."""
+    keys: StackKeys
+    accepted_host_keys: Collection[str]
+    """Fingerprints of SSH host keys that may replace a machine's recorded key."""
+
+
 class BringUp(pulumi.ComponentResource):
     """Configures the machines as a cluster. It is complete when every node is ready and has run a Slurm task."""
 
@@ -78,23 +88,17 @@ class BringUp(pulumi.ComponentResource):
     """The steps in order. Each value is known when its step has finished. Until then, the key is the reason why the
     cluster is not ready."""
 
-    def __init__(
-        self,
-        name: str,
-        plan: ClusterPlan,
-        platform: Platform,
-        keys: StackKeys,
-        opts: pulumi.ResourceOptions | None = None,
-    ) -> None:
+    def __init__(self, name: str, args: BringUpArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:index:BringUp", name, {}, opts)
-        hosts = platform.hosts
+        plan, keys, accepted = args.plan, args.keys, args.accepted_host_keys
+        hosts = args.platform.hosts
         head = hosts[0]
         child = pulumi.ResourceOptions(parent=self)
         # The head receives the bundle before the workers' host keys are known, so that the head's stages start early.
-        self.head_host_key = _host_keys(f"{name}-head", plan, hosts[:1], child)
+        self.head_host_key = _host_keys(f"{name}-head", hosts[:1], plan.name, accepted, child)
         after_head = self._delay_failure("head", lambda registered: registered.head)
         after_machines = self._delay_failure("machines", lambda registered: registered.machines)
-        self.host_keys = _host_keys(name, plan, hosts, pulumi.ResourceOptions.merge(child, after_head))
+        self.host_keys = _host_keys(name, hosts, plan.name, accepted, pulumi.ResourceOptions.merge(child, after_head))
 
         def connection(keys_of_hosts: pulumi.Output[dict[str, str]]) -> remote.ConnectionArgs:
             return remote.ConnectionArgs(
@@ -111,8 +115,8 @@ class BringUp(pulumi.ComponentResource):
         address = head.address if head.tunnel is None else open_tunnel(head.tunnel, head.port)
         to_head, to_known = connection(self.head_host_key), connection(self.host_keys)
         early = pulumi.ResourceOptions.merge(child, after_machines)
-        permissions = [format_permission(name, head.data_disk, to_head, early)] if head.data_disk is not None else []
-        bundle = pulumi.Output.from_input(platform.shared).apply(lambda shared: render_bundle(plan, shared))
+        permissions = [_format_permission(name, head.data_disk, to_head, early)] if head.data_disk is not None else []
+        bundle = pulumi.Output.from_input(args.platform.shared).apply(lambda shared: render_bundle(plan, shared))
         # If the bundle or the hand-over changes, its resource is updated. Only a new head causes a replacement.
         sent = remote.Command(
             f"{name}-bundle",
@@ -168,7 +172,7 @@ class BringUp(pulumi.ComponentResource):
         A failure ends the update, and the program then cannot register outputs. The delay is limited, because a machine
         may have failed as well.
         """
-        if not can_watch():
+        if pulumi.runtime.is_dry_run():
             return None
 
         async def wait(_args: pulumi.ErrorHookArgs) -> bool:
@@ -181,12 +185,37 @@ class BringUp(pulumi.ComponentResource):
         return pulumi.ResourceOptions(hooks=pulumi.ResourceHookBinding(on_error=[hook]))
 
 
+def _format_permission(
+    name: str,
+    disk: pulumi.Output[str],
+    connection: remote.ConnectionArgs,
+    opts: pulumi.ResourceOptions,
+) -> remote.Command:
+    """Return the command that permits or refuses formatting. `disk` is the unique ID of the data disk.
+
+    A new disk ID replaces the resource, so `create` runs again. If the head is replaced but the disk is kept, only the
+    connection changes. In this case `update` runs on the new head, which then refuses to format the disk even if the
+    disk appears to be empty. Without `update`, pulumi-command would run `create` again (pulumi-command SDK,
+    remote.Command, input `update`; read 2026-11-22).
+    """
+    return remote.Command(
+        f"{name}-format-permission",
+        connection=connection,
+        create="sudo trainyard-allow-format",
+        update="sudo trainyard-allow-format --refuse",
+        triggers=[disk],
+        add_previous_output_in_env=False,
+        opts=opts,
+    )
+
+
 def _host_keys(
-    name: str, plan: ClusterPlan, hosts: Sequence[Host], opts: pulumi.ResourceOptions
+    name: str, hosts: Sequence[Host], cluster: str, accepted: Collection[str], opts: pulumi.ResourceOptions
 ) -> pulumi.Output[dict[str, str]]:
     """Return the SSH host key of each host by name.
 
-    The keys are those reported by the platform and those recorded in the stack's state.
+    The keys are those reported by the platform and those recorded in the stack's state. `accepted` contains the
+    fingerprints of changed keys that the user has accepted.
     """
     facts = pulumi.Output.all(*(fact for host in hosts for fact in (host.machine_id, host.host_key)))
     offers = facts.apply(
@@ -195,8 +224,7 @@ def _host_keys(
             for host, machine, key in zip(hosts, found[::2], found[1::2], strict=True)
         ]
     )
-    accepted = [host for host in os.environ.get(ACCEPT, "").split(",") if host]
-    known = HostKeys(f"{name}-host-keys", plan.name, offers, accepted, opts).known
+    known = HostKeys(f"{name}-host-keys", cluster, offers, accepted, opts).known
     return known.apply(lambda entries: {host: entry["key"] for host, entry in entries.items()})
 
 

@@ -15,12 +15,15 @@ provider/pkg/provider/remote/commandController.go, Update and Delete; read 2026-
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import os
+import re
 import shlex
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,12 +32,143 @@ from typing import Any
 
 import pulumi
 
-from components.cluster.machine_digests import changed_or_removed_hosts
-from components.cluster.running_jobs import LIST_JOBS, REPLACE, RunningJob, busy_message, ended_jobs, listed, parse_jobs
 from components.cluster.tunnel import RELAY
-from components.platforms.base import MACHINES, ROLLED
+from components.node.parameters import birth_env
+from components.plan.plan import ClusterPlan, HostPlan
+from components.platforms.base import MACHINES
 from trainyard.errors import ContractError, PlatformError
+from trainyard.machines import END_JOBS
 from trainyard.outputs import Head, read_head
+
+_DIGITS = 16
+VERSION = "2"
+"""Prefix of each digest. If a release computes digests from other facts, unchanged machines get new digests, so the
+prefix must also change."""
+
+
+def machine_digests(plan: ClusterPlan) -> dict[str, str]:
+    """Return the digest of each host by name.
+
+    Existing hosts are changed in place, so their digests contain only their roles. The digests do not cover the image,
+    because a new image replaces no machine. They do not cover the access keys or the address of the shared storage,
+    because these are known only after the corresponding resources have been created.
+    """
+    if plan.uses_existing_hosts:
+        return {host.name: _digest(host.role.value) for host in plan.hosts}
+    common = [
+        plan.platform.model_dump(mode="json", exclude=set(plan.platform.beside_machines)),
+        [plan.storage.kind, plan.storage.address, plan.storage.path],
+        # Removing Slurm ends Slurm's jobs.
+        plan.scheduler,
+    ]
+    return {host.name: _digest([*common, _host_facts(plan, host)]) for host in plan.hosts}
+
+
+def changed_or_removed_hosts(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the hosts that are missing from `after` or have a different digest there, in the order of `before`.
+
+    Digests from another VERSION are not compared. Added hosts are not returned.
+    """
+    return tuple(
+        name
+        for name, digest in before.items()
+        if name not in after or (_version(digest) == VERSION and digest != after[name])
+    )
+
+
+def _host_facts(plan: ClusterPlan, host: HostPlan) -> list[object]:
+    group = plan.groups[host.group] if host.group is not None else None
+    return [
+        birth_env(plan, host),
+        host.machine.name,
+        host.placement,
+        group.capacity.model_dump(mode="json") if group else None,
+    ]
+
+
+def _version(digest: str) -> str:
+    return digest.partition("-")[0]
+
+
+def _digest(facts: object) -> str:
+    return f"{VERSION}-" + hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+
+
+LIST_JOBS = "! command -v squeue >/dev/null || sudo -n squeue -h -a -t R,CF,CG,S -o '%i|%u|%N|%j'"
+"""Shell command that prints one line for each job that holds nodes. Such a job is running, configuring, completing or
+suspended. The command prints nothing if Slurm is not installed. It does not use `-w`, because squeue then fails if the
+list includes a node that is unknown to slurmctld, for example a machine that could not be created
+(SchedMD/slurm@284c3b9:src/squeue/opts.c, _filter_nodes; read 2026-11-22)."""
+
+_SHOWN = 20
+_PART = re.compile(r"(?P<prefix>[^,\[\]]+)(?:\[(?P<ranges>[0-9,-]+)\])?(?:,|$)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningJob:
+    """A job that holds nodes. `nodes` is a Slurm host list ("yard-gpu-[0-3]"), or "" while the job is configuring."""
+
+    id: str
+    user: str
+    name: str
+    nodes: str
+
+    @property
+    def line(self) -> str:
+        """The job as one line of the message."""
+        return f"  job {self.id} ({self.name}) of {self.user} on {self.nodes}"
+
+
+def parse_jobs(text: str) -> tuple[RunningJob, ...]:
+    """Parse the output of LIST_JOBS. Raises ValueError for a malformed line."""
+    jobs = []
+    for line in filter(None, text.splitlines()):
+        # A job name can contain control characters and also the separator.
+        number, user, nodes, name = "".join(c if c.isprintable() else "?" for c in line).split("|", 3)
+        jobs.append(RunningJob(id=number, user=user, name=name, nodes=nodes))
+    return tuple(jobs)
+
+
+def hosts_of(nodes: str) -> Iterator[str]:
+    """Yield the host names in a Slurm host list such as "a-0,b-[0-2,07-08]"."""
+    for part in _PART.finditer(nodes):
+        if part["ranges"] is None:
+            yield part["prefix"]
+            continue
+        for span in part["ranges"].split(","):
+            first, _, last = span.partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                yield f"{part['prefix']}{number:0{len(first)}}"
+
+
+def ended_jobs(jobs: Sequence[RunningJob], machines: Collection[str], head: str) -> tuple[RunningJob, ...]:
+    """Return the jobs that end if `machines` are replaced. A replacement of the head ends all jobs."""
+    if head in machines:
+        return tuple(jobs)
+    return tuple(job for job in jobs if not set(machines).isdisjoint(hosts_of(job.nodes)))
+
+
+def busy_message(jobs: Sequence[RunningJob], machines: Sequence[str]) -> str:
+    """Return the error message with the machines, the jobs that would end, and the fix."""
+    shown = [job.line for job in jobs[:_SHOWN]]
+    more = [f"  and {len(jobs) - _SHOWN} more"] if len(jobs) > _SHOWN else []
+    return "\n".join(
+        [
+            f"this change replaces, restarts or removes {listed(machines)}, and running jobs would end:",
+            *shown,
+            *more,
+            "Nothing was changed. Fix: wait until the jobs have ended (`yard ps`) or cancel them (`yard cancel JOB`), "
+            "then run `pulumi up` again. To make the change and end exactly these jobs, run `pulumi up --config "
+            f"{END_JOBS}={','.join(job.id for job in jobs)}`",
+        ]
+    )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the names as text. A long list is shortened to its first names and the number of remaining names."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
+
 
 _CONNECT_SECONDS = 10
 _SECONDS, _TUNNEL_SECONDS = 30.0, 60.0
@@ -62,17 +196,15 @@ class LastCluster:
         return tuple(dict.fromkeys((self.head.name, *self.workers)))
 
 
-def refuse_to_end_jobs(admin_key: pulumi.Output[str]) -> pulumi.ResourceOptions | None:
-    """Return the resource options that install the hook, or None on simulated clouds."""
-    if os.environ.get("TRAINYARD_OFFLINE_COMMANDS") == "record":
-        return None
+def refuse_to_end_jobs(admin_key: pulumi.Output[str], permitted: Collection[str]) -> pulumi.ResourceOptions:
+    """Return the resource options that install the hook. The change may end the jobs whose ids are in `permitted`."""
 
     # If the stack already has outputs, the component is new because the cluster name or the platform has changed.
     async def created(_args: pulumi.ResourceHookArgs) -> None:
-        await _check(admin_key, lambda cluster: cluster.machines)
+        await _check(admin_key, permitted, lambda cluster: cluster.machines)
 
     async def updated(args: pulumi.ResourceHookArgs) -> None:
-        await _check(admin_key, partial(_changed_machines, args))
+        await _check(admin_key, permitted, partial(_changed_machines, args))
 
     options = pulumi.ResourceHookOptions(on_dry_run=True)
     # There are two hooks, because `old_inputs` is empty both for a new component and for a component without inputs.
@@ -83,13 +215,13 @@ def refuse_to_end_jobs(admin_key: pulumi.Output[str]) -> pulumi.ResourceOptions 
     return pulumi.ResourceOptions(hooks=binding)
 
 
-async def _check(admin_key: pulumi.Output[str], machines_of: Callable[[LastCluster], tuple[str, ...]]) -> None:
+async def _check(
+    admin_key: pulumi.Output[str], permitted: Collection[str], machines_of: Callable[[LastCluster], tuple[str, ...]]
+) -> None:
     """Raise PlatformError if the change would end jobs. In a preview, log a warning instead.
 
     If the head does not answer, only log a warning, because the change may repair the head.
     """
-    if os.environ.get(REPLACE) == "yes":
-        return
     machines: tuple[str, ...] = ()
     try:
         cluster = last_cluster(await last_cluster_output())
@@ -102,7 +234,8 @@ async def _check(admin_key: pulumi.Output[str], machines_of: Callable[[LastClust
             "`pulumi up` makes the change without this check"
         )
         return
-    if not jobs:
+    refused = [job for job in jobs if job.id not in permitted]
+    if not refused:
         return
     message = busy_message(jobs, machines)
     if not pulumi.runtime.is_dry_run():
@@ -113,15 +246,13 @@ async def _check(admin_key: pulumi.Output[str], machines_of: Callable[[LastClust
 def _changed_machines(args: pulumi.ResourceHookArgs, cluster: LastCluster) -> tuple[str, ...]:
     """Return the machines that the change replaces, restarts or removes.
 
-    Components created by older versions of this project have no digests. For such a component, only machines that are
-    removed or rolled are returned.
+    Components created by older versions of this project have no digests. For such a component, only removed machines
+    are returned.
     """
     before, after = ((inputs or {}).get(MACHINES) or {} for inputs in (args.old_inputs, args.new_inputs))
-    rolled = (args.new_inputs or {}).get(ROLLED) or ()
     if not before:
-        return tuple(name for name in cluster.machines if name not in after or name in rolled)
-    changed = {*changed_or_removed_hosts(before, after), *rolled}
-    return tuple(name for name in before if name in changed)
+        return tuple(name for name in cluster.machines if name not in after)
+    return changed_or_removed_hosts(before, after)
 
 
 async def last_cluster_output() -> Any:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pulumi
 
-from components.cluster.bringup import BringUp
-from components.cluster.busy import refuse_to_end_jobs
-from components.cluster.leftovers import Leftovers, can_watch
-from components.cluster.machine_digests import machine_digests
-from components.cluster.older_images import warn_of_older_images
+from components.cluster.bringup import NO_TUNNEL, BringUp, BringUpArgs, Registered
+from components.cluster.busy import UnknownError, last_cluster_output, machine_digests, refuse_to_end_jobs
+from components.cluster.leftovers import Leftovers
 from components.cluster.outputs import Reach, cluster_outputs
 from components.cluster.tunnel import require_tunnel
 from components.keys import StackKeys
 from components.node.user_data import JOB_USER
 from components.plan.plan import ClusterPlan
-from components.platforms.base import Host, PlatformArgs, rolled_hosts
+from components.platforms.base import Host, PlatformArgs
 from components.platforms.registry import platform_class, platform_facts
 from trainyard.outputs import Head, dumped
+
+NO_MACHINES = "`pulumi up` ended before all machines and their SSH host keys were known"
 
 
 def outputs_of(
@@ -61,6 +62,17 @@ def outputs_of(
     return dumped(cluster_outputs(plan, head, workers))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClusterArgs:
+    """Arguments for a cluster."""
+
+    plan: ClusterPlan
+    accepted_host_keys: Collection[str] = ()
+    """Fingerprints of SSH host keys that may replace a machine's recorded key."""
+    end_jobs: Collection[str] = ()
+    """Ids of running jobs that a change may end."""
+
+
 class Cluster(pulumi.ComponentResource):
     """A cluster, including its keys, machines, bring-up and outputs."""
 
@@ -72,8 +84,9 @@ class Cluster(pulumi.ComponentResource):
     """The job user's SSH private key, as a secret."""
     bringup: BringUp
 
-    def __init__(self, name: str, plan: ClusterPlan, opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(self, name: str, args: ClusterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:index:Cluster", name, {}, opts)
+        plan = args.plan
         child = pulumi.ResourceOptions(parent=self)
         secrets = StackKeys(name, plan.name, child)
         keys = secrets.cluster
@@ -82,7 +95,7 @@ class Cluster(pulumi.ComponentResource):
         if plan.access.via == "bastion" and facts.tunnel is not None:
             require_tunnel(facts.tunnel(plan))
         transformations: list[pulumi.ResourceTransformation] = []
-        if facts.billed and can_watch():
+        if facts.billed and not pulumi.runtime.is_dry_run():
             transformations.append(Leftovers(plan, facts).watch)
         platform = platform_class(plan.provider)
         made = platform(
@@ -92,19 +105,21 @@ class Cluster(pulumi.ComponentResource):
                 admin_key=keys.admin_public,
                 cluster_key=keys.cluster_public,
                 machines=machine_digests(plan),
-                rolled=rolled_hosts(),
             ),
             pulumi.ResourceOptions.merge(
                 pulumi.ResourceOptions(parent=self, transformations=transformations),
-                refuse_to_end_jobs(keys.admin_private),
+                refuse_to_end_jobs(keys.admin_private, args.end_jobs),
             ),
         )
         hosts = made.hosts
-        warn_of_older_images(plan, made)
         self.admin_private_key = pulumi.Output.secret(keys.admin_private)
         self.user_private_key = pulumi.Output.secret(secrets.user.private)
         self._plan, self._hosts = plan, hosts
-        self.bringup = BringUp(f"{name}-bringup", plan, made, secrets, child)
+        self.bringup = BringUp(
+            f"{name}-bringup",
+            BringUpArgs(plan=plan, platform=made, keys=secrets, accepted_host_keys=args.accepted_host_keys),
+            child,
+        )
         self.outputs = self.bringup.ready.apply(lambda _: self.described(self.bringup.host_keys))
         self.register_outputs({"outputs": self.outputs})
 
@@ -126,3 +141,33 @@ class Cluster(pulumi.ComponentResource):
             )
 
         return host_keys.apply(with_keys)
+
+
+async def early_outputs(cluster: Cluster) -> AsyncIterator[pulumi.Output[dict[str, Any]]]:
+    """Yield the output when the head is known, when all machines are known, and after each step of the bring-up.
+
+    The caller registers each output with the engine before it requests the next one. If an earlier `up` has made the
+    cluster ready, `unready` stays None, because jobs can run on the other nodes after a failed step. Outputs of an
+    earlier `up` remain until all machines are known.
+
+    If a step of `pulumi up` fails or the user interrupts it, the outputs then describe the machines that exist. The
+    engine stores the last outputs that the program has registered, also if the update fails, and keeps older outputs
+    with other names (pulumi/pulumi@v3.250.0:pkg/resource/deploy/step_executor.go, executeRegisterResourceOutputs, and
+    deployment_executor.go, Execute; read 2026-11-24). tests/components/cluster/test_early_outputs.py checks this.
+    """
+    bringup = cluster.bringup
+    registered = bringup.registered = Registered()
+    try:
+        before = await last_cluster_output()
+    except UnknownError:
+        before = {}
+    if before is None:
+        yield cluster.described(bringup.head_host_key, NO_MACHINES)
+    registered.head.set()
+    is_new = before is None or before.get("unready") is not None
+    for unready, done in bringup.steps.items():
+        yield cluster.described(bringup.host_keys, unready if is_new else None)
+        # A command that fails at once must not end the program while the outputs still name the tunnel.
+        if unready != NO_TUNNEL:
+            registered.machines.set()
+        await done.future()

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pulumi
-from pulumi.runtime.proto import resource_pb2
-from pulumi.runtime.settings import monitor_supports_feature
 
 from components.plan.plan import ClusterPlan
 from components.platforms.demand import gateway_usd, host_usd, storage_usd
@@ -70,12 +68,6 @@ def _removal(stack: str, protected: list[str]) -> list[str]:
     ]
 
 
-def can_watch() -> bool:
-    """Return whether this run creates resources and the engine supports error hooks."""
-    supported = monitor_supports_feature(resource_pb2.RESOURCE_MONITOR_FEATURE_ERROR_HOOKS)
-    return supported and not pulumi.runtime.is_dry_run()
-
-
 class Leftovers:
     """Tracks the billed resources in a run, and logs `leftovers_message` when the first creation fails."""
 
@@ -89,7 +81,11 @@ class Leftovers:
         self._hook = pulumi.ErrorHook("trainyard-leftovers", self._failed)
 
     def watch(self, args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
-        """Track a billed resource and add the error hook to it. This method is a resource transformation."""
+        """Track a billed resource and add the error hook to it.
+
+        This method is a transformation, because Pulumi passes the resource itself, whose id shows whether it exists,
+        only to transformations and not to transforms.
+        """
         if args.type_ not in self._billed or not isinstance(args.resource, pulumi.CustomResource):
             return None
         self._seen.append((args.name, args.type_, bool(args.opts.protect), args.resource))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import socket
 import subprocess
@@ -27,14 +26,9 @@ _RELAYS: list[subprocess.Popen[str]] = []
 closes, and the relay then closes its tunnels."""
 
 
-def connects() -> bool:
-    """Return whether this run connects to machines. Previews and runs on simulated clouds do not connect."""
-    return not pulumi.runtime.is_dry_run() and os.environ.get("TRAINYARD_OFFLINE_COMMANDS") != "record"
-
-
 def require_tunnel(tunnel: Tunnel) -> None:
-    """Raise pulumi.RunError if the tunnel's program is missing or its port is in use."""
-    if not connects():
+    """Raise pulumi.RunError if the tunnel's program is missing or its port is in use. Previews open no tunnel."""
+    if pulumi.runtime.is_dry_run():
         return
     program, port = tunnel.program, tunnel.port
     if shutil.which(program) is None:
@@ -64,7 +58,7 @@ def open_tunnel(command: pulumi.Output[Sequence[str]], port: pulumi.Input[int]) 
 
 
 async def _open(command: Sequence[str], port: int) -> str:
-    if connects():
+    if not pulumi.runtime.is_dry_run():
         await _serve(command, port)
     return _LOOPBACK
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,7 +12,6 @@ from components.node.parameters import ON_HEAD, SharedFiles
 from components.node.user_data import AccessKeys, Birth, birth_of
 from components.plan.plan import ClusterPlan, HostPlan, Role
 from components.platforms.shared_disk import refuse_to_shrink, shared_disk_inputs
-from trainyard.machines import ROLL
 
 if TYPE_CHECKING:
     from pulumi_command.remote import ProxyConnectionArgs
@@ -21,19 +19,6 @@ if TYPE_CHECKING:
 
 MACHINES = "machines"
 """Name of the component input that maps host names to machine digests."""
-ROLLED = "rolled"
-"""Name of the component input that contains the hosts listed in ROLL."""
-
-
-def rolled_hosts() -> frozenset[str]:
-    """Return the hosts listed in the environment variable ROLL. `pulumi up` replaces each of them if its user-data or
-    image has changed.
-
-    A change to user-data or image does not affect other existing machines. A machine that is replaced for another
-    reason gets the new user-data and image, because the engine ignores these inputs only when it compares states
-    (tests/components/platforms/test_births.py runs this with pulumi 3.250.0).
-    """
-    return frozenset(filter(None, os.environ.get(ROLL, "").split(",")))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +40,6 @@ class Host:
     boots: pulumi.Output[int] | None = None
     """Number of times that the platform has started the machine. `up` waits for the node again if the number changes.
     None in clouds, where a stopped machine returns to service without `up` after it is started."""
-    image: pulumi.Output[str] | None = None
-    """Image from which the machine was created, in the same format as `Platform.image`. None for an existing host."""
     data_disk: pulumi.Output[str] | None = None
     """Unique id of the head's data disk, or None if the host has no data disk."""
     through_head: bool = False
@@ -81,8 +64,6 @@ class PlatformArgs:
     """Public key that the head uses to connect to workers."""
     machines: Mapping[str, str] = field(default_factory=dict)
     """Digests of the machines' properties by host name. Resource hooks can read the digests from the last `up`."""
-    rolled: frozenset[str] = frozenset()
-    """Names of the hosts that are replaced if their user-data or image has changed."""
 
     def births(self, shared: pulumi.Input[SharedFiles]) -> Mapping[str, pulumi.Output[Birth]]:
         """Return each host's user-data and identity, by name.
@@ -104,8 +85,6 @@ class Platform(pulumi.ComponentResource):
     """The hosts in the order of the plan, which begins with the head."""
     shared: pulumi.Input[SharedFiles] = ON_HEAD
     """Location of the shared files."""
-    image: str = ""
-    """Image of new machines, or "" if the platform creates no machines."""
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         disk = shared_disk_inputs(args.plan)
@@ -113,7 +92,6 @@ class Platform(pulumi.ComponentResource):
         inputs = {
             **disk,
             **({MACHINES: dict(args.machines)} if args.machines else {}),
-            **({ROLLED: sorted(args.rolled)} if args.rolled else {}),
         }
         super().__init__(f"trainyard:index:{type(self).__name__}", name, inputs, guarded)
 

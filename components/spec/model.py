@@ -102,8 +102,8 @@ HostName = Annotated[
 class PlatformSpec(Model):
     """Base class of the `platform:` sections. Each platform has a subclass with `provider: Literal[...]`."""
 
-    # A change to one of these fields replaces or restarts no machine, except the machines in TRAINYARD_ROLL. This is a
-    # comment because schema.py would treat a docstring as the description of a field.
+    # A change to one of these fields replaces or restarts no machine. This is a comment because schema.py would treat a
+    # docstring as the description of a field.
     beside_machines: ClassVar[frozenset[str]] = frozenset()
 
     provider: Annotated[str, Field(description="must be a known platform", examples=["local"])]

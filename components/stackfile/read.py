@@ -23,10 +23,13 @@ from components.spec.model import MACHINES, PLATFORMS, ExistingHostsSpec, Platfo
 from components.stackfile.draft_checks import DRAFT_CHECKS
 from components.stackfile.plan_checks import PLAN_CHECKS
 from trainyard.errors import Problem, StackFileError
+from trainyard.machines import ACCEPT, BAKE, END_JOBS
 from trainyard.strict_yaml import YamlError, load_strict
 
 NAMESPACE = "trainyard"
 CLUSTER_KEY = f"{NAMESPACE}:cluster"
+RUN_KEYS = (ACCEPT, BAKE, END_JOBS)
+"""Keys that `pulumi up --config` sets for one run, and also writes to the stack file."""
 _MINIMAL = (
     "{name: yard, platform: {provider: local}, head: {machine: vm-head}, nodes: {gpu: {machine: vm-gpu2, count: 2}}}"
 )
@@ -187,7 +190,7 @@ def _stray_keys(config: Mapping[Any, Any]) -> list[Problem]:
             fix=f"write {CLUSTER_KEY} instead" if nearest(key.rpartition(":")[2], ["cluster"]) else "remove it",
         )
         for key in own_keys
-        if key != CLUSTER_KEY
+        if key not in (CLUSTER_KEY, *RUN_KEYS)
     ]
 
 

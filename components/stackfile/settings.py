@@ -3,39 +3,67 @@
 from __future__ import annotations
 
 import json
-import os
+from dataclasses import dataclass
 from typing import Any
 
 import pulumi
-from pulumi.runtime.config import CONFIG, is_config_secret
+from pulumi.runtime import get_config_env, is_config_secret
 
 from components.plan.check import Level
+from components.plan.plan import ClusterPlan
 from components.platforms.local.computer import THIS_COMPUTER
-from components.stackfile.read import CLUSTER_KEY, NAMESPACE, Stack, parse_config
+from components.stackfile.read import CLUSTER_KEY, NAMESPACE, RUN_KEYS, parse_config
 from trainyard.errors import ClusterError
-from trainyard.machines import SOURCE
+from trainyard.machines import ACCEPT, BAKE, BUILD, END_JOBS, KEEP
 
 
-def load_settings() -> Stack:
-    """Return the current stack and log its warnings and notes.
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The plan of the current stack, and what the user permits or requests besides."""
+
+    plan: ClusterPlan
+    accepted_host_keys: frozenset[str]
+    """Fingerprints of SSH host keys that may replace a machine's recorded key."""
+    end_jobs: frozenset[str]
+    """Ids of running jobs that this run may end."""
+    bakes: bool
+    """Whether the stack contains an image instead of a cluster."""
+    builds: bool
+    """Whether the stack also contains the builder of the image."""
+
+
+def load_settings() -> Settings:
+    """Return the settings of the current stack, and log warnings and notes about the stack file.
 
     Raises pulumi.RunError, which Pulumi prints without a traceback.
     """
-    file = f"stacks/Pulumi.{os.environ.get(SOURCE) or pulumi.get_stack()}.yaml"
+    file = f"stacks/Pulumi.{pulumi.get_stack()}.yaml"
     # All keys in the namespace are read so that misspelt keys are rejected.
-    keys = [key for key in CONFIG.get() if key.startswith(f"{NAMESPACE}:")]
-    config: dict[str, Any] = {key: pulumi.Config(NAMESPACE).get(key.removeprefix(f"{NAMESPACE}:")) for key in keys}
+    keys = {key for key in get_config_env() if key.startswith(f"{NAMESPACE}:")} | {CLUSTER_KEY, *RUN_KEYS}
+    found = {key: pulumi.Config(NAMESPACE).get(key.removeprefix(f"{NAMESPACE}:")) for key in sorted(keys)}
+    config: dict[str, Any] = {key: value for key, value in found.items() if value is not None}
     if CLUSTER_KEY in config:
         config[CLUSTER_KEY] = _parsed(config[CLUSTER_KEY])
     try:
         stack = parse_config(config, file, secret=is_config_secret(CLUSTER_KEY), computer=THIS_COMPUTER)
     except ClusterError as error:
         raise pulumi.RunError(str(error)) from error
-    for finding in stack.findings:
+    # `yard bake` has checked the stack file, which has a different name than the image's stack.
+    for finding in stack.findings if BAKE not in config else ():
         log = pulumi.log.warn if finding.level is Level.WARNING else pulumi.log.info
         # Users can silence the check by adding its id to `silence`.
         log(f"{finding.problem.line(file)} [{finding.check}]")
-    return stack
+    return Settings(
+        plan=stack.plan,
+        accepted_host_keys=_listed(config.get(ACCEPT)),
+        end_jobs=_listed(config.get(END_JOBS)),
+        bakes=config.get(BAKE) in {BUILD, KEEP},
+        builds=config.get(BAKE) == BUILD,
+    )
+
+
+def _listed(value: str | None) -> frozenset[str]:
+    return frozenset((value or "").split(",")) - {""}
 
 
 def _parsed(value: str) -> Any:

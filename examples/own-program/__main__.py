@@ -3,14 +3,14 @@
 import pulumi
 import pulumi_gcp as gcp
 
-from components.cluster.cluster import Cluster
+from components.cluster.cluster import Cluster, ClusterArgs
 from components.stackfile.settings import load_settings
 
 # Reads `trainyard:cluster` in stacks/Pulumi.STACK.yaml, with the same checks as in Trainyard's own program.
 plan = load_settings().plan
 
 # `Cluster` is a component resource. It accepts resource options, for example `depends_on`.
-cluster = Cluster(plan.name, plan)
+cluster = Cluster(plan.name, ClusterArgs(plan=plan))
 
 disk = gcp.compute.Disk(
     "datasets",

@@ -21,8 +21,6 @@ CREATES_RESOURCES = {
     "components.cluster.bake",
     "components.cluster.bringup",
     "components.cluster.busy",
-    "components.cluster.early_outputs",
-    "components.cluster.format_permission",
     "components.cluster.leftovers",
     "components.cluster.older_images",
     "components.cluster.tunnel",

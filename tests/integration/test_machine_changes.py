@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.integration.project import Project, wait_until
+from trainyard.machines import END_JOBS
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
@@ -36,9 +37,7 @@ def state(cluster: Project, job: str) -> str:
     return cluster.on(HEAD, f"squeue -h -j {job} -o %T 2>/dev/null || true").strip()
 
 
-def test_up_replaces_busy_machines_only_on_request(
-    cluster: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_up_replaces_busy_machines_only_on_request(cluster: Project, tmp_path: Path) -> None:
     job = running_job(cluster, tmp_path)
     first = machine_ids(cluster)
 
@@ -47,7 +46,7 @@ def test_up_replaces_busy_machines_only_on_request(
     refused = cluster.stack("up", check=False)
     assert refused.code != 0
     assert f"job {job} (sleeper) of trainer on it-gpu-0" in refused.out
-    assert "TRAINYARD_REPLACE_BUSY=yes" in refused.out
+    assert f"--config {END_JOBS}={job}`" in refused.out
     assert state(cluster, job) == "RUNNING"
     assert machine_ids(cluster) == first
 
@@ -59,7 +58,6 @@ def test_up_replaces_busy_machines_only_on_request(
 
     job = running_job(cluster, tmp_path)
     set_machine(cluster, "vm-gpu2")
-    monkeypatch.setenv("TRAINYARD_REPLACE_BUSY", "yes")
-    cluster.stack("up", timeout=600)
+    cluster.stack("up", "--config", f"{END_JOBS}={job}", timeout=600)
     assert not set(second) & set(machine_ids(cluster))
     cluster.yard("cancel", job, check=False)

@@ -27,9 +27,8 @@ def bake_in_cloud(stack: Workspace) -> str:
     stack.run = partial(run_pulumi, interrupted=lambda: interrupts.append(None))
     say(f"building the image {stack.name} in the Pulumi stack of the same name")
     for phase, purpose in ((BUILD, "builds the image"), (KEEP, "deletes the builder")):
-        stack.environment[BAKE] = phase
         say(f"pulumi {purpose}")
-        if code := stack.operate("up", _NO_QUESTIONS):
+        if code := stack.operate("up", (*_NO_QUESTIONS, "--config", f"{BAKE}={phase}")):
             _remove(stack)
             if interrupts:
                 raise KeyboardInterrupt

@@ -189,7 +189,7 @@ def _perform(remote: Remote, decision: Decision) -> int:
         stack = remote.stack.name
         wait_for_pulumi(stack)
         urns = [machine.urn for machine in machines(stack, [decision.node]).values()]
-        return replace_machines(stack, [decision.node], urns)
+        return replace_machines(stack, urns)
     if decision.step is Step.REBOOT:
         argv = remote.argv("sudo -n systemctl reboot", remote.host(decision.node, admin=True))
         # The exit code is ignored, because the connection can end before the command does.

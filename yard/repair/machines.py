@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from trainyard.errors import StackError
-from trainyard.machines import HOST_INPUTS, ROLL
+from trainyard.machines import HOST_INPUTS
 from yard.show import say
 from yard.stack import pulumi
 from yard.stack.pulumi import StackInUse
@@ -60,18 +60,15 @@ def wait_for_pulumi(stack: str) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def replace_machines(stack: str, names: Collection[str], urns: Collection[str]) -> int:
+def replace_machines(stack: str, urns: Collection[str]) -> int:
     """Run `pulumi up` and replace the machines with these URNs. Return its exit code.
 
-    Only the machines in `names` get the user-data and image from this checkout.
+    Only new machines get the user-data and the image from this checkout.
     """
     arguments = [*SHOW, "--yes", "--skip-preview", *(word for urn in urns for word in ("--replace", urn))]
-    rolled = {ROLL: ",".join(names)}
     if not _has_stack_file(stack):
-        return pulumi.run_pulumi(["up", "-s", stack, *arguments], pulumi.environment(required=True) | rolled)
-    workspace = Workspace(stack)
-    workspace.environment.update(rolled)
-    return workspace.operate("up", arguments)
+        return pulumi.run_pulumi(["up", "-s", stack, *arguments], pulumi.environment(required=True))
+    return Workspace(stack).operate("up", arguments)
 
 
 def _has_stack_file(stack: str) -> bool:

@@ -247,7 +247,7 @@ def _replace(remote: Remote, file: Path, roll: Roll) -> int:
     stack = remote.stack.name
     wait_for_pulumi(stack)
     old = [machine.urn for name, machine in machines(stack, batch).items() if machine.created == roll.replacing[name]]
-    if code := replace_machines(stack, batch, old):
+    if code := replace_machines(stack, old):
         warn(
             f"`pulumi up` ended with exit code {code} before it had replaced {', '.join(batch)}; its message is above. "
             f"Fix: correct the cause if there was an error, then run `yard roll {roll.group}` to continue"

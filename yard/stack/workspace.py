@@ -14,7 +14,6 @@ import yaml
 from trainyard import checkout
 from trainyard.checkout import ROOT, state
 from trainyard.errors import StackError
-from trainyard.machines import SOURCE
 from yard.show import warn
 from yard.stack import pulumi
 from yard.stack.pulumi import backend_folder, backend_url, clear_stale, end_session, run_pulumi, state_file
@@ -112,6 +111,7 @@ def simulated_environment(online: Mapping[str, str], home: Path = HOME) -> dict[
     kept = {name: value for name, value in online.items() if name != "PULUMI_CONFIG_PASSPHRASE_FILE"}
     return {
         **kept,
+        "PATH": f"{checkout.ROOT / 'offline' / 'programs'}:{online['PATH']}",
         "PULUMI_HOME": str(home / "pulumi-home"),
         "PULUMI_BACKEND_URL": f"file://{home / 'state'}?metadata=skip",  # see tools/setup/env.sh
         "PULUMI_CONFIG_PASSPHRASE": "offline",  # protects no real secret
@@ -194,8 +194,6 @@ class Workspace:
         if url := backend_url(self.environment):
             # `pulumi stack` runs in a folder whose Pulumi.yaml has no backend.
             self.environment["PULUMI_BACKEND_URL"] = url
-        if source is not None:
-            self.environment[SOURCE] = source
         self.run = run
         self.backend = backend_folder(self.environment)
 

@@ -17,7 +17,6 @@ from components.platforms.azure.spec import AzureSpec
 
 _REPLACED_BY = [
     "osProfile",
-    "storageProfile.imageReference",
     "hardwareProfile",
     "priority",
     "evictionPolicy",
@@ -41,8 +40,9 @@ _SHARED_DISK_FACTS = [
 stopped and started, a refresh adds them to the state."""
 
 _BIRTH = ("osProfile.customData", "storageProfile.imageReference")
-"""Changes to these properties have no effect on existing machines, so they are ignored. For machines in TRAINYARD_ROLL,
-they cause a replacement."""
+"""Changes to these properties have no effect on existing machines, so they are ignored. A machine that is replaced, for
+example with `pulumi up --replace`, gets the new values, because the engine ignores the properties only when it compares
+states (tests/components/platforms/test_births.py runs this with pulumi 3.250.0)."""
 
 _LUN = 0
 DATA_DISK = f"/dev/disk/azure/scsi1/lun{_LUN}"
@@ -73,8 +73,6 @@ class NodeArgs:
     user_data: pulumi.Input[str]
     identity: pulumi.Input[str] = ""
     """If this text changes, the machine is replaced."""
-    is_rolled: bool = False
-    """Whether changed user-data or a changed image replaces the machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,16 +102,15 @@ def machine(  # noqa: PLR0913  (the parts of a machine that differ between the h
 ) -> compute.VirtualMachine:
     """Declare a machine and its network interface, and return the machine.
 
-    A change to identity or boot disk size replaces the machine. A change to user-data or image alone replaces only
-    rolled machines. The old machine is deleted first, because the new machine uses the same name, network interface and
-    shared disk.
+    A change to identity or boot disk size replaces the machine. A change to user-data or image alone does not. The old
+    machine is deleted first, because the new machine uses the same name, network interface and shared disk.
     """
     replaced = pulumi.ResourceOptions(
         replace_on_changes=_REPLACED_BY,
         replacement_trigger=[kind.boot_disk_gib, node.identity],
         ignore_changes=[
             _OS_DISK,
-            *(() if node.is_rolled else _BIRTH),
+            *_BIRTH,
             *(_SHARED_DISK_FACTS if data_disk is not None else ()),
         ],
         delete_before_replace=True,
@@ -154,17 +151,6 @@ def machine(  # noqa: PLR0913  (the parts of a machine that differ between the h
 def image_of(plan: ClusterPlan) -> str:
     """Return the image of new machines: publisher:offer:sku:version, or the id of a custom image."""
     return plan.platform_spec(AzureSpec).image_reference(str(plan.image.reference))
-
-
-def image_below(made: compute.VirtualMachine) -> pulumi.Output[str]:
-    """Return the image of a machine in the same format as `image_of`, or "" if the state does not contain it."""
-    return made.storage_profile.apply(lambda disks: _reference(disks.image_reference) if disks else "")
-
-
-def _reference(image: compute.outputs.ImageReferenceResponse | None) -> str:
-    if image is None:
-        return ""
-    return image.id or ":".join(str(part) for part in (image.publisher, image.offer, image.sku, image.version))
 
 
 def _card(

@@ -13,7 +13,7 @@ from components.node.user_data import ADMIN_USER, Birth
 from components.plan.plan import ClusterPlan, HostPlan
 from components.platforms.azure.aliases import without_former_types
 from components.platforms.azure.host_keys import host_key
-from components.platforms.azure.machine import Capacity, MachineType, NodeArgs, image_below, image_of
+from components.platforms.azure.machine import Capacity, MachineType, NodeArgs, image_of
 from components.platforms.azure.network import Network, NetworkArgs
 from components.platforms.azure.nodes import Head, HeadArgs, NodeGroup, NodeGroupArgs
 from components.platforms.azure.placement import PlacementKind, placement_of
@@ -39,14 +39,13 @@ class AzurePlatform(Platform):
         )
         own = pulumi.ResourceOptions(providers=[provider], transformations=[without_former_types])
         super().__init__(name, args, pulumi.ResourceOptions.merge(opts, own))
-        self.image = image_of(plan)
         self._child = pulumi.ResourceOptions(parent=self)
         self._group = resource_group(plan, self._child)
         self._network = Network(f"{plan.name}-network", network_args(plan, self._group), self._child)
         storage = self._storage()
         self.shared = storage if isinstance(storage, SharedFiles) else storage.files
         disk = storage if isinstance(storage, SharedStorage) else None
-        self._births, self._rolled, self._admin_key = args.births(self.shared), args.rolled, args.admin_key
+        self._births, self._admin_key = args.births(self.shared), args.admin_key
         head = Head(
             f"{plan.name}-head",
             HeadArgs(
@@ -90,7 +89,7 @@ class AzurePlatform(Platform):
     def _machine(self, host: HostPlan) -> MachineType:
         return MachineType(
             size=host.machine.name,
-            image=self.image,
+            image=image_of(self._plan),
             boot_disk_gib=self._spec.boot_disk_gib,
             subnet_id=self._network.nodes,
             admin_key=self._admin_key,
@@ -103,7 +102,6 @@ class AzurePlatform(Platform):
             private_ip=str(host.private_ip),
             user_data=birth.apply(lambda made: made.user_data),
             identity=birth.apply(lambda made: made.identity),
-            is_rolled=host.name in self._rolled,
         )
 
     def _node_group(self, name: str) -> NodeGroup:
@@ -148,7 +146,6 @@ class AzurePlatform(Platform):
                     user=ADMIN_USER,
                     host_key=host_key(made, host.name, self._group),
                     machine_id=made.vm_id,
-                    image=image_below(made),
                     data_disk=disk if is_head else None,
                     through_head=not is_head,
                 )

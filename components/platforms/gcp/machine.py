@@ -13,10 +13,9 @@ from components.plan.plan import ClusterPlan
 from components.platforms.gcp.machine_facts import Family, family_of
 from components.platforms.gcp.spec import GcpSpec
 
-_USER_DATA = 'metadata["user-data"]'
-_BIRTH = (_USER_DATA, "bootDisk.initializeParams.image")
-"""Properties that have no effect on existing machines. Changes to these properties are ignored, except for the machines
-in TRAINYARD_ROLL."""
+_BIRTH = ('metadata["user-data"]', "bootDisk.initializeParams.image")
+"""Properties that have no effect on existing machines, so changes to them are ignored. A machine that is replaced, for
+example with `pulumi up --replace`, gets the new values (see the same name in components/platforms/azure)."""
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 
 
@@ -53,8 +52,6 @@ class NodeArgs:
     user_data: pulumi.Input[str]
     identity: pulumi.Input[str] = ""
     """If this text changes, the machine is replaced."""
-    is_rolled: bool = False
-    """Whether changed user-data or a changed image replaces the machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,20 +80,19 @@ def machine(  # noqa: PLR0913  (the parts of a machine that differ between the h
 ) -> compute.Instance:
     """Declare the machine and return it.
 
-    A change to the identity replaces the machine, because cloud-init applies user-data only at the first boot. If only
-    the user-data or the image changes, only rolled machines are replaced. Other metadata keys are updated in place:
+    A change to the identity replaces the machine, because cloud-init applies user-data only at the first boot. A
+    change to the user-data or the image alone does not replace it. Other metadata keys are updated in place:
     `gcloud compute ssh` adds ssh-keys, and a refresh reads all keys into the state.
     The old machine is deleted first, because the new machine has the same name and addresses.
     """
     merged = pulumi.ResourceOptions.merge(
         opts,
         pulumi.ResourceOptions(
-            replace_on_changes=[_USER_DATA],
             replacement_trigger=node.identity,
             delete_before_replace=True,
             # Machines with bundled local SSDs report these SSDs as scratchDisks. This difference must not replace the
             # machine.
-            ignore_changes=["scratchDisks", *(() if node.is_rolled else _BIRTH)],
+            ignore_changes=["scratchDisks", *_BIRTH],
         ),
     )
     return compute.Instance(
@@ -173,19 +169,6 @@ def image_of(plan: ClusterPlan) -> str:
     """Return the image of new machines: projects/<project>/global/images/<name>."""
     spec = plan.platform_spec(GcpSpec)
     return spec.baked_image or spec.base_image(str(plan.image.reference))
-
-
-def image_below(made: compute.Instance) -> pulumi.Output[str]:
-    """Return the image of a machine in the same format as `image_of`, or "" if the state does not contain it.
-
-    After a refresh, the state contains the URL of the image, which ends with this format
-    (hashicorp/terraform-provider-google, flattenBootDisk: the disk's sourceImage; read 2026-11-22).
-    """
-    return made.boot_disk.apply(lambda disk: _short(disk.initialize_params.image) if disk.initialize_params else "")
-
-
-def _short(image: str | None) -> str:
-    return image[image.find("projects/") :] if image else ""
 
 
 def _boot_disk(kind: MachineType) -> compute.InstanceBootDiskArgs:

@@ -14,7 +14,7 @@ from components.plan.plan import GROUP_BLOCKS, HostPlan
 from components.platforms.base import Host, Platform, PlatformArgs, ssh_address
 from components.platforms.gcp.host_keys import host_key
 from components.platforms.gcp.layout import cards, networks
-from components.platforms.gcp.machine import Capacity, MachineType, NodeArgs, image_below, image_of, supports_tier_1
+from components.platforms.gcp.machine import Capacity, MachineType, NodeArgs, image_of, supports_tier_1
 from components.platforms.gcp.network import IAP_RANGE, Network, NetworkArgs
 from components.platforms.gcp.nodes import Head, HeadArgs, NodeGroup, NodeGroupArgs
 from components.platforms.gcp.placement import Placement, PlacementArgs
@@ -40,7 +40,6 @@ class GcpPlatform(Platform):
         )
         own = pulumi.ResourceOptions(providers=[provider])
         super().__init__(name, args, pulumi.ResourceOptions.merge(opts, own))
-        self.image = image_of(plan)
         self._child = pulumi.ResourceOptions(parent=self)
         self._layout = networks(plan)
         ssh_from = [IAP_RANGE] if plan.access.via == "bastion" else [str(cidr) for cidr in plan.access.allow_ssh_from]
@@ -53,7 +52,7 @@ class GcpPlatform(Platform):
         storage = self._storage()
         self.shared = storage if isinstance(storage, SharedFiles) else storage.files
         disk = storage if isinstance(storage, SharedStorage) else None
-        self._births, self._rolled = args.births(self.shared), args.rolled
+        self._births = args.births(self.shared)
         head = Head(
             f"{plan.name}-head",
             HeadArgs(
@@ -110,7 +109,7 @@ class GcpPlatform(Platform):
         return MachineType(
             name=kind.name,
             zone=spec.zone,
-            image=self.image,
+            image=image_of(self._plan),
             boot_disk_gib=spec.boot_disk_gib,
             boot_disk_type=spec.boot_disk_type,
             service_account=self._account,
@@ -128,7 +127,6 @@ class GcpPlatform(Platform):
             ],
             user_data=birth.apply(lambda made: made.user_data),
             identity=birth.apply(lambda made: made.identity),
-            is_rolled=host.name in self._rolled,
         )
 
     def _node_group(self, name: str) -> NodeGroup:
@@ -170,7 +168,6 @@ class GcpPlatform(Platform):
                     user=ADMIN_USER,
                     host_key=host_key(made, spec.project),
                     machine_id=made.instance_id,
-                    image=image_below(made),
                     data_disk=disk if is_head else None,
                     through_head=not is_head,
                 )

@@ -71,8 +71,7 @@ class HostsPlatform(Platform):
         script = bring_up_script(self._args.plan, host)
         # Later versions of the files arrive in the bundle. After a new lease, the host lacks all files, so the lease
         # triggers the command.
-        ignored = [] if host.name in self._args.rolled else ["stdin"]
-        after = pulumi.ResourceOptions(depends_on=[lease], ignore_changes=ignored)
+        after = pulumi.ResourceOptions(depends_on=[lease], ignore_changes=["stdin"])
         triggers = [lease.stdout, birth_env(self._args.plan, host)]
         files = self._command(host, "files", script, after, triggers=triggers)
         entry, route = self._spec.host(host.name), self._routes[host.name]

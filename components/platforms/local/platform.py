@@ -58,7 +58,6 @@ class LocalPlatform(Platform):
             niceness=0 if is_head else _WORKER_NICENESS,
             user_data=birth.apply(lambda known: known.user_data),
             identity=birth.apply(lambda known: known.identity),
-            is_rolled=host.name in self._args.rolled,
             switch_starts=self._switch.starts,
             data_disk=self._disk.path if is_head else "",
         )
@@ -71,7 +70,6 @@ class LocalPlatform(Platform):
             host_key=vm.host_key,
             machine_id=vm.machine_id,
             boots=vm.boots,
-            image=vm.image,
             data_disk=self._disk.disk_id if is_head else None,
         )
 

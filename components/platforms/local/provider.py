@@ -29,7 +29,7 @@ SWITCH_OUTPUTS = ("starts", "pid", "running")
 VM_OUTPUTS = ("address", "host_key", "machine_id", "boots", "pid", "running", "accelerated_by")
 VM_REPLACED_BY = ("host", "folder", "memory_mib", "private_ip", "identity")
 VM_BIRTH = ("image", "user_data")
-"""Inputs that have an effect only when a machine is created. A change affects only the machines in TRAINYARD_ROLL."""
+"""Inputs that have an effect only when a machine is created. A change to them replaces no machine."""
 VM_RESTARTED_BY = ("vcpus", "ssh_port", "accelerator", "niceness", "switch_starts", "data_disk")
 DISK_OUTPUTS = ("disk_id",)
 
@@ -111,12 +111,11 @@ class VmProvider(ResourceProvider):
     """Provider of machines. Inputs: the fields of VmArgs. Additional outputs: VM_OUTPUTS."""
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        """Replace a machine if an input in VM_REPLACED_BY changes, or one in VM_BIRTH if `is_rolled` is set.
+        """Replace a machine if an input in VM_REPLACED_BY changes.
 
         Update it if an input in VM_RESTARTED_BY changes, or if it is off.
         """
-        compared = (*VM_REPLACED_BY, *VM_BIRTH) if news.get("is_rolled") else VM_REPLACED_BY
-        replaces, restarts = _changed(compared, olds, news), _changed(VM_RESTARTED_BY, olds, news)
+        replaces, restarts = _changed(VM_REPLACED_BY, olds, news), _changed(VM_RESTARTED_BY, olds, news)
         changes = bool(replaces or restarts) or not olds.get("running")
         return DiffResult(changes=changes, replaces=replaces, delete_before_replace=True)
 
@@ -240,8 +239,6 @@ class VmArgs:
     user_data: pulumi.Input[str]
     identity: pulumi.Input[str]
     """Digest of the values in user-data that cannot change on an existing machine."""
-    is_rolled: bool
-    """Whether changed user-data or a changed image replaces the machine."""
     switch_starts: pulumi.Input[int]
     data_disk: pulumi.Input[str]
     """Path of the data disk, or "" if the machine has none."""
@@ -251,8 +248,8 @@ class Vm(Resource, module="local", name="Vm"):
     """A QEMU machine, which continues to run after the Pulumi program has ended.
 
     A change to an input in VM_RESTARTED_BY restarts the machine with the same disk. `up` also restarts a machine that
-    is off. A change to an input in VM_REPLACED_BY replaces the machine. A change to an input in VM_BIRTH replaces the
-    machine only if `is_rolled` is set.
+    is off. A change to an input in VM_REPLACED_BY replaces the machine. A change to an input in VM_BIRTH changes
+    nothing.
     """
 
     address: pulumi.Output[str]
@@ -262,8 +259,6 @@ class Vm(Resource, module="local", name="Vm"):
     machine_id: pulumi.Output[str]
     """Id that changes with each new root disk."""
     boots: pulumi.Output[int]
-    image: pulumi.Output[str]
-    """Id of the golden image below the machine's disk."""
 
     def __init__(self, name: str, args: VmArgs, opts: pulumi.ResourceOptions) -> None:
         super().__init__(VmProvider(), name, {**vars(args), **dict.fromkeys(VM_OUTPUTS)}, _delete_first(opts))

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from components.cluster import busy
-from components.cluster.busy import UnknownError, last_cluster, running_jobs
-from components.cluster.running_jobs import LIST_JOBS, RunningJob
+from components.cluster.busy import LIST_JOBS, RunningJob, UnknownError, last_cluster, running_jobs
 from tests.offline.loopback_sshd import Sshd, free_port, new_server, running, sshd_binary
 from tests.trainyard.tunnel_programs import BASTION, TunnelPrograms
 from trainyard.outputs import Head, read_head

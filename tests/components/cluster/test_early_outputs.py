@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from components.cluster import bringup
-from components.cluster.early_outputs import NO_MACHINES
+from components.cluster.cluster import NO_MACHINES
 from tests.components.platforms.living import WholeStack, whole_stack
 from tests.offline.cloud.stack import TestStack, wait_until
 from trainyard.outputs import Cluster, read_outputs
@@ -30,7 +30,7 @@ import components.cluster.bringup as bringup, pulumi
 from dataclasses import replace
 real = bringup._host_keys
 def without(host): return replace(host, host_key=pulumi.Output.from_input("")) if host.plan.name == "{name}" else host
-bringup._host_keys = lambda name, plan, hosts, opts: real(name, plan, [without(host) for host in hosts], opts)
+bringup._host_keys = lambda name, hosts, *rest: real(name, [without(host) for host in hosts], *rest)
 """
 NO_TUNNEL = """
 import components.cluster.bringup, pulumi

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from components.host_keys import ACCEPT, _Provider, merged_keys
+from components.host_keys import _Provider, fingerprint, merged_keys
 from trainyard.errors import PlatformError
+from trainyard.machines import ACCEPT
 from trainyard.outputs import HOST_KEY
 
 
@@ -48,15 +50,16 @@ def test_stores_the_key_of_a_replaced_machine() -> None:
 
 
 def test_refuses_a_changed_key() -> None:
-    with pytest.raises(PlatformError, match=f"yard-gpu-0: .* has changed .*{ACCEPT}=yard-gpu-0"):
+    new = re.escape(fingerprint(key("c")))
+    with pytest.raises(PlatformError, match=rf"yard-gpu-0 \({new}\): .* has changed .*--config {ACCEPT}={new}`"):
         merged_keys(KNOWN, [A, reported("yard-gpu-0", "id-2", key("c"))], [])
 
 
-def test_accepts_a_changed_key_of_a_listed_host() -> None:
+def test_accepts_exactly_the_named_key() -> None:
     changed = [A, reported("yard-gpu-0", "id-2", key("c"))]
-    assert merged_keys(KNOWN, changed, ["yard-gpu-0"])["yard-gpu-0"]["key"] == key("c")
+    assert merged_keys(KNOWN, changed, [fingerprint(key("c"))])["yard-gpu-0"]["key"] == key("c")
     with pytest.raises(PlatformError):
-        merged_keys(KNOWN, changed, ["yard-head"])
+        merged_keys(KNOWN, changed, [fingerprint(key("b")), "yard-gpu-0"])
 
 
 def test_a_declared_key_replaces_the_stored_key() -> None:
@@ -96,7 +99,10 @@ def test_accepts_keys_generated_by_openssh(kind: str, tmp_path: Path) -> None:
     bits = {"rsa": ["-b", "2048"]}.get(kind, [])
     made = ["ssh-keygen", "-q", "-t", kind, *bits, "-N", "", "-C", "", "-f", str(tmp_path / "key")]
     subprocess.run(made, check=True)
-    assert HOST_KEY.fullmatch((tmp_path / "key.pub").read_text().strip())
+    public = (tmp_path / "key.pub").read_text().strip()
+    assert HOST_KEY.fullmatch(public)
+    listed = subprocess.run(["ssh-keygen", "-lf", tmp_path / "key"], check=True, capture_output=True, text=True).stdout
+    assert fingerprint(public) in listed.split()
 
 
 def test_resource_changes_only_if_stored_keys_change(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from components.cluster.machine_digests import changed_or_removed_hosts, machine_digests
+from components.cluster.busy import changed_or_removed_hosts, machine_digests
 from components.stackfile.read import read_stack
 from tests.components.platforms.recording import stack_text
 from tests.stack_texts import STACKS

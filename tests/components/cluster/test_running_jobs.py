@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from components.cluster.running_jobs import RunningJob, busy_message, ended_jobs, hosts_of, parse_jobs
+from components.cluster.busy import RunningJob, busy_message, ended_jobs, hosts_of, parse_jobs
 
 
 def job(nodes: str, number: str = "12") -> RunningJob:
@@ -54,7 +54,7 @@ def test_message_has_machines_jobs_users_and_fix() -> None:
     text = busy_message([job("yard-gpu-[0-1]")], ["yard-gpu-0", "yard-gpu-1"])
     assert text.startswith("this change replaces, restarts or removes yard-gpu-0, yard-gpu-1, and running jobs")
     assert "\n  job 12 (train) of trainer on yard-gpu-[0-1]\n" in text
-    assert text.endswith("run `pulumi up` once with TRAINYARD_REPLACE_BUSY=yes in the environment")
+    assert text.endswith("run `pulumi up --config trainyard:end_jobs=12`")
 
 
 def test_message_shortens_long_lists() -> None:

@@ -17,9 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, {root!r})
 
-from components.cluster.older_images import warn_of_older_images
 from components.node.user_data import Birth
-from components.platforms.base import PlatformArgs, rolled_hosts
+from components.platforms.base import PlatformArgs
 from components.stackfile.read import read_stack
 from {module} import {kind}
 
@@ -39,9 +38,8 @@ class Args(PlatformArgs):
 
 stack = read_stack(Path("stack.yaml"))
 key = pulumi.Output.from_input("ssh-ed25519 AAAAadmin admin@cluster")
-args = Args(plan=stack.plan, admin_key=key, cluster_key=key, rolled=rolled_hosts())
+args = Args(plan=stack.plan, admin_key=key, cluster_key=key)
 platform = {kind}("c", args)
-warn_of_older_images(stack.plan, platform)
 pulumi.export("keys", pulumi.Output.all(*(host.host_key for host in platform.hosts)))
 """
 

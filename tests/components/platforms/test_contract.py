@@ -14,7 +14,7 @@ from typing import Any
 import pulumi
 import pytest
 
-from components.cluster.cluster import Cluster
+from components.cluster.cluster import Cluster, ClusterArgs
 from components.platforms import PLATFORMS
 from components.platforms.base import MACHINES
 from components.platforms.registry import platform_facts
@@ -116,7 +116,7 @@ def declare(part: Contract, text: str, keys: Mapping[str, Mapping[str, str]] = S
     pulumi.runtime.set_mocks(recorder, preview=False)
 
     async def program() -> pulumi.Output[Any]:
-        cluster = Cluster(stack.plan.name, stack.plan)
+        cluster = Cluster(stack.plan.name, ClusterArgs(plan=stack.plan))
         return cluster.outputs.apply(told.append)
 
     pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]

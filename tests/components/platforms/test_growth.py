@@ -9,7 +9,7 @@ import pulumi
 import pytest
 from pulumi.runtime.mocks import MockMonitor
 
-from components.cluster.cluster import Cluster
+from components.cluster.cluster import Cluster, ClusterArgs
 from components.stackfile.read import parse_stack
 from tests.components.platforms.recording import Recorder, stack_text
 from tests.components.platforms.test_contract import contract, whole_answer
@@ -51,7 +51,7 @@ def counted(provider: str, nodes: int) -> Counting:
     pulumi.runtime.set_mocks(counting.mocks, preview=False, monitor=counting)
 
     def program() -> pulumi.Output[Any]:
-        cluster = Cluster(stack.plan.name, stack.plan)
+        cluster = Cluster(stack.plan.name, ClusterArgs(plan=stack.plan))
         return cluster.outputs
 
     pulumi.runtime.test(program)()  # type: ignore[no-untyped-call]

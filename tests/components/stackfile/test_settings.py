@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pulumi
 import pytest
 import yaml
-from pulumi.runtime.config import set_all_config
+from pulumi.runtime import set_all_config
 from pulumi.runtime.mocks import MockCallArgs, MockResourceArgs, Mocks, set_mocks
 from pulumi.runtime.settings import ROOT
 
-from components.stackfile.read import parse_config, read_stack
+from components.stackfile.read import parse_config, parse_stack, read_stack
 from components.stackfile.settings import load_settings
 from tests.components.stackfile.test_bad_stacks import STACKS
 from trainyard.errors import StackFileError
+from trainyard.machines import ACCEPT, BAKE, BUILD, END_JOBS, KEEP
 
 STACK = Path(__file__).parents[3] / "stacks" / "Pulumi.local.yaml"
 # One stack file for each kind of error that Pulumi itself does not report.
@@ -28,6 +29,8 @@ ACCEPTED_BY_PULUMI = [
     "stray-key",
     "count-beyond-the-block",
 ]
+
+Configure = Callable[..., None]
 
 
 class NoResources(Mocks):
@@ -50,22 +53,26 @@ def _stack() -> Iterator[None]:
     set_all_config({}, [])
 
 
-def configure(config: dict[str, Any], secret: list[str] | None = None) -> None:
+@pytest.fixture
+def configure(monkeypatch: pytest.MonkeyPatch) -> Configure:
     """Set Pulumi's configuration as the engine does: sections as JSON, other values as text."""
-    set_all_config(
-        {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}, secret or []
-    )
+
+    def configured(config: dict[str, Any], secret: list[str] | None = None) -> None:
+        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in config.items()}
+        monkeypatch.setenv("PULUMI_CONFIG", json.dumps(texts))
+        set_all_config(texts, secret or [])
+
+    return configured
 
 
-def test_loads_the_local_stack() -> None:
+def test_loads_the_local_stack(configure: Configure) -> None:
     configure(yaml.safe_load(STACK.read_text())["config"])
     settings, read = load_settings(), read_stack(STACK)
     assert settings.plan == read.plan
-    assert settings.file == "stacks/Pulumi.test.yaml"
 
 
 @pytest.mark.parametrize("name", ACCEPTED_BY_PULUMI)
-def test_reports_the_same_problems_as_the_file(name: str) -> None:
+def test_reports_the_same_problems_as_the_file(configure: Configure, name: str) -> None:
     config = yaml.safe_load(STACKS[name])["config"]
     configure(config)
     with pytest.raises(StackFileError) as direct:
@@ -75,13 +82,13 @@ def test_reports_the_same_problems_as_the_file(name: str) -> None:
     assert str(through.value) == str(direct.value)
 
 
-def test_refuses_an_encrypted_section() -> None:
+def test_refuses_an_encrypted_section(configure: Configure) -> None:
     configure(yaml.safe_load(STACK.read_text())["config"], secret=["trainyard:cluster"])
     with pytest.raises(pulumi.RunError, match="must not contain a secret"):
         load_settings()
 
 
-def test_logs_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_warnings(configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[str] = []
     monkeypatch.setattr(pulumi.log, "warn", warnings.append)
     config = yaml.safe_load(STACK.read_text())["config"]
@@ -90,3 +97,26 @@ def test_logs_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     load_settings()
     assert len(warnings) == 1
     assert warnings[0].startswith("stacks/Pulumi.test.yaml:cluster.head.machine: ")
+
+
+def test_reads_what_one_run_permits(configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = yaml.safe_load(STACK.read_text())["config"]
+    configure(config)
+    assert not load_settings().end_jobs | load_settings().accepted_host_keys
+    configure({**config, END_JOBS: "7,9_2", ACCEPT: "SHA256:a"})
+    assert load_settings().end_jobs == {"7", "9_2"}
+    assert load_settings().accepted_host_keys == {"SHA256:a"}
+    # An image's stack has no stack file to which a warning could refer.
+    warnings: list[str] = []
+    monkeypatch.setattr(pulumi.log, "warn", warnings.append)
+    config["trainyard:cluster"]["head"]["machine"] = "vm-gpu2"
+    for phase, builds in ((BUILD, True), (KEEP, False)):
+        configure({**config, BAKE: phase})
+        assert (load_settings().bakes, load_settings().builds) == (True, builds)
+    assert warnings == []
+
+
+def test_a_stack_file_may_contain_what_one_run_permits() -> None:
+    document = yaml.safe_load(STACK.read_text())
+    document["config"] |= {END_JOBS: 7, ACCEPT: "SHA256:a"}
+    assert parse_stack(yaml.safe_dump(document), "test").plan == read_stack(STACK).plan

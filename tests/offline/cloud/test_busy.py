@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from components.cluster.machine_digests import VERSION
+from components.cluster.busy import VERSION
 from tests.offline.cloud.stack import ROOT, TestStack
+from trainyard.machines import END_JOBS
 from trainyard.outputs import Cluster, Node, dumped, read_head
 
 pytestmark = pytest.mark.engine
@@ -23,7 +24,8 @@ from components.platforms.base import MACHINES
 class Platform(pulumi.ComponentResource):
     def __init__(self):
         key = pulumi.Output.secret("the-private-key")
-        super().__init__("trainyard:index:Any", {name!r}, {{MACHINES: {machines!r}}}, refuse_to_end_jobs(key))
+        hook = refuse_to_end_jobs(key, (pulumi.Config("trainyard").get("end_jobs") or "").split(","))
+        super().__init__("trainyard:index:Any", {name!r}, {{MACHINES: {machines!r}}}, hook)
 
 opts = pulumi.ResourceOptions(parent=Platform())
 network = made("gcp:compute/network:Network", "net", opts, autoCreateSubnetworks=False, mtu={mtu})
@@ -132,10 +134,13 @@ def test_up_refuses_before_anything_changes(busy: BusyStack) -> None:
     assert "the-private-key" not in str(busy.calls)
     # A failed check runs again on the next `up`, because the engine keeps the digests from the last successful `up`.
     assert busy.stack.up().code != 0
-    busy.stack.environment["TRAINYARD_REPLACE_BUSY"] = "yes"
-    assert busy.stack.up().code == 0
+    # A job that started since then is not ended.
+    busy.answers(f"{_JOB}8|ada|c-gpu-1|other\n")
+    refused = busy.stack.up("--config", f"{END_JOBS}=7")
+    assert f"`pulumi up --config {END_JOBS}=7,8`" in refused.text, refused
+    assert busy.mtu == 1460
+    assert busy.stack.up("--config", f"{END_JOBS}=7,8").code == 0
     assert busy.mtu == 1500
-    assert len(busy.calls) == 3
 
 
 def test_idle_machines_are_changed_without_question(busy: BusyStack) -> None:

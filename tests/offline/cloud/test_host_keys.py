@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from components.host_keys import ACCEPT
+from components.host_keys import fingerprint
 from tests.offline.cloud.stack import ROOT, Run, TestStack
+from trainyard.machines import ACCEPT
 
 pytestmark = pytest.mark.engine
 
 _PROGRAM = """
-import os
-from components.host_keys import ACCEPT, HostKeys
+from components.host_keys import HostKeys
 
 offers = json.load(open("offers.json"))
-accepted = [name for name in os.environ.get(ACCEPT, "").split(",") if name]
+accepted = (pulumi.Config("trainyard").get("accept_host_keys") or "").split(",")
 pulumi.export("known", HostKeys("host-keys", "yard", offers, accepted).known)
 """
 
@@ -54,14 +54,15 @@ def test_a_changed_host_key_must_be_accepted(stack: TestStack) -> None:
     changed = {"head": ("1", key("a")), "gpu-0": ("2", key("x"))}
     refused = up(stack, changed)
     assert refused.code != 0
-    assert f"{ACCEPT}=gpu-0" in refused.text, refused
+    accept = f"{ACCEPT}={fingerprint(key('x'))}"
+    assert f"`pulumi up --config {accept}`" in refused.text, refused
     assert stack.outputs()["known"] == known
-    stack.environment[ACCEPT] = "gpu-0"
-    assert up(stack, changed).code == 0
-    del stack.environment[ACCEPT]
+    assert up(stack, changed, "--config", accept).code == 0
+    # The setting remains in the stack file, and permits no other key.
     again = up(stack, changed, "--expect-no-changes")
     assert again.code == 0, again
     assert stack.outputs()["known"]["gpu-0"] == {"machine": "2", "key": key("x")}
+    assert up(stack, {"head": ("1", key("a")), "gpu-0": ("2", key("y"))}).code != 0
     # The key of a replaced machine is removed.
     assert up(stack, {"head": ("1", key("a")), "gpu-0": ("4", key("d"))}).code == 0
     assert stack.outputs()["known"]["gpu-0"] == {"machine": "4", "key": key("d")}

@@ -49,7 +49,8 @@ class TunnelledStack:
 
     def __init__(self, stack: TestStack, sshd: Sshd, programs: TunnelPrograms) -> None:
         self.stack, self.programs, self.sshd, self.port = stack, programs, sshd, free_port()
-        stack.environment["PATH"] = f"{programs.folder}:{stack.environment['PATH']}"
+        _simulated, _, others = stack.environment["PATH"].partition(":")
+        stack.environment["PATH"] = f"{programs.folder}:{others}"
         del stack.environment["TRAINYARD_OFFLINE_COMMANDS"]
 
     def write(self, create: str) -> None:

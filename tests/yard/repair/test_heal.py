@@ -51,8 +51,8 @@ class Head:
             return "\n===heal===\n".join(parts)
         return json.dumps({"history": self.history})
 
-    def replace(self, stack: str, names: list[str], urns: list[str]) -> int:
-        self.calls.append(f"replace {names} of {stack}: {urns}")
+    def replace(self, stack: str, urns: list[str]) -> int:
+        self.calls.append(f"replace in {stack}: {urns}")
         return 0
 
     def host(self, name: str | None, *, admin: bool = False) -> str:
@@ -117,7 +117,7 @@ def test_reboot_is_recorded_and_performed(start: Any) -> None:
 def test_lost_machine_is_replaced(start: Any) -> None:
     head = start({"yard-gpu-2": ("down*", GONE)})
     assert heal(head, PERFORM, as_json=False) == 0
-    assert head.calls == ["replace ['yard-gpu-2'] of local: ['urn:yard-gpu-2']"]
+    assert head.calls == ["replace in local: ['urn:yard-gpu-2']"]
 
 
 def test_replacement_needs_a_price_below_the_limit(start: Any) -> None:
@@ -202,7 +202,7 @@ def test_a_returning_xid_replaces_the_machine(start: Any, wide: Cluster) -> None
     head = start({"yard-gpu-1": ("drained", XID)}, replace(wide, repair="auto"))
     head.record = json.dumps({"time": time.time() - 86400, "node": "yard-gpu-1", "step": "reboot", "fault": "gpu-xid"})
     assert heal(head, AUTO, as_json=False) == 0
-    assert head.calls == ["replace ['yard-gpu-1'] of local: ['urn:yard-gpu-1']"]
+    assert head.calls == ["replace in local: ['urn:yard-gpu-1']"]
 
 
 def test_an_epidemic_is_not_repaired_automatically(start: Any, wide: Cluster) -> None:

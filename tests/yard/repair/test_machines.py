@@ -36,10 +36,7 @@ def export(stack: FakeStack, program: MakeProgram, tmp_path: Path) -> list[dict[
     resources.append({"urn": urn("gcp:compute/disk:Disk", "yard-gpu-0"), "type": "gcp:compute/disk:Disk"})
     resources.append({"urn": urn("old", "yard-gpu-9"), "type": min(HOST_INPUTS), "delete": True})
     (tmp_path / "export.json").write_text(json.dumps({"deployment": {"resources": resources}}))
-    program(
-        "pulumi",
-        f'[[ $1 == up ]] && printf "%s" "$TRAINYARD_ROLL" >"{tmp_path}/names" || cat "{tmp_path}/export.json"',
-    )
+    program("pulumi", f'[[ $1 == up ]] || cat "{tmp_path}/export.json"')
     return resources
 
 
@@ -63,12 +60,11 @@ def test_a_host_without_machine_is_left_out() -> None:
 
 
 @pytest.mark.usefixtures("export")
-def test_up_replaces_the_machines_with_new_user_data(stack: FakeStack, tmp_path: Path) -> None:
+def test_up_replaces_the_machines(stack: FakeStack, tmp_path: Path) -> None:
     (stack.root / "stacks").mkdir(exist_ok=True)
     committed = stack.root / "stacks" / "Pulumi.local.yaml"
     committed.write_text("config: {}\n")
-    assert replace_machines("local", ["yard-gpu-0", "yard-gpu-1"], ["urn:a", "urn:b"]) == 0
-    assert (tmp_path / "names").read_text() == "yard-gpu-0,yard-gpu-1"
+    assert replace_machines("local", ["urn:a", "urn:b"]) == 0
     calls = (tmp_path / "programs" / "pulumi.calls").read_text().splitlines()
     # Pulumi writes the salt to the copy of the stack file, not to the committed file.
     copy = stack.root / ".trainyard" / "stacks" / "Pulumi.local.yaml"
@@ -81,7 +77,7 @@ def test_up_replaces_the_machines_with_new_user_data(stack: FakeStack, tmp_path:
 @pytest.mark.usefixtures("export")
 def test_a_qualified_stack_has_no_copied_file(tmp_path: Path) -> None:
     wait_for_pulumi("team/trainyard/prod")
-    assert replace_machines("team/trainyard/prod", ["yard-gpu-0"], []) == 0
+    assert replace_machines("team/trainyard/prod", []) == 0
     calls = (tmp_path / "programs" / "pulumi.calls").read_text().splitlines()
     assert calls[-1] == "up -s team/trainyard/prod --non-interactive --suppress-outputs --yes --skip-preview"
 

@@ -43,6 +43,8 @@ class Site:
     deleted: set[str] = field(default_factory=set)
     waits: list[str] = field(default_factory=list)
     replaces_before_failure: bool = False
+    unfinished: set[str] = field(default_factory=set)
+    """Nodes that a failed `pulumi up` has replaced, and that are not yet in service."""
 
     def run(self, command: str, *, admin: bool = False, **_: object) -> str:
         """Run a command on the head."""
@@ -65,11 +67,14 @@ class Site:
             return state
         return "draining" if name in self.jobs.values() else "drained"
 
-    def up(self, stack: str, names: tuple[str, ...], urns: object) -> int:
-        """Replace machines as `pulumi up` does: the host keys are new, and 90-health returns the nodes to service."""
-        self.events.append(f"up {','.join(names)} {'forced' if list(urns) else 'unforced'}")  # type: ignore[call-overload]
+    def up(self, stack: str, urns: list[str]) -> int:
+        """Replace machines and create deleted machines as `pulumi up` does: the host keys are new, and 90-health
+        returns the nodes to service."""
+        names = [*(urn.removeprefix("urn::") for urn in urns), *sorted(self.deleted | self.unfinished)]
+        self.events.append(f"up {','.join(names)} {'forced' if urns else 'unforced'}")
         if not self.up_code or self.replaces_before_failure:
             self.created |= dict.fromkeys(names, len(self.events))
+            self.unfinished = set(names) if self.up_code else set()
         if self.up_code:
             return self.up_code
         nodes = [

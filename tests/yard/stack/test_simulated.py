@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.yard.checkout_root import use_root
 from trainyard.errors import StackError
 from yard.stack import workspace
@@ -23,13 +24,13 @@ def test_offline_environment_hides_the_real_backend(tmp_path: Path) -> None:
     assert found["PULUMI_BACKEND_URL"] == f"file://{tmp_path}/state?metadata=skip"
     assert found["PULUMI_HOME"].startswith(str(tmp_path))
     assert "PULUMI_CONFIG_PASSPHRASE_FILE" not in found
-    assert found["PATH"] == "/bin"
+    assert found["PATH"] == f"{ROOT / 'offline' / 'programs'}:/bin"
     assert found["TRAINYARD_OFFLINE_COMMANDS"] == "record"
 
 
 def test_plugins_have_the_versions_of_the_sdks(tmp_path: Path) -> None:
-    workspace.simulated_environment({}, tmp_path)
-    workspace.simulated_environment({}, tmp_path)
+    for _ in range(2):
+        workspace.simulated_environment({"PATH": "/bin"}, tmp_path)
     for plugin, package in workspace.PLUGINS.items():
         folder = tmp_path / "pulumi-home" / "plugins" / f"resource-{plugin}-v{version(package)}"
         program = folder / f"pulumi-resource-{plugin}"
@@ -42,7 +43,7 @@ def test_engine_cannot_create_its_log_folder(tmp_path: Path) -> None:
     logs.mkdir(parents=True)
     (logs / "of-an-earlier-run.log").touch()
     for _ in range(2):
-        workspace.simulated_environment({}, tmp_path)
+        workspace.simulated_environment({"PATH": "/bin"}, tmp_path)
         assert logs.is_file()
 
 

@@ -53,7 +53,6 @@ def inputs(stack_run: Path) -> Props:
         "niceness": 0,
         "user_data": "#cloud-config\n",
         "identity": "one",
-        "is_rolled": False,
         "switch_starts": 1,
         "data_disk": "",
     }
@@ -123,16 +122,12 @@ def test_changes_of_restarted_inputs_restart_a_machine(created: Props, inputs: P
 
 
 def test_every_input_is_either_replaced_or_restarted(inputs: Props) -> None:
-    assert sorted(inputs) == sorted((*VM_REPLACED_BY, *VM_RESTARTED_BY, *VM_BIRTH, "is_rolled"))
+    assert sorted(inputs) == sorted((*VM_REPLACED_BY, *VM_RESTARTED_BY, *VM_BIRTH))
 
 
 @pytest.mark.parametrize("key", VM_BIRTH)
-def test_a_changed_birth_replaces_only_rolled_machines(created: Props, inputs: Props, key: str) -> None:
-    news = {**inputs, key: "other"}
-    assert VmProvider().diff("id", created, news).changes is False
-    assert VmProvider().diff("id", created, {**news, "is_rolled": True}).replaces == [key]
-    # The next `up` runs without the variable.
-    assert VmProvider().diff("id", {**created, "is_rolled": True}, inputs).changes is False
+def test_a_changed_birth_changes_no_machine(created: Props, inputs: Props, key: str) -> None:
+    assert VmProvider().diff("id", created, {**inputs, key: "other"}).changes is False
 
 
 def test_a_restart_keeps_user_data_and_image(created: Props, inputs: Props) -> None:
