@@ -30,20 +30,6 @@ from yard.stack.remote import Remote
 from yard.tree.files import Tree, add, collect
 from yard.tree.snapshot import Snapshot, take_snapshot
 
-
-def unfinished(remote: Remote, jobs: Iterable[int]) -> tuple[int, ...]:
-    """Return the jobs that have not ended. Raises JobError if a job does not exist or has failed."""
-    waiting = []
-    for number in dict.fromkeys(jobs):
-        job = read_job(remote, number)
-        if not job.ended:
-            waiting.append(number)
-        elif job.state != "COMPLETED":
-            fix = f"run `yard resume {number}` and wait for the new job, or omit --after {number}"
-            raise JobError(f"job {number} is {job.state}, so a job after it would never start. Fix: {fix}")
-    return tuple(waiting)
-
-
 _SUBMIT_SECONDS = 90
 _SECONDS_PER_MIB = 5
 _MIB = 1024 * 1024
@@ -336,3 +322,16 @@ def _job_lines(job: Prepared, found: Mapping[str, Any], count: int) -> Iterator[
     cost = "" if found["usd_at_limit"] is None else f", which costs at most ${found['usd_at_limit']:.2f}"
     limit = duration(job.seconds)
     yield f"time: unknown, because no run on these machines is recorded; each start ends after {limit}{cost}"
+
+
+def unfinished(remote: Remote, jobs: Iterable[int]) -> tuple[int, ...]:
+    """Return the jobs that have not ended. Raises JobError if a job does not exist or has failed."""
+    waiting = []
+    for number in dict.fromkeys(jobs):
+        job = read_job(remote, number)
+        if not job.ended:
+            waiting.append(number)
+        elif job.state != "COMPLETED":
+            fix = f"run `yard resume {number}` and wait for the new job, or omit --after {number}"
+            raise JobError(f"job {number} is {job.state}, so a job after it would never start. Fix: {fix}")
+    return tuple(waiting)

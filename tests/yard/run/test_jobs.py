@@ -1,4 +1,4 @@
-"""follow.sh prints a job's log across all starts and exits when the job ends. A fake scontrol returns the job state."""
+"""Jobs: follow.sh prints a log across all starts; the fault of a node; the parsers of Slurm output."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.yard.conftest import MakeProgram
-from yard.run.jobs import describe_silence
+from trainyard.outputs import Cluster
+from yard.run.jobs import describe_silence, expand, node_faults
+from yard.run.queue import Job, explain, parse_one, parse_sacct, parse_scontrol
 
 SCRIPT = Path(__file__).parents[3] / "yard" / "run" / "follow.sh"
 DEADLINE = 20.0
@@ -195,3 +199,174 @@ def test_the_state_of_a_silent_job_is_a_sentence() -> None:
     assert describe_silence(7, "RUNNING", "None", "40").startswith(
         "yard: job 7 is running; its program has printed nothing for 40 s "
     )
+
+
+END = 1795380000.0
+
+
+class Head:
+    """A head that runs commands on this computer."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.stack: Any = type("Stack", (), {"cluster": cluster})()
+        self.lines: list[str] = []
+
+    def run(self, line: str) -> str:
+        self.lines.append(line)
+        return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def head(local: Cluster, tmp_path: Path) -> Head:
+    """A head with the run folder of job 3, which ended at END."""
+    (tmp_path / "jobs" / "a").mkdir(parents=True)
+    (tmp_path / "jobs" / "a" / "events").write_text(f"{END - 60:.0f} start 0 yard-gpu-[0-1]\n{END:.0f} end 141\n")
+    return Head(replace(local, shared_path=str(tmp_path), state_dir=str(tmp_path)))
+
+
+def job(head: Head, state: str = "FAILED") -> Job:
+    folder = f"{head.stack.cluster.shared_path}/jobs/a"
+    [found] = parse_scontrol(f"JobId=3 JobState={state} ExitCode=141:0 NodeList=yard-gpu-[0-1] WorkDir={folder}")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("node", "seconds", "reason", "is_named"),
+    [
+        ("yard-gpu-1", 25, "Not responding", True),
+        ("yard-gpu-1", -500, "TY:munge: munge does not work", True),
+        ("yard-gpu-1", -900, "Not responding", False),
+        ("yard-gpu-1", 25, "", False),
+        ("yard-gpu-1", 25, "new cable", False),
+        ("yard-gpu-2", 25, "Not responding", False),
+    ],
+)
+def test_a_fault_near_the_end_is_named(head: Head, node: str, seconds: float, reason: str, is_named: bool) -> None:
+    history = {"history": {node: [{"time": END + seconds, "reason": reason}]}}
+    Path(head.stack.cluster.state_dir, "repair.json").write_text(json.dumps(history) + "\n")
+    found = node_faults(head, [job(head)])  # type: ignore[arg-type]
+    assert (list(found) == [3]) is is_named
+    if is_named:
+        assert found[3].startswith("node yard-gpu-1 had a fault at ")
+        assert reason in found[3]
+
+
+def test_jobs_without_a_failure_cost_no_connection(head: Head) -> None:
+    assert node_faults(head, [job(head, "COMPLETED"), job(head, "RUNNING")]) == {}  # type: ignore[arg-type]
+    assert head.lines == []
+    assert node_faults(head, [job(head)]) == {}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        ("a-0", ["a-0"]),
+        ("a-[0-1,3],b-7", ["a-0", "a-1", "a-3", "b-7"]),
+        ("n[008-010]", ["n008", "n009", "n010"]),
+    ],
+)
+def test_node_lists_are_expanded(text: str, names: list[str]) -> None:
+    assert list(expand(text)) == names
+
+
+SCONTROL = (
+    "JobId={id} JobName=train-tiny UserId=trainer(2000) GroupId=trainer(2000) MCS_label=N/A Priority=1 Nice=0 "
+    "Account=(null) QOS=normal JobState={state} Reason={reason} Dependency=(null) Requeue=1 Restarts={restarts} "
+    "BatchFlag=1 Reboot=0 ExitCode={code} RunTime={time} TimeLimit=01:00:00 TimeMin=N/A "
+    "SubmitTime=2026-11-21T06:59:02 EligibleTime=2026-11-21T06:59:02 StartTime=2026-11-21T06:59:02 EndTime=Unknown "
+    "Partition=gpu AllocNode:Sid=0.0.0.0:0 ReqNodeList=(null) ExcNodeList=(null) NodeList={nodes} "
+    "BatchHost=yard-gpu-0 NumNodes={count} NumCPUs=2 NumTasks=2 CPUs/Task=1 ReqB:S:C:T=0:0:*:* "
+    "ReqTRES=cpu=2,mem=1.50G,node=2,billing=2 Command=(null) WorkDir=/shared/jobs/train-tiny-1 "
+    "StdErr=/shared/jobs/train-tiny-1/job.log StdIn=/dev/null StdOut=/shared/jobs/train-tiny-1/job.log"
+)
+
+SACCT = """\
+1|COMPLETED|0:0|2|yard-gpu-[0-1]|31|gpu|trainer|/shared/jobs|wrap
+2|FAILED|3:0|2|yard-gpu-[0-1]|5|gpu|trainer|/shared/jobs|a | in its name
+3|CANCELLED by 2000|0:0|2|None assigned|0|gpu|trainer|/shared/jobs|wrap
+"""
+
+
+def line(**changes: object) -> str:
+    facts = {"id": 5, "state": "RUNNING", "reason": "None", "restarts": 0, "code": "0:0", "time": "00:00:02"}
+    return SCONTROL.format(**{**facts, "nodes": "yard-gpu-[0-1]", "count": 2, **changes})
+
+
+def one(**changes: object) -> Job:
+    job = parse_one(line(**changes))
+    assert job is not None
+    return job
+
+
+def test_fields_of_a_running_job_are_parsed() -> None:
+    job = one(time="1-02:03:04", restarts=3)
+    assert (job.id, job.name, job.user, job.group, job.state) == (5, "train-tiny", "trainer", "gpu", "RUNNING")
+    assert (job.nodes, job.node_list, job.elapsed_s, job.restarts) == (2, "yard-gpu-[0-1]", 93784, 3)
+    assert job.run_dir == "/shared/jobs/train-tiny-1"
+    assert not job.ended
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "verdict"),
+    [
+        ("COMPLETED", "0:0", 0),
+        ("FAILED", "3:0", 3),
+        ("CANCELLED", "0:15", 143),
+        ("TIMEOUT", "0:0", 1),
+        ("NODE_FAIL", "0:0", 1),
+    ],
+)
+def test_only_a_completed_job_is_a_success(state: str, code: str, verdict: int) -> None:
+    job = one(state=state, code=code)
+    assert job.ended
+    assert job.verdict == verdict
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED"])
+def test_active_job_has_not_ended(state: str) -> None:
+    assert not one(state=state).ended
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "words"),
+    [
+        ("PENDING", "Resources", "waiting for free nodes"),
+        ("PENDING", "BeginTime", "restarts within seconds"),
+        ("PENDING", "ReqNodeNotAvail,_UnavailableNodes:yard-gpu-1", "down or reserved"),
+        ("PENDING", "SomethingNew", "SomethingNew"),
+        ("NODE_FAIL", "None", "lost a node"),
+        ("BOOT_FAIL", "None", "boot fail"),
+    ],
+)
+def test_reasons_are_explained(state: str, reason: str, words: str) -> None:
+    assert words in explain(one(state=state, reason=reason, nodes="(null)"))
+
+
+def test_pending_job_has_no_nodes() -> None:
+    job = one(state="PENDING", nodes="(null)", count="2-2", time="00:00:00")
+    assert (job.node_list, job.nodes) == ("", 2)
+
+
+def test_sacct_rows_are_parsed() -> None:
+    jobs = parse_sacct(SACCT)
+    assert [(job.id, job.state, job.verdict) for job in jobs] == [
+        (1, "COMPLETED", 0),
+        (2, "FAILED", 3),
+        (3, "CANCELLED", 1),
+    ]
+    assert jobs[1].name == "a | in its name"
+    assert jobs[2].node_list == ""
+
+
+def test_other_lines_are_ignored() -> None:
+    text = f"No entry for x\n{line(id=7)}\n{line(id=8)}\n"
+    assert [job.id for job in parse_scontrol(text)] == [7, 8]
+    assert parse_one("slurm_load_jobs error: Invalid job id specified\n") is None
+
+
+def test_job_cancelled_between_starts_has_ended() -> None:
+    # The last sacct row for such a job.
+    [job] = parse_sacct("8|REQUEUED|0:0|2|yard-gpu-[0-1]|15|gpu|trainer|/shared/jobs/a-1|a\n")
+    assert job.ended
+    assert explain(job) == "cancelled"

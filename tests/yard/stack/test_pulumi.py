@@ -1,10 +1,13 @@
-"""yard uses the same backend and stack as `pulumi` in the same shell."""
+"""The backend, the stack and the locks that yard uses are those of `pulumi` in the same shell."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,10 +17,11 @@ from typer.testing import CliRunner
 from tests.yard.checkout_root import use_root
 from tests.yard.conftest import FakeStack
 from trainyard import checkout
+from trainyard.errors import StackError
 from yard.commands.options import OutputsOption, StackOption
 from yard.stack import pulumi
 from yard.stack.load import load_stack
-from yard.stack.pulumi import backend_folder, backend_url, is_chosen, selected_stack, state_file
+from yard.stack.pulumi import backend_folder, backend_url, clear_stale, is_chosen, selected_stack, state_file
 
 VARIABLES = ("PULUMI_BACKEND_URL", "PULUMI_HOME", "PULUMI_STACK", "PULUMI_ACCESS_TOKEN", "PULUMI_CREDENTIALS_PATH")
 PROJECT = "name: trainyard\nruntime: {name: python}\nstackConfigDir: stacks\n"
@@ -220,3 +224,67 @@ def test_pulumi_also_prefers_the_backend_of_the_project(logged_in: dict[str, str
     state = state_file(logged_in, "three")
     assert state == tmp_path / "other" / ".pulumi" / "stacks" / "trainyard" / "three.json"
     assert state.is_file()
+
+
+def put_lock(backend: Path, pid: int, host: str | None = None) -> Path:
+    """Write a lock file as the Pulumi CLI does."""
+    lock = backend / ".pulumi" / "locks" / "organization" / "trainyard" / "local" / "0a1b.json"
+    lock.parent.mkdir(parents=True)
+    holder = {
+        "pid": pid,
+        "username": "u",
+        "hostname": host or socket.gethostname(),
+        "timestamp": "2026-01-02T03:04:05Z",
+    }
+    lock.write_text(json.dumps(holder))
+    return lock
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_lock_of_a_dead_process_is_removed(tmp_path: Path) -> None:
+    pid = dead_pid()
+    lock = put_lock(tmp_path, pid)
+    assert clear_stale(tmp_path, "local") == [pid]
+    assert not lock.exists()
+
+
+def test_lock_is_removed_if_its_pid_is_another_program(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        lock = put_lock(tmp_path, process.pid)
+        assert clear_stale(tmp_path, "local") == [process.pid]
+        process.kill()
+    assert not lock.exists()
+
+
+def test_lock_of_a_live_pulumi_is_kept(tmp_path: Path) -> None:
+    program = tmp_path / "pulumi"
+    shutil.copy("/bin/sleep", program)
+    with subprocess.Popen([program, "60"]) as process:
+        lock = put_lock(tmp_path, process.pid)
+        with pytest.raises(StackError, match=rf"in use: pulumi process {process.pid} .*Fix: "):
+            clear_stale(tmp_path, "local")
+        process.kill()
+    assert lock.exists()
+
+
+def test_lock_of_another_machine_is_kept(tmp_path: Path) -> None:
+    lock = put_lock(tmp_path, dead_pid(), host="elsewhere")
+    with pytest.raises(StackError, match=r"on elsewhere since .*Fix: "):
+        clear_stale(tmp_path, "local")
+    assert lock.exists()
+
+
+def test_unreadable_lock_is_reported(tmp_path: Path) -> None:
+    lock = put_lock(tmp_path, 1)
+    lock.write_text("{")
+    with pytest.raises(StackError, match=str(lock)):
+        clear_stale(tmp_path, "local")
+
+
+def test_missing_backend_folder_has_no_locks(tmp_path: Path) -> None:
+    assert clear_stale(tmp_path / "absent", "local") == []

@@ -1,0 +1,278 @@
+"""Submission: arrays and dependencies, dry runs without a cluster, the tar archive and the shell command."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import tarfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.stackfile.read import read_stack
+from tests.components.platforms.recording import stack_text
+from tests.yard.conftest import FakeStack, MakeProgram
+from tests.yard.test_cli import yard
+from trainyard.errors import StackError
+from yard.job.spec import parse_array
+from yard.preview.rehearsal import rehearse as planned
+from yard.run.schedulers import Slurm
+from yard.run.submit import pack, run_dir_name
+from yard.stack.workspace import stack_names
+
+SSH = """
+case "$*" in
+  *'show job 12 '*) echo 'JobId=12 JobState=RUNNING' ;;
+  *'show job 13 '*) echo 'JobId=13 JobState=COMPLETED' ;;
+  *'show job 14 '*) echo 'JobId=14 JobState=FAILED' ;;
+  *'show job'*) ;;
+  *) cat >/dev/null; echo x >>"@/count"; wc -l <"@/count" ;;
+esac
+"""
+
+
+@pytest.fixture
+def job(stack: FakeStack, program: MakeProgram, tmp_path: Path) -> Path:
+    file = tmp_path / "job.yaml"
+    file.write_text("name: sweep\nrun: echo $ARRAY_INDEX\n")
+    program("ssh", SSH.replace("@", str(tmp_path)))
+    return file
+
+
+def submissions(tmp_path: Path) -> list[str]:
+    calls = (tmp_path / "programs" / "ssh.calls").read_text().splitlines()
+    return [call for call in calls if "tar -xC" in call]
+
+
+@pytest.mark.parametrize(
+    ("text", "indices", "at_once"),
+    [("0-3", (0, 1, 2, 3), None), ("1,5,3", (1, 5, 3), None), ("0-6:3%2", (0, 3, 6), 2), ("7", (7,), None)],
+)
+def test_array_notation_is_parsed(text: str, indices: tuple[int, ...], at_once: int | None) -> None:
+    found = parse_array(text)
+    assert found is not None
+    assert (found.indices, found.at_once) == (indices, at_once)
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-1", "0-4:0", "1,1", "0-3%0", "-1", "0-3%", "1,,2", "0-200"])
+def test_wrong_array_is_refused(text: str, job: Path) -> None:
+    code, _, err = yard("submit", str(job), "--array", text, "--dry-run")
+    assert code == 1
+    assert f"{job}:array: must " in err
+
+
+def test_array_is_one_job_for_each_number(job: Path, tmp_path: Path) -> None:
+    code, out, _ = yard("submit", str(job), "--array", "4-6%2", "--json")
+    assert code == 0
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert [(answer["id"], answer["name"]) for answer in answers] == [(1, "sweep-4"), (2, "sweep-5"), (3, "sweep-6")]
+    options = [re.findall(r"--dependency=(\S+)", call) for call in submissions(tmp_path)]
+    assert options == [[], [], ["afterany:1"]]
+
+
+def test_element_knows_its_number(job: Path) -> None:
+    code, out, _ = yard("submit", str(job), "--array", "4-6", "--dry-run", "--json")
+    seen = json.loads(out)
+    assert (code, seen["jobs"], seen["name"]) == (0, 3, "sweep-4")
+    assert "  export ARRAY_INDEX=4\n" in seen["files"]["job.sbatch"]
+    assert "#SBATCH --job-name=sweep-4\n" in seen["files"]["job.sbatch"]
+
+
+def test_index_without_an_array_is_refused(job: Path) -> None:
+    code, _, err = yard("submit", str(job), "--set", "SEED=$ARRAY_INDEX", "--dry-run", "--", "$ARRAY_INDEX")
+    assert code == 1
+    assert "args[0]: $ARRAY_INDEX is set only in arrays" in err
+    assert "env.SEED: $ARRAY_INDEX is set only in arrays" in err
+
+
+def test_job_waits_only_for_jobs_that_have_not_ended(job: Path, tmp_path: Path) -> None:
+    code, _, _ = yard("submit", str(job), "--after", "12", "--after", "13")
+    assert code == 0
+    assert "sbatch --parsable --dependency=afterok:12 --kill-on-invalid-dep=yes job.sbatch" in submissions(tmp_path)[0]
+
+
+@pytest.mark.parametrize(("number", "words"), [(14, "job 14 is FAILED"), (15, "job 15 does not exist")])
+def test_job_after_a_failed_job_is_refused(number: int, words: str, job: Path, tmp_path: Path) -> None:
+    code, _, err = yard("submit", str(job), "--after", str(number))
+    assert code == 1
+    assert words in err
+    assert submissions(tmp_path) == []
+
+
+def test_log_of_an_array_cannot_be_followed(job: Path, tmp_path: Path) -> None:
+    code, _, err = yard("submit", str(job), "--array", "0-1", "--follow")
+    assert code == 2
+    assert "yard logs" in err
+
+
+def test_options_and_keys_are_checked_together(job: Path) -> None:
+    job.write_text("name: sweep\nrun: ls\nafter: [0, x]\narray: 5\ngroup: a b\n")
+    code, _, err = yard("submit", str(job), "--time", "soon")
+    assert code == 1
+    paths = [line.strip().removeprefix(f"{job}:").split(": ")[0] for line in err.splitlines()[1:]]
+    assert paths == ["group", "after[0]", "after[1]", "array", "time"]
+
+
+NO_STACK = "pulumi cannot read stack 'x': no stack named 'x' found; deploy it first"
+
+
+@pytest.fixture
+def undeployed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No stack has outputs. The current directory contains a program and a Slurm script."""
+
+    def fail(*_: Any) -> None:
+        raise StackError(NO_STACK)
+
+    monkeypatch.setattr("yard.commands.jobs.remote_of", fail)
+    (tmp_path / "train.py").write_text("print(1)\n")
+    (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=2\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def rehearse(*words: str) -> Any:
+    code, out, err = yard("submit", "--dry-run", "--json", *words)
+    assert code == 0, err
+    assert err.startswith("yard: dry run with the plan of ")
+    assert err.endswith("without a cluster: the stack does not exist yet\n")
+    return json.loads(out)
+
+
+@pytest.mark.parametrize("stack", stack_names())
+def test_every_stack_file_can_be_rehearsed(stack: str, undeployed: Path) -> None:
+    seen = rehearse("train.py", "--stack", stack)
+    assert seen["estimate"]["source"] == "plan"
+    assert seen["estimate"]["file"] == f"stacks/Pulumi.{stack}.yaml"
+    assert any(name.startswith("job.s") for name in seen["files"])
+
+
+def test_a_qualified_stack_is_rehearsed_from_its_file(undeployed: Path) -> None:
+    found = rehearse("train.py", "--stack", "acme/trainyard/azure-a100")["estimate"]
+    assert found["file"] == "stacks/Pulumi.azure-a100.yaml"
+
+
+def test_estimate_has_the_prices_of_the_nodes(undeployed: Path) -> None:
+    found = rehearse("train.py", "--stack", "azure-h100", "--nodes", "2", "--time", "30m")["estimate"]
+    assert (found["nodes"], found["limit_s"], found["time_s"]) == (2, 1800, None)
+    assert found["cluster_usd_per_hour"] > found["job_usd_per_hour"] > 100
+    assert found["usd_at_limit"] == pytest.approx(found["job_usd_per_hour"] / 2, abs=0.01)
+    array = rehearse("train.py", "--stack", "azure-h100", "--nodes", "2", "--time", "30m", "--array", "1-4")["estimate"]
+    assert array["usd_at_limit"] == pytest.approx(found["usd_at_limit"] * 4, abs=0.05)
+
+
+def test_unknown_values_are_unknown(undeployed: Path) -> None:
+    found = rehearse("train.py", "--stack", "lambda-a6000")["estimate"]
+    assert (found["job_usd_per_hour"], found["usd_at_limit"], found["time_s"]) == (None, None, None)
+    script = rehearse("job.sbatch", "--stack", "azure-a100")["estimate"]
+    assert (script["nodes"], script["job_usd_per_hour"]) == (None, None)
+
+
+def test_spot_prices_do_not_limit_the_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "Pulumi.gcp-a2.yaml"
+    file.write_text(stack_text("gcp-a2", nodes__gpu__capacity={"kind": "spot"}))
+    assert planned("gcp-a2", "").node_usd["gpu"] is not None
+    assert planned("gcp-a2", "").cluster.usd_per_hour is not None
+    monkeypatch.setattr("yard.preview.rehearsal.read_stack", lambda path: read_stack(file))
+    spot = planned("gcp-a2", "")
+    assert (spot.node_usd["gpu"], spot.cluster.usd_per_hour) == (None, None)
+
+
+def test_text_says_that_the_plan_was_used(undeployed: Path) -> None:
+    code, out, _ = yard("submit", "train.py", "--dry-run", "--stack", "azure-h100")
+    assert code == 0
+    assert "# dry run with the plan of stacks/Pulumi.azure-h100.yaml, without a cluster\n" in out
+    assert "# time: unknown, because no run on these machines is recorded; each start ends after 60 min" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("train.py", "--stack", "azure-h100", "--nodes", "9"), "the job needs 9 nodes, but group 'gpu' has 2"),
+        (("opt-175b", "--stack", "azure-h100", "--nodes", "2"), "such nodes are sufficient"),
+        (("train.py", "--stack", "nowhere"), "stacks/Pulumi.nowhere.yaml does not exist"),
+    ],
+)
+def test_job_that_does_not_fit_the_plan_is_refused(words: tuple[str, ...], message: str, undeployed: Path) -> None:
+    code, _, err = yard("submit", "--dry-run", *words)
+    assert code == 1
+    assert message in err
+
+
+def test_submission_needs_a_cluster(undeployed: Path) -> None:
+    code, _, err = yard("submit", "train.py", "--stack", "azure-h100")
+    assert (code, err) == (1, f"yard: {NO_STACK}\n")
+
+
+def test_rehearsal_needs_a_checkout(stack: FakeStack, program: MakeProgram) -> None:
+    program("pulumi", "echo 'error: no stack named x' >&2; exit 1")
+    code, _, err = yard("submit", "hello", "--dry-run")
+    assert code == 1
+    assert "no stack named x" in err
+
+
+@pytest.mark.parametrize(("stack", "home"), [("local", "/home"), ("lambda-a6000", "/home/trainer")])
+def test_existing_hosts_mount_only_the_home_of_the_job_user(stack: str, home: str) -> None:
+    """Other users of existing hosts keep their homes."""
+    assert planned(stack, "not deployed").cluster.home_path == home
+
+
+def test_run_folder_names_sort_by_time() -> None:
+    name = run_dir_name("hello", datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "ab12")
+    assert name == "hello-20260102-030405-ab12"
+
+
+def test_tar_contains_the_files() -> None:
+    with tarfile.open(fileobj=io.BytesIO(pack("run", {"b": "two\n", "a": "one\n"}))) as archive:
+        assert archive.getnames() == ["run/a", "run/b"]
+        member = archive.extractfile("run/b")
+        assert member is not None
+        assert member.read() == b"two\n"
+
+
+def run(jobs_dir: Path, name: str) -> subprocess.CompletedProcess[bytes]:
+    line = Slurm().submit_line(str(jobs_dir), name, 1)
+    return subprocess.run(
+        ["bash", "-c", line], input=pack(name, {"job.sbatch": "#\n"}), capture_output=True, check=False
+    )
+
+
+@pytest.mark.parametrize("answer", ["41", "41;yard"])
+def test_head_unpacks_submits_and_links(answer: str, tmp_path: Path, program: MakeProgram) -> None:
+    program("sbatch", f'test -f job.sbatch && echo "{answer}"')
+    done = run(tmp_path, "hello-1")
+    assert (done.returncode, done.stdout) == (0, b"41\n")
+    assert (tmp_path / ".ids" / "41" / "job.sbatch").read_text() == "#\n"
+
+
+def test_refused_job_leaves_no_folder(tmp_path: Path, program: MakeProgram) -> None:
+    program("sbatch", "echo 'sbatch: error: invalid partition specified: gpu' >&2; exit 1")
+    done = run(tmp_path, "hello-1")
+    assert done.returncode == 1
+    assert b"invalid partition" in done.stderr
+    assert not (tmp_path / "hello-1").exists()
+    assert list((tmp_path / ".ids").iterdir()) == []
+
+
+def test_incomplete_upload_leaves_no_folder(tmp_path: Path, program: MakeProgram) -> None:
+    sbatch = program("sbatch", "echo 41")
+    whole = pack("hello-1", {"job.sbatch": "#\n" * 4096})
+    line = Slurm().submit_line(str(tmp_path), "hello-1", 1)
+    done = subprocess.run(["bash", "-c", line], input=whole[:2048], capture_output=True, check=False)
+    assert done.returncode != 0
+    assert sbatch.calls == []
+    assert {path.name for path in tmp_path.iterdir()} == {".ids", "programs"}
+
+
+def test_run_folders_have_a_secret_random_id(tmp_path: Path, program: MakeProgram) -> None:
+    program("sbatch", "echo 41")
+    names = ("hello-1", "hello-2")
+    for name in names:
+        assert run(tmp_path, name).returncode == 0
+    ids = {(tmp_path / name / "run-id").read_text() for name in names}
+    assert len(ids) == 2
+    assert all(re.fullmatch("[0-9a-f]{32}", value) for value in ids)
+    assert (tmp_path / "hello-1").stat().st_mode & 0o777 == 0o700
