@@ -165,7 +165,6 @@ def parse_layout(text: str) -> Layout:
 
 
 def _replicas(layout: Layout, machines: Machines) -> int:
-    """Return the data-parallel degree."""
     size = layout.tensor * layout.pipeline
     if machines.gpus % size:
         rule = f"needs {size} GPUs per replica, which does not divide {machines.gpus}"

@@ -118,6 +118,8 @@ def test_the_rehearsal_is_imported_after_the_check_for_a_checkout() -> None:
         ("components.platforms.local.provider", ("pydantic", "rich")),
         ("yard.commands.cli", ("pulumi", "pydantic", "rich", "yaml")),
         ("trainyard.outputs", ("pulumi", "pydantic", "rich")),
+        ("yard.run.jobs", ("pulumi", "pydantic", "rich")),
+        ("yard.run.submit", ("pulumi", "pydantic", "rich")),
         ("yard.stack.remote", ("pulumi", "pydantic", "rich")),
     ],
 )

@@ -24,6 +24,7 @@ _LONGEST_NAME = 40
 _PACKAGE = re.compile(r"(?m)^([A-Za-z0-9][\w.-]*)")
 _LOCAL = re.compile(r"(-r|-c|-e|--requirement|--constraint|--editable)\b|[./~]|[\w.-]+(\[.*\])?\s*@\s*file:")
 """Lines of a requirements file that name a file or folder on this computer."""
+_GPUS = "gpus"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,9 +147,6 @@ def _line_problems(text: str) -> Iterator[Problem]:
         if re.search(r"://[^/@\s]+@", line):
             rule = f"line {number} contains a password, which would be readable on the cluster"
             yield Problem(path="environment", rule=rule, fix="write the address into the job user's pip.conf")
-
-
-_GPUS = "gpus"
 
 
 @dataclass(frozen=True, kw_only=True)

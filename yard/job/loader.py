@@ -1,4 +1,4 @@
-"""Reads and checks recipes and job files."""
+"""Reads and checks recipes and job files. Checks that depend on the cluster are in placement.py."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from yard.job.spec import INDEX, RULES, RUNTIMES, JobSpec, job_rule, read_spec
 from yard.tree.files import looks_secret
 
 WORKLOADS = Path(__file__).parent.parent / "workloads"
+RECIPES = Path(__file__).parent / "recipes"
 
 
 def combination_problems(raw: Mapping[str, Any], workload: Path | None) -> Iterator[Problem]:
@@ -98,9 +99,6 @@ def _container_problems(container: Any, name: str, chosen: Launcher) -> Iterator
     if runtime in RUNTIMES and runtime not in chosen.runtimes:
         fix = " or ".join([*sorted(chosen.runtimes), "launcher torchrun, srun or deepspeed-no-ssh"])
         yield Problem(path="container.runtime", rule=f"{name} does not support {runtime}", fix=f"use {fix}")
-
-
-RECIPES = Path(__file__).parent / "recipes"
 
 
 @dataclass(frozen=True, kw_only=True)

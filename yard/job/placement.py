@@ -109,7 +109,6 @@ def place(job: LoadedJob, cluster: Cluster) -> Placement:
 
 
 def _gpus(spec: JobSpec, node: Node) -> int:
-    """Return the number of GPUs that the job uses on each node of this kind."""
     return node.gpus if spec.gpus_per_node is None else spec.gpus_per_node
 
 

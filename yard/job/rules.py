@@ -177,7 +177,6 @@ def secret_names(value: Any) -> Iterator[Problem]:
 
 
 def _variable_name(name: Any) -> Iterator[Problem]:
-    """Check the name of a job's environment variable."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         rule = "must be the name of an environment variable"
         yield Problem(path="", rule=rule, fix="use letters, digits and _, and no digit at the start")

@@ -34,6 +34,18 @@ MOST_ELEMENTS = 100
 """Maximum number of elements. Each element is a separate job with its own submission and run folder."""
 _PART = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?::(\d{1,6}))?)?")
 _LIMIT = re.compile(r"(?P<parts>[^%]+)(?:%(?P<at_once>[1-9]\d{0,5}))?")
+RUNTIMES = ("pyxis", "enroot", "docker")
+SSH_PORT = 2222
+"""Port of sshd in containers. The host's sshd uses port 22 and would start ranks outside the container."""
+_MINUTE = 60
+_FOLDER = r"(?!(?:.*/)?\.\.(?:/|$))/?[\w.@+-]+(?:/[\w.@+-]+)*"
+_LINES = r"(?s).*\S.*"
+_FOLDER_RULE = text_like(
+    _FOLDER,
+    "must be an absolute path on the shared file system, or a path relative to the run folder",
+    "for example 'checkpoints' or '/shared/checkpoints/run-7'",
+)
+_WORDS = text_like(_LINES, "must be text", "write a sentence, in quotes if it contains a colon")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +81,6 @@ def array_rule(value: Any) -> Iterator[Problem]:
         yield Problem(path="", rule=f"must have at most {MOST_ELEMENTS} jobs, not {len(found.indices)}", fix=fix)
 
 
-RUNTIMES = ("pyxis", "enroot", "docker")
-SSH_PORT = 2222
-"""Port of sshd in containers. The host's sshd uses port 22 and would start ranks outside the container."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Container:
     """A job's container. `image` has the form 'registry/name:tag' or, for pyxis and enroot, 'registry#name:tag'."""
@@ -103,11 +110,6 @@ container_rule = section(
     ("image", "runtime"),
     "container: {image: 'nvcr.io/nvidia/pytorch:26.01-py3', runtime: docker}",
 )
-
-
-_MINUTE = 60
-_FOLDER = r"(?!(?:.*/)?\.\.(?:/|$))/?[\w.@+-]+(?:/[\w.@+-]+)*"
-_LINES = r"(?s).*\S.*"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,13 +205,6 @@ class JobSpec:
             return Source.WORKLOAD
         return Source.SCRIPT if self.script is not None else Source.RUN
 
-
-_FOLDER_RULE = text_like(
-    _FOLDER,
-    "must be an absolute path on the shared file system, or a path relative to the run folder",
-    "for example 'checkpoints' or '/shared/checkpoints/run-7'",
-)
-_WORDS = text_like(_LINES, "must be text", "write a sentence, in quotes if it contains a colon")
 
 RULES: dict[str, Rule] = {
     "name": text_like(

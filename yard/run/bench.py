@@ -26,6 +26,21 @@ from yard.workloads import allreduce
 _FORMAT = 1
 _MOST_ROWS = 20
 """Number of training steps that are printed. The record contains all steps."""
+_NEEDED = {
+    "nccl": ("size", "time_us", "algbw", "busbw", "wrong"),
+    "train": ("step", "loss", "step_ms", "tokens_per_s"),
+    "scaling": ("nodes", "ranks", "tokens_per_s", "efficiency"),
+}
+_COMPARABLE = 1 << 30
+"""Minimum message size in bytes for a comparison with a published floor. Smaller messages measure latency."""
+_UNITS = ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
+_NCCL = ("-b", "1M", "-e", "8G", "-f", "2", "--warmup", "5", "--iters", "20")
+_TRAIN = ("--preset", "neox-2.7b", "--parallel", "fsdp2", "--compile")
+_TRAIN_ROWS = 8
+"""Sequences per GPU and step. docs/dev/benchmarks.md uses the same number for this preset."""
+_TINY = ("--preset", "tiny", "--parallel", "ddp")
+_TINY_ROWS = 4
+_TRAIN_OPTIONS = ("--steps", "30", "--save-every", "0", "--run-dir", "$RUN_DIR/bench")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +69,6 @@ class Record:
         benchmark = {"nccl": "All-reduce", "train": "Training", "scaling": "Weak scaling"}[self.kind]
         size = f"{self.nodes} node{'s' if self.nodes > 1 else ''}, {self.ranks} ranks"
         return f"{benchmark}: {self.cluster}, group {self.group} ({self.gpu_type or 'no GPU'}), {size}"
-
-
-_NEEDED = {
-    "nccl": ("size", "time_us", "algbw", "busbw", "wrong"),
-    "train": ("step", "loss", "step_ms", "tokens_per_s"),
-    "scaling": ("nodes", "ranks", "tokens_per_s", "efficiency"),
-}
 
 
 def save(record: Record, path: Path) -> None:
@@ -93,10 +101,6 @@ def load(path: Path, kind: str, least: float | None) -> Record:
     if record.kind != kind:
         raise BenchError(f"{path} is a record of {record.kind}. Fix: use `yard bench {record.kind} --from`")
     return record if least is None else replace(record, floor=least)
-
-
-_COMPARABLE = 1 << 30
-"""Minimum message size in bytes for a comparison with a published floor. Smaller messages measure latency."""
 
 
 def failures(record: Record) -> list[str]:
@@ -153,16 +157,12 @@ def show(record: Record, out: Path | None, as_json: bool) -> int:
     return 1 if failed else 0
 
 
-_UNITS = ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
-
-
 def size_name(size: int) -> str:
     """Return a number of bytes as text, with a binary unit if the number is a multiple of 1024: 16M, 8G, 12."""
     return next((f"{size // scale}{unit}" for scale, unit in _UNITS if size >= scale and size % scale == 0), str(size))
 
 
 def _table(record: Record) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Return the columns and rows that are printed."""
     if record.kind == "nccl":
         rows = [(size_name(row["size"]), f"{row['time_us']:.1f}", f"{row['busbw']:.2f}") for row in record.rows]
         return ("SIZE", "TIME, us", "BUSBW, GB/s"), list(rows)
@@ -174,15 +174,6 @@ def _table(record: Record) -> tuple[Sequence[str], list[Sequence[str]]]:
     return ("NODES", "TOKENS/S", "EFFICIENCY"), [
         (str(row["nodes"]), f"{row['tokens_per_s']:.0f}", f"{row['efficiency']:.3f}") for row in record.rows
     ]
-
-
-_NCCL = ("-b", "1M", "-e", "8G", "-f", "2", "--warmup", "5", "--iters", "20")
-_TRAIN = ("--preset", "neox-2.7b", "--parallel", "fsdp2", "--compile")
-_TRAIN_ROWS = 8
-"""Sequences per GPU and step. docs/dev/benchmarks.md uses the same number for this preset."""
-_TINY = ("--preset", "tiny", "--parallel", "ddp")
-_TINY_ROWS = 4
-_TRAIN_OPTIONS = ("--steps", "30", "--save-every", "0", "--run-dir", "$RUN_DIR/bench")
 
 
 @dataclass(frozen=True, kw_only=True)

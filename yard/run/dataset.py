@@ -202,7 +202,6 @@ def _mapped(path: Path, number: int, size: int) -> mmap.mmap:
 
 
 def _windows(size: int, *, full: bool) -> Sequence[int]:
-    """Return the byte offsets of the windows."""
     every = range(0, size, _WINDOW_BYTES)
     if full or len(every) <= _WINDOWS:
         return every

@@ -26,6 +26,16 @@ _TRAILER, _NOTE = "\x1e", "\x1f"
 _RECONNECT_SECONDS = 300
 """Maximum time to wait for a head that does not respond."""
 _RETRY_SECONDS = 2
+_BEFORE_SECONDS, _AFTER_SECONDS = 600, 180
+"""Time around the end of a job. Slurm can need a minute or more to notice a fault that has already ended the job."""
+_SUSPECT = frozenset({"FAILED", "NODE_FAIL", "TIMEOUT"})
+_SIGNALLED = 128
+"""An exit code above this value means that a signal ended the process."""
+_COLOURS = {
+    **dict.fromkeys(("FAILED", "NODE_FAIL", "TIMEOUT", "LOST", "down", "down*"), "red"),
+    **dict.fromkeys(("COMPLETED", "idle"), "green"),
+    **dict.fromkeys(("RUNNING", "spare"), "cyan"),
+}
 
 
 def read_job(remote: Remote, job: int) -> Job:
@@ -99,11 +109,6 @@ def _follow_line(remote: Remote, job: int, rank: int, skip: int) -> str:
     return f"exec bash -c {script} follow {jobs} {job} {rank} {skip}"
 
 
-_BEFORE_SECONDS, _AFTER_SECONDS = 600, 180
-"""Time around the end of a job. Slurm can need a minute or more to notice a fault that has already ended the job."""
-_SUSPECT = frozenset({"FAILED", "NODE_FAIL", "TIMEOUT"})
-
-
 def node_faults(remote: Remote, jobs: Iterable[Job]) -> dict[int, str]:
     """Return a sentence by job number, for each failed job with a node that had a fault around the job's end."""
     cluster = remote.stack.cluster
@@ -143,10 +148,6 @@ def expand(node_list: str) -> Iterator[str]:
             low, _, high = part.partition("-")
             for number in range(int(low), int(high or low) + 1):
                 yield f"{prefix}{number:0{len(low)}}"
-
-
-_SIGNALLED = 128
-"""An exit code above this value means that a signal ended the process."""
 
 
 def follow_log(remote: Remote, job: int, rank: int, as_json: bool, *, quiet: bool) -> int:
@@ -235,13 +236,6 @@ def resume_job(remote: Remote, job: int, as_json: bool) -> None:
         say(f"job {number} ({found.name}) continues in {found.run_dir}")
 
 
-_COLOURS = {
-    **dict.fromkeys(("FAILED", "NODE_FAIL", "TIMEOUT", "LOST", "down", "down*"), "red"),
-    **dict.fromkeys(("COMPLETED", "idle"), "green"),
-    **dict.fromkeys(("RUNNING", "spare"), "cyan"),
-}
-
-
 def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
     """Print the jobs from the last `days` days. With `long`, include goodput and lost time."""
     found = scheduler_of(remote.stack.cluster.scheduler).recent(remote, days)
@@ -272,7 +266,6 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
 
 
 def _cells(found: Mapping[str, float] | None) -> tuple[str, str]:
-    """Return the goodput and the lost time."""
     return (f"{found['goodput']:.0%}", duration(round(found["lost_s"]))) if found else ("", "")
 
 

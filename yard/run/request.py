@@ -37,6 +37,33 @@ _SLURM = (".sbatch", ".slurm")
 _DIRECTIVE = re.compile(r"(?m)^#SBATCH\s")
 _NAME = re.compile(r"[^a-z0-9._-]+")
 _LONGEST_NAME = 40
+OPTIONS = {
+    "name": "job-name",
+    "nodes": "nodes",
+    "gpus_per_node": "gpus-per-node",
+    "group": "partition",
+    "time": "time",
+    "array": "array",
+}
+"""Keys of a job file and the corresponding options of sbatch."""
+# By default, sbatch passes its own environment variables to the job (sbatch(1), --export, read 2026-11-23).
+_ACTIVATE = (
+    f"if [[ -e {ENVIRONMENT_FILE} ]]; then",
+    f"  VIRTUAL_ENV=$(<{ENVIRONMENT_FILE})",
+    "  export VIRTUAL_ENV PATH=$VIRTUAL_ENV/bin:$PATH",
+    "fi",
+)
+_JOB_NAME_OPTION = re.compile(r"(?m)^#SBATCH\s+(?:--job-name[=\s]\s*|-J\s*)(\S+)")
+_LINK_LOG = r"""
+id=${id%%;*} record=$(scontrol -o show job "${id%%;*}")
+# `yard logs` finds the log through this link, even after Slurm has forgotten the job. An array has several logs.
+if [[ $record != *ArrayTaskId=* && $record =~ StdOut=([^[:space:]]+) ]]; then
+  ln -sfn "${BASH_REMATCH[1]}" "../.log-$id"
+fi
+echo "$id"
+"""
+Prepare = Callable[[Cluster], Sequence[Prepared]]
+"""Function that prepares a job, or the jobs of an array, for a cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,33 +187,6 @@ def _syntax_problems(text: str) -> Iterator[Problem]:
         yield Problem(path="(file)", rule=f"is not valid Python ({error})", fix=fix)
 
 
-OPTIONS = {
-    "name": "job-name",
-    "nodes": "nodes",
-    "gpus_per_node": "gpus-per-node",
-    "group": "partition",
-    "time": "time",
-    "array": "array",
-}
-"""Keys of a job file and the corresponding options of sbatch."""
-# By default, sbatch passes its own environment variables to the job (sbatch(1), --export, read 2026-11-23).
-_ACTIVATE = (
-    f"if [[ -e {ENVIRONMENT_FILE} ]]; then",
-    f"  VIRTUAL_ENV=$(<{ENVIRONMENT_FILE})",
-    "  export VIRTUAL_ENV PATH=$VIRTUAL_ENV/bin:$PATH",
-    "fi",
-)
-_JOB_NAME_OPTION = re.compile(r"(?m)^#SBATCH\s+(?:--job-name[=\s]\s*|-J\s*)(\S+)")
-_LINK_LOG = r"""
-id=${id%%;*} record=$(scontrol -o show job "${id%%;*}")
-# `yard logs` finds the log through this link, even after Slurm has forgotten the job. An array has several logs.
-if [[ $record != *ArrayTaskId=* && $record =~ StdOut=([^[:space:]]+) ]]; then
-  ln -sfn "${BASH_REMATCH[1]}" "../.log-$id"
-fi
-echo "$id"
-"""
-
-
 def prepare_script(path: Path, request: Request, env: Mapping[str, str], cluster: Cluster) -> Prepared:
     """Check a script and prepare its submission. Raises JobFileError, which lists all problems, and SyncError."""
     options, code = request.options, request.code
@@ -258,10 +258,6 @@ def _cluster_problems(options: Mapping[str, Any], cluster: Cluster) -> list[Prob
     return []
 
 
-Prepare = Callable[[Cluster], Sequence[Prepared]]
-"""Function that prepares a job, or the jobs of an array, for a cluster."""
-
-
 def read_request(request: Request) -> Prepare:
     """Check a request without the cluster, and return the function that prepares its job, or the jobs of its array,
     for a cluster.
@@ -290,7 +286,6 @@ def own_path(environment: str | None) -> str | None:
 
 
 def _sends_here(request: Request) -> bool:
-    """Return whether the current directory is sent with a command."""
     if not request.code or not holds_home(Path()):
         return request.code
     warn("yard: no files are sent, because the current directory is or contains your home directory")

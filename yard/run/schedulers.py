@@ -1,4 +1,7 @@
-"""Interactive sessions on nodes: the parts that do not depend on the scheduler."""
+"""The schedulers: Slurm, and yard's own runner for clusters without a scheduler.
+
+yard runs Slurm's commands on the head. It uploads the runner with each job, and the runner starts and watches the job.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,20 @@ from yard.stack.remote import Remote
 _FABRIC = "/etc/trainyard/fabric.env"
 """File on each node with NCCL's settings for the node's fabric."""
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
+_ACCOUNTING = "===sacct==="
+"""Separates the output of scontrol from the output of sacct."""
+_LINK = 'id=${id%%;*}; ln -sfn "../$name" "../.ids/$id"; echo "$id"'
+"""Links the job's number to the run folder, so that `yard logs` finds the log without Slurm."""
+_ALLOCATION = frozenset(f"--{option}" for option in (
+    "job-name", "partition", "nodes", "ntasks-per-node", "gpus-per-node", "exclusive", "mem", "time"
+))  # fmt: skip
+"""Options of a job's script that salloc(1) also accepts and that an interactive session needs."""
+SUBMIT_SCRIPT = "submit.sh"
+"""File in the run folder that submits a user's Slurm script and prints the job's number."""
+_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
+"""SSH command on the head, which stores a private key for the nodes and the nodes' host keys."""
+_QUERY = Path(__file__).parent / "query.py"
+_RUNNER = Path(__file__).parent / "runner"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,18 +80,6 @@ def unpack(name: str) -> str:
     read = f"mkdir {partial}; tar -xC {partial} --strip-components=1 || {{ rm -rf {partial}; exit 1; }}"
     run_id = f"od -An -N16 -tx8 /dev/urandom | tr -d ' \\n' >{partial}/run-id"
     return f"(umask 077; {read}; {run_id}); mv -T {partial} {final}"
-
-
-_ACCOUNTING = "===sacct==="
-"""Separates the output of scontrol from the output of sacct."""
-_LINK = 'id=${id%%;*}; ln -sfn "../$name" "../.ids/$id"; echo "$id"'
-"""Links the job's number to the run folder, so that `yard logs` finds the log without Slurm."""
-_ALLOCATION = frozenset(f"--{option}" for option in (
-    "job-name", "partition", "nodes", "ntasks-per-node", "gpus-per-node", "exclusive", "mem", "time"
-))  # fmt: skip
-"""Options of a job's script that salloc(1) also accepts and that an interactive session needs."""
-SUBMIT_SCRIPT = "submit.sh"
-"""File in the run folder that submits a user's Slurm script and prints the job's number."""
 
 
 class Slurm:
@@ -257,12 +262,6 @@ def clock(seconds: int) -> str:
     days, rest = divmod(seconds, 86400)
     time = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
     return f"{days}-{time}" if days else time
-
-
-_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
-"""SSH command on the head, which stores a private key for the nodes and the nodes' host keys."""
-_QUERY = Path(__file__).parent / "query.py"
-_RUNNER = Path(__file__).parent / "runner"
 
 
 class Runner:

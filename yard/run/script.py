@@ -1,6 +1,10 @@
 """Renders a job's files: its script, the shared shell code, the workload and the files defined in the job file.
 
 The shared shell code is uploaded with each job, so a requeued or resumed job runs the same code as before.
+
+A job file lists the names of the job's secrets. `yard submit` reads the values from its own environment and sends them
+over SSH's standard input. On the cluster, they are in SECRETS_FILE in the run folder, which only the job user can read.
+Each task sources this file, so Slurm's copies of the job's script and environment contain no secret values.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ CODE = "code"
 """Folder in the run folder that contains the uploaded directory."""
 _HERE = Path(__file__).parent
 _WARNING = "# Ignore the warning before the time limit, unless the program handles it."
+SECRETS_FILE = "secrets.sh"
 
 
 def shell_word(text: str) -> str:
@@ -122,7 +127,6 @@ def _work(job: LoadedJob, placement: Placement, exports: Mapping[str, str], *, o
 
 
 def _launch(job: LoadedJob, *, over_ssh: bool) -> list[str]:
-    """Return the launcher's lines that start the program."""
     spec = job.spec
     if spec.source is Source.RUN:
         start = f'bash --norc -euo pipefail -c \'trap "" USR2; source "$0"\' "$RUN_DIR/{RUN_LINES}"'
@@ -136,9 +140,6 @@ def _launch(job: LoadedJob, *, over_ssh: bool) -> list[str]:
     if over_ssh:
         values["ssh_port"] = str(SSH_PORT)
     return job.launcher.lines(values)
-
-
-SECRETS_FILE = "secrets.sh"
 
 
 def secrets_script(job: str, names: Sequence[str], environ: Mapping[str, str]) -> str:

@@ -34,6 +34,7 @@ _SUBMIT_SECONDS = 90
 _SECONDS_PER_MIB = 5
 _MIB = 1024 * 1024
 _PMI2 = re.compile(r"--mpi[= ]pmi2\b")
+_HOUR = 3600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +121,6 @@ def environment_on(loaded: LoadedJob, placement: Placement) -> Definition | None
 
 
 def _starts(loaded: LoadedJob, placement: Placement) -> str:
-    """Return a description of the processes that the launcher starts."""
     spec, ranks = loaded.spec, placement.tasks_per_node
     nodes = "1 node" if placement.nodes == 1 else f"each of {placement.nodes} nodes"
     if spec.source is not Source.RUN:
@@ -257,9 +257,6 @@ def pack(folder: str, files: Mapping[str, str], tree: Tree | None = None) -> byt
     return buffer.getvalue()
 
 
-_HOUR = 3600
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
     """A planned cluster. `file` is the stack file, and `reason` is why the stack has no outputs.
@@ -314,7 +311,6 @@ def estimate_lines(rehearsal: Rehearsal, jobs: Sequence[Prepared]) -> Iterator[s
 
 
 def _job_lines(job: Prepared, found: Mapping[str, Any], count: int) -> Iterator[str]:
-    """Yield whether the job fits, and its cost."""
     each = f"each of {count} jobs" if count > 1 else "job"
     hourly = "unknown" if found["job_usd_per_hour"] is None else f"${found['job_usd_per_hour']:.2f}"
     nodes = "1 node" if job.nodes == 1 else f"{job.nodes} nodes"

@@ -42,6 +42,20 @@ successful connection.
 _TUNNEL_SECONDS = 50
 """Longer than the time limit of the relay, so that the relay writes the reason before ssh fails."""
 RELAY = Path(trainyard.__file__).resolve().with_name("relay.py")
+SOCKETS = Path.home() / ".yard"
+"""Sockets of shared SSH connections. They are outside the checkout, because the path of a socket is limited to 107
+bytes.
+"""
+_FORMAT = 3
+"""Version of the cached files. Files with a different version are rewritten."""
+_FIX = (
+    "Fix: an operator of the cluster writes the file with `yard refresh --save FILE`, or with "
+    "`pulumi stack output --json --show-secrets -s STACK`"
+)
+_HIDDEN = "[secret]"
+"""`pulumi stack output` prints this text for a secret without --show-secrets."""
+_PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"
+_STACK_NAME = re.compile(f"{_PART}(/{_PART}){{0,2}}")
 
 
 def host_names(cluster: Cluster) -> list[str]:
@@ -122,24 +136,6 @@ def _blocks(host: Head | Node, address: str, port: int, logins: Logins, jump: Se
 
 def _block(name: str, lines: Sequence[str]) -> str:
     return f"Host {name}\n" + "".join(f"  {line}\n" for line in lines) + "\n"
-
-
-SOCKETS = Path.home() / ".yard"
-"""Sockets of shared SSH connections. They are outside the checkout, because the path of a socket is limited to 107
-bytes.
-"""
-_FORMAT = 3
-"""Version of the cached files. Files with a different version are rewritten."""
-
-_FIX = (
-    "Fix: an operator of the cluster writes the file with `yard refresh --save FILE`, or with "
-    "`pulumi stack output --json --show-secrets -s STACK`"
-)
-_HIDDEN = "[secret]"
-"""`pulumi stack output` prints this text for a secret without --show-secrets."""
-
-_PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"
-_STACK_NAME = re.compile(f"{_PART}(/{_PART}){{0,2}}")
 
 
 @dataclass(frozen=True, kw_only=True)

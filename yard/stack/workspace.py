@@ -1,4 +1,9 @@
-"""Pulumi operations on a stack in this checkout."""
+"""A stack's file, its Pulumi operations, and the environment for simulated clouds.
+
+Pulumi writes a random salt into the stack file that it uses, so it uses a copy in .trainyard/stacks, and the committed
+file stays unchanged. With simulated clouds, the plugins, the backend and the state are in .trainyard/offline. Real
+stacks are in a different backend, so they cannot be changed, and the engine finds only the simulated plugins.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,6 @@ from typing import Any
 import yaml
 
 from trainyard import checkout
-from trainyard.checkout import ROOT, state
 from trainyard.errors import StackError
 from yard.show import warn
 from yard.stack import pulumi
@@ -20,6 +24,15 @@ from yard.stack.pulumi import backend_folder, backend_url, clear_stale, end_sess
 
 SECRETS_KEYS = ("secretsprovider", "encryptedkey", "encryptionsalt")
 """Keys that Pulumi adds to a stack file."""
+HOME = checkout.state() / "offline"
+PLUGINS = {"azure-native": "pulumi-azure-native", "gcp": "pulumi-gcp", "command": "pulumi-command"}
+"""SDK packages by plugin. A simulated plugin has the same version as its SDK."""
+PLAIN = ("--non-interactive",)
+SHOW = ("--non-interactive", "--suppress-outputs")
+"""Without --suppress-outputs, the long output `cluster` would hide the other messages on a terminal."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+RunPulumi = Callable[[Sequence[str], Mapping[str, str], Path], int]
+"""Function that runs pulumi with arguments, an environment and a working folder, and returns the exit code."""
 
 
 def stack_names() -> list[str]:
@@ -91,11 +104,6 @@ def added_keys(text: str) -> dict[str, str]:
     return {key: str(document[key]) for key in SECRETS_KEYS if key in document} if isinstance(document, dict) else {}
 
 
-HOME = checkout.state() / "offline"
-PLUGINS = {"azure-native": "pulumi-azure-native", "gcp": "pulumi-gcp", "command": "pulumi-command"}
-"""SDK packages by plugin. A simulated plugin has the same version as its SDK."""
-
-
 def simulated_environment(online: Mapping[str, str], home: Path = HOME) -> dict[str, str]:
     """Create the folders and links for a run with simulated clouds, and return its environment variables."""
     try:
@@ -134,7 +142,6 @@ def refuse_real_machines(stack: str) -> None:
 
 
 def _link_plugins(home: Path) -> None:
-    """Link the simulated plugins into the engine's plugin folder."""
     for plugin, package in PLUGINS.items():
         name = f"pulumi-resource-{plugin}"
         link = home / "pulumi-home" / "plugins" / f"resource-{plugin}-v{version(package)}" / name
@@ -158,15 +165,6 @@ def _prevent_log(pulumi_home: Path) -> None:
     logs.touch()
 
 
-PLAIN = ("--non-interactive",)
-SHOW = ("--non-interactive", "--suppress-outputs")
-"""Without --suppress-outputs, the long output `cluster` would hide the other messages on a terminal."""
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
-
-RunPulumi = Callable[[Sequence[str], Mapping[str, str], Path], int]
-"""Function that runs pulumi with arguments, an environment and a working folder, and returns the exit code."""
-
-
 class Workspace:
     """A stack and the environment for its operations. Operations never change the committed stack file.
 
@@ -188,7 +186,7 @@ class Workspace:
         self.name = name
         self._source = source or name
         self.simulated = simulated
-        self.home = home if simulated else state()
+        self.home = home if simulated else checkout.state()
         online = pulumi.environment(required=True)
         self.environment = simulated_environment(online, home) if simulated else online
         if url := backend_url(self.environment):
@@ -231,7 +229,7 @@ class Workspace:
         if code:
             return code
         file = str(copy_of(self.name, self.home))
-        return self.run([verb, "-s", self.name, "--config-file", file, *arguments], self.environment, ROOT)
+        return self.run([verb, "-s", self.name, "--config-file", file, *arguments], self.environment, checkout.ROOT)
 
     def clear_lock(self) -> None:
         """Remove the locks of dead pulumi processes, and end the plugins that those processes started."""

@@ -22,6 +22,15 @@ _PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:\\r|\\n|\s)+[A
 """A private key in PEM format, or as a JSON string with escaped line breaks. A program that only mentions the header
 does not match."""
 _NO_SECRETS = ("*.example", "*.sample", "*.template")
+MOST_FILES = 5000
+MOST_MIB = 64
+"""The directory is sent in one SSH session, and each job has its own copy."""
+_MIB = 1024 * 1024
+_SHOWN = 3
+MANIFEST = ".yard-sync"
+MARKER = ".yard-sync-source"
+"""File in the destination that contains the source of the copy: `user@host:directory`."""
+INSTALL = "install it (`sudo apt install {tool}`)"
 
 
 def looks_secret(name: str) -> bool:
@@ -39,13 +48,6 @@ def holds_private_key(path: Path) -> bool:
     except OSError:
         # The error is reported when the file is sent.
         return False
-
-
-MOST_FILES = 5000
-MOST_MIB = 64
-"""The directory is sent in one SSH session, and each job has its own copy."""
-_MIB = 1024 * 1024
-_SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,16 +115,6 @@ def add(archive: tarfile.TarFile, tree: Tree, folder: str) -> None:
                     archive.addfile(entry, content)
         except OSError as error:
             raise SyncError(f"{path} cannot be read ({error.strerror or error}); nothing was submitted") from error
-
-
-MANIFEST = ".yard-sync"
-
-
-MARKER = ".yard-sync-source"
-"""File in the destination that contains the source of the copy: `user@host:directory`."""
-
-
-INSTALL = "install it (`sudo apt install {tool}`)"
 
 
 @dataclass(frozen=True, kw_only=True)

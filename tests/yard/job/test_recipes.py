@@ -25,8 +25,6 @@ from yard.job.loader import LoadedJob, has_smoke, load_job, recipe_names
 from yard.job.placement import place
 from yard.run.script import render_script
 
-LONGEST = 60
-"""Maximum number of lines in a script."""
 SMALL = [name for name in recipe_names() if has_smoke(name)]
 
 
@@ -46,7 +44,6 @@ def script_of(job: LoadedJob, cluster: Cluster) -> str:
 def test_full_size_matches_the_golden(recipe: str, wide: Cluster, golden: CheckGolden) -> None:
     job = load_job(recipe, {}, {}, [])
     script = script_of(job, home(job, wide))
-    assert len(script.splitlines()) <= LONGEST
     golden(f"jobs/recipes/{recipe}.sh", script)
 
 
@@ -55,7 +52,6 @@ def test_smoke_size_fits_the_local_stack(recipe: str, local: Cluster, golden: Ch
     job = load_job(recipe, {}, {}, [], smoke=True)
     assert place(job, local).tasks_per_node == 1
     script = script_of(job, local)
-    assert len(script.splitlines()) <= LONGEST
     golden(f"jobs/recipes/{recipe}-smoke.sh", script)
     if job.spec.mpi is None:
         assert place(job, replace(local, scheduler="none")).nodes <= 2
@@ -79,14 +75,6 @@ def test_workload_accepts_the_arguments(recipe: str, smoke: bool) -> None:
     job = load_job(recipe, {}, {}, [], smoke=smoke)
     if job.workload is not None:
         assert import_module(f"yard.workloads.{job.workload.stem}").parse(list(job.spec.args)) is not None
-
-
-def test_each_published_run_has_a_recipe() -> None:
-    posts = {
-        "neox-2.7b", "neox-20b", "gpt2-qa-fsdp", "gpt2-qa-ddp", "nccl-allreduce-hostfile", "nccl-allreduce-sbatch",
-        "nccl-allreduce-container", "opt-125m", "opt-175b", "opt-6.7b-zero3", "gcp-deepspeed-docker",
-    }  # fmt: skip
-    assert posts <= set(recipe_names())
 
 
 def test_too_large_model_is_refused_with_its_memory(wide: Cluster, local: Cluster) -> None:

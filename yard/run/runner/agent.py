@@ -26,6 +26,8 @@ NODE_MARK = "YARD_NODE="
 """Environment variable that is set in all processes started by an agent: the run folder and the node's name."""
 AGENT_MARK = "YARD_AGENT="
 """Environment variable that is set in agents. Its value is the run folder."""
+TICK = 0.3
+BEAT_SECONDS = 2.0
 
 
 def marked(marks: Sequence[str]) -> Iterator[int]:
@@ -58,10 +60,6 @@ def signal_group(pid: int, number: int) -> None:
     """Send a signal to a process group. A group that no longer exists is ignored."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-
-
-TICK = 0.3
-BEAT_SECONDS = 2.0
 
 
 class Agent:

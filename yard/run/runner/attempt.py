@@ -27,6 +27,20 @@ VERDICT = "/run/trainyard/health/verdict"
 cloud-init/files/usr/local/lib/trainyard/health writes it."""
 _PROBE_SECONDS = 15.0
 _SWEEP_SECONDS = 8.0
+_BUSY_SECONDS = 0.5
+"""Time until the next attempt if too few nodes are free."""
+_UNUSABLE_SECONDS = 3.0
+"""Time until the next attempt if nodes are unusable."""
+PATIENCE_SECONDS = 600.0
+"""Maximum time that a job waits for unusable nodes."""
+LEASE_SECONDS = 20
+"""An agent stops its tasks if it receives no line from the head for this number of seconds."""
+SILENT_SECONDS = 15.0
+"""A node is considered lost if its agent sends no event for this number of seconds."""
+_HASTE, _GRACE = 2.0, 20.0
+"""Seconds between SIGTERM and SIGKILL: after a failure, and after a cancellation or time limit."""
+_LAST_SECONDS = 8.0
+"""Additional seconds before the head closes the connections to the agents."""
 
 
 @dataclass(frozen=True)
@@ -118,14 +132,6 @@ def _run_on(ssh: Sequence[str], hosts: Sequence[Host], line: str, seconds: float
             output, _ = process.communicate()
         found[name] = None if process.returncode else output
     return found
-
-
-_BUSY_SECONDS = 0.5
-"""Time until the next attempt if too few nodes are free."""
-_UNUSABLE_SECONDS = 3.0
-"""Time until the next attempt if nodes are unusable."""
-PATIENCE_SECONDS = 600.0
-"""Maximum time that a job waits for unusable nodes."""
 
 
 class TooFewNodes(Exception):
@@ -231,16 +237,6 @@ def _is_locked(path: Path) -> bool:
     return file is None
 
 
-LEASE_SECONDS = 20
-"""An agent stops its tasks if it receives no line from the head for this number of seconds."""
-SILENT_SECONDS = 15.0
-"""A node is considered lost if its agent sends no event for this number of seconds."""
-_HASTE, _GRACE = 2.0, 20.0
-"""Seconds between SIGTERM and SIGKILL: after a failure, and after a cancellation or time limit."""
-_LAST_SECONDS = 8.0
-"""Additional seconds before the head closes the connections to the agents."""
-
-
 class Attempt:
     """One start of the job. The constructor starts the agents."""
 
@@ -281,7 +277,6 @@ class Attempt:
         return node
 
     def _part(self, host: Host, index: int, ranks: list[tuple[int, int]]) -> dict[str, Any]:
-        """Return the request for a node's agent."""
         per_node = self.request.tasks_per_node
         mark = f"{NODE_MARK}{self.run_dir}@{host.name}"
         name, _, value = mark.partition("=")
