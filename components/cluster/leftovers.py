@@ -10,7 +10,7 @@ import pulumi
 
 from components.plan.plan import ClusterPlan
 from components.platforms.demand import gateway_usd, host_usd, storage_usd
-from components.platforms.facts import PlatformFacts
+from components.platforms.registry import PlatformFacts
 
 _SETTLE_SECONDS = 0.2
 """Delay before the warning, in which the engine can report other resources that it has created."""

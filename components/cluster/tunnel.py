@@ -13,7 +13,7 @@ from typing import IO
 
 import pulumi
 
-from components.platforms.facts import Tunnel
+from components.platforms.registry import Tunnel
 from trainyard import relay
 
 RELAY = Path(relay.__file__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pulumi
@@ -11,10 +12,70 @@ import pulumi
 from components.node.parameters import ON_HEAD, SharedFiles
 from components.node.user_data import AccessKeys, Birth, birth_of
 from components.plan.plan import ClusterPlan, HostPlan, Role
-from components.platforms.shared_disk import refuse_to_shrink, shared_disk_inputs
+from components.spec.model import CloudSpec
+from trainyard.errors import PlatformError
 
 if TYPE_CHECKING:
     from pulumi_command.remote import ProxyConnectionArgs
+
+_WAIT_SECONDS = 900
+"""Maximum wait. A machine with eight GPUs can need half of this time to start."""
+_LONGEST_FIRST_BOOT = timedelta(minutes=20)
+"""If an older machine has not published its key, it is stopped or broken."""
+
+
+def host_key_wait(created: str | None) -> int:
+    """Return the maximum wait in seconds for the host key of a machine that was created at this time (RFC 3339).
+
+    The wait begins now. In a preview, for an older machine or an unknown creation time, the wait is 0, and the key is
+    read once.
+    """
+    if pulumi.runtime.is_dry_run() or not created:
+        return 0
+    return _WAIT_SECONDS if datetime.now(UTC) - datetime.fromisoformat(created) < _LONGEST_FIRST_BOOT else 0
+
+
+def moved_from(opts: pulumi.ResourceOptions | None) -> Sequence[pulumi.Alias] | None:
+    """Return the aliases of a resource that was a child of the component's parent before the component existed.
+
+    `opts` are the component's options. With these aliases, `up` finds the resource in the state of an older version, so
+    it does not replace the resource. Returns None for a component without a parent, which no older version created.
+    """
+    if opts is None or opts.parent is None:
+        return None
+    return [pulumi.Alias(parent=opts.parent)]
+
+
+INPUT = "sharedDiskGib"
+"""Input to the platform's component. Resource hooks can read its value from the last `up`."""
+
+
+def shared_disk_inputs(plan: ClusterPlan) -> dict[str, pulumi.Input[int]]:
+    """Return the input with the size of the head's data disk, or {} if the head has no data disk."""
+    has_disk = plan.storage.kind == "head_nfs" and isinstance(plan.platform, CloudSpec)
+    return {INPUT: plan.storage.size_gib} if has_disk else {}
+
+
+def refuse_to_shrink() -> pulumi.ResourceOptions:
+    """Return resource options that let a platform's component reject a smaller disk, in previews and in `up`.
+
+    The engine runs the hook before it registers the component, which is the parent of every machine and disk.
+    Therefore `up` fails before it changes any resource, even with --skip-preview.
+    """
+    hook = pulumi.ResourceHook("trainyard-shared-disk", refuse_smaller, pulumi.ResourceHookOptions(on_dry_run=True))
+    return pulumi.ResourceOptions(hooks=pulumi.ResourceHookBinding(before_update=[hook]))
+
+
+def refuse_smaller(args: pulumi.ResourceHookArgs) -> None:
+    """Raise PlatformError if the new inputs have a smaller disk than the old inputs."""
+    old, new = ((inputs or {}).get(INPUT) for inputs in (args.old_inputs, args.new_inputs))
+    if old is None or new is None or new >= old:
+        return
+    raise PlatformError(
+        f"cluster.storage.shared.size_gib: the disk has {old:g} GiB and cannot shrink to {new:g} GiB; an empty disk "
+        f"would replace it. Nothing was changed. Fix: use {old:g} or more. To start over with a smaller disk, copy the "
+        "files to a different location, destroy the cluster and create it again"
+    )
 
 
 MACHINES = "machines"

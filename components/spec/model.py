@@ -45,7 +45,7 @@ MACHINES = "machines"
 unknown."""
 PLATFORMS = "platforms"
 """Key in pydantic's validation context. Its value is a function that returns a `platform:` section as its provider's
-model (components/platforms/models.py), because this package does not know the providers."""
+model (components/platforms/registry.py), because this package does not know the providers."""
 
 _RESERVED_GROUPS = frozenset({"head", "default", "all"})
 

@@ -15,8 +15,7 @@ from pydantic import ValidationError
 from components.catalog import images, machines
 from components.plan.check import Computer, Draft, Finding, Level, Planned, run_checks, silence_problems
 from components.plan.plan import ClusterPlan, plan_cluster
-from components.platforms.models import platform_model, platform_spec
-from components.platforms.registry import platform_facts
+from components.platforms.registry import platform_facts, platform_model, platform_spec
 from components.spec.cluster import ClusterSpec, GroupSpec, HeadSpec, NetworkSpec
 from components.spec.explain import dotted, explain, nearest
 from components.spec.model import MACHINES, PLATFORMS, ExistingHostsSpec, PlatformSpec, machine_types

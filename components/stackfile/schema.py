@@ -16,7 +16,7 @@ from pydantic_core import core_schema
 
 from components.catalog import machines
 from components.platforms import PLATFORMS
-from components.platforms.models import platform_model
+from components.platforms.registry import platform_model
 from components.spec.cluster import ClusterSpec
 from components.spec.model import PlatformSpec
 from components.stackfile.read import CLUSTER_KEY, NAMESPACE

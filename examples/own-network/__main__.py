@@ -7,9 +7,15 @@ Slurm.
 import pulumi
 import pulumi_gcp as gcp
 
-from components.platforms.gcp.machine import Capacity, MachineType, NodeArgs
-from components.platforms.gcp.nodes import NodeGroup, NodeGroupArgs
-from components.platforms.gcp.placement import Placement, PlacementArgs
+from components.platforms.gcp.nodes import (
+    Capacity,
+    MachineType,
+    NodeArgs,
+    NodeGroup,
+    NodeGroupArgs,
+    Placement,
+    PlacementArgs,
+)
 
 config = pulumi.Config()
 zone = config.require("zone")

@@ -12,7 +12,7 @@ import pytest
 from components.catalog import machines
 from components.plan.check import Check
 from components.platforms import PLATFORMS
-from components.platforms.gcp.machine_facts import family_of
+from components.platforms.gcp.spec import family_of
 from components.platforms.registry import platform_facts
 from components.stackfile.draft_checks import DRAFT_CHECKS
 from components.stackfile.plan_checks import PLAN_CHECKS

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from components.catalog import fabrics
-from components.platforms.gcp.machine_facts import families
+from components.platforms.gcp.spec import families
 from tests.cloud_init.stage_sandbox import Sandbox
 
 FABRIC = ("modprobe", "systemctl", "nv-fabricmanager", "dpkg-query", "apt-mark", "timeout")

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from components.platforms.facts import Baking
+from components.platforms.registry import Baking
 from tests.components.platforms.planning import current_name, planned
 from yard.bake import command
 from yard.commands.cli import app

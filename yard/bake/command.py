@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from components.node.bake import baked_name
 from components.plan.plan import ClusterPlan
-from components.platforms.facts import Baking
-from components.platforms.registry import platform_facts
+from components.platforms.registry import Baking, platform_facts
 from components.stackfile.read import parse_stack
 from trainyard.errors import StackError
 from yard.bake.stack import bake_in_cloud

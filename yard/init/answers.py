@@ -15,10 +15,9 @@ import typer
 from components.catalog import machines
 from components.plan.plan import ClusterPlan
 from components.platforms import PLATFORMS
-from components.platforms.azure.machine_facts import sizes
-from components.platforms.azure.places import regions_with
+from components.platforms.azure.spec import regions_with, sizes
 from components.platforms.demand import host_usd
-from components.platforms.gcp.places import zones_with
+from components.platforms.gcp.spec import zones_with
 from components.platforms.hosts.spec import HostsSpec
 from components.platforms.local.computer import THIS_COMPUTER
 from components.spec.explain import nearest

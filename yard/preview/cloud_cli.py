@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from components.catalog import images
-from components.platforms.azure.services import SERVICES, register_command
+from components.platforms.azure.facts import SERVICES, register_command
 from components.platforms.azure.spec import AzureSpec
-from components.platforms.gcp.quotas import FILESTORE_QUOTAS
-from components.platforms.gcp.services import enable_command, required_services
+from components.platforms.gcp.facts import FILESTORE_QUOTAS, enable_command, required_services
 from components.platforms.gcp.spec import GcpSpec
 from components.spec.model import PlatformSpec
 

@@ -8,22 +8,21 @@ articles/virtual-machines/image-version.md (read 2026-11-22).
 
 from __future__ import annotations
 
+from typing import Any
+
 import pulumi
 import pulumi_azure_native
 from pulumi_azure_native import compute, resources
 
 from components.node.bake import builder_user_data
-from components.platforms.azure.aliases import without_former_types
-from components.platforms.azure.machine import MachineType, NodeArgs, image_of, machine
-from components.platforms.azure.network import Network
-from components.platforms.azure.platform import network_args
-from components.platforms.azure.resource_group import ResourceGroup
+from components.platforms.azure.network import Network, ResourceGroup
+from components.platforms.azure.nodes import MachineType, NodeArgs, image_of, machine
+from components.platforms.azure.platform import network_args, without_former_types
 from components.platforms.azure.spec import AzureSpec
 from components.platforms.baker import BUILD_SECONDS, BakeArgs, Baker, builder_plan, disk_of_stopped
 
 VERSION = "1.0.0"
 """The only version in a definition, because the definition's name contains the hash of the content."""
-_TOKEN = "azure-native:compute:getVirtualMachine"  # noqa: S105  (a function's name)
 _COMMAND = "trainyard-bake"
 _STOPPED = frozenset({"PowerState/stopped", "PowerState/deallocated"})
 """Status codes in the instance view of a machine that is off. After a shutdown from within the guest, the machine is
@@ -152,7 +151,10 @@ class AzureBaker(Baker):
 
 async def _disk(made: compute.VirtualMachine, group: str, name: str) -> str | None:
     """Return the id of the OS disk, or None while the machine is on."""
-    where = {"resourceGroupName": group, "vmName": name, "expand": "instanceView"}
-    found = await pulumi.runtime.invoke_async(_TOKEN, where, pulumi.InvokeOptions(parent=made))
-    codes = {status.get("code") for status in (found.get("instanceView") or {}).get("statuses") or ()}
-    return str(found["storageProfile"]["osDisk"]["managedDisk"]["id"]) if codes & _STOPPED else None
+    found = await compute.get_virtual_machine_output(
+        resource_group_name=group, vm_name=name, expand="instanceView", opts=pulumi.InvokeOptions(parent=made)
+    ).future()
+    if found is None or not {status.code for status in found.instance_view.statuses or ()} & _STOPPED:
+        return None
+    disks: Any = found.storage_profile
+    return str(disks.os_disk.managed_disk.id)

@@ -4,10 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from components.plan.check import checks_in
 from components.plan.plan import ClusterPlan
-from components.platforms.azure.rules import RULES
+from components.platforms.azure import rules
 from components.platforms.azure.spec import AzureSpec
-from components.platforms.facts import Baking, PlatformFacts, Tunnel
+from components.platforms.registry import Baking, PlatformFacts, Tunnel
+from components.platforms.shared_rules import access_rules, image_rules
+
+SERVICES = {
+    "compute": "Microsoft.Compute",
+    "netapp": "Microsoft.NetApp",
+    "network": "Microsoft.Network",
+    "resources": "Microsoft.Resources",
+    "storage": "Microsoft.Storage",
+}
+"""Resource provider that `pulumi up` needs for each module of Pulumi types (Microsoft, "Resource providers for Azure
+services", read 2026-11-22). The module of azure-native:compute:VirtualMachine is "compute"."""
+
+ROLES = {
+    "Contributor": "every resource in the cluster",
+}
+"""Roles on the subscription, with the resources that need the role (Microsoft, "Azure built-in roles", read
+2026-11-22)."""
+
+
+def register_command(namespace: str) -> str:
+    """Return the command that registers a resource provider."""
+    return f"az provider register --namespace {namespace}"
+
 
 PROGRAM = "az"
 """The cloud's command-line tool."""
@@ -44,7 +68,7 @@ FACTS = PlatformFacts(
     # Maximum size of custom data in bytes, before base64 encoding (SDK documentation of osProfile.customData; read
     # 2026-11-22).
     user_data_limit=65535,
-    checks=RULES,
+    checks=(*checks_in(rules), *access_rules("azure"), *image_rules("azure")),
     quotas=_quotas,
     tunnel=_tunnel,
     # Limit of Premium SSD (Microsoft, "Azure managed disk types").

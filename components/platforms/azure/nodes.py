@@ -1,17 +1,417 @@
-"""The head and the node groups of a cluster on Azure, as components."""
+"""Head, NodeGroup and Placement: a cluster's machines on Azure, their placement and their SSH host keys."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pulumi
-from pulumi_azure_native import compute
+from pulumi_azure_native import compute, network
 
-from components.platforms.azure.machine import ON_DEMAND, Capacity, MachineType, NodeArgs, machine
-from components.platforms.azure.network import HEAD_IDLE_MINUTES, public_address
-from components.platforms.azure.resource_group import ResourceGroup
-from components.platforms.former_parent import moved_from
+from components.node.user_data import ADMIN_USER
+from components.plan.plan import ClusterPlan
+from components.platforms.azure.layout import PlacementKind
+from components.platforms.azure.network import HEAD_IDLE_MINUTES, ResourceGroup, public_address
+from components.platforms.azure.spec import AzureSpec, size_of
+from components.platforms.base import host_key_wait, moved_from
+from trainyard.outputs import HOST_KEY
+
+_REPLACED_BY = [
+    "osProfile",
+    "hardwareProfile",
+    "priority",
+    "evictionPolicy",
+    "capacityReservation",
+    "availabilitySet",
+    "virtualMachineScaleSet",
+    "proximityPlacementGroup",
+    "zones",
+]
+"""Properties that Azure cannot change on a running machine. Without a replacement, the provider would plan an update
+that Azure rejects."""
+
+_OS_DISK = "storageProfile.osDisk"
+"""Changes to this property are ignored, because Azure adds the disk's name to it. The replacement trigger contains the
+size of the disk."""
+_SHARED_DISK_FACTS = [
+    "storageProfile.dataDisks[0].diskSizeGB",
+    "storageProfile.dataDisks[0].managedDisk.storageAccountType",
+]
+"""Changes to these properties are ignored. The program does not set these properties, but after a machine has been
+stopped and started, a refresh adds them to the state."""
+
+_BIRTH = ("osProfile.customData", "storageProfile.imageReference")
+"""Changes to these properties have no effect on existing machines, so they are ignored. A machine that is replaced, for
+example with `pulumi up --replace`, gets the new values, because the engine ignores the properties only when it compares
+states (tests/components/platforms/test_births.py runs this with pulumi 3.250.0)."""
+
+_LUN = 0
+DATA_DISK = f"/dev/disk/azure/scsi1/lun{_LUN}"
+"""Path of the shared disk on the machine. The Azure agent creates this link for SCSI disks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineType:
+    """The facts that the machines of a group share."""
+
+    size: str
+    """Azure's name of the VM size, for example Standard_ND96isr_H100_v5."""
+    image: str
+    """publisher:offer:sku:version, or the id of a custom image."""
+    boot_disk_gib: int
+    subnet_id: pulumi.Input[str]
+    admin_key: pulumi.Input[str]
+    """The public SSH key that Azure requires to create a machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeArgs:
+    """One machine of a group."""
+
+    name: str
+    private_ip: str
+    """The machine's fixed address in the subnet."""
+    user_data: pulumi.Input[str]
+    identity: pulumi.Input[str] = ""
+    """If this text changes, the machine is replaced."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """How Azure provides the machines of a group."""
+
+    spot: bool = False
+    reservation: str | None = None
+    """Resource id of a capacity reservation group."""
+    placement: PlacementKind = PlacementKind.NONE
+    placement_id: pulumi.Input[str] | None = None
+    """Resource id of the placement. Its kind is `placement`."""
+
+
+ON_DEMAND = Capacity()
+
+
+def machine(  # noqa: PLR0913  (the parts of a machine that differ between the head, the workers and the builder)
+    node: NodeArgs,
+    kind: MachineType,
+    resource_group: ResourceGroup,
+    opts: pulumi.ResourceOptions,
+    *,
+    capacity: Capacity = ON_DEMAND,
+    public_address: pulumi.Input[str] | None = None,
+    data_disk: pulumi.Input[str] | None = None,
+) -> compute.VirtualMachine:
+    """Declare a machine and its network interface, and return the machine.
+
+    A change to identity or boot disk size replaces the machine. A change to user-data or image alone does not. The old
+    machine is deleted first, because the new machine uses the same name, network interface and shared disk.
+    """
+    replaced = pulumi.ResourceOptions(
+        replace_on_changes=_REPLACED_BY,
+        replacement_trigger=[kind.boot_disk_gib, node.identity],
+        ignore_changes=[
+            _OS_DISK,
+            *_BIRTH,
+            *(_SHARED_DISK_FACTS if data_disk is not None else ()),
+        ],
+        delete_before_replace=True,
+    )
+    card = _card(node, kind, resource_group, public_address, opts)
+    within = None if capacity.placement_id is None else compute.SubResourceArgs(id=capacity.placement_id)
+    in_availability_set = capacity.placement is PlacementKind.AVAILABILITY_SET
+    return compute.VirtualMachine(
+        node.name,
+        vm_name=node.name,
+        # Azure rejects a zone for a machine in an availability set.
+        zones=None if in_availability_set else resource_group.zones,
+        hardware_profile=compute.HardwareProfileArgs(vm_size=kind.size),
+        priority="Spot" if capacity.spot else None,
+        # A deallocated machine keeps its disk, name and address, so a later start restores the same node.
+        eviction_policy="Deallocate" if capacity.spot else None,
+        billing_profile=compute.BillingProfileArgs(max_price=-1) if capacity.spot else None,
+        capacity_reservation=compute.CapacityReservationProfileArgs(
+            capacity_reservation_group=compute.SubResourceArgs(id=capacity.reservation)
+        )
+        if capacity.reservation
+        else None,
+        availability_set=within if in_availability_set else None,
+        virtual_machine_scale_set=within if capacity.placement is PlacementKind.SCALE_SET else None,
+        proximity_placement_group=within if capacity.placement is PlacementKind.PROXIMITY else None,
+        os_profile=_system(node, kind),
+        network_profile=compute.NetworkProfileArgs(
+            network_interfaces=[compute.NetworkInterfaceReferenceArgs(id=card.id, primary=True, delete_option="Detach")]
+        ),
+        storage_profile=_disks(kind, data_disk),
+        # The console log is the only diagnostic output of a machine that SSH cannot reach.
+        diagnostics_profile=compute.DiagnosticsProfileArgs(boot_diagnostics=compute.BootDiagnosticsArgs(enabled=True)),
+        **resource_group.common,
+        opts=pulumi.ResourceOptions.merge(opts, replaced),
+    )
+
+
+def image_of(plan: ClusterPlan) -> str:
+    """Return the image of new machines: publisher:offer:sku:version, or the id of a custom image."""
+    return plan.platform_spec(AzureSpec).image_reference(str(plan.image.reference))
+
+
+def _card(
+    node: NodeArgs,
+    kind: MachineType,
+    resource_group: ResourceGroup,
+    public_address: pulumi.Input[str] | None,
+    opts: pulumi.ResourceOptions,
+) -> network.NetworkInterface:
+    name = f"{node.name}-nic"
+    public = network.PublicIPAddressArgs(id=public_address) if public_address is not None else None
+    return network.NetworkInterface(
+        name,
+        network_interface_name=name,
+        enable_accelerated_networking=size_of(kind.size).accelerated,
+        ip_configurations=[
+            network.NetworkInterfaceIPConfigurationArgs(
+                name="private",
+                subnet=network.SubnetArgs(id=kind.subnet_id),
+                private_ip_allocation_method="Static",
+                private_ip_address=node.private_ip,
+                public_ip_address=public,
+            )
+        ],
+        **resource_group.common,
+        opts=opts,
+    )
+
+
+def _system(node: NodeArgs, kind: MachineType) -> compute.OSProfileArgs:
+    # Azure requires this path. cloud-init installs the key at the path that user-data defines.
+    key = compute.SshPublicKeyArgs(key_data=kind.admin_key, path=f"/home/{ADMIN_USER}/.ssh/authorized_keys")
+    return compute.OSProfileArgs(
+        computer_name=node.name,
+        # Azure requires an admin user. cloud-init creates all users from user-data, including this one.
+        admin_username=ADMIN_USER,
+        custom_data=pulumi.Output.from_input(node.user_data).apply(
+            lambda text: base64.b64encode(text.encode()).decode()
+        ),
+        linux_configuration=compute.LinuxConfigurationArgs(
+            disable_password_authentication=True,
+            ssh=compute.SshConfigurationArgs(public_keys=[key]),
+            # After an automatic kernel update, the installed GPU driver would not match the kernel.
+            patch_settings=compute.LinuxPatchSettingsArgs(patch_mode="ImageDefault", assessment_mode="ImageDefault"),
+            provision_vm_agent=True,
+        ),
+    )
+
+
+def _disks(kind: MachineType, data_disk: pulumi.Input[str] | None) -> compute.StorageProfileArgs:
+    shared = compute.DataDiskArgs(
+        lun=_LUN,
+        create_option="Attach",
+        delete_option="Detach",
+        caching=compute.CachingTypes.NONE,
+        managed_disk=compute.ManagedDiskParametersArgs(id=data_disk),
+    )
+    return compute.StorageProfileArgs(
+        image_reference=_image(kind.image),
+        os_disk=compute.OSDiskArgs(
+            # No name is set, because the disk of a replaced machine can exist for some time after the machine is
+            # deleted (hashicorp/terraform-provider-azurerm issue 23038, read 2026-11-22).
+            create_option="FromImage",
+            delete_option="Delete",
+            caching=compute.CachingTypes.READ_ONLY,
+            disk_size_gb=kind.boot_disk_gib,
+            managed_disk=compute.ManagedDiskParametersArgs(storage_account_type="Premium_LRS"),
+        ),
+        data_disks=[shared] if data_disk is not None else None,
+    )
+
+
+def _image(reference: str) -> compute.ImageReferenceArgs:
+    if reference.startswith("/"):
+        return compute.ImageReferenceArgs(id=reference)
+    publisher, offer, sku, version = reference.split(":")
+    return compute.ImageReferenceArgs(publisher=publisher, offer=offer, sku=sku, version=version)
+
+
+_FAULT_DOMAINS = _UPDATE_DOMAINS = 1
+"""With more fault domains, Azure spreads the machines of one InfiniBand network over more racks, so it finds capacity
+less often. Azure/azurehpc@6dac1ef9:pyazhpc/arm.py creates availability sets with one fault domain and one update
+domain. With one fault domain, Azure requires one update domain (MicrosoftDocs/azure-docs pull request 121752; both read
+2026-11-22)."""
+_FIXED = [
+    "platformFaultDomainCount",
+    "platformUpdateDomainCount",
+    "singlePlacementGroup",
+    "orchestrationMode",
+    "zones",
+    "intent",
+]
+"""Properties that Azure never updates in place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementArgs:
+    """Arguments for a placement. `size` is the VM size of the machines."""
+
+    resource_group: ResourceGroup
+    kind: PlacementKind
+    name: str
+    """Name of the resource in Azure."""
+    size: str
+
+
+class Placement(pulumi.ComponentResource):
+    """An availability set, a flexible scale set or a proximity placement group for the machines of a node group."""
+
+    id: pulumi.Output[str]
+    """Resource id for the machines' `placement_id`."""
+
+    def __init__(self, name: str, args: PlacementArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("trainyard:azure:Placement", name, None, opts)
+        # The old resource is deleted first, because the new resource has the same name.
+        child = pulumi.ResourceOptions(
+            parent=self, replace_on_changes=_FIXED, delete_before_replace=True, aliases=moved_from(opts)
+        )
+        match args.kind:
+            case PlacementKind.AVAILABILITY_SET:
+                self.id = _availability_set(args.name, args.resource_group, child)
+            case PlacementKind.SCALE_SET:
+                self.id = _scale_set(args.name, args.resource_group, child)
+            case PlacementKind.PROXIMITY:
+                self.id = _proximity(args.name, args.size, args.resource_group, child)
+            case PlacementKind.NONE:
+                raise ValueError("a group without placement needs no component")
+        self.register_outputs({"id": self.id})
+
+
+def _availability_set(name: str, resource_group: ResourceGroup, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
+    return compute.AvailabilitySet(
+        name,
+        availability_set_name=name,
+        sku=compute.SkuArgs(name="Aligned"),
+        platform_fault_domain_count=_FAULT_DOMAINS,
+        platform_update_domain_count=_UPDATE_DOMAINS,
+        **resource_group.common,
+        opts=opts,
+    ).id
+
+
+def _scale_set(name: str, resource_group: ResourceGroup, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
+    """Declare a scale set without a profile. Machines join it one by one, each with its own name and address.
+
+    A new machine can join a scale set only if it is flexible and its singlePlacementGroup is false. Without a profile,
+    the default is null (MicrosoftDocs/azure-compute-docs@01e1fb7d:articles/virtual-machine-scale-sets/
+    virtual-machine-scale-sets-attach-detach-vm.md, read 2026-11-22). A zonal scale set supports only one fault domain.
+    """
+    return compute.VirtualMachineScaleSet(
+        name,
+        vm_scale_set_name=name,
+        orchestration_mode="Flexible",
+        platform_fault_domain_count=_FAULT_DOMAINS,
+        single_placement_group=False,
+        zones=resource_group.zones,
+        **resource_group.common,
+        opts=opts,
+    ).id
+
+
+def _proximity(name: str, size: str, resource_group: ResourceGroup, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
+    return compute.ProximityPlacementGroup(
+        name,
+        proximity_placement_group_name=name,
+        proximity_placement_group_type="Standard",
+        zones=resource_group.zones,
+        # Azure accepts a zone only if the machine sizes of the group are set as well.
+        intent=compute.ProximityPlacementGroupPropertiesIntentArgs(vm_sizes=[size]) if resource_group.zones else None,
+        **resource_group.common,
+        opts=opts,
+    ).id
+
+
+_KEY_COMMAND = "trainyard-host-key"
+_TOKEN = "azure-native:compute:getVirtualMachineRunCommandByVirtualMachine"  # noqa: S105  (a function's name)
+_SCRIPT_SECONDS = 900
+"""Timeout for the run command. cloud-init creates the key in the first minute, but the VM agent can start later."""
+_PAUSE_SECONDS = 10
+_SCRIPT = """\
+key=/etc/ssh/ssh_host_ed25519_key.pub
+i=0
+while [ ! -s $key ] && [ $i -lt 600 ]; do i=$((i + 1)); sleep 1; done
+cut -d ' ' -f 1,2 $key
+"""
+
+
+def host_key(machine: compute.VirtualMachine, name: str, resource_group: ResourceGroup) -> pulumi.Output[str]:
+    """Return the host key ("ssh-ed25519 AAAA..."), or "" if the run command has no result.
+
+    The run command reads the key, so `up` receives it through Azure's API instead of SSH.
+
+    Azure creates, changes and deletes run commands only while the machine runs. Otherwise, Azure returns the error
+    "Cannot modify extensions in the VM when the VM is not running" (terraform-provider-azurerm issues 477 and 6098,
+    read 2026-11-22). Therefore a change to the program does not change the run command, and `destroy` does not delete
+    it.
+    """
+    command = compute.VirtualMachineRunCommandByVirtualMachine(
+        f"{name}-host-key",
+        run_command_name=_KEY_COMMAND,
+        vm_name=machine.name,
+        source=compute.VirtualMachineRunCommandScriptSourceArgs(script=_SCRIPT),
+        async_execution=False,
+        timeout_in_seconds=_SCRIPT_SECONDS,
+        # components/cluster reports all machines without a host key in one message.
+        treat_failure_as_deployment_failure=False,
+        **resource_group.common,
+        opts=pulumi.ResourceOptions(
+            parent=machine,
+            replace_with=[machine],
+            delete_before_replace=True,
+            retain_on_delete=True,
+            ignore_changes=["source", "asyncExecution", "timeoutInSeconds", "treatFailureAsDeploymentFailure", "tags"],
+        ),
+    )
+    options = pulumi.InvokeOptions(parent=machine)
+    # The id is an input so that the key is read only after the run command exists.
+    facts = pulumi.Output.all(command.id, resource_group.name, machine.time_created)
+    return facts.apply(lambda known: _read_key(name, str(known[1]), known[2], options))
+
+
+async def _read_key(name: str, group: str, created: str | None, options: pulumi.InvokeOptions) -> str:
+    """Return the host key, or "" if it cannot be read.
+
+    During `up`, the key of a new machine is read repeatedly until it is available or the time limit has passed. In all
+    other cases, the key is read once.
+
+    The output of the command is in the instance view (REST API, "Virtual Machine Run Commands - Get By Virtual
+    Machine", read 2026-11-22). The resource's own outputs do not include it.
+    """
+    where = {"resourceGroupName": group, "vmName": name, "runCommandName": _KEY_COMMAND, "expand": "instanceView"}
+    for attempt in range(1 + host_key_wait(created) // _PAUSE_SECONDS):
+        if attempt:
+            await asyncio.sleep(_PAUSE_SECONDS)
+        if key := await _invoke(where, options):
+            return key
+    return ""
+
+
+async def _invoke(where: dict[str, str], options: pulumi.InvokeOptions) -> str:
+    """Return the host key. Returns "" on any error, because `up` must not fail if a machine is deallocated.
+
+    The SDK's typed function returns an output. An output with an error fails the program, even if the error is handled
+    (pulumi 3.250.0, output.py, Output._track; read 2026-11-24).
+    """
+    try:
+        answer = await pulumi.runtime.invoke_async(_TOKEN, where, options)
+    except Exception as error:  # the SDK raises a plain Exception
+        pulumi.log.debug(f"the SSH host key of {where['vmName']} cannot be read: {error}", options.parent)
+        return ""
+    view = answer.get("instanceView") or {}
+    return key_in(str(view.get("output") or ""))
+
+
+def key_in(output: str) -> str:
+    """Return the public key in the output, or "" if the output has no key or several keys."""
+    found = {line.strip() for line in output.splitlines() if HOST_KEY.fullmatch(line.strip())}
+    return found.pop() if len(found) == 1 else ""
 
 
 @dataclass(frozen=True, kw_only=True)

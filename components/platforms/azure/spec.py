@@ -1,15 +1,108 @@
-"""AzureSpec: the `platform:` section of an Azure stack. Imports no SDK."""
+"""AzureSpec: the `platform:` section of an Azure stack, and the sizes and regions that it can name. Imports no SDK."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache
 from ipaddress import IPv4Network
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from components.platforms.azure.places import known_region
-from components.spec.model import BAKED_NAME, Cidr, CloudSpec, Model, is_private
-from trainyard.errors import RuleError
+from components.catalog import Fact, read_rows
+from components.platforms.listing import Listing, read_listing
+from components.spec.explain import nearest
+from components.spec.model import BAKED_NAME, Cidr, CloudSpec, Model, is_private, used_machines
+from trainyard.errors import CatalogError, RuleError
+
+
+class Size(Fact):
+    """A machine size."""
+
+    accelerated: bool
+    """Whether the size supports accelerated networking."""
+    reservable: bool
+    """Whether Azure supports capacity reservations for the size."""
+    largest_fabric: int | None = None
+    """Maximum number of machines in one InfiniBand fabric, or None if the size has no InfiniBand."""
+    with_fabric: str | None = None
+    """Name of the size variant with InfiniBand, or None if no such variant exists."""
+    stock_image: bool = True
+    """Whether the pinned image contains drivers for the size's GPUs."""
+    retired: str | None = None
+    """The date on which Azure retired the size."""
+    unverified: tuple[str, ...] = ()
+    """Names of fields without a public source."""
+
+
+@cache
+def sizes() -> dict[str, Size]:
+    """Return the sizes in the catalog by name. Raises CatalogError if the file does not match its model."""
+    return read_rows("azure_sizes.yaml", Size)
+
+
+def size_of(machine: str) -> Size:
+    """Return the size of a machine type. Raises CatalogError if the catalog does not contain the size."""
+    size = sizes().get(machine)
+    if size is None:
+        raise CatalogError(f"components/catalog/azure_sizes.yaml has no size {machine}; add it")
+    return size
+
+
+class Regions(Listing):
+    """Names of all public regions."""
+
+    with_zones: frozenset[str]
+    without_zones: frozenset[str]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all regions, sorted."""
+        return tuple(sorted(self.with_zones | self.without_zones))
+
+
+class RegionFacts(Listing):
+    """All regions, and for each machine type the regions with a known price."""
+
+    regions: Regions
+    everywhere: frozenset[str]
+    """Machine types with a price in all regions."""
+    machines: dict[str, tuple[str, ...]]
+    """For each other machine type, the regions in which it has a price."""
+
+
+@cache
+def region_facts() -> RegionFacts:
+    """Return the regions in the catalog. Raises CatalogError if the file does not match its model."""
+    return read_listing("azure_regions.yaml", RegionFacts)
+
+
+def regions_with(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the regions with a price for all of the machine types. Unknown types are ignored.
+
+    If no region has a price for all of them, return all regions.
+    """
+    facts = region_facts()
+    lists = [facts.machines[name] for name in names if name in facts.machines]
+    found = [region for region in facts.regions.names if all(region in regions for regions in lists)]
+    return tuple(found) or facts.regions.names
+
+
+def known_region(name: str, info: ValidationInfo) -> str:
+    """Return `name` if it is an Azure region. Otherwise, raise RuleError and suggest a region with the stack's machine
+    types."""
+    regions = region_facts().regions
+    if name in regions.names:
+        return name
+    usable = regions_with(used_machines(info))
+    if meant := nearest(name, usable):
+        fix = f"write {meant}"
+    elif len(usable) < len(regions.names):
+        fix = f"use one of {', '.join(usable)}"
+    else:
+        fix = "use a name that `az account list-locations --query [].name` prints"
+    raise RuleError(f"must be an Azure region (list of {regions.listed})", fix)
+
 
 ServiceLevel = Literal["Standard", "Premium", "Ultra"]
 

@@ -10,9 +10,9 @@ import pulumi
 from pulumi_azure_native import compute, netapp, storage
 
 from components.node.parameters import SharedFiles
-from components.platforms.azure.machine import DATA_DISK
-from components.platforms.azure.resource_group import ResourceGroup
-from components.platforms.former_parent import moved_from
+from components.platforms.azure.network import ResourceGroup
+from components.platforms.azure.nodes import DATA_DISK
+from components.platforms.base import moved_from
 
 _SHARE = "shared"
 """Name of the share, volume or disk."""

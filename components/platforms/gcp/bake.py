@@ -15,14 +15,11 @@ from pulumi_gcp import compute
 from components.node.bake import builder_user_data
 from components.platforms.baker import BakeArgs, Baker, builder_plan, disk_of_stopped
 from components.platforms.gcp.layout import cards, networks
-from components.platforms.gcp.machine_facts import family_of
 from components.platforms.gcp.network import Network, NetworkArgs
-from components.platforms.gcp.spec import GcpSpec
+from components.platforms.gcp.spec import GcpSpec, family_of
 
 ATTRIBUTE = "trainyard/bake"
 """Guest attribute that contains the builder's last report."""
-_ATTRIBUTES = "gcp:compute/getInstanceGuestAttributes:getInstanceGuestAttributes"
-_INSTANCE = "gcp:compute/getInstance:getInstance"
 CAPTURE = f"""\
 text=$(LC_ALL=C tr -cd '[:print:]' <"$result")
 text=${{text:0:500}}
@@ -120,18 +117,19 @@ class _Progress:
 
     async def disk(self) -> str | None:
         """Return the link of the boot disk, or None while the builder is on. Raises pulumi.RunError after a failure."""
-        where = {**self._where, "variableKey": ATTRIBUTE}
-        answer = await pulumi.runtime.invoke_async(_ATTRIBUTES, where, self._options) or {}
-        report = str(answer.get("variableValue") or "")
+        answer = await compute.get_instance_guest_attributes_output(
+            **self._where, variable_key=ATTRIBUTE, opts=self._options
+        ).future()
+        report = str((answer and answer.variable_value) or "")
         self._is_done = self._is_done or report == "done"
         if report.startswith("failed"):
             raise pulumi.RunError(f"{self._where['name']}: {report}. Fix: correct the cause, and run `yard bake` again")
-        found = await pulumi.runtime.invoke_async(_INSTANCE, self._where, self._options)
-        if found["currentStatus"] not in {"TERMINATED", "STOPPED"}:
+        found = await compute.get_instance_output(**self._where, opts=self._options).future()
+        if found is None or found.current_status not in {"TERMINATED", "STOPPED"}:
             return None
         if not self._is_done:
             raise pulumi.RunError(
                 f"{self._where['name']} is off and has not published the guest attribute {ATTRIBUTE}. Fix: allow guest "
                 "attributes (constraints/compute.disableGuestAttributesAccess), and run `yard bake` again"
             )
-        return str(found["bootDisks"][0]["source"])
+        return found.boot_disks[0].source

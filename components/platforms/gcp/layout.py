@@ -8,8 +8,7 @@ from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
 
 from components.plan.plan import ClusterPlan, HostPlan
-from components.platforms.gcp.machine_facts import Nics, family_of
-from components.platforms.gcp.spec import GcpSpec
+from components.platforms.gcp.spec import GcpSpec, Nics, family_of
 
 
 class Nic(StrEnum):

@@ -12,15 +12,41 @@ from components.node.parameters import SharedFiles
 from components.node.user_data import ADMIN_USER
 from components.plan.plan import GROUP_BLOCKS, HostPlan
 from components.platforms.base import Host, Platform, PlatformArgs, ssh_address
-from components.platforms.gcp.host_keys import host_key
+from components.platforms.gcp.facts import PROGRAM
 from components.platforms.gcp.layout import cards, networks
-from components.platforms.gcp.machine import Capacity, MachineType, NodeArgs, image_of, supports_tier_1
 from components.platforms.gcp.network import IAP_RANGE, Network, NetworkArgs
-from components.platforms.gcp.nodes import Head, HeadArgs, NodeGroup, NodeGroupArgs
-from components.platforms.gcp.placement import Placement, PlacementArgs
+from components.platforms.gcp.nodes import (
+    Capacity,
+    Head,
+    HeadArgs,
+    MachineType,
+    NodeArgs,
+    NodeGroup,
+    NodeGroupArgs,
+    Placement,
+    PlacementArgs,
+    host_key,
+    image_of,
+    supports_tier_1,
+)
 from components.platforms.gcp.spec import GcpSpec
 from components.platforms.gcp.storage import SharedStorage, SharedStorageArgs
-from components.platforms.gcp.tunnel import tunnel_command
+
+
+def tunnel_command(machine: pulumi.Output[str], zone: str, project: str) -> pulumi.Output[Sequence[str]]:
+    """Return the command, with "{port}" for the local port. `machine` is the name of the instance.
+
+    Options: Google, "gcloud compute start-iap-tunnel" (read 2026-11-22). The command tests a connection before it
+    listens, and exits with code 1 if the machine does not respond (google-cloud-sdk@01f043c:
+    lib/googlecloudsdk/command_lib/compute/iap_tunnel.py, _TestConnection).
+    """
+    return machine.apply(
+        lambda name: (
+            PROGRAM,
+            *("compute", "start-iap-tunnel", name, "22", "--local-host-port=127.0.0.1:{port}"),
+            *(f"--zone={zone}", f"--project={project}"),
+        )
+    )
 
 
 class GcpPlatform(Platform):

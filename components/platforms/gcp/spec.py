@@ -1,16 +1,117 @@
-"""GcpSpec: the `platform:` section of a GCP stack. Imports no SDK."""
+"""GcpSpec: the `platform:` section of a GCP stack, and the machine families and zones that it uses. Imports no SDK."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
 from ipaddress import IPv4Network
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from components.platforms.gcp.places import known_zone
-from components.spec.model import BAKED_NAME, Cidr, CloudSpec, Model, is_private
-from trainyard.errors import RuleError
+from components.catalog import Fact, machines, read_rows
+from components.platforms.listing import Listing, read_listing
+from components.spec.explain import nearest
+from components.spec.model import BAKED_NAME, Cidr, CloudSpec, Model, is_private, used_machines
+from trainyard.errors import CatalogError, RuleError
+
+
+class Nics(BaseModel):
+    """Number of network interfaces on each machine, by type."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    gvnic: Annotated[int, Field(ge=1)]
+    rdma: Annotated[int, Field(ge=0)]
+
+
+class Family(Fact):
+    """A machine family."""
+
+    nics: Nics
+    mtu: int
+    boot_disks: tuple[str, ...]
+    """Supported boot disk types. The first type is the default."""
+    compact: bool
+    """Whether the family supports compact placement policies."""
+    zones: tuple[str, ...] = ()
+    """Zones that offer the family. Empty if no source lists them."""
+    tier_1_from_vcpus: int | None = None
+    """Minimum number of vCPUs for Tier_1 networking, or None if the family does not support Tier_1."""
+    dense_reservations: bool = False
+    """Whether reservations are dense: their machines are always close together and cannot have a different
+    placement."""
+    on_demand_seen: bool = True
+    """Whether a deployment example from Google uses the family on demand."""
+    stock_image: bool = True
+    """Whether the pinned image supports the fabric. Otherwise, the stack needs a custom image."""
+    unverified: tuple[str, ...] = ()
+    """Names of fields without a public source."""
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Return the families in the catalog by name. Raises CatalogError if the file does not match its model."""
+    return read_rows("gcp_families.yaml", Family)
+
+
+def family_of(machine: str) -> Family:
+    """Return the family of a machine type, for example "a3-megagpu" for "a3-megagpu-8g".
+
+    Raises CatalogError if the catalog does not contain the family.
+    """
+    family = families().get(machine.rpartition("-")[0])
+    if family is None:
+        raise CatalogError(f"components/catalog/gcp_families.yaml has no family for the machine type {machine}; add it")
+    return family
+
+
+class ZoneFacts(Listing):
+    """Zone letters by region: "abc" for zones a, b and c."""
+
+    zones: dict[str, Annotated[str, Field(pattern=r"^[a-z]+$")]]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all zones."""
+        return tuple(f"{region}-{letter}" for region, letters in self.zones.items() for letter in letters)
+
+
+@cache
+def zone_facts() -> ZoneFacts:
+    """Return the zones in the catalog. Raises CatalogError if the file does not match its model."""
+    return read_listing("gcp_zones.yaml", ZoneFacts)
+
+
+def zones_with(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the zones that offer all of the machine types. Unknown types, and types without a list of zones, are
+    ignored.
+
+    If no zone offers all of them, return all zones.
+    """
+    lists = [family_of(name).zones for name in names if name in machines("gcp")]
+    found = [zone for zone in zone_facts().names if all(zone in zones for zones in lists if zones)]
+    return tuple(found) or zone_facts().names
+
+
+def known_zone(name: str, info: ValidationInfo) -> str:
+    """Return `name` if it is a Google Cloud zone. Otherwise, raise RuleError and suggest a zone with the stack's
+    machine types."""
+    facts = zone_facts()
+    if name in facts.names:
+        return name
+    usable = zones_with(used_machines(info))
+    region, _, _ = name.rpartition("-")
+    if near := [zone for zone in usable if zone.rpartition("-")[0] == region]:
+        fix = f"use one of {', '.join(near)}"
+    elif meant := nearest(name, usable):
+        fix = f"write {meant}"
+    elif len(usable) < len(facts.names):
+        fix = f"use one of {', '.join(usable)}"
+    else:
+        fix = "use a name that `gcloud compute zones list` prints"
+    raise RuleError(f"must be a Google Cloud zone (list of {facts.listed})", fix)
+
 
 FilestoreTier = Literal["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL", "ENTERPRISE"]
 

@@ -10,9 +10,9 @@ import pulumi
 from pulumi_gcp import compute, filestore
 
 from components.node.parameters import SharedFiles
-from components.platforms.former_parent import moved_from
-from components.platforms.gcp.machine import DATA_DISK
+from components.platforms.base import moved_from
 from components.platforms.gcp.network import Network
+from components.platforms.gcp.nodes import DATA_DISK
 from components.platforms.gcp.spec import REGIONAL_TIERS, region_of
 
 _SHARE = "shared"

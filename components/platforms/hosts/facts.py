@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from components.plan.check import checks_in
-from components.platforms.facts import PlatformFacts
 from components.platforms.hosts import rules
+from components.platforms.registry import PlatformFacts
 
 # SSH transfers scripts of any size. The Pulumi state contains the script for each host, so a limit keeps the state
 # small.

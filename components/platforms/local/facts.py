@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from components.plan.check import checks_in
 from components.plan.plan import ClusterPlan
-from components.platforms.baked import baked_image_has_system, baked_image_is_current
-from components.platforms.facts import Baking, PlatformFacts
 from components.platforms.local import rules
 from components.platforms.local.image_build import image_id
+from components.platforms.registry import Baking, PlatformFacts
+from components.platforms.shared_rules import image_rules
 
 
 def _bake(plan: ClusterPlan, name: str) -> str:
@@ -24,7 +22,6 @@ FACTS = PlatformFacts(
     user_data_limit=1 << 20,
     checks=(
         *checks_in(rules),
-        replace(baked_image_has_system, id="local-image-system"),
-        replace(baked_image_is_current, id="local-image-stale"),
+        *image_rules("local"),
     ),
 )

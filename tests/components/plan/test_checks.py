@@ -10,8 +10,7 @@ import yaml
 from components.catalog import Image, conflicts, images, machines
 from components.plan.check import Check, Draft, Level, Planned, run_checks
 from components.plan.plan import plan_cluster
-from components.platforms.models import platform_spec
-from components.platforms.registry import platform_facts
+from components.platforms.registry import platform_facts, platform_spec
 from components.spec.cluster import GroupSpec, HeadSpec, NetworkSpec
 from components.spec.model import machine_types
 from components.stackfile.draft_checks import DRAFT_CHECKS

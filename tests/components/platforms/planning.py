@@ -10,8 +10,7 @@ from components.catalog import images, machines
 from components.node.bake import baked_name
 from components.plan.check import Planned
 from components.plan.plan import ClusterPlan, plan_cluster
-from components.platforms.facts import Baking
-from components.platforms.registry import platform_facts
+from components.platforms.registry import Baking, platform_facts
 from components.stackfile.read import cluster_spec
 from tests.components.platforms.recording import stack_text
 

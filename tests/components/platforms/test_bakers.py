@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from components.platforms import PLATFORMS
-from components.platforms.facts import Baking
-from components.platforms.registry import platform_baker, platform_facts
+from components.platforms.registry import Baking, platform_baker, platform_facts
 from offline.cloud.faults import FILE
 from offline.cloud.world import World
 from tests.components.platforms.planning import planned
@@ -53,7 +52,7 @@ def test_platform_builds_images_or_states_the_reason(provider: str) -> None:
 
 @pytest.mark.parametrize("provider", CLOUDS)
 def test_new_machines_of_clouds_boot_the_baked_image(provider: str) -> None:
-    image_of = import_module(f"components.platforms.{provider}.machine").image_of
+    image_of = import_module(f"components.platforms.{provider}.nodes").image_of
     own, baked = OWN_IMAGES[provider]
     stack = CLOUDS[provider][0]
     assert image_of(planned(stack, {}).plan) not in {own, baked}

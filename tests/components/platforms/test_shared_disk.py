@@ -7,7 +7,7 @@ from typing import Any
 import pulumi
 import pytest
 
-from components.platforms.shared_disk import INPUT, refuse_smaller
+from components.platforms.base import INPUT, refuse_smaller
 from trainyard.errors import PlatformError
 
 

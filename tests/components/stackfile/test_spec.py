@@ -12,7 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from components.catalog import images
 from components.platforms import PLATFORMS
-from components.platforms.models import platform_model
+from components.platforms.registry import platform_model
 from components.spec.cluster import ClusterSpec, NetworkSpec
 from components.spec.model import PlatformSpec
 from components.stackfile.read import cluster_spec

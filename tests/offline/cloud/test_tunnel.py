@@ -22,7 +22,7 @@ import sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from pulumi_command import remote
-from components.platforms.facts import Tunnel
+from components.platforms.registry import Tunnel
 from components.cluster.tunnel import open_tunnel, require_tunnel
 
 require_tunnel(Tunnel(program="az", port={port}, option="cluster.platform.bastion_port"))

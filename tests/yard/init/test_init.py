@@ -9,8 +9,8 @@ import yaml
 
 from components.catalog import machines
 from components.platforms import PLATFORMS
-from components.platforms.azure.machine_facts import size_of
-from components.platforms.gcp.machine_facts import family_of
+from components.platforms.azure.spec import size_of
+from components.platforms.gcp.spec import family_of
 from components.stackfile.read import read_stack
 from tests.conftest import ROOT
 from tests.yard.conftest import MakeProgram

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from components.catalog import images
-from components.platforms.azure.services import SERVICES
+from components.platforms.azure.facts import SERVICES
 from components.platforms.azure.spec import AzureSpec
-from components.platforms.gcp.services import required_services
-from components.platforms.models import platform_spec
+from components.platforms.gcp.facts import required_services
+from components.platforms.registry import platform_spec
 from tests.yard.conftest import MakeProgram
 from yard.preview.account import Account, account_of, judge
 from yard.preview.cloud_cli import AzureCli, Usage

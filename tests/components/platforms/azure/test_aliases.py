@@ -9,7 +9,7 @@ import pulumi
 import pytest
 from pulumi import resource
 
-from components.platforms.azure.aliases import without_former_types
+from components.platforms.azure.platform import without_former_types
 from tests.components.platforms.azure.conftest import Build
 
 OWN = pulumi.Alias(name="former-name", type_="azure-native:network:Former")

@@ -10,7 +10,7 @@ from typing import Any
 import pulumi
 import pytest
 
-from components.platforms.azure import host_keys
+from components.platforms.azure import nodes
 from offline.cloud.outputs import host_key
 
 KEY = host_key("c-gpu-0")
@@ -51,7 +51,7 @@ def created(minutes_ago: float) -> str:
 
 
 def ask(minutes_ago: float = 1) -> str:
-    return asyncio.run(host_keys._read("c-gpu-0", "c-trainyard", created(minutes_ago), pulumi.InvokeOptions()))
+    return asyncio.run(nodes._read_key("c-gpu-0", "c-trainyard", created(minutes_ago), pulumi.InvokeOptions()))
 
 
 def test_a_new_machine_is_read_until_it_has_a_key(answers: Answers) -> None:
@@ -82,7 +82,7 @@ def test_an_older_machine_gets_one_attempt(answers: Answers, reply: Any) -> None
 
 def test_a_machine_of_unknown_age_gets_one_attempt(answers: Answers) -> None:
     asked = answers([None, KEY])
-    assert asyncio.run(host_keys._read("c-gpu-0", "g", "", pulumi.InvokeOptions())) == ""
+    assert asyncio.run(nodes._read_key("c-gpu-0", "g", "", pulumi.InvokeOptions())) == ""
     assert len(asked) == 1
 
 
@@ -110,4 +110,4 @@ def test_a_preview_makes_one_attempt(answers: Answers, monkeypatch: pytest.Monke
     ],
 )
 def test_only_a_single_complete_key_is_returned(output: str, key: str) -> None:
-    assert host_keys.key_in(output) == key
+    assert nodes.key_in(output) == key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from components.platforms.azure.placement import PlacementKind, placement_of
+from components.platforms.azure.layout import PlacementKind, placement_of
 from tests.components.platforms.planning import planned
 
 

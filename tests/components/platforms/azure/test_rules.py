@@ -7,8 +7,7 @@ import pytest
 from components.catalog import images, machines
 from components.plan.check import Check, Planned
 from components.platforms.azure.facts import FACTS
-from components.platforms.azure.machine_facts import sizes
-from components.platforms.azure.places import region_facts
+from components.platforms.azure.spec import region_facts, sizes
 from components.platforms.demand import quota_needs
 from tests.components.platforms.planning import Edits, current_name, planned
 

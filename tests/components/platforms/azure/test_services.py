@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from components.platforms.azure.facts import FACTS
-from components.platforms.azure.services import ROLES, SERVICES
+from components.platforms.azure.facts import FACTS, ROLES, SERVICES
 from tests.components.platforms.azure.conftest import Build
 
 PAGE = Path(__file__).parents[4] / "docs" / "platforms" / "azure.md"

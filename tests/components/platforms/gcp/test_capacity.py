@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from components.platforms.gcp.machine import scheduling
-from components.platforms.gcp.machine_facts import families, family_of
+from components.platforms.gcp.nodes import scheduling
+from components.platforms.gcp.spec import families, family_of
 
 A2, A4, N2 = (families()[name] for name in ("a2-highgpu", "a4-highgpu", "n2-standard"))
 

@@ -10,8 +10,8 @@ from typing import Any
 import pulumi
 import pytest
 
-from components.platforms.first_boot import host_key_wait
-from components.platforms.gcp import host_keys as hostkeys
+from components.platforms.base import host_key_wait
+from components.platforms.gcp import nodes
 from offline.cloud.outputs import host_key
 
 KEY, OTHER = host_key("c-head"), host_key("other")
@@ -48,8 +48,8 @@ class Cloud:
 
     def read(self, age: timedelta = timedelta(minutes=1)) -> str:
         """Return the host key of a machine that was created `age` ago."""
-        machine = hostkeys._Machine(name="c-head", zone="us-central1-a", project="p-1")
-        return asyncio.run(hostkeys._read(machine, host_key_wait((datetime.now(UTC) - age).isoformat())))
+        machine = nodes._Machine(name="c-head", zone="us-central1-a", project="p-1")
+        return asyncio.run(nodes._read(machine, host_key_wait((datetime.now(UTC) - age).isoformat())))
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_key_with_its_type_is_accepted(cloud: Cloud) -> None:
 )
 def test_anything_but_one_key_is_refused(cloud: Cloud, value: str) -> None:
     cloud.attributes = [{"variableValue": value}]
-    cloud.console = [{"contents": f"{hostkeys.CONSOLE_MARK}{value}"}]
+    cloud.console = [{"contents": f"{nodes.CONSOLE_MARK}{value}"}]
     assert cloud.read() == ""
 
 
@@ -102,7 +102,7 @@ def test_the_console_is_the_fallback(cloud: Cloud) -> None:
     noise = f"[    3.1] x trainyard-hostkey: {OTHER}\r\n"
     cloud.console = [EMPTY, {"contents": f"{noise}trainyard-hostkey: {KEY}\r\nlogin: "}]
     assert cloud.read() == KEY
-    assert [asked["token"] for asked in cloud.asked].count(hostkeys._CONSOLE) == 2
+    assert [asked["token"] for asked in cloud.asked].count(nodes._CONSOLE) == 2
     assert cloud.asked[-1] == {
         "token": "gcp:compute/getInstanceSerialPort:getInstanceSerialPort",
         "instance": "c-head",
@@ -113,13 +113,13 @@ def test_the_console_is_the_fallback(cloud: Cloud) -> None:
 
 
 def test_the_first_key_on_the_console_is_returned(cloud: Cloud) -> None:
-    mark = hostkeys.CONSOLE_MARK
+    mark = nodes.CONSOLE_MARK
     cloud.console = [{"contents": f"{mark}{KEY}\n{mark}{OTHER}\n"}]
     assert cloud.read() == KEY
 
 
 def test_the_console_is_trusted_only_during_the_first_boot(cloud: Cloud) -> None:
-    cloud.console = [{"contents": f"{hostkeys.CONSOLE_MARK}{OTHER}\n"}]
+    cloud.console = [{"contents": f"{nodes.CONSOLE_MARK}{OTHER}\n"}]
     assert cloud.read(timedelta(minutes=21)) == ""
     assert len(cloud.warnings) == 1
     assert "the key on the serial console of c-head is not used" in cloud.warnings[0]
@@ -128,7 +128,7 @@ def test_the_console_is_trusted_only_during_the_first_boot(cloud: Cloud) -> None
 
 @pytest.mark.parametrize("later", ["x" * 999_000, "\N{EURO SIGN}" * 333_000])
 def test_a_console_that_may_have_lost_lines_is_not_trusted(cloud: Cloud, later: str) -> None:
-    cloud.console = [{"contents": f"{hostkeys.CONSOLE_MARK}{OTHER}\n{later}"}]
+    cloud.console = [{"contents": f"{nodes.CONSOLE_MARK}{OTHER}\n{later}"}]
     assert cloud.read() == ""
     assert len(cloud.warnings) == 1
     cloud.attributes = [PUBLISHED]
@@ -136,21 +136,21 @@ def test_a_console_that_may_have_lost_lines_is_not_trusted(cloud: Cloud, later: 
 
 
 def test_the_console_of_a_usual_first_boot_is_trusted(cloud: Cloud) -> None:
-    cloud.console = [{"contents": "x" * 200_000 + f"\n{hostkeys.CONSOLE_MARK}{KEY}\n"}]
+    cloud.console = [{"contents": "x" * 200_000 + f"\n{nodes.CONSOLE_MARK}{KEY}\n"}]
     assert cloud.read() == KEY
     assert cloud.warnings == []
 
 
 def test_the_bootstrap_prints_the_line_that_is_read() -> None:
     bootstrap = Path(__file__).parents[4] / "cloud-init/files/usr/local/lib/trainyard/bootstrap"
-    assert f'console "{hostkeys.CONSOLE_MARK}$algorithm $key"' in bootstrap.read_text()
-    assert f"guest-attributes/{hostkeys.KEY.partition('/')[0]}/$1" in bootstrap.read_text()
+    assert f'console "{nodes.CONSOLE_MARK}$algorithm $key"' in bootstrap.read_text()
+    assert f"guest-attributes/{nodes.KEY.partition('/')[0]}/$1" in bootstrap.read_text()
 
 
 def test_a_new_machine_without_a_key_ends_after_15_minutes(cloud: Cloud) -> None:
     assert cloud.read() == ""
     assert 880 <= cloud.waited <= 900
-    consoles = [asked for asked in cloud.asked if asked["token"] == hostkeys._CONSOLE]
+    consoles = [asked for asked in cloud.asked if asked["token"] == nodes._CONSOLE]
     assert len(consoles) < len(cloud.asked) / 5
 
 

@@ -7,8 +7,7 @@ import pytest
 from components.plan.check import Check, Planned
 from components.platforms.demand import quota_needs
 from components.platforms.gcp.facts import FACTS
-from components.platforms.gcp.machine_facts import families
-from components.platforms.gcp.places import zone_facts
+from components.platforms.gcp.spec import families, zone_facts
 from tests.components.platforms.planning import Edits, current_name, planned
 
 STACK = "gcp-a2"

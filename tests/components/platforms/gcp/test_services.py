@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from components.platforms.gcp.facts import FACTS
-from components.platforms.gcp.services import ROLES, SERVICES, enable_command, required_services
+from components.platforms.gcp.facts import FACTS, ROLES, SERVICES, enable_command, required_services
 from tests.components.platforms.recording import Build
 
 PAGE = Path(__file__).parents[4] / "docs" / "platforms" / "gcp.md"

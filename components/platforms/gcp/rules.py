@@ -1,4 +1,4 @@
-"""Checks for Compute Engine machines: zones, disks, images, placement and capacity."""
+"""The checks for Google Cloud stacks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from components.plan.check import Broken, Level, Planned, check
-from components.platforms.gcp.machine_facts import Family, family_of
-from components.platforms.gcp.spec import GcpSpec
+from components.platforms.gcp.layout import subnets_needed
+from components.platforms.gcp.spec import REGIONAL_TIERS, Family, GcpSpec, family_of, region_of
 
 _RESERVATION = re.compile(r"[a-z][-a-z0-9]*|projects/[^/]+/reservations/[^/]+(/reservationBlocks/[^/]+)?")
 
@@ -206,3 +206,130 @@ def _machines(planned: Planned) -> list[tuple[str, str, Family]]:
 
 def _families(planned: Planned) -> dict[str, Family]:
     return {family.name: family for family in (family_of(host.machine.name) for host in planned.plan.hosts)}
+
+
+@check(
+    "gcp-fabric-network",
+    Level.ERROR,
+    "use a wider one, for example 10.192.0.0/10, or a narrower cluster.network.cidr",
+    "choose a different private range for one of them",
+)
+def fabric_network_fits(planned: Planned) -> Iterator[Broken]:
+    """The networks for GPU interfaces fit into fabric_cidr, and fabric_cidr does not overlap the primary network."""
+    needed = subnets_needed(planned.plan)
+    if not needed:
+        return
+    fabric, primary = gcp_spec(planned).fabric_cidr, planned.plan.network
+    room = 2 ** (primary.prefixlen - fabric.prefixlen) if fabric.prefixlen <= primary.prefixlen else 0
+    if room < needed:
+        yield Broken(
+            path="cluster.platform.fabric_cidr",
+            rule=f"{fabric} has room for {room} networks of /{primary.prefixlen}, and GPU interfaces need {needed}",
+        )
+    if fabric.overlaps(primary):
+        yield Broken(
+            path="cluster.platform.fabric_cidr",
+            rule=f"{fabric} overlaps cluster.network.cidr ({primary}), but a machine needs separate networks",
+            fix=1,
+        )
+
+
+@check("gcp-address-kept", Level.ERROR, "use {index} or fewer, or a wider cluster.network.cidr")
+def address_free(planned: Planned) -> Iterator[Broken]:
+    """No host has the second-to-last address in the subnet, because Google reserves it."""
+    reserved = planned.plan.network[-2]
+    for host in planned.plan.workers:
+        if host.private_ip == reserved:
+            yield Broken(
+                path=f"cluster.nodes.{host.group}.count",
+                rule=f"{host.name} would get {reserved}, which Google reserves in {planned.plan.network}",
+                words={"index": host.index},
+            )
+
+
+@check(
+    "gcp-tunnel",
+    Level.INFO,
+    "install the Google Cloud CLI (gcloud) where they run, log in with `gcloud auth login`, and have the role "
+    "roles/iap.tunnelResourceAccessor",
+)
+def tunnel_reported(planned: Planned) -> Iterator[Broken]:
+    """A note names the command-line tool that opens the tunnel to the head."""
+    if planned.plan.access.via == "bastion":
+        yield Broken(
+            path="cluster.access.via",
+            rule="`pulumi up` and `yard` connect to the head through a tunnel that `gcloud compute start-iap-tunnel` "
+            "opens",
+        )
+
+
+_SIZES = {
+    "BASIC_HDD": (1024, 65433, 1),
+    "BASIC_SSD": (2560, 65433, 1),
+    "ZONAL": (1024, 102400, 256),
+    "REGIONAL": (1024, 102400, 256),
+    "ENTERPRISE": (1024, 10240, 256),
+}
+"""Minimum size, maximum size and step size of each tier in GiB. Source: documentation for file_shares in SDK 10.2.0."""
+_HIGH_BAND, _HIGH_STEP = 10240, 2560
+"""Above 10 TiB, the ZONAL and REGIONAL tiers have larger steps."""
+
+
+@check("gcp-storage-kind", Level.ERROR, "use filestore, head_nfs or external")
+def kind_known(planned: Planned) -> Iterator[Broken]:
+    """GCP supports the kind of shared storage."""
+    kind = planned.plan.storage.kind
+    if kind in {"azure_files", "azure_netapp"}:
+        yield Broken(path="cluster.storage.shared.kind", rule=f"GCP does not offer {kind}")
+
+
+@check("gcp-filestore-size", Level.ERROR, "use {fitting}")
+def size_fits(planned: Planned) -> Iterator[Broken]:
+    """The Filestore tier supports the size."""
+    shared = planned.plan.storage
+    if shared.kind != "filestore":
+        return
+    tier = gcp_spec(planned).filestore.tier
+    (smallest, largest, step), wanted = _SIZES[tier], shared.size_gib
+    if tier in {"ZONAL", "REGIONAL"} and wanted > _HIGH_BAND:
+        step = _HIGH_STEP
+    if smallest <= wanted <= largest and wanted % step == 0:
+        return
+    steps = f", in steps of {step}" if step > 1 else ""
+    fitting = min(largest, max(smallest, -(-wanted // step) * step))
+    yield Broken(
+        path="cluster.storage.shared.size_gib",
+        rule=f"Filestore {tier} has {smallest} to {largest} GiB{steps}, not {wanted}",
+        words={"fitting": fitting},
+    )
+
+
+@check("gcp-filestore-region", Level.ERROR, "remove it: Filestore is then in {zone}")
+def filestore_in_region(planned: Planned) -> Iterator[Broken]:
+    """Filestore is in the nodes' region."""
+    spec, zone = gcp_spec(planned), _filestore_zone(planned)
+    if region_of(zone) == spec.region:
+        return
+    yield Broken(
+        path="cluster.platform.filestore.zone",
+        rule=f"{zone} is in a different region than the nodes ({spec.zone}). The mount works, but file access is "
+        "slow: one team trained slowly for days with nodes in us-central1 and Filestore in asia-southeast1",
+        words={"zone": spec.zone},
+    )
+
+
+@check("gcp-filestore-zone", Level.WARNING, "remove it, unless the nodes' zone has no Filestore")
+def filestore_in_zone(planned: Planned) -> Iterator[Broken]:
+    """Filestore is in the nodes' zone. Traffic between zones costs extra."""
+    spec, zone = gcp_spec(planned), _filestore_zone(planned)
+    if zone != spec.zone and region_of(zone) == spec.region and spec.filestore.tier not in REGIONAL_TIERS:
+        yield Broken(
+            path="cluster.platform.filestore.zone",
+            rule=f"{zone} is not the nodes' zone {spec.zone}, so all file traffic crosses zones",
+        )
+
+
+def _filestore_zone(planned: Planned) -> str:
+    """Return the zone of the Filestore, or the nodes' zone if the stack has no Filestore."""
+    spec = gcp_spec(planned)
+    return spec.filestore.zone or spec.zone if planned.plan.storage.kind == "filestore" else spec.zone
