@@ -102,6 +102,14 @@ class Plugin:
         """Cancel running operations, as the engine does after Ctrl-C."""
         self.stub.Cancel(empty_pb2.Empty(), timeout=_SECONDS)
 
+    def stdout(self, inputs: Mapping[str, Value]) -> Value:
+        """Create a remote command and return its standard output."""
+        return self.create(REMOTE, inputs)[1]["stdout"]
+
+    def create_failure(self, inputs: Mapping[str, Value]) -> str:
+        """Create a remote command, which must fail, and return the error message."""
+        return self.failure(lambda: self.create(REMOTE, inputs))
+
     def failure(self, call: Any) -> str:
         """Return the error message from a call, which must fail."""
         with pytest.raises(grpc.RpcError) as caught:

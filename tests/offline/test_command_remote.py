@@ -1,4 +1,4 @@
-"""SSH connections and remote commands, with an sshd on this machine."""
+"""Remote commands with an sshd on this machine: results, output, connections, cancellation."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pulumi.runtime.proto import engine_pb2
 
 from offline.values import Properties, Value
 from tests.offline.loopback_sshd import Sshd, free_port, make_key, running
-from tests.offline.plugin import REMOTE, Plugin, hidden
+from tests.offline.plugin import REMOTE, Plugin, hidden, urn
 
 pytestmark = pytest.mark.engine
 
 _DIFFICULT = 'it\'s\n$HOME `x` \\n %s "q" \t end\\'
 
 
-def _inputs(sshd: Sshd, create: str, **more: Value) -> Properties:
+def _inputs(sshd: Sshd, create: Value = None, **more: Value) -> Properties:
     return {"connection": hidden(sshd.connection()), "create": create, **more}
 
 
@@ -33,19 +34,21 @@ def _processes(pattern: str) -> str:
 def _failing(plugin: Plugin, inputs: Properties) -> tuple[threading.Thread, list[str]]:
     """Start a failing create operation. Return its thread, and a list to which the thread adds the error message."""
     failures: list[str] = []
-    thread = threading.Thread(target=lambda: failures.append(plugin.failure(lambda: plugin.create(REMOTE, inputs))))
+    thread = threading.Thread(target=lambda: failures.append(plugin.create_failure(inputs)))
     thread.start()
     return thread, failures
 
 
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_create_update_and_delete_share_one_login(plugin: Plugin, sshd: Sshd, tmp_path: Path) -> None:
-    inputs = _inputs(
-        sshd,
-        "cat; echo err >&2",
-        stdin=hidden("made"),
-        update="echo updated",
-        delete=f"echo deleted > {tmp_path}/log",
-    )
+    more = {"update": "echo updated", "delete": f"echo deleted > {tmp_path}/log"}
+    inputs = _inputs(sshd, "cat; echo err >&2", stdin=hidden("made"), **more)
     identity, state = plugin.create(REMOTE, inputs)
     assert identity.startswith("it")
     assert state == {**inputs, "stdout": "made", "stderr": "err"}
@@ -56,34 +59,99 @@ def test_create_update_and_delete_share_one_login(plugin: Plugin, sshd: Sshd, tm
     assert sshd.logins == 1
 
 
-def test_input_arrives_unchanged(plugin: Plugin, sshd: Sshd) -> None:
-    assert plugin.create(REMOTE, _inputs(sshd, "cat", stdin=hidden(_DIFFICULT)))[1]["stdout"] == _DIFFICULT
+def test_update_runs_create_if_there_is_no_update(plugin: Plugin, sshd: Sshd) -> None:
+    _, state = plugin.create(REMOTE, _inputs(sshd, "echo one"))
+    assert plugin.update(REMOTE, state, _inputs(sshd, "echo two"))["stdout"] == "two"
+
+
+def test_without_a_command_nothing_runs(plugin: Plugin, sshd: Sshd) -> None:
+    only_delete = _inputs(sshd, delete="true")
+    assert plugin.create(REMOTE, only_delete)[1] == {**only_delete, "stdout": "", "stderr": ""}
+    _, state = plugin.create(REMOTE, _inputs(sshd, "echo one"))
+    assert plugin.update(REMOTE, state, only_delete) == {**only_delete, "stdout": "one", "stderr": ""}
+    plugin.delete(REMOTE, _inputs(sshd, "exit 1", stdout="", stderr=""))
+
+
+def test_outputs_are_separate_and_lose_one_newline(plugin: Plugin, sshd: Sshd) -> None:
+    _, state = plugin.create(REMOTE, _inputs(sshd, "printf 'a\\n\\n'; printf 'b' >&2; printf '\\377' >&2"))
+    assert (state["stdout"], state["stderr"]) == ("a\n", "b\N{REPLACEMENT CHARACTER}")
+
+
+@pytest.mark.parametrize(
+    ("command", "data", "output"),
+    [
+        ("cat", hidden(_DIFFICULT), _DIFFICULT),
+        ("cat", "0123456789abcde\n" * 100_000, "0123456789abcde\n" * 100_000),
+        ("echo ok", "x" * 4_000_000, "ok\n"),  # a command may ignore its input
+    ],
+)
+def test_input_arrives_unchanged(plugin: Plugin, sshd: Sshd, command: str, data: Value, output: str) -> None:
+    assert plugin.stdout(_inputs(sshd, command, stdin=data, logging="none")) == output.removesuffix("\n")
+
+
+@pytest.mark.parametrize(
+    ("logging", "shown"),
+    [
+        (None, ["out", "err"]),
+        ("stdoutAndStderr", ["out", "err"]),
+        ("stdout", ["out"]),
+        ("stderr", ["err"]),
+        ("none", []),
+    ],
+)
+def test_logging_selects_the_shown_output(plugin: Plugin, sshd: Sshd, logging: str | None, shown: list[str]) -> None:
+    _, state = plugin.create(REMOTE, _inputs(sshd, "echo out; sleep 0.3; echo err >&2", logging=logging))
+    assert (state["stdout"], state["stderr"]) == ("out", "err")
+    assert plugin.engine.lines == shown
+
+
+def test_output_is_shown_while_the_command_runs(plugin: Plugin, sshd: Sshd, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    command = f"echo waiting; while [ ! -e {go} ]; do sleep 0.02; done; echo gone"
+    runs = threading.Thread(target=plugin.create, args=(REMOTE, _inputs(sshd, command)))
+    runs.start()
+    plugin.engine.wait_for("waiting")
+    assert plugin.engine.lines == ["waiting"]
+    go.touch()
+    runs.join()
+    first, last = plugin.engine.requests
+    assert (first.urn, first.ephemeral, first.severity) == (urn(REMOTE), True, engine_pb2.INFO)
+    assert (last.message, last.streamId) == ("gone", first.streamId)
+
+
+def test_a_failure_shows_the_last_lines_and_no_input(plugin: Plugin, sshd: Sshd) -> None:
+    command = "seq 100; sleep 0.3; cat >/dev/null; echo broken >&2; exit 3"
+    message = plugin.create_failure(_inputs(sshd, command, stdin=hidden("the password"), logging="none"))
+    assert message.startswith("exit status 3: running `seq 100;")
+    assert message.endswith("99\n100\nbroken")
+    assert "\n60\n" not in message
+    assert "password" not in message
+
+
+def test_a_failure_hides_a_secret_command(plugin: Plugin, sshd: Sshd) -> None:
+    message = plugin.create_failure(_inputs(sshd, hidden("exit 3 # password")))
+    assert message == "exit status 3: running a secret command (no output)"
+
+
+def test_the_signal_that_killed_a_command_is_named(plugin: Plugin, sshd: Sshd) -> None:
+    assert "ended by SIGKILL" in plugin.create_failure(_inputs(sshd, "kill -9 $$"))
 
 
 def test_no_process_has_a_secret_in_its_arguments(plugin: Plugin, sshd: Sshd) -> None:
-    inputs = _inputs(
-        sshd,
-        "echo on; read -r go; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c zzz-[s]ecret",
-        stdin=hidden("go\nzzz-secret"),
-    )
-    assert "exit status 1" in plugin.failure(lambda: plugin.create(REMOTE, inputs))  # grep found none
-
-
-def test_large_input_and_output(plugin: Plugin, sshd: Sshd) -> None:
-    text = "0123456789abcde\n" * 100_000
-    assert plugin.create(REMOTE, _inputs(sshd, "cat", stdin=text, logging="none"))[1]["stdout"] == text[:-1]
+    command = "echo on; read -r go; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c zzz-[s]ecret"
+    inputs = _inputs(sshd, command, stdin=hidden("go\nzzz-secret"))
+    assert "exit status 1" in plugin.create_failure(inputs)  # grep found none
 
 
 def test_parallel_commands_share_one_login(plugin: Plugin, sshd: Sshd) -> None:
     with ThreadPoolExecutor(24) as pool:
-        runs = [pool.submit(plugin.create, REMOTE, _inputs(sshd, f"echo {n}; sleep 0.2")) for n in range(24)]
-    assert [run.result()[1]["stdout"] for run in runs] == [str(n) for n in range(24)]
+        runs = [pool.submit(plugin.stdout, _inputs(sshd, f"echo {n}; sleep 0.2")) for n in range(24)]
+    assert [run.result() for run in runs] == [str(n) for n in range(24)]
     assert sshd.logins == 1
 
 
 def test_a_failed_command_runs_once(plugin: Plugin, sshd: Sshd, tmp_path: Path) -> None:
-    command = f"echo x >> {tmp_path}/runs; echo broken >&2; exit 255"
-    message = plugin.failure(lambda: plugin.create(REMOTE, _inputs(sshd, command)))
+    message = plugin.create_failure(_inputs(sshd, f"echo x >> {tmp_path}/runs; echo broken >&2; exit 255"))
     assert message.startswith("exit status 255: running")
     assert message.endswith("broken")
     assert (tmp_path / "runs").read_text() == "x\n"
@@ -91,22 +159,20 @@ def test_a_failed_command_runs_once(plugin: Plugin, sshd: Sshd, tmp_path: Path) 
 
 def test_a_refused_connection_is_tried_again(plugin: Plugin) -> None:
     connection: Properties = {"host": "127.0.0.1", "port": float(free_port()), "dialErrorLimit": 1.0}
-    message = plugin.failure(lambda: plugin.create(REMOTE, {"connection": connection, "create": "true"}))
+    message = plugin.create_failure({"connection": connection, "create": "true"})
     assert message.startswith("root@127.0.0.1 port")
     assert message.endswith("no connection after 2 attempts: Connection refused")
     assert [line for line in plugin.engine.lines if "Dial 1/1 failed: Connection refused" in line]
 
 
 def test_a_server_that_starts_late_is_reached(plugin: Plugin, new_sshd: Sshd, tmp_path: Path) -> None:
-    run: Properties = {
-        "connection": new_sshd.connection(dialErrorLimit=-1.0),
-        "create": f"echo x >> {tmp_path}/runs; echo here",
-    }
+    command = f"echo x >> {tmp_path}/runs; echo here"
+    run: Properties = {"connection": new_sshd.connection(dialErrorLimit=-1.0), "create": command}
     with ThreadPoolExecutor(1) as pool:
-        created = pool.submit(plugin.create, REMOTE, run)
+        created = pool.submit(plugin.stdout, run)
         plugin.engine.wait_for("Dial 2/inf failed")
         with running(new_sshd):
-            assert created.result()[1]["stdout"] == "here"
+            assert created.result() == "here"
     assert (tmp_path / "runs").read_text() == "x\n"
 
 
@@ -114,7 +180,7 @@ def test_per_dial_timeout_includes_the_handshake(plugin: Plugin) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = float(silent.getsockname()[1])
         connection: Properties = {"host": "127.0.0.1", "port": port, "dialErrorLimit": 0.0, "perDialTimeout": 1.0}
-        message = plugin.failure(lambda: plugin.create(REMOTE, {"connection": connection, "create": "true"}))
+        message = plugin.create_failure({"connection": connection, "create": "true"})
     assert "after 1 attempts: timed out (perDialTimeout)" in message
 
 
@@ -124,31 +190,26 @@ def test_another_host_key_is_refused(
 ) -> None:
     _, other = make_key(server_folder / "other", kind)
     connection = sshd.connection(hostKey=other, dialErrorLimit=0.0)
-    run: Properties = {"connection": connection, "create": f"touch {tmp_path}/made"}
-    message = plugin.failure(lambda: plugin.create(REMOTE, run))
+    message = plugin.create_failure({"connection": connection, "create": f"touch {tmp_path}/made"})
     assert "Host key is not trusted" in message
     assert not list(tmp_path.iterdir())
     assert sshd.logins == 0
 
 
 def test_without_a_host_key_every_server_is_accepted(plugin: Plugin, sshd: Sshd) -> None:
-    connection = sshd.connection(hostKey=None)
-    assert plugin.create(REMOTE, {"connection": connection, "create": "echo ok"})[1]["stdout"] == "ok"
+    assert plugin.stdout({"connection": sshd.connection(hostKey=None), "create": "echo ok"}) == "ok"
 
 
-def test_an_unauthorized_key_is_refused(plugin: Plugin, sshd: Sshd, server_folder: Path) -> None:
-    private, _ = make_key(server_folder / "unauthorized")
+@pytest.mark.parametrize("has_key", [True, False])
+def test_an_unauthorized_login_is_refused(
+    plugin: Plugin, sshd: Sshd, server_folder: Path, monkeypatch: pytest.MonkeyPatch, has_key: bool
+) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    private = make_key(server_folder / "unauthorized")[0] if has_key else None
     connection = sshd.connection(privateKey=private, dialErrorLimit=0.0)
-    message = plugin.failure(lambda: plugin.create(REMOTE, {"connection": connection, "create": "true"}))
+    message = plugin.create_failure({"connection": connection, "create": "true"})
     assert "Permission denied for user" in message
     assert "PRIVATE KEY" not in message
-
-
-def test_a_login_without_keys_is_refused(plugin: Plugin, sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    connection = sshd.connection(privateKey=None, dialErrorLimit=0.0)
-    message = plugin.failure(lambda: plugin.create(REMOTE, {"connection": connection, "create": "true"}))
-    assert "Permission denied for user" in message
 
 
 def test_the_agent_logs_in(plugin: Plugin, sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,11 +218,11 @@ def test_the_agent_logs_in(plugin: Plugin, sshd: Sshd, monkeypatch: pytest.Monke
     try:
         _wait_until(agent.exists)
         subprocess.run(["ssh-add", "-q", sshd.folder / "user"], env={"SSH_AUTH_SOCK": str(agent)}, check=True)
-        given: Properties = {"connection": sshd.connection(privateKey=None, agentSocketPath=str(agent)), "create": "id"}
-        assert "uid=" in str(plugin.create(REMOTE, given)[1]["stdout"])
+        given = sshd.connection(privateKey=None, agentSocketPath=str(agent))
+        assert plugin.stdout({"connection": given, "create": "echo ok"}) == "ok"
         monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
-        default: Properties = {"connection": sshd.connection(privateKey=None), "create": "echo ok"}
-        assert plugin.create(REMOTE, default)[1]["stdout"] == "ok"
+        default = sshd.connection(privateKey=None)
+        assert plugin.stdout({"connection": default, "create": "echo ok"}) == "ok"
     finally:
         process.terminate()
         process.wait(10)
@@ -169,8 +230,7 @@ def test_the_agent_logs_in(plugin: Plugin, sshd: Sshd, monkeypatch: pytest.Monke
 
 def test_a_command_runs_through_a_proxy(plugin: Plugin, sshd: Sshd) -> None:
     connection = sshd.connection(proxy=sshd.connection())
-    run: Properties = {"connection": connection, "create": "echo ok"}
-    assert plugin.create(REMOTE, run)[1]["stdout"] == "ok"
+    assert plugin.stdout({"connection": connection, "create": "echo ok"}) == "ok"
     assert sshd.logins == 2
 
 
@@ -180,14 +240,14 @@ def test_both_host_keys_are_verified_through_a_proxy(plugin: Plugin, sshd: Sshd,
         (sshd.connection(dialErrorLimit=0.0, proxy=sshd.connection(dialErrorLimit=0.0, hostKey=other)), 0),
         (sshd.connection(dialErrorLimit=0.0, proxy=sshd.connection(dialErrorLimit=0.0), hostKey=other), 1),
     ):
-        message = plugin.failure(lambda c=connection: plugin.create(REMOTE, {"connection": c, "create": "true"}))
+        message = plugin.create_failure({"connection": connection, "create": "true"})
         assert "Host key is not trusted" in message
         assert sshd.logins == logins
 
 
 def test_a_port_that_the_proxy_cannot_reach_is_named(plugin: Plugin, sshd: Sshd) -> None:
     connection = sshd.connection(dialErrorLimit=1.0, port=float(free_port()), proxy=sshd.connection(dialErrorLimit=0.0))
-    message = plugin.failure(lambda: plugin.create(REMOTE, {"connection": connection, "create": "true"}))
+    message = plugin.create_failure({"connection": connection, "create": "true"})
     assert "no connection after 2 attempts" in message
     assert "refused" in message
 
@@ -201,25 +261,22 @@ def test_a_port_that_the_proxy_cannot_reach_is_named(plugin: Plugin, sshd: Sshd)
     ],
 )
 def test_an_unreadable_key_is_refused(plugin: Plugin, name: str, value: Value, message: str) -> None:
-    connection: Properties = {"host": "127.0.0.1", "port": 1.0, name: value}
-    found = plugin.failure(lambda: plugin.create(REMOTE, {"connection": connection, "create": "true"}))
+    found = plugin.create_failure({"connection": {"host": "127.0.0.1", "port": 1.0, name: value}, "create": "true"})
     assert found.startswith(message)
     assert "Fix: give" in found
 
 
 def test_a_lost_connection_is_made_again(plugin: Plugin, sshd: Sshd) -> None:
     plugin.create(REMOTE, _inputs(sshd, "true"))
-    lost = plugin.failure(lambda: plugin.create(REMOTE, _inputs(sshd, "kill $PPID; sleep 5")))
-    assert "the SSH session failed: " in lost
-    assert plugin.create(REMOTE, _inputs(sshd, "echo back"))[1]["stdout"] == "back"
+    assert "the SSH session failed: " in plugin.create_failure(_inputs(sshd, "kill $PPID; sleep 5"))
+    assert plugin.stdout(_inputs(sshd, "echo back")) == "back"
     assert sshd.logins == 2
 
 
 def test_a_silent_machine_is_given_up(plugin: Plugin, sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("offline.command.ssh._ALIVE_SECONDS", 0.2)
     # A stopped sshd process keeps its TCP connection open but does not respond.
-    command = "kill -STOP $PPID; sleep 5; kill -CONT $PPID"
-    message = plugin.failure(lambda: plugin.create(REMOTE, _inputs(sshd, command)))
+    message = plugin.create_failure(_inputs(sshd, "kill -STOP $PPID; sleep 5; kill -CONT $PPID"))
     assert "not responding to keepalive" in message
 
 
@@ -258,17 +315,10 @@ def test_cancel_ends_a_dial(plugin: Plugin) -> None:
 
 def test_no_command_starts_after_cancel(plugin: Plugin, sshd: Sshd, tmp_path: Path) -> None:
     plugin.cancel()
-    assert plugin.failure(lambda: plugin.create(REMOTE, _inputs(sshd, f"touch {tmp_path}/made"))) == "cancelled"
+    assert plugin.create_failure(_inputs(sshd, f"touch {tmp_path}/made")) == "cancelled"
     assert sshd.logins == 0
 
 
 def test_a_custom_timeout_ends_the_wait(plugin: Plugin, sshd: Sshd) -> None:
     message = plugin.failure(lambda: plugin.create(REMOTE, _inputs(sshd, "sleep 30"), timeout=1))
     assert "longer than 1 s (customTimeouts)" in message
-
-
-def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
