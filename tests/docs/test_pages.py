@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -83,30 +84,22 @@ def first_column(page: str, heading: str) -> list[str]:
 
 
 def test_every_platform_has_a_page() -> None:
-    pages = {page.stem for page in ROOT.glob("docs/platforms/*.md")}
-    assert set(PLATFORMS) <= pages
+    assert set(PLATFORMS) <= {page.stem for page in ROOT.glob("docs/platforms/*.md")}
 
 
-def test_every_launcher_is_listed() -> None:
-    assert sorted(first_column("docs/jobs.md", "## The launch matrix")) == sorted(LAUNCHERS)
-
-
-def test_every_environment_is_listed() -> None:
-    assert sorted(first_column("docs/environments.md", "# Python environments")) == environment_names()
-
-
-def test_every_stage_is_listed() -> None:
-    assert first_column("cloud-init/README.md", "\n| stage |") == sorted(path.name for path in STAGES.iterdir())
-
-
-def test_every_doctor_check_is_listed() -> None:
-    listed = [name for cell in first_column("docs/jobs-tools.md", "`yard doctor`") for name in cell.split(", ")]
-    assert sorted(listed) == sorted(CHECKS)
-
-
-def test_every_health_check_is_listed() -> None:
-    listed = [name.strip("` ") for cell in first_column("docs/health.md", "## Checks") for name in cell.split(",")]
-    assert sorted(listed) == sorted(load_checks())
+@pytest.mark.parametrize(
+    ("page", "heading", "names"),
+    [
+        ("docs/jobs.md", "## The launch matrix", LAUNCHERS),
+        ("docs/environments.md", "# Python environments", environment_names()),
+        ("cloud-init/README.md", "\n| stage |", [path.name for path in STAGES.iterdir()]),
+        ("docs/jobs-tools.md", "`yard doctor`", CHECKS),
+        ("docs/health.md", "## Checks", load_checks()),
+    ],
+)
+def test_a_table_lists_every_name(page: str, heading: str, names: Iterable[str]) -> None:
+    listed = [name.strip("` ") for cell in first_column(page, heading) for name in cell.split(",")]
+    assert sorted(listed) == sorted(names)
 
 
 def test_every_command_is_listed() -> None:

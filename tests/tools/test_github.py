@@ -1,4 +1,4 @@
-"""GitHub workflows: permissions, pinned actions, credentials, and previews of all stacks."""
+"""Files for GitHub and contributors: workflows, credentials, previews of all stacks, owners and hooks."""
 
 from __future__ import annotations
 
@@ -31,16 +31,15 @@ STEPS = [
 ]
 MAY_WRITE = {("preview-comment", "pull-requests"), ("preview", "id-token"), ("heal", "id-token")}
 LONG_LIVED = ("ARM_CLIENT_SECRET", "GOOGLE_CREDENTIALS", "PULUMI_ACCESS_TOKEN")
+OWNED = [line.split() for line in (ROOT / ".github" / "CODEOWNERS").read_text().splitlines() if line and line[0] != "#"]
+HOOKS = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
 STACKS = sorted(file.name.split(".")[1] for file in (ROOT / "stacks").glob("Pulumi.*.yaml"))
-
-
-def test_expected_workflows_exist() -> None:
-    assert {"check", "preview", "preview-comment"} <= set(WORKFLOWS)
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
 def test_tokens_are_read_only_with_listed_exceptions(name: str) -> None:
     content = WORKFLOWS[name]
+    assert {"check", "preview", "preview-comment"} <= set(WORKFLOWS)
     # YAML parses the key `on` as true.
     assert "pull_request_target" not in content[True], "it would run code from a fork with this repository's token"
     assert content["permissions"] in ({}, {"contents": "read"})
@@ -49,9 +48,15 @@ def test_tokens_are_read_only_with_listed_exceptions(name: str) -> None:
 
 
 @pytest.mark.parametrize(("workflow", "job"), JOBS)
-def test_every_job_has_a_timeout(workflow: str, job: dict[str, Any]) -> None:
+def test_jobs_have_limits_and_guarded_credentials(workflow: str, job: dict[str, Any]) -> None:
+    text = json.dumps(job)
     assert job["timeout-minutes"] <= (120 if workflow == "heal" else 30)
     assert job["runs-on"] == "ubuntu-24.04"
+    has_credentials = "secrets." in text or "id-token" in job.get("permissions", {})
+    assert has_credentials == ("environment" in job)
+    # A job that needs no approval can write to the cache, and the other jobs of its pull request can read this cache.
+    assert not has_credentials or "actions/cache" not in text
+    assert not [name for name in LONG_LIVED if f"secrets.{name}" in json.dumps(WORKFLOWS[workflow])]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -61,12 +66,6 @@ def test_steps_run_no_untrusted_text_or_unpinned_action(step: dict[str, Any]) ->
         assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", step["uses"])
     if step.get("uses", "").startswith("actions/checkout@"):
         assert step["with"]["persist-credentials"] is False
-
-
-@pytest.mark.parametrize(("workflow", "job"), JOBS)
-def test_jobs_with_credentials_use_no_cache(workflow: str, job: dict[str, Any]) -> None:
-    # A job that needs no approval can write to the cache, and the other jobs of its pull request can read this cache.
-    assert "environment" not in job or "actions/cache" not in json.dumps(job)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -100,17 +99,6 @@ def test_only_branches_of_this_repository_get_credentials() -> None:
     assert "head.repo.full_name == github.repository" in jobs["live"]["if"]
 
 
-@pytest.mark.parametrize(("workflow", "job"), JOBS)
-def test_credentials_need_a_protected_environment(workflow: str, job: dict[str, Any]) -> None:
-    has_credentials = "secrets." in json.dumps(job) or "id-token" in job.get("permissions", {})
-    assert has_credentials == ("environment" in job)
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_no_workflow_uses_a_long_lived_cloud_key(file: Path) -> None:
-    assert not [name for name in LONG_LIVED if f"secrets.{name}" in file.read_text()]
-
-
 def test_live_preview_creates_no_stack() -> None:
     assert "upsert" not in json.dumps(WORKFLOWS["preview"])
 
@@ -129,7 +117,8 @@ def test_check_runs_zizmor_over_every_workflow() -> None:
     done = zizmor()
     assert done.returncode == 0, done.stdout
     completed = re.findall(r"completed (\S+)", done.stderr)
-    assert sorted(completed) == sorted(f".github/{name}" for name in ["dependabot.yml", *_relative(FILES)])
+    names = ["dependabot.yml", *(f"workflows/{file.name}" for file in FILES)]
+    assert sorted(completed) == sorted(f".github/{name}" for name in names)
 
 
 def test_zizmor_rejects_an_unpinned_action(tmp_path: Path) -> None:
@@ -145,10 +134,6 @@ def test_zizmor_ignores_only_the_trigger_of_the_comment() -> None:
     assert {name: rule["ignore"] for name, rule in rules.items() if "ignore" in rule} == {
         "dangerous-triggers": ["preview-comment.yml"]
     }
-
-
-def _relative(files: list[Path]) -> list[str]:
-    return [file.relative_to(ROOT / ".github").as_posix() for file in files]
 
 
 @pytest.fixture
@@ -238,3 +223,23 @@ def test_only_a_valid_preview_is_posted(gh: Path, text: str | None) -> None:
     assert code == 1
     assert len(calls) == 1
     assert LONGEST < 66_000
+
+
+@pytest.mark.parametrize("entry", OWNED, ids=lambda entry: entry[0])
+def test_a_path_with_owners_exists(entry: list[str]) -> None:
+    path, *owners = entry
+    assert list(ROOT.glob(path.strip("/"))), path
+    assert owners
+    # A user or a team, as defined on GitHub's page "About code owners" (read 2026-11-22).
+    assert all(re.fullmatch(r"@[A-Za-z0-9-]+(/[A-Za-z0-9._-]+)?", owner) for owner in owners)
+
+
+def test_workflows_and_stacks_have_owners() -> None:
+    assert {"/.github/", "/stacks/"} <= {path for path, *_ in OWNED}
+
+
+def test_hooks_download_nothing_and_run_make_check() -> None:
+    assert {repo["repo"] for repo in HOOKS} == {"local"}
+    hooks = [hook for repo in HOOKS for hook in repo["hooks"]]
+    assert {hook["language"] for hook in hooks} == {"system"}
+    assert "make check" in [hook["entry"] for hook in hooks]
