@@ -1,6 +1,6 @@
 """`make bench`: measure the local stack on this machine and compare the figures with ceilings.
 
-Runs the demo on new machines, runs the measurements on its cluster, and prints a table. Computers differ, so most
+Runs the demo on new machines, runs the measurements on its cluster, and prints their figures. Computers differ, so most
 figures are differences from a baseline: the preview of an empty program for a preview, an SSH round trip for a
 submission, and a plain srun for a job. Exits with code 1 if a figure is above its ceiling. The cluster is not deleted.
 """
@@ -19,10 +19,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from components.platforms.local.paths import PIDFILE
 from trainyard.checkout import ROOT
@@ -63,23 +59,15 @@ class Figure:
     ceiling: float
     unit: str
 
-    @property
-    def within(self) -> bool:
-        """Whether the value is at most the ceiling."""
-        return self.value <= self.ceiling
-
 
 def median_seconds(action: Callable[[], object], runs: int) -> float:
-    """Return the median duration of an action. The first run is not counted, because it fills caches and opens
-    connections.
-    """
-    action()
+    """Return the median duration of an action after a first run, which fills caches and opens connections."""
     durations = []
-    for _ in range(runs):
+    for _ in range(runs + 1):
         begin = time.perf_counter()
         action()
         durations.append(time.perf_counter() - begin)
-    return statistics.median(durations)
+    return statistics.median(durations[1:])
 
 
 def output(*command: str) -> str:
@@ -92,16 +80,11 @@ def yard(*arguments: str) -> str:
     return output(sys.executable, "-m", "yard", *arguments)
 
 
-def yard_json(*arguments: str) -> Any:
-    """Return the parsed output of a yard command with --json."""
-    return json.loads(yard(arguments[0], "--json", *arguments[1:]))
-
-
 def demo_cost() -> Figure:
     """Measure `make demo` in seconds, with cached tools and golden image but without machines."""
     subprocess.run(["make", "down"], check=True, cwd=ROOT)
+    lines = []
     with subprocess.Popen(["make", "demo"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as demo:
-        lines = []
         for line in demo.stdout or ():
             sys.stdout.write(line)
             lines.append(line)
@@ -143,7 +126,7 @@ def launch_cost(runs: int) -> Figure:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(_LAUNCH_JOB)
         file.flush()
-        job = yard_json("submit", file.name)
+        job = json.loads(yard("submit", "--json", file.name))
     yard("wait", str(job["id"]))
     script = f"bash -c {shlex.quote(_LAUNCH)} launch {job['run_dir']}"
     pairs = [[float(word) for word in yard("ssh", head_name(), "--", script).split()] for _ in range(runs)]
@@ -156,38 +139,30 @@ def head_name() -> str:
     return str(json.loads(output(sys.executable, "-m", "tools.stack", "outputs", STACK))["cluster"]["head"]["name"])
 
 
-def machines() -> list[int]:
-    """Return the process ids of the stack's virtual machines."""
-    return [int(path.read_text()) for path in _RUN.rglob(PIDFILE)]
-
-
-def memory_gib(pids: list[int]) -> float:
-    """Return the total resident memory of the processes."""
+def machine_costs(pids: list[int], seconds: float) -> list[Figure]:
+    """Measure the memory of the stack's idle machines, and their CPU use as a percentage of one core."""
     pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
-    return pages * 4096 / 2**30
+    before = _cpu_seconds(pids)
+    time.sleep(seconds)
+    cpu = (_cpu_seconds(pids) - before) / seconds * 100
+    return [
+        Figure("idle CPU of all machines", cpu, 10.0, "% of a core"),
+        Figure("memory of all machines", pages * 4096 / 2**30, 5.0, "GiB"),
+    ]
 
 
-def cpu_seconds(pids: list[int]) -> float:
-    """Return the total CPU time of the processes."""
+def _cpu_seconds(pids: list[int]) -> float:
     fields = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split() for pid in pids]
     return sum(int(field[11]) + int(field[12]) for field in fields) / 100
 
 
 def report(figures: list[Figure]) -> int:
-    """Print a table of the figures. Return 1 if a figure is above its ceiling, otherwise 0."""
-    table = Table("figure", "measured", "ceiling", "")
+    """Print the figures. Return 1 if a figure is above its ceiling, otherwise 0."""
+    over = [figure for figure in figures if figure.value > figure.ceiling]
     for figure in figures:
-        mark = "ok" if figure.within else "OVER"
-        table.add_row(figure.name, f"{figure.value:.2f} {figure.unit}", f"{figure.ceiling:.4g} {figure.unit}", mark)
-    Console().print(table)
-    return 0 if all(figure.within for figure in figures) else 1
-
-
-def idle_cost(pids: list[int], seconds: float) -> Figure:
-    """Measure the total CPU use of the idle machines, as a percentage of one core."""
-    begin = cpu_seconds(pids)
-    time.sleep(seconds)
-    return Figure("idle CPU of all machines", (cpu_seconds(pids) - begin) / seconds * 100, 10.0, "% of a core")
+        mark = "OVER" if figure in over else "ok"
+        sys.stdout.write(f"{figure.name}: {figure.value:.2f} {figure.unit}, at most {figure.ceiling:.4g}: {mark}\n")
+    return 1 if over else 0
 
 
 def main() -> int:
@@ -195,17 +170,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--no-demo", action="store_true", help="measure on the running cluster only")
     figures = [] if parser.parse_args().no_demo else [demo_cost()]
-    pids = machines()
+    pids = [int(path.read_text()) for path in _RUN.rglob(PIDFILE)]
     if not pids:
         sys.stderr.write("make bench: no running stack; run `make demo` first\n")
         return 1
-    figures += [
-        preview_cost(5),
-        submit_cost(5),
-        launch_cost(3),
-        idle_cost(pids, 30.0),
-        Figure("memory of all machines", memory_gib(pids), 5.0, "GiB"),
-    ]
+    figures += [preview_cost(5), submit_cost(5), launch_cost(3), *machine_costs(pids, 30.0)]
     return report(figures)
 
 

@@ -1,15 +1,14 @@
 """`make bench-clouds`: measure the run time and memory of large stacks on simulated clouds.
 
 Each stack with 512 nodes is compared with the same stack with two nodes. The runs alternate, and the fastest run of
-each stack is used, because the load on a computer varies. Prints each run on stderr and a table on stdout. Exits with
-code 1 if a figure is above its ceiling. Requires `make setup` but no cloud.
+each stack is used, because the load on a computer varies. Prints each run on stderr and the figures on stdout. Exits
+with code 1 if a figure is above its ceiling. Requires `make setup` but no cloud.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -55,11 +54,10 @@ runpy.run_path({program!r}, run_name="__main__")
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a run."""
+    """The cost of a run: `program` has the processor time (`seconds`) and peak memory (`mib`) of the Pulumi program."""
 
     seconds: float
     program: dict[str, float]
-    """Processor time (`seconds`) and peak memory (`mib`) of the Pulumi program, or empty if no program ran."""
 
 
 class Twin:
@@ -84,10 +82,10 @@ class Twin:
     def run(self, verb: str, *options: str) -> Cost:
         """Run an operation and return its cost. Exits with Pulumi's output if it fails."""
         self._report.unlink(missing_ok=True)
-        begin, before = time.perf_counter(), _processor_seconds()
+        begin = time.perf_counter()
         self._pulumi(verb, "-s", self.name, *options)
-        seconds, processor = time.perf_counter() - begin, _processor_seconds() - before
-        sys.stderr.write(f"{self.name}: {verb} took {seconds:.1f} s, {processor:.1f} s of processor time\n")
+        seconds = time.perf_counter() - begin
+        sys.stderr.write(f"{self.name}: {verb} took {seconds:.1f} s\n")
         return Cost(seconds, json.loads(self._report.read_text()) if self._report.exists() else {})
 
     def _pulumi(self, *arguments: str) -> None:
@@ -96,12 +94,6 @@ class Twin:
         if done.returncode:
             sys.stderr.write(f"{done.stdout[-4000:]}{done.stderr[-4000:]}\n")
             raise SystemExit(f"make bench-clouds: pulumi {arguments[0]} of {self.name} failed; its output is above")
-
-
-def _processor_seconds() -> float:
-    """Return the processor time of all child processes that have ended."""
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return ended.ru_utime + ended.ru_stime
 
 
 def sized(stack: str, nodes: int) -> str:
@@ -135,18 +127,13 @@ def preview_costs(home: Path, stack: str) -> list[Figure]:
 def up_costs(home: Path, stack: str) -> list[Figure]:
     """Measure `up`, a second `up` and `destroy` for a stack with many nodes and with few nodes."""
     figures = []
-    lives = {nodes: _life(Twin(home, stack, nodes)) for nodes in (FEW, MANY)}
-    for verb, many in lives[MANY].items():
-        few = lives[FEW][verb]
+    few, many = Twin(home, stack, FEW), Twin(home, stack, MANY)
+    for name, verb in (("up", "up"), ("up again", "up"), ("destroy", "destroy")):
+        small, large = (twin.run(verb, *_NO_QUESTIONS).seconds for twin in (few, many))
         # Four times the margin for a preview, because each resource is also created, read and saved.
-        ceiling = 2 * few + 4 * 10
-        figures.append(Figure(f"{stack}: {verb} of {MANY} nodes ({FEW}: {few:.1f} s)", many, ceiling, "s"))
+        ceiling = 2 * small + 4 * 10
+        figures.append(Figure(f"{stack}: {name} of {MANY} nodes ({FEW}: {small:.1f} s)", large, ceiling, "s"))
     return figures
-
-
-def _life(twin: Twin) -> dict[str, float]:
-    steps = {"up": ("up", *_NO_QUESTIONS), "up again": ("up", *_NO_QUESTIONS), "destroy": ("destroy", *_NO_QUESTIONS)}
-    return {name: twin.run(*arguments).seconds for name, arguments in steps.items()}
 
 
 def every_stack() -> Figure:

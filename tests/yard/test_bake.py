@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 
 from components.platforms.registry import Baking
 from tests.components.platforms.planning import current_name, planned
-from yard.bake import command
+from yard import bake
 from yard.commands.cli import app
 from yard.stack.workspace import stack_names
 
 
 @pytest.mark.parametrize("stack", [name for name in stack_names() if not name.startswith(("baremetal", "lambda"))])
 def test_dry_run_prints_the_name_and_builds_nothing(stack: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "bake", lambda *_, **__: pytest.fail("built"))
+    monkeypatch.setattr(bake, "bake", lambda *_, **__: pytest.fail("built"))
     done = CliRunner().invoke(app, ["bake", "--stack", stack, "--dry-run"])
     assert (done.exit_code, done.output) == (0, current_name(planned(stack, {}).plan) + "\n")
     done = CliRunner().invoke(app, ["bake", "--stack", stack, "--dry-run", "--json"])
@@ -28,7 +28,7 @@ def test_dry_run_prints_the_name_and_builds_nothing(stack: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_bake_with_exit_code_130(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
-    request = command.request_of("local")
+    request = bake.request_of("local")
     cleaned: list[bool] = []
 
     def here(*_: object) -> str:
@@ -41,7 +41,7 @@ def test_a_signal_ends_the_bake_with_exit_code_130(number: signal.Signals, monke
             cleaned.append(True)
 
     baking = Baking(base=request.baking.base, here=here)
-    monkeypatch.setattr(command, "request_of", lambda _: replace(request, baking=baking))
+    monkeypatch.setattr(bake, "request_of", lambda _: replace(request, baking=baking))
     before = signal.getsignal(number)
     done = CliRunner().invoke(app, ["bake"])
     assert done.exit_code == 130, done.output
@@ -50,7 +50,7 @@ def test_a_signal_ends_the_bake_with_exit_code_130(number: signal.Signals, monke
 
 
 def test_the_stack_file_of_a_qualified_stack_is_found() -> None:
-    assert command.request_of("acme/trainyard/local") == command.request_of("local")
+    assert bake.request_of("acme/trainyard/local") == bake.request_of("local")
 
 
 def test_images_of_hosts_are_refused_with_the_reason() -> None:

@@ -43,13 +43,13 @@ def reproduce(
     """
     from dataclasses import replace
 
-    from yard.reproduce import command
+    from yard.reproduce import steps
     from yard.reproduce.posts import read_post
 
     chosen = read_post(post, smoke=smoke)
     if stack is not None:
         chosen = replace(chosen, stack=stack)
     if dry_run:
-        command.plan(chosen, as_json)
+        steps.plan(chosen, as_json)
         return
-    raise typer.Exit(command.reproduce(chosen, remote_of(chosen.stack, outputs), as_json))
+    raise typer.Exit(steps.reproduce(chosen, remote_of(chosen.stack, outputs), as_json))

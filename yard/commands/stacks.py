@@ -1,8 +1,9 @@
-"""Commands that need a checkout: preview, checks, schema, prices."""
+"""Commands for stack files, which need a checkout: init, preview, checks, schema, prices, bake."""
 
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
@@ -10,12 +11,74 @@ import typer
 
 from trainyard import checkout
 from yard.commands import completion
-from yard.commands.options import JsonOption
+from yard.commands.options import JsonOption, StackOption
 from yard.show import INTERRUPTED, say, say_json, table
 
 app = typer.Typer(rich_markup_mode=None)
 
 _COLOURS = {"error": "red", "warning": "yellow", "info": "dim"}
+
+
+@app.command()
+def init(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the stack and the cluster.")] = None,
+    post: Annotated[
+        str | None, typer.Option("--from", metavar="POST", help="Start from the stack of this blog post.")
+    ] = None,
+    provider: Annotated[str | None, typer.Option("--provider", help="Platform.")] = None,
+    region: Annotated[str | None, typer.Option("--region", help="Region or zone.")] = None,
+    machine: Annotated[str | None, typer.Option("--machine", help="Machine type of the nodes.")] = None,
+    count: Annotated[str | None, typer.Option("--count", help="Number of nodes.")] = None,
+    budget: Annotated[
+        str | None, typer.Option("--budget", metavar="USD", help="Maximum list price per hour, or none.")
+    ] = None,
+    project: Annotated[str | None, typer.Option("--project", help="Google Cloud project.")] = None,
+    ssh_from: Annotated[
+        list[str] | None,
+        typer.Option("--ssh-from", metavar="CIDR", help="Network that may connect over SSH. Default: SSH gateway."),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host",
+            metavar="[USER@]ADDRESS[:PORT][=PRIVATE_IP]",
+            help="Existing host. The first host becomes the head.",
+        ),
+    ] = None,
+    image: Annotated[str | None, typer.Option("--image", help="Operating system of existing hosts.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not prompt.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing stack file.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not use az or gcloud.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a new stack file. On a terminal, prompts for missing values."""
+    checkout.require("yard init")
+    from yard.init.new_stack import as_json as document
+    from yard.init.new_stack import init as write
+    from yard.init.new_stack import show
+
+    given = {
+        "name": name,
+        "provider": provider,
+        "region": region,
+        "machine": machine,
+        "count": count,
+        "budget": budget,
+        "project": project,
+        "image": image,
+        "ssh_from": " ".join(ssh_from) if ssh_from else None,
+        "host": " ".join(host) if host else None,
+    }
+    options = {key: text for key, text in given.items() if text is not None}
+    prompt = sys.stdin.isatty() and sys.stdout.isatty() and not yes and not as_json
+    try:
+        new = write(options, post=post, force=force, offline=offline, prompt=prompt)
+    except (KeyboardInterrupt, typer.Abort):
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        say_json(document(new))
+    else:
+        show(new)
 
 
 @app.command()
@@ -149,3 +212,36 @@ def update(
 
 def _cell(value: object) -> str:
     return "unknown" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@app.command()
+def bake(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the image's name without building it.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Simulate the cloud (docs/offline.md).")] = False,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+) -> None:
+    """Build an image that contains the packages and settings of a stack's machines.
+
+    The name of the image contains a hash of its content, so an image that exists is not built again. New machines start
+    from the image if `platform.baked_image` in the stack file is the printed value.
+    """
+    checkout.require("yard bake")
+    from yard import bake as image
+
+    request = image.request_of(stack)
+    if as_json and not dry_run and request.baking.here is None:
+        raise typer.BadParameter("add --dry-run, because Pulumi prints its output", param_hint="--json")
+    if dry_run:
+        found = request.name
+    else:
+        try:
+            found = image.bake(request, simulated=offline)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        say_json({"name": request.name, "baked_image": None if dry_run else found})
+    elif dry_run:
+        say(found)
+    else:
+        say(f"baked_image: {found}")

@@ -5,30 +5,16 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trainyard.errors import JobError
 from trainyard.strict_yaml import load_own
-from yard.job.loader import has_smoke
+from yard.job.loader import LoadedJob, has_smoke, load_job
 
 FOLDER = Path(__file__).parent / "posts"
 LOCAL = "local"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Data:
-    """A synthetic dataset: its path below the shared path, the number of tokens, and the vocabulary size."""
-
-    name: str
-    tokens: str
-    vocab: int
-
-    @property
-    def arguments(self) -> list[str]:
-        """The arguments for `yard data`."""
-        return ["synth", self.name, "--tokens", self.tokens, "--vocab", str(self.vocab)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,15 +29,17 @@ class Run:
     args: Sequence[str] = ()
     nodes: int | None = None
 
-    def words(self, *, smoke: bool) -> list[str]:
-        """Return the arguments for `yard submit`."""
+    def load(self, *, smoke: bool) -> LoadedJob:
+        """Return the job. Recipes without a smoke size are small."""
+        overrides: dict[str, Any] = {} if self.nodes is None else {"nodes": self.nodes}
+        return load_job(self.recipe, overrides, {}, self.args, smoke=smoke and has_smoke(self.recipe))
+
+    def command(self, stack: str, *, smoke: bool) -> list[str]:
+        """Return the equivalent command."""
         nodes = ["--nodes", str(self.nodes)] if self.nodes is not None else []
-        return [
-            self.recipe,
-            *nodes,
-            *(["--smoke"] if smoke and has_smoke(self.recipe) else []),
-            *(["--", *self.args] if self.args else []),
-        ]
+        small = ["--smoke"] if smoke and has_smoke(self.recipe) else []
+        args = ["--", *self.args] if self.args else []
+        return ["yard", "submit", self.recipe, "--stack", stack, "--follow", *nodes, *small, *args]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,27 +61,34 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Post:
-    """A blog post. `image` is a docker image that the jobs need, and `differs` describes differences from the post."""
+    """A blog post. `data` is the name, tokens and vocabulary size of synthetic data, or empty.
+
+    `image` is a docker image that the jobs need, and `differs` describes differences from the post.
+    """
 
     name: str
     title: str
     stack: str
     jobs: Sequence[Run]
     figures: Sequence[Figure] = ()
-    data: Data | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
     image: str | None = None
     differs: str = ""
     smoke: bool = False
 
     @property
+    def data_words(self) -> list[str]:
+        """The arguments for `yard data` that create the synthetic data."""
+        name, tokens, vocab = (str(self.data[key]) for key in ("name", "tokens", "vocab"))
+        return ["synth", name, "--tokens", tokens, "--vocab", vocab]
+
+    @property
     def commands(self) -> list[str]:
         """The equivalent commands, for a dry run."""
-        on = ["--stack", self.stack]
-        lines = [] if self.data is None else [["yard", "data", *self.data.arguments, *on]]
-        for job in self.jobs:
-            recipe, *rest = job.words(smoke=self.smoke)
-            lines.append(["yard", "submit", recipe, *on, "--follow", *rest])
-        return [shlex.join(line) for line in lines]
+        first = [["yard", "data", *self.data_words, "--stack", self.stack]] if self.data else []
+        return [
+            shlex.join(line) for line in (*first, *(run.command(self.stack, smoke=self.smoke) for run in self.jobs))
+        ]
 
 
 def post_names() -> list[str]:
@@ -104,23 +99,9 @@ def post_names() -> list[str]:
 def read_post(name: str, *, smoke: bool) -> Post:
     """Return a post, or its smallest size for the local stack. Raises JobError for an unknown name."""
     if name not in post_names():
-        fix = f"use one of {', '.join(post_names())}"
-        raise JobError(f"there is no post {name!r}. Fix: {fix}.")
+        raise JobError(f"there is no post {name!r}. Fix: use one of {', '.join(post_names())}.")
     raw = load_own((FOLDER / f"{name}.yaml").read_text())
-    small = raw.pop("smoke")
-    figures = tuple(Figure(**figure) for figure in raw.pop("figures"))
-    post = Post(**_steps(raw), name=name, figures=figures)
-    return (
-        post
-        if not smoke
-        else replace(post, **_steps({"data": None, "image": None, **small}), stack=LOCAL, figures=(), smoke=True)
-    )
-
-
-def _steps(raw: Mapping[str, Any]) -> dict[str, Any]:
-    data = raw.get("data")
-    return {
-        **raw,
-        "data": None if data is None else Data(**data),
-        "jobs": tuple(Run(**job) for job in raw["jobs"]),
-    }
+    small, figures = raw.pop("smoke"), tuple(Figure(**figure) for figure in raw.pop("figures"))
+    if smoke:
+        raw, figures = {"title": raw["title"], **small, "stack": LOCAL, "smoke": True}, ()
+    return Post(**{**raw, "jobs": tuple(Run(**job) for job in raw["jobs"])}, name=name, figures=figures)

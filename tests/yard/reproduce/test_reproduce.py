@@ -14,8 +14,8 @@ from yard.commands.cli import app
 from yard.init.new_stack import posts
 from yard.job.loader import has_smoke, load_job
 from yard.preview.rehearsal import rehearse
-from yard.reproduce.images import build_images, dockerfile
 from yard.reproduce.posts import post_names, read_post
+from yard.reproduce.steps import build_images, dockerfile
 from yard.run.submit import prepare
 from yard.stack.load import load_stack
 from yard.stack.remote import Remote

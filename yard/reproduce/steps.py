@@ -1,14 +1,20 @@
-"""Runs the steps of a post on its stack's cluster, or prints them."""
+"""Runs the steps of a post on its stack's cluster, or prints them.
+
+A post's docker image is built on every worker as the job user, who must be a member of the group docker.
+"""
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 import time
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-from trainyard.errors import JobError
-from yard.job.loader import LoadedJob, has_smoke, load_job
-from yard.reproduce.images import build_images, dockerfile
-from yard.reproduce.posts import Post, Run
+from trainyard.errors import BuildError, JobError
+from yard.job.loader import LoadedJob
+from yard.reproduce.posts import Post
 from yard.run import data
 from yard.run.environments import describe, provide
 from yard.run.jobs import follow
@@ -16,12 +22,27 @@ from yard.run.submit import prepare, submit
 from yard.show import duration, payload, say, say_json, table, warn
 from yard.stack.remote import Remote
 
+IMAGES = Path(__file__).parent / "images"
+_SECONDS = 3600
+_CONNECTIONS = 16
+
 
 def plan(post: Post, as_json: bool) -> None:
     """Print the steps, the requirements and the figures of a post, without a cluster."""
-    loaded = [_load(post, run) for run in post.jobs]
+    loaded = [run.load(smoke=post.smoke) for run in post.jobs]
     if as_json:
-        say_json(_plan_facts(post, loaded))
+        say_json(
+            {
+                "post": post.name,
+                "title": post.title,
+                "stack": post.stack,
+                "image": post.image,
+                "environments": [job.environment.name for job in loaded if job.environment is not None],
+                "commands": post.commands,
+                "figures": [{"name": figure.name, "post": figure.post} for figure in post.figures],
+                "differs": post.differs,
+            }
+        )
         return
     say(post.title)
     say(f"\n1. stack {post.stack}")
@@ -54,14 +75,14 @@ def reproduce(post: Post, remote: Remote, as_json: bool) -> int:
     fails, and BuildError if an environment or an image cannot be built.
     """
     begin = time.monotonic()
-    loaded = [(run, _load(post, run)) for run in post.jobs]
-    prepared = [(run, prepare(job, remote.stack.cluster)) for run, job in loaded]  # reports all problems
+    # All jobs are checked before the first one starts.
+    prepared = [(run, prepare(run.load(smoke=post.smoke), remote.stack.cluster)) for run in post.jobs]
     warn(f"yard: {post.title}")
     if post.differs:
         warn(f"yard: difference from the post: {post.differs}")
     if post.image is not None:
         build_images(remote, post.image, lambda text: warn(f"yard: {text}"))
-    if post.data is not None and not _make_data(post, remote):
+    if post.data and not _make_data(post, remote):
         return 1
     logs: dict[str, str] = {}
     for run, job in prepared:
@@ -82,12 +103,6 @@ def reproduce(post: Post, remote: Remote, as_json: bool) -> int:
     return _report(post, logs, round(time.monotonic() - begin), as_json)
 
 
-def _load(post: Post, run: Run) -> LoadedJob:
-    overrides: dict[str, Any] = {} if run.nodes is None else {"nodes": run.nodes}
-    # The recipes without a smoke size are small.
-    return load_job(run.recipe, overrides, {}, run.args, smoke=post.smoke and has_smoke(run.recipe))
-
-
 def _requirements(loaded: list[LoadedJob]) -> list[str]:
     rows = [(job.file, job.spec) for job in loaded]
     needs = [f"{name} needs {spec.software}" for name, spec in rows if spec.software]
@@ -102,23 +117,9 @@ def _environments(loaded: list[LoadedJob], *, smoke: bool) -> list[str]:
     return list(dict.fromkeys(found)) or ["none: the container image has the packages"]
 
 
-def _plan_facts(post: Post, loaded: list[LoadedJob]) -> dict[str, Any]:
-    return {
-        "post": post.name,
-        "title": post.title,
-        "stack": post.stack,
-        "image": post.image,
-        "environments": [job.environment.name for job in loaded if job.environment is not None],
-        "commands": post.commands,
-        "figures": [{"name": figure.name, "post": figure.post} for figure in post.figures],
-        "differs": post.differs,
-    }
-
-
 def _make_data(post: Post, remote: Remote) -> bool:
     """Create the synthetic data, unless it exists. Returns whether it exists."""
-    assert post.data is not None  # noqa: S101  (the caller checks it)
-    verb, name, *options = post.data.arguments
+    verb, name, *options = post.data_words
     path = data.absolute(name, remote.stack.cluster)
     if remote.run(f"if [ -e {path}.json ]; then echo yes; fi").strip():
         warn(f"yard: {path} exists")
@@ -141,3 +142,38 @@ def _report(post: Post, logs: dict[str, str], seconds: int, as_json: bool) -> in
     if missing:
         warn(f"yard: the logs contain no value for: {', '.join(missing)}")
     return 1 if missing else 0
+
+
+def dockerfile(image: str) -> Path:
+    """Return the Dockerfile of an image."""
+    return IMAGES / f"{image}.Dockerfile"
+
+
+def build_images(remote: Remote, image: str, say: Callable[[str], None]) -> None:
+    """Build an image on the workers that lack it. Raises BuildError, which lists the workers that failed."""
+    workers = [node.name for node in remote.stack.cluster.nodes]
+    say(f"building the image {image} on {len(workers)} nodes, unless they have it")
+    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+        results = dict(zip(workers, pool.map(lambda name: _build(remote, name, image), workers), strict=True))
+    failed = [f"{name}: {problem}" for name, problem in results.items() if problem]
+    if failed:
+        fix = "correct the cause; `yard doctor` checks docker on every node"
+        raise BuildError(f"image {image} was not built on {'; '.join(failed)}. Fix: {fix}")
+
+
+def _build(remote: Remote, name: str, image: str) -> str:
+    """Build the image on a worker. Returns the last line of the error, or an empty string."""
+    quoted = shlex.quote(image)
+    # With `-`, the Dockerfile comes from stdin, and no other file is sent.
+    line = f"docker image inspect {quoted} >/dev/null 2>&1 || docker build --quiet --tag {quoted} - >/dev/null"
+    argv = remote.argv(line, remote.host(name))
+    try:
+        done = subprocess.run(
+            argv, input=dockerfile(image).read_bytes(), capture_output=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"not finished within {_SECONDS} s"
+    if done.returncode == 0:
+        return ""
+    lines = done.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"exit code {done.returncode}"

@@ -1,19 +1,59 @@
-"""The Pulumi stack of an image in a cloud. Its name is the name of the image."""
+"""`yard bake`: builds an image in which the one-time bootstrap stages have already run.
+
+In a cloud, the image is built by a Pulumi stack with the name of the image.
+"""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import partial
 
+from components.node.bake import baked_name
+from components.plan.plan import ClusterPlan
+from components.platforms.registry import Baking, platform_facts
+from components.stackfile.read import parse_stack
 from trainyard.checkout import ROOT
 from trainyard.errors import StackError
 from trainyard.machines import BAKE, BAKED_IMAGE, BUILD, KEEP
 from yard.show import say, warn
 from yard.stack import pulumi
-from yard.stack.pulumi import run_pulumi
-from yard.stack.workspace import PLAIN, SHOW, Workspace, copy_of
+from yard.stack.pulumi import interruptible, run_pulumi
+from yard.stack.workspace import PLAIN, SHOW, Workspace, committed_text, copy_of, short_name
 
 _NO_QUESTIONS = (*SHOW, "--yes", "--skip-preview")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The image that a stack file describes."""
+
+    stack: str
+    plan: ClusterPlan
+    baking: Baking
+    name: str
+
+
+def request_of(stack: str) -> Request:
+    """Return the image for a stack file. Raises StackFileError or StackError if no image can be built for it."""
+    stack = short_name(stack)
+    plan = parse_stack(committed_text(stack), f"stacks/Pulumi.{stack}.yaml").plan
+    baking = platform_facts(plan.provider).baking
+    if isinstance(baking, str):
+        raise StackError(f"`yard bake` cannot build an image for stack {stack}: {baking}")
+    return Request(stack=stack, plan=plan, baking=baking, name=baked_name(plan, baking.base(plan)))
+
+
+def bake(request: Request, *, simulated: bool = False) -> str:
+    """Build the image if it does not exist, and return the value of `baked_image` in the stack file.
+
+    Raises PlatformError or StackError if the image cannot be built, and KeyboardInterrupt after an interruption. In
+    both cases, the builder has been removed. With `simulated`, a simulated cloud is used.
+    """
+    if request.baking.here is not None:
+        with interruptible("removing the builder"):
+            return request.baking.here(request.plan, request.name)
+    return bake_in_cloud(Workspace(request.name, simulated=simulated, source=request.stack))
 
 
 def bake_in_cloud(stack: Workspace) -> str:
