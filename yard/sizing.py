@@ -88,7 +88,8 @@ _HALF, _FULL = 2, 4
 _OPTIMIZER = 12
 """Bytes that mixed-precision Adam stores per parameter: an fp32 weight and two moments (arXiv 1910.02054, 3.1)."""
 
-_NOT_SHARDED, _OPTIMIZER_SHARDED, _GRADIENTS_SHARDED, _ALL_SHARDED = range(4)
+_OPTIMIZER_SHARDED, _GRADIENTS_SHARDED, _ALL_SHARDED = 1, 2, 3
+"""ZeRO stages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,12 +165,20 @@ def parse_layout(text: str) -> Layout:
     return Layout(name=text, zero=_STAGES[kind], tensor=tensor, pipeline=pipeline, in_node=kind == "hsdp")
 
 
-def _replicas(layout: Layout, machines: Machines) -> int:
-    size = layout.tensor * layout.pipeline
-    if machines.gpus % size:
+def _replicas(model: Model, layout: Layout, machines: Machines) -> int:
+    """Return the data-parallel degree. Raises SizeError if layout, model and GPUs are incompatible."""
+    size, heads, layers = layout.tensor * layout.pipeline, model.shape.heads, model.shape.layers
+    if heads % layout.tensor:
+        rule = f"tp {layout.tensor} does not divide the {heads} heads of {model.name}"
+        fix = "use a tensor degree that divides them"
+    elif layout.pipeline > layers:
+        rule, fix = f"{model.name} has {layers} layers, fewer than pp {layout.pipeline}", "use fewer stages"
+    elif machines.gpus % size:
         rule = f"needs {size} GPUs per replica, which does not divide {machines.gpus}"
-        raise SizeError("layout", layout.name, rule, "use degrees whose product divides the number of GPUs")
-    return machines.gpus // size
+        fix = "use degrees whose product divides the number of GPUs"
+    else:
+        return machines.gpus // size
+    raise SizeError("layout", layout.name, rule, fix)
 
 
 def estimate(model: Model, layout: Layout, machines: Machines, batch: Batch) -> Memory:
@@ -179,8 +188,7 @@ def estimate(model: Model, layout: Layout, machines: Machines, batch: Batch) -> 
     the optimizer. Optimizer state is sharded from ZeRO stage 1 onwards, gradients from stage 2 onwards, and weights in
     stage 3 (arXiv 1910.02054).
     """
-    _check_model(model, layout)
-    copies = _replicas(layout, machines)
+    copies = _replicas(model, layout, machines)
     shards = min(copies, machines.gpus_per_node) if layout.in_node else copies
     slice_ = model.parameters / (layout.tensor * layout.pipeline)
 
@@ -198,15 +206,6 @@ def estimate(model: Model, layout: Layout, machines: Machines, batch: Batch) -> 
     )
 
 
-def _check_model(model: Model, layout: Layout) -> None:
-    if model.shape.heads % layout.tensor:
-        rule = f"tp {layout.tensor} does not divide the {model.shape.heads} heads of {model.name}"
-        raise SizeError("layout", layout.name, rule, "use a tensor degree that divides them")
-    if layout.pipeline > model.shape.layers:
-        rule = f"{model.name} has {model.shape.layers} layers, fewer than pp {layout.pipeline}"
-        raise SizeError("layout", layout.name, rule, "use fewer stages")
-
-
 def _buffers(model: Model, layout: Layout, copies: int, batch: Batch) -> int:
     """Return the size of the buffers for collectives in bytes.
 
@@ -218,7 +217,7 @@ def _buffers(model: Model, layout: Layout, copies: int, batch: Batch) -> int:
         return 2 * _HALF * batch.zero_bucket
     if copies == 1:
         return 0
-    if layout.zero == _NOT_SHARDED:
+    if not layout.zero:
         return round(model.parameters / (layout.tensor * layout.pipeline) * batch.gradient_bytes)
     unit = max(model.shape.layer_parameters, model.shape.vocab * model.shape.hidden)
     return (2 * _HALF + _FULL) * unit // layout.tensor
@@ -264,8 +263,8 @@ def layouts(model: Model, machines: Machines) -> Iterator[Layout]:
     """
     names = ["ddp", "zero1", "zero2", *(["hsdp"] if machines.nodes > 1 else []), "fsdp"]
     slices = []
-    for tensor in _divisors(machines.gpus_per_node):
-        for pipeline in _divisors(machines.gpus // tensor):
+    for tensor in (n for n in range(1, machines.gpus_per_node + 1) if machines.gpus_per_node % n == 0):
+        for pipeline in (n for n in range(1, machines.gpus + 1) if machines.gpus // tensor % n == 0):
             if tensor * pipeline > 1 and model.shape.heads % tensor == 0 and pipeline <= model.shape.layers:
                 degrees = [f"{kind}{degree}" for kind, degree in (("tp", tensor), ("pp", pipeline)) if degree > 1]
                 slices.append((tensor * pipeline, pipeline, "-".join([*degrees, "zero1"])))
@@ -338,26 +337,18 @@ def shown_layouts(model: Model, machines: Machines) -> list[Layout]:
 
 def advice(chosen: Sized | None, model: Model, machines: Machines, batch: Batch, gpu_gb: float) -> str:
     """Return one sentence that recommends the chosen layout, or a number of nodes if no layout fits."""
-    if chosen:
-        return f"Use {_recommended(chosen)}"
-    found = fewest_nodes(model, machines.gpus_per_node, batch, gpu_gb)
-    if found is None:
-        few = f"{MOST_NODES} nodes with {machines.gpus_per_node} such GPUs are not sufficient"
-        return f"{few}. Use GPUs with more memory."
-    nodes, sized = found
-    return f"Use {nodes} nodes with {_recommended(sized)}"
-
-
-def _recommended(sized: Sized) -> str:
-    name = sized.layout.name + (" with recomputation" if sized.batch.recompute else "")
-    return f"{name}: {sized.memory.total / GB:.1f} of {sized.gpu_gb:g} GB."
+    where = ""
+    if chosen is None:
+        if (found := fewest_nodes(model, machines.gpus_per_node, batch, gpu_gb)) is None:
+            few = f"{MOST_NODES} nodes with {machines.gpus_per_node} such GPUs are not sufficient"
+            return f"{few}. Use GPUs with more memory."
+        nodes, chosen = found
+        where = f"{nodes} nodes with "
+    name = chosen.layout.name + (" with recomputation" if chosen.batch.recompute else "")
+    return f"Use {where}{name}: {chosen.memory.total / GB:.1f} of {chosen.gpu_gb:g} GB."
 
 
 def breakdown(sized: Sized) -> str:
     """Return the memory needed on a GPU and the memory of each component as text."""
     terms = " + ".join(f"{size / GB:.1f} {part}" for part, size in asdict(sized.memory).items())
     return f"{sized.memory.total / GB:.1f} GB per GPU ({terms})"
-
-
-def _divisors(number: int) -> list[int]:
-    return [candidate for candidate in range(1, number + 1) if number % candidate == 0]

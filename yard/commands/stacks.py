@@ -227,7 +227,7 @@ def bake(
     from the image if `platform.baked_image` in the stack file is the printed value.
     """
     checkout.require("yard bake")
-    from yard import bake as image
+    from yard.stack import bake as image
 
     request = image.request_of(stack)
     if as_json and not dry_run and request.baking.here is None:

@@ -16,7 +16,7 @@ from offline.cloud.world import World
 from tests.components.platforms.planning import planned
 from tests.conftest import ROOT
 from trainyard.errors import StackError
-from yard.bake import bake_in_cloud, request_of
+from yard.stack.bake import bake_in_cloud, request_of
 from yard.stack.workspace import Workspace
 
 CLOUDS = {

@@ -25,6 +25,7 @@ from yard.preview.printing import NOT_INCLUDED
 
 A100 = ("--provider", "azure", "--region", "eastus", "--machine", "Standard_ND96amsr_A100_v4")
 COMPLETE = ("new", *A100, "--count", "2", "--budget", "70")
+NETWORK = ("--ssh-from", "203.0.113.0/24")
 
 
 def run(*words: str) -> tuple[int, str, str]:
@@ -39,9 +40,10 @@ def answer(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
 
 
 def test_the_price_and_the_next_commands_are_printed(stacks: Path) -> None:
-    code, out, _ = run(*COMPLETE, "--offline")
+    code, out, _ = run(*COMPLETE, *NETWORK, "--offline")
     assert code == 0
-    assert "wrote stacks/Pulumi.new.yaml: 3 hosts, 16 GPUs, list price $66.11/h plus unknown prices\n" in out
+    assert "wrote stacks/Pulumi.new.yaml: 3 hosts, 16 GPUs, list price $66.11/h\n" in out
+    assert "203.0.113.0/24 is reserved for documentation (RFC 5737)" in out
     assert "list prices of eastus, read on 2026-" in out
     assert f"not included: {NOT_INCLUDED}\n" in out
     assert out.endswith(

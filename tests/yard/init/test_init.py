@@ -18,7 +18,7 @@ from tests.yard.init.conftest import WriteStack
 from trainyard.errors import RemoteError
 from yard.init.answers import _PLACES as PLACES
 from yard.init.answers import InitError, network_of
-from yard.init.new_stack import NewStack, posts, show
+from yard.init.new_stack import NewStack, posts
 from yard.preview.describe import describe
 
 KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{'B' * 43}"
@@ -62,12 +62,6 @@ def passes(new: NewStack) -> None:
     assert described.findings == new.report.description.findings
     assert max(map(len, new.file.read_text().splitlines())) <= 120
     assert list(new.file.parent.glob("*.new")) == []
-
-
-def test_an_example_network_is_reported(write: WriteStack, capsys: pytest.CaptureFixture[str]) -> None:
-    new = write(**A100, name="big", count="2", budget="none", ssh_from="203.0.113.0/24")
-    show(new)
-    assert "203.0.113.0/24 is reserved for documentation (RFC 5737)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("provider", "machine"), WITH_GPUS, ids=str)
@@ -117,16 +111,6 @@ def test_the_docs_list_every_post() -> None:
     assert [post for post in POSTS if f"`{post}`" not in row] == []
 
 
-def test_a_budget_keeps_its_digits(write: WriteStack) -> None:
-    text = write(name="new", **A100, budget="123456.75", count="2").file.read_text()
-    assert "max_usd_per_hour: 123456.75" in text
-
-
-def test_a_misspelt_post_is_refused(write: WriteStack) -> None:
-    with pytest.raises(InitError, match=r"--from: .*Fix: write lambda\."):
-        write("lamda", name="new")
-
-
 def test_missing_options_are_listed_with_choices(write: WriteStack, stacks: Path) -> None:
     with pytest.raises(InitError) as caught:
         write(provider="azure", machine="Standard_ND96asr_v4")
@@ -164,6 +148,16 @@ def test_machines_of_other_regions_are_not_offered(write: WriteStack) -> None:
         (A100 | {"machine": "Standard_ND96amsr_A100_v5"}, "--machine: .*Fix: write Standard_ND96amsr_A100_v4"),
         (A100 | {"region": "northeurope"}, "--region: .*is not available in northeurope"),
         (A100 | {"count": "0"}, "--count: "),
+        (A100 | {"budget": "70", "count": "4"}, r"--budget: .* is 70\. Fix: .* 132 or more, or a count of 2 or fewer"),
+        (A100 | {"budget": "20", "count": "1"}, r"--budget: .* Fix: use a budget of 34 or more, or a smaller machine"),
+        (
+            A100 | {"machine": "h100"},
+            r"--machine: .* Fix: write Standard_ND96isr_H100_v5 or Standard_",
+        ),
+        (A100 | {"machine": "h100", "region": "mars", "count": "two"}, r"(?s)--machine: .*--region: .*--count: "),
+        ({"provider": "gcp", "machine": "a3-megagpu-8"}, r"--machine: .* Fix: write a3-megagpu-8g\."),
+        ({"provider": "gcp", "machine": "a100", "region": "us-central9-a"}, "--region: .*Fix: write us-central"),
+        ({"post": "lamda"}, r"--from: .*Fix: write lambda\."),
         (A100 | {"count": "two"}, "--count: must be a whole number"),
         (A100 | {"count": "9" * 5000}, "--count: must be a whole number"),
         (A100 | {"count": "300"}, "--count: .*use 200 or fewer"),
@@ -188,24 +182,11 @@ def test_a_wrong_option_is_named(options: dict[str, str], message: str, write: W
     assert sorted(stacks.iterdir()) == before
 
 
-def test_a_count_over_the_budget_is_refused(write: WriteStack) -> None:
-    with pytest.raises(
-        InitError,
-        match=r"--budget: .* the limit is 70\. Fix: .* 132 or more, or a count of 2 or fewer",
-    ):
-        write(name="new", **A100, budget="70", count="4")
-    new = write(name="new", **A100, budget="70", count="2")
-    assert "limits: {max_usd_per_hour: 70}" in new.file.read_text()
-
-
-def test_a_budget_below_one_machine_is_refused(write: WriteStack) -> None:
-    with pytest.raises(InitError, match=r"--budget: .* Fix: use a budget of 34 or more, or a smaller machine"):
-        write(name="new", **A100, budget="20", count="1")
-
-
 def test_a_region_stands_for_its_first_zone(write: WriteStack) -> None:
-    options = OPTIONS["gcp"] | {"provider": "gcp", "region": "us-east4", "machine": "a3-megagpu-8g"}
-    assert "zone: us-east4-a" in write(name="new", **options).file.read_text()
+    options = {"provider": "gcp", "region": "us-east4", "machine": "a3-megagpu-8g", "budget": "123456.75"}
+    text = write(name="new", **OPTIONS["gcp"] | options).file.read_text()
+    assert "zone: us-east4-a" in text
+    assert "max_usd_per_hour: 123456.75" in text
 
 
 def test_an_existing_file_needs_force(write: WriteStack, stacks: Path) -> None:
@@ -248,24 +229,3 @@ def test_the_network_contains_all_hosts() -> None:
     assert str(network_of(["10.19.60.10", "10.19.60.200"])) == "10.19.60.0/24"
     assert str(network_of(["10.19.60.10", "10.19.61.11"])) == "10.19.60.0/23"
     assert str(network_of(["10.0.0.1", "10.200.0.1"])) == "10.0.0.0/12"
-
-
-@pytest.mark.parametrize(
-    ("options", "fixes"),
-    [
-        ({"provider": "azure", "machine": "h100"}, ["write Standard_ND96isr_H100_v5 or Standard_ND96is_H100_v5 or "]),
-        ({"provider": "gcp", "machine": "a3-megagpu-8"}, ["write a3-megagpu-8g."]),
-        (
-            {"provider": "gcp", "machine": "a100", "region": "us-central9-a", "count": "two"},
-            ["write a2-highgpu-1g or ", "write us-central", "write for example 2."],
-        ),
-        ({"provider": "azure", "machine": "h100", "region": "mars"}, ["write Standard_ND96isr_H100_v5 or "]),
-    ],
-)
-def test_every_wrong_value_gets_a_usable_suggestion(
-    options: dict[str, str], fixes: list[str], write: WriteStack
-) -> None:
-    with pytest.raises(InitError) as caught:
-        write(name="new", budget="none", **options)
-    for fix in fixes:
-        assert f"Fix: {fix}" in str(caught.value)

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from components.platforms.registry import Baking
 from tests.components.platforms.planning import current_name, planned
-from yard import bake
 from yard.commands.cli import app
+from yard.stack import bake
 from yard.stack.workspace import stack_names
 
 
