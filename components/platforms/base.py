@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING
 import pulumi
 
 from components.node.parameters import ON_HEAD, SharedFiles
-from components.node.user_data import AccessKeys, Birth, birth_of
-from components.plan.plan import ClusterPlan, HostPlan, Role
+from components.node.user_data import ADMIN_USER, AccessKeys, Birth, birth_of
+from components.plan.plan import ClusterPlan, HostPlan
 from components.spec.model import CloudSpec
 from trainyard.errors import PlatformError
 
 if TYPE_CHECKING:
     from pulumi_command.remote import ProxyConnectionArgs
 
+MACHINES = "machines"
+"""Name of the component input that maps host names to machine digests."""
 _WAIT_SECONDS = 900
 """Maximum wait. A machine with eight GPUs can need half of this time to start."""
 _LONGEST_FIRST_BOOT = timedelta(minutes=20)
@@ -76,10 +78,6 @@ def refuse_smaller(args: pulumi.ResourceHookArgs) -> None:
         f"would replace it. Nothing was changed. Fix: use {old:g} or more. To start over with a smaller disk, copy the "
         "files to a different location, destroy the cluster and create it again"
     )
-
-
-MACHINES = "machines"
-"""Name of the component input that maps host names to machine digests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,22 +148,42 @@ class Platform(pulumi.ComponentResource):
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         disk = shared_disk_inputs(args.plan)
         guarded = pulumi.ResourceOptions.merge(opts, refuse_to_shrink() if disk else None)
-        inputs = {
-            **disk,
-            **({MACHINES: dict(args.machines)} if args.machines else {}),
-        }
+        inputs = {**disk, **({MACHINES: dict(args.machines)} if args.machines else {})}
         super().__init__(f"trainyard:index:{type(self).__name__}", name, inputs, guarded)
 
 
-def ssh_address(
-    plan: ClusterPlan, host: HostPlan, public: pulumi.Input[str] | None, tunnel_port: int
-) -> tuple[pulumi.Input[str], int]:
-    """Return the address and the port for SSH connections to a host in a cloud.
+def cloud_hosts(
+    plan: ClusterPlan,
+    machines: Mapping[str, tuple[pulumi.Output[str], pulumi.Output[str]]],
+    *,
+    public_ip: pulumi.Output[str] | None,
+    tunnel: tuple[pulumi.Output[Sequence[str]], int] | None,
+    data_disk: pulumi.Output[str] | None,
+) -> list[Host]:
+    """Return a cloud's hosts in the order of the plan. SSH reaches the workers through the head.
 
-    `public` is the head's public address, and `tunnel_port` is the loopback port of the tunnel to the head.
+    `machines` contains the id and the host key of each machine. The other arguments belong to the head. SSH uses its
+    public address, the tunnel (a command and its loopback port), or otherwise its private address.
     """
-    if host.role is Role.HEAD and public is not None:
-        return public, 22
-    if host.role is Role.HEAD and plan.access.via == "bastion":
-        return "127.0.0.1", tunnel_port
-    return str(host.private_ip), 22
+    hosts = []
+    for host in plan.hosts:
+        is_head, (machine_id, host_key) = host is plan.head, machines[host.name]
+        address: pulumi.Input[str] = str(host.private_ip)
+        if is_head and public_ip is not None:
+            address = public_ip
+        elif is_head and tunnel is not None:
+            address = "127.0.0.1"
+        hosts.append(
+            Host(
+                plan=host,
+                address=address,
+                port=tunnel[1] if is_head and tunnel is not None else 22,
+                user=ADMIN_USER,
+                host_key=host_key,
+                machine_id=machine_id,
+                data_disk=data_disk if is_head else None,
+                through_head=not is_head,
+                tunnel=tunnel[0] if is_head and tunnel is not None else None,
+            )
+        )
+    return hosts

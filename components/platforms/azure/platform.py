@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pulumi
 import pulumi_azure_native
-from pulumi_azure_native import compute, resources
+from pulumi_azure_native import resources
 
 from components.node.parameters import SharedFiles
-from components.node.user_data import ADMIN_USER, Birth
+from components.node.user_data import Birth
 from components.plan.plan import ClusterPlan, HostPlan
 from components.platforms.azure.facts import PROGRAM
 from components.platforms.azure.layout import PlacementKind, placement_of
@@ -29,7 +29,7 @@ from components.platforms.azure.nodes import (
 )
 from components.platforms.azure.spec import AzureSpec
 from components.platforms.azure.storage import SharedStorage, SharedStorageArgs
-from components.platforms.base import Host, Platform, PlatformArgs, ssh_address
+from components.platforms.base import Platform, PlatformArgs, cloud_hosts
 
 _UNSET: object = ...
 """Default value of each alias property."""
@@ -113,7 +113,14 @@ class AzurePlatform(Platform):
         machines = {plan.head.name: head.machine}
         for group in plan.groups:
             machines |= self._node_group(group).machines
-        self.hosts = self._hosts(machines, head, disk.disk_unique_id if disk else None)
+        bastion = self._network.bastion
+        self.hosts = cloud_hosts(
+            plan,
+            {name: (made.vm_id, host_key(made, name, self._group)) for name, made in machines.items()},
+            public_ip=head.public_ip,
+            tunnel=None if bastion is None else (tunnel_command(bastion, head.machine.id), spec.bastion_port),
+            data_disk=disk.disk_unique_id if disk else None,
+        )
         self.register_outputs({"resourceGroup": self._group.name, "machines": list(machines)})
 
     def _storage(self) -> SharedStorage | SharedFiles:
@@ -181,29 +188,6 @@ class AzurePlatform(Platform):
             ),
             self._child,
         )
-
-    def _hosts(
-        self, machines: Mapping[str, compute.VirtualMachine], head: Head, disk: pulumi.Output[str] | None
-    ) -> Sequence[Host]:
-        """Return the hosts in the order of the plan. `disk`: unique id of the data disk."""
-        bastion, hosts = self._network.bastion, []
-        for host in self._plan.hosts:
-            made, is_head = machines[host.name], host is self._plan.head
-            address, port = ssh_address(self._plan, host, head.public_ip, self._spec.bastion_port)
-            hosts.append(
-                Host(
-                    plan=host,
-                    address=address,
-                    port=port,
-                    tunnel=tunnel_command(bastion, made.id) if is_head and bastion is not None else None,
-                    user=ADMIN_USER,
-                    host_key=host_key(made, host.name, self._group),
-                    machine_id=made.vm_id,
-                    data_disk=disk if is_head else None,
-                    through_head=not is_head,
-                )
-            )
-        return hosts
 
 
 def resource_group(plan: ClusterPlan, opts: pulumi.ResourceOptions) -> ResourceGroup:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pulumi
 import pulumi_gcp
-from pulumi_gcp import compute, serviceaccount
+from pulumi_gcp import serviceaccount
 
 from components.node.parameters import SharedFiles
-from components.node.user_data import ADMIN_USER
 from components.plan.plan import GROUP_BLOCKS, HostPlan
-from components.platforms.base import Host, Platform, PlatformArgs, ssh_address
+from components.platforms.base import Platform, PlatformArgs, cloud_hosts
 from components.platforms.gcp.facts import PROGRAM
 from components.platforms.gcp.layout import cards, networks
 from components.platforms.gcp.network import IAP_RANGE, Network, NetworkArgs
@@ -93,7 +92,14 @@ class GcpPlatform(Platform):
         machines = {plan.head.name: head.machine}
         for group in plan.groups:
             machines |= self._node_group(group).machines
-        self.hosts = self._hosts(machines, head, disk.disk_id if disk else None)
+        command = tunnel_command(head.machine.name, spec.zone, spec.project)
+        self.hosts = cloud_hosts(
+            plan,
+            {name: (made.instance_id, host_key(made, spec.project)) for name, made in machines.items()},
+            public_ip=head.public_ip,
+            tunnel=(command, spec.iap_port) if plan.access.via == "bastion" else None,
+            data_disk=disk.disk_id if disk else None,
+        )
         self.register_outputs({"machines": list(machines)})
 
     def _make_account(self) -> pulumi.Output[str]:
@@ -175,27 +181,3 @@ class GcpPlatform(Platform):
             ),
             self._child,
         )
-
-    def _hosts(
-        self, machines: Mapping[str, compute.Instance], head: Head, disk: pulumi.Output[str] | None
-    ) -> Sequence[Host]:
-        """Return the hosts in the order of the plan. `disk`: id of the data disk."""
-        spec, hosts = self._spec, []
-        for host in self._plan.hosts:
-            made, is_head = machines[host.name], host is self._plan.head
-            address, port = ssh_address(self._plan, host, head.public_ip, spec.iap_port)
-            tunnelled = is_head and self._plan.access.via == "bastion"
-            hosts.append(
-                Host(
-                    plan=host,
-                    address=address,
-                    port=port,
-                    tunnel=tunnel_command(made.name, spec.zone, spec.project) if tunnelled else None,
-                    user=ADMIN_USER,
-                    host_key=host_key(made, spec.project),
-                    machine_id=made.instance_id,
-                    data_disk=disk if is_head else None,
-                    through_head=not is_head,
-                )
-            )
-        return hosts
