@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from components.host_keys import _Provider, fingerprint, merged_keys
+from components.host_keys import Known, Offer, _Provider, fingerprint, merged_keys
 from trainyard.errors import PlatformError
 from trainyard.machines import ACCEPT
 from trainyard.outputs import HOST_KEY
@@ -31,22 +31,25 @@ KNOWN = {
 }
 
 
-def test_stores_the_first_keys() -> None:
-    assert merged_keys({}, [A, B], []) == KNOWN
-    assert merged_keys(KNOWN, [A, B], []) == KNOWN
+@pytest.mark.parametrize(
+    ("known", "worker", "stored"),
+    [
+        ({}, B, KNOWN["yard-gpu-0"]),
+        (KNOWN, B, KNOWN["yard-gpu-0"]),
+        # An evicted machine reports no key.
+        (KNOWN, reported("yard-gpu-0", "id-2", ""), KNOWN["yard-gpu-0"]),
+        # A replaced machine, a key in the stack file, and a key with a comment.
+        (KNOWN, reported("yard-gpu-0", "id-3", key("c")), {"machine": "id-3", "key": key("c")}),
+        (KNOWN, reported("yard-gpu-0", "id-2", key("c"), declared=True), {"machine": "id-2", "key": key("c")}),
+        ({}, reported("yard-gpu-0", "id-2", f"{key('c')} root@host"), {"machine": "id-2", "key": key("c")}),
+    ],
+)
+def test_stores_the_first_key_of_each_machine(known: Known, worker: Offer, stored: dict[str, str]) -> None:
+    assert merged_keys(known, [A, worker], []) == {"yard-head": KNOWN["yard-head"], "yard-gpu-0": stored}
 
 
 def test_removes_keys_of_removed_machines() -> None:
     assert merged_keys(KNOWN, [A], []) == {"yard-head": KNOWN["yard-head"]}
-
-
-def test_keeps_the_key_of_a_machine_that_reports_none() -> None:
-    assert merged_keys(KNOWN, [A, reported("yard-gpu-0", "id-2", "")], []) == KNOWN
-
-
-def test_stores_the_key_of_a_replaced_machine() -> None:
-    new = merged_keys(KNOWN, [A, reported("yard-gpu-0", "id-3", key("c"))], [])
-    assert new["yard-gpu-0"] == {"machine": "id-3", "key": key("c")}
 
 
 def test_refuses_a_changed_key() -> None:
@@ -60,11 +63,6 @@ def test_accepts_exactly_the_named_key() -> None:
     assert merged_keys(KNOWN, changed, [fingerprint(key("c"))])["yard-gpu-0"]["key"] == key("c")
     with pytest.raises(PlatformError):
         merged_keys(KNOWN, changed, [fingerprint(key("b")), "yard-gpu-0"])
-
-
-def test_a_declared_key_replaces_the_stored_key() -> None:
-    changed = [A, reported("yard-gpu-0", "id-2", key("c"), declared=True)]
-    assert merged_keys(KNOWN, changed, [])["yard-gpu-0"]["key"] == key("c")
 
 
 def test_names_all_machines_without_a_key() -> None:
@@ -88,10 +86,6 @@ def test_names_all_machines_without_a_key() -> None:
 def test_refuses_malformed_keys(text: str) -> None:
     with pytest.raises(PlatformError, match="yard-gpu-0: the SSH host key is not one line"):
         merged_keys({}, [A, reported("yard-gpu-0", "id-2", text)], [])
-
-
-def test_removes_comments() -> None:
-    assert merged_keys({}, [reported("yard-head", "id-1", f"{key('a')} root@host")], [])["yard-head"]["key"] == key("a")
 
 
 @pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])

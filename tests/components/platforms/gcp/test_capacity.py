@@ -7,34 +7,28 @@ import pytest
 from components.platforms.gcp.nodes import scheduling
 from components.platforms.gcp.spec import families, family_of
 
-A2, A4, N2 = (families()[name] for name in ("a2-highgpu", "a4-highgpu", "n2-standard"))
 
-
-def test_an_on_demand_machine_is_restarted() -> None:
-    options = scheduling(A2, 8, "on_demand")
-    assert (options.provisioning_model, options.automatic_restart) == ("STANDARD", True)
-    assert options.instance_termination_action is None
-
-
-def test_a_machine_of_a_compact_group_is_not_restarted() -> None:
-    options = scheduling(N2, 0, "on_demand", compact=True)
-    assert (options.automatic_restart, options.on_host_maintenance) == (False, "TERMINATE")
-
-
-def test_an_evicted_spot_machine_is_stopped() -> None:
-    options = scheduling(A2, 8, "spot")
-    assert (options.provisioning_model, options.preemptible, options.automatic_restart) == ("SPOT", True, False)
-    assert options.instance_termination_action == "STOP"
-
-
-def test_a_machine_of_a_shared_reservation_is_standard() -> None:
-    assert scheduling(A2, 8, "reservation").provisioning_model == "STANDARD"
-
-
-def test_a_machine_of_a_dense_reservation_is_bound_to_it() -> None:
-    options = scheduling(A4, 8, "reservation")
-    assert options.provisioning_model == "RESERVATION_BOUND"
-    assert options.instance_termination_action == "DELETE"
+@pytest.mark.parametrize(
+    ("family", "gpus", "kind", "compact", "expected"),
+    [
+        ("a2-highgpu", 8, "on_demand", False, ("STANDARD", "TERMINATE", True, None)),
+        ("n2-standard", 0, "on_demand", False, ("STANDARD", "MIGRATE", True, None)),
+        # A restart could place the machine outside the group.
+        ("n2-standard", 0, "on_demand", True, ("STANDARD", "TERMINATE", False, None)),
+        # An evicted machine is stopped, so that it can be started again.
+        ("a2-highgpu", 8, "spot", False, ("SPOT", "TERMINATE", False, "STOP")),
+        ("a2-highgpu", 8, "reservation", False, ("STANDARD", "TERMINATE", True, None)),
+        # The machines of a dense reservation are bound to it.
+        ("a4-highgpu", 8, "reservation", False, ("RESERVATION_BOUND", "TERMINATE", True, "DELETE")),
+    ],
+)
+def test_scheduling_depends_on_family_and_capacity(
+    family: str, gpus: int, kind: str, compact: bool, expected: tuple[str, str, bool, str | None]
+) -> None:
+    made = scheduling(families()[family], gpus, kind, compact=compact)
+    action = made.instance_termination_action
+    assert (made.provisioning_model, made.on_host_maintenance, made.automatic_restart, action) == expected
+    assert made.preemptible is (kind == "spot")
 
 
 @pytest.mark.parametrize("compact", [False, True])
@@ -42,10 +36,6 @@ def test_a_machine_of_a_dense_reservation_is_bound_to_it() -> None:
 def test_gpu_machines_never_migrate(kind: str, compact: bool) -> None:
     for family in families().values():
         assert scheduling(family, 8, kind, compact=compact).on_host_maintenance == "TERMINATE"
-
-
-def test_an_on_demand_machine_without_gpus_migrates() -> None:
-    assert scheduling(N2, 0, "on_demand").on_host_maintenance == "MIGRATE"
 
 
 def test_family_of_a_machine_type_ends_at_its_last_hyphen() -> None:
