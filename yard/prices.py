@@ -244,7 +244,7 @@ def _update_rows(
     rows: dict[str, Price], quotes: Mapping[str, set[float]], regions: Mapping[str, str], source: str
 ) -> list[PriceChange]:
     """Change each row that has exactly one quote. Returns the changes."""
-    changes = []
+    changes, today = [], datetime.now(tz=UTC).date().isoformat()
     for machine, found in quotes.items():
         row = rows.get(machine)
         before = row.usd_per_hour if row else None
@@ -254,7 +254,7 @@ def _update_rows(
                 "usd_per_hour": price,
                 "region": regions[machine],
                 "source": source,
-                "dated": _today(),
+                "dated": today,
             }
             rows[machine] = row.model_copy(update=fresh) if row else Price(name=machine, **fresh)
         else:
@@ -262,10 +262,6 @@ def _update_rows(
             kept = f"the list contains {f'several prices: {several}' if found else 'no price for this type'}"
         changes.append(PriceChange(machine=machine, before=before, after=before if kept else price, kept=kept))
     return changes
-
-
-def _today() -> str:
-    return datetime.now(tz=UTC).date().isoformat()
 
 
 def _line(row: Price) -> str:

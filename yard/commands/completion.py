@@ -22,7 +22,7 @@ _JOB_FILES = {".py", ".yaml", ".yml", ".sbatch", ".slurm", ".sh"}
 def stacks(incomplete: str) -> list[str]:
     """Return the names of the stack files that start with `incomplete`."""
     files = (checkout.ROOT / "stacks").glob("Pulumi.*.yaml")
-    return _matching((file.name.removeprefix("Pulumi.").removesuffix(".yaml") for file in files), incomplete)
+    return _matching((file.stem.removeprefix("Pulumi.") for file in files), incomplete)
 
 
 def recipes(incomplete: str) -> list[str]:

@@ -140,13 +140,10 @@ def select_files(source: Path, *, with_secrets: bool) -> Selection:
     if done.returncode:
         raise SyncError(f"git cannot list {source}: {done.stderr.decode(errors='replace').strip()}")
     # git also lists deleted files and submodule folders.
-    names = [name for name in map(os.fsdecode, done.stdout.split(b"\0")) if name and _is_file(source / name)]
+    paths = ((name, source / name) for name in map(os.fsdecode, done.stdout.split(b"\0")) if name)
+    names = [name for name, path in paths if path.is_symlink() or path.is_file()]
     secrets = [] if with_secrets else [name for name in names if looks_secret(name) or holds_private_key(source / name)]
     return Selection(files=tuple(sorted(set(names) - set(secrets) - {MANIFEST, MARKER})), secrets=tuple(secrets))
-
-
-def _is_file(path: Path) -> bool:
-    return path.is_symlink() or path.is_file()
 
 
 def _git(words: Sequence[str], where: Path) -> subprocess.CompletedProcess[bytes]:
