@@ -299,7 +299,7 @@ def first_fit(
 def fewest_nodes(
     model: Model, gpus_per_node: int, batch: Batch, gpu_gb: float, layout: Layout | None = None
 ) -> tuple[int, Sized] | None:
-    """Return the smallest number of nodes on which the model fits, and the layout.
+    """Return how many nodes the model needs at least, and the layout.
 
     Returns None if 256 nodes are not sufficient. If `layout` is given, only this layout is tried.
     """

@@ -136,7 +136,7 @@ class Pip:
             raise Failure(reason(printed, title))
 
     def lines(self, pipe: IO[bytes]) -> Iterator[str]:
-        """Yield the lines of a pipe. If the pipe is silent for a long time, print the size of the environment."""
+        """Yield a pipe's lines. If the pipe is silent for a long time, print the environment's size."""
         rest = b""
         while True:
             if not select.select([pipe], [], [], _SILENCE)[0]:
@@ -236,7 +236,7 @@ def relocate(temporary: Path, target: Path) -> None:
 
 
 def size_of(folder: Path) -> int:
-    """Return the size of all files in bytes."""
+    """Return the total size of a folder's files in bytes."""
     total = 0
     for root, _, names in os.walk(folder):
         for name in names:

@@ -64,7 +64,7 @@ class Definition:
 
     @property
     def request(self) -> dict[str, Any]:
-        """The values that determine the content of the environment, for build.py."""
+        """The values from which build.py builds the environment."""
         return {
             "name": self.name,
             "system_packages": self.system_packages,

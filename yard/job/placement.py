@@ -40,7 +40,7 @@ gpudirect-tcpxo/README.md) and reported for NCCL_PROTO (NVIDIA/aicr pull request
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Node group and size of a job, with properties of the node group."""
+    """The node group on which a job runs, the job's size, and what its script needs to know about the nodes."""
 
     scheduler: str
     shared_path: str
@@ -56,7 +56,7 @@ class Placement:
     env: Mapping[str, str]
     transport: Transport
     busbw_floor: float | None
-    """Published minimum all-reduce bus bandwidth in GB/s for this number of nodes, or None."""
+    """Published minimum all-reduce bus bandwidth in GB/s for this number of nodes, or None if none is published."""
 
 
 def refuse_unready(cluster: Cluster) -> None:

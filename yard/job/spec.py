@@ -29,7 +29,7 @@ from yard.job.rules import (
 )
 
 INDEX = "ARRAY_INDEX"
-"""Environment variable that contains the number of the job in its array."""
+"""Environment variable that contains a job's number in its array."""
 MOST_ELEMENTS = 100
 """Maximum number of elements. Each element is a separate job with its own submission and run folder."""
 _PART = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?::(\d{1,6}))?)?")
@@ -119,7 +119,7 @@ class JobSpec:
     name: str
     nodes: int = 1
     min_nodes: int | None = None
-    """Minimum number of nodes for a job with an elastic launcher, or None for 1."""
+    """Smallest number of nodes with which an elastic job continues. The default is 1."""
     group: str | None = None
     """Name of the node group, or None for the first group that is large enough."""
     gpus_per_node: int | None = None
@@ -134,7 +134,7 @@ class JobSpec:
     """Value of srun's --mpi option, or None for Slurm's default."""
     container: Container | None = None
     environment: ChosenEnvironment | None = None
-    """Python environment in which `setup` and the program run, or None for the Python of the nodes."""
+    """Python environment in which `setup` and the program run, or None if they use the nodes' own Python."""
     workload: str | None = None
     """Python file to upload: the name of a file in yard/workloads, or a path relative to the job file."""
     script: str | None = None
@@ -169,7 +169,7 @@ class JobSpec:
     model: str | None = None
     """Model name for `yard size`. The job is refused if the model does not fit into GPU memory."""
     layout: str = "fsdp"
-    """Distribution of the model across GPUs, in the notation of `yard size`."""
+    """How the model is distributed across GPUs, as `yard size` writes it."""
     about: str | None = None
     software: str | None = None
     """Software that the nodes need."""

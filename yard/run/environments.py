@@ -1,4 +1,4 @@
-"""Builds, lists and removes environments on the shared file system of a cluster.
+"""Builds, lists and removes environments on a cluster's shared file system.
 
 The job user builds environments on the head, over SSH, so root never reads a user's file. All nodes use the result.
 """

@@ -1,4 +1,4 @@
-"""Goodput of jobs: the time spent on useful steps divided by the wall time from the first start to the end.
+"""Measures goodput: the time spent on useful steps divided by the wall time from a job's first start to its end.
 
 yard runs this file on the head, and a job with checkpoints runs it at its end, with Python 3.10 or newer. Usage:
 `goodput.py JOB=RUN_DIR...` prints the goodput of each job as JSON, and `goodput.py --line JOB=RUN_DIR` prints a line
@@ -49,7 +49,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Goodput:
-    """Goodput of a job. `goodput` is a fraction, and all times are in seconds.
+    """A job's goodput. `goodput` is a fraction, and all times are in seconds.
 
     `waiting_s`: time between an end and the next start. `redone_s`: steps that a later start repeated. `saving_s`:
     checkpoints. `other_s`: start-up and everything else.
@@ -117,7 +117,7 @@ def parse_metrics(lines: Iterable[str]) -> Iterator[Steps]:
 
 
 def measure(spans: Sequence[Span], steps: Iterable[Steps]) -> Goodput | None:
-    """Return the goodput of a job, or None if the job has no start or no recorded step.
+    """Return a job's goodput, or None if the job has not started or has recorded no step.
 
     `spans` is sorted. Steps of other jobs in the same folder, for example of a chain, are not counted. A program may
     record whole seconds, so a step in the second of the first start counts.
@@ -156,7 +156,7 @@ def measure(spans: Sequence[Span], steps: Iterable[Steps]) -> Goodput | None:
 
 
 def of_job(job: str, run_dir: Path) -> Goodput | None:
-    """Return the goodput of a job in a run folder, or None if the job's program records no steps."""
+    """Return the goodput of the job in a run folder, or None if its program records no steps."""
     events = _lines(run_dir / "events")
     folder = next((line.split(" ", 2)[2] for line in reversed(events) if line.split(" ")[1:2] == ["saves"]), None)
     metrics = _lines(Path(folder) / METRICS) if folder is not None else []

@@ -27,7 +27,8 @@ _RECONNECT_SECONDS = 300
 """Maximum time to wait for a head that does not respond."""
 _RETRY_SECONDS = 2
 _BEFORE_SECONDS, _AFTER_SECONDS = 600, 180
-"""Time around the end of a job. Slurm can need a minute or more to notice a fault that has already ended the job."""
+"""How long before and after a job's end a fault counts. Slurm can need a minute or more to notice a fault that has
+already ended the job."""
 _SUSPECT = frozenset({"FAILED", "NODE_FAIL", "TIMEOUT"})
 _SIGNALLED = 128
 """An exit code above this value means that a signal ended the process."""
@@ -47,7 +48,7 @@ def read_job(remote: Remote, job: int) -> Job:
 
 
 def read_log(remote: Remote, job: int, rank: int) -> str:
-    """Return the current log of a rank, or '' if it has no output. Raises JobError if the job does not exist."""
+    """Return a rank's current log, which can be empty. Raises JobError if the job does not exist."""
     # follow.sh ends immediately, because stdin is closed.
     text = remote.run(_follow_line(remote, job, rank, 0), seconds=120)
     return text.partition(_TRAILER)[0]
@@ -270,7 +271,7 @@ def _cells(found: Mapping[str, float] | None) -> tuple[str, str]:
 
 
 def _goodputs(remote: Remote, jobs: Iterable[Job]) -> dict[str, Mapping[str, float] | None]:
-    """Return the goodput of jobs by number, or None for a job without recorded steps."""
+    """Return each job's goodput by job number. It is None if the job has recorded no steps."""
     folder = f"{remote.stack.cluster.shared_path}/jobs/"
     # Other users choose the working directories of their jobs.
     words = [f"{job.id}={job.run_dir}" for job in jobs if job.run_dir.startswith(folder)]
@@ -282,7 +283,7 @@ def _goodputs(remote: Remote, jobs: Iterable[Job]) -> dict[str, Mapping[str, flo
 
 
 def show_log(remote: Remote, job: int, rank: int, as_json: bool) -> None:
-    """Print the current log of a rank, or the job's state if the log is empty."""
+    """Print a rank's current log. If the log is empty, print the job's state."""
     text = read_log(remote, job, rank)
     if as_json:
         say_json({**read_job(remote, job).as_json(), "rank": rank, "lines": text.splitlines()})

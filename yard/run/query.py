@@ -19,7 +19,7 @@ from typing import Any
 
 DAY = 86400
 STARTING_SECONDS = 30
-"""Maximum time between the submission of a job and the start of the runner."""
+"""Maximum time between a job's submission and its runner's start."""
 FIELDS = ("id", "name", "user", "group", "state", "reason", "nodes", "node_list", "restarts", "exit_code", "run_dir")
 
 
@@ -91,7 +91,7 @@ def cancel(run_dir: Path) -> None:
 
 
 def nodes(folder: Path) -> list[str]:
-    """Return the names of the nodes on which a job is running. The job's runner has locked a file for each node."""
+    """Return the names of the nodes on which a job is running. Its runner holds a lock on a file for each node."""
     busy = []
     for path in (folder / ".nodes").glob("node-*"):
         with path.open() as file:

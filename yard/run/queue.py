@@ -76,7 +76,7 @@ def submitted_job(printed: str) -> int:
 
 
 def explain(job: Job) -> str:
-    """Return an explanation of the job's state for `yard ps`."""
+    """Explain the job's state for `yard ps`."""
     if job.state == "PENDING":
         return waiting(job.reason)
     if job.state in _STATES:
@@ -85,7 +85,7 @@ def explain(job: Job) -> str:
 
 
 def waiting(reason: str) -> str:
-    """Return an explanation of a reason for which a job is pending."""
+    """Explain why a job is pending. `reason` is Slurm's word for it."""
     return _WAITING.get(reason, f"waiting ({reason})")
 
 
@@ -169,6 +169,6 @@ def _from_sacct(row: list[str]) -> Job:
 
 
 def _run_folder(folder: str) -> str:
-    """Return the run folder of a job. The working directory of a user's Slurm script is `code` in the run folder."""
+    """Return a job's run folder. The working directory of a user's Slurm script is `code` in the run folder."""
     parent, _, name = folder.rpartition("/")
     return parent if name == "code" and RUN_DIR.search(parent) else folder

@@ -45,7 +45,7 @@ OPTIONS = {
     "time": "time",
     "array": "array",
 }
-"""Keys of a job file and the corresponding options of sbatch."""
+"""sbatch's option for each key of a job file."""
 # By default, sbatch passes its own environment variables to the job (sbatch(1), --export, read 2026-11-23).
 _ACTIVATE = (
     f"if [[ -e {ENVIRONMENT_FILE} ]]; then",
@@ -91,7 +91,7 @@ class Program(StrEnum):
 
 
 def kind_of(job: str) -> Program:
-    """Return the kind of a file, or JOB for a recipe. Raises JobFileError if the file cannot be submitted."""
+    """Return what kind of program `job` is. A recipe is a JOB. Raises JobFileError if the file cannot be submitted."""
     path = Path(job)
     if job in recipe_names():
         if path.is_file():

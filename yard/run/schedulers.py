@@ -83,7 +83,7 @@ def unpack(name: str) -> str:
 
 
 class Slurm:
-    """Runs the jobs of clusters with `scheduler: slurm`. The class Runner has the same attributes and methods."""
+    """Runs a cluster's jobs with Slurm. The class Runner has the same attributes and methods."""
 
     script = "job.sbatch"
     """File name of a job's script."""
@@ -265,7 +265,7 @@ def clock(seconds: int) -> str:
 
 
 class Runner:
-    """Runs the jobs of clusters with `scheduler: none`. The class Slurm has the same attributes and methods."""
+    """Runs the jobs of a cluster without a scheduler. The class Slurm has the same attributes and methods."""
 
     script = "job.sh"
     shell = "direct.sh"
@@ -318,7 +318,7 @@ class Runner:
     def session(
         self, remote: Remote, job: LoadedJob, placement: Placement, command: str | None, *, terminal: bool
     ) -> Session:
-        """Return a session on a node of the group that runs no job. The runner does not reserve the node.
+        """Return a session on one of the group's idle nodes. The runner does not reserve the node.
 
         Raises JobError if all nodes run jobs, or if the session needs more than one node.
         """

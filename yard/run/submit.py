@@ -113,7 +113,7 @@ def prepare_all(loaded: LoadedJob, cluster: Cluster) -> list[Prepared]:
 
 
 def environment_on(loaded: LoadedJob, placement: Placement) -> Definition | None:
-    """Return the environment that the job uses on its nodes, or None for the Python of the nodes."""
+    """Return the job's Python environment, or None if it uses the nodes' own Python."""
     chosen = loaded.spec.environment
     if chosen is None or (chosen.gpus_only and not any(map(drives_gpus, placement.hosts))):
         return None

@@ -30,7 +30,7 @@ ADMIN_SUFFIX = "-admin"
 """`ssh yard-head-admin` logs in to the host yard-head as the admin."""
 USER_KEY = "id_ed25519"
 ADMIN_KEY = "id_ed25519_admin"
-"""Private key files of the job user and the admin in a stack's folder. The admin's key is optional."""
+"""Names of the job user's and the admin's private key files in a stack's folder. The admin's key is optional."""
 
 Logins = Sequence[tuple[str, Sequence[str]]]
 
@@ -198,7 +198,7 @@ def save_for_jobs(stack: Stack, file: Path) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Close the shared connections of a stack and remove its cached files. Missing files are ignored."""
+    """Close a stack's shared connections and remove its cached files. Missing files are ignored."""
     config = folder / "config"
     control = re.search(r"(?m)^ *ControlPath (.+)%C$", config.read_text()) if config.is_file() else None
     for socket in glob(f"{control[1]}*") if control else ():
@@ -209,7 +209,7 @@ def forget(folder: Path) -> None:
 
 
 def _version(file: Path) -> str:
-    """Return the path, the modification time and the size of the file. Every deployment changes the state file."""
+    """Return the file's path, modification time and size. Every deployment changes the state file."""
     if not file.is_file():
         return f"{file}:absent"
     status = file.stat()

@@ -29,7 +29,7 @@ _CLOUD = "https://api.pulumi.com"
 _PRIVATE = "/.trainyard/state"
 """End of the path in the backend URL that env.sh sets."""
 _DIY_ORGANIZATION = "organization"
-"""Organization of all stacks in a backend other than Pulumi Cloud."""
+"""The organization to which all stacks belong in a backend other than Pulumi Cloud."""
 _SIGNAL_SECONDS = 5.0
 """Time to wait after each signal."""
 _SECONDS = 120.0
@@ -58,7 +58,7 @@ def is_chosen(variables: Mapping[str, str]) -> bool:
 
 
 def backend_folder(variables: Mapping[str, str]) -> Path | None:
-    """Return the folder of a file:// backend, or None for any other backend."""
+    """Return a file:// backend's folder, or None if the backend is not a folder."""
     url = backend_url(variables)
     if not url.startswith("file://"):
         return None
@@ -68,7 +68,7 @@ def backend_folder(variables: Mapping[str, str]) -> Path | None:
 
 
 def state_file(variables: Mapping[str, str], stack: str) -> Path | None:
-    """Return the path of the stack's state in a file:// backend, or None for any other backend."""
+    """Return the path of the stack's state, or None if the backend is not a folder."""
     backend = backend_folder(variables)
     name = stack.rpartition("/")[2]
     return backend / ".pulumi" / "stacks" / checkout.PROJECT / f"{name}.json" if backend else None

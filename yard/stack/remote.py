@@ -34,7 +34,7 @@ class Remote:
         self._refreshed = False
 
     def host(self, name: str | None, *, admin: bool = False) -> str:
-        """Return the SSH name of a host, or of the head if `name` is None.
+        """Return a host's SSH name. The default host is the head.
 
         Raises RemoteError for an unknown host, or if an admin login is requested and the outputs have no admin key.
         """

@@ -16,9 +16,9 @@ from .job import EventLog, JobRequest, State, identity
 _FAILURES_TO_AVOID = 2
 """A job avoids a node after this number of failures."""
 _RESULT_SECONDS = 3600.0
-"""Maximum time for which the runner retries writing the job's result, for example if the disk is full."""
+"""How long the runner tries to write the job's result, for example while the disk is full."""
 _NO_CHECKPOINT = ("heartbeat-", "metrics")
-"""Prefixes of the names of files in the checkpoint folder that are not checkpoints."""
+"""Files whose names begin with these words are in the checkpoint folder, but are not checkpoints."""
 
 
 def submit(run_dir: Path) -> int:

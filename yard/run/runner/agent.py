@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 RANK_MARK = "RUN_DIR="
-"""Environment variable that is set in all processes of a job. Its value is the run folder."""
+"""Environment variable that all of a job's processes have. Its value is the run folder."""
 NODE_MARK = "YARD_NODE="
 """Environment variable that is set in all processes started by an agent: the run folder and the node's name."""
 AGENT_MARK = "YARD_AGENT="
@@ -198,7 +198,7 @@ class Agent:
 
 
 def run_agent(verdict: Path) -> None:
-    """Read the request from stdin and run its tasks. `verdict`: the file of the node's health checks."""
+    """Read the request from stdin and run its tasks. `verdict` is the file that the node's health checks write."""
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
         # A signal must not end the agent while its tasks run. A handler is used, because tasks would inherit SIG_IGN.
         signal.signal(number, lambda *_: None)

@@ -28,7 +28,7 @@ class JobRequest:
     hosts: tuple[Host, ...]
     nodes: int
     min_nodes: int
-    """After a loss of nodes, the job continues if at least this number of nodes remains."""
+    """If the job loses nodes, it continues as long as this number of nodes remains."""
     tasks: str
     others: bool
     """Whether the script also runs on the other nodes if `tasks` is 'first'."""
