@@ -7,6 +7,7 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from trainyard.outputs import Cluster
@@ -17,6 +18,7 @@ from yard.stack.remote import Remote
 
 _CONNECTIONS = 16
 _VERIFY_SECONDS = 600
+_PROGRAM = Path(str(dataset.__file__)).read_bytes()
 
 
 def absolute(path: str, cluster: Cluster) -> str:
@@ -27,7 +29,7 @@ def absolute(path: str, cluster: Cluster) -> str:
 def synth(remote: Remote, arguments: Sequence[str]) -> int:
     """Run `dataset ARGUMENTS` on the head. Returns the exit code."""
     remote.run("true")  # raises an error with a fix if the head is unreachable
-    return subprocess.run(_argv(remote, None, arguments), input=_program(), check=False).returncode
+    return subprocess.run(_argv(remote, None, arguments), input=_PROGRAM, check=False).returncode
 
 
 def verify(remote: Remote, path: str, *, full: bool, as_json: bool) -> int:
@@ -61,10 +63,9 @@ def verify(remote: Remote, path: str, *, full: bool, as_json: bool) -> int:
 
 
 def _verify_on(remote: Remote, name: str, arguments: Sequence[str]) -> dict[str, Any] | str:
-    """Return facts about the dataset on a host, or the problem."""
     argv = _argv(remote, name, arguments)
     try:
-        done = subprocess.run(argv, input=_program(), capture_output=True, timeout=_VERIFY_SECONDS, check=False)
+        done = subprocess.run(argv, input=_PROGRAM, capture_output=True, timeout=_VERIFY_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         return f"not finished within {_VERIFY_SECONDS} s"
     if done.returncode:
@@ -77,9 +78,3 @@ def _verify_on(remote: Remote, name: str, arguments: Sequence[str]) -> dict[str,
 def _argv(remote: Remote, name: str | None, arguments: Sequence[str]) -> list[str]:
     """Return the ssh command that runs the program from standard input on a host, or on the head if `name` is None."""
     return remote.argv(f"python3 - {shlex.join(arguments)}", remote.host(name))
-
-
-def _program() -> bytes:
-    assert dataset.__file__ is not None  # noqa: S101  (a module from a file)
-    with open(dataset.__file__, "rb") as file:
-        return file.read()
