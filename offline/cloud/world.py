@@ -103,7 +103,7 @@ class World:
 
     def seed(self, identity: str) -> str:
         """Return a text that is different for each resource that has ever had this id."""
-        gone = self._number(_gone(identity))
+        gone = self.counted(_gone(identity))
         return f"{identity} after {gone}" if gone else identity
 
     def count(self, key: str) -> int:
@@ -111,13 +111,14 @@ class World:
         with self.locked():
             return self._increase(key)
 
-    def _number(self, key: str) -> int:
+    def counted(self, key: str) -> int:
+        """Return the number of earlier calls of `count` with this `key`."""
         file = self._counts / _name(key)
         return int(file.read_text()) if file.exists() else 0
 
     def _increase(self, key: str) -> int:
         self._counts.mkdir(parents=True, exist_ok=True)
-        number = self._number(key) + 1
+        number = self.counted(key) + 1
         _write(self._counts / _name(key), number)
         return number
 

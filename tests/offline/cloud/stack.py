@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from offline.cloud.faults import FILE
+from offline.cloud.faults import FILE, Fault
 from offline.cloud.world import Record, World
 from yard.stack.pulumi import end_session
 from yard.stack.workspace import simulated_environment
@@ -60,6 +60,7 @@ class TestStack:
         search = f"{python}:{ROOT / '.trainyard' / 'bin'}:{os.environ['PATH']}"
         self.environment = simulated_environment({**os.environ, "PATH": search}, folder)
         self.world = World("test", folder / "clouds")
+        self._faults: list[dict[str, Any]] = []
         (self.folder / "Pulumi.yaml").write_text("name: small\nruntime: python\n")
         if not original:
             assert self("stack", "init", "test").code == 0
@@ -71,12 +72,13 @@ class TestStack:
     def faults(self, *entries: Mapping[str, Any]) -> None:
         """Set the faults that the simulated clouds produce."""
         self.world.folder.mkdir(parents=True, exist_ok=True)
-        (self.world.folder / FILE).write_text(yaml.safe_dump(list(map(dict, entries))))
+        self._faults = [dict(entry) for entry in entries]
+        (self.world.folder / FILE).write_text(yaml.safe_dump(self._faults))
 
     @property
     def met_a_fault(self) -> bool:
         """Whether a fault has occurred."""
-        return (self.world.folder / "counts").exists()
+        return any(self.world.counted(Fault(**entry).key) for entry in self._faults)
 
     def __call__(self, *arguments: str) -> Run:
         """Run pulumi until it exits."""
