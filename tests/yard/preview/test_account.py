@@ -139,53 +139,43 @@ def test_gcp_reports_disabled_apis_and_missing_types(program: MakeProgram) -> No
 SKU = "Standard_ND96isr_H100_v5"
 
 
+REGISTERED = [{"namespace": name, "registrationState": "Registered"} for name in SERVICES.values()]
+NO_LOCATION = {"type": "Location", "reasonCode": "NotAvailableForSubscription"}
+NO_ZONE = {"type": "Zone", "restrictionInfo": {"zones": ["1"]}, "reasonCode": "x"}
+
+
 @pytest.mark.parametrize(
-    ("rows", "text"),
+    ("changed", "texts"),
     [
-        ([], "eastus does not offer Standard_ND96isr_H100_v5"),
+        ({}, []),
+        ({"list-skus": []}, ["eastus does not offer Standard_ND96isr_H100_v5"]),
         (
-            [{"name": SKU, "restrictions": [{"type": "Location", "reasonCode": "NotAvailableForSubscription"}]}],
-            "may not use Standard_ND96isr_H100_v5 in eastus (NotAvailableForSubscription)",
+            {"list-skus": [{"name": SKU, "restrictions": [NO_LOCATION]}]},
+            ["may not use Standard_ND96isr_H100_v5 in eastus (NotAvailableForSubscription)"],
         ),
         (
-            [
-                {
-                    "name": SKU,
-                    "locationInfo": [{"zones": ["1", "2"]}],
-                    "restrictions": [{"type": "Zone", "restrictionInfo": {"zones": ["1"]}, "reasonCode": "x"}],
-                }
-            ],
-            "in zone 1 of eastus, only in ['2']",
+            {"list-skus": [{"name": SKU, "locationInfo": [{"zones": ["1", "2"]}], "restrictions": [NO_ZONE]}]},
+            ["in zone 1 of eastus, only in ['2']"],
         ),
-        ([{"name": SKU, "locationInfo": [{"zones": ["1"]}], "restrictions": []}], None),
+        ({"provider": []}, [f"provider {name} is not registered" for name in sorted(SERVICES.values())]),
+        ({"image?list": []}, ["Azure does not offer version "]),
     ],
 )
-def test_azure_reports_unavailable_vm_sizes(program: MakeProgram, rows: list[object], text: str | None) -> None:
-    providers = [{"namespace": name, "registrationState": "Registered"} for name in SERVICES.values()]
-    program("az", answers(**{"list-skus": rows, "image?list": OFFERED, "provider": providers, "vm": AZ_ANSWER}))
+def test_azure_reports_what_the_stack_cannot_use(
+    program: MakeProgram, changed: dict[str, object], texts: list[str]
+) -> None:
+    skus = [{"name": SKU, "locationInfo": [{"zones": ["1"]}], "restrictions": []}]
+    bodies: dict[str, object] = {"list-skus": skus, "image?list": OFFERED, "provider": REGISTERED, "vm": AZ_ANSWER}
+    program("az", answers(**bodies | changed))
     notes = read_account(AZURE | {"zone": "1"}, [need("cores", 1)], [SKU]).notes
-    assert [text in note for note in notes if text] == ([True] if text else [])
-    assert len(notes) == (text is not None)
+    assert [text in note for text, note in zip(texts, notes, strict=True)] == [True] * len(texts)
 
 
-def test_azure_reports_unregistered_resource_providers(program: MakeProgram) -> None:
-    program("az", answers(**{"list-skus": [{"name": SKU}], "image?list": OFFERED, "provider": [], "vm": AZ_ANSWER}))
-    notes = read_account(AZURE, [need("cores", 1)], [SKU]).notes
-    assert len(notes) == len(SERVICES)
-    assert any("run `az provider register --namespace Microsoft.NetApp`" in note for note in notes)
-
-
-def test_a_withdrawn_image_is_reported(program: MakeProgram) -> None:
-    providers = [{"namespace": name, "registrationState": "Registered"} for name in SERVICES.values()]
-    bodies = {"list-skus": [{"name": SKU}], "image?list": [], "provider": providers, "vm": AZ_ANSWER}
-    program("az", answers(**bodies))
-    [note] = read_account(AZURE, [need("cores", 1)], [SKU]).notes
-    assert note.startswith("Azure does not offer version ")
+def test_an_unreadable_google_image_is_reported(program: MakeProgram) -> None:
     refusal = '[[ "$*" != *image* ]] || { echo "not found" >&2; exit 3; }; '
     enabled = [{"config": {"name": name}} for name in required_services()]
     bodies = {"project-info": PROJECT_ANSWER, "regions": REGION_ANSWER, "services": enabled}
-    machine_types = {"machine-types": [{"name": "n2-standard-8"}]}
-    program("gcloud", refusal + answers(**bodies, **machine_types))
+    program("gcloud", refusal + answers(**bodies, **{"machine-types": [{"name": "n2-standard-8"}]}))
     [note] = read_account(GCP, [need("NVIDIA_A100_GPUS", 16)], ["n2-standard-8"]).notes
     assert "the image cannot be read with `gcloud compute images describe " in note
 
@@ -238,6 +228,7 @@ def test_a_used_up_quota_is_short() -> None:
     assert (verdict.short_by, verdict.command) == (1, "show A_b")
 
 
+OWN_IMAGE = "/subscriptions/s/resourceGroups/r/providers/Microsoft.Compute/images/own"
 OTHERS = ["24.04.2026091001", "24.04.2026101001", "24.04.2026110101"]
 
 
@@ -248,8 +239,7 @@ def rows(versions: list[str], sku: str = IMAGE_SKU) -> list[dict[str, str]]:
 
 def image_notes(platform: dict[str, str], offered: list[Any]) -> list[str]:
     """Return the notes about the image, if `az vm image list` prints `offered`, and all else is in order."""
-    registered = [{"namespace": name, "registrationState": "Registered"} for name in SERVICES.values()]
-    cli = AzureCli(AzureSpec.model_validate(platform), lambda words: registered if "provider" in words else offered)
+    cli = AzureCli(AzureSpec.model_validate(platform), lambda words: REGISTERED if "provider" in words else offered)
     return list(cli.notes([]))
 
 
@@ -262,6 +252,7 @@ def image_notes(platform: dict[str, str], offered: list[Any]) -> list[str]:
         ({}, [], True),
         ({"image_version": OTHERS[0]}, rows(OTHERS), False),
         ({"image_version": "1.2.3"}, rows([PINNED]), True),
+        ({"custom_image": OWN_IMAGE}, [], False),
     ],
 )
 def test_an_image_version_must_be_offered(platform: dict[str, str], offered: list[Any], gone: bool) -> None:
@@ -273,8 +264,3 @@ def test_a_withdrawn_version_is_reported_with_newer_ones() -> None:
     assert f"not offer version {PINNED} of the image microsoft-dsvm:ubuntu-hpc:2404 in eastus" in problem
     assert "Fix: set cluster.platform.image_version" in problem
     assert f"(newest: {', '.join(OTHERS)})" in problem
-
-
-def test_a_custom_image_is_not_checked() -> None:
-    own = "/subscriptions/s/resourceGroups/r/providers/Microsoft.Compute/images/own"
-    assert image_notes(AZURE | {"custom_image": own}, []) == []

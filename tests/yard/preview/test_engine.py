@@ -1,4 +1,4 @@
-"""`yard preview --offline` with the real engine: results, remaining processes and files."""
+"""`yard preview --offline` with the real engine, its remaining processes and files, and the parser for its output."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from yard.preview.engine import Step, read_answer
+
 ROOT = Path(__file__).parents[3]
 SECONDS = 600.0
 """The limit is much longer than needed, because the machine can be busy."""
-
-pytestmark = pytest.mark.engine
 
 
 @contextmanager
@@ -51,6 +51,7 @@ def processes_of(folder: Path) -> Iterator[int]:
             continue
 
 
+@pytest.mark.engine
 def test_a_preview_of_two_stacks_leaves_no_files(tmp_path: Path) -> None:
     before = set((ROOT / ".trainyard").rglob("*local*"))
     with started(tmp_path, "local", "gcp-a2", "--offline", "--json", "--against", "HEAD") as process:
@@ -67,6 +68,7 @@ def test_a_preview_of_two_stacks_leaves_no_files(tmp_path: Path) -> None:
     assert set((ROOT / ".trainyard").rglob("*local*")) == before
 
 
+@pytest.mark.engine
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_no_processes_and_files(tmp_path: Path, number: signal.Signals) -> None:
     with started(tmp_path, "local", "azure-a100", "--offline") as process:
@@ -81,3 +83,56 @@ def test_an_interrupt_leaves_no_processes_and_files(tmp_path: Path, number: sign
     assert out == ""
     assert list(processes_of(tmp_path)) == []
     assert list(tmp_path.iterdir()) == []
+
+
+OWN = "stacks/Pulumi.x.yaml:"
+PARENT = "urn:pulumi:x::trainyard::trainyard:index:Cluster"
+
+
+def answer(*steps: tuple[str, str], messages: tuple[tuple[str, str], ...] = ()) -> str:
+    return json.dumps(
+        {
+            "steps": [
+                {"op": op, "urn": f"{PARENT}${kind}", "newState": {"inputs": {"key": "private"}}} for op, kind in steps
+            ],
+            "diagnostics": [{"severity": severity, "message": message} for severity, message in messages],
+        }
+    )
+
+
+def test_only_operations_types_and_names_are_kept() -> None:
+    kind = "gcp:compute/instance:Instance"
+    found = read_answer(
+        0, answer(("create", f"{kind}::a"), ("replace", f"{kind}::b::c"), ("same", "t:i:T::d")), "", OWN
+    )
+    assert found.changes == (Step(op="create", type=kind, name="a"), Step(op="replace", type=kind, name="b::c"))
+    assert found.by_operation == {"create": 1, "replace": 1, "same": 1}
+    assert found.by_type == {kind: 2, "t:i:T": 1}
+    assert found.errors == ()
+    assert "private" not in repr(found)
+
+
+def test_messages_of_this_project_are_omitted() -> None:
+    messages = (
+        ("warning", f"{OWN}cluster: x"),
+        ("warning", "warning: offline: simulated"),
+        ("warning", "warning: old plugin\n"),
+    )
+    assert read_answer(0, answer(messages=messages), "", OWN).warnings == ("old plugin",)
+
+
+def test_errors_of_engine_and_program_are_reported() -> None:
+    assert read_answer(255, answer(messages=(("error", "error: no quota"),)), "", OWN).errors == ("no quota",)
+    died = (("info#err", "Traceback: no module\n"), ("error", "error: the program exited"), ("info", "all is well"))
+    assert read_answer(255, answer(messages=died), "", OWN).errors == ("the program exited", "Traceback: no module")
+    assert read_answer(255, answer(), "warning: a\nerror: the passphrase is wrong\n", OWN).errors == (
+        "the passphrase is wrong",
+    )
+    assert read_answer(-9, "", "", OWN).errors == ("pulumi ended with exit code -9",)
+    assert read_answer(0, "not JSON", "", OWN).errors == ("not JSON",)
+
+
+def test_a_false_alarm_at_shutdown_is_not_an_error() -> None:
+    message = "error: Detected that /plugins/pulumi-resource-command exited prematurely. \n  This is *always* a bug"
+    assert read_answer(0, answer(messages=(("error", message),)), "", OWN).errors == ()
+    assert len(read_answer(255, answer(messages=(("error", message),)), "", OWN).errors) == 1
