@@ -19,7 +19,7 @@ from components.platforms import PLATFORMS
 from components.platforms.registry import platform_model
 from components.spec.cluster import ClusterSpec
 from components.spec.model import PlatformSpec
-from components.stackfile.read import CLUSTER_KEY, NAMESPACE
+from components.stackfile.read import CLUSTER_KEY, NAMESPACE, RUN_KEYS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _DEFINITION = "#/$defs/"
@@ -41,7 +41,10 @@ def stack_schema() -> dict[str, Any]:
                 "required": [CLUSTER_KEY],
                 "properties": {CLUSTER_KEY: {"$ref": f"{_DEFINITION}{ClusterSpec.__name__}"}},
                 # Pulumi silently ignores unknown keys.
-                "patternProperties": {f"^{NAMESPACE}:(?!cluster$)": False, "^cluster$": False},
+                "patternProperties": {
+                    f"^(?!({'|'.join((CLUSTER_KEY, *RUN_KEYS))})$){NAMESPACE}:": False,
+                    "^cluster$": False,
+                },
             },
             "secretsprovider": _BY_PULUMI,
             "encryptedkey": _BY_PULUMI,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.components.platforms.living import WholeStack, whole_stack
 from tests.offline.cloud.stack import Run
+from tests.offline.loopback_sshd import free_port
 from tools.protection import EXCLUDE
 from trainyard.outputs import read_outputs
 
@@ -60,6 +62,17 @@ def test_up_succeeds_after_a_stockout_and_files_survive(
     kept = [record.urn.rpartition("::")[2] for record in stack.world.records()]
     assert not [one for one in kept if one.endswith(("-head", "-gpu-0", "-gpu-1"))]
     assert f"{cluster}-shared" in kept
+
+
+def test_a_stack_with_a_tunnel_is_changed_on_simulated_clouds(stack: WholeStack) -> None:
+    edits: dict[str, Any] = {"platform__bastion_port": free_port(), "limits": {}}
+    stack.put("azure-h100", **edits)
+    assert stack.up().code == 0
+    # The simulated head has no jobs, so its nodes can be removed.
+    stack.put("azure-h100", nodes__gpu__count=1, **edits)
+    removed = stack.up()
+    assert removed.code == 0, removed
+    assert "running jobs" not in removed.text, removed
 
 
 def _what_is_left(stack: WholeStack, cluster: str, machine: str, failed: Run) -> None:

@@ -74,7 +74,8 @@ def test_refuses_files_without_cluster(text: str) -> None:
 
 
 def test_allows_other_keys_of_pulumi() -> None:
-    text = stack_text("gcp-a2").replace("config:\n", "config:\n  gcp:project: mine\n") + "encryptionsalt: v1:x\n"
+    others = "config:\n  gcp:project: mine\n  trainyard:end_jobs: 7,9\n"
+    text = stack_text("gcp-a2").replace("config:\n", others) + "encryptionsalt: v1:x\n"
     assert schema_errors(text) == []
 
 
