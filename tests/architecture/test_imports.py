@@ -36,6 +36,14 @@ WITHOUT_A_CHECKOUT = ("jobs", "cluster", "training", "reproduce")
 
 ONE_OF_EACH_PLATFORM = [contract(provider).stack for provider in sorted(PLATFORMS)]
 
+SENT_ALONE = (
+    "trainyard.relay",
+    "yard.environments.build",
+    *(f"yard.run.{name}" for name in ("dataset", "goodput", "query", "supervisor")),
+    *(name for name in modules() if name.startswith("yard.run.runner")),
+)
+"""Programs that run without the project: on a host with Python 3.10, or for ssh."""
+
 NEEDS_A_CHECKOUT = "yard.preview.rehearsal"
 """The only module that these commands import after `checkout.require`."""
 
@@ -91,6 +99,13 @@ def test_yard_imports_neither_tools_nor_offline() -> None:
     for module in modules():
         if package(module) == "yard":
             assert not {name for name in imports(module) if package(name) in {"tools", "offline", "tests"}}, module
+
+
+@pytest.mark.parametrize("module", SENT_ALONE)
+def test_programs_that_run_alone_need_only_python(module: str) -> None:
+    ast.parse(modules()[module].read_text(), feature_version=(3, 10))
+    own = {name for name in imports(module) if name.startswith("yard.run.runner")}
+    assert {name for name in imports(module) - own if package(name) not in sys.stdlib_module_names} == set()
 
 
 @pytest.mark.parametrize("command", WITHOUT_A_CHECKOUT)

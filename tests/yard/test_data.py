@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import ast
 import json
 import shutil
 import struct
@@ -181,15 +180,6 @@ def test_a_failed_write_is_reported_and_leaves_no_files(limit: str, name: str, m
     assert done.returncode == 1
     assert message in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_the_program_imports_only_the_standard_library() -> None:
-    """The program must run on hosts with Python 3.10 and without this project."""
-    for node in ast.walk(ast.parse(Path(dataset.__file__).read_text(), feature_version=(3, 10))):
-        if isinstance(node, ast.Import):
-            assert all(alias.name.split(".")[0] in sys.stdlib_module_names for alias in node.names)
-        if isinstance(node, ast.ImportFrom):
-            assert (node.module or "").split(".")[0] in sys.stdlib_module_names
 
 
 def test_every_host_verifies_the_dataset(ssh: Program, tmp_path: Path) -> None:
