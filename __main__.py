@@ -7,8 +7,7 @@ from typing import Any
 import pulumi
 from pulumi.runtime import get_root_resource
 
-from components.cluster.bake import baked_image
-from components.cluster.cluster import Cluster, ClusterArgs, early_outputs
+from components.cluster.cluster import Cluster, ClusterArgs, baked_image, early_outputs
 from components.stackfile.settings import load_settings
 from trainyard.outputs import ssh_command
 

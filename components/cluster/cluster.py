@@ -1,4 +1,4 @@
-"""Cluster: the top-level component of a stack."""
+"""The component of a stack: a cluster, or for `yard bake` an image for its machines."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from components.cluster.busy import UnknownError, last_cluster_output, machine_d
 from components.cluster.leftovers import Leftovers
 from components.cluster.outputs import Reach, cluster_outputs
 from components.cluster.tunnel import require_tunnel
-from components.keys import StackKeys
+from components.keys import StackKeys, ssh_keypair
 from components.node.user_data import JOB_USER
 from components.plan.plan import ClusterPlan
+from components.platforms.baker import BakeArgs
 from components.platforms.base import Host, PlatformArgs
-from components.platforms.registry import platform_class, platform_facts
+from components.platforms.registry import platform_baker, platform_class, platform_facts
+from trainyard.machines import BAKED_IMAGE
 from trainyard.outputs import Head, dumped
 
 NO_MACHINES = "`pulumi up` ended before all machines and their SSH host keys were known"
@@ -171,3 +173,16 @@ async def early_outputs(cluster: Cluster) -> AsyncIterator[pulumi.Output[dict[st
         if unready != NO_TUNNEL:
             registered.machines.set()
         await done.future()
+
+
+async def baked_image(plan: ClusterPlan, *, builds: bool) -> pulumi.Inputs:
+    """Declare the image with the same name as the stack and, if `builds` is set, its builder. Return the outputs.
+
+    The output BAKED_IMAGE exists only after the builder has been deleted.
+    """
+    # The private key is never stored, so nobody can log in to the builder.
+    _, public = ssh_keypair("builder") if builds else ("", "")
+    args = BakeArgs(plan=plan, name=pulumi.get_stack(), builds=builds, admin_key=public)
+    baker = platform_baker(plan.provider)(args)
+    await baker.image.is_known()
+    return {} if builds else {BAKED_IMAGE: baker.image}

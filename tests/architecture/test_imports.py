@@ -18,11 +18,9 @@ NEUTRAL = [name for name in COMPONENTS if not name.startswith("components.platfo
 CREATES_RESOURCES = {
     "components.stackfile.settings",
     "components.cluster.cluster",
-    "components.cluster.bake",
     "components.cluster.bringup",
     "components.cluster.busy",
     "components.cluster.leftovers",
-    "components.cluster.older_images",
     "components.cluster.tunnel",
     "components.keys",
     "components.host_keys",

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from components.catalog import Fact, read_rows
-from components.platforms.listing import Listing, read_listing
+from components.platforms.published import Published, read_published
 from components.spec.explain import nearest
 from components.spec.model import BAKED_NAME, Cidr, CloudSpec, Model, is_private, used_machines
 from trainyard.errors import CatalogError, RuleError
@@ -49,7 +49,7 @@ def size_of(machine: str) -> Size:
     return size
 
 
-class Regions(Listing):
+class Regions(Published):
     """Names of all public regions."""
 
     with_zones: frozenset[str]
@@ -61,7 +61,7 @@ class Regions(Listing):
         return tuple(sorted(self.with_zones | self.without_zones))
 
 
-class RegionFacts(Listing):
+class RegionFacts(Published):
     """All regions, and for each machine type the regions with a known price."""
 
     regions: Regions
@@ -74,7 +74,7 @@ class RegionFacts(Listing):
 @cache
 def region_facts() -> RegionFacts:
     """Return the regions in the catalog. Raises CatalogError if the file does not match its model."""
-    return read_listing("azure_regions.yaml", RegionFacts)
+    return read_published("azure_regions.yaml", RegionFacts)
 
 
 def regions_with(names: Iterable[str]) -> tuple[str, ...]:

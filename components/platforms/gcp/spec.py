@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from components.catalog import Fact, machines, read_rows
-from components.platforms.listing import Listing, read_listing
+from components.platforms.published import Published, read_published
 from components.spec.explain import nearest
 from components.spec.model import BAKED_NAME, Cidr, CloudSpec, Model, is_private, used_machines
 from trainyard.errors import CatalogError, RuleError
@@ -66,7 +66,7 @@ def family_of(machine: str) -> Family:
     return family
 
 
-class ZoneFacts(Listing):
+class ZoneFacts(Published):
     """Zone letters by region: "abc" for zones a, b and c."""
 
     zones: dict[str, Annotated[str, Field(pattern=r"^[a-z]+$")]]
@@ -80,7 +80,7 @@ class ZoneFacts(Listing):
 @cache
 def zone_facts() -> ZoneFacts:
     """Return the zones in the catalog. Raises CatalogError if the file does not match its model."""
-    return read_listing("gcp_zones.yaml", ZoneFacts)
+    return read_published("gcp_zones.yaml", ZoneFacts)
 
 
 def zones_with(names: Iterable[str]) -> tuple[str, ...]:

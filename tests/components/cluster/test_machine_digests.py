@@ -32,17 +32,19 @@ def test_each_host_has_a_digest(file: Path) -> None:
     assert list(machine_digests(stack.plan)) == [host.name for host in stack.plan.hosts]
 
 
-def test_adding_workers_changes_no_digest(tmp_path: Path) -> None:
-    assert changed(tmp_path, "local", nodes__gpu__count=3) == ()
-
-
-def test_removing_workers_changes_the_last_ones(tmp_path: Path) -> None:
-    assert changed(tmp_path, "local", nodes__gpu__count=1) == ("gpu-1",)
-
-
-def test_machine_type_changes_only_its_group(tmp_path: Path) -> None:
-    assert changed(tmp_path, "local", nodes__gpu__machine="vm-gpu2-large") == ("gpu-0", "gpu-1")
-    assert changed(tmp_path, "local", head__machine="vm-gpu2-large") == ("head",)
+@pytest.mark.parametrize(
+    ("edits", "names"),
+    [
+        ({"nodes__gpu__count": 3}, ()),
+        ({"nodes__gpu__count": 1}, ("gpu-1",)),
+        ({"nodes__gpu__machine": "vm-gpu2-large"}, ("gpu-0", "gpu-1")),
+        ({"head__machine": "vm-gpu2-large"}, ("head",)),
+    ],
+)
+def test_only_changed_or_removed_machines_are_returned(
+    tmp_path: Path, edits: dict[str, Any], names: tuple[str, ...]
+) -> None:
+    assert changed(tmp_path, "local", **edits) == names
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,8 @@ def test_common_settings_change_all_digests(tmp_path: Path, stack: str, edits: d
         ("azure-a100", {"platform__image_version": "24.04.2026072901"}),
         ("gcp-a2", {"platform__custom_image": "projects/p/global/images/own"}),
         ("local", {"platform__baked_image": "trainyard-debian-13-0123456789abcdef"}),
+        # Existing hosts are changed in place.
+        ("lambda-a6000", {"scheduler": "none", "containers": "docker"}),
     ],
 )
 def test_other_settings_change_no_digest(tmp_path: Path, stack: str, edits: dict[str, Any]) -> None:
@@ -81,10 +85,6 @@ def test_digests_of_another_version_are_not_compared() -> None:
     assert changed_or_removed_hosts({"a": "2-1", "b": "2-0"}, after) == ("a",)
     assert changed_or_removed_hosts({"a": "0123456789abcdef", "b": "1-0"}, after) == ()
     assert changed_or_removed_hosts({"a": "2-0", "gone": "1-0"}, after) == ("gone",)
-
-
-def test_existing_hosts_keep_their_digests(tmp_path: Path) -> None:
-    assert changed(tmp_path, "lambda-a6000", scheduler="none", containers="docker") == ()
 
 
 @pytest.mark.parametrize("file", STACKS, ids=lambda file: file.name)

@@ -50,8 +50,10 @@ def created(minutes_ago: float) -> str:
     return then.strftime("%Y-%m-%dT%H:%M:%S.%f7+00:00")
 
 
-def ask(minutes_ago: float = 1) -> str:
-    return asyncio.run(nodes._read_key("c-gpu-0", "c-trainyard", created(minutes_ago), pulumi.InvokeOptions()))
+def ask(minutes_ago: float | None = 1) -> str:
+    """Return the key of a machine that was created so many minutes ago, or at an unknown time."""
+    time = "" if minutes_ago is None else created(minutes_ago)
+    return asyncio.run(nodes._read_key("c-gpu-0", "c-trainyard", time, pulumi.InvokeOptions()))
 
 
 def test_a_new_machine_is_read_until_it_has_a_key(answers: Answers) -> None:
@@ -73,23 +75,22 @@ def test_a_new_machine_without_a_key_returns_an_empty_key(answers: Answers) -> N
     assert 60 <= len(asked) <= 120
 
 
-@pytest.mark.parametrize("reply", [None, "", RuntimeError("404 ResourceNotFound")])
-def test_an_older_machine_gets_one_attempt(answers: Answers, reply: Any) -> None:
+@pytest.mark.parametrize(
+    ("reply", "minutes_ago", "preview"),
+    [
+        (None, 21, False),
+        ("", 21, False),
+        (RuntimeError("404 ResourceNotFound"), 21, False),
+        (None, None, False),
+        (None, 1, True),
+    ],
+)
+def test_an_older_machine_or_a_preview_gets_one_attempt(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch, reply: Any, minutes_ago: float | None, preview: bool
+) -> None:
     asked = answers([reply, KEY])
-    assert ask(minutes_ago=21) == ""
-    assert len(asked) == 1
-
-
-def test_a_machine_of_unknown_age_gets_one_attempt(answers: Answers) -> None:
-    asked = answers([None, KEY])
-    assert asyncio.run(nodes._read_key("c-gpu-0", "g", "", pulumi.InvokeOptions())) == ""
-    assert len(asked) == 1
-
-
-def test_a_preview_makes_one_attempt(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = answers([None, KEY])
-    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: True)
-    assert ask() == ""
+    monkeypatch.setattr(pulumi.runtime, "is_dry_run", lambda: preview)
+    assert ask(minutes_ago) == ""
     assert len(asked) == 1
 
 

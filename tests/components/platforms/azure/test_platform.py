@@ -161,26 +161,21 @@ def test_machines_of_a_group_name_its_reservation(build: Build) -> None:
     assert "capacityReservation" not in built.one(VM, "opt-head")
 
 
-def test_each_machine_boots_the_pinned_image_version(build: Build) -> None:
-    built = build("azure-a100")
-    for machine in built.all(VM).values():
-        image = machine["storageProfile"]["imageReference"]
-        assert (image["publisher"], image["offer"], image["sku"]) == ("microsoft-dsvm", "ubuntu-hpc", "2404")
-        assert image["version"] != "latest"
-    own = "/subscriptions/s/resourceGroups/r/providers/Microsoft.Compute/images/own"
-    image = build("azure-a100", platform__custom_image=own).one(VM, "opt-gpu-0")["storageProfile"]["imageReference"]
-    assert image == {"id": own}
+PINNED = {"publisher": "microsoft-dsvm", "offer": "ubuntu-hpc", "sku": "2404", "version": "24.04.2026072901"}
+OWN = "/subscriptions/s/resourceGroups/r/providers/Microsoft.Compute/images/own"
 
 
-def test_the_image_version_of_the_stack_file_is_booted(build: Build) -> None:
-    built = build("azure-a100", platform__image_version="24.04.2027010100")
-    for machine in built.all(VM).values():
-        assert machine["storageProfile"]["imageReference"] == {
-            "publisher": "microsoft-dsvm",
-            "offer": "ubuntu-hpc",
-            "sku": "2404",
-            "version": "24.04.2027010100",
-        }
+@pytest.mark.parametrize(
+    ("edits", "image"),
+    [
+        ({}, PINNED),
+        ({"platform__image_version": "24.04.2027010100"}, PINNED | {"version": "24.04.2027010100"}),
+        ({"platform__custom_image": OWN}, {"id": OWN}),
+    ],
+)
+def test_each_machine_boots_the_image_of_the_stack(build: Build, edits: dict[str, str], image: dict[str, str]) -> None:
+    for machine in build("azure-a100", **edits).all(VM).values():
+        assert machine["storageProfile"]["imageReference"] == image
 
 
 def test_boot_disks_have_no_explicit_name(build: Build) -> None:

@@ -14,7 +14,7 @@ _FOLDER = Path(__file__).parents[1] / "catalog"
 _Date = Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$")]
 
 
-class Listing(BaseModel):
+class Published(BaseModel):
     """A published list."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -26,10 +26,10 @@ class Listing(BaseModel):
     """The date on which the source was read."""
 
 
-_Listing = TypeVar("_Listing", bound=Listing)
+_Published = TypeVar("_Published", bound=Published)
 
 
-def read_listing(file: str, model: type[_Listing]) -> _Listing:
+def read_published(file: str, model: type[_Published]) -> _Published:
     """Read a list from a file in components/catalog. Raises CatalogError if the file does not match the model."""
     try:
         return model.model_validate(load_own((_FOLDER / file).read_text()))
