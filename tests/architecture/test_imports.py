@@ -29,7 +29,7 @@ CREATES_RESOURCES = {
 READS_THE_SPEC = re.compile(r"components\.(spec|stackfile|plan)\..*|components\.platforms\.local\.rules")
 """Modules that may import the spec: the stack file, the plan, and a check that compares values with the defaults."""
 ABOVE_PLATFORMS = re.compile(r"components\.(stackfile\..*|cluster\..*|keys|host_keys)")
-WITHOUT_A_CHECKOUT = ("jobs", "cluster", "training", "reproduce")
+WITHOUT_A_CHECKOUT = ("jobs", "cluster", "training")
 """Modules in yard/commands whose commands work from the wheel."""
 
 ONE_OF_EACH_PLATFORM = [contract(provider).stack for provider in sorted(PLATFORMS)]

@@ -10,7 +10,7 @@ from typer import Context, Exit
 from typer.core import TyperGroup
 
 from trainyard.errors import ClusterError
-from yard.commands import cluster, jobs, repair, reproduce, stacks, training
+from yard.commands import cluster, jobs, repair, stacks, training
 from yard.show import say, say_json, warn
 
 _FAILED = 1
@@ -41,7 +41,7 @@ class YardGroup(TyperGroup):
             raise Exit(_FAILED) from None
 
 
-TOPICS = (jobs, reproduce, cluster, stacks, repair, training)
+TOPICS = (jobs, cluster, stacks, repair, training)
 """Modules with a Typer `app`, in the order of `yard --help`."""
 
 

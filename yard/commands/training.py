@@ -1,9 +1,9 @@
-"""Commands that prepare and measure training: env, data, size, bench."""
+"""Commands that prepare, repeat and measure training: env, data, reproduce, size, bench."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -137,6 +137,47 @@ def verify(
         kind = [*(["--json"] if as_json else []), "verify"]
         raise typer.Exit(dataset.main([*kind, name, *(["--full"] if full else [])]))
     raise typer.Exit(verify_on_hosts(remote_of(stack, outputs), name, full=full, as_json=as_json))
+
+
+@app.command()
+def reproduce(
+    post: Annotated[
+        str,
+        typer.Argument(
+            metavar="POST",
+            autocompletion=completion.posts,
+            help="abeja, cyclecloud, deepspeed-azure, greennode or lambda.",
+        ),
+    ],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan (no cluster needed).")] = False,
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="Run the smallest size, without GPUs, on the local stack.")
+    ] = False,
+    as_json: JsonOption = False,
+    stack: Annotated[
+        str | None,
+        typer.Option(
+            "--stack",
+            autocompletion=completion.stacks,
+            help="Default: the stack of the post, or local with --smoke; TRAINYARD_STACK is ignored.",
+        ),
+    ] = None,
+    outputs: OutputsOption = None,
+) -> None:
+    """Run the data preparation and the jobs of a blog post, and print its figures next to the new ones.
+
+    The stack must exist (`yard init NAME --from POST`, `pulumi up`). Environments are built if they do not exist.
+    """
+    from yard.reproduce import steps
+    from yard.reproduce.posts import read_post
+
+    chosen = read_post(post, smoke=smoke)
+    if stack is not None:
+        chosen = replace(chosen, stack=stack)
+    if dry_run:
+        steps.plan(chosen, as_json)
+        return
+    raise typer.Exit(steps.reproduce(chosen, remote_of(chosen.stack, outputs), as_json))
 
 
 @app.command()
