@@ -16,6 +16,14 @@ from components.node.files import NodeFile, files_for
 from components.node.install import driver_lock
 from components.node.parameters import ALL_REDUCE, SharedFiles, fabric_env, kind_env, kind_of, render_gates, storage_env
 from components.plan.plan import ClusterPlan, HostPlan
+from trainyard.checkout import ROOT
+from trainyard.faults import UPDATE
+
+_SHARED = (
+    NodeFile("reasons.sh", f"readonly drain_reason={UPDATE}\n"),
+    *(NodeFile(f"trainyard/{name}", (ROOT / "trainyard" / name).read_text()) for name in ("faults.py", "printable.py")),
+)
+"""Definitions that the nodes share with yard. Python on a node imports them from the same package as yard does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +50,7 @@ def bundle_files(plan: ClusterPlan, shared: SharedFiles) -> tuple[NodeFile, ...]
     }
     own = (file for host in kinds.values() for file in kind_files(plan, host, shared))
     gate = () if render_gates(plan) is None else (NodeFile("bandwidth/allreduce.py", ALL_REDUCE.read_text()),)
-    return tuple(sorted((*shipped.values(), *own, *gate), key=lambda file: file.path))
+    return tuple(sorted((*shipped.values(), *own, *gate, *_SHARED), key=lambda file: file.path))
 
 
 def kind_files(plan: ClusterPlan, host: HostPlan, shared: SharedFiles | None) -> tuple[NodeFile, ...]:

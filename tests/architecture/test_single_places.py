@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from tests.architecture.modules import ROOT, modules, nodes
@@ -57,3 +58,15 @@ def test_the_modules_of_dynamic_providers_are_pinned() -> None:
         if name.startswith("components.")
     }
     assert found == DYNAMIC_PROVIDERS
+
+
+def test_one_module_spells_the_prefix_of_reasons() -> None:
+    folders = ("trainyard", "yard", "components", "cloud-init/files", "offline", "tools")
+    texts = {
+        path.relative_to(ROOT).as_posix(): path.read_text(errors="replace")
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    # Other words that end with these letters are allowed, for example AFFINITY:.
+    assert [name for name, text in texts.items() if re.search(r"\bTY:", text)] == ["trainyard/faults.py"]

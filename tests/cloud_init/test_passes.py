@@ -17,6 +17,7 @@ READS = '# runs: every pass\ncp "$root/var/lib/trainyard/handover/complete" "$ro
 
 
 SLURM = "TRAINYARD_OS=debian-13\nTRAINYARD_SCHEDULER=slurm\n"
+REASONS = "readonly drain_reason=TY:update\n"
 NO_SCHEDULER = SLURM.replace("slurm", "none")
 
 
@@ -29,6 +30,7 @@ def node_with(root: Path, stages: dict[str, str], bundle: str = "b") -> NodeSand
         "etc/systemd/system/trainyard-bootstrap.service": "",
         "etc/systemd/system/multi-user.target.wants/x": "",
         f"var/lib/trainyard/bundles/{bundle}/stage.sh": f"root={root}\n",
+        **({f"var/lib/trainyard/bundles/{bundle}/reasons.sh": REASONS} if bundle != "birth" else {}),
         f"var/lib/trainyard/bundles/{bundle}/kinds/worker-gpu/kind.env": SLURM,
         f"var/lib/trainyard/bundles/{bundle}/kinds/worker-gpu/stages": "".join(f"{name}\n" for name in stages),
         **({"var/lib/trainyard/handover/complete": "one\n"} if bundle != "birth" else {}),
@@ -66,6 +68,7 @@ def test_stages_of_the_bundle_follow_those_of_birth(tmp_path: Path) -> None:
     (life / "stages/60-names").write_text(f"echo applied >$root/applied\n{READS}")
     (life / "kinds/worker-gpu/stages").write_text("10-base\n60-names\n")
     node.write("var/lib/trainyard/handover/complete", "one\n")
+    (life / "reasons.sh").write_text(REASONS)
     node.activate("life", "idle.sh", "passes.sh")
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors

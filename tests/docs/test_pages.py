@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from health.core import load_checks
+from health.node import load_checks
 from typer.main import get_command
 
 from components.platforms import PLATFORMS
@@ -120,6 +120,7 @@ ELSEWHERE = (
     "the stack is currently locked",
     "failed to load checkpoint: EOF",
     "Low socket*core*thread count",
+    "TY:",
     "PENDING (BeginTime)",
     "use_libuv was requested",
     "[c10d] The server could not be initialized",

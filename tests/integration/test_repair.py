@@ -237,7 +237,7 @@ class Handler(BaseHTTPRequestHandler):
 
 HTTPServer(("169.254.169.254", 80), Handler).serve_forever()
 """
-"""Azure's metadata service, which announces an eviction in the format that health/events.py cites."""
+"""Azure's metadata service, which announces an eviction in the format that health/system.py cites."""
 _ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
 
 

@@ -14,10 +14,9 @@ from typing import Any
 
 import bandwidth.program
 import pytest
-from bandwidth.groups import Group, Node, load
 from bandwidth.measure import command, measure, parse
-from bandwidth.pairs import Measured
 from bandwidth.program import run_gate
+from bandwidth.results import Group, Measured, Node, load
 
 from yard.workloads import allreduce
 

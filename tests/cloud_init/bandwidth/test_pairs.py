@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bandwidth.pairs import Measured, Pair, is_common_fault, judge, rounds
+from bandwidth.results import Measured, Pair, judge, rounds
 
 SIZES = range(2, 12)
 
@@ -69,8 +69,3 @@ def test_one_slow_pair_of_two_nodes_is_undecided() -> None:
 def test_without_a_floor_no_bandwidth_is_slow() -> None:
     verdict = judge({("a", "b"): Measured(0.001)}, None)
     assert (verdict.suspects, verdict.undecided) == ({}, ())
-
-
-@pytest.mark.parametrize(("faulty", "nodes", "expected"), [(1, 3, False), (2, 3, True), (2, 10, False), (3, 10, True)])
-def test_many_slow_nodes_have_a_common_cause(faulty: int, nodes: int, expected: bool) -> None:
-    assert is_common_fault(names(faulty), names(nodes)) == expected

@@ -12,8 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from health.core import Node
-from health.tools import Ran
+from health.node import Node, Ran
 
 BOOT = "8b169027-b633-4019-9fb9-af6189d6cf7d"
 LINKS_UP = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n\t Link 0: 26.562 GB/s\n\t Link 1: 26.562 GB/s\n"

@@ -1,4 +1,4 @@
-"""Events that the clouds announce, read from a metadata server on loopback. health/events.py cites the formats."""
+"""Events that the clouds announce, read from a metadata server on loopback. health/system.py cites the formats."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from health.checks import run_check
-from health.core import FAIL, PASS, UNKNOWN, Node, Outcome, checks_for, load_checks
-from health.ledger import Ledger
-from health.network import metadata
+from health.daemon import run_check
+from health.node import FAIL, PASS, UNKNOWN, Node, Outcome, Ran, checks_for, load_checks, metadata
 from health.slurm import warn_jobs
-from health.tools import Ran
+from health.verdicts import Ledger
 
 CHECK = load_checks()["event"]
 DMI = "sys/class/dmi/id"

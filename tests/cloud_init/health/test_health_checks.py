@@ -12,18 +12,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from health import core, kmsg
-from health.checks import FUNCTIONS, report, run_check
-from health.core import FAIL, PASS, SEVERITIES, UNKNOWN, Check, checks_for, load_checks
+from health import gpu, node
+from health.daemon import FUNCTIONS, report, run_check
 from health.fabric import PLUGIN_FOLDERS
-from health.tools import Ran, run_tool
+from health.node import FAIL, PASS, SEVERITIES, UNKNOWN, Check, Ran, checks_for, load_checks, run_tool
 
 from components.catalog import fabrics
 from tests.cloud_init.health.health_site import FAULTS, Site, healthy
 
 CHECKS = load_checks()
 _ACTION = "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from"
-DATA = Path(core.__file__).parent
+DATA = Path(node.__file__).parent
 CASES = [
     pytest.param(check, number, id=f"{check}-{number}")
     for check in CHECKS
@@ -194,7 +193,7 @@ def test_rows_of_the_data_are_complete() -> None:
     ],
 )  # fmt: skip
 def test_only_fatal_xids_are_faults(line: str, text: str | None) -> None:
-    found = kmsg.fatal_xid(line, kmsg.load_xids())
+    found = gpu.fatal_xid(line, gpu.load_xids())
     assert (found or "").startswith(text or "")
     assert (found is None) == (text is None)
 
@@ -226,7 +225,7 @@ def _xids(record: bytes) -> list[str]:
     os.write(write, record)
     os.close(write)
     try:
-        found = [kmsg.fatal_xid(text, kmsg.load_xids()) for _, text in kmsg.records(read)]
+        found = [gpu.fatal_xid(text, gpu.load_xids()) for _, text in gpu.records(read)]
     finally:
         os.close(read)
     return [text for text in found if text is not None]
@@ -234,7 +233,7 @@ def _xids(record: bytes) -> list[str]:
 
 def test_a_program_name_does_not_decide_about_xid_154() -> None:
     line = f"{_ACTION} 0x2 (Node Reboot Required) to 0x0 (None), name=to Reboot"
-    assert kmsg.fatal_xid(line, kmsg.load_xids()) is None
+    assert gpu.fatal_xid(line, gpu.load_xids()) is None
 
 
 def test_report_names_the_failed_checks_with_cause_and_fix(site: Site) -> None:
@@ -245,7 +244,7 @@ def test_report_names_the_failed_checks_with_cause_and_fix(site: Site) -> None:
 
 def test_hanging_tool_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stuck: dict[str, subprocess.Popen[str]] = {}
-    monkeypatch.setattr("health.tools._stuck", stuck)
+    monkeypatch.setattr("health.node._stuck", stuck)
     tool = tmp_path / "slow-tool"
     tool.write_text("#!/bin/sh\nexec sleep 30\n")
     tool.chmod(0o755)

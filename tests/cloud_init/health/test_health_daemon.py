@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from health.core import load_checks
 from health.daemon import Daemon
-from health.tools import Ran
+from health.node import Ran, load_checks
 
 from tests.cloud_init.health.health_site import BOOT, FAULTS, Site, healthy, use_gpudirect
 

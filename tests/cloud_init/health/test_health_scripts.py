@@ -78,7 +78,10 @@ def test_members_of_the_job_users_group_may_run_jobs(groups: str, gid: str, code
 
 
 def test_prolog_fails_without_environment(node: NodeSandbox) -> None:
-    assert node.run("sbin/trainyard-prolog").returncode == 1
+    assert "may run jobs here" in node.run("sbin/trainyard-prolog").stderr
+    node.write(VERDICT, "fatal TY:gpu-xid: Xid 79\n")
+    node.write("run/trainyard/health/drained", "")
+    assert node.run("sbin/trainyard-prolog").stderr == "this node has a fault: TY:gpu-xid: Xid 79\n"
 
 
 def as_nobody(*argv: str, job: str) -> subprocess.Popen[bytes]:
@@ -154,4 +157,4 @@ def test_command_explains_its_usage(tmp_path: Path) -> None:
     argv = [sys.executable, "-B", "-c", code, "clear", "unknown-check"]
     done = subprocess.run(argv, env={"PYTHONPATH": str(library)}, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "usage: trainyard-health daemon | apply | report | status | clear CHECK\n"
+    assert done.stderr == "usage: trainyard-health daemon | apply | report | return [--new] | status | clear CHECK\n"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from health.core import Check, failed, load_checks, passed, unknown
-from health.ledger import Ledger, load, save
-from health.slurm import SlurmNode, decide, owner, parse
+from health.node import Check, failed, load_checks, passed, unknown
+from health.slurm import SlurmNode, decide, may_return, owner, parse
+from health.verdicts import Ledger, load, save
 
 from tests.cloud_init.health.health_site import BOOT
 
@@ -103,4 +103,22 @@ def test_reasons_of_other_programs_have_no_owner() -> None:
     assert owner("TY:roll", CHECKS) is None
     assert owner("TY:nccl_pair: slow", CHECKS) is None
     assert parse("slurm_load_node error: Unable to contact slurm controller") is None
-    assert parse("NodeName=n State=IDLE ThreadsPerCore=1\n") == SlurmNode(frozenset({"IDLE"}), "")
+    assert parse("NodeName=n State=IDLE ThreadsPerCore=1\n") == SlurmNode("IDLE", "")
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "returned", "returned_if_new"),
+    [
+        ("DOWN", "Node unexpectedly rebooted", True, True),
+        ("DOWN*", "Not responding", True, True),
+        ("DOWN", "TY:gone: no answer for 15 s", True, True),
+        ("IDLE+DRAIN", "TY:roll", False, True),
+        ("IDLE+DRAIN", "TY:bandwidth: alone: 3 GB/s", False, True),
+        ("IDLE+DRAIN", "TY:disk-full: / is full", False, False),
+        ("DOWN+DRAIN", "bad cable", False, False),
+        ("IDLE", "", False, False),
+    ],
+)
+def test_a_booted_node_returns_for_some_reasons(state: str, reason: str, returned: bool, returned_if_new: bool) -> None:
+    node = SlurmNode(state, reason)
+    assert (may_return(node, is_new=False), may_return(node, is_new=True)) == (returned, returned_if_new)

@@ -1,8 +1,12 @@
-"""The services that 80-watch starts or restarts, and the verdict of a node that 90-health returns to service."""
+"""The services that 80-watch starts or restarts, and the nodes that 90-health returns to service."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from tests.cloud_init.stage_sandbox import STAGES, Sandbox
 
@@ -29,8 +33,21 @@ def test_head_with_slurm_has_the_repair_service(tmp_path: Path) -> None:
     assert watch(tmp_path, "head") == ["systemctl restart trainyard-repair.service"]
 
 
-def test_node_that_returns_to_service_keeps_its_verdict() -> None:
+@pytest.mark.parametrize(("timeline", "state", "calls"), [
+    ("", "IDLE+DRAIN", ["return --new", "program"]),
+    ("9 ready\n", "DOWN*", ["return", "program"]),
+    ("9 ready\n", "IDLE", []),
+])  # fmt: skip
+def test_node_out_of_service_may_return_after_its_boot(
+    timeline: str, state: str, calls: list[str], tmp_path: Path
+) -> None:
     text = (STAGES / "90-health").read_text()
-    resume = text.index("state=resume")
-    assert text.index("/usr/local/sbin/trainyard-health-program", resume) > resume
-    assert text.count("state=resume") == 1
+    end = text[text.index("[[ $(scontrol -o show node") :]
+    (tmp_path / "timeline").write_text(timeline)
+    end = end.replace("/var/lib/trainyard/timeline", f"{tmp_path}/timeline")
+    end = end.replace("/usr/local/sbin/trainyard-health return", "echo return")
+    end = end.replace("/usr/local/sbin/trainyard-health-program", "echo program")
+    script = f"set -euo pipefail\nscontrol() {{ echo 'NodeName=n State={state} ThreadsPerCore=1'; }}\n{end}"
+    done = subprocess.run(["bash", "-c", script], env={"TRAINYARD_NODE": "n", "PATH": os.environ["PATH"]},
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert done.stdout.splitlines() == calls

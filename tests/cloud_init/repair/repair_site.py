@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from repair.nodes import read_site
-from repair.service import Service
+from repair.service import Service, read_site
 
 ADDRESSES = {"a-0": "10.0.0.1", "a-1": "10.0.0.2", "a-2": "10.0.0.3"}
 

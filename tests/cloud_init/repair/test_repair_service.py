@@ -6,10 +6,10 @@ import fcntl
 from pathlib import Path
 
 import pytest
-from repair import gone, history
-from repair.nodes import NO_SLURMD
+from repair.service import KEPT, NO_SLURMD, answering, load_history
 
 from tests.cloud_init.repair.repair_site import Head
+from trainyard.faults import Change
 
 HOLD = (
     "create reservation reservationname=spares-a nodes={} starttime=now duration=UNLIMITED users=root flags=IGNORE_JOBS"
@@ -72,7 +72,7 @@ def test_spares_are_free_while_the_gate_runs(head: Head) -> None:
         head.alive.discard("a-0")
         head.slurm.states["a-0"] = "DOWN+NOT_RESPONDING"
         assert head.run(60) == []
-        assert history.load(head.folder / "repair.json") == {}
+        assert load_history(head.folder / "repair.json") == {}
     head.alive.add("a-0")
     head.slurm.states["a-0"] = "IDLE"
     assert head.run() == [HOLD.format("a-2")]
@@ -188,16 +188,16 @@ def test_history_survives_a_restart(head: Head) -> None:
     head.run()
     head.restart()
     head.run()
-    found = history.load(head.folder / "repair.json")
-    assert found == {"a-0": (history.Change(out, "TY:disk-full: / is full"), history.Change(out + 3, ""))}
+    found = load_history(head.folder / "repair.json")
+    assert found == {"a-0": (Change(out, "TY:disk-full: / is full"), Change(out + 3, ""))}
     assert (head.folder / "repair.json").stat().st_mode & 0o777 == 0o644
 
 
 def test_history_has_a_limit(head: Head) -> None:
-    for number in range(history.KEPT + 5):
+    for number in range(KEPT + 5):
         head.slurm.states["a-0"], head.slurm.reasons["a-0"] = "IDLE+DRAIN", f"reason {number}"
         head.run()
-    assert len(history.load(head.folder / "repair.json")["a-0"]) == history.KEPT
+    assert len(load_history(head.folder / "repair.json")["a-0"]) == KEPT
 
 
 @pytest.mark.parametrize(("spares", "most"), [(0, 5), (1, 40)])
@@ -221,7 +221,7 @@ def test_drained_node_is_recorded_within_the_quiet_interval(tmp_path: Path) -> N
     head.run(30)
     head.slurm.states["a-0"], head.slurm.reasons["a-0"] = "IDLE+DRAIN", "TY:disk-full: / is full"
     head.run(18)
-    assert list(history.load(head.folder / "repair.json")) == ["a-0"]
+    assert list(load_history(head.folder / "repair.json")) == ["a-0"]
 
 
 def test_failed_scontrol_changes_nothing(head: Head) -> None:
@@ -230,4 +230,4 @@ def test_failed_scontrol_changes_nothing(head: Head) -> None:
 
 
 def test_refused_connection_is_an_answer() -> None:
-    assert gone.answering({"here": "127.0.0.1", "nowhere": "256.0.0.1"}) == {"here"}
+    assert answering({"here": "127.0.0.1", "nowhere": "256.0.0.1"}) == {"here"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import subprocess
+import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -64,3 +66,15 @@ def test_stages_of_other_fabrics_are_left_out(local_plan: ClusterPlan) -> None:
 def test_bundle_contains_no_secrets(local_plan: ClusterPlan) -> None:
     for path, text in members(render_bundle(local_plan, ON_HEAD)).items():
         assert "PRIVATE KEY-" not in text, path
+
+
+def test_programs_of_the_bundle_run_without_the_checkout(local_plan: ClusterPlan, tmp_path: Path) -> None:
+    for path, text in members(render_bundle(local_plan, ON_HEAD)).items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    code = "import health.program, repair.service, gate.program, bandwidth.program; from trainyard.faults import UPDATE"
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}; print(UPDATE)"],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert f"drain_reason={done.stdout}" in (tmp_path / "reasons.sh").read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from repair.nodes import read_site
+from repair.service import read_site
 
 from components.cluster.outputs import Reach, cluster_outputs
 from components.node.parameters import render_repair

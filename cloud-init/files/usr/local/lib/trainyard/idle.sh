@@ -1,8 +1,10 @@
 # Bootstrap functions for stages that must not run while Slurm jobs are running on the node. The node is drained while
-# such a stage is due, so Slurm starts no further jobs on it. A drain is ended only if it has the reason defined in this
-# file.
+# such a stage is due, so Slurm starts no further jobs on it. A drain is ended only if it has the reason in
+# reasons.sh, which the bundle contains (components/node/bundle.py).
 
-readonly drain_reason=TY:update drain_mark=/var/lib/trainyard/drained
+readonly drain_mark=/var/lib/trainyard/drained
+# shellcheck source=/dev/null
+source "${BASH_SOURCE[0]%/*}/reasons.sh"
 readonly poll_seconds=10 resume_seconds=60
 idle='' jobs=''
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gate.slurm import run
+from gate.nodes import run
 
-from bandwidth.groups import Group, Node
-from bandwidth.pairs import Measured
+from bandwidth.results import Group, Measured, Node
 
 SECONDS = 600
 """Time limit of a measurement, including the import of torch."""

@@ -1,7 +1,7 @@
 """The program `trainyard-bandwidth`, which the gate on the head runs after Slurm has started a task on every node.
 
 It measures new and rebooted nodes: each node alone, then pairs of nodes. A bad node (below the floor, or wrong data) is
-measured again with a good partner. If the node is still bad, it is drained with the reason `TY:bandwidth: ...`. If the
+measured again with a good partner. If the node is still bad, it is drained with the cause `bandwidth`. If the
 all-reduce cannot be started or prints no result, the program only prints a warning, because this is no evidence about
 the nodes. With `drain_unmeasured`, it also drains the nodes that have no other result.
 
@@ -17,15 +17,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gate.slurm import idle_nodes, reasons, run
+from gate.nodes import idle_nodes, reasons, run
 
-from bandwidth.groups import Group, Node, Record, load, read_groups, read_nodes, save
 from bandwidth.measure import measure, mpi_of_slurm
-from bandwidth.pairs import Measured, Pair, is_common_fault, judge, rounds
-from bandwidth.plot import draw
+from bandwidth.results import (
+    Group,
+    Measured,
+    Node,
+    Pair,
+    Record,
+    draw,
+    judge,
+    load,
+    read_groups,
+    read_nodes,
+    rounds,
+    save,
+)
+from trainyard.faults import BANDWIDTH, cause_of, is_epidemic, reason_for
 
-PREFIX = "TY:bandwidth: "
-"""Prefix of the drain reason."""
 STATE = Path("/var/lib/trainyard")
 LOCK = "bandwidth.lock"
 """Prevents simultaneous gates. After an interrupted `up`, its gate still runs and uses the nodes."""
@@ -35,12 +45,12 @@ Measure = Callable[[Sequence[Node], Group, int, str | None], Measured | None]
 
 def drained() -> set[str]:
     """Return the nodes that the gate has drained."""
-    return {name for name, reason in reasons("drain").items() if reason.startswith(PREFIX.strip())}
+    return {name for name, reason in reasons("drain").items() if cause_of(reason) == BANDWIDTH}
 
 
 def drain(name: str, reason: str) -> None:
     """Drain a node. Running jobs continue."""
-    _update(name, "state=drain", f"reason={PREFIX}{reason}")
+    _update(name, "state=drain", f"reason={reason_for(BANDWIDTH, reason)}")
 
 
 def resume(names: Iterable[str]) -> None:
@@ -166,7 +176,7 @@ class Gate:
 
     def _condemn(self, slow: dict[str, str], names: Sequence[str], floor: float | None) -> None:
         """Drain the nodes in `slow`, which maps them to results, unless a common cause is likely."""
-        if is_common_fault(slow, names):
+        if is_epidemic(len(slow), len(names)):
             self.unsettled |= slow.keys()
             shown = "; ".join(f"{name} {text}" for name, text in slow.items())
             self.problems.append(

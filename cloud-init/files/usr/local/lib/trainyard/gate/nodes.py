@@ -1,18 +1,77 @@
-"""The states of the nodes, which they report to the head."""
+"""The states of the nodes, as they report them to the head and as Slurm lists them, and the output of the gate."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from gate.progress import Progress
+from trainyard.faults import BANDWIDTH, GONE, QUARANTINE, cause_of, fault, is_own
+from trainyard.printable import printable
 
 STATE = Path("/var/lib/trainyard")
+SILENCE_SECONDS = 50.0
 IDLE_SECONDS = 60.0
 """Time that the gate waits for nodes whose jobs must end first. Jobs can take days."""
+SPARES_SECONDS = 30.0
 SHOWN_NODES = 8
+DRAINED_BY = {BANDWIDTH: "drained by the bandwidth gate", QUARANTINE: "quarantined by yard heal"}
+OUT_OF_SERVICE = "drain,down,fail,maint,no_respond,resv"
+
+
+def write_line(text: str, stream: TextIO | None = None) -> None:
+    """Write a line to the stream or stdout, and flush it, because Python buffers output to a pipe.
+
+    The text is escaped, because it comes from workers, and `pulumi up` prints it on a terminal.
+    """
+    output = stream or sys.stdout
+    output.write(f"{printable(text)}\n")
+    output.flush()
+
+
+class Progress:
+    """Prints lines with the elapsed time, and the pending condition after a pause without output."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._start = self._printed = clock()
+        self._lock = threading.Lock()
+        self.waiting_for = "the nodes"
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return self._clock() - self._start
+
+    def print_line(self, line: str) -> None:
+        """Print a line with the elapsed time."""
+        self._printed = self._clock()
+        write_line(f"[{self.seconds:5.1f} s] {line}")
+
+    def tick(self) -> None:
+        """Print the pending condition if the last line is older than SILENCE_SECONDS."""
+        with self._lock:
+            if self.waiting_for and self._clock() - self._printed >= SILENCE_SECONDS:
+                self.print_line(f"waiting for {self.waiting_for}")
+
+    def finish(self) -> None:
+        """Stop printing, so that the result is the last line."""
+        with self._lock:
+            self.waiting_for = ""
+
+    def watch(self) -> None:
+        """Call tick() in a background thread, because some commands of the gate run for minutes."""
+        threading.Thread(target=self._tick_for_ever, daemon=True).start()
+
+    def _tick_for_ever(self) -> None:
+        while True:
+            time.sleep(5)
+            self.tick()
 
 
 def read_status(path: Path) -> dict[str, Any]:
@@ -119,3 +178,100 @@ def check_partitions(nodes: list[list[str]]) -> list[str]:
         for group, found in groups.items()
         if len(found) > 1 or "no partition" in found
     ]
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command and capture its output."""
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def idle_nodes() -> set[str]:
+    """Return the nodes on which Slurm can start a job immediately."""
+    return set(run("sinfo", "-h", "-N", "-t", "idle", "-o", "%N").stdout.split())
+
+
+def reasons(states: str) -> dict[str, str]:
+    """Return the reasons of the nodes in one of the states (comma-separated), by name."""
+    rows = run("sinfo", "-h", "-N", "-t", states, "-o", "%N %E").stdout.splitlines()
+    return {name: reason for name, _, reason in (row.partition(" ") for row in rows)}
+
+
+def drained_nodes() -> dict[str, str]:
+    """Return the nodes that the bandwidth gate or `yard heal` has drained. The cluster can be ready without them."""
+    causes = {name: cause_of(reason) or "" for name, reason in reasons("drain").items()}
+    return {name: DRAINED_BY[cause] for name, cause in causes.items() if cause in DRAINED_BY}
+
+
+def _fix(name: str, reason: str) -> str:
+    if is_own(reason):
+        return "correct the fault. The node returns to service when its check passes (see `yard doctor`)"
+    if fault(reason) == GONE:
+        return f"check on the console of {name} whether the machine runs"
+    return f"correct the cause, then run `sudo scontrol update nodename={name} state=resume` on the head"
+
+
+def describe_unavailable(nodes: set[str]) -> str:
+    """Return a line for each of the nodes that is out of service: name, state, reason and fix."""
+    lines = []
+    rows = run("sinfo", "-h", "-N", "-t", OUT_OF_SERVICE, "-o", "%N %T %E").stdout.splitlines()
+    for name, state, reason in sorted({(*row.split(maxsplit=2), "", "")[:3] for row in rows}):
+        if name in nodes:
+            lines.append(f"  {name} is {state}: {reason}. Fix: {_fix(name, reason)}, then run `pulumi up` again")
+    return "\n".join(lines)
+
+
+def busy_nodes() -> set[str]:
+    """Return the nodes that run jobs. These nodes need no further check."""
+    return set(run("sinfo", "-h", "-N", "-t", "alloc,mix,comp", "-o", "%N").stdout.split())
+
+
+def check_slurm(workers: list[str], seconds: float, progress: Progress) -> str | None:
+    """Start a task on every node that is not busy. Return None, or an error message."""
+    deadline = time.monotonic() + seconds
+    refused: str | None = None
+    while rest := set(workers) - busy_nodes():
+        names = ", ".join(sorted(rest)[:SHOWN_NODES]) + (" and more" if len(rest) > SHOWN_NODES else "")
+        progress.waiting_for = f"Slurm to start a task on {names}"
+        if time.monotonic() > deadline:
+            if unavailable := describe_unavailable(rest):
+                return f"Slurm starts no task on these nodes:\n{unavailable}"
+            return refused or "some nodes are not available in Slurm:\n" + run("sinfo", "-N", "-l").stdout
+        if rest <= idle_nodes():
+            refused = start_tasks(rest)
+            if refused is None:
+                return None
+            # A user's job may have taken the nodes, or a pending job may reserve them. Otherwise the nodes are faulty.
+            # A node that was drained in the meantime may return to service until the deadline.
+            if rest <= idle_nodes() and not run("squeue", "-h", "-t", "pending", "-o", "%A").stdout.strip():
+                return refused
+        time.sleep(0.5)
+    return None
+
+
+def wait_for_spares() -> None:
+    """Wait until trainyard-repair has released the spares."""
+    deadline = time.monotonic() + SPARES_SECONDS
+    while "ReservationName=spares-" in run("scontrol", "-o", "show", "reservation").stdout:
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.5)
+
+
+def start_tasks(nodes: set[str]) -> str | None:
+    """Start a task on each node, in each of its partitions, as the job user. Return None, or an error message."""
+    by_partition: dict[str, list[str]] = {}
+    for line in run("sinfo", "-h", "-N", "-o", "%N %R").stdout.splitlines():
+        name, partition = line.split()
+        if name in nodes:
+            by_partition.setdefault(partition, []).append(name)
+    for partition, names in by_partition.items():
+        done = run(
+            "setpriv", "--reuid=trainer", "--regid=trainer", "--init-groups", "--", "timeout", "120",
+            "srun", "--partition", partition,
+            "--nodes", str(len(names)), "--nodelist", ",".join(names), "--mem", "16", "--chdir", "/",
+            # A short time limit lets Slurm backfill the task before a pending job that needs more nodes.
+            "--time", "2", "--immediate=45", "printenv", "SLURMD_NODENAME",
+        )  # fmt: skip
+        if done.returncode or sorted(done.stdout.split()) != sorted(names):
+            return f"srun on partition {partition} failed (exit {done.returncode}):\n{done.stdout}{done.stderr}"
+    return None

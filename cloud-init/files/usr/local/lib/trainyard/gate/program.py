@@ -14,9 +14,18 @@ import sys
 import time
 from pathlib import Path
 
-from gate.nodes import STATE, check_partitions, wait_for_nodes
-from gate.progress import Progress, write_line
-from gate.slurm import DRAINED_BY, check_slurm, drained_nodes, run, wait_for_spares
+from gate.nodes import (
+    DRAINED_BY,
+    STATE,
+    Progress,
+    check_partitions,
+    check_slurm,
+    drained_nodes,
+    run,
+    wait_for_nodes,
+    wait_for_spares,
+    write_line,
+)
 
 BOOTSTRAP = "trainyard-bootstrap.service"
 HANDOUT = "trainyard-handout.service"

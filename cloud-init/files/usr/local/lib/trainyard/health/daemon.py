@@ -11,13 +11,59 @@ import os
 import select
 import threading
 import time
+from collections.abc import Callable
 
-from health.checks import run_check
-from health.core import SEVERITIES, Check, Node, Outcome, checks_for, load_checks
-from health.events import EVENT
-from health.kmsg import fatal_xid, load_xids, records
-from health.ledger import Ledger, load, save, write
+from health import fabric, gpu, system
+from health.gpu import fatal_xid, load_xids, records
+from health.node import FAIL, SEVERITIES, Check, Node, Outcome, checks_for, load_checks, unknown
 from health.slurm import apply, requeue_jobs, warn_jobs
+from health.verdicts import Ledger, load, save, write
+from trainyard.faults import EVENT
+
+FUNCTIONS: dict[str, Callable[[Node, Check], Outcome]] = {
+    **system.CHECKS,
+    **gpu.CHECKS,
+    **fabric.CHECKS,
+}
+
+
+def run_check(node: Node, check: Check) -> Outcome:
+    """Return the result of a check. If the check raises an exception, the result is UNKNOWN."""
+    try:
+        return FUNCTIONS[check.id](node, check)
+    except Exception as error:
+        return unknown(f"the check failed: {type(error).__name__}: {error}")
+
+
+def report(node: Node) -> list[str]:
+    """Run all checks for this node once, and return one tab-separated line for each check that failed.
+
+    Fields: id, class, text, cause, fix. Each check is run once, so a single failure is reported.
+    """
+    read_kernel_log(node)
+    lines = []
+    checks = {check.id: check for context in ("boot", "periodic") for check in checks_for(node, context)}
+    for check in checks.values():
+        outcome = run_check(node, check)
+        if outcome.state == FAIL:
+            lines.append("\t".join((check.id, check.severity, outcome.text, check.cause, check.fix)))
+    return lines
+
+
+def read_kernel_log(node: Node) -> None:
+    """Add the last fatal Xid in the kernel log to the node's events."""
+    try:
+        log = os.open(node.path("/dev/kmsg"), os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return
+    try:
+        codes = load_xids()
+        for _, line in records(log):
+            if (text := fatal_xid(line, codes)) is not None:
+                node.events["gpu-xid"] = text
+    finally:
+        os.close(log)
+
 
 CACHE = "/run/trainyard/health"
 LEDGER = "/var/lib/trainyard/health.json"

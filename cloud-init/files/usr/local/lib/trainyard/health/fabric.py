@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from health.core import Check, Node, Outcome, failed, passed, unknown
+from health.node import Check, Node, Outcome, failed, passed, unknown
 
 _FABRIC_ENV = "/etc/trainyard/fabric.env"
 _FULL_MEMBER = 0x8000

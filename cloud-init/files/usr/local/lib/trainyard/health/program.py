@@ -1,6 +1,6 @@
 """The command `trainyard-health`.
 
-usage: trainyard-health daemon | apply | report | status | clear CHECK
+usage: trainyard-health daemon | apply | report | return [--new] | status | clear CHECK
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ import json
 import os
 import sys
 
-from health.checks import report
-from health.core import Node, load_checks
-from health.daemon import CACHE, Daemon
-from health.slurm import apply
+from health.daemon import CACHE, Daemon, report
+from health.node import Node, load_checks
+from health.slurm import apply, return_to_service
 
 
 def main(arguments: list[str]) -> int:
@@ -30,6 +29,8 @@ def main(arguments: list[str]) -> int:
             # A check that waits for a hanging file system leaves a thread that never ends. _exit does not wait for it.
             sys.stdout.flush()
             os._exit(0)
+        case ["return", *options] if set(options) <= {"--new"}:
+            return_to_service(node, is_new=bool(options))
         case ["status"]:
             sys.stdout.write(f"{status(node)}\n")
         case ["clear", check] if check in load_checks():

@@ -6,28 +6,33 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from health.core import Node
+from health.node import Node
+from trainyard.faults import BANDWIDTH, GONE, ROLL, SLURMD, cause_of, fault, flags
 
 _STATE = re.compile(r" State=(\S+)")
 _REASON = re.compile(r" Reason=(.*?)(?: \[[^\[\]@]+@[^\[\]]*\]| [A-Z]\w+=|\s*$)", re.MULTILINE)
-_OWN = re.compile(r"TY:([a-z0-9-]+): ")
-_SUFFIXES = "*~#!%$@^-"
-"""Suffixes of a state, for example "*" if the node does not respond (slurm.conf(5) and scontrol(1) of Slurm 24.11)."""
 _OWN_SCRIPT = re.compile(r"/shared/jobs/[^/]+/job\.sbatch")
 """Script that `yard submit` writes. A user's Slurm script is in the folder `code` below."""
 _SECONDS = 20
-_LOST = ("TY:gone: ", "TY:slurmd: ")
-"""Prefixes of the reasons that trainyard-repair sets on nodes that did not respond."""
 _REGISTER_SECONDS = 15
 _STARTED = re.compile(r" SlurmdStartTime=(\S+)")
 
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """A node's state in Slurm, for example {"IDLE", "DRAIN"}, and its reason."""
+    """A node's state in Slurm, for example "IDLE+DRAIN", and its reason."""
 
-    flags: frozenset[str]
+    state: str
     reason: str
+
+    @property
+    def flags(self) -> frozenset[str]:
+        return flags(self.state)
+
+    @property
+    def was_lost(self) -> bool:
+        """Whether trainyard-repair took the node out of service, because it did not respond."""
+        return cause_of(self.reason) in {GONE, SLURMD}
 
 
 def parse(text: str) -> SlurmNode | None:
@@ -35,15 +40,26 @@ def parse(text: str) -> SlurmNode | None:
     state, reason = _STATE.search(text), _REASON.search(text)
     if state is None:
         return None
-    return SlurmNode(
-        frozenset(flag.rstrip(_SUFFIXES) for flag in state[1].split("+")), reason[1].strip() if reason else ""
-    )
+    return SlurmNode(state[1], reason[1].strip() if reason else "")
 
 
 def owner(reason: str, checks: Collection[str]) -> str | None:
-    """Return the check that wrote the reason, or None. TY:roll and TY:update belong to other programs."""
-    found = _OWN.match(reason)
-    return found[1] if found is not None and found[1] in checks else None
+    """Return the check that wrote the reason, or None. Reasons of other programs contain no id of a check."""
+    cause = cause_of(reason)
+    return cause if cause in checks else None
+
+
+def may_return(node: SlurmNode, *, is_new: bool) -> bool:
+    """Return whether a node that has passed the stage 90-health returns to service.
+
+    After an unexpected reboot, Slurm keeps the node down, so its lost job is requeued and not counted as complete.
+    `yard roll` drains a node before its machine is replaced, and the bandwidth gate drains a slow node, so they return
+    on a new machine (`is_new`), which has never been ready before. Nodes that an operator or a health check took out of
+    service stay down.
+    """
+    if "DOWN" in node.flags and fault(node.reason) == GONE:
+        return True
+    return is_new and (node.reason == ROLL or cause_of(node.reason) == BANDWIDTH)
 
 
 def decide(node: SlurmNode, wanted: str | None, checks: Collection[str], proved: Collection[str]) -> str | None:
@@ -69,11 +85,18 @@ def apply(node: Node, wanted: str | None, checks: Collection[str], proved: Colle
     if found is None:
         return False
     if wanted is None and must_register(found):
-        return _register(node, shown) and (not found.reason.startswith(_LOST) or _update(node, "state=resume"))
+        return _register(node, shown) and (not found.was_lost or _update(node, "state=resume"))
     action = decide(found, wanted, checks, proved)
     if action is None:
         return wanted is not None or owner(found.reason, checks) is None
     return _update(node, f"state={action}", *([f"reason={wanted}"] if action == "drain" else []))
+
+
+def return_to_service(node: Node, *, is_new: bool) -> None:
+    """Return this node to service after its boot if `may_return` allows it."""
+    found = parse(_show(node))
+    if found is not None and may_return(found, is_new=is_new):
+        _update(node, "state=resume")
 
 
 def must_register(node: SlurmNode) -> bool:
@@ -84,7 +107,7 @@ def must_register(node: SlurmNode) -> bool:
     registration ends what is left of jobs that slurmctld has requeued (validate_jobs_on_node in slurmctld/job_mgr.c).
     """
     is_out = not node.flags.isdisjoint({"DOWN", "DRAIN"})
-    return "NOT_RESPONDING" in node.flags or (is_out and node.reason.startswith(_LOST))
+    return "NOT_RESPONDING" in node.flags or (is_out and node.was_lost)
 
 
 def _register(node: Node, shown: str) -> bool:

@@ -1,18 +1,24 @@
-"""The service `trainyard-repair` on the head: a loop over the nodes in Slurm that uses only scontrol."""
+"""The service `trainyard-repair` on the head: holds spares back, sets lost workers down and records when nodes left
+service. It uses only scontrol.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
+import json
 import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from repair import gone, history, spares
-from repair.nodes import Node, Site, parse_nodes, read_site
+from health.slurm import SlurmNode, parse
+
+from trainyard.faults import GONE, SLURMD, Change, is_epidemic, is_in_service, reason_for
 
 STATE = Path("/var/lib/trainyard")
 GATE = "gate.lock"
@@ -22,7 +28,243 @@ INTERVAL_SECONDS = 3.0
 QUIET_SECONDS = 15.0
 """Interval between two listings of Slurm's nodes while every node answers and is usable, and no group has spares. On an
 emulated head, a listing every three seconds used 8 % of a core (measured on 2026-11-23)."""
+NO_SLURMD = reason_for(
+    SLURMD, "the machine answers, but its slurmd does not: check its clock, munge and slurmd (yard doctor)"
+)
+KEPT = 50
+"""Number of changes that are kept for each node."""
 _SECONDS = 20
+_BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
+_NAME = re.compile(r"^NodeName=(\S+)")
+_SPARES = "spares-"
+"""Prefix of a group's reservation, which is followed by the name of the group."""
+_RESERVATION = re.compile(rf"^ReservationName={_SPARES}(\S+) .* Nodes=(\S+)")
+_EPIDEMIC_SECONDS = 60.0
+"""Time without an answer after which workers are lost even if many workers do not answer."""
+_SLURMD_SECONDS = 60.0
+"""Time after which a worker that answers, but whose slurmd does not respond, is drained. A worker whose slurmd can
+respond registers sooner (health/slurm.py)."""
+_ROUND_SECONDS = 10.0
+"""Longest time that one round adds to a worker's silence. If the head itself was frozen, its clock can jump."""
+_CONNECT_SECONDS = 3.0
+_CLOSED_PORT = 9
+"""The port "discard". No program on a node listens on it or logs connections to it. A refusal counts as an answer."""
+
+History = Mapping[str, tuple[Change, ...]]
+"""Changes by node name, oldest first."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A worker in Slurm. `has_registered`: whether its slurmd has registered since slurmctld last required it."""
+
+    name: str
+    slurm: SlurmNode
+    has_registered: bool = True
+
+    @property
+    def is_usable(self) -> bool:
+        return is_in_service(self.slurm.state)
+
+    @property
+    def is_busy(self) -> bool:
+        return not self.slurm.flags.isdisjoint(_BUSY)
+
+    @property
+    def responds(self) -> bool:
+        """Whether slurmd responds to slurmctld."""
+        return "NOT_RESPONDING" not in self.slurm.flags
+
+
+@dataclass(frozen=True)
+class Group:
+    """A node group. `nodes` contains the addresses of the workers by name."""
+
+    name: str
+    spares: int
+    nodes: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Site:
+    """repair.json from the hand-over. `silent_seconds`: time without an answer after which a node is lost."""
+
+    silent_seconds: float
+    groups: tuple[Group, ...]
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """The address of each worker by name."""
+        return {name: address for group in self.groups for name, address in group.nodes.items()}
+
+
+def read_site(text: str) -> Site:
+    """Parse repair.json."""
+    found = json.loads(text)
+    groups = tuple(Group(name, row["spares"], row["nodes"]) for name, row in found["groups"].items())
+    return Site(found["silent_seconds"], groups)
+
+
+def parse_nodes(text: str) -> Iterator[Node]:
+    """Yield the nodes in the output of `scontrol -o show node`."""
+    for line in text.splitlines():
+        name, state = _NAME.match(line), parse(line)
+        if name is not None and state is not None:
+            yield Node(name[1], state, " BootTime=None" not in line)
+
+
+def with_changes(history: History, nodes: Iterable[Node], now: float) -> dict[str, tuple[Change, ...]]:
+    """Return the history with a new entry for each node whose reason differs from its last entry."""
+    found = dict(history)
+    for node in nodes:
+        unknown = node.slurm.state.lower() if node.responds else "not responding"
+        reason = "" if node.is_usable else node.slurm.reason or unknown
+        changes = found.get(node.name, ())
+        if reason != (changes[-1].reason if changes else ""):
+            found[node.name] = (*changes, Change(now, reason))[-KEPT:]
+    return found
+
+
+def load_history(path: Path) -> dict[str, tuple[Change, ...]]:
+    """Return the history on disk, or an empty history if it cannot be read."""
+    try:
+        rows = json.loads(path.read_text())["history"]
+        return {name: tuple(Change(**change) for change in changes) for name, changes in rows.items()}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def save_history(path: Path, history: History) -> None:
+    """Write the history atomically. All users may read it, because they can read the reasons in Slurm."""
+    rows = {name: [asdict(change) for change in changes] for name, changes in history.items()}
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(json.dumps({"history": rows}) + "\n")
+    new.chmod(0o644)
+    new.replace(path)
+
+
+def choose_spares(group: Group, nodes: Mapping[str, Node], held: Collection[str]) -> tuple[str, ...]:
+    """Return the nodes to hold back, sorted by name.
+
+    Each unusable node takes the place of a spare, so that the number of nodes for jobs stays the same. Present spares
+    are kept. Idle nodes are preferred as new spares.
+    """
+    members = [nodes[name] for name in group.nodes if name in nodes]
+    usable = [node for node in members if node.is_usable]
+    wanted = max(0, group.spares - (len(group.nodes) - len(usable)))
+    ordered = sorted(reversed(usable), key=lambda node: (node.name not in held, node.is_busy))
+    return tuple(sorted(node.name for node in ordered[:wanted]))
+
+
+def reservation_changes(group: str, wanted: Sequence[str], held: Collection[str] | None) -> Iterator[list[str]]:
+    """Yield the arguments of scontrol that change a group's reservation. `held` is None if there is no reservation.
+
+    Slurm neither moves nor refills a reservation with named nodes. The nodes of an active reservation can be changed.
+    With IGNORE_JOBS, a reservation can contain busy nodes, which become spares when their job ends (update_resv and
+    _job_overlap in slurmctld/reservation.c of Slurm 22.05.8, 23.11.4 and 24.11.5, and scontrol(1), "RESERVATIONS"; read
+    2026-11-22). In contrast, in a reservation with NodeCnt and REPLACE_DOWN, Slurm replaces lost spares with nodes that
+    run jobs. Slurm ends a reservation with duration=UNLIMITED after a year. The next run of the service then creates a
+    new one.
+    """
+    name, nodes = f"reservationname={_SPARES}{group}", f"nodes={','.join(wanted)}"
+    if held is None and wanted:
+        yield ["create", "reservation", name, nodes, "starttime=now", "duration=UNLIMITED", "users=root",
+               "flags=IGNORE_JOBS"]  # fmt: skip
+    elif held is not None and not wanted:
+        yield ["delete", name]
+    elif held is not None and set(held) != set(wanted):
+        yield ["update", name, nodes]
+
+
+@dataclass
+class Watch:
+    """How long each worker has been silent. All times are in seconds of a monotonic clock.
+
+    Only the time in which other workers answer is counted. If no worker answers, the head's own network has failed, and
+    its outage must not end jobs. A worker that has never answered is not lost, because a firewall may drop the packets.
+    """
+
+    silent_seconds: float
+    heard: set[str] = field(default_factory=set)
+    """The workers that have answered."""
+    silence: dict[str, float] = field(default_factory=dict)
+    down: set[str] = field(default_factory=set)
+    """The workers that were down while they were silent, and have not answered since."""
+    unregistered: dict[str, float] = field(default_factory=dict)
+    """Time since when a worker answers, although its slurmd does not respond."""
+    last: float | None = None
+
+    def record(self, names: Collection[str], answers: Collection[str], now: float) -> None:
+        """Add a round. `answers`: the workers that answered."""
+        passed = min(now - self.last, _ROUND_SECONDS) if self.last is not None else 0.0
+        self.last = now
+        self.heard.update(answers)
+        self.down.difference_update(answers)
+        self.silence = {name: self.silence.get(name, 0.0) + passed for name in names if answers and name not in answers}
+
+    def lost(self, nodes: Mapping[str, Node]) -> Iterator[list[str]]:
+        """Yield the arguments of scontrol that set lost workers down, so that Slurm requeues their jobs.
+
+        If many workers are silent, a short failure of the network is likely, so they are set down later. A worker that
+        is already drained keeps its reason.
+        """
+        silent = {name: seconds for name, seconds in self.silence.items() if seconds > self.silent_seconds}
+        limit = _EPIDEMIC_SECONDS if is_epidemic(len(silent), len(nodes)) else 0.0
+        for name, node in nodes.items():
+            if name not in silent:
+                continue
+            if "DOWN" in node.slurm.flags:
+                self.down.add(name)
+                continue
+            if name in self.down and node.responds:
+                # The worker has returned to service without an answer, so a firewall drops the packets.
+                self.heard.discard(name)
+            # A worker may have been lost before this service was started. Slurm then knows that it does not respond.
+            is_known = name in self.heard or not node.responds
+            is_drained = "DRAIN" in node.slurm.flags
+            if not is_known or (is_drained and not node.is_busy) or silent[name] <= limit:
+                continue
+            gone = reason_for(GONE, f"no answer for {self.silent_seconds:.0f} s")
+            yield ["update", f"nodename={name}", "state=down", f"reason={node.slurm.reason if is_drained else gone}"]
+
+    def without_slurmd(self, nodes: Mapping[str, Node], answers: Collection[str], now: float) -> Iterator[list[str]]:
+        """Yield the arguments of scontrol that drain workers that answer, but whose slurmd does not respond.
+
+        Such a worker may be unable to report the cause itself, for example because munge rejects its clock.
+        """
+        found = {
+            name
+            for name, node in nodes.items()
+            if name in answers
+            and node.has_registered
+            and not node.responds
+            and node.slurm.flags.isdisjoint({"DOWN", "DRAIN"})
+        }
+        self.unregistered = {name: self.unregistered.get(name, now) for name in found}
+        for name, since in self.unregistered.items():
+            if now - since > _SLURMD_SECONDS:
+                yield ["update", f"nodename={name}", "state=drain", f"reason={NO_SLURMD}"]
+
+
+def answering(addresses: Mapping[str, str]) -> set[str]:
+    """Return the workers that accept or refuse a connection to the port."""
+    return asyncio.run(_answering(addresses))
+
+
+async def _answering(addresses: Mapping[str, str]) -> set[str]:
+    answers = await asyncio.gather(*map(_answers, addresses.values()))
+    return {name for name, answered in zip(addresses, answers) if answered}  # noqa: B905  (Python 3.10 has no batch)
+
+
+async def _answers(address: str) -> bool:
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(address, _CLOSED_PORT), _CONNECT_SECONDS)
+    except ConnectionRefusedError:
+        return True
+    except (OSError, asyncio.TimeoutError):  # noqa: UP041  (different types in Python 3.10)
+        return False
+    writer.close()
+    return True
 
 
 def scontrol(*arguments: str) -> str | None:
@@ -44,16 +286,16 @@ class Service:
     site: Site
     state: Path = STATE
     control: Callable[..., str | None] = scontrol
-    answering: Callable[[Mapping[str, str]], set[str]] = gone.answering
-    watch: gone.Watch = field(init=False)
-    changes: dict[str, tuple[history.Change, ...]] = field(init=False)
+    answering: Callable[[Mapping[str, str]], set[str]] = answering
+    watch: Watch = field(init=False)
+    changes: dict[str, tuple[Change, ...]] = field(init=False)
     listed: float | None = None
     """Time of the last listing after which no node needed attention, or None."""
     reservations_checked: bool = False
 
     def __post_init__(self) -> None:
-        self.watch = gone.Watch(self.site.silent_seconds)
-        self.changes = history.load(self.state / "repair.json")
+        self.watch = Watch(self.site.silent_seconds)
+        self.changes = load_history(self.state / "repair.json")
 
     def run_once(self, now: float, wall: float) -> None:
         """Check all nodes once. `now`: time of a monotonic clock. `wall`: seconds since 1970."""
@@ -72,7 +314,7 @@ class Service:
         # While the gate runs, nodes that do not respond are not faulty, because `pulumi up` creates or replaces nodes.
         if not is_gated:
             self._record(nodes, wall)
-            for change in (*gone.lost(nodes, self.watch), *gone.without_slurmd(nodes, answers, self.watch, now)):
+            for change in (*self.watch.lost(nodes), *self.watch.without_slurmd(nodes, answers, now)):
                 self.control(*change)
         self._hold_spares(nodes, release=is_gated)
 
@@ -86,10 +328,10 @@ class Service:
         return any(group.spares for group in self.site.groups)
 
     def _record(self, nodes: Mapping[str, Node], wall: float) -> None:
-        found = history.record(self.changes, nodes.values(), wall)
+        found = with_changes(self.changes, nodes.values(), wall)
         if found != self.changes:
             self.changes = found
-            history.save(self.state / "repair.json", found)
+            save_history(self.state / "repair.json", found)
 
     def _hold_spares(self, nodes: Mapping[str, Node], *, release: bool) -> None:
         # Without spares, only the reservations from an earlier configuration must be deleted.
@@ -99,14 +341,13 @@ class Service:
         if listed is None:
             return
         self.reservations_checked = True
-        held = spares.parse_held(listed)
-        for group in self.site.groups:
-            names = self._names(held[group.name]) if group.name in held else None
-            wanted = () if release else spares.choose(group, nodes, names or ())
-            for change in spares.commands(group.name, wanted, names):
-                self.control(*change)
-        for group_name in held.keys() - {group.name for group in self.site.groups}:
-            for change in spares.commands(group_name, (), ()):
+        held = {found[1]: found[2] for line in listed.splitlines() if (found := _RESERVATION.match(line))}
+        groups = {group.name: group for group in self.site.groups}
+        for name in groups | held:
+            names = self._names(held[name]) if name in held else None
+            is_wanted = name in groups and not release
+            wanted = choose_spares(groups[name], nodes, names or ()) if is_wanted else ()
+            for change in reservation_changes(name, wanted, names):
                 self.control(*change)
 
     def _names(self, node_list: str) -> set[str]:

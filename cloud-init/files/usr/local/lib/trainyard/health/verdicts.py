@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from health.core import FAIL, PASS, SEVERITIES, Check, Outcome
+from health.node import FAIL, PASS, SEVERITIES, Check, Outcome
+from trainyard.faults import reason_for
 
 _HISTORY = 50
 """Number of entries in the history, which records when verdicts begin and end."""
@@ -30,7 +31,7 @@ class Verdict:
     @property
     def reason(self) -> str:
         """The reason in Slurm."""
-        return f"TY:{self.check}: {self.text}"
+        return reason_for(self.check, self.text)
 
     @property
     def drains(self) -> bool:
