@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,14 +62,28 @@ class Ran:
     commands: list[str]
     errors: str
 
+    def calls(self, *starts: str) -> list[str]:
+        """Return the recorded commands that start with one of these texts."""
+        return [command for command in self.commands if command.startswith(starts)]
+
+    def passed(self) -> Ran:
+        """Return this result, which must be a success."""
+        assert self.code == 0, (self.errors, self.output)
+        return self
+
+    def failure(self) -> str:
+        """Return the message of a stage that must have failed."""
+        assert self.code == 1, (self.errors, self.output)
+        return self.output[-1]
+
 
 @dataclass
 class Sandbox:
     """A node. `root`: its root folder. `answers`: maps the start of a command line to "<exit code> <output>"."""
 
     root: Path
-    recorded: tuple[str, ...]
-    answers: dict[str, str]
+    recorded: tuple[str, ...] = ()
+    answers: dict[str, str] = field(default_factory=dict)
     programs: dict[str, str] = field(default_factory=dict)
     """Bash programs by name. Calls to these programs are not recorded."""
 
@@ -95,6 +110,17 @@ class Sandbox:
         )  # fmt: skip
         output, commands = done.stdout.splitlines(), log.read_text().splitlines()
         return Ran(code=done.returncode, output=output, commands=commands, errors=done.stderr)
+
+    def write(self, files: Mapping[str, str]) -> None:
+        """Write files on the node, by path."""
+        for path, text in files.items():
+            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.root / path).write_text(text)
+
+    def read(self, path: str) -> str | None:
+        """Return the text of a file on the node, or None if it does not exist."""
+        file = self.root / path
+        return file.read_text() if file.exists() else None
 
     def _sourced(self, line: re.Match[str]) -> str:
         """Return the text of a file that a stage sources."""

@@ -18,8 +18,7 @@ def prepared(root: Path, **env: str) -> tuple[Path, list[str]]:
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n# trainyard\n# end of trainyard\n")
     commands = []
     for stage in ("10-base", "31-system"):
-        ran = Sandbox(root, ("sysctl", "systemctl"), {}).run(stage, **{"SHARED_DOMAIN": "", **env})
-        assert ran.code == 0, ran.errors
+        ran = Sandbox(root, ("sysctl", "systemctl"), {}).run(stage, **{"SHARED_DOMAIN": "", **env}).passed()
         commands += ran.commands
     return root, commands
 
@@ -43,8 +42,7 @@ def test_python_is_python3_unless_the_host_has_one(tmp_path: Path, owned: str | 
         (tmp_path / folder).mkdir(parents=True)
     if owned is not None:
         (tmp_path / owned).write_text("the owner's\n")
-    ran = Sandbox(tmp_path, ("sysctl", "systemctl"), {}).run("31-system", SHARED_DOMAIN="")
-    assert ran.code == 0, ran.errors
+    Sandbox(tmp_path, ("sysctl", "systemctl"), {}).run("31-system", SHARED_DOMAIN="").passed()
     link = tmp_path / "usr/local/bin/python"
     assert link.is_symlink() is (owned is None)
     assert owned is None or (tmp_path / owned).read_text() == "the owner's\n"
@@ -69,8 +67,7 @@ def test_chrony_is_restarted_after_a_change(tmp_path: Path, role: str) -> None:
     node = Sandbox(tmp_path, ("ip", "systemctl"), {"ip": "0 3: eth1    inet 10.0.0.4/24 scope global"})
     ran = node.run(
         "40-network", ROLE=role, PRIVATE_IP="10.0.0.4", NETWORK="10.0.0.0/20", HEAD_IP="10.0.0.4", FABRIC="gvnic"
-    )
-    assert ran.code == 0, ran.errors
+    ).passed()
     assert "systemctl restart --no-block chrony.service" in ran.commands
     files = [(tmp_path / "etc/chrony" / name).read_text() for name in ("chrony.conf", "conf.d/trainyard.conf")]
     assert re.findall("^makestep .*", "".join(files), re.M) == ["makestep 1 -1"]
@@ -152,8 +149,7 @@ def test_needrestart_does_not_restart_services_of_jobs(tmp_path: Path) -> None:
     (tmp_path / "etc/needrestart").mkdir(parents=True)
     (tmp_path / "etc/hosts").write_text("# trainyard\n# end of trainyard\n")
     (tmp_path / "usr/local/bin").mkdir(parents=True)
-    ran = Sandbox(tmp_path, ("sysctl", "systemctl"), {}).run("31-system", SHARED_DOMAIN="")
-    assert ran.code == 0, ran.errors
+    Sandbox(tmp_path, ("sysctl", "systemctl"), {}).run("31-system", SHARED_DOMAIN="").passed()
     settings = tmp_path / "etc/needrestart/conf.d/trainyard.conf"
     # Reads the folder and looks up services in the same way as needrestart 3.11. The table has its default entries.
     program = """
@@ -190,7 +186,6 @@ def test_sessions_have_variables_for_torch_and_slurm(
     if torch:
         (tmp_path / "usr/lib/python3/dist-packages/torch").mkdir(parents=True)
     (tmp_path / "usr/local/bin").mkdir(parents=True)
-    ran = Sandbox(tmp_path, ("sysctl", "systemctl"), {}).run("31-system", SHARED_DOMAIN="", SCHEDULER=scheduler)
-    assert ran.code == 0, ran.errors
+    Sandbox(tmp_path, ("sysctl", "systemctl"), {}).run("31-system", SHARED_DOMAIN="", SCHEDULER=scheduler).passed()
     file = tmp_path / "etc/environment"
     assert (file.read_text() if file.exists() else None) == lines

@@ -30,8 +30,7 @@ def hand_over(root: Path, role: str = "head", key: str = KEY, sshd: str = READ) 
 def test_rotated_key_replaces_the_previous_key(tmp_path: Path, role: str) -> None:
     file = tmp_path / "etc/trainyard/authorized_keys/trainer"
     for key in (KEY, KEY.replace("AAAA", "BBBB")):
-        ran = hand_over(tmp_path, role, key)
-        assert ran.code == 0, ran.errors
+        hand_over(tmp_path, role, key).passed()
         assert file.read_text() == key
 
 

@@ -1,0 +1,181 @@
+"""Prints as JSON which accounts and machines can connect to which services in a network namespace.
+
+test_firewall.py runs the program as root. Arguments: "metadata", with the namespaces `box` (a container) and `cloud`, or
+"ports", with the namespaces `other` (a second node) and `neighbour` (a machine that is not in the cluster); and a file
+of nftables rules, or "-" for none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+MPTCP = 262
+"""IPPROTO_MPTCP. The socket module does not define this constant."""
+OWNERS_TABLE = "table inet owner { chain c { type filter hook output priority 0; }; }"
+METADATA = {
+    "metadata": "169.254.169.254",
+    "wire": "168.63.129.16",
+    "metadata6": "fd20:ce::254",
+    "elsewhere": "10.1.2.2",
+}
+JOB, SLURM, DAEMON, PERSON, NOBODY = 2000, 64030, 101, 1001, 65534
+SERVICES = {"job": (JOB, 21000), "rank": (JOB, 40000), "person": (PERSON, 21001), "low": (PERSON, 8080)}
+CALLERS = {"root": 0, "job": JOB, "slurm": SLURM, "daemon": DAEMON, "person": PERSON, "nobody": NOBODY}
+
+
+class Client(NamedTuple):
+    """A process: its uid, the namespace of its machine, its own port or 0, and its protocol or 0."""
+
+    uid: int
+    namespace: str = ""
+    source: int = 0
+    protocol: int = 0
+
+    def become(self) -> None:
+        """Change the current process. os.setns requires Python 3.12."""
+        if self.namespace:
+            descriptor = os.open(f"/run/netns/{self.namespace}", os.O_RDONLY)
+            if ctypes.CDLL(None).setns(descriptor, 0):
+                raise OSError(f"setns {self.namespace}")
+        os.setgid(self.uid)
+        os.setuid(self.uid)
+
+
+def serve(account: Client, port: int) -> int:
+    """Listen on all addresses, like torch's store, in a child process."""
+    child = os.fork()
+    if child:
+        return child
+    account.become()
+    with socket.socket(socket.AF_INET6, socket.SOCK_STREAM, account.protocol) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("::", port))
+        server.listen(64)
+        while True:
+            server.accept()[0].close()
+
+
+def start(client: Client, address: str, port: int) -> int:
+    """Connect from a new process. Return a pipe for its answer."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        client.become()
+        os.write(write, attempt(client, address, port).encode())
+        os._exit(0)
+    os.close(write)
+    return read
+
+
+def answer(pipe: int) -> str:
+    """Wait for the answer from a process: "open", "refused", "silent" or the error."""
+    with os.fdopen(pipe) as file:
+        found = file.read()
+    os.wait()
+    return found
+
+
+def connect(client: Client, address: str, port: int) -> str:
+    """Connect from a new process. Return its answer."""
+    return answer(start(client, address, port))
+
+
+def attempt(client: Client, address: str, port: int) -> str:
+    """Connect, or send a datagram, and return the result in one word."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    kind = socket.SOCK_DGRAM if client.protocol == socket.IPPROTO_UDP else socket.SOCK_STREAM
+    with socket.socket(family, kind, client.protocol) as opened:
+        opened.settimeout(0.5)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            opened.bind(("", client.source))
+            opened.connect((address, port))
+            if kind == socket.SOCK_DGRAM:
+                opened.send(b"")
+        except ConnectionRefusedError:
+            return "refused"
+        except TimeoutError:
+            return "silent"
+        except OSError as error:
+            return str(error)
+    return "open"
+
+
+def reached(address: str, namespace: str = "", callers: Mapping[str, int] = CALLERS) -> dict[str, dict[str, str]]:
+    """Return the results of all callers for each service of the node."""
+    pipes = {
+        name: {caller: start(Client(uid, namespace), address, port) for caller, uid in callers.items()}
+        for name, (_, port) in SERVICES.items()
+    }
+    return {name: {caller: answer(pipe) for caller, pipe in found.items()} for name, found in pipes.items()}
+
+
+def reached_metadata(client: Client) -> dict[str, str]:
+    """Return the results of a client for each of the cloud's services."""
+    found = {name: connect(client, address, 80) for name, address in METADATA.items()}
+    datagram = client._replace(protocol=socket.IPPROTO_UDP)
+    found["dns"], found["udp"] = (connect(by, METADATA["metadata"], 53) for by in (client, datagram))
+    return found
+
+
+def of_metadata() -> dict[str, object]:
+    """Return the results for the cloud's services, by caller."""
+    clients = {
+        "root": Client(0),
+        "job": Client(JOB),
+        "other": Client(PERSON),
+        "container": Client(0, "box"),
+        "mptcp": Client(JOB, protocol=MPTCP),
+    }
+    return {name: reached_metadata(client) for name, client in clients.items()}
+
+
+def of_ports() -> dict[str, object]:
+    """Return the results for the ports of a job and of other programs, by place."""
+    return {
+        "loopback": reached("127.0.0.1"),
+        "loopback6": reached("::1"),
+        "own address": reached("10.1.1.1"),
+        "other node": reached("10.1.1.1", "other"),
+        "neighbour": reached("10.1.1.1", "neighbour", {"root": 0}),
+        "neighbour6": reached("fd00::1", "neighbour", {"root": 0}),
+        "extra network": reached("10.1.2.1", "neighbour", {"root": 0}),
+        "mptcp": connect(Client(PERSON, protocol=MPTCP), "127.0.0.1", 21000),
+        "mptcp other": connect(Client(PERSON, "other", protocol=MPTCP), "10.1.1.1", 21000),
+        "mptcp server": connect(Client(PERSON, protocol=MPTCP), "127.0.0.1", 21002),
+        "stranger's port": connect(Client(PERSON, source=33333), "127.0.0.1", 21000),
+        "its next user": connect(Client(JOB, source=33333), "127.0.0.1", 21000),
+        "resvport": connect(Client(0, "other", source=1000), "10.1.1.1", 21000),
+    }
+
+
+def main(kind: str, rules: str) -> None:
+    """Start the services, apply the rules twice, connect, and print the results."""
+    if kind == "metadata":
+        servers = [serve(Client(0, "cloud"), port) for port in (80, 53)]
+    else:
+        servers = [serve(Client(uid), port) for uid, port in SERVICES.values()]
+        servers.append(serve(Client(JOB, protocol=MPTCP), 21002))
+    time.sleep(0.5)
+    subprocess.run(["nft", OWNERS_TABLE], check=True)
+    for _ in range(2 if rules != "-" else 0):
+        subprocess.run(["nft", "-f", rules], check=True)
+        if kind == "ports":
+            subprocess.run(["ip", "netns", "exec", "other", "nft", "-f", rules], check=True)
+    found = of_metadata() if kind == "metadata" else of_ports()
+    tables = subprocess.run(["nft", "list", "tables"], capture_output=True, text=True, check=True).stdout
+    sys.stdout.write(json.dumps({**found, "tables": tables}))
+    for server in servers:
+        os.kill(server, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

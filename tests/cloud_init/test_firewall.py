@@ -1,0 +1,244 @@
+"""The nftables rules from the stages 12-metadata and 62-ports, applied in network namespaces created by the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cloud_init.firewall_probe import CALLERS
+from tests.cloud_init.stage_sandbox import STAGES, Sandbox
+from trainyard.checkout import ROOT
+
+_CLOUD = """
+set -e
+mount -t tmpfs none /run
+mkdir /run/netns
+ip link set lo up
+for name in box cloud; do
+  ip netns add $name
+  ip link add $name type veth peer name eth0 netns $name
+  ip link set $name up
+  ip -n $name link set eth0 up
+  ip -n $name link set lo up
+done
+ip addr add 10.1.1.1/24 dev box
+ip -n box addr add 10.1.1.2/24 dev eth0
+ip -n box route add default via 10.1.1.1
+ip addr add 10.1.2.1/24 dev cloud
+ip -n cloud addr add 10.1.2.2/24 dev eth0
+ip -n cloud route add default via 10.1.2.1
+for address in 169.254.169.254/32 168.63.129.16/32; do
+  ip -n cloud addr add $address dev lo
+  ip route add $address via 10.1.2.2
+done
+ip addr add fd00::1/64 dev cloud nodad
+ip -n cloud addr add fd00::2/64 dev eth0 nodad
+ip -n cloud addr add fd20:ce::254/128 dev lo nodad
+ip route add fd20:ce::254/128 via fd00::2
+ip addr add fd01::1/64 dev box nodad
+ip -n box addr add fd01::2/64 dev eth0 nodad
+ip -n box route add default via fd01::1
+ip -n cloud route add default via fd00::1
+echo 1 >/proc/sys/net/ipv4/ip_forward
+echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
+"""
+"""A node, a container on a bridge (box), and a cloud network with its services."""
+_CLUSTER = """
+set -e
+mount -t tmpfs none /run
+mkdir /run/netns
+ip link set lo up
+for bridge in private extra; do
+  ip link add $bridge type bridge
+  ip link set $bridge up
+done
+ip addr add 10.1.1.1/24 dev private
+ip addr add fd00::1/64 dev private nodad
+ip addr add 10.1.2.1/24 dev extra
+# join NAMESPACE BRIDGE ADDRESS...
+join() {
+  local name=$1 bridge=$2 address
+  shift 2
+  ip link add ${name:0:5}-$bridge type veth peer name $bridge netns $name
+  ip link set ${name:0:5}-$bridge master $bridge up
+  ip -n $name link set $bridge up
+  ip -n $name link set lo up
+  for address; do ip -n $name addr add $address dev $bridge; done
+}
+ip netns add other
+ip netns add neighbour
+join other private 10.1.1.2/24
+join neighbour private 10.1.1.3/24
+join neighbour extra 10.1.2.3/24
+ip -n neighbour addr add fd00::3/64 dev private nodad
+"""
+"""A node, a second node (other), and a machine in the same network that is not in the cluster (neighbour)."""
+OPEN = dict.fromkeys(CALLERS, "open")
+SERVICES_OPEN = dict.fromkeys(("metadata", "wire", "metadata6", "elsewhere", "dns", "udp"), "open")
+SERVICES_REFUSED = SERVICES_OPEN | dict.fromkeys(("metadata", "wire", "metadata6"), "refused")
+
+
+def can_filter() -> bool:
+    """Return whether this test may create network namespaces and load rules in them."""
+    if os.geteuid() != 0 or not all(map(shutil.which, ("nft", "ip", "unshare"))):
+        return False
+    rule = "table inet t { chain c { type filter hook output priority 0; meta skuid 0 reject; }; }"
+    probed = subprocess.run(["unshare", "--net", "nft", rule], capture_output=True, check=False)
+    return probed.returncode == 0
+
+
+namespaces = pytest.mark.skipif(not can_filter(), reason="needs root and nft")
+
+
+def answers(kind: str, rules: Path | str) -> dict[str, Any]:
+    """Apply the rules on each node twice, and connect to the services from several users and machines."""
+    network = _CLOUD if kind == "metadata" else _CLUSTER
+    done = subprocess.run(
+        ["unshare", "--net", "--mount", "bash", "-c", f'{network}\nexec "$@"', "-",
+         sys.executable, "-m", "tests.cloud_init.firewall_probe", kind, str(rules)],
+        capture_output=True, text=True, check=False, timeout=120, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def node(root: Path, answers: dict[str, str] | None = None) -> Sandbox:
+    """Return a node on which nftables is installed."""
+    made = Sandbox(root, ("dpkg-query", "apt-get", "systemctl", "id", "nft"))
+    made.answers = {"dpkg-query": "0 installed", "id -u slurm": "0 64030"} | (answers or {})
+    made.write(
+        {
+            "etc/trainyard/fabric.env": "GLOO_SOCKET_IFNAME=private\nNCCL_SOCKET_IFNAME==private\n",
+            "handover/hosts": "10.1.1.1 yard-head\n10.1.1.2 yard-gpu-0\n",
+        }
+    )
+    return made
+
+
+def rules(root: Path, kind: str, existing: str = "") -> Path:
+    """Run a stage. Return the path of its rules."""
+    stage = {"metadata": "12-metadata", "ports": "62-ports"}[kind]
+    ran = node(root).run(stage, TEST_LEDGER=existing, TEST_HANDOVER=str(root / "handover")).passed()
+    assert ran.commands[-1] == f"systemctl reload-or-restart trainyard-{kind}.service"
+    return root / f"etc/trainyard/{kind}.nft"
+
+
+@pytest.mark.parametrize("kind", ["metadata", "ports"])
+def test_the_rules_are_applied_before_the_network_at_boot(tmp_path: Path, kind: str) -> None:
+    rules(tmp_path, kind)
+    link = tmp_path / f"etc/systemd/system/sysinit.target.wants/trainyard-{kind}.service"
+    assert link.is_symlink()
+    assert link.readlink().name == link.name
+
+
+@namespaces
+def test_every_user_reaches_the_services_without_rules() -> None:
+    assert answers("metadata", "-")["job"] == SERVICES_OPEN
+
+
+@namespaces
+@pytest.mark.parametrize("existing", ["", "yes"])
+def test_on_existing_hosts_only_the_job_user_is_refused(tmp_path: Path, existing: str) -> None:
+    found = answers("metadata", rules(tmp_path, "metadata", existing))
+    assert found["root"] == SERVICES_OPEN
+    assert found["job"] == found["mptcp"] == SERVICES_REFUSED
+    assert found["other"] == found["container"] == (SERVICES_OPEN if existing else SERVICES_REFUSED)
+    assert "table inet owner" in found["tables"]
+
+
+def test_nftables_is_installed_where_it_is_missing(tmp_path: Path) -> None:
+    ran = node(tmp_path, {"dpkg-query": "1 "}).run("12-metadata").passed()
+    assert "apt-get -q -y --no-install-recommends install nftables" in ran.commands
+
+
+def only(*callers: str, others: str) -> dict[str, str]:
+    """Return the expected results if only these callers can connect."""
+    return {caller: "open" if caller in callers else others for caller in CALLERS}
+
+
+@dataclass(frozen=True)
+class Found:
+    """The kind of a node, and the answers with its rules."""
+
+    is_existing_host: bool
+    answers: dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=["created", "existing"])
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    existing = request.param == "existing"
+    file = rules(tmp_path_factory.mktemp("node"), "ports", "yes" if existing else "")
+    return Found(existing, answers("ports", file))
+
+
+@namespaces
+def test_everybody_reaches_a_job_without_the_rules() -> None:
+    found = answers("ports", "-")
+    for place in ("loopback", "loopback6", "own address", "other node"):
+        assert found[place]["job"] == found[place]["rank"] == OPEN
+    assert found["neighbour"]["job"] == found["neighbour6"]["job"] == {"root": "open"}
+
+
+@namespaces
+def test_only_the_cluster_reaches_a_job(found: Found) -> None:
+    trusted = ("root", "job", "slurm", *(["daemon"] if found.is_existing_host else []))
+    got = found.answers
+    for name in ("job", "rank"):
+        for place in ("loopback", "loopback6", "own address"):
+            assert got[place][name] == only(*trusted, others="silent"), place
+        assert got["other node"][name] == only(*trusted, others="refused")
+        assert got["neighbour"][name] == got["neighbour6"][name] == {"root": "silent"}
+    assert got["mptcp"] == got["mptcp server"] == "silent"
+    assert got["mptcp other"] == "refused"
+    assert got["resvport"] == "open"
+
+
+@namespaces
+def test_other_programs_keep_their_connections(found: Found) -> None:
+    got = found.answers
+    for place in ("loopback", "loopback6", "own address"):
+        assert got[place]["person"] == got[place]["low"] == OPEN, place
+    assert got["other node"]["low"] == OPEN
+    for place in ("neighbour", "neighbour6"):
+        assert got[place]["person"] == got[place]["low"] == {"root": "open"}, place
+    assert "table inet owner" in got["tables"]
+
+
+@namespaces
+def test_a_port_of_another_account_can_be_used_again(found: Found) -> None:
+    got = found.answers
+    assert (got["stranger's port"], got["its next user"]) == ("silent", "open")
+
+
+@namespaces
+def test_only_created_machines_trust_their_other_networks(found: Found) -> None:
+    assert found.answers["extra network"]["job"] == {"root": "silent" if found.is_existing_host else "open"}
+
+
+@namespaces
+def test_accounts_are_refused_while_the_record_is_full(tmp_path: Path) -> None:
+    file = rules(tmp_path, "ports")
+    file.write_text(file.read_text().replace("size 65536", "size 4"))
+    found = answers("ports", file)["own address"]
+    assert found["job"]["nobody"] in {"silent", "refused"}
+    assert found["job"]["job"] == "open"
+
+
+def test_new_nodes_are_admitted(tmp_path: Path) -> None:
+    assert "elements = { 10.1.1.1, 10.1.1.2 }" in rules(tmp_path, "ports").read_text()
+    assert "$handover/" in (STAGES / "62-ports").read_text(), "passes.sh runs the stage again for a new hand-over"
+
+
+def test_a_kernel_without_nftables_fails_the_stage(tmp_path: Path) -> None:
+    ran = node(tmp_path, {"nft --check": "1 "}).run("62-ports", TEST_HANDOVER=str(tmp_path / "handover"))
+    assert ran.failure().startswith("fail nft rejects ")
+    assert ran.calls("systemctl") == []

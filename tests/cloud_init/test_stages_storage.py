@@ -1,0 +1,438 @@
+"""The stages 43-scratch, 50-storage, 52-state, 65-exports and 75-hostfile, with recorded commands. mdadm is a fake."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cloud_init.stage_sandbox import STAGES, Ran, Sandbox
+
+STORAGE = (
+    *("systemctl", "exportfs", "mount", "mkfs.ext4", "resize2fs", "blkid", "blockdev", "dd", "systemd-escape"),
+    *("ssh-keygen", "chown", "stat", "fallocate", "mountpoint"),
+)
+UNITS = {
+    "systemd-escape --path --suffix=mount /home": "0 home.mount",
+    "systemd-escape --path --suffix=mount /shared": "0 shared.mount",
+    "systemd-escape --path --suffix=mount /srv/raid": "0 srv-raid-trainyard.mount",
+    "systemd-escape --path --suffix=mount /srv": "0 srv-trainyard.mount",
+    "stat -c %F %U %A /shared/jobs": "0 directory trainer drwxr-xr-x",
+}
+ON_DISK = {
+    "ROLE": "head",
+    "NETWORK": "10.77.0.0/20",
+    "CLUSTER": "c",
+    "SHARED_DISK": "/dev/disk/by-id/x",
+    "SHARED_SOURCE": "",
+    "SHARED_NFS": "4.2",
+}
+NO_DISK = ON_DISK | {"SHARED_DISK": ""}
+MARK = "var/lib/trainyard/data-disk"
+
+
+def storage(tmp_path: Path, blkid: str = "0 ", **more: str) -> Sandbox:
+    """Return a node with a disk that the provisioner has declared as new."""
+    node = Sandbox(tmp_path, STORAGE, {**UNITS, "blockdev": "0 1099511627776", "blkid": blkid, **more})
+    node.write({MARK: "new\n", "home/trainer/.ssh/id_ed25519": "made before\n"})
+    (tmp_path / "shared" / "jobs").mkdir(parents=True)
+    (tmp_path / "shared").chmod(0o1777)
+    return node
+
+
+def in_use(tmp_path: Path) -> Path:
+    """Create the folders on the data disk of an earlier head. Return the disk's mount point."""
+    for folder in ("home", "shared"):
+        (tmp_path / "srv/trainyard" / folder).mkdir(parents=True)
+    return tmp_path / "srv/trainyard"
+
+
+def unit(tmp_path: Path, name: str) -> str:
+    return (tmp_path / "etc/systemd/system" / name).read_text().replace(str(tmp_path), "")
+
+
+def test_empty_new_disk_is_formatted_and_receives_the_files(tmp_path: Path) -> None:
+    ran = storage(tmp_path, "2 ").run("50-storage", **ON_DISK).passed()
+    assert ran.calls("mkfs") == ["mkfs.ext4 -q -m 0 -L trainyard /dev/disk/by-id/x"]
+    held = tmp_path / "srv" / "trainyard"
+    assert (held / "home/trainer/.ssh/id_ed25519").read_text() == "made before\n"
+    assert (held / "shared").stat().st_mode & 0o7777 == 0o1777
+    bound = "What=/srv/trainyard/home\nWhere=/home\nType=none\nOptions=bind,nosuid,nodev\n"
+    assert bound in unit(tmp_path, "home.mount")
+    assert not (tmp_path / MARK).exists(), "the permission must be valid only once"
+    assert {"systemctl start home.mount", "systemctl start nfs-server.service"} <= set(ran.commands)
+
+
+def test_disk_with_files_grows_and_is_not_formatted(tmp_path: Path) -> None:
+    held = in_use(tmp_path)
+    (held / "home/theirs").write_text("of the old head\n")
+    ran = storage(tmp_path, "0 TYPE=ext4").run("50-storage", **ON_DISK).passed()
+    assert ran.calls("mkfs") == []
+    assert [path.name for path in (held / "home").iterdir()] == ["theirs"]
+    assert not (tmp_path / MARK).exists(), "the permission must not outlive the files"
+    start, grow = "systemctl start srv-trainyard.mount", "resize2fs /dev/disk/by-id/x"
+    assert ran.commands.index(start) < ran.commands.index(grow)
+
+
+def test_disk_that_is_empty_only_once_is_not_formatted(tmp_path: Path) -> None:
+    in_use(tmp_path)
+    node = storage(tmp_path, "2 ")
+    node.programs["blkid"] = f"[[ -e {tmp_path}/asked ]] || {{ touch {tmp_path}/asked; exit 2; }}"
+    assert node.run("50-storage", **ON_DISK).passed().calls("mkfs") == []
+
+
+LAST_READ = "dd if=/dev/disk/by-id/x of=/dev/null bs=1M count=1 s"
+"""The read of the last MiB. blkid exits with 2 if every read from an ext4 disk fails."""
+
+
+@pytest.mark.parametrize(
+    ("blkid", "mark", "failing", "words"),
+    [
+        ("4 ", "new", "", "fail blkid cannot identify the content of the disk"),
+        ("2 ", "new", LAST_READ, "cannot be read, so it is not formatted"),
+        ("2 ", "new", "dd", "cannot be read, so it is not formatted"),
+        ("2 ", "known", "", "only a new disk is formatted"),
+        ("2 ", "", "", "would wait for"),
+    ],
+)
+def test_unreadable_or_known_disk_is_not_formatted(
+    tmp_path: Path, blkid: str, mark: str, failing: str, words: str
+) -> None:
+    node = storage(tmp_path, blkid, **({failing: "1 Input/output error"} if failing else {}))
+    (tmp_path / MARK).write_text(f"{mark}\n")
+    if not mark:
+        (tmp_path / MARK).unlink()
+    ran = node.run("50-storage", **ON_DISK)
+    assert words in ran.failure()
+    assert ran.calls("mkfs") == []
+
+
+HOSTS = {
+    "head with a disk": ON_DISK,
+    "head of the owner": {**NO_DISK, "TEST_LEDGER": "1"},
+    "worker": {**NO_DISK, "ROLE": "worker", "HEAD_IP": "10.0.0.4"},
+    "storage service": {**NO_DISK, "SHARED_SOURCE": "10.9.8.2:/vol"},
+}
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_all_mounts_have_nosuid_and_nodev(tmp_path: Path, host: str) -> None:
+    in_use(tmp_path)
+    storage(tmp_path).run("50-storage", **HOSTS[host]).passed()
+    units = [file.read_text() for file in (tmp_path / "etc/systemd/system").glob("*.mount")]
+    options = [line for text in units for line in text.splitlines() if line.startswith("Options=")]
+    assert len(options) == len(units) >= 2
+    assert all(line.endswith(",nosuid,nodev") for line in options), options
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_bind_mount_can_have_its_own_flags() -> None:
+    # mount(8) needs two system calls for this. The stage uses such mounts for /home and /shared of the head.
+    script = """
+      mount -t tmpfs none /mnt && mkdir /mnt/a /mnt/b
+      mount --bind -o nosuid,nodev /mnt/a /mnt/a
+      mount --bind /mnt/b /mnt/b && mount -o remount,bind,nosuid,nodev /mnt/b
+      grep -c '/mnt/[ab] rw,nosuid,nodev' /proc/self/mountinfo
+      grep -c '/ /mnt rw,relatime' /proc/self/mountinfo"""
+    done = subprocess.run(["unshare", "-m", "bash", "-ec", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["2", "1"]), done.stderr
+
+
+def test_worker_mounts_an_external_server_without_changes(tmp_path: Path) -> None:
+    held = in_use(tmp_path)
+    env = NO_DISK | {"ROLE": "worker", "SHARED_SOURCE": "10.9.8.2:/vol", "SHARED_NFS": "4.1"}
+    ran = storage(tmp_path).run("50-storage", **env).passed()
+    mount = unit(tmp_path, "srv-trainyard.mount")
+    assert "What=10.9.8.2:/vol\nWhere=/srv/trainyard\nType=nfs\nOptions=vers=4.1,hard," in mount
+    assert sorted(path.name for path in held.iterdir()) == ["home", "shared"]
+    mounts = ("srv-trainyard", "home", "shared")
+    assert ran.calls("systemctl start") == [f"systemctl start {name}.mount" for name in mounts]
+
+
+def test_existing_host_mounts_only_the_job_users_home(tmp_path: Path) -> None:
+    ran = storage(tmp_path).run("50-storage", **HOSTS["worker"], TEST_LEDGER="1").passed()
+    # The unit names contain the mount point, which is below the sandbox folder.
+    units = sorted((tmp_path / "etc/systemd/system").glob("*.mount"))
+    assert [file.name.endswith(("home-trainer.mount", "shared.mount")) for file in units] == [True, True]
+    assert f"What=10.0.0.4:{tmp_path}/home/trainer\n" in units[0].read_text()
+    [started] = ran.calls("systemctl start")
+    assert re.fullmatch(r"systemctl start \S*home-trainer\.automount \S*shared\.automount", started)
+
+
+@pytest.mark.parametrize(("was", "kept"), [("yes", True), ("no", False)])
+def test_active_nfs_server_keeps_its_settings(tmp_path: Path, was: str, kept: bool) -> None:
+    node = storage(tmp_path)
+    node.write({"ledger/notes": f"unit:nfs-server.service\tenabled={was} active={was}\n"})
+    node.run("50-storage", **NO_DISK, TEST_LEDGER=str(tmp_path / "ledger")).passed()
+    assert (tmp_path / "etc/nfs.conf.d/trainyard.conf").exists() != kept
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+def test_configured_folder_is_mounted_at_shared(tmp_path: Path, mounted: bool) -> None:
+    folder = tmp_path / "srv/raid/trainyard"
+    folder.mkdir(parents=True)
+    node = storage(tmp_path)
+    if mounted:
+        node.write({"proc/mounts": f"/dev/sda1 {tmp_path}/shared ext4 rw,nosuid,nodev 0 0\n"})
+    ran = node.run("50-storage", **NO_DISK, SHARED_FOLDER=str(folder), TEST_LEDGER=str(tmp_path)).passed()
+    own, shared, nfs = (
+        f"systemctl start {name}" for name in ("srv-raid-trainyard.mount", "shared.mount", "nfs-server.service")
+    )
+    if mounted:
+        assert own in ran.commands
+        assert shared not in ran.commands
+        return
+    # The flags must also apply to files that are opened under the folder's own path.
+    for name, where in (("shared.mount", "/shared"), ("srv-raid-trainyard.mount", "/srv/raid/trainyard")):
+        options = f"What=/srv/raid/trainyard\nWhere={where}\nType=none\nOptions=bind,nosuid,nodev\n"
+        assert options in unit(tmp_path, name)
+    order = [ran.commands.index(start) for start in (own, shared, nfs)]
+    assert order == sorted(order)
+
+
+def test_local_folders_are_mounted_at_boot(tmp_path: Path) -> None:
+    storage(tmp_path).run("50-storage", **NO_DISK, TEST_LEDGER=str(tmp_path)).passed()
+    wants = tmp_path / "etc/systemd/system/local-fs.target.wants"
+    assert sorted(link.name for link in wants.iterdir()) == ["home.mount", "shared.mount"]
+    # A dependency on the network would be a cycle, because the network is configured after the local file systems.
+    assert not [link.name for link in wants.iterdir() if "network" in link.read_text()]
+
+
+def test_root_changes_no_owner_in_the_shared_folder() -> None:
+    # A user can replace a folder in /shared with a link while root changes the owner of the folder.
+    assert "-o trainer" not in (STAGES / "50-storage").read_text()
+
+
+def test_missing_shared_folder_is_not_created(tmp_path: Path) -> None:
+    env = {**NO_DISK, "SHARED_FOLDER": f"{tmp_path}/srv/gone", "TEST_LEDGER": str(tmp_path)}
+    storage(tmp_path).run("50-storage", **env).failure()
+    assert not (tmp_path / "srv/gone").exists()
+
+
+@pytest.mark.parametrize(
+    "found",
+    ["directory ann drwxr-xr-x", "symbolic link trainer lrwxrwxrwx", "directory trainer drwxrwxr-x",
+     "directory trainer drwxr-xrwx", "directory root drwxr-xr-x"],
+)  # fmt: skip
+def test_jobs_folder_of_another_user_is_refused(tmp_path: Path, found: str) -> None:
+    node = storage(tmp_path, "2 ", **{"stat -c %F %U %A /shared/jobs": f"0 {found}"})
+    assert f"but it is: {found}. Fix: sudo mv" in node.run("50-storage", **ON_DISK).failure()
+
+
+NODES = "c-gpu-0 10.77.2.4 gpu 8 any\nc-gpu-1 10.77.2.5 gpu 8 any\n"
+
+
+def exports(tmp_path: Path, nodes: str, **env: str) -> list[str]:
+    """Run the stage on a head with this list of nodes. Return the exports."""
+    node = Sandbox(tmp_path, ("exportfs",))
+    node.write({"nodes": nodes})
+    ran = node.run("65-exports", **{**ON_DISK, "TEST_HANDOVER": str(tmp_path)}, **env).passed()
+    assert ran.commands == ["exportfs -ra"]
+    return (node.read("etc/exports.d/trainyard.exports") or "").replace(str(tmp_path), "").splitlines()
+
+
+def test_exports_list_only_hosts_of_the_hand_over(tmp_path: Path) -> None:
+    places = [f"/{folder} 10.77.2.{host}/32" for folder in ("home", "shared") for host in (4, 5)]
+    assert [line.partition("(")[0] for line in exports(tmp_path, NODES)] == places
+    assert "10.77.2.5" not in "".join(exports(tmp_path, NODES.splitlines(keepends=True)[0]))
+    assert exports(tmp_path, "") == []
+
+
+def test_exports_of_existing_hosts_use_subtree_check(tmp_path: Path) -> None:
+    # Otherwise, forged file handles could open other files in the file system.
+    lines = exports(tmp_path, NODES, TEST_LEDGER="1")
+    assert {line.split()[0] for line in lines} == {"/home/trainer", "/shared"}
+    assert all(",subtree_check," in line for line in lines)
+
+
+@pytest.mark.parametrize("env", [{"ROLE": "worker"}, {"SHARED_SOURCE": "10.9.8.2:/vol"}])
+def test_other_nodes_export_nothing(tmp_path: Path, env: dict[str, str]) -> None:
+    node = Sandbox(tmp_path, ("exportfs",))
+    assert node.run("65-exports", **{**ON_DISK, "TEST_HANDOVER": str(tmp_path), **env}).passed().commands == []
+
+
+def test_only_a_head_without_scheduler_has_a_hostfile(tmp_path: Path) -> None:
+    node = Sandbox(tmp_path)
+    node.write({"hostfile": "a slots=8\n"})
+    for scheduler, there in (("none", True), ("slurm", False)):
+        node.run("75-hostfile", ROLE="head", SCHEDULER=scheduler, TEST_HANDOVER=str(tmp_path)).passed()
+        assert (tmp_path / "job/hostfile").exists() == there
+
+
+@pytest.mark.parametrize(("was", "left"), [("copy", "theirs\n"), ("absent", None), (None, "here\n")])
+def test_hostfile_of_an_existing_head_is_restored(tmp_path: Path, was: str | None, left: str | None) -> None:
+    node, notes = Sandbox(tmp_path), f"{tmp_path}/job/hostfile\t{was}\n" if was else ""
+    node.write({"ledger/copies/job/hostfile": "theirs\n", "ledger/notes": notes, "job/hostfile": "here\n"})
+    node.run("75-hostfile", ROLE="head", TEST_LEDGER=str(tmp_path / "ledger")).passed()
+    assert node.read("job/hostfile") == left
+
+
+HEAD = {"ROLE": "head", "SCHEDULER": "slurm", "SHARED_DISK": "/dev/disk/by-id/x"}
+STATE = ("var/lib/slurm/slurmctld", "var/lib/mysql", "etc/trainyard/slurmdbd.password")
+FILES = (f"{STATE[0]}/file", f"{STATE[1]}/file", STATE[2])
+
+
+class Head(Sandbox):
+    """A head with Slurm's state. `install` is recorded but not run, so the folders exist."""
+
+    def __init__(self, root: Path) -> None:
+        recorded = ("systemctl", "blockdev", "mkfs.ext4", "mount", "modprobe", "mountpoint", "chown", "chmod")
+        answers = {"mountpoint": "1 ", "blockdev": f"0 {1 << 28}", "stat": "0 slurm"}
+        super().__init__(root, (*recorded, "install", "stat"), answers)
+        for folder in ("srv/trainyard/state", "var/lib/trainyard"):
+            (root / folder).mkdir(parents=True)
+        self.write(dict.fromkeys(FILES, "old\n"))
+
+    @property
+    def state(self) -> list[str | None]:
+        return [self.read(path) for path in FILES]
+
+
+@pytest.mark.parametrize("env", [{"ROLE": "worker"}, {"SCHEDULER": "none"}, {"SHARED_DISK": ""}])
+def test_other_nodes_keep_their_state(tmp_path: Path, env: dict[str, str]) -> None:
+    assert Head(tmp_path).run("52-state", **{**HEAD, **env}).commands == []
+
+
+def test_state_is_moved_once_to_an_image_of_root(tmp_path: Path) -> None:
+    head = Head(tmp_path)
+    ran = head.run("52-state", **HEAD).passed()
+    image = tmp_path / "srv/trainyard/state.img"
+    assert (image.stat().st_mode & 0o777, image.stat().st_size) == (0o600, 1 << 24)
+    assert "mount -o loop,nosuid,nodev,noexec,noatime /srv/trainyard/state.img /srv/trainyard/state" in ran.commands
+    assert "systemctl stop slurmctld.service slurmdbd.service mariadb.service" in ran.commands
+    assert head.state == ["old\n"] * 3
+    assert all((tmp_path / path).is_symlink() for path in STATE)
+    assert len(list(tmp_path.rglob("*.before-*"))) == 3
+    assert head.run("52-state", **HEAD).calls("systemctl", "mkfs") == []
+
+
+def test_new_head_uses_the_state_of_the_previous_head(tmp_path: Path) -> None:
+    head = Head(tmp_path)
+    head.run("52-state", **HEAD).passed()
+    for path in STATE:
+        (tmp_path / path).unlink()
+    head.write(dict.fromkeys(FILES[:2], "package\n"))
+    head.run("52-state", **HEAD).passed()
+    assert head.state == ["old\n"] * 3
+
+
+def test_state_that_is_a_foreign_link_is_replaced(tmp_path: Path) -> None:
+    """Before the parent folder belonged to root, slurm could write such a link."""
+    head = Head(tmp_path)
+    (tmp_path / "of-root").mkdir()
+    (tmp_path / FILES[0]).unlink()
+    (tmp_path / STATE[0]).rmdir()
+    (tmp_path / STATE[0]).symlink_to(tmp_path / "of-root")
+    ran = head.run("52-state", **HEAD).passed()
+    assert "install -d -m 0700 -o slurm -g slurm /srv/trainyard/state/slurmctld" in ran.commands
+    assert (tmp_path / STATE[0]).readlink() == tmp_path / "srv/trainyard/state/slurmctld"
+
+
+SCRATCH = (
+    *("mdadm", "blkid", "blockdev", "dd", "mkfs.ext4", "mount", "mountpoint", "udevadm", "apt-get", "dpkg-query"),
+    "install",
+)
+EMPTY = "2 "
+DIRECT, DIRECT_V2, REMOTE = (
+    "Microsoft NVMe Direct Disk              ",
+    "Microsoft NVMe Direct Disk v2           ",
+    "MSFT NVMe Accelerator v1.0              ",
+)
+
+
+@dataclass
+class Node:
+    """A node with local disks. `array` is the command after which lsblk lists an array."""
+
+    root: Path
+    google: int = 0
+    nvme: tuple[str, ...] = ()
+    array: str = "mdadm --create"
+    blkid: str = EMPTY
+    label: str = EMPTY
+    mounted: bool = False
+    existing: bool = False
+
+    def run(self) -> Ran:
+        """Run the stage."""
+        answers = {
+            "mdadm --assemble": "0 " if self.array == "mdadm --assemble" else "1 no recogniseable superblock",
+            "mountpoint": "0 " if self.mounted else "1 ",
+            "blockdev": "0 3840755982336",
+            "blkid -p -s LABEL": self.label,
+            "blkid": self.blkid,
+        }
+        node = Sandbox(self.root, SCRATCH, answers)
+        links, targets = self.root / "dev/disk/by-id", self.root / "targets"
+        links.mkdir(parents=True)
+        node.write({f"targets/nvme{index}n1": "" for index in range(self.google)})
+        for index in range(self.google):
+            for name in (f"google-local-nvme-ssd-{index}", f"google-local-nvme-ssd-{index}-part1", f"google-d-{index}"):
+                (links / name).symlink_to(targets / f"nvme{index}n1")
+        models = enumerate(self.nvme)
+        node.write({f"sys/block/nvme{index}n1/device/model": f"{model}\n" for index, model in models})
+        node.programs["lsblk"] = (
+            f"printf '%s\\n' \"lsblk $*\" >>{self.root}/.log\necho /dev/sda disk\n"
+            f"if grep -q '^{self.array}' {self.root}/.log; then echo '/dev/md127 raid0'; fi"
+        )
+        return node.run("43-scratch", **({"TEST_LEDGER": "yes"} if self.existing else {}))
+
+
+MOUNT = "mount -o nodev,nosuid,noatime /dev/md127 /mnt/localssd"
+
+
+@pytest.mark.parametrize(
+    ("google", "nvme", "disks"),
+    [
+        (0, (REMOTE, DIRECT, DIRECT), "--raid-devices=2 /dev/nvme1n1 /dev/nvme2n1"),
+        (0, (DIRECT_V2, REMOTE, DIRECT_V2, REMOTE), "--raid-devices=2 /dev/nvme0n1 /dev/nvme2n1"),
+        (0, (DIRECT,), "--force --raid-devices=1 /dev/nvme0n1"),
+        (2, (), "--raid-devices=2 /targets/nvme0n1 /targets/nvme1n1"),
+    ],
+    ids=["Azure", "Azure v2", "one disk", "Google Cloud"],
+)
+def test_local_disks_become_one_array(tmp_path: Path, google: int, nvme: tuple[str, ...], disks: str) -> None:
+    ran = Node(tmp_path, google=google, nvme=nvme).run().passed()
+    [created] = ran.calls("mdadm --create")
+    assert created.endswith(disks)
+    assert ran.calls("mkfs.ext4 ", "mount ") == ["mkfs.ext4 -q -m 0 -E nodiscard -L trainyard-ssd /dev/md127", MOUNT]
+    assert "install -d -m 1777 /mnt/localssd/jobs" in ran.commands
+
+
+@pytest.mark.parametrize("array", ["lsblk", "mdadm --assemble"])
+def test_existing_array_is_mounted_without_formatting(tmp_path: Path, array: str) -> None:
+    node = Node(tmp_path, nvme=(DIRECT, DIRECT), array=array, blkid="0 linux_raid_member", label="0 trainyard-ssd")
+    assert node.run().passed().calls("mkfs.ext4", "mdadm --create", "mount ") == [MOUNT]
+
+
+@pytest.mark.parametrize(
+    ("array", "blkid", "label", "message"),
+    [
+        ("", "0 TYPE=ext4", EMPTY, "fail local disk /dev/nvme0n1 holds data"),
+        ("", "4 ", EMPTY, "fail blkid cannot identify the content of the disk /dev/nvme0n1 (exit 4)"),
+        ("", "8 ambivalent", EMPTY, "fail blkid cannot identify the content of the disk /dev/nvme0n1 (exit 8)"),
+        ("lsblk", "0 TYPE=xfs", "0 theirs", "fail /dev/md127 holds data"),
+    ],
+)
+def test_disk_with_data_is_not_formatted(tmp_path: Path, array: str, blkid: str, label: str, message: str) -> None:
+    ran = Node(tmp_path, nvme=(DIRECT, DIRECT), array=array or "mdadm --create", blkid=blkid, label=label).run()
+    assert message in ran.failure()
+    assert ran.calls("mkfs.ext4", "mount ", "mdadm --create") == []
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"nvme": (REMOTE, "nvme_card-pd", "SAMSUNG MZ7L33T8")},
+        {"nvme": (DIRECT, DIRECT), "existing": True},
+        {"nvme": (DIRECT, DIRECT), "mounted": True},
+        {},
+    ],
+)
+def test_stage_does_nothing_without_new_local_disks(tmp_path: Path, node: dict[str, object]) -> None:
+    ran = Node(tmp_path, **node).run().passed()  # type: ignore[arg-type]
+    assert ran.calls("mdadm", "mkfs.ext4", "mount ", "apt-get", "blkid") == []
