@@ -1,8 +1,8 @@
 """Prints as JSON which accounts and machines can connect to which services in a network namespace.
 
-test_firewall.py runs the program as root. Arguments: "metadata", with the namespaces `box` (a container) and `cloud`, or
-"ports", with the namespaces `other` (a second node) and `neighbour` (a machine that is not in the cluster); and a file
-of nftables rules, or "-" for none.
+test_firewall.py runs the program as root. The first argument is "metadata", with the namespaces `box` (a container) and
+`cloud`, or "ports", with the namespaces `other` (a second node) and `neighbour` (a machine that is not in the cluster).
+The second argument is a file of nftables rules, or "-" for none.
 """
 
 from __future__ import annotations

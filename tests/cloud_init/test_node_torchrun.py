@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cloud_init.stage_sandbox import STAGES, Sandbox
+from tests.cloud_init.test_stages_system import system
 
 TORCHRUN = STAGES.parent / "torchrun"
 _DISTRIBUTED = """
@@ -70,7 +71,7 @@ if __name__ == "__main__":
 """Fake versions of the parts of torch 2.6 (torch/distributed) that the node's torchrun replaces."""
 
 
-def run(folder: Path, *command: str, built: bool, **environment: str) -> str:
+def torchrun(folder: Path, *command: str, built: bool, **environment: str) -> str:
     """Run a command with the fake torch and return its output. `built`: whether torch includes libuv."""
     files = {
         "__init__": "",
@@ -92,11 +93,13 @@ def run(folder: Path, *command: str, built: bool, **environment: str) -> str:
 
 
 def test_torchrun_is_unchanged_with_libuv(tmp_path: Path) -> None:
-    assert run(tmp_path, str(TORCHRUN), built=True) == "['--nnodes=2', 'a b'] True agent's store\n29500 None None\n"
+    assert (
+        torchrun(tmp_path, str(TORCHRUN), built=True) == "['--nnodes=2', 'a b'] True agent's store\n29500 None None\n"
+    )
 
 
 def test_stores_use_no_libuv_if_torch_lacks_it(tmp_path: Path) -> None:
-    assert run(tmp_path, str(TORCHRUN), built=False) == "['--nnodes=2', 'a b'] False own store at head\nNone 0 1\n"
+    assert torchrun(tmp_path, str(TORCHRUN), built=False) == "['--nnodes=2', 'a b'] False own store at head\nNone 0 1\n"
 
 
 @pytest.mark.parametrize("built", [True, False])
@@ -104,9 +107,7 @@ def test_torchrun_as_a_module_uses_the_same_stores(tmp_path: Path, built: bool) 
     """The .pth file is in the user's packages folder of a Python outside any virtual environment."""
     packages = tmp_path / "usr/lib/python3/dist-packages"
     (packages / "torch").mkdir(parents=True)
-    (tmp_path / "usr/local/bin").mkdir(parents=True)
-    ran = Sandbox(tmp_path, ("sysctl", "systemctl"), {}).run("31-system", SHARED_DOMAIN="")
-    assert ran.code == 0, ran.errors
+    system(tmp_path)
     hook = tmp_path / "usr/local/lib/trainyard/torchrun"
     hook.parent.mkdir(parents=True)
     hook.symlink_to(TORCHRUN)
@@ -116,20 +117,15 @@ def test_torchrun_as_a_module_uses_the_same_stores(tmp_path: Path, built: bool) 
     (file,) = packages.glob("*.pth")
     file.rename(user / file.name)
     command = (f"{sys.base_prefix}/bin/{version}", "-m", "torch.distributed.run")
-    as_module = run(tmp_path / "fake", *command, built=built, PYTHONUSERBASE=str(tmp_path / "user"))
-    assert as_module == run(tmp_path / "fake", str(TORCHRUN), built=built)
+    as_module = torchrun(tmp_path / "fake", *command, built=built, PYTHONUSERBASE=str(tmp_path / "user"))
+    assert as_module == torchrun(tmp_path / "fake", str(TORCHRUN), built=built)
 
 
 @pytest.mark.parametrize("installed", [None, "the owner's\n"])
 def test_existing_torchrun_is_not_replaced(tmp_path: Path, installed: str | None) -> None:
     file = tmp_path / "usr/local/bin/torchrun"
-    file.parent.mkdir(parents=True)
-    if installed is not None:
-        file.write_text(installed)
-    (tmp_path / "etc").mkdir()
-    (tmp_path / "etc/hosts").write_text("# trainyard\n# end of trainyard\n")
-    ran = Sandbox(tmp_path, ("sysctl", "systemctl"), {}).run("31-system", SHARED_DOMAIN="", TEST_LEDGER="yes")
-    assert ran.code == 0, ran.errors
+    Sandbox(tmp_path).write({"usr/local/bin/torchrun": installed} if installed else {})
+    system(tmp_path, TEST_LEDGER="yes")
     if installed is None:
         assert str(file.readlink()).endswith("/usr/local/lib/trainyard/torchrun")
     else:

@@ -1,4 +1,7 @@
-"""The stage that installs NCCL's transport on Google Cloud, with recorded commands. Never run on a real cloud."""
+"""The stage 45-transport, which installs NCCL's transport on Google Cloud, with recorded commands.
+
+The stage has never run on a real cloud.
+"""
 
 from __future__ import annotations
 
@@ -36,82 +39,8 @@ KEYS = f"0 pub:-:\nfpr:::::::::{CUDA_KEY}:\nfpr:::::::::{REGISTRY_KEY}:\n"
 SOURCE = 'MODULE_LICENSE("GPL");\nMODULE_IMPORT_NS(DMA_BUF);\n'
 
 
-def node(tmp_path: Path, answers: dict[str, str] | None = None) -> Sandbox:
-    """A node with the devices and files for all fabrics: an aperture card, plugin folders and settings."""
-    files = {
-        "sys/bus/pci/devices/0000:06:00.0/vendor": "0x1ae0\n",
-        "sys/bus/pci/devices/0000:06:00.0/device": "0x0084\n",
-        "var/lib/tcpxo/lib64/nccl-env-profile.sh": PROFILE,
-        "var/lib/tcpxo/lib64/libnccl-net.so": "",
-        "var/lib/tcpxo/.trainyard-plugin": f"{TCPXO}/nccl-plugin-gpudirecttcpx-dev:v1.0.17\n",
-        "var/lib/tcpx/lib64/libnccl-net.so": "",
-        "var/lib/tcpx/.trainyard-plugin": f"{TCPX}/nccl-plugin-gpudirecttcpx-dev:v3.1.9-2.19.4-12.0\n",
-        "opt/tcpdirect_benchmark/gpu_rxq_configuration.textproto": "gpu_rxq_configs {}\n",
-        "usr/local/gib/scripts/set_nccl_env.sh": "export NCCL_NET=gIB NCCL_IB_TC=52\n",
-        "etc/trainyard/fabric.env": "NCCL_SOCKET_IFNAME==eth0\n",
-    }
-    for path, text in files.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-    (tmp_path / "usr" / "src").mkdir(parents=True, exist_ok=True)
-    usual = {
-        "curl -fsS --max-time": '0 {"access_token": "t"}',
-        "gpg": KEYS,
-        "uname": f"0 {KERNEL}\n",
-        "dkms status": f"0 dmabuf-import-helper/1.1, {KERNEL}, x86_64: installed\n",
-        "docker inspect": "1 ",
-        "docker logs": READY,
-    }
-    return Sandbox(tmp_path, RECORDED, usual | (answers or {}))
-
-
-def started(ran: Ran, name: str) -> str:
-    return next(line for line in ran.commands if line.startswith("docker run") and f"--name={name} " in line)
-
-
+STAGE = "45-transport"
 RUNNING = {"docker inspect": f"0 true {TCPXO}/tcpgpudmarxd-dev:v1.0.23\n"}
-
-
-def test_ethernet_needs_no_transport(tmp_path: Path) -> None:
-    ran = node(tmp_path).run("45-transport", FABRIC="ethernet")
-    assert (ran.code, ran.commands) == (0, [])
-
-
-def test_missing_fast_socket_is_only_a_warning(tmp_path: Path) -> None:
-    ran = node(tmp_path, {"curl": "7 "}).run("45-transport", FABRIC="gvnic")
-    assert ran.code == 0
-    assert ran.output == ["log WARNING: Fast Socket is not installed; NCCL uses plain TCP streams"]
-    assert not list((tmp_path / "etc").glob("**/*.list"))
-    mark = tmp_path / "var/lib/fast-socket/lib64/not-installed"
-    assert mark.read_text() == "Fast Socket is not installed; NCCL uses plain TCP streams\n"
-
-
-def test_fast_socket_has_a_folder_for_containers(tmp_path: Path) -> None:
-    """google/nccl-fastsocket at b3ff1c6f, BUILD: the package contains /usr/lib/libnccl-net.so."""
-    folder = fabrics()["gvnic"].library_path
-    assert folder
-    assert fabrics()["gvnic"].mounts == (f"{folder.removesuffix('/lib64')}:ro",)
-    assert node(tmp_path, {"curl": "7 "}).run("45-transport", FABRIC="gvnic").code == 0
-    (tmp_path / "usr/lib").mkdir()
-    (tmp_path / "usr/lib/libnccl-net.so").write_text("plugin")
-    ran = node(tmp_path).run("45-transport", FABRIC="gvnic")
-    assert (ran.code, ran.output) == (0, []), ran.errors
-    assert [path.name for path in (tmp_path / folder.lstrip("/")).iterdir()] == ["libnccl-net.so"]
-
-
-@pytest.mark.parametrize("fabric", ["gpudirect-tcpx", "gpudirect-tcpxo", "gpudirect-gib"])
-def test_the_loader_finds_the_plugin_without_yard(tmp_path: Path, fabric: str) -> None:
-    ran = fresh(tmp_path).run("45-transport", FABRIC=fabric, GPUS="1")
-    assert ran.code == 0, (ran.errors, ran.output)
-    path = fabrics()[fabric].library_path
-    assert (tmp_path / "etc/ld.so.conf.d/trainyard-nccl.conf").read_text() == f"{tmp_path}{path}\n"
-    assert "ldconfig " in ran.commands
-
-
-def test_each_gpu_needs_an_aperture_device(tmp_path: Path) -> None:
-    ran = fresh(tmp_path).run("45-transport", FABRIC="gpudirect-tcpxo", GPUS="8")
-    assert ran.code == 1
-    assert ran.output[-1].startswith("fail this node has 1 aperture devices for 8 GPUs")
 
 
 class Docker(Sandbox):
@@ -123,38 +52,108 @@ class Docker(Sandbox):
             image = f"$(grep -o 'us-docker[^ ]*tcpgpudmarxd-dev:[^ ]*' {log} | tail -n 1)"
             state = f'if [[ $1 == inspect ]]; then grep -q "^docker run --detach" {log} || exit 1\n'
             state += f'echo "true {image}"; exit 0; fi\n'
-            text = file.read_text()
-            head, mark, rest = text.partition("[[ $line != *-stdin* ]]")
+            head, mark, rest = file.read_text().partition("[[ $line != *-stdin* ]]")
             file.write_text(head + state + mark + rest)
 
 
-def fresh(tmp_path: Path, answers: dict[str, str] | None = None) -> Docker:
-    plain = node(tmp_path, answers)
-    return Docker(plain.root, plain.recorded, plain.answers)
+def node(root: Path, answers: dict[str, str] | None = None, kind: type[Sandbox] = Sandbox) -> Sandbox:
+    """Return a node with the devices and files for all fabrics: an aperture card, plugin folders and settings."""
+    usual = {
+        "curl -fsS --max-time": '0 {"access_token": "t"}',
+        "gpg": KEYS,
+        "uname": f"0 {KERNEL}\n",
+        "dkms status": f"0 dmabuf-import-helper/1.1, {KERNEL}, x86_64: installed\n",
+        "docker inspect": "1 ",
+        "docker logs": READY,
+    }
+    made = kind(root, RECORDED, usual | (answers or {}))
+    made.write(
+        {
+            "sys/bus/pci/devices/0000:06:00.0/vendor": "0x1ae0\n",
+            "sys/bus/pci/devices/0000:06:00.0/device": "0x0084\n",
+            "var/lib/tcpxo/lib64/nccl-env-profile.sh": PROFILE,
+            "var/lib/tcpxo/lib64/libnccl-net.so": "",
+            "var/lib/tcpxo/.trainyard-plugin": f"{TCPXO}/nccl-plugin-gpudirecttcpx-dev:v1.0.17\n",
+            "var/lib/tcpx/lib64/libnccl-net.so": "",
+            "var/lib/tcpx/.trainyard-plugin": f"{TCPX}/nccl-plugin-gpudirecttcpx-dev:v3.1.9-2.19.4-12.0\n",
+            "opt/tcpdirect_benchmark/gpu_rxq_configuration.textproto": "gpu_rxq_configs {}\n",
+            "usr/local/gib/scripts/set_nccl_env.sh": "export NCCL_NET=gIB NCCL_IB_TC=52\n",
+            "etc/trainyard/fabric.env": "NCCL_SOCKET_IFNAME==eth0\n",
+        }
+    )
+    (root / "usr" / "src").mkdir(parents=True)
+    return made
+
+
+def fresh(root: Path, answers: dict[str, str] | None = None) -> Sandbox:
+    """Return a node whose receive daemon has not been started."""
+    return node(root, answers, Docker)
+
+
+def daemon(ran: Ran, name: str = "receive-datapath-manager") -> str:
+    return next(line for line in ran.calls("docker run") if f"--name={name} " in line)
+
+
+def test_ethernet_needs_no_transport(tmp_path: Path) -> None:
+    assert node(tmp_path).run(STAGE, FABRIC="ethernet").passed().commands == []
+
+
+def test_missing_fast_socket_is_only_a_warning(tmp_path: Path) -> None:
+    ran = node(tmp_path, {"curl": "7 "}).run(STAGE, FABRIC="gvnic").passed()
+    assert ran.output == ["log WARNING: Fast Socket is not installed; NCCL uses plain TCP streams"]
+    assert not list((tmp_path / "etc").glob("**/*.list"))
+    mark = tmp_path / "var/lib/fast-socket/lib64/not-installed"
+    assert mark.read_text() == "Fast Socket is not installed; NCCL uses plain TCP streams\n"
+
+
+def test_fast_socket_has_a_folder_for_containers(tmp_path: Path) -> None:
+    """google/nccl-fastsocket at b3ff1c6f, BUILD: the package contains /usr/lib/libnccl-net.so."""
+    folder = fabrics()["gvnic"].library_path
+    assert folder
+    assert fabrics()["gvnic"].mounts == (f"{folder.removesuffix('/lib64')}:ro",)
+    made = node(tmp_path, {"curl": "7 "})
+    made.run(STAGE, FABRIC="gvnic").passed()
+    made.write({"usr/lib/libnccl-net.so": "plugin"})
+    made.answers["curl"] = "0 "
+    assert made.run(STAGE, FABRIC="gvnic").passed().output == []
+    assert [path.name for path in (tmp_path / folder.lstrip("/")).iterdir()] == ["libnccl-net.so"]
+
+
+@pytest.mark.parametrize("fabric", ["gpudirect-tcpx", "gpudirect-tcpxo", "gpudirect-gib"])
+def test_the_loader_finds_the_plugin_without_yard(tmp_path: Path, fabric: str) -> None:
+    ran = fresh(tmp_path).run(STAGE, FABRIC=fabric, GPUS="1").passed()
+    path = fabrics()[fabric].library_path
+    assert (tmp_path / "etc/ld.so.conf.d/trainyard-nccl.conf").read_text() == f"{tmp_path}{path}\n"
+    assert "ldconfig " in ran.commands
+
+
+def test_each_gpu_needs_an_aperture_device(tmp_path: Path) -> None:
+    message = fresh(tmp_path).run(STAGE, FABRIC="gpudirect-tcpxo", GPUS="8").failure()
+    assert message.startswith("fail this node has 1 aperture devices for 8 GPUs")
 
 
 def test_tcpxo_daemon_has_the_options_of_google(tmp_path: Path) -> None:
     """GoogleCloudPlatform/slurm-gcp at 13fd92b6, tools/prologs-epilogs/receive-data-path-manager-mega."""
-    ran = fresh(tmp_path).run("45-transport", **TCPXO_NODE)
+    ran = fresh(tmp_path).run(STAGE, **TCPXO_NODE)
     assert ran.code == 0, ran.errors
     assert "modprobe import-helper" in ran.commands
     assert any(re.match(r"mount --bind /sys/bus/pci/devices/0000:06:00.0 ", line) for line in ran.commands)
-    daemon = started(ran, "receive-datapath-manager")
+    command = daemon(ran)
     for option in (
         *("--cap-add=NET_ADMIN", "--network=host", "--privileged", "--gpus all"),
         "--volume /var/lib/nvidia/lib64:/usr/local/nvidia/lib64",
         "--env LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu",
     ):
-        assert f" {option} " in daemon
-    assert daemon.endswith(f"{TCPXO}/tcpgpudmarxd-dev:v1.0.23 --num_hops=2 --num_nics=8 --uid= --alsologtostderr")
+        assert f" {option} " in command
+    assert command.endswith(f"{TCPXO}/tcpgpudmarxd-dev:v1.0.23 --num_hops=2 --num_nics=8 --uid= --alsologtostderr")
     assert any(line.startswith("docker logs") for line in ran.commands)
     assert not (tmp_path / "run" / "trainyard" / "docker").exists()
 
 
 def test_tcpx_daemon_has_the_options_of_google(tmp_path: Path) -> None:
     """GoogleCloudPlatform/slurm-gcp at 13fd92b6, tools/prologs-epilogs/receive-data-path-manager."""
-    ran = fresh(tmp_path).run("45-transport", FABRIC="gpudirect-tcpx").passed()
-    daemon = started(ran, "receive-datapath-manager")
+    ran = fresh(tmp_path).run(STAGE, FABRIC="gpudirect-tcpx").passed()
+    command = daemon(ran)
     topology = "/opt/tcpdirect_benchmark"
     for option in (
         "--entrypoint /tcpgpudmarxd/build/app/tcpgpudmarxd",
@@ -163,8 +162,8 @@ def test_tcpx_daemon_has_the_options_of_google(tmp_path: Path) -> None:
         f"--volume {topology}:{topology}",
         "--volume /run/tcpx:/run/tcpx",
     ):
-        assert f" {option} " in daemon
-    assert daemon.endswith(
+        assert f" {option} " in command
+    assert command.endswith(
         f"{TCPX}/tcpgpudmarxd-dev:v2.0.12 --gpu_nic_preset manual --gpu_nic_topology "
         f"{topology}/gpu_rxq_configuration.textproto --gpu_shmem_type fd --uds_path /run/tcpx"
     )
@@ -175,67 +174,56 @@ def test_receive_daemon_has_no_restart_policy(tmp_path: Path) -> None:
 
     The device needs --mount, because --volume would create a folder in its place if the device is missing.
     """
-    ran = fresh(tmp_path).run("45-transport", **TCPXO_NODE)
-    daemon = started(ran, "receive-datapath-manager")
-    assert "--restart" not in daemon
-    assert "--mount type=bind,source=/dev/dmabuf_import_helper,target=/dev/dmabuf_import_helper" in daemon
+    ran = fresh(tmp_path).run(STAGE, **TCPXO_NODE)
+    command = daemon(ran)
+    assert "--restart" not in command
+    assert "--mount type=bind,source=/dev/dmabuf_import_helper,target=/dev/dmabuf_import_helper" in command
     loaded = (tmp_path / "etc" / "modules-load.d" / "trainyard-import-helper.conf").read_text()
     assert loaded == "import-helper\n"
 
 
-def test_daemon_that_never_becomes_ready_fails_the_stage(tmp_path: Path) -> None:
-    ran = fresh(tmp_path, {"docker logs": "0 still mapping"}).run("45-transport", **TCPXO_NODE)
-    assert ran.code == 1
-    message = "fail receive-datapath-manager has not initialized its buffers after 120 s: still mapping"
-    assert ran.output[-1].rstrip() == message
-    assert "docker stop receive-datapath-manager" in ran.commands
-
-
-@pytest.mark.parametrize("fabric", ["gpudirect-tcpx", "gpudirect-tcpxo"])
-def test_log_of_an_ended_daemon_is_reported(tmp_path: Path, fabric: str) -> None:
-    ran = node(tmp_path, {"docker logs": "0 no GPU found"}).run("45-transport", FABRIC=fabric, GPUS="1")
-    assert ran.code == 1
-    assert re.match(r"fail receive-datapath-manager has ended.*: no GPU found", ran.output[-1])
+@pytest.mark.parametrize(
+    ("fabric", "log", "words"),
+    [
+        ("gpudirect-tcpxo", "still mapping", "has not initialized its buffers after 120 s: still mapping"),
+        ("gpudirect-tcpxo", "no GPU found", "has ended.*: no GPU found"),
+        ("gpudirect-tcpx", "no GPU found", "has ended.*: no GPU found"),
+    ],
+)
+def test_log_of_an_unready_daemon_is_reported(tmp_path: Path, fabric: str, log: str, words: str) -> None:
+    runs = log == "still mapping"
+    made = node(tmp_path, {"docker logs": f"0 {log}"}, Docker if runs else Sandbox)
+    ran = made.run(STAGE, FABRIC=fabric, GPUS="1")
+    assert re.match(f"fail receive-datapath-manager {words}", ran.failure())
+    assert ("docker stop receive-datapath-manager" in ran.commands) or not runs
 
 
 def test_running_daemon_is_not_restarted(tmp_path: Path) -> None:
-    ran = node(tmp_path, RUNNING).run("45-transport", **TCPXO_NODE)
-    assert ran.code == 0, ran.errors
-    assert {line.split()[1] for line in ran.commands if line.startswith("docker")} == {"image", "inspect"}
+    ran = node(tmp_path, RUNNING).run(STAGE, **TCPXO_NODE).passed()
+    assert {line.split()[1] for line in ran.calls("docker")} == {"image", "inspect"}
+    assert [line.split()[1] for line in ran.calls("dkms")] == ["status"], "the installed module is not built again"
 
 
 def test_new_plugin_replaces_the_files_of_the_old_one(tmp_path: Path) -> None:
-    (tmp_path / "var/lib/tcpxo").mkdir(parents=True)
     made = fresh(tmp_path)
-    (tmp_path / "var/lib/tcpxo/.trainyard-plugin").write_text("older\n")
-    ran = made.run("45-transport", **TCPXO_NODE)
-    assert ran.code == 1
-    installer = started(ran, "nccl-installer")
-    assert installer.endswith("nccl-plugin-gpudirecttcpx-dev:v1.0.17 install --install-nccl")
+    made.write({"var/lib/tcpxo/.trainyard-plugin": "older\n"})
+    ran = made.run(STAGE, **TCPXO_NODE)
     # The docker command is recorded but not run, so no plugin is installed.
-    assert "put no NCCL plugin into" in ran.output[-1]
+    assert "put no NCCL plugin into" in ran.failure()
+    assert daemon(ran, "nccl-installer").endswith("nccl-plugin-gpudirecttcpx-dev:v1.0.17 install --install-nccl")
 
 
-def test_only_missing_images_are_pulled(tmp_path: Path) -> None:
-    ran = fresh(tmp_path).run("45-transport", **TCPXO_NODE)
-    assert not ran.calls("docker login", "docker pull")
-    ran = fresh_without_images(tmp_path).run("45-transport", **TCPXO_NODE)
-    assert ran.code == 0, ran.errors
-    assert [line.split("/")[-1] for line in ran.commands if line.startswith("docker pull")] == [
-        "nccl-plugin-gpudirecttcpx-dev:v1.0.17",
-        "tcpgpudmarxd-dev:v1.0.23",
-    ]
-
-
-def fresh_without_images(tmp_path: Path) -> Sandbox:
-    usual = {"uname": f"0 {KERNEL}\n", "dkms status": "0 x: installed\n", "docker logs": READY}
-    token = {"curl -fsS --max-time": '0 {"access_token": "t"}', "docker image": "1 ", "gpg": KEYS}
-    return Docker(tmp_path, RECORDED, usual | token)
+@pytest.mark.parametrize(("answer", "pulls"), [("0 ", False), ("1 ", True)])
+def test_only_missing_images_are_pulled(tmp_path: Path, answer: str, pulls: bool) -> None:
+    ran = fresh(tmp_path, {"docker image": answer}).run(STAGE, **TCPXO_NODE).passed()
+    images = ["nccl-plugin-gpudirecttcpx-dev:v1.0.17", "tcpgpudmarxd-dev:v1.0.23"]
+    assert [line.split("/")[-1] for line in ran.calls("docker pull")] == images * pulls
+    assert bool(ran.calls("docker login")) is pulls
 
 
 def test_plugin_settings_are_added_to_fabric_env(tmp_path: Path) -> None:
     made, settings = node(tmp_path, RUNNING), tmp_path / "etc" / "trainyard" / "fabric.env"
-    assert made.run("45-transport", **TCPXO_NODE).output == []
+    assert made.run(STAGE, **TCPXO_NODE).output == []
     once = settings.read_text()
     assert once.splitlines() == [
         "NCCL_SOCKET_IFNAME==eth0",
@@ -244,7 +232,7 @@ def test_plugin_settings_are_added_to_fabric_env(tmp_path: Path) -> None:
         "NCCL_ODD='it'\\''s; b'",
         f"NCCL_TUNER_CONFIG_PATH={tmp_path}/var/lib/tcpxo/lib64/tuner.textproto",
     ]
-    made.run("45-transport", **TCPXO_NODE)
+    made.run(STAGE, **TCPXO_NODE)
     assert settings.read_text() == once
     read = subprocess.run(
         ["bash", "-c", 'source "$1"; echo "$NCCL_ALGO $NCCL_ODD"', "-", str(settings)],
@@ -263,14 +251,14 @@ def test_plugin_settings_are_added_to_fabric_env(tmp_path: Path) -> None:
 def test_plugin_without_settings_fails_the_stage(tmp_path: Path, fabric: str, file: str) -> None:
     made = node(tmp_path, RUNNING)
     (tmp_path / file).unlink()
-    ran = made.run("45-transport", FABRIC=fabric, GPUS="1")
+    ran = made.run(STAGE, FABRIC=fabric, GPUS="1")
     assert ran.code == 1
     assert re.match(rf"fail the plugin has no \S*/{re.escape(file)}", ran.output[-1])
 
 
 def test_gib_stage_installs_packages_and_settings(tmp_path: Path) -> None:
     """GoogleCloudPlatform/cluster-toolkit at 104708037, a3ultra-slurm-blueprint.yaml."""
-    ran = node(tmp_path).run("45-transport", FABRIC="gpudirect-gib")
+    ran = node(tmp_path).run(STAGE, FABRIC="gpudirect-gib")
     assert ran.code == 0, (ran.errors, ran.output)
     assert (tmp_path / "etc/trainyard/fabric.env").read_text().splitlines() == [
         "NCCL_SOCKET_IFNAME==eth0",
@@ -286,7 +274,7 @@ def test_gib_stage_installs_packages_and_settings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("fabric", "key"), [("gpudirect-gib", CUDA_KEY), ("gpudirect-tcpxo", REGISTRY_KEY)])
 def test_key_of_another_publisher_fails_the_stage(tmp_path: Path, fabric: str, key: str) -> None:
-    ran = node(tmp_path, {"gpg": f"0 pub:-:\nfpr:::::::::{'0' * 40}:\n"}).run("45-transport", FABRIC=fabric, GPUS="1")
+    ran = node(tmp_path, {"gpg": f"0 pub:-:\nfpr:::::::::{'0' * 40}:\n"}).run(STAGE, FABRIC=fabric, GPUS="1")
     assert ran.code == 1
     assert f"does not have the fingerprint {key}" in ran.output[-1]
     assert not [line for line in ran.commands if line.startswith("apt-get") and "nccl" in line]
@@ -294,4 +282,44 @@ def test_key_of_another_publisher_fails_the_stage(tmp_path: Path, fabric: str, k
 
 @pytest.mark.parametrize("fabric", ["gpudirect-gib", "gpudirect-tcpxo"])
 def test_unreachable_archive_fails_the_stage(tmp_path: Path, fabric: str) -> None:
-    assert "does not respond" in node(tmp_path, {"curl": "7 "}).run("45-transport", FABRIC=fabric, GPUS="1").failure()
+    assert "does not respond" in node(tmp_path, {"curl": "7 "}).run(STAGE, FABRIC=fabric, GPUS="1").failure()
+
+
+def build(root: Path, kernel: str, answers: dict[str, str] | None = None) -> tuple[Ran, str]:
+    """Run the stage on a node without the module. Return the stage's result and the source that dkms builds."""
+    made = fresh(root, {"dkms status": "0 ", "uname": f"0 {kernel}\n"} | (answers or {}))
+    made.recorded = tuple(name for name in RECORDED if name not in {"mv", "dpkg-deb", "apt-get"})
+    source = "usr/src/dmabuf-import-helper-1.1/import-helper.c"
+    made.programs["dpkg-deb"] = f"mkdir -p $(dirname {source})\nprintf '{SOURCE}' >{source}"
+    log = f'echo "apt-get $*" >>{root}/.log'
+    made.programs["apt-get"] = f"{log}\n[[ $* != *download* ]] || touch helper.deb"
+    keys = ("artifact-registry", "gpudirect-tcpxo-apt")
+    made.write({f"usr/share/keyrings/trainyard-{name}.asc": "" for name in keys})
+    return made.run(STAGE, **TCPXO_NODE), made.read(source) or ""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "line"),
+    [
+        (KERNEL, 'MODULE_IMPORT_NS("DMA_BUF");'),
+        ("6.13.0-1-gcp", 'MODULE_IMPORT_NS("DMA_BUF");'),
+        ("6.8.0-1035-gcp", "MODULE_IMPORT_NS(DMA_BUF);"),
+    ],
+)
+def test_the_import_helper_is_patched_for_newer_kernels(tmp_path: Path, kernel: str, line: str) -> None:
+    """GoogleCloudPlatform/cluster-toolkit at 104708037, a3mega-slurm-blueprint.yaml, install_dmabuf.yml."""
+    ran, source = build(tmp_path, kernel)
+    assert ran.code == 0, (ran.errors, ran.output)
+    assert line in source
+    module = "-m dmabuf-import-helper -v 1.1"
+    steps = [text for text in ran.commands if text.startswith("dkms") and "status" not in text]
+    assert steps == [f"dkms remove {module} --all", *(f"dkms {step} {module}" for step in ("add", "build", "install"))]
+    assert any(line.endswith(f"install linux-headers-{kernel}") for line in ran.commands)
+    assert not any("install dmabuf-import-helper" in line for line in ran.commands)
+
+
+def test_failed_module_build_fails_the_stage(tmp_path: Path) -> None:
+    ran, _ = build(tmp_path, KERNEL, {"dkms build": "1 "})
+    assert ran.code == 1
+    assert ran.output[-1].startswith(f"fail dmabuf-import-helper 1.1 does not build for {KERNEL}: ")
+    assert "modprobe import-helper" not in ran.commands

@@ -1,0 +1,260 @@
+"""Root never writes in a folder that belongs to a user or to a daemon, because they may have created links there.
+
+On the head, slurmctld reads messages from all workers, so these tests assume that an attacker controls the daemons.
+Some tests run functions from the scripts as root, with a temporary folder that belongs to the user `daemon`.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cloud_init.stage_sandbox import STAGES, Sandbox
+
+FILES = Path(__file__).parents[2] / "cloud-init"
+HOST_PROGRAMS = Path(__file__).parents[2] / "components/platforms/hosts/node"
+OF_DAEMONS = (
+    *("/var/lib/slurm/slurmctld", "/var/lib/mysql", "/var/lib/munge", "/srv/trainyard/state/slurmctld"),
+    *("/srv/trainyard/state/mysql", "/run/munge", "/run/mysqld", "/run/slurmctld", "/run/slurmdbd"),
+    *("/var/log/slurm", "/var/log/munge", "/var/log/mysql", "$state/slurmctld", "$state/mysql"),
+)
+"""Folders that belong to slurm, munge or mysql on a head."""
+GIVEN = {
+    ("52-state", "$state/slurmctld"),  # the state's file system belongs to root
+    ("60-munge", "/etc/munge/munge.key"),
+    ("70-slurm", "/etc/slurm/slurmdbd.conf"),
+    ("70-slurm", "$folder"),  # /var/lib/slurm/slurmctld
+}
+"""Files and folders that a script gives to a daemon, by script. The parent folder of each belongs to root."""
+_GIVES = re.compile(r"(?:-o (?:slurm|munge|mysql)\b.*|put_\w+ (\S+) .*\b(?:slurm|munge|mysql):.*)$", re.M)
+VICTIM_MODE = 0o700
+LEASE = HOST_PROGRAMS / "lease"
+OLD_LINE = "ssh-ed25519 AAAAadmin+/= admin@yard\n"
+"""Older versions, which had one key for all users, wrote this line for the job user."""
+USER = "daemon"
+"""This user and a group of the same name exist on every Debian system."""
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+
+
+def function(file: Path, name: str) -> str:
+    found = re.search(rf"(?ms)^{name}\(\) {{.*?^}}", file.read_text())
+    assert found, f"{file.name} has no function {name}"
+    return found[0]
+
+
+def give(path: Path) -> None:
+    """Give a file or folder to the user."""
+    os.chown(path, pwd.getpwnam(USER).pw_uid, pwd.getpwnam(USER).pw_gid)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that other users can enter, unlike pytest's temporary folder."""
+    made = Path(subprocess.check_output(["mktemp", "-d", "/tmp/host-XXXXXX"], text=True).strip())  # noqa: S108
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+def scripts() -> Iterator[Path]:
+    for folder in (FILES, HOST_PROGRAMS):
+        yield from (file for file in folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+
+
+def test_no_script_names_a_path_in_a_folder_of_a_daemon() -> None:
+    inside = re.compile(rf"(?:{'|'.join(map(re.escape, OF_DAEMONS))})/[\w*.$]")
+    found = [
+        (file.name, line.strip())
+        for file in scripts()
+        for line in file.read_text().splitlines()
+        if inside.search(line) and not line.lstrip().startswith("#")
+    ]
+    # This line only connects to munged.
+    assert found == [("system.py", 'client.connect(str(node.path("/run/munge/munge.socket.2")))')]
+
+
+def test_daemons_own_only_paths_in_folders_of_root() -> None:
+    given = {
+        (file.name, found[1] or found[0].split()[-1].strip('"'))
+        for file in scripts()
+        for found in _GIVES.finditer(file.read_text())
+    }
+    assert given == GIVEN
+
+
+def test_key_is_written_in_a_folder_of_root(tmp_path: Path) -> None:
+    for name in ("complete", "hosts", "known_hosts", "munge.key", "etc/hosts"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "run/trainyard").mkdir(parents=True)
+    sandbox = Sandbox(tmp_path, ("install", "systemctl", "munge", "unmunge"), {})
+    sandbox.programs["put_secret"] = f'echo "put_secret $1" >>{tmp_path}/.log'
+    ran = sandbox.run("60-munge", ROLE="worker", TEST_HANDOVER=str(tmp_path))
+    assert ran.code == 0, ran.errors
+    assert ran.commands[0] == "install -d -m 0750 -o root -g munge /etc/munge"
+    assert ran.commands[1].endswith("/etc/munge/munge.key")
+
+
+@pytest.fixture
+def host(folder: Path) -> Path:
+    """A folder in which `lib` belongs to the daemon's user, as after the installation of the packages."""
+    (folder / "lib").mkdir()
+    give(folder / "lib")
+    (folder / "victim").mkdir(mode=VICTIM_MODE)
+    return folder
+
+
+def own_state(host: Path) -> subprocess.CompletedProcess[str]:
+    """Run the function from 70-slurm, with the user `daemon` as slurm."""
+    text = function(STAGES / "70-slurm", "own_state").replace("/var/lib/slurm", f"{host}/lib")
+    text = text.replace("-o slurm -g slurm", "-o daemon -g daemon")
+    script = f"remember() {{ :; }}\n{text}\nown_state"
+    return subprocess.run(["bash", "-euc", script], capture_output=True, text=True, check=False)
+
+
+def check_victim(host: Path) -> None:
+    victim = (host / "victim").stat()
+    assert (victim.st_uid, victim.st_gid, victim.st_mode & 0o7777) == (0, 0, VICTIM_MODE)
+
+
+@needs_root
+def test_state_replaced_by_a_link_changes_no_folder_of_root(host: Path) -> None:
+    (host / "lib/slurmctld").symlink_to(host / "victim")
+    assert own_state(host).returncode == 0
+    check_victim(host)
+    state = host / "lib/slurmctld"
+    assert not state.is_symlink()
+    assert (state.owner(), state.stat().st_mode & 0o7777, (host / "lib").owner()) == ("daemon", 0o700, "root")
+    assert own_state(host).returncode == 0
+
+
+@needs_root
+def test_state_replaced_during_the_stage_changes_no_folder_of_root(host: Path) -> None:
+    state = host / "lib/slurmctld"
+    swap = f"while :; do rm -rf {state}; ln -s {host}/victim {state}; rm -f {state}; done 2>/dev/null"
+    attacker = subprocess.Popen(["bash", "-c", swap], user="daemon", group="daemon", extra_groups=[])
+    try:
+        time.sleep(0.1)
+        for _ in range(40):
+            own_state(host)
+            check_victim(host)
+    finally:
+        attacker.kill()
+        attacker.wait()
+    assert not state.is_symlink()
+
+
+@pytest.fixture
+def home(folder: Path) -> Path:
+    give(folder)
+    return folder
+
+
+SCRIPTS = {
+    "50-storage": (
+        f'as_trainer() {{ setpriv --reuid={USER} --regid={USER} --init-groups -- env HOME="$HOME_OF_USER" "$@"; }}\n'
+        f"TRAINYARD_CLUSTER=c\n{function(STAGES / '50-storage', 'job_user_key')}\njob_user_key\n"
+    ),
+    "60-munge": (
+        f'as_trainer() {{ setpriv --reuid={USER} --regid={USER} --init-groups -- env HOME="$HOME_OF_USER" "$@"; }}\n'
+        f"TRAINYARD_CLUSTER=yard\n{function(STAGES / '60-munge', 'remove_admin_key')}\nremove_admin_key\n"
+    ),
+    "lease": (
+        f"{function(LEASE, 'may_log_in')}\n"
+        f'may_log_in {USER} "$HOME_OF_USER" "ssh-ed25519 AAAA one\nssh-ed25519 BBBB two"\n'
+    ),
+}
+
+
+def run(script: str, home: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-euc", SCRIPTS[script]],
+        env={"PATH": os.environ["PATH"], "HOME_OF_USER": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@needs_root
+@pytest.mark.parametrize("script", ["50-storage", "lease"])
+def test_keys_are_written_to_the_home_of_the_user(script: str, home: Path) -> None:
+    for _ in range(2):
+        done = run(script, home)
+        assert done.returncode == 0, done.stderr
+    keys = home / ".ssh" / "authorized_keys"
+    assert keys.stat().st_uid == pwd.getpwnam(USER).pw_uid
+    assert keys.stat().st_mode & 0o777 == 0o600
+    lines = keys.read_text().splitlines()
+    assert len(lines) == len(set(lines)) == (1 if script == "50-storage" else 2)
+
+
+@needs_root
+def test_an_empty_key_of_an_interrupted_head_is_replaced(home: Path) -> None:
+    assert run("50-storage", home).returncode == 0
+    key = home / ".ssh" / "id_ed25519"
+    key.write_text("")
+    assert run("50-storage", home).returncode == 0
+    public = subprocess.run(["ssh-keygen", "-y", "-f", key], capture_output=True, text=True, check=True).stdout.split()
+    assert public[1] in (home / ".ssh" / "authorized_keys").read_text()
+    assert public[1] in key.with_suffix(".pub").read_text()
+
+
+@needs_root
+def test_lease_replaces_the_keys_of_an_earlier_lease(home: Path) -> None:
+    run("lease", home)
+    keys = home / ".ssh" / "authorized_keys"
+    keys.write_text("ssh-ed25519 CCCC rotated\n")
+    assert run("lease", home).returncode == 0
+    assert keys.read_text() == "ssh-ed25519 AAAA one\nssh-ed25519 BBBB two\n"
+
+
+@needs_root
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_target_of_a_linked_ssh_folder_is_unchanged(script: str, home: Path, tmp_path: Path) -> None:
+    target = tmp_path / "of-root"
+    target.mkdir(mode=0o755)
+    (target / "authorized_keys").write_text(OLD_LINE)
+    (home / ".ssh").symlink_to(target)
+    run(script, home)
+    assert (target.stat().st_uid, target.stat().st_mode & 0o777) == (0, 0o755)
+    assert [(path.name, path.read_text()) for path in target.iterdir()] == [("authorized_keys", OLD_LINE)]
+
+
+@needs_root
+def test_the_admin_key_of_older_versions_is_removed(home: Path) -> None:
+    keys = home / ".ssh" / "authorized_keys"
+    keys.parent.mkdir()
+    give(keys.parent)
+    own = 'ssh-ed25519 BBBB me@laptop\nfrom="10.0.0.1" ssh-ed25519 AAAA admin@yard\nssh-ed25519 CC trainer@yard\n'
+    keys.write_text(OLD_LINE + own)
+    give(keys)
+    for _ in range(2):
+        assert run("60-munge", home).returncode == 0
+        assert keys.read_text() == own
+    assert (keys.stat().st_uid, keys.stat().st_mode & 0o777) == (pwd.getpwnam(USER).pw_uid, 0o600)
+    keys.write_text(OLD_LINE)
+    assert run("60-munge", home).returncode == 0
+    assert keys.read_text() == ""
+
+
+@needs_root
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_target_of_a_linked_key_file_is_unchanged(script: str, home: Path, tmp_path: Path) -> None:
+    target = tmp_path / "shadow"
+    target.write_text("of root\n")
+    target.chmod(0o644)
+    (home / ".ssh").mkdir()
+    give(home / ".ssh")
+    (home / ".ssh" / "authorized_keys").symlink_to(target)
+    run(script, home)
+    assert target.read_text() == "of root\n"
+    assert target.stat().st_uid == 0

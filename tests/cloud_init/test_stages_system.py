@@ -1,0 +1,384 @@
+"""The stages 10-base, 31-system, 40-network and 55-accounting, the job user's key, and the node's torchrun."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from components.node.files import shipped_files
+from tests.cloud_init.stage_sandbox import STAGES, Ran, Sandbox
+from tests.offline.loopback_sshd import make_key, sshd_binary
+from trainyard import checkout
+
+BLOCK = "127.0.0.1 localhost\n# trainyard\n# end of trainyard\n"
+
+
+def system(root: Path, *stages: str, **env: str) -> Ran:
+    """Run stages on a node, by default 31-system. Return the last result with the commands of all stages."""
+    node, commands = Sandbox(root, ("sysctl", "systemctl")), list[str]()
+    (root / "usr/local/bin").mkdir(parents=True, exist_ok=True)
+    node.write({"etc/hosts": BLOCK})
+    for stage in stages or ("31-system",):
+        ran = node.run(stage, **{"SHARED_DOMAIN": "", **env}).passed()
+        commands += ran.commands
+    ran.commands = commands
+    return ran
+
+
+BOTH = ("10-base", "31-system")
+
+
+def test_stages_without_a_change_start_no_programs(tmp_path: Path) -> None:
+    first = system(tmp_path, *BOTH)
+    assert "systemctl try-reload-or-restart --no-block ssh.service" in first.commands
+    assert first.calls("sysctl ")
+    node = Sandbox(tmp_path, ("sysctl", "systemctl"))
+    assert [node.run(stage, SHARED_DOMAIN="").commands for stage in BOTH] == [[], []]
+
+
+@pytest.mark.parametrize("owned", [None, "usr/bin/python", "usr/local/bin/python"])
+def test_python_is_python3_unless_the_host_has_one(tmp_path: Path, owned: str | None) -> None:
+    Sandbox(tmp_path).write({owned: "the owner's\n"} if owned else {})
+    (tmp_path / "usr/bin").mkdir(parents=True, exist_ok=True)
+    system(tmp_path)
+    link = tmp_path / "usr/local/bin/python"
+    if owned is None:
+        assert str(link.readlink()).endswith("/usr/bin/python3")
+    else:
+        assert not link.is_symlink()
+        assert (tmp_path / owned).read_text() == "the owner's\n"
+
+
+@pytest.mark.parametrize("domain", ["", "defaultv4iddomain.com"])
+def test_nfs_domain_is_written_to_idmapd_conf(tmp_path: Path, domain: str) -> None:
+    system(tmp_path, *BOTH, SHARED_DOMAIN=domain)
+    written = f"[General]\nDomain = {domain}\n" if domain else None
+    assert Sandbox(tmp_path).read("etc/idmapd.conf.d/trainyard.conf") == written
+
+
+@pytest.mark.parametrize("role", ["head", "worker"])
+@pytest.mark.parametrize(
+    ("fabric", "line"), [("gvnic", "NCCL_SOCKET_IFNAME==eth1"), ("gpudirect-tcpxo", "NCCL_SOCKET_IFNAME=eth1")]
+)
+def test_network_stage_sets_clock_and_interface(tmp_path: Path, role: str, fabric: str, line: str) -> None:
+    """Google's guest config checker compares the interface with the name in Google's profile."""
+    node = Sandbox(tmp_path, ("ip", "systemctl"), {"ip": "0 3: eth1    inet 10.0.0.4/24 scope global"})
+    node.write({"etc/chrony/chrony.conf": "confdir /etc/chrony/conf.d\nmakestep 1 3\n"})
+    env = {"PRIVATE_IP": "10.0.0.4", "NETWORK": "10.0.0.0/20", "HEAD_IP": "10.0.0.4", "FABRIC": fabric}
+    ran = node.run("40-network", ROLE=role, **env).passed()
+    assert "systemctl restart --no-block chrony.service" in ran.commands
+    files = [(tmp_path / "etc/chrony" / name).read_text() for name in ("chrony.conf", "conf.d/trainyard.conf")]
+    assert re.findall("^makestep .*", "".join(files), re.M) == ["makestep 1 -1"]
+    assert (tmp_path / "etc/trainyard/fabric.env").read_text().splitlines()[-1] == line
+
+
+_DEFAULTS = """
+Unattended-Upgrade::Origins-Pattern { "origin=Debian,codename=trixie,label=Debian"; };
+Unattended-Upgrade::Allowed-Origins { "Ubuntu:noble-updates"; };
+Unattended-Upgrade::Package-Blacklist {};
+"""
+"""The same lists as in the distribution's 50unattended-upgrades, which apt reads first."""
+
+
+def apt_list(root: Path, key: str) -> list[str]:
+    """Return a list in apt's configuration after apt has read the defaults and the stage's file."""
+    merged = root / "merged.conf"
+    parts = 'Dir::Etc::parts "/nonexistent";\nDir::Etc::main "/nonexistent";\n'
+    merged.write_text(parts + _DEFAULTS + (root / "etc/apt/apt.conf.d/91trainyard-updates").read_text())
+    done = subprocess.run(
+        ["apt-config", "dump"], env={"APT_CONFIG": str(merged)}, capture_output=True, text=True, check=True
+    )
+    return re.findall(rf'^Unattended-Upgrade::{key}:: "(.*)";$', done.stdout, re.M)
+
+
+def test_updates_come_from_security_archives_only(tmp_path: Path) -> None:
+    system(tmp_path, *BOTH)
+    assert apt_list(tmp_path, "Allowed-Origins") == []
+    assert apt_list(tmp_path, "Origins-Pattern") == [
+        "origin=Debian,codename=${distro_codename}-security,label=Debian-Security",
+        "origin=Ubuntu,suite=${distro_codename}-security",
+        "origin=Ubuntu,suite=${distro_codename}",
+    ]
+
+
+_HELD = """
+linux-image-azure linux-modules-nvidia-580-gcp linux-headers-6.12.1-cloud-amd64 nvidia-driver-580-server
+libnvidia-compute-580 nvidia-fabricmanager-580 cuda-drivers libcuda1 libnccl2 datacenter-gpu-manager-4-core doca-ofed
+rdma-core ibverbs-providers libibverbs1 librdmacm1t64 slurmd slurm-client libslurm42t64 libpam-slurm-adopt munge
+libmunge2 libpmix2t64 docker.io docker-ce containerd nfs-common nfs-kernel-server mariadb-server mysql-server-8.0
+google-guest-agent google-compute-engine google-compute-engine-oslogin google-osconfig-agent walinuxagent
+"""
+_UPDATED = """
+openssl libssl3t64 openssh-server libc6 systemd sudo python3.13 runc curl bash nftables chrony libnfs14 rsync
+"""
+
+
+def test_packages_that_jobs_depend_on_are_not_updated(tmp_path: Path) -> None:
+    system(tmp_path, *BOTH)
+    expressions = apt_list(tmp_path, "Package-Blacklist")
+    # unattended-upgrades 2.12 also converts such expressions to apt pins (python_regex_is_posix).
+    assert all(re.fullmatch(r"[-a-zA-Z0-9^$+.:]*", expression) for expression in expressions)
+    held = {
+        name for name in (_HELD + _UPDATED).split() if any(re.match(expression, name) for expression in expressions)
+    }
+    assert held == set(_HELD.split())
+
+
+@pytest.mark.parametrize("existing", ["", "yes"])
+def test_existing_hosts_get_no_automatic_updates(tmp_path: Path, existing: str) -> None:
+    ran, ours, timer = system(tmp_path, *BOTH, TEST_LEDGER=existing), not existing, "trainyard-updates.timer"
+    assert (tmp_path / f"etc/systemd/system/timers.target.wants/{timer}").is_symlink() is ours
+    assert (f"systemctl start --no-block {timer}" in ran.commands) is ours
+    assert (tmp_path / "etc/apt/apt.conf.d/91trainyard-updates").exists() is ours
+
+
+def test_needrestart_does_not_restart_services_of_jobs(tmp_path: Path) -> None:
+    (tmp_path / "etc/needrestart").mkdir(parents=True)
+    system(tmp_path)
+    settings = tmp_path / "etc/needrestart/conf.d/trainyard.conf"
+    # Reads the folder and looks up services in the same way as needrestart 3.11. The table has its default entries.
+    program = """
+our %nrconf = (override_rc => { qr(^dbus) => 0, qr(^docker) => 0 });
+eval do { local(@ARGV, $/) = $ARGV[0]; <> };
+die $@ if $@;
+for my $rc (qw(slurmd slurmctld slurmdbd munge mariadb nfs-server nfs-mountd rpcbind docker containerd
+               nvidia-fabricmanager trainyard-bootstrap google-guest-agent google-osconfig-agent walinuxagent
+               ssh chrony cron)) {
+  my $restart = 1;
+  for my $re (sort keys %{$nrconf{override_rc}}) {
+    next unless "$rc.service" =~ /$re/;
+    $restart = $nrconf{override_rc}->{$re};
+    last;
+  }
+  print "$rc " if $restart;
+}
+"""
+    done = subprocess.run(["perl", "-e", program, str(settings)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["ssh", "chrony", "cron"]
+
+
+@pytest.mark.parametrize(
+    ("torch", "scheduler", "lines"),
+    [
+        (True, "none", "USE_LIBUV=0\n"),
+        (False, "none", None),
+        (True, "slurm", "USE_LIBUV=0\nSINFO_ALL=1\nSQUEUE_ALL=1\nSCONTROL_ALL=1\n"),
+    ],
+)
+def test_sessions_have_variables_for_torch_and_slurm(
+    tmp_path: Path, torch: bool, scheduler: str, lines: str | None
+) -> None:
+    if torch:
+        (tmp_path / "usr/lib/python3/dist-packages/torch").mkdir(parents=True)
+    system(tmp_path, SCHEDULER=scheduler)
+    assert Sandbox(tmp_path).read("etc/environment") == lines
+
+
+KEY = "ssh-ed25519 AAAAuser user@yard\n"
+READ = "0 authorizedkeysfile {root}/etc/trainyard/authorized_keys/%u .ssh/authorized_keys"
+KEY_ENV = {"SCHEDULER": "none", "CLUSTER": "yard", "HEAD_NAME": "yard-head", "HEAD_IP": "10.77.0.4"}
+
+
+def hand_over(root: Path, role: str = "head", key: str = KEY, sshd: str = READ) -> Ran:
+    """Run the stage that reads the hand-over. `sshd`: exit code and output of the fake `sshd -T`."""
+    node = Sandbox(root, ("sshd",), {"sshd -T": sshd.format(root=root)})
+    node.write({"complete": "one", "hosts": "", "known_hosts": "", "user_key.pub": key, "etc/hosts": ""})
+    return node.run("60-munge", **KEY_ENV, ROLE=role, TEST_HANDOVER=str(root))
+
+
+@pytest.mark.parametrize("role", ["head", "worker"])
+def test_rotated_key_replaces_the_previous_key(tmp_path: Path, role: str) -> None:
+    file = tmp_path / "etc/trainyard/authorized_keys/trainer"
+    for key in (KEY, KEY.replace("AAAA", "BBBB")):
+        hand_over(tmp_path, role, key).passed()
+        assert file.read_text() == key
+
+
+def test_key_file_that_sshd_ignores_is_an_error(tmp_path: Path) -> None:
+    ran = hand_over(tmp_path, sshd="0 authorizedkeysfile .ssh/authorized_keys")
+    assert ran.code != 0
+    assert ran.output[-1].startswith(
+        f"fail sshd does not read {tmp_path}/etc/trainyard/authorized_keys for the user trainer"
+    )
+    assert ". Fix: let " in ran.output[-1]
+
+
+def test_key_check_is_skipped_if_sshd_prints_no_settings(tmp_path: Path) -> None:
+    assert hand_over(tmp_path, sshd="1 Missing privilege separation directory: /run/sshd").code == 0
+
+
+@pytest.mark.skipif(sshd_binary() is None, reason="sshd is not installed")
+def test_sshd_reads_the_key_file_for_the_job_user_only(tmp_path: Path) -> None:
+    system(tmp_path, "10-base")
+    make_key(tmp_path / "host")
+    config = tmp_path / "sshd_config"
+    # The owner's settings follow the line that includes the cluster's settings.
+    config.write_text(
+        f"HostKey {tmp_path}/host\nInclude {tmp_path}/etc/ssh/sshd_config.d/*.conf\n"
+        "AuthorizedKeysFile /owner/%u\nX11Forwarding yes\n"
+    )
+    ours = f"authorizedkeysfile {tmp_path}/etc/trainyard/authorized_keys/%u .ssh/authorized_keys"
+    assert ours in settings(config, "trainer")
+    assert "authorizedkeysfile /owner/%u" in settings(config, "ops")
+    for user in ("trainer", "ops"):
+        # A Match block would end the main file's global section if it extended beyond the included file.
+        assert "x11forwarding yes" in settings(config, user)
+
+
+def settings(config: Path, user: str) -> list[str]:
+    """Return the sshd settings for a login, as printed by `sshd -T`."""
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd refuses to run without it
+    command = [str(sshd_binary()), "-T", "-f", str(config), "-C", f"user={user},host=head,addr=10.0.0.4"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def names(root: Path, managed: str, finished: str) -> int:
+    """Run 60-munge on a host with cloud-init. Return the exit code."""
+    status = f'{{"v1": {{"init": {{"finished": {finished}}}}}}}'
+    files = {"hosts": "", "known_hosts": "", "complete": "", "run/cloud-init/status.json": status}
+    files |= {"etc/cloud/cloud.cfg.d/01.cfg": managed, "etc/hosts": "127.0.0.1 localhost\n", "run/trainyard/x": ""}
+    env = {"SCHEDULER": "none", "ROLE": "worker", "TEST_HANDOVER": str(root)}
+    node = Sandbox(root)
+    node.write(files)
+    return node.run("60-munge", **env).code
+
+
+@pytest.mark.parametrize(
+    ("managed", "finished", "code"),
+    [
+        ("manage_etc_hosts: true\n", "null", 1),
+        ("manage_etc_hosts: localhost\n", "null", 1),
+        ("manage_etc_hosts: true\n", "1795246299.7", 0),
+        ("manage_etc_hosts: false\n", "null", 0),
+        ("", "null", 0),
+    ],
+)
+def test_etc_hosts_is_written_after_cloud_init(tmp_path: Path, managed: str, finished: str, code: int) -> None:
+    assert names(tmp_path, managed, finished) == code
+
+
+@pytest.mark.parametrize(("existing", "code"), [("", 1), ("1", 0)])
+def test_cloud_init_errors_are_ignored_on_existing_hosts(tmp_path: Path, existing: str, code: int) -> None:
+    node, errors = Sandbox(tmp_path), '{"v1": {"errors": ["of the owner"]}}'
+    node.write({"run/cloud-init/.instance-id": "", "run/cloud-init/result.json": errors})
+    (tmp_path / "shared").mkdir()
+    env = {"ROLE": "head", "SCHEDULER": "none", "NODE": "a", "TEST_LEDGER": existing}
+    assert node.run("90-health", **env).code == code
+
+
+STAGE_SH = (STAGES.parent / "stage.sh").read_text()
+GIVEN = "127.0.0.1 localhost\n127.0.1.1 mine\n"
+
+
+def call(function: str, script: str) -> str:
+    """Run a bash script that can call a function from stage.sh. Return the script's output."""
+    found = "\n".join(re.findall(rf"^{function}\(\) \{{.*?^\}}$", STAGE_SH, re.M | re.S))
+    start = "set -euo pipefail\nis_existing_host() { false; }\nchanged=0\n"
+    done = subprocess.run(
+        ["bash", "-c", start + found + "\n" + script], capture_output=True, text=True, check=False, timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def put(file: Path, lines: str) -> int:
+    """Write a block. Return the number of changed files."""
+    return int(call("put_block", f"put_block {file} <<<'{lines}'; echo $changed"))
+
+
+def test_block_is_added_and_replaced_without_other_changes(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text(GIVEN)
+    assert put(file, "10.0.0.4 a") == 1
+    assert file.read_text() == f"{GIVEN}# trainyard\n10.0.0.4 a\n# end of trainyard\n"
+    file.write_text(file.read_text() + "192.0.2.1 later\n")
+    assert put(file, "10.0.0.5 b") == 1
+    assert file.read_text() == f"{GIVEN}192.0.2.1 later\n# trainyard\n10.0.0.5 b\n# end of trainyard\n"
+    assert put(file, "10.0.0.5 b") == 0
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_block_creates_a_file_or_ends_its_last_line(tmp_path: Path) -> None:
+    assert put(tmp_path / "new", "x") == 1
+    assert (tmp_path / "new").read_text() == "# trainyard\nx\n# end of trainyard\n"
+    (tmp_path / "torn").write_text("theirs")
+    put(tmp_path / "torn", "x")
+    assert (tmp_path / "torn").read_text().startswith("theirs\n# trainyard\n")
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [
+        f"# trainyard\n10.0.0.4 a\n{GIVEN}",
+        f"{GIVEN}10.0.0.4 a\n# end of trainyard\n",
+        f"# trainyard\n10.0.0.4 a\n{GIVEN}# trainyard\n10.0.0.5 b\n# end of trainyard\n",
+    ],
+)
+def test_missing_marker_of_a_block_deletes_no_line(torn: str, tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text(torn)
+    assert call("put_block", f"fail() {{ echo \"$*\"; exit; }}\nput_block {file} <<<'10.0.0.6 c'").startswith(
+        f"{file}: '# trainyard' and '# end of trainyard' must enclose the cluster's lines"
+    )
+    assert file.read_text() == torn
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("hostname", "line"),
+    [("node1", ""), ("node1.example.org", ""), ("odd.example.org", "10.0.0.7 odd.example.org odd\n")],
+)
+def test_own_host_line_has_the_hostname_if_it_differs(hostname: str, line: str) -> None:
+    names = f"HOSTNAME={hostname} TRAINYARD_NODE=node1 TRAINYARD_PRIVATE_IP=10.0.0.7"
+    assert call("own_host_line", f"{names}\nown_host_line") == line
+
+
+DROP_IN = "etc/systemd/system/mariadb.service.d/trainyard.conf"
+
+
+def accounting(root: Path, needs_reload: str = "no", **env: str) -> Ran:
+    (root / "etc/trainyard").mkdir(parents=True)
+    answers = {"systemctl show -p NeedDaemonReload": f"0 {needs_reload}"}
+    return Sandbox(root, ("systemctl", "mariadb"), answers).run("55-accounting", **env)
+
+
+def test_mariadb_socket_folder_is_configured_before_the_start(tmp_path: Path) -> None:
+    accounting(tmp_path, ROLE="head").passed()
+    lines = (tmp_path / DROP_IN).read_text().splitlines()
+    # The drop-in removes the MariaDB 10.6 hook that creates /run/mysqld, so the drop-in must create the folder.
+    assert "ExecStartPre=" in lines
+    assert {"RuntimeDirectory=mysqld", "RuntimeDirectoryMode=0755"} <= set(lines)
+
+
+@pytest.mark.parametrize(("needs_reload", "reloads"), [("yes", 1), ("no", 0)])
+def test_systemd_reloads_only_a_loaded_changed_unit(tmp_path: Path, needs_reload: str, reloads: int) -> None:
+    ran = accounting(tmp_path, needs_reload, ROLE="head")
+    commands = [command for command in ran.commands if "show" not in command]
+    expected = ["systemctl daemon-reload"] * reloads + ["systemctl start mariadb.service"]
+    assert commands[: len(expected)] == expected
+
+
+@pytest.mark.parametrize(("role", "scheduler"), [("worker", "slurm"), ("head", "none"), ("worker", "none")])
+def test_stage_changes_no_database_of_other_hosts(tmp_path: Path, role: str, scheduler: str) -> None:
+    ran = accounting(tmp_path, ROLE=role, SCHEDULER=scheduler)
+    assert (ran.code, ran.commands) == (0, [])
+    assert not (tmp_path / "etc/systemd").exists()
+
+
+def test_shipped_files_contain_no_mariadb_settings() -> None:
+    assert [file.path for file in shipped_files() if "mariadb" in file.path or "mysql" in file.path] == []
+
+
+UNITS = checkout.ROOT / "cloud-init/files/etc/systemd/system"
+_STOPS_WITH_MUNGED = re.compile(r"^(Requires|Requisite|BindsTo|PartOf)=.*\bmunge\b", re.M)
+
+
+def test_no_service_stops_with_munged() -> None:
+    files = [file for file in UNITS.rglob("*") if file.suffix in {".conf", ".service", ".timer"}]
+    assert UNITS / "slurmd.service.d/trainyard.conf" in files
+    assert [file.name for file in files if _STOPS_WITH_MUNGED.search(file.read_text())] == []
