@@ -1,4 +1,4 @@
-"""`yard heal` on a cluster: a worker whose disk is full is rebooted and then replaced."""
+"""`yard heal` on a cluster: a worker with a full disk or an Xid is rebooted and then replaced."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 
 from tests.integration.project import Project, wait_until
 from tests.integration.test_cluster import HEAD, SECOND, slurm_states
+from tests.integration.test_health import WRITE_XID
+from yard.repair.heal import NEEDS_A_PERSON
 from yard.repair.steps import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
@@ -87,3 +89,40 @@ def test_fault_that_survives_a_reboot_ends_with_a_new_machine(cluster: Project) 
     repairs = [line.split("repair: ")[1] for line in explained.splitlines() if "repair: " in line]
     assert repairs == ["reboot", "replace"]
     assert "TY:disk-full: " in explained
+
+
+def test_an_xid_leads_to_a_new_machine_without_a_person(cluster: Project) -> None:
+    # The faults of other tests do not count as strikes.
+    cluster.on(HEAD, f"sudo sh -c 'systemctl stop trainyard-repair; rm -f {STATE}/repair.json {STATE}/heal.jsonl'")
+    cluster.on(HEAD, "sudo systemctl start trainyard-repair")
+    # The stack file says `ask`, so the timer's command changes nothing.
+    cluster.on(SECOND, f"sudo bash -c {shlex.quote(WRITE_XID)}")
+    wait_until("the drain", 60, lambda: state(cluster) == "drained")
+    history = f"sudo cat {STATE}/repair.json"
+    wait_until("the history", 60, lambda: "TY:gpu-xid" in cluster.on(HEAD, history, check=False))
+    let_time_pass(cluster)
+    pid, before = cluster.pid(SECOND), boot_id(cluster)
+    asked = cluster.yard("heal", "--auto", check=False)
+    assert asked.code == NEEDS_A_PERSON
+    assert "contains `repair: ask`" in asked.out
+    assert (cluster.pid(SECOND), boot_id(cluster)) == (pid, before)
+
+    cluster.edit(lambda spec: spec.update(repair="auto"))
+    cluster.stack("up", timeout=900, check=False)
+    # The reboot ends the verdict, and the Xid returns.
+    cluster.yard("heal", "--auto")
+    wait_until("the reboot", 300, lambda: boot_id(cluster) not in {before, ""})
+    wait_until("the service", 300, lambda: state(cluster) == "idle")
+    cluster.on(SECOND, f"sudo bash -c {shlex.quote(WRITE_XID)}")
+    wait_until("the drain", 60, lambda: state(cluster) == "drained")
+    wait_until("the plan", 60, lambda: plan(cluster) == ("suspect", "wait"))
+    let_time_pass(cluster)
+    assert plan(cluster) == ("faulty", "replace")
+    cluster.yard("heal", "--auto", timeout=900)
+    assert cluster.pid(SECOND) != pid
+    wait_until("the service", 60, lambda: state(cluster) == "idle")
+    new = cluster.pid(SECOND)
+    cluster.yard("heal", "--auto")
+    assert cluster.pid(SECOND) == new
+    cluster.edit(lambda spec: spec.pop("repair"))
+    cluster.stack("up", timeout=900)

@@ -22,7 +22,7 @@ JOBS = 200
 DETECT_SECONDS, XID_SECONDS, CORE_SHARE = 45.0, 5.0, 0.01
 """Targets for the seconds from a fault or an Xid to the drain, and for the daemon's share of a core."""
 IDLE_SECONDS = 60.0
-_WRITE_XID = """
+WRITE_XID = """
 nft 'table ip test_xid { chain output { type filter hook output priority 0;
   ip daddr 127.0.0.79 log prefix "NVRM: Xid (PCI:0000:01:00): 79, pid=0, GPU has fallen off the bus. "; }; }'
 echo >/dev/udp/127.0.0.79/9
@@ -108,7 +108,7 @@ def test_fatal_fault_requeues_the_job_on_another_node(cluster: Project) -> None:
     place = f"squeue -h -j {job} -o '%T %N' 2>/dev/null"
     wait_until("the job to run", 120, lambda: cluster.on(HEAD, place, check=False).split() == ["RUNNING", NODE])
     cluster.on(HEAD, f"sudo scontrol update nodename={OTHER} state=resume")
-    cluster.on(NODE, f"sudo bash -c {shlex.quote(_WRITE_XID)}")
+    cluster.on(NODE, f"sudo bash -c {shlex.quote(WRITE_XID)}")
     wait_until("the next start", 200, lambda: cluster.on(HEAD, place, check=False).split() == ["RUNNING", OTHER])
     assert " Restarts=1 " in cluster.on(HEAD, f"scontrol -o show job {job}")
     cluster.yard("cancel", job)
@@ -118,7 +118,7 @@ def test_fatal_fault_requeues_the_job_on_another_node(cluster: Project) -> None:
 
 def test_xid_drains_until_an_operator_clears_it(cluster: Project) -> None:
     reason = "TY:gpu-xid: Xid 79, GPU has fallen off the bus"
-    taken = seconds_until(cluster, _WRITE_XID, reason, 60)
+    taken = seconds_until(cluster, WRITE_XID, reason, 60)
     assert taken < 2 * XID_SECONDS, "the limit is twice the target, for loaded machines"
     # If an operator resumes the node, the verdict continues, and the daemon drains the node again. Until then, the
     # prolog refuses jobs.
