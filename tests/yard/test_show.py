@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 from trainyard.outputs import Cluster
 from trainyard.printable import printable
 from yard import show
-from yard.doctor.command import report
+from yard.doctor.checks import report
 from yard.doctor.findings import HostProblem
 from yard.run import jobs
 from yard.run.queue import parse_one

@@ -84,7 +84,7 @@ def hostfile(
 @app.command()
 def doctor(as_json: JsonOption = False, stack: StackOption = "local", outputs: OutputsOption = None) -> None:
     """Check names, routes, ports, keys, clocks, disks and versions on all hosts. Exits with code 1 if a check fails."""
-    from yard.doctor.command import run_doctor
+    from yard.doctor.checks import run_doctor
 
     raise typer.Exit(run_doctor(remote_of(stack, outputs), as_json))
 

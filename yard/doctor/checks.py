@@ -1,44 +1,46 @@
-"""The checks that `yard doctor` runs."""
+"""`yard doctor`: runs the checks on all hosts and prints the problems."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 
 from yard.doctor import (
-    container_checks,
     gpu_checks,
-    health_checks,
-    nccl_checks,
-    node_checks,
+    host_checks,
     peer_checks,
-    system_checks,
 )
+from yard.doctor.collect import examine
 from yard.doctor.findings import Examined, HostCheck, HostProblem
-from yard.doctor.node_checks import is_slurms_own
+from yard.doctor.gpu_checks import nccl_facts
+from yard.doctor.host_checks import is_slurms_own
+from yard.show import say, say_json, warn
+from yard.stack.remote import Remote
 
 CHECKS: dict[str, HostCheck] = {
     "reach": peer_checks.check_reach,
     "munge": peer_checks.check_munge,
-    "clock": node_checks.check_clock,
+    "clock": host_checks.check_clock,
     "names": peer_checks.check_names,
-    "interfaces": system_checks.check_interfaces,
+    "interfaces": host_checks.check_interfaces,
     "routes": peer_checks.check_routes,
     "tcp": peer_checks.check_tcp,
-    "mounts": node_checks.check_mounts,
+    "mounts": host_checks.check_mounts,
     "nfs": peer_checks.check_nfs,
-    "health": health_checks.check_health,
-    "services": node_checks.check_services,
-    "status": node_checks.check_status,
+    "health": host_checks.check_health,
+    "services": host_checks.check_services,
+    "status": host_checks.check_status,
     "driver": gpu_checks.check_driver,
     "topology": gpu_checks.check_topology,
     "infiniband": gpu_checks.check_infiniband,
-    "containers": container_checks.check_containers,
-    "nccl": nccl_checks.check_nccl,
-    "settings": system_checks.check_settings,
-    "software": node_checks.check_software,
-    "shm": node_checks.check_shm,
-    "memlock": node_checks.check_memlock,
-    "queue": node_checks.check_queue,
+    "containers": host_checks.check_containers,
+    "nccl": gpu_checks.check_nccl,
+    "settings": host_checks.check_settings,
+    "software": host_checks.check_software,
+    "shm": host_checks.check_shm,
+    "memlock": host_checks.check_memlock,
+    "queue": host_checks.check_queue,
 }
 """The checks by probe name. `reach` has no probe. It reports hosts that cannot be examined.
 
@@ -81,3 +83,40 @@ def judge(examined: Examined) -> dict[str, list[HostProblem]]:
         return any(problem.node in broken.get(cause, ()) for cause in causes)
 
     return {name: [each for each in problems if not is_explained(name, each)] for name, problems in found.items()}
+
+
+def run_doctor(remote: Remote, as_json: bool) -> int:
+    """Check the cluster and print the problems. Returns the exit code, which is 1 if any check found a problem."""
+    start = time.monotonic()
+    if text := remote.stack.cluster.warning:
+        warn(f"yard: {text}")
+    if not as_json:
+        warn("yard: checking every host")
+    reports = examine(remote)
+    examined = Examined(cluster=remote.stack.cluster, reports=reports)
+    findings, facts = judge(examined), {"nccl": nccl_facts(examined)}
+    seconds = time.monotonic() - start
+    healthy = not any(findings.values())
+    if as_json:
+        rows = {name: [{"probe": name, **asdict(finding)} for finding in found] for name, found in findings.items()}
+        say_json({"healthy": healthy, "seconds": round(seconds, 1), "checks": rows, "facts": facts})
+    else:
+        say(report(findings, len(reports), seconds, facts))
+    return 0 if healthy else 1
+
+
+def report(
+    findings: Mapping[str, Sequence[HostProblem]], hosts: int, seconds: float, facts: Mapping[str, Sequence[str]]
+) -> str:
+    """Return the problems and facts as text, grouped by check."""
+    lines = []
+    for name, found in findings.items():
+        lines.append(f"{'FAIL' if found else 'ok  '}  {name}")
+        lines += [f"      {fact}" for fact in facts.get(name, ())]
+        for finding in found:
+            lines.append(f"      {finding.node}: {finding.what}")
+            lines += [f"        cause: {finding.cause}"] if finding.cause else []
+            lines.append(f"        fix:   {finding.fix}")
+    count = sum(len(found) for found in findings.values())
+    verdict = "no problems found" if count == 0 else f"{count} problem" + ("s" if count > 1 else "")
+    return "\n".join([*lines, f"{hosts} hosts, {len(findings)} checks, {seconds:.0f} s: {verdict}"]) + "\n"

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from trainyard.outputs import Cluster
-from yard.doctor.reports import HostReport, peer_lines
+from yard.doctor.findings import HostReport, peer_lines
 from yard.stack.remote import Remote
 
 PROBES = Path(__file__).parent / "probes"

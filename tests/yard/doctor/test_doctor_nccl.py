@@ -10,7 +10,7 @@ from tests.yard.doctor.doctor_samples import FIRST, HEAD, SECOND
 from tests.yard.doctor.test_doctor import examined
 from trainyard.outputs import Cluster
 from yard.doctor.checks import CHECKS
-from yard.doctor.nccl_checks import nccl_facts
+from yard.doctor.gpu_checks import nccl_facts
 
 NCCL_LOG = [
     "nccl\tjob\tallreduce-1",

@@ -8,7 +8,7 @@ import pytest
 
 from tests.yard.conftest import FakeStack, MakeProgram
 from yard.doctor.collect import examine
-from yard.doctor.reports import HostReport
+from yard.doctor.findings import HostReport
 from yard.stack.load import load_stack
 from yard.stack.remote import Remote
 

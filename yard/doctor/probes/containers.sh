@@ -6,8 +6,6 @@ containers_facts() {
   report containers wanted "$(sed -n 's/^TRAINYARD_CONTAINERS=//p' /etc/trainyard/node.env 2>/dev/null)"
   if command -v docker >/dev/null; then
     report containers docker "$(systemctl is-active docker.service 2>/dev/null)"
-    report containers receiver \
-      "$(timeout 20 docker inspect -f '{{.State.Status}}' receive-datapath-manager 2>/dev/null || echo absent)"
   fi
   ! command -v nvidia-container-runtime-hook >/dev/null || report containers toolkit yes
   [[ " $(id -nG "$job_user" 2>/dev/null) " != *' docker '* ]] || report containers member yes

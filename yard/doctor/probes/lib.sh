@@ -15,7 +15,7 @@
 # shellcheck disable=SC2154,SC2034
 set -uo pipefail
 
-# report PROBE FIELD...: prints one line of tab-separated fields for yard/doctor/reports.py.
+# report PROBE FIELD...: prints one line of tab-separated fields for yard/doctor/findings.py.
 report() {
   local IFS=$'\t' fields=("${@//[$'\t\n']/ }")
   printf '%s\n' "${fields[*]}"

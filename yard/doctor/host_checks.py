@@ -1,4 +1,6 @@
-"""Checks for a single host: bootstrap, services, mounts, clock, shared memory, software, Slurm state, memlock."""
+"""Checks for a single host: bootstrap, health, services, mounts, clock, memory, software, Slurm, interfaces, NCCL
+settings and containers.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,10 @@ import json
 from collections.abc import Iterator
 
 from trainyard.faults import fault, is_in_service
-from yard.doctor.findings import Examined, HostProblem, problem, rdma_layer, unequal_versions
+from trainyard.outputs import NO_TRANSPORT
+from yard.doctor.findings import Examined, HostProblem, HostReport, problem, rdma_layer, unequal_versions
+from yard.job.placement import drives_gpus
 
-_CLOCK_OFFSET_SECONDS = 0.5
 _CLOCK_DIFFERENCE_SECONDS = 5
 """Allowed difference in seconds. Hosts read their clocks at almost the same time, but a busy host can be late."""
 _UNREGISTERED = "slurmd has not registered with slurmctld"
@@ -64,8 +67,6 @@ def check_clock(examined: Examined) -> Iterator[HostProblem]:
             pass  # systemd-timesyncd, on an existing host
         elif offset is None or leap in {"", "Not synchronised"}:
             yield problem(report.name, "clock-unsynchronized")
-        elif abs(offset) > _CLOCK_OFFSET_SECONDS:
-            yield problem(report.name, "clock-offset", seconds=offset)
         now = _seconds(report.value("clock", "now"))
         if head_now is not None and now is not None and abs(now - head_now) > _CLOCK_DIFFERENCE_SECONDS:
             yield problem(report.name, "clock-head", seconds=now - head_now)
@@ -121,3 +122,78 @@ def check_memlock(examined: Examined) -> Iterator[HostProblem]:
     for name, limit in (row for report in examined.answered for row in report.of("memlock")):
         if limit != "unlimited" and (examined.has_slurm or rdma_layer(examined.nodes[name].fabric)):
             yield problem(name, text, limit=limit)
+
+
+_SKIPPED = ("docker", "lo")
+"""Prefixes of interfaces that NCCL ignores by default. NCCL does not ignore veth, bridge or QEMU interfaces."""
+
+
+def check_interfaces(examined: Examined) -> Iterator[HostProblem]:
+    """fabric.env contains the interface with the private address, so that NCCL and Gloo do not choose a different
+    interface.
+    """
+    for report in examined.answered:
+        address = examined.cluster.addresses[report.name]
+        devices = [row[1:] for row in report.of("interfaces") if row[0] == "device"]
+        ours = next((device for device, found in devices if found == address), None)
+        if ours is None:
+            yield problem(report.name, "interface-address", address=address)
+            continue
+        names = [device for device, _ in devices if device != ours and not device.startswith(_SKIPPED)]
+        others = f"; other interfaces: {', '.join(names)}" if names else ""
+        node = examined.nodes.get(report.name)
+        # Stage 40-network explains the difference.
+        exact = ours if node and node.fabric.startswith("gpudirect-") else f"={ours}"
+        for key, expected in (("NCCL_SOCKET_IFNAME", exact), ("GLOO_SOCKET_IFNAME", ours)):
+            found = report.value("interfaces", key)
+            if found != expected:
+                yield problem(report.name, "interface-setting", key=key, found=found, expected=expected, others=others)
+
+
+def check_settings(examined: Examined) -> Iterator[HostProblem]:
+    """No other file contradicts the cluster's NCCL settings."""
+    for report in examined.answered:
+        node = examined.nodes.get(report.name)
+        settings = dict(examined.cluster.env.get(node.group, {})) if node else {}
+        settings |= {row[1]: row[2] for row in report.of("settings") if row[0] == "fabric"}
+        for _, file, key, value in (row for row in report.of("settings") if row[0] == "file"):
+            expected = settings.get(key, value)
+            if value != expected:
+                yield problem(report.name, "setting", file=file, key=key, found=value, expected=expected)
+
+
+def check_containers(examined: Examined) -> Iterator[HostProblem]:
+    """The container runtime from the stack file works, and the fabric's NCCL plugin is installed."""
+    for report in examined.workers:
+        node = examined.nodes[report.name]
+        runtime = report.value("containers", "wanted")
+        if runtime == "enroot" and report.value("containers", "enroot") != "yes":
+            yield problem(report.name, "enroot")
+        if runtime == "docker":
+            yield from _docker_problems(report, real_gpus=drives_gpus(node))
+        library = examined.cluster.transport.get(node.group, NO_TRANSPORT).library_path
+        if library is not None and ("plugin", library) not in report.of("containers"):
+            yield problem(report.name, "plugin", fabric=node.fabric, folder=library)
+
+
+def _docker_problems(report: HostReport, *, real_gpus: bool) -> Iterator[HostProblem]:
+    state = report.value("containers", "docker") or "absent"
+    if state != "active":
+        yield problem(report.name, "docker", state=state)
+    if report.value("containers", "member") != "yes":
+        yield problem(report.name, "docker-group")
+    if real_gpus and report.value("containers", "toolkit") != "yes":
+        yield problem(report.name, "toolkit")
+
+
+_FIELDS = 5
+
+
+def check_health(examined: Examined) -> Iterator[HostProblem]:
+    """All health checks for the host pass. The host's bundle contains the checks and the texts of their problems."""
+    for report in examined.answered:
+        rows = report.of("health")
+        if ("ran",) not in rows:
+            yield problem(report.name, "health")
+        for check, _, text, cause, fix in (row for row in rows if len(row) == _FIELDS):
+            yield HostProblem(report.name, f"{check}: {text}", cause, fix.replace("{host}", report.name))
