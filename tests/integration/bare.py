@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,11 @@ from typing import Any
 import yaml
 
 from components.keys import ssh_keypair
+from components.node.bundle import bundle_files
+from components.node.files import NodeFile
+from components.node.install import BIRTH, render_install
+from components.node.parameters import ON_HEAD, birth_env
+from components.plan.plan import ClusterPlan, HostPlan
 from components.platforms.local.image import ensure_image
 from components.platforms.local.machine import HOST_KEY_MARK, Hardware, Machine, macs, start_switch
 from components.platforms.local.probe import choose
@@ -87,6 +94,18 @@ class BareHost:
         argv = ["ssh", *flags, "-i", str(self.key), "-p", str(self.port), f"{OWNER}@127.0.0.1", "sudo -n bash -s"]
         return subprocess.run(argv, input=command, capture_output=True, text=True, check=False, timeout=timeout)
 
+    def ok(self, command: str) -> str:
+        """Run a command as root, which must succeed. Return its output."""
+        done = self.ssh(command, timeout=600)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        return done.stdout
+
+    def stage(self, name: str) -> subprocess.CompletedProcess[str]:
+        """Run a stage once, in the same way as the bootstrap."""
+        done = self.ssh(run_stage(name), timeout=3600)
+        sys.stdout.write(f"[{name}: exit {done.returncode}]\n{done.stdout[-3000:]}\n")
+        return done
+
     def state(self) -> list[str]:
         """Return the machine's state as lines of text. The command is retried once, because systemd may exceed its own
         timeouts on a busy host."""
@@ -128,6 +147,36 @@ def boot(run: Path, names: Sequence[str], port_base: int) -> list[BareHost]:
 def _booted(host: BareHost) -> bool:
     ended = "systemctl is-system-running --wait >/dev/null; test -e /run/cloud-init/result.json"
     return host.ssh(ended).returncode == 0
+
+
+_STAGE = """
+mkdir -p /run/trainyard /var/lib/trainyard
+bash -c 'source /usr/local/lib/trainyard/stage.sh; source "$1"' {name} /usr/local/lib/trainyard/stages/{name} 2>&1
+"""
+
+
+def install_all(plan: ClusterPlan, host: HostPlan) -> str:
+    """Return a script that installs the files of the bundle as if they were part of user-data."""
+    files = [replace(file, path=f"{BIRTH}/{file.path}") for file in bundle_files(plan, ON_HEAD)]
+    own = NodeFile("/etc/trainyard/birth.env", birth_env(plan, host))
+    return render_install([own, *files], begin="true")
+
+
+def run_stage(name: str) -> str:
+    """Return a command that runs a stage in the same way as the bootstrap runs it."""
+    return _STAGE.format(name=name)
+
+
+@contextmanager
+def prepared(plan: ClusterPlan, folder: Path, port: int) -> Iterator[BareHost]:
+    """Boot a machine with the files of all stages of the first worker. No stage has run on this machine."""
+    run = folder / "run"
+    try:
+        [host] = boot(run, ["node1"], port)
+        host.ok(install_all(plan, plan.workers[0]))
+        yield host
+    finally:
+        sweep_run(run)
 
 
 class HostsProject(Project):

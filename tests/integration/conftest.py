@@ -22,6 +22,11 @@ def _command_plugin(request: pytest.FixtureRequest) -> None:
     Project.official = request.config.getoption("--official")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Remove the shared cluster after all other tests, which otherwise run in the alphabetical order of their files."""
+    items.sort(key=lambda item: item.path.name == "test_removal.py")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for plugin in sorted(Project.plugins):
         terminalreporter.write_line(f"pulumi-command in these tests: {plugin}")
@@ -37,4 +42,4 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         project.stack("up", timeout=900)
         yield project
     finally:
-        project.run("python", "-m", "tools.down", timeout=300, check=False)
+        project.down(check=False)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +19,11 @@ from typing import Any, ClassVar
 import yaml
 
 ROOT = Path(__file__).parents[2]
+HEAD, FIRST, SECOND, THIRD = "it-head", "it-gpu-0", "it-gpu-1", "it-gpu-2"
+"""The machines of the shared cluster. Some tests add the third worker."""
+AS_TRAINER = "sudo setpriv --reuid=trainer --regid=trainer --init-groups env -C /shared HOME=/home/trainer"
+STAGES = "cloud-init/files/usr/local/lib/trainyard/stages"
+_BOOT_ID = re.compile(r"[0-9a-f-]{36}")
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".trainyard", "__pycache__", ".*_cache", ".hypothesis", "build")
 
 
@@ -116,6 +124,77 @@ class Project:
     def on(self, node: str, command: str, timeout: float = 120, check: bool = True) -> str:
         """Run a shell command on a node as the admin user, with the generated SSH configuration."""
         return self.yard("ssh", node, "--admin", "--", command, timeout=timeout, check=check).out
+
+    def as_root(self, node: str, script: str, timeout: float = 300, check: bool = True) -> str:
+        """Run a bash script as root on a node."""
+        return self.on(node, f"sudo bash -c {shlex.quote(script)}", timeout=timeout, check=check)
+
+    def submit(self, *arguments: str) -> dict[str, Any]:
+        """Submit a job and return yard's output."""
+        answer: dict[str, Any] = self.yard_json("submit", *arguments)
+        return answer
+
+    def follow(self, job: object, seconds: float = 400, check: bool = True) -> str:
+        """Follow a job's log to the end and return the log."""
+        return self.yard("logs", str(job), "-f", timeout=seconds, check=check).out
+
+    def job_field(self, job: object, field: str) -> str:
+        """Return a field from `scontrol show job`, or an empty string if slurmctld no longer lists the job."""
+        output = self.on(HEAD, f"scontrol -o show job {job} 2>/dev/null || true")
+        found = re.search(rf"\b{field}=(\S+)", output)
+        return found.group(1) if found else ""
+
+    def sleeper(self) -> str:
+        """Submit a job that sleeps on one worker, wait until it runs, and return its id."""
+        (self.folder / "sleeper.yaml").write_text("name: sleeper\nnodes: 1\ntime: 30m\nrun: sleep 1500\n")
+        job = str(self.submit("sleeper.yaml")["id"])
+        wait_until("the job to run", 120, lambda: self.queued(job) == "RUNNING")
+        return job
+
+    def queued(self, job: str) -> str:
+        """Return the state of a job in Slurm's queue, or an empty string if the job has left the queue."""
+        return self.on(HEAD, f"squeue -h -j {job} -o %T 2>/dev/null || true").strip()
+
+    def states(self) -> dict[str, str]:
+        """Return the Slurm state of each worker."""
+        lines = self.on(HEAD, "sinfo -h -N -o '%N %T'").split("\n")
+        return dict(line.split() for line in lines if line.startswith("it-"))
+
+    def wait_idle(self, seconds: float = 120) -> None:
+        """Wait until all workers are idle."""
+        wait_until("idle workers", seconds, lambda: set(self.states().values()) == {"idle"})
+
+    def wait_ready(self, node: str, seconds: float = 240) -> None:
+        """Wait until the bootstrap of a node has finished."""
+        status = "cat /var/lib/trainyard/status.json"
+        wait_until(f"{node} to be ready", seconds, lambda: '"state":"ready"' in self.on(node, status, check=False))
+
+    def boot_id(self, node: str) -> str:
+        """Return the id of a node's boot, or an empty string if the node does not respond."""
+        output = self.on(node, "cat /proc/sys/kernel/random/boot_id", check=False).strip()
+        return output if _BOOT_ID.fullmatch(output) else ""
+
+    def reboot(self, node: str) -> None:
+        """Reboot a node and wait until it responds."""
+        before = self.boot_id(node)
+        assert before, f"{node} does not respond"
+        self.on(node, "sudo systemctl reboot", check=False)
+        wait_until(f"{node}'s next boot", 240, lambda: self.boot_id(node) not in {"", before})
+
+    def kill(self, node: str) -> int:
+        """Kill a machine and wait until its process has ended. Return the process id."""
+        victim = self.pid(node)
+        os.kill(victim, signal.SIGKILL)
+        wait_until("the VM's end", 20, lambda: not alive(victim), 0.5)
+        return victim
+
+    def replace(self, urn: str, timeout: float = 600) -> None:
+        """Replace a resource. `urn`: the end of its URN, after the project's name."""
+        self.stack("up", "--replace", f"urn:pulumi:local::trainyard::{urn}", timeout=timeout)
+
+    def down(self, check: bool = True) -> None:
+        """Remove all machines of the copy."""
+        self.run("python", "-m", "tools.down", timeout=300, check=check)
 
     def pid(self, node: str) -> int:
         """Return the process id of a node's virtual machine."""

@@ -72,12 +72,6 @@ def counting(folder: Path, launcher: str) -> str:
     return job_file(folder, f"killed-{launcher}", nodes=2, retries=1, launcher=launcher, workload="counting.py")
 
 
-def submit(cluster: Project, file: str) -> dict[str, Any]:
-    """Submit a job and return yard's output."""
-    answer: dict[str, Any] = cluster.yard_json("submit", file)
-    return answer
-
-
 def finish(cluster: Project, job: Mapping[str, Any], seconds: float = 1800) -> str:
     """Follow a job until it has completed. Return the output of ranks 0 and 1 from all starts."""
     number = str(job["id"])

@@ -72,7 +72,7 @@ def baked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Baked]:
         yield Baked(project, name, mirror)
     finally:
         mirror.stop()
-        project.run("python", "-m", "tools.down", timeout=300, check=False)
+        project.down(check=False)
         shutil.rmtree(cache_folder() / "images" / name, ignore_errors=True)
 
 

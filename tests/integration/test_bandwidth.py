@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.integration.project import Project, wait_until
+from tests.integration.project import FIRST, HEAD, SECOND, THIRD, Project
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
-HEAD, SLOW = "it-head", "it-gpu-2"
+SLOW = THIRD
 RESULTS = "/var/lib/trainyard/busbw.json"
 
 
@@ -29,9 +30,19 @@ def state_of(cluster: Project, node: str) -> str:
     return cluster.on(HEAD, f"sinfo -h -n {node} -o '%T %E'").strip()
 
 
+@pytest.fixture
+def _third_worker(cluster: Project) -> Iterator[None]:
+    """Add a worker for this test, and remove it and the gate afterwards."""
+    cluster.edit(lambda spec: spec["nodes"]["gpu"].update(count=3))
+    yield
+    cluster.edit(lambda spec: spec["nodes"]["gpu"].update(count=2))
+    cluster.edit(lambda spec: spec.pop("gates", None))
+    cluster.stack("up", timeout=900)
+
+
+@pytest.mark.usefixtures("_third_worker")
 def test_slow_card_is_named_and_drained(cluster: Project) -> None:
     # All three nodes have the same network. The floor is far below their bandwidth.
-    cluster.edit(lambda spec: spec["nodes"]["gpu"].update(count=3))
     set_gate(cluster, 1e-5)
     cluster.stack("up", timeout=1500)
     healthy = results(cluster)
@@ -50,13 +61,10 @@ def test_slow_card_is_named_and_drained(cluster: Project) -> None:
     assert f"{SLOW} is drained: all-reduce with it-gpu-" in output
     assert f"3 nodes are ready; drained by the bandwidth gate: {SLOW}" in output
     assert state_of(cluster, SLOW).startswith("drained TY:bandwidth: with it-gpu-")
-    assert {state_of(cluster, node).split()[0] for node in ("it-gpu-0", "it-gpu-1")} == {"idle"}
+    assert {state_of(cluster, node).split()[0] for node in (FIRST, SECOND)} == {"idle"}
 
     # A reboot removes the limit. The gate measures the rebooted node and returns it to service.
-    boot_id = "cat /proc/sys/kernel/random/boot_id"
-    before = cluster.on(SLOW, boot_id).strip()
-    cluster.on(SLOW, "sudo systemctl reboot", check=False)
-    wait_until("the next boot", 240, lambda: cluster.on(SLOW, boot_id, check=False).strip() not in {"", before})
+    cluster.reboot(SLOW)
     set_gate(cluster, round(slowest / 4, 6))
     assert "4 nodes are ready" in cluster.stack("up", timeout=1500).out
     assert state_of(cluster, SLOW).split()[0] == "idle"

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.integration.project import Project, alive, wait_until
+from tests.integration.project import FIRST, HEAD, SECOND, STAGES, Project, wait_until
 from tests.integration.waits import QueueTimes
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
-HEAD, FIRST, SECOND = NODES = ("it-head", "it-gpu-0", "it-gpu-1")
+NODES = (HEAD, FIRST, SECOND)
 APPLY_SECONDS = 15.0
 """Target for the time from the hand-over on the head until every node has applied the bundle and is ready."""
 _STAGE = """# Writes a file.
@@ -28,8 +24,7 @@ printf '%s\\n' {word} >/var/lib/trainyard/{name}
 
 def put_stage(cluster: Project, name: str, word: str, beside: str = "yes") -> None:
     """Add or change a stage that writes the word to /var/lib/trainyard/<name>."""
-    stages = cluster.folder / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
-    (stages / f"64-{name}").write_text(_STAGE.format(beside=beside, word=word, name=name))
+    (cluster.folder / STAGES / f"64-{name}").write_text(_STAGE.format(beside=beside, word=word, name=name))
 
 
 def words(cluster: Project, name: str) -> list[str]:
@@ -37,26 +32,9 @@ def words(cluster: Project, name: str) -> list[str]:
     return [cluster.on(node, f"cat /var/lib/trainyard/{name} 2>/dev/null || true").strip() for node in NODES]
 
 
-def boots(cluster: Project) -> list[str]:
-    return [cluster.on(node, "cat /proc/sys/kernel/random/boot_id").strip() for node in NODES]
-
-
 def active(cluster: Project, node: str) -> str:
     """Return the digest of the node's active bundle."""
     return cluster.on(node, "basename $(readlink /usr/local/lib/trainyard)").strip()
-
-
-def state(cluster: Project, job: str) -> str:
-    return cluster.on(HEAD, f"squeue -h -j {job} -o %T 2>/dev/null || true").strip()
-
-
-def start_job(cluster: Project, folder: Path) -> str:
-    """Submit a job that sleeps on one worker, wait until it runs, and return its id."""
-    file = folder / "sleeper.yaml"
-    file.write_text("name: sleeper\nnodes: 1\ntime: 30m\nrun: sleep 1500\n")
-    job: dict[str, Any] = cluster.yard_json("submit", str(file))
-    wait_until("the job to run", 120, lambda: state(cluster, str(job["id"])) == "RUNNING")
-    return str(job["id"])
 
 
 def seconds_to_apply(cluster: Project, queue: QueueTimes) -> tuple[float, float]:
@@ -68,16 +46,16 @@ def seconds_to_apply(cluster: Project, queue: QueueTimes) -> tuple[float, float]
     return end - begin, max(queue.between(node, monotonic + begin, monotonic + end) for node in NODES)
 
 
-def test_changed_stage_reaches_nodes_beside_a_job(cluster: Project, tmp_path: Path) -> None:
-    job = start_job(cluster, tmp_path)
-    pids, before = [cluster.pid(node) for node in NODES], boots(cluster)
+def test_changed_stage_reaches_nodes_beside_a_job(cluster: Project) -> None:
+    job = cluster.sleeper()
+    before = [(cluster.pid(node), cluster.boot_id(node)) for node in NODES]
     put_stage(cluster, "mark", "one")
     with QueueTimes(NODES, cluster.pid) as queue:
         cluster.stack("up", timeout=600)
     assert words(cluster, "mark") == ["one"] * 3
     assert len({active(cluster, node) for node in NODES}) == 1
-    assert (boots(cluster), [cluster.pid(node) for node in NODES]) == (before, pids)
-    assert state(cluster, job) == "RUNNING"
+    assert [(cluster.pid(node), cluster.boot_id(node)) for node in NODES] == before
+    assert cluster.queued(job) == "RUNNING"
     taken, queued = seconds_to_apply(cluster, queue)
     sys.stdout.write(
         f"the bundle was applied on all nodes in {taken:.1f} s, of which a node spent {queued:.1f} s in the queue; "
@@ -92,7 +70,7 @@ def test_changed_stage_reaches_nodes_beside_a_job(cluster: Project, tmp_path: Pa
     assert f"{busy}: waiting 64-exclusive" in done.out
     assert f"running jobs: {job}" in done.out
     assert words(cluster, "exclusive") == ["" if node == busy else "two" for node in NODES]
-    assert state(cluster, job) == "RUNNING"
+    assert cluster.queued(job) == "RUNNING"
     assert "TY:update" in cluster.on(HEAD, f"scontrol -o show node {busy}")
     cluster.yard("cancel", job)
     wait_until("the stage", 120, lambda: words(cluster, "exclusive") == ["two"] * 3)
@@ -127,13 +105,6 @@ def test_damaged_bundle_is_rejected(cluster: Project) -> None:
     assert words(cluster, "mark") == ["repaired"] * 3
 
 
-def kill(cluster: Project, node: str) -> None:
-    """Kill a machine and wait until its process has ended."""
-    victim = cluster.pid(node)
-    os.kill(victim, signal.SIGKILL)
-    wait_until("the VM's end", 20, lambda: not alive(victim), 0.5)
-
-
 def test_head_killed_during_a_hand_over_completes_it(cluster: Project) -> None:
     before = [active(cluster, node) for node in NODES]
     put_stage(cluster, "mark", "three")
@@ -144,7 +115,7 @@ def test_head_killed_during_a_hand_over_completes_it(cluster: Project) -> None:
     process = cluster.start("python", "-m", "tools.stack", "up", "local")
     unpacked = "test -d /var/lib/trainyard/bundles/new"
     wait_until("the hand-over", 200, lambda: "yes" in cluster.on(HEAD, f"{unpacked} && echo yes || true"), 0.5)
-    kill(cluster, HEAD)
+    cluster.kill(HEAD)
     process.communicate(timeout=600)
     assert process.returncode != 0
     cluster.stack("refresh", timeout=300)
@@ -158,7 +129,7 @@ def test_head_killed_during_a_hand_over_completes_it(cluster: Project) -> None:
 
 
 def test_node_that_was_off_gets_the_bundle(cluster: Project) -> None:
-    kill(cluster, SECOND)
+    cluster.kill(SECOND)
     put_stage(cluster, "mark", "four")
     cluster.stack("refresh", timeout=300)
     cluster.stack("up", timeout=900)

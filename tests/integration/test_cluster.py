@@ -7,48 +7,19 @@ next.
 from __future__ import annotations
 
 import json
-import os
-import re
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration import survivors
-from tests.integration.project import Project, alive, wait_until
+from tests.integration.project import FIRST, HEAD, SECOND, THIRD, Project, alive, wait_until
 
 pytestmark = pytest.mark.integration
 
-HEAD, FIRST, SECOND, THIRD = "it-head", "it-gpu-0", "it-gpu-1", "it-gpu-2"
-
-
-def slurm_states(cluster: Project) -> dict[str, str]:
-    """Return the Slurm state of each node."""
-    lines = cluster.on(HEAD, "sinfo -h -N -o '%N %T'").split("\n")
-    return dict(line.split() for line in lines if line.startswith("it-"))
-
-
-def submit(cluster: Project, *arguments: str) -> dict[str, Any]:
-    """Submit a job and return yard's output."""
-    answer: dict[str, Any] = cluster.yard_json("submit", *arguments)
-    return answer
-
-
-def follow(cluster: Project, job: str, seconds: float = 400, check: bool = True) -> str:
-    """Follow a job's log to the end and return the log."""
-    return cluster.yard("logs", job, "-f", timeout=seconds, check=check).out
-
-
-def job_field(cluster: Project, job: str, field: str) -> str:
-    """Return a field from `scontrol show job`, or from the accounting if slurmctld no longer lists the job."""
-    output = cluster.on(HEAD, f"scontrol -o show job {job} 2>/dev/null || true")
-    found = re.search(rf"\b{field}=(\S+)", output)
-    return found.group(1) if found else ""
-
 
 def test_all_nodes_are_ready(cluster: Project) -> None:
-    assert slurm_states(cluster) == {FIRST: "idle", SECOND: "idle"}
+    assert cluster.states() == {FIRST: "idle", SECOND: "idle"}
     outputs = json.loads(cluster.stack("outputs").out)
     assert outputs["cluster"]["contract"] == 1
     assert outputs["ssh"] == "ssh -p 23100 ops@127.0.0.1"
@@ -72,8 +43,8 @@ def test_second_up_changes_nothing(cluster: Project) -> None:
 
 
 def test_hello_runs_on_both_nodes(cluster: Project) -> None:
-    job = submit(cluster, "hello")
-    follow(cluster, str(job["id"]))
+    job = cluster.submit("hello")
+    cluster.follow(str(job["id"]))
     output = cluster.on(HEAD, f"sudo sh -c 'cat {job['run_dir']}/*.log'")
     assert FIRST in output
     assert SECOND in output
@@ -83,7 +54,7 @@ def test_hello_runs_on_both_nodes(cluster: Project) -> None:
 def test_yard_lists_and_cancels_jobs_and_lists_nodes(cluster: Project, tmp_path: Path) -> None:
     sleeper = tmp_path / "sleeper.yaml"
     sleeper.write_text("name: sleeper\nnodes: 2\ntime: 5m\nrun: sleep 200\n")
-    job = int(submit(cluster, str(sleeper))["id"])
+    job = int(cluster.submit(str(sleeper))["id"])
     listed = {row["id"]: row for row in cluster.yard_json("ps")}
     assert (listed[job]["name"], listed[job]["state"]) in {("sleeper", "RUNNING"), ("sleeper", "PENDING")}
     cluster.yard("cancel", str(job))
@@ -91,7 +62,7 @@ def test_yard_lists_and_cancels_jobs_and_lists_nodes(cluster: Project, tmp_path:
     assert {row["id"]: row["state"] for row in cluster.yard_json("ps", "--all")}[job].startswith("CANCELLED")
     assert cluster.yard("hostfile", "--format", "deepspeed").out == f"{FIRST} slots=2\n{SECOND} slots=2\n"
     assert cluster.yard("hostfile", "--format", "ips").out == "10.77.2.1\n10.77.2.2\n"
-    wait_until("both nodes idle", 60, lambda: set(slurm_states(cluster).values()) == {"idle"})
+    cluster.wait_idle(60)
 
 
 def test_secret_of_a_job_is_hidden_from_other_users(
@@ -101,7 +72,7 @@ def test_secret_of_a_job_is_hidden_from_other_users(
     monkeypatch.setenv("JOB_TOKEN", secret)
     file = tmp_path / "keeper.yaml"
     file.write_text("name: keeper\nnodes: 2\nsecrets: [JOB_TOKEN]\nrun: echo length ${#JOB_TOKEN}; sleep 60\n")
-    job = submit(cluster, str(file))
+    job = cluster.submit(str(file))
     log = f"{job['run_dir']}/job.log"
     expected = f"length {len(secret)}"
     wait_until("the job's output", 120, lambda: expected in cluster.on(HEAD, f"sudo cat {log} 2>/dev/null || true"))
@@ -115,7 +86,7 @@ def test_secret_of_a_job_is_hidden_from_other_users(
     assert "keeper" in script
     assert secret not in script + cluster.on(HEAD, f"sudo cat {log}; scontrol show job {job['id']}")
     cluster.yard("cancel", str(job["id"]))
-    wait_until("both nodes idle", 120, lambda: set(slurm_states(cluster).values()) == {"idle"})
+    cluster.wait_idle()
 
 
 def test_gpus_are_allocated_and_confined(cluster: Project) -> None:
@@ -127,8 +98,8 @@ def test_gpus_are_allocated_and_confined(cluster: Project) -> None:
 
 
 def test_all_reduce_prints_its_table(cluster: Project) -> None:
-    job = submit(cluster, "allreduce")
-    output = follow(cluster, str(job["id"]))
+    job = cluster.submit("allreduce")
+    output = cluster.follow(str(job["id"]))
     assert "busbw" in output
     assert "# Avg bus bandwidth" in output
 
@@ -147,63 +118,55 @@ def losses(cluster: Project, job: dict[str, Any]) -> list[tuple[int, str]]:
 
 
 def test_job_continues_after_a_killed_worker(cluster: Project, tmp_path: Path) -> None:
-    job = survivors.submit(cluster, survivors.job_file(tmp_path, "survivor", nodes=2, run=survivors.SLEEPING))
+    job = cluster.submit(survivors.job_file(tmp_path, "survivor", nodes=2, run=survivors.SLEEPING))
     survivors.wait_saved(cluster, HEAD, job, ranks=2)
-    victim = cluster.pid(SECOND)
-    os.kill(victim, signal.SIGKILL)
-    wait_until("the VM's end", 20, lambda: not alive(victim), 0.5)
+    victim = cluster.kill(SECOND)
     cluster.stack("refresh", timeout=300)
     cluster.stack("up", timeout=600)
     assert cluster.pid(SECOND) != victim
     output = survivors.finish(cluster, job, 600)
     assert {"rank 0 continues from step 3", "rank 1 continues from step 3"} <= set(output.splitlines())
-    wait_until("both nodes idle", 120, lambda: set(slurm_states(cluster).values()) == {"idle"})
+    cluster.wait_idle()
 
 
 @pytest.mark.full
 def test_training_continues_after_a_killed_worker(cluster: Project) -> None:
     # A step takes one to two seconds, so the machine is killed between the checkpoints of step 8 and step 16.
-    broken = submit(cluster, "train-tiny", "--", "--batch", "2", "--save-every", "8", "--steps", "18")
+    broken = cluster.submit("train-tiny", "--", "--batch", "2", "--save-every", "8", "--steps", "18")
     job = str(broken["id"])
     wait_until("two steps after a checkpoint", 300, lambda: losses(cluster, broken)[-1:] >= [(10, "")])
-    victim = cluster.pid(SECOND)
-    os.kill(victim, signal.SIGKILL)
-    wait_until("the VM's end", 20, lambda: not alive(victim), 0.5)
+    victim = cluster.kill(SECOND)
     first = dict(losses(cluster, broken))
 
     cluster.stack("refresh", timeout=300)
     cluster.stack("up", timeout=600)
     assert cluster.pid(SECOND) != victim
-    follow(cluster, job, 900, check=False)
-    wait_until("the job's end", 600, lambda: job_field(cluster, job, "JobState") in {"COMPLETED", ""})
-    assert int(job_field(cluster, job, "Restarts") or 1) >= 1
+    cluster.follow(job, 900, check=False)
+    wait_until("the job's end", 600, lambda: cluster.job_field(job, "JobState") in {"COMPLETED", ""})
+    assert int(cluster.job_field(job, "Restarts") or 1) >= 1
     # The second start repeats the steps after the checkpoint. The losses of repeated steps are equal only if the
     # weights, the optimizer state and the position in the data were restored.
     second = losses(cluster, broken)[len(first) :]
     assert [step for step, _ in second] == list(range(9, 19))
     assert second[:2] == [(step, first[step]) for step in (9, 10)]
-    wait_until("both nodes idle", 120, lambda: set(slurm_states(cluster).values()) == {"idle"})
+    cluster.wait_idle()
 
 
 @pytest.mark.full
 def test_rebooted_head_keeps_its_queue(cluster: Project) -> None:
     both = f"nodename={FIRST},{SECOND}"
     cluster.on(HEAD, f"sudo scontrol update {both} state=drain reason=test")
-    waiting = str(submit(cluster, "hello", "--name", "waiting")["id"])
-    boot_id = "cat /proc/sys/kernel/random/boot_id"
-    before = cluster.on(HEAD, boot_id).strip()
-    cluster.on(HEAD, "sudo systemctl reboot", check=False)
-    wait_until("the head's next boot", 240, lambda: cluster.on(HEAD, boot_id, check=False).strip() not in {"", before})
+    waiting = str(cluster.submit("hello", "--name", "waiting")["id"])
+    cluster.reboot(HEAD)
     # The head must recover without `up` and without manual commands on a node.
-    ready = '"state":"ready"'
-    wait_until("the head", 240, lambda: ready in cluster.on(HEAD, "cat /var/lib/trainyard/status.json", check=False))
-    assert job_field(cluster, waiting, "JobState") == "PENDING"
+    cluster.wait_ready(HEAD)
+    assert cluster.job_field(waiting, "JobState") == "PENDING"
     # slurmctld refuses to change the state of a node that has not registered again. Because `sinfo` already shows
     # "drained" before the registration, the test reads the underlying state from `scontrol`.
     known = f"scontrol -o show node {FIRST},{SECOND}"
     wait_until("both nodes' registration", 90, lambda: cluster.on(HEAD, known).count("State=IDLE+DRAIN") == 2)
     cluster.on(HEAD, f"sudo scontrol update {both} state=resume")
-    follow(cluster, waiting)
+    cluster.follow(waiting)
     output = cluster.on(HEAD, "sudo sacct -a -n -X -P -o jobname,state")
     assert "waiting|COMPLETED" in output
     assert "hello|COMPLETED" in output  # this job ended before the reboot
@@ -226,13 +189,13 @@ def test_third_worker_is_added_and_removed(cluster: Project) -> None:
     cluster.edit(lambda spec: spec["nodes"]["gpu"].update(count=3))
     cluster.stack("up", timeout=900)
     assert {node: cluster.pid(node) for node in before} == before
-    assert slurm_states(cluster) == {FIRST: "idle", SECOND: "idle", THIRD: "idle"}
+    assert cluster.states() == {FIRST: "idle", SECOND: "idle", THIRD: "idle"}
     third = cluster.pid(THIRD)
     cluster.edit(lambda spec: spec["nodes"]["gpu"].update(count=2))
     cluster.stack("up", timeout=600)
     assert not alive(third)
     assert {node: cluster.pid(node) for node in before} == before
-    wait_until("Slurm to forget the node", 60, lambda: set(slurm_states(cluster)) == {FIRST, SECOND})
+    wait_until("Slurm to forget the node", 60, lambda: set(cluster.states()) == {FIRST, SECOND})
 
 
 @pytest.mark.full

@@ -12,7 +12,7 @@ import yaml
 
 from tests.integration.mirror import GUEST_VIEW, Mirror
 from tests.integration.project import Project, wait_until
-from tests.integration.survivors import SLEEPING, finish, job_file, starts, submit, wait_saved
+from tests.integration.survivors import SLEEPING, finish, job_file, starts, wait_saved
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
@@ -60,7 +60,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         yield project
     finally:
         mirror.stop()
-        project.run("python", "-m", "tools.down", timeout=300, check=False)
+        project.down(check=False)
 
 
 def write(folder: Path, name: str, **keys: Any) -> str:
@@ -73,7 +73,7 @@ def write(folder: Path, name: str, **keys: Any) -> str:
 def test_two_containers_run_an_all_reduce(box: Project, tmp_path: Path) -> None:
     sizes = ["-b", "8", "-e", "1M", "-f", "8", "--warmup", "1", "--iters", "3"]
     file = write(tmp_path, "contained", workload="allreduce.py", args=sizes, setup=_INSIDE, **DOCKER)
-    output = finish(box, submit(box, file), 900)
+    output = finish(box, box.submit(file), 900)
     assert "rank 0 is in a container" in output
     assert "# Avg bus bandwidth" in output
     for node in WORKERS:
@@ -82,7 +82,7 @@ def test_two_containers_run_an_all_reduce(box: Project, tmp_path: Path) -> None:
 
 def test_launcher_reaches_the_other_container_over_ssh(box: Project, tmp_path: Path) -> None:
     keys = {"workload": "allreduce.py", "launcher": "deepspeed-pdsh", "setup": _FAKE_DEEPSPEED}
-    output = finish(box, submit(box, write(tmp_path, "ssh", **keys, **DOCKER)), 600)
+    output = finish(box, box.submit(write(tmp_path, "ssh", **keys, **DOCKER)), 600)
     for node in WORKERS:
         assert f"{node}: uid {JOB_UID} in a container" in output
     for node in WORKERS:
@@ -93,7 +93,7 @@ def test_container_adds_little_to_the_start(box: Project, tmp_path: Path) -> Non
     took = {}
     for name, keys in (("plain", {}), ("boxed", DOCKER)):
         file = write(tmp_path, name, run='date "+began %s.%N"', **keys)
-        job = submit(box, file)
+        job = box.submit(file)
         began = float(finish(box, job, 300).partition("began ")[2].split()[0])
         events = box.on(HEAD, f"sudo cat {job['run_dir']}/events").splitlines()
         took[name] = began - float(next(line.split()[0] for line in events if line.split()[1:2] == ["start"]))
@@ -103,7 +103,7 @@ def test_container_adds_little_to_the_start(box: Project, tmp_path: Path) -> Non
 
 def test_missing_image_ends_the_job_with_its_name(box: Project, tmp_path: Path) -> None:
     container = {"image": "localhost:5999/absent:1", "runtime": "docker"}
-    job = submit(box, write(tmp_path, "absent", run="echo never", container=container))
+    job = box.submit(write(tmp_path, "absent", run="echo never", container=container))
     output = box.yard("logs", str(job["id"]), "-f", timeout=300, check=False).out
     assert "localhost:5999/absent:1" in output
     assert "never" not in output.splitlines()
@@ -111,7 +111,7 @@ def test_missing_image_ends_the_job_with_its_name(box: Project, tmp_path: Path) 
 
 def test_job_continues_after_a_killed_container(box: Project, tmp_path: Path) -> None:
     file = job_file(tmp_path, "killed", nodes=2, retries=1, run=SLEEPING, **DOCKER)
-    job = submit(box, file)
+    job = box.submit(file)
     wait_saved(box, HEAD, job, ranks=2)
     assert box.on(WORKERS[1], "sudo docker ps -q | wc -l").strip() == "1"
     box.on(WORKERS[1], "sudo docker kill $(sudo docker ps -q)")

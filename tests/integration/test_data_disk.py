@@ -10,8 +10,7 @@ import shlex
 
 import pytest
 
-from tests.integration.project import Project, wait_until
-from tests.integration.test_cluster import FIRST, HEAD, SECOND, slurm_states
+from tests.integration.project import FIRST, HEAD, SECOND, Project, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -55,11 +54,6 @@ unshare -m bash -c '
 """
 
 
-def as_root(cluster: Project, node: str, script: str, check: bool = True) -> str:
-    """Run a shell script as root on a node."""
-    return cluster.on(node, f"sudo bash -c {shlex.quote(script)}", check=check, timeout=300)
-
-
 LINKS = {
     "folder": "ln -s /srv/victim /home/trainer/.ssh",
     "file": "mkdir /home/trainer/.ssh; ln -s /srv/victim/authorized_keys /home/trainer/.ssh/authorized_keys",
@@ -68,15 +62,15 @@ LINKS = {
 
 @pytest.mark.parametrize("link", LINKS)
 def test_links_in_a_home_do_not_change_files_of_root(cluster: Project, link: str) -> None:
-    as_root(cluster, HEAD, "mkdir -p /srv/victim; cd /srv/victim; touch authorized_keys id_ed25519")
+    cluster.as_root(HEAD, "mkdir -p /srv/victim; cd /srv/victim; touch authorized_keys id_ed25519")
     stages = """for stage in 50-storage 60-munge; do
       bash -c "source /usr/local/lib/trainyard/stage.sh; source /usr/local/lib/trainyard/stages/$stage" $stage; done"""
     facts = "stat -c '%n %U:%G %a %s' /srv/victim /srv/victim/*"
-    before = as_root(cluster, HEAD, facts)
+    before = cluster.as_root(HEAD, facts)
     cluster.on(HEAD, f"sudo -u trainer sh -c 'mv ~trainer/.ssh ~trainer/kept; {LINKS[link]}'")
     try:
-        as_root(cluster, HEAD, stages, check=False)
-        assert as_root(cluster, HEAD, facts) == before
+        cluster.as_root(HEAD, stages, check=False)
+        assert cluster.as_root(HEAD, facts) == before
     finally:
         cluster.on(HEAD, "sudo -u trainer sh -c 'rm -rf ~trainer/.ssh; mv ~trainer/kept ~trainer/.ssh'")
 
@@ -110,32 +104,32 @@ def test_other_addresses_of_the_network_cannot_mount(cluster: Project) -> None:
       ip netns exec neighbour bash -c "
         mount -t nfs4 -o vers=4.2,soft,timeo=50,retry=0 10.77.0.4:/shared /run/neighbour &&
         ls -d /run/neighbour/jobs" 2>&1"""
-    assert "/run/neighbour/jobs" not in as_root(cluster, FIRST, neighbour, check=False)
+    assert "/run/neighbour/jobs" not in cluster.as_root(FIRST, neighbour, check=False)
     # The same mount succeeds after the head exports the folder to this address. Therefore, the export list blocked the
     # first attempt.
-    as_root(cluster, HEAD, "exportfs -o rw,sync,no_subtree_check,fsid=2 10.77.15.250:/shared")
+    cluster.as_root(HEAD, "exportfs -o rw,sync,no_subtree_check,fsid=2 10.77.15.250:/shared")
     try:
-        assert "/run/neighbour/jobs" in as_root(cluster, FIRST, neighbour)
+        assert "/run/neighbour/jobs" in cluster.as_root(FIRST, neighbour)
     finally:
-        as_root(cluster, HEAD, "exportfs -ra")
-    assert "/run/neighbour/jobs" not in as_root(cluster, FIRST, neighbour, check=False)
+        cluster.as_root(HEAD, "exportfs -ra")
+    assert "/run/neighbour/jobs" not in cluster.as_root(FIRST, neighbour, check=False)
     assert "jobs" in cluster.on(FIRST, "ls /shared"), "exportfs -ra broke the mount on a worker"
 
 
 def made_up(cluster: Project, user: str, folder: str, victim: str) -> str:
     """As `user` on a worker, open the file `victim` on the head with a forged handle, and return the result."""
-    seen = as_root(cluster, HEAD, f"stat -c %i {victim}; lsattr -v {victim}").split()
+    seen = cluster.as_root(HEAD, f"stat -c %i {victim}; lsattr -v {victim}").split()
     forged = f"setpriv --reuid={user} --regid={user} --clear-groups --inh-caps=+dac_read_search"
     program = f"python3 -c {shlex.quote(MADE_UP_HANDLE)} {folder} {seen[0]} {seen[1]}"
-    return as_root(cluster, FIRST, f"{forged} --ambient-caps=+dac_read_search {program} 2>&1").splitlines()[-1]
+    return cluster.as_root(FIRST, f"{forged} --ambient-caps=+dac_read_search {program} 2>&1").splitlines()[-1]
 
 
 def test_forged_handles_cannot_open_the_state_of_slurm(cluster: Project) -> None:
     # Root on a worker can use any uid, so a forged handle can open other files on the data disk as their owner.
-    as_root(cluster, HEAD, "install -m 0600 -o slurm /etc/hostname /srv/trainyard/beside")
+    cluster.as_root(HEAD, "install -m 0600 -o slurm /etc/hostname /srv/trainyard/beside")
     assert made_up(cluster, "slurm", "/shared/jobs", "/srv/trainyard/beside") == "opened 4"
     assert made_up(cluster, "slurm", "/shared/jobs", "/srv/trainyard/state.img") == "Permission denied"
-    as_root(cluster, HEAD, "rm /srv/trainyard/beside")
+    cluster.as_root(HEAD, "rm /srv/trainyard/beside")
 
 
 @pytest.mark.parametrize(
@@ -145,15 +139,15 @@ def test_subtree_check_rejects_forged_handles(cluster: Project, check: str, answ
     # An existing host exports folders on its root disk, with subtree_check.
     address = cluster.on(FIRST, "sed -n s/^TRAINYARD_PRIVATE_IP=//p /etc/trainyard/node.env").split()[-1]
     folder = "/var/tmp/exported"  # noqa: S108
-    as_root(
-        cluster, HEAD, f"mkdir -p {folder}/sub; exportfs -o rw,sync,{check},root_squash,fsid=7 {address}/32:{folder}"
+    cluster.as_root(
+        HEAD, f"mkdir -p {folder}/sub; exportfs -o rw,sync,{check},root_squash,fsid=7 {address}/32:{folder}"
     )
-    as_root(cluster, FIRST, f"mkdir -p /run/exported; mount -t nfs4 -o vers=4.2 10.77.0.4:{folder} /run/exported")
+    cluster.as_root(FIRST, f"mkdir -p /run/exported; mount -t nfs4 -o vers=4.2 10.77.0.4:{folder} /run/exported")
     try:
         assert made_up(cluster, "munge", "/run/exported/sub", "/etc/munge/munge.key").startswith(answer)
     finally:
-        as_root(cluster, FIRST, "umount /run/exported")
-        as_root(cluster, HEAD, f"exportfs -u {address}/32:{folder}; rm -r {folder}")
+        cluster.as_root(FIRST, "umount /run/exported")
+        cluster.as_root(HEAD, f"exportfs -u {address}/32:{folder}; rm -r {folder}")
 
 
 def test_disk_with_read_errors_is_not_formatted(cluster: Project) -> None:
@@ -163,7 +157,7 @@ def test_disk_with_read_errors_is_not_formatted(cluster: Project) -> None:
       truncate -s 0 /var/tmp/disk; set -- "$disk" new
       {STAGE}
       losetup -d "$disk"; stat -c 'bytes %s' /var/tmp/disk; rm /var/tmp/disk"""
-    output = as_root(cluster, FIRST, broken)
+    output = cluster.as_root(FIRST, broken)
     assert re.search(r"error: the disk /dev/loop\d+ cannot be read, so it is not formatted", output)
     assert "stage ended with 1" in output
     assert "bytes 0" in output
@@ -174,7 +168,7 @@ def test_empty_disk_of_an_earlier_head_is_not_formatted(cluster: Project) -> Non
       modprobe loop; truncate -s 64M /var/tmp/disk; disk=$(losetup --show -f /var/tmp/disk); set -- "$disk" known
       {STAGE}
       losetup -d "$disk"; cmp -n 67108864 /var/tmp/disk /dev/zero && echo 'all zero'; rm /var/tmp/disk"""
-    output = as_root(cluster, FIRST, known)
+    output = cluster.as_root(FIRST, known)
     assert "only a new disk is formatted" in output
     assert "all zero" in output
 
@@ -189,14 +183,13 @@ def test_new_head_keeps_queue_accounting_and_files(cluster: Project) -> None:
     wait_until(
         "slurmctld to write its state", 60, lambda: "saved" in cluster.on(HEAD, "sleep 6; sudo sync; echo saved")
     )
-    before = cluster.on(HEAD, "cat /proc/sys/kernel/random/boot_id")
+    before = cluster.boot_id(HEAD)
     parents = "trainyard:index:Cluster$trainyard:index:LocalPlatform"
-    head = f"urn:pulumi:local::trainyard::{parents}$pulumi-python:dynamic/local:Vm::it-local-{HEAD}"
-    cluster.stack("up", "--replace", head, timeout=900)
-    assert cluster.on(HEAD, "cat /proc/sys/kernel/random/boot_id") != before
+    cluster.replace(f"{parents}$pulumi-python:dynamic/local:Vm::it-local-{HEAD}", timeout=900)
+    assert cluster.boot_id(HEAD) not in {"", before}
     assert f"{done}|COMPLETED" in cluster.on(HEAD, sacct)
     assert cluster.on(HEAD, f"squeue -h -j {held} -o '%T %r'").split() == ["PENDING", "JobHeldUser"]
     assert cluster.yard("ssh", "--", "cat /shared/kept ~/kept").out.split()[-2:] == ["kept", "kept"]
     cluster.on(HEAD, f"sudo scontrol release {held}")
     wait_until("the held job's end", 180, lambda: "COMPLETED" in cluster.on(HEAD, f"sacct -n -X -P -o state -j {held}"))
-    assert slurm_states(cluster) == {FIRST: "idle", SECOND: "idle"}
+    assert cluster.states() == {FIRST: "idle", SECOND: "idle"}

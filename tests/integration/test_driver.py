@@ -19,9 +19,7 @@ import pytest
 from components.catalog import driver_locks
 from components.plan.plan import ClusterPlan
 from components.platforms.local.image import ensure_image
-from components.platforms.local.process import sweep_run
-from tests.integration.bare import BareHost, boot
-from tests.integration.files import install_all, run_stage
+from tests.integration.bare import BareHost, install_all, prepared, run_stage
 from tests.integration.mirror import GUEST_VIEW, Mirror
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
@@ -81,18 +79,10 @@ def run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def installer(plan: ClusterPlan, mirrors: dict[str, str]) -> str:
-    """Return the script that writes the files of a node with `driver: install`."""
+def with_driver(plan: ClusterPlan, mirrors: dict[str, str]) -> ClusterPlan:
+    """Return the plan with `driver: install` on all workers."""
     workers = tuple(replace(host, driver="install") for host in plan.workers)
-    plan = replace(plan, workers=workers, mirrors=mirrors)
-    return install_all(plan, plan.workers[0])
-
-
-def stage(host: BareHost, name: str = "30-driver") -> subprocess.CompletedProcess[str]:
-    """Run a stage once, in the same way as the bootstrap."""
-    done = host.ssh(run_stage(name), timeout=3600)
-    sys.stdout.write(f"[{name}: exit {done.returncode}]\n{done.stdout[-3000:]}\n")
-    return done
+    return replace(plan, workers=workers, mirrors=mirrors)
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:
@@ -121,15 +111,10 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
 @pytest.fixture(scope="module")
 def node(mirror: Mirror, local_plan: ClusterPlan, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareHost]:
     """A virtual machine with the files of a node with `driver: install`. Its mirror is not running yet."""
-    folder = Path(tmp_path_factory.mktemp("driver")) / "run"
-    try:
-        [host] = boot(folder, ["node1"], 28100)
-        done = host.ssh(installer(local_plan, mirror.urls(GUEST_VIEW)))
-        assert done.returncode == 0, done.stderr
-        assert stage(host, "20-apt").returncode == 0
+    plan = with_driver(local_plan, mirror.urls(GUEST_VIEW))
+    with prepared(plan, tmp_path_factory.mktemp("driver"), 28100) as host:
+        assert host.stage("20-apt").returncode == 0
         yield host
-    finally:
-        sweep_run(folder)
 
 
 def test_modules_are_built_for_the_images_kernel(tree: Tree, mirror: Mirror, local_plan: ClusterPlan) -> None:
@@ -137,7 +122,8 @@ def test_modules_are_built_for_the_images_kernel(tree: Tree, mirror: Mirror, loc
     uname = tree.root / "usr/local/sbin/uname"
     uname.write_text(_UNAME.format(kernel=tree.kernel))
     uname.chmod(0o755)
-    assert tree.shell(installer(local_plan, mirror.urls("127.0.0.1"))).returncode == 0
+    plan = with_driver(local_plan, mirror.urls("127.0.0.1"))
+    assert tree.shell(install_all(plan, plan.workers[0])).returncode == 0
     assert tree.shell(run_stage("20-apt")).returncode == 0
     begin = time.monotonic()
     done = tree.shell(run_stage("30-driver"))
@@ -156,7 +142,7 @@ def test_modules_are_built_for_the_images_kernel(tree: Tree, mirror: Mirror, loc
 
 
 def test_unreachable_mirror_is_reported(node: BareHost, mirror: Mirror) -> None:
-    done = stage(node)
+    done = node.stage("30-driver")
     assert done.returncode == 1
     assert last_line(done).startswith(f"error: driver {LOCK.driver}: a package archive cannot be read (")
     assert f"http://{GUEST_VIEW}:{mirror.port}/debian" in last_line(done)
@@ -166,7 +152,7 @@ def test_package_that_differs_from_the_lock_is_refused(node: BareHost, mirror: M
     mirror.start()
     saved = node.ssh(f"cp {_LOCK_FILE} /var/tmp/lock && {_OTHER_PACKAGE}")
     assert saved.returncode == 0
-    done = stage(node)
+    done = node.stage("30-driver")
     assert done.returncode == 1
     message = f"the archives differ from the lock (1 of {len(LOCK.packages)} packages). The lock has nvidia-smi 999.1-1"
     assert message in last_line(done)
@@ -187,14 +173,14 @@ def test_full_disk_is_reported(node: BareHost, tree: Tree, tmp_path: Path) -> No
     assert node.ssh(f"mkdir -p /etc/dkms; cat >{override} <<'END'\n{_PREBUILT}END\n").returncode == 0
 
     assert node.ssh(_FILL_DISK).returncode == 0
-    done = stage(node)
+    done = node.stage("30-driver")
     assert done.returncode == 1
     assert last_line(done).startswith(f"error: driver {LOCK.driver}: the disk became full during the installation.")
     assert node.ssh("rm /var/tmp/full").returncode == 0
 
 
 def test_next_run_continues_and_reports_the_missing_gpu(node: BareHost, tree: Tree, mirror: Mirror) -> None:
-    done = stage(node)
+    done = node.stage("30-driver")
     assert done.returncode == 1
     message = f"error: driver {LOCK.driver} is installed for kernel {tree.kernel}, but this machine has no NVIDIA GPU."
     assert last_line(done).startswith(message)
@@ -206,7 +192,7 @@ def test_next_run_continues_and_reports_the_missing_gpu(node: BareHost, tree: Tr
     assert "No such device" in loaded.stderr
     # Nothing is downloaded again.
     requests = len(mirror.requests)
-    assert last_line(stage(node)).startswith(message)
+    assert last_line(node.stage("30-driver")).startswith(message)
     assert len(mirror.requests) == requests
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from pathlib import PurePosixPath
 
 import pytest
 
-from tests.integration.project import Project, wait_until
-from tests.integration.test_cluster import HEAD, SECOND, slurm_states
+from tests.integration.project import HEAD, SECOND, Project, wait_until
 from tests.integration.test_health import WRITE_XID
 from yard.repair.heal import NEEDS_A_PERSON
 from yard.repair.steps import PATIENCE_SECONDS
@@ -40,7 +38,7 @@ if record.exists():
 def let_time_pass(cluster: Project) -> None:
     # The service keeps the history in memory.
     command = f"systemctl stop trainyard-repair; python3 -c {shlex.quote(_EARLIER)}; systemctl start trainyard-repair"
-    cluster.on(HEAD, f"sudo sh -c {shlex.quote(command)}")
+    cluster.as_root(HEAD, command)
 
 
 def plan(cluster: Project) -> tuple[str, str]:
@@ -49,14 +47,8 @@ def plan(cluster: Project) -> tuple[str, str]:
     return row["phase"], row["step"]
 
 
-def boot_id(cluster: Project) -> str:
-    """Return the boot id of the second worker, or an empty string if it does not respond."""
-    output = cluster.on(SECOND, "cat /proc/sys/kernel/random/boot_id", check=False).strip()
-    return output if re.fullmatch(r"[0-9a-f-]{36}", output) else ""
-
-
 def state(cluster: Project) -> str:
-    return slurm_states(cluster)[SECOND]
+    return cluster.states()[SECOND]
 
 
 def test_fault_that_survives_a_reboot_ends_with_a_new_machine(cluster: Project) -> None:
@@ -70,10 +62,10 @@ def test_fault_that_survives_a_reboot_ends_with_a_new_machine(cluster: Project) 
     assert plan(cluster) == ("faulty", "reboot")
     assert "nothing was changed" in cluster.yard("heal").out
 
-    before = boot_id(cluster)
+    before = cluster.boot_id(SECOND)
     cluster.yard("heal", "--perform")
-    wait_until("the reboot", 300, lambda: boot_id(cluster) not in {before, ""})
-    ready = f'"boot_id":"{boot_id(cluster)}","state":"ready"'
+    wait_until("the reboot", 300, lambda: cluster.boot_id(SECOND) not in {before, ""})
+    ready = f'"boot_id":"{cluster.boot_id(SECOND)}","state":"ready"'
     wait_until("the worker", 300, lambda: ready in cluster.on(SECOND, f"cat {STATE}/status.json", check=False))
     wait_until("the drained worker", 60, lambda: state(cluster) == "drained")
     assert plan(cluster) == ("repairing", "wait")
@@ -96,24 +88,24 @@ def test_an_xid_leads_to_a_new_machine_without_a_person(cluster: Project) -> Non
     cluster.on(HEAD, f"sudo sh -c 'systemctl stop trainyard-repair; rm -f {STATE}/repair.json {STATE}/heal.jsonl'")
     cluster.on(HEAD, "sudo systemctl start trainyard-repair")
     # The stack file says `ask`, so the timer's command changes nothing.
-    cluster.on(SECOND, f"sudo bash -c {shlex.quote(WRITE_XID)}")
+    cluster.as_root(SECOND, WRITE_XID)
     wait_until("the drain", 60, lambda: state(cluster) == "drained")
     history = f"sudo cat {STATE}/repair.json"
     wait_until("the history", 60, lambda: "TY:gpu-xid" in cluster.on(HEAD, history, check=False))
     let_time_pass(cluster)
-    pid, before = cluster.pid(SECOND), boot_id(cluster)
+    pid, before = cluster.pid(SECOND), cluster.boot_id(SECOND)
     asked = cluster.yard("heal", "--auto", check=False)
     assert asked.code == NEEDS_A_PERSON
     assert "contains `repair: ask`" in asked.out
-    assert (cluster.pid(SECOND), boot_id(cluster)) == (pid, before)
+    assert (cluster.pid(SECOND), cluster.boot_id(SECOND)) == (pid, before)
 
     cluster.edit(lambda spec: spec.update(repair="auto"))
     cluster.stack("up", timeout=900, check=False)
     # The reboot ends the verdict, and the Xid returns.
     cluster.yard("heal", "--auto")
-    wait_until("the reboot", 300, lambda: boot_id(cluster) not in {before, ""})
+    wait_until("the reboot", 300, lambda: cluster.boot_id(SECOND) not in {before, ""})
     wait_until("the service", 300, lambda: state(cluster) == "idle")
-    cluster.on(SECOND, f"sudo bash -c {shlex.quote(WRITE_XID)}")
+    cluster.as_root(SECOND, WRITE_XID)
     wait_until("the drain", 60, lambda: state(cluster) == "drained")
     wait_until("the plan", 60, lambda: plan(cluster) == ("suspect", "wait"))
     let_time_pass(cluster)

@@ -6,10 +6,8 @@ builds of these images.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
@@ -17,9 +15,7 @@ import yaml
 from components.catalog import image_contracts, images
 from components.node.user_data import AccessKeys, cloud_config
 from components.plan.plan import ClusterPlan
-from components.platforms.local.process import sweep_run
-from tests.integration.bare import BareHost, boot
-from tests.integration.files import install_all, run_stage
+from tests.integration.bare import BareHost, prepared
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
@@ -49,60 +45,42 @@ cloud-init single --name ssh --frequency always
 
 @pytest.fixture(scope="module")
 def node(local_plan: ClusterPlan, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareHost]:
-    """A machine on which the stage files are installed. No stage has run on this machine."""
-    run = Path(tmp_path_factory.mktemp("image")) / "run"
-    try:
-        [host] = boot(run, ["node1"], 26100)
-        ok(host, install_all(local_plan, local_plan.workers[0]))
+    with prepared(local_plan, tmp_path_factory.mktemp("image"), 26100) as host:
         yield host
-    finally:
-        sweep_run(run)
-
-
-def ok(host: BareHost, command: str) -> str:
-    """Run a command as root and return its output."""
-    done = host.ssh(command, timeout=600)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return done.stdout
-
-
-def stage(host: BareHost, name: str) -> subprocess.CompletedProcess[str]:
-    """Run a stage once, in the same way as the bootstrap."""
-    return host.ssh(run_stage(name), timeout=600)
 
 
 def test_slurm_is_installed_despite_the_images_pin(node: BareHost) -> None:
     path = "/etc/apt/preferences.d/slurm-repository-pin-990"
-    archive = ok(node, "sed -n 's#^deb http[s]*://\\([^/]*\\)/.*#\\1#p' /etc/apt/sources.list | head -n 1").strip()
+    archive = node.ok("sed -n 's#^deb http[s]*://\\([^/]*\\)/.*#\\1#p' /etc/apt/sources.list | head -n 1").strip()
     pin = image_contracts()[AZURE].files[path].replace("*ubuntu.com*", f"*{archive}*")
     assert archive in pin
     removed = " ".join(pattern for pattern in image_contracts()[AZURE].removed if pattern.startswith("/var/cache"))
-    ok(node, f"dpkg --purge slurmd && rm -r {removed} && cat >{path} <<'PIN'\n{pin}PIN\n")
-    refused = stage(node, "20-apt")
+    node.ok(f"dpkg --purge slurmd && rm -r {removed} && cat >{path} <<'PIN'\n{pin}PIN\n")
+    refused = node.stage("20-apt")
     assert refused.returncode != 0
     assert "'slurmd' has no installation candidate" in refused.stdout
-    assert stage(node, "15-archive").returncode == 0
-    installed = stage(node, "20-apt")
+    assert node.stage("15-archive").returncode == 0
+    installed = node.stage("20-apt")
     assert installed.returncode == 0, installed.stdout[-2000:]
-    assert ok(node, "dpkg-query -W -f '${db:Status-Abbrev}' slurmd").startswith("ii")
+    assert node.ok("dpkg-query -W -f '${db:Status-Abbrev}' slurmd").startswith("ii")
 
 
 def test_azure_agent_finds_the_host_key(node: BareHost, local_plan: ClusterPlan) -> None:
-    ok(node, _INSTALL.format(packages="waagent"))
+    node.ok(_INSTALL.format(packages="waagent"))
     settings = image_contracts()[AZURE].files["/etc/waagent.conf"]
-    ok(node, f"cat >/etc/waagent.conf <<'CONF'\n{settings}OS.SshDir=/etc/ssh\nCONF\n")
+    node.ok(f"cat >/etc/waagent.conf <<'CONF'\n{settings}OS.SshDir=/etc/ssh\nCONF\n")
 
     def make_keys(plan: ClusterPlan) -> None:
         types = yaml.safe_load(cloud_config(plan, plan.head, KEYS))["ssh_genkeytypes"]
         # The host key for the test's SSH connection is kept.
         config = yaml.safe_dump({"ssh_genkeytypes": types, "ssh_deletekeys": False})
-        ok(node, _MAKE_KEYS.replace("99-test.cfg", f"99-test.cfg <<'CONFIG'\n{config}CONFIG"))
+        node.ok(_MAKE_KEYS.replace("99-test.cfg", f"99-test.cfg <<'CONFIG'\n{config}CONFIG"))
 
     make_keys(local_plan)
     waited = node.ssh(_WAIT)
     assert "Giving up, ssh host key was not found at /etc/ssh/ssh_host_rsa_key.pub" in waited.stderr
     make_keys(replace(local_plan, image=images()[AZURE]))
-    assert "thumbprint" in ok(node, _WAIT)
+    assert "thumbprint" in node.ok(_WAIT)
 
 
 _DISKS = """
@@ -122,26 +100,26 @@ _OFF = "umount /mnt/localssd && mdadm --stop --scan"
 
 
 def test_scratch_disks_survive_reboots_but_not_stops(node: BareHost) -> None:
-    ok(node, _INSTALL.format(packages="e2fsprogs") + _DISKS)
-    first = stage(node, "43-scratch")
+    node.ok(_INSTALL.format(packages="e2fsprogs") + _DISKS)
+    first = node.stage("43-scratch")
     assert first.returncode == 0, first.stdout[-2000:]
-    options = ok(node, "findmnt -n -o OPTIONS /mnt/localssd").strip().split(",")
+    options = node.ok("findmnt -n -o OPTIONS /mnt/localssd").strip().split(",")
     assert {"nodev", "nosuid"} <= set(options)
-    assert ok(node, "stat -c '%a %U' /mnt/localssd /mnt/localssd/jobs").split() == ["755", "root", "1777", "root"]
-    ok(node, "touch /mnt/localssd/jobs/kept")
+    assert node.ok("stat -c '%a %U' /mnt/localssd /mnt/localssd/jobs").split() == ["755", "root", "1777", "root"]
+    node.ok("touch /mnt/localssd/jobs/kept")
     # After a reboot, the array is not assembled, or udev has assembled it under a different name.
     for assembled in ("true", "mdadm --assemble /dev/md77 /dev/loop0 /dev/loop1"):
-        ok(node, f"{_OFF} && {assembled}")
-        again = stage(node, "43-scratch")
+        node.ok(f"{_OFF} && {assembled}")
+        again = node.stage("43-scratch")
         assert again.returncode == 0, again.stdout[-2000:]
-        ok(node, "test -e /mnt/localssd/jobs/kept")
+        node.ok("test -e /mnt/localssd/jobs/kept")
     # After the machine is stopped and started again, the disks are empty.
-    ok(node, f"{_OFF}\n{_DISKS}")
-    assert stage(node, "43-scratch").returncode == 0
-    assert ok(node, "ls /mnt/localssd/jobs") == ""
+    node.ok(f"{_OFF}\n{_DISKS}")
+    assert node.stage("43-scratch").returncode == 0
+    assert node.ok("ls /mnt/localssd/jobs") == ""
     # The second disk contains a file system that Trainyard did not create.
-    ok(node, f"{_OFF}\n{_DISKS}\nmkfs.ext4 -q -L theirs /dev/loop1")
-    refused = stage(node, "43-scratch")
+    node.ok(f"{_OFF}\n{_DISKS}\nmkfs.ext4 -q -L theirs /dev/loop1")
+    refused = node.stage("43-scratch")
     assert refused.returncode != 0
     assert "local disk /dev/loop1 holds data" in refused.stdout
-    assert ok(node, "blkid -p -s LABEL -o value /dev/loop1").strip() == "theirs"
+    assert node.ok("blkid -p -s LABEL -o value /dev/loop1").strip() == "theirs"

@@ -1,6 +1,6 @@
-"""Job recovery under Slurm: killed ranks, faulty nodes, time limits, partial checkpoints and frozen nodes.
+"""Job recovery under Slurm: killed ranks, faulty nodes, time limits, partial checkpoints, frozen nodes and full disks.
 
-The tests share the cluster with test_cluster.py and leave it ready. Most jobs are submitted at the beginning,
+The tests share the cluster with the other tests and leave it ready. Most jobs are submitted at the beginning,
 so that other jobs can run while Slurm delays the restart of a job.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.project import Project, wait_until
+from tests.integration.project import FIRST, HEAD, SECOND, Project, wait_until
 from tests.integration.survivors import (
     ON_THE_MACHINES,
     SLEEPING,
@@ -23,10 +23,8 @@ from tests.integration.survivors import (
     job_file,
     left_on,
     starts,
-    submit,
     wait_saved,
 )
-from tests.integration.test_cluster import FIRST, HEAD, SECOND, job_field, slurm_states
 from yard.job.launcher import launcher as chosen
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
@@ -91,7 +89,7 @@ def jobs(cluster: Project, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "bad-node": job_file(folder, "bad-node", retries=3, run=_BAD_NODE),
         **{launcher: counting(folder, launcher) for launcher in ON_THE_MACHINES},
     }
-    return {name: submit(cluster, file) for name, file in files.items()}
+    return {name: cluster.submit(file) for name, file in files.items()}
 
 
 @pytest.mark.parametrize("launcher", ON_THE_MACHINES)
@@ -156,9 +154,9 @@ def frozen(cluster: Project) -> Iterator[list[int]]:
 
 
 def test_job_continues_after_a_frozen_node(cluster: Project, frozen: list[int], tmp_path: Path) -> None:
-    job = submit(cluster, job_file(tmp_path, "frozen", run=SLEEPING.replace("  exit 0", _UNTIL_ENOUGH)))
+    job = cluster.submit(job_file(tmp_path, "frozen", run=SLEEPING.replace("  exit 0", _UNTIL_ENOUGH)))
     wait_saved(cluster, HEAD, job)
-    node = job_field(cluster, str(job["id"]), "BatchHost")
+    node = cluster.job_field(str(job["id"]), "BatchHost")
     other = FIRST if node == SECOND else SECOND
     frozen.append(cluster.pid(node))
     os.kill(frozen[0], signal.SIGSTOP)
@@ -170,4 +168,82 @@ def test_job_continues_after_a_frozen_node(cluster: Project, frozen: list[int], 
     wait_until("no rank of the first start", 400, lambda: left_on(cluster, node, job) == "")
     cluster.on(HEAD, f"echo yes | sudo tee {job['run_dir']}/enough")
     assert "rank 0 continues from step 3" in finish(cluster, job)
-    wait_until("both nodes idle", 240, lambda: set(slurm_states(cluster).values()) == {"idle"})
+    cluster.wait_idle(240)
+
+
+READ = """\
+name: mapped
+nodes: 2
+time: 10m
+run: |
+  if [[ $RANK == 0 ]]; then
+    head -c 24M /dev/urandom >"$RUN_DIR/data.bin"
+    sha256sum "$RUN_DIR/data.bin" >"$RUN_DIR/sum"
+    mv "$RUN_DIR/sum" "$RUN_DIR/ready"
+  fi
+  until [[ -s $RUN_DIR/ready ]]; do sleep 1; done
+  python3 - <<'PROGRAM'
+  import hashlib, mmap, os, time
+  run = os.environ["RUN_DIR"]
+  with open(f"{run}/data.bin", "rb") as file:
+      mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+      digest = hashlib.sha256()
+      for at in range(0, len(mapped), 1 << 20):
+          digest.update(mapped[at:at + (1 << 20)])
+          open(f"{run}/reading", "w").close()
+          time.sleep(0.5)
+  assert digest.hexdigest() == open(f"{run}/ready").read().split()[0]
+  PROGRAM
+"""
+
+
+def test_wrong_names_and_interfaces_are_reported_and_tolerated(cluster: Project) -> None:
+    spoil = (
+        'sudo sed -i "1i 127.0.1.1 $(hostname).lan $(hostname)" /etc/hosts;'
+        "sudo ip link add docker0 type bridge; sudo ip addr add 172.17.0.1/16 dev docker0; sudo ip link set docker0 up;"
+        "sudo ip link add vetha type veth peer name vethb; sudo ip addr add 10.0.2.15/24 dev vetha;"
+        "sudo ip link set vetha up; sudo ip link set vethb up"
+    )
+    for node in (FIRST, SECOND):
+        cluster.on(node, spoil)
+    done = cluster.yard("doctor", timeout=300, check=False)
+    assert done.code == 1
+    assert f"{FIRST} resolves to 127.0.1.1" in done.out
+    job = cluster.submit("allreduce")
+    assert "# Avg bus bandwidth" in cluster.follow(str(job["id"]))
+    for node in (FIRST, SECOND):
+        cluster.on(node, "sudo ip link del docker0; sudo ip link del vetha; sudo systemctl restart trainyard-bootstrap")
+        cluster.wait_ready(node, 120)
+    assert "resolves to" not in cluster.yard("doctor", timeout=300, check=False).out
+    cluster.wait_idle()
+
+
+def test_mapped_read_survives_an_nfs_restart(cluster: Project, tmp_path: Path) -> None:
+    file = tmp_path / "mapped.yaml"
+    file.write_text(READ)
+    job = cluster.submit(str(file))
+    reading = f"sudo test -e {job['run_dir']}/reading && echo yes || true"
+    wait_until("the read to begin", 120, lambda: "yes" in cluster.on(HEAD, reading), 1)
+    cluster.on(HEAD, "sudo systemctl restart nfs-server")
+    cluster.follow(str(job["id"]))
+
+
+def test_full_disk_destroys_no_checkpoint(cluster: Project) -> None:
+    job = cluster.submit("train-tiny", "--name", "full", "--", "--batch", "2", "--steps", "8", "--save-every", "2")
+    number, run_dir = str(job["id"]), job["run_dir"]
+    wait_until(
+        "a first checkpoint", 300, lambda: "latest" in cluster.on(HEAD, f"sudo ls {run_dir}/checkpoints || true")
+    )
+    # The job user fills all space that is not reserved for root. fallocate may fail, but the space allocated so far
+    # stays allocated.
+    cluster.yard("ssh", "--", "fallocate -l $(df -k --output=avail /shared | tail -1)K /shared/ballast", check=False)
+    try:
+        wait_until("a failure", 120, lambda: "failed" in cluster.on(HEAD, f"sudo cat {run_dir}/events"))
+    finally:
+        cluster.yard("ssh", "--", "rm -f /shared/ballast")
+    output = cluster.yard("logs", number).out + cluster.yard("logs", number, "--rank", "1").out
+    assert "could not be written; 0 MiB are free there" in output
+    cluster.follow(number, 600)
+    assert int(cluster.job_field(number, "Restarts") or 1) >= 1
+    assert "resumed at step" in cluster.yard("logs", number).out
+    cluster.wait_idle()

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.integration.project import Project, wait_until
-from tests.integration.survivors import finish, job_file, submit, wait_saved
+from tests.integration.project import FIRST, HEAD, SECOND, Project
+from tests.integration.survivors import finish, job_file, wait_saved
 
 pytestmark = pytest.mark.integration
 
-HEAD, FIRST, SECOND = "it-head", "it-gpu-0", "it-gpu-1"
 USER, ADMIN = "id_ed25519", "id_ed25519_admin"
 MUNGE_KEY = "sudo cat /etc/munge/munge.key | sha256sum"
 WAITING = """\
@@ -50,8 +49,7 @@ def opens(cluster: Project, key: Path, user: str, node: str = HEAD) -> bool:
 def rotate(cluster: Project, name: str) -> None:
     """Rotate a key with `pulumi up --replace`. Check that no machine is restarted."""
     before = {node: cluster.pid(node) for node in (HEAD, FIRST, SECOND)}
-    urn = f"urn:pulumi:local::trainyard::trainyard:index:Cluster$pulumi-python:dynamic:Resource::it-{name}"
-    cluster.stack("up", "--replace", urn, timeout=600)
+    cluster.replace(f"trainyard:index:Cluster$pulumi-python:dynamic:Resource::it-{name}")
     assert {node: cluster.pid(node) for node in before} == before
     cluster.stack("preview", "--expect-no-changes")
 
@@ -59,11 +57,11 @@ def rotate(cluster: Project, name: str) -> None:
 @pytest.fixture(scope="module")
 def job(cluster: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """A job that runs on both nodes until the file `stop` exists. The job is cancelled after the tests."""
-    found = submit(cluster, job_file(tmp_path_factory.mktemp("job"), "waiting", nodes=2, run=WAITING))
+    found = cluster.submit(job_file(tmp_path_factory.mktemp("job"), "waiting", nodes=2, run=WAITING))
     wait_saved(cluster, HEAD, found, ranks=2)
     yield found
     cluster.yard("cancel", str(found["id"]), check=False)
-    wait_until("idle nodes", 120, lambda: cluster.on(HEAD, "sinfo -h -t idle -o %D").strip() == "2")
+    cluster.wait_idle()
 
 
 def state(cluster: Project, job: dict[str, Any]) -> str:
@@ -114,6 +112,6 @@ def test_job_continues_after_rotation_of_the_munge_key(cluster: Project, job: di
     assert "rank 0 ends" in output
     assert "rank 1 ends" in output
     assert cluster.on(HEAD, f"sudo grep -c ' start ' {job['run_dir']}/events").strip() == "1"
-    wait_until("idle nodes", 120, lambda: cluster.on(HEAD, "sinfo -h -t idle -o %D").strip() == "2")
-    after = submit(cluster, "hello")
+    cluster.wait_idle()
+    after = cluster.submit("hello")
     assert cluster.yard("logs", str(after["id"]), "-f", timeout=300).code == 0

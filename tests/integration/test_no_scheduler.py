@@ -1,4 +1,4 @@
-"""Job recovery without a scheduler. These tests change the shared cluster to `scheduler: none`."""
+"""Job recovery without a scheduler. The tests change the shared cluster to `scheduler: none`, and back to Slurm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.project import Project, wait_until
+from tests.integration.project import FIRST, HEAD, SECOND, Project, wait_until
 from tests.integration.survivors import (
     ON_THE_MACHINES,
     SLEEPING,
@@ -21,22 +21,23 @@ from tests.integration.survivors import (
     job_file,
     left_on,
     starts,
-    submit,
     wait_saved,
 )
-from tests.integration.test_cluster import FIRST, HEAD, SECOND
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
-BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
-
 
 @pytest.fixture(scope="module")
-def direct(cluster: Project) -> Project:
-    """The shared cluster after `pulumi up` with `scheduler: none`."""
+def direct(cluster: Project) -> Iterator[Project]:
+    """The shared cluster after `pulumi up` with `scheduler: none`. The tests of other modules need Slurm again."""
     cluster.edit(lambda spec: spec.update(scheduler="none"))
-    cluster.stack("up", timeout=900)
-    return cluster
+    try:
+        cluster.stack("up", timeout=900)
+        yield cluster
+    finally:
+        cluster.edit(lambda spec: spec.update(scheduler="slurm"))
+        cluster.stack("up", timeout=900)
+        cluster.wait_idle()
 
 
 _LAUNCHERS = [launcher for launcher in ON_THE_MACHINES if not launcher.startswith("torchrun")]
@@ -47,7 +48,7 @@ _LAUNCHERS = [launcher for launcher in ON_THE_MACHINES if not launcher.startswit
 def killed(direct: Project, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """The submitted job for each launcher."""
     folder = tmp_path_factory.mktemp("jobs")
-    return {launcher: submit(direct, counting(folder, launcher)) for launcher in _LAUNCHERS}
+    return {launcher: direct.submit(counting(folder, launcher)) for launcher in _LAUNCHERS}
 
 
 def state_of(cluster: Project, job: dict[str, Any]) -> str:
@@ -100,7 +101,7 @@ def frozen(direct: Project) -> Iterator[list[int]]:
 
 
 def test_job_continues_after_a_frozen_node(direct: Project, frozen: list[int], tmp_path: Path) -> None:
-    job = submit(direct, job_file(tmp_path, "frozen", run=SLEEPING))
+    job = direct.submit(job_file(tmp_path, "frozen", run=SLEEPING))
     wait_saved(direct, HEAD, job)
     frozen.append(direct.pid(FIRST))
     os.kill(frozen[0], signal.SIGSTOP)
@@ -113,13 +114,10 @@ def test_job_continues_after_a_frozen_node(direct: Project, frozen: list[int], t
 
 
 def test_job_lost_by_its_head_continues_when_resumed(direct: Project, tmp_path: Path) -> None:
-    job = submit(direct, job_file(tmp_path, "rebooted", nodes=2, run=SLEEPING))
+    job = direct.submit(job_file(tmp_path, "rebooted", nodes=2, run=SLEEPING))
     wait_saved(direct, HEAD, job, ranks=2)
-    before = direct.on(HEAD, BOOT_ID).strip()
-    direct.on(HEAD, "sudo systemctl reboot", check=False)
-    wait_until("the head's next boot", 240, lambda: direct.on(HEAD, BOOT_ID, check=False).strip() not in {"", before})
-    ready = '"state":"ready"'
-    wait_until("the head", 240, lambda: ready in direct.on(HEAD, "cat /var/lib/trainyard/status.json", check=False))
+    direct.reboot(HEAD)
+    direct.wait_ready(HEAD)
     assert state_of(direct, job) == "LOST"
     for node in (FIRST, SECOND):
         wait_until(f"no rank on {node}", 120, partial(lambda at: left_on(direct, at, job) == "", node))

@@ -6,12 +6,11 @@ import shlex
 
 import pytest
 
-from tests.integration.project import Project, wait_until
+from tests.integration.project import AS_TRAINER, Project, wait_until
 
 pytestmark = pytest.mark.integration
 
 HEAD, FIRST = "it-head", "it-gpu-0"
-AS_TRAINER = "sudo setpriv --reuid=trainer --regid=trainer --init-groups env -C /shared HOME=/home/trainer"
 _SERVICES = """
 ip address add 169.254.169.254/32 dev lo
 for port in 80 53; do
@@ -55,7 +54,7 @@ _LAUNCH = {
 def check_services(cluster: Project) -> None:
     """Check that root can connect to both ports, and that connections to port 80 from other users are refused
     immediately."""
-    as_root = cluster.on(FIRST, f"sudo bash -c {shlex.quote(_TRY)}")
+    as_root = cluster.as_root(FIRST, _TRY)
     assert "80 open" in as_root
     job = f"{AS_TRAINER} timeout 60 srun --nodelist={FIRST} bash -c {shlex.quote(_TRY)}"
     users = {
@@ -71,7 +70,7 @@ def check_services(cluster: Project) -> None:
 
 
 def test_jobs_cannot_reach_the_metadata_service(cluster: Project) -> None:
-    cluster.on(FIRST, f"sudo bash -c {shlex.quote(_SERVICES)}")
+    cluster.as_root(FIRST, _SERVICES)
     check_services(cluster)
 
 
@@ -86,15 +85,12 @@ def test_rules_return_after_a_flush(cluster: Project) -> None:
 
 @pytest.mark.full
 def test_metadata_rules_are_active_after_a_reboot(cluster: Project) -> None:
-    boot_id = "cat /proc/sys/kernel/random/boot_id"
-    before = cluster.on(FIRST, boot_id).strip()
-    cluster.on(FIRST, "sudo systemctl reboot", check=False)
-    wait_until("the next boot", 240, lambda: cluster.on(FIRST, boot_id, check=False).strip() not in {"", before})
+    cluster.reboot(FIRST)
     state = f"sinfo -h -n {FIRST} -o %T"
     wait_until("the node to be idle", 240, lambda: cluster.on(HEAD, state, check=False).strip() == "idle")
     order = cluster.on(FIRST, "systemctl show --value -p ActiveEnterTimestampMonotonic trainyard-metadata ssh").split()
     assert 0 < int(order[0]) < int(order[1])
-    cluster.on(FIRST, f"sudo bash -c {shlex.quote(_SERVICES)}")
+    cluster.as_root(FIRST, _SERVICES)
     check_services(cluster)
 
 

@@ -6,17 +6,18 @@ Each attack succeeds with the configuration of commit 4a35eb0: the same commands
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.integration.project import Project, wait_until
-from tests.integration.test_cluster import FIRST, HEAD, SECOND, slurm_states
+from tests.integration.project import AS_TRAINER, FIRST, HEAD, SECOND, Project, wait_until
+from tests.integration.survivors import finish, job_file
 
 pytestmark = pytest.mark.integration
 
 AS_SLURM = "sudo setpriv --reuid=slurm --regid=slurm --clear-groups"
-AS_TRAINER = "sudo setpriv --reuid=trainer --regid=trainer --init-groups env -C /shared HOME=/home/trainer"
 PROOF = "/var/lib/slurm/slurmctld/attacked"
 """A file that slurmctld may write."""
 PROGRAM = f"#!/bin/sh\\nid >{PROOF}\\n"
@@ -41,7 +42,7 @@ def clean_queue(cluster: Project) -> Iterator[None]:
     cluster.on(HEAD, "for user in ops root trainer; do sudo scancel --user=$user; done")
     wait_until("the jobs to end", 60, lambda: not cluster.on(HEAD, "squeue -h").strip())
     cluster.on(HEAD, f"sudo scontrol update nodename={SECOND} state=resume", check=False)
-    wait_until("both nodes", 90, lambda: slurm_states(cluster) == {FIRST: "idle", SECOND: "idle"})
+    wait_until("both nodes", 90, lambda: cluster.states() == {FIRST: "idle", SECOND: "idle"})
 
 
 @pytest.fixture
@@ -101,9 +102,7 @@ def test_daemons_on_the_head_run_no_other_program(cluster: Project, daemon: str)
 
 
 def test_slurm_cannot_replace_its_state_folder(cluster: Project) -> None:
-    move = (
-        "sudo setpriv --reuid=slurm --regid=slurm --clear-groups mv -T /var/lib/slurm/slurmctld /var/lib/slurm/x 2>&1"
-    )
+    move = f"{AS_SLURM} mv -T /var/lib/slurm/slurmctld /var/lib/slurm/x 2>&1"
     assert "Permission denied" in cluster.on(HEAD, move, check=False)
 
 
@@ -130,7 +129,7 @@ def test_other_nodes_refuse_foreign_users_and_groups(cluster: Project, job: str)
     command = job.replace("srun ", f"srun --nodelist={SECOND} ").replace("sbatch ", f"sbatch --nodelist={SECOND} ")
     output = cluster.on(FIRST, f"cd /; {command} 2>&1", check=False)
     assert "uid=" not in output
-    assert slurm_states(cluster)[SECOND].startswith("drain")
+    assert cluster.states()[SECOND].startswith("drain")
 
 
 @pytest.mark.usefixtures("clean_queue")
@@ -139,3 +138,41 @@ def test_other_nodes_refuse_tasks_without_a_job(cluster: Project) -> None:
     output = cluster.on(FIRST, job, check=False)
     assert "Job prolog failed" in output
     assert "uid=" not in output
+
+
+_WAITING = """
+import os
+import time
+from pathlib import Path
+
+place = Path(os.environ["RUN_DIR"])
+(place / f"begun-{os.environ['RANK']}").touch()
+while not (place / "go").exists():
+    time.sleep(0.5)
+print("rank", os.environ["RANK"], "has waited", flush=True)
+"""
+
+
+def connects(cluster: Project, node: str, user: str, port: int) -> str:
+    """Return "open", "refused" or "silent": the result of a connection from the node to the job's port on FIRST."""
+    line = f"timeout 5 bash -c ': <>/dev/tcp/{FIRST}/{port}' 2>&1; echo code $?"
+    found = cluster.on(node, f"sudo setpriv --reuid={user} --regid=65534 --clear-groups bash -c {shlex.quote(line)}")
+    if "refused" in found:
+        return "refused"
+    return {"0": "open", "124": "silent"}.get(found.split()[-1], found)
+
+
+def test_only_the_job_user_reaches_an_elastic_rendezvous(cluster: Project, tmp_path: Path) -> None:
+    (tmp_path / "waiting.py").write_text(_WAITING)
+    job = cluster.submit(job_file(tmp_path, "waiting", launcher="torchrun-elastic", nodes=2, workload="waiting.py"))
+    folder = job["run_dir"]
+    begun = f"sudo -u trainer sh -c 'ls {folder}/begun-* | wc -l'"
+    wait_until("both ranks", 600, lambda: cluster.on(HEAD, begun, check=False).strip() == "2")
+    port = 20000 + int(job["id"]) * 10 % 12000
+    assert f":{port} " in cluster.on(FIRST, "sudo ss -Hltn")
+    assert connects(cluster, SECOND, "65534", port) == "refused"
+    assert connects(cluster, FIRST, "65534", port) == "silent"
+    assert connects(cluster, SECOND, "2000", port) == connects(cluster, FIRST, "2000", port) == "open"
+    assert connects(cluster, HEAD, "0", port) == "open"
+    cluster.on(HEAD, f"sudo -u trainer touch {folder}/go")
+    assert "rank 0 has waited" in finish(cluster, job)

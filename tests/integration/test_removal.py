@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.project import Project, alive
-from tests.integration.test_cluster import FIRST, HEAD, SECOND
+from tests.integration.project import FIRST, HEAD, SECOND, Project, alive
 
 pytestmark = pytest.mark.integration
 
@@ -20,7 +19,7 @@ def _port_is_free(port: int) -> bool:
 
 def test_down_leaves_nothing(cluster: Project) -> None:
     pids = [cluster.pid(node) for node in (HEAD, FIRST, SECOND)]
-    cluster.run("python", "-m", "tools.down", timeout=300)
+    cluster.down()
     assert not [pid for pid in pids if alive(pid)]
     assert all(_port_is_free(port) for port in range(23100, 23140))
     left = [path for path in (cluster.folder / ".trainyard" / "run").rglob("*") if path.is_file() or path.is_socket()]

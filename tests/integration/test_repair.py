@@ -243,7 +243,7 @@ _ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
 
 def test_job_leaves_a_machine_that_is_evicted(cluster: Project, tmp_path: Path) -> None:
     wait_until("the spare", 60, lambda: len(spares(cluster)) == 1)
-    job = survivors.submit(cluster, survivors.job_file(tmp_path, "spot", nodes=1, run=_SAVES_WHEN_WARNED))
+    job = cluster.submit(survivors.job_file(tmp_path, "spot", nodes=1, run=_SAVES_WHEN_WARNED))
     number = int(job["id"])
     log = f"sudo cat {job['run_dir']}/job.log"
     wait_until("the job", 120, lambda: "waits for the warning" in cluster.on(HEAD, log, check=False))
@@ -257,7 +257,7 @@ def test_job_leaves_a_machine_that_is_evicted(cluster: Project, tmp_path: Path) 
         systemd-run --unit=test-metadata python3 /run/metadata.py
         systemctl restart trainyard-health
     """
-    cluster.on(victim, f"sudo bash -c {shlex.quote(install)}")
+    cluster.as_root(victim, install)
     try:
         look = "sudo trainyard-health status"
         wait_until("the check", 60, lambda: '"event"' in cluster.on(victim, look))

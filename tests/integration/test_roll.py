@@ -1,4 +1,4 @@
-"""`yard roll` on virtual machines while a job writes checkpoints."""
+"""Replacement of machines: `pulumi up` with a changed machine type, and `yard roll` while a job writes checkpoints."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from collections.abc import Iterator
 import pytest
 
 from components.platforms.local.paths import cache_folder
-from tests.integration.project import Project, wait_until
+from tests.integration.project import FIRST, HEAD, SECOND, Project, wait_until
+from trainyard.machines import END_JOBS
 from yard.stack.pulumi import end_session, session_members
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
-HEAD, WORKERS = "it-head", ("it-gpu-0", "it-gpu-1")
+WORKERS = (FIRST, SECOND)
 JOB = """
 name: steps
 nodes: 1
@@ -40,6 +41,36 @@ def image_id(cluster: Project) -> str:
     """Return the id of the golden image of the copied checkout."""
     code = "from components.platforms.local.image import image_id; print(image_id())"
     return cluster.run("python", "-c", code).out.strip()
+
+
+def set_machine(cluster: Project, machine: str) -> None:
+    cluster.edit(lambda spec: spec["nodes"]["gpu"].update(machine=machine))
+
+
+def test_up_replaces_busy_machines_only_on_request(cluster: Project) -> None:
+    job = cluster.sleeper()
+    first = machine_ids(cluster)
+
+    set_machine(cluster, "vm-gpu2-large")
+    assert "`pulumi up` will refuse this" in cluster.stack("preview").out
+    refused = cluster.stack("up", check=False)
+    assert refused.code != 0
+    assert f"job {job} (sleeper) of trainer on it-gpu-0" in refused.out
+    assert f"--config {END_JOBS}={job}`" in refused.out
+    assert cluster.queued(job) == "RUNNING"
+    assert machine_ids(cluster) == first
+
+    cluster.yard("cancel", job)
+    wait_until("the job's end", 60, lambda: cluster.queued(job) == "")
+    cluster.stack("up", timeout=600)
+    second = machine_ids(cluster)
+    assert not set(first) & set(second)
+
+    job = cluster.sleeper()
+    set_machine(cluster, "vm-gpu2")
+    cluster.stack("up", "--config", f"{END_JOBS}={job}", timeout=600)
+    assert not set(second) & set(machine_ids(cluster))
+    cluster.yard("cancel", job, check=False)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.project import Project, alive, wait_until
+from tests.integration.project import STAGES, Project, alive, wait_until
 from yard.stack.pulumi import session_members
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
@@ -31,14 +31,14 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     stage always fails on workers."""
     project = Project(Path(tmp_path_factory.mktemp("faulty")) / "project", cluster="bad", port_base=23300)
     project.edit(lambda spec: spec["nodes"]["gpu"].update(count=1))
-    stages = project.folder / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages"
+    stages = project.folder / STAGES
     (stages / "12-hiccup").write_text(_ONCE)
     (stages / "65-flux").write_text(_ALWAYS)
     project.setup()
     try:
         yield project
     finally:
-        project.run("python", "-m", "tools.down", timeout=300, check=False)
+        project.down(check=False)
 
 
 def test_up_repairs_a_killed_up_and_reports_a_failed_stage(faulty: Project) -> None:
@@ -81,5 +81,5 @@ def _machines_can_be_reached(faulty: Project) -> None:
 
 def test_down_after_failure_leaves_nothing(faulty: Project) -> None:
     pids = [faulty.pid(node) for node in ("bad-head", "bad-gpu-0")]
-    faulty.run("python", "-m", "tools.down", timeout=300)
+    faulty.down()
     assert not [pid for pid in pids if alive(pid)]

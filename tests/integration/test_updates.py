@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from components.plan.plan import ClusterPlan
-from components.platforms.local.process import sweep_run
-from tests.integration.bare import BareHost, boot
-from tests.integration.files import install_all, run_stage
+from tests.integration.bare import BareHost, prepared, run_stage
 from tests.integration.project import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
@@ -54,25 +51,17 @@ _STAGES = run_stage("10-base") + run_stage("31-system")
 @pytest.fixture(scope="module")
 def node(local_plan: ClusterPlan, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BareHost]:
     """A machine on which security updates are configured, with package archives on its own disk."""
-    run = Path(tmp_path_factory.mktemp("updates")) / "run"
-    try:
-        [host] = boot(run, ["node1"], 27100)
-        for script in (install_all(local_plan, local_plan.workers[0]), _ARCHIVES, _STAGES):
-            done = host.ssh(script, timeout=300)
-            assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    with prepared(local_plan, tmp_path_factory.mktemp("updates"), 27100) as host:
+        host.ok(_ARCHIVES + _STAGES)
         # The stage does not wait until sshd has reloaded. A connection during the reload would be reset.
         host.ssh("systemctl restart ssh.service")
         wait_until("sshd to accept connections", 60, lambda: host.ssh("true").returncode == 0, 1)
         yield host
-    finally:
-        sweep_run(run)
 
 
 def updated(node: BareHost) -> set[str]:
     """Return the packages that are installed in the new version."""
-    done = node.ssh("dpkg-query -W -f '${Package} ${Version}\\n'")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    lines = node.ok("dpkg-query -W -f '${Package} ${Version}\\n'").splitlines()
     return {name for name, version in map(str.split, lines) if version == "99:1"}
 
 

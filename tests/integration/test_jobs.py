@@ -1,17 +1,51 @@
-"""A user's own program, command and Slurm script on the local cluster."""
+"""Recipes, `yard reproduce POST --smoke`, a user's own program, command and Slurm script, and `yard run`."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
+import signal
+import socket
 import subprocess
+import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 
-from tests.integration.project import Project, wait_until
+from tests.integration.project import FIRST, HEAD, SECOND, Project, wait_until
+from yard.job.loader import has_smoke, load_job, recipe_names
+from yard.reproduce.posts import post_names, read_post
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
+
+_SOFTWARE = re.compile(r"torch( 2\.[0-6] or newer)?")
+"""Software on the virtual machines, by its name in recipes. The machines have torch 2.6."""
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_recipe_runs_at_its_smoke_size(recipe: str, cluster: Project) -> None:
+    if not has_smoke(recipe):
+        spec = load_job(recipe, {}, {}, []).spec
+        pytest.skip(f"no smoke size: {spec.unverified or spec.verified}")
+    software = load_job(recipe, {}, {}, [], smoke=True).spec.software
+    if software and not _SOFTWARE.fullmatch(software):
+        pytest.skip(f"needs {software}")
+    cluster.yard("submit", recipe, "--smoke", "--follow", timeout=600)
+
+
+LONGEST_SECONDS = 300
+
+
+@pytest.mark.parametrize("post", post_names())
+def test_the_smallest_size_of_a_post_runs(post: str, cluster: Project) -> None:
+    done = cluster.yard("reproduce", post, "--smoke", timeout=2 * LONGEST_SECONDS)
+    jobs = len(read_post(post, smoke=True).jobs)
+    assert f"{post}: {jobs} job{'' if jobs == 1 else 's'} completed in " in done.out
+    assert done.seconds <= LONGEST_SECONDS
+
 
 TRAIN = """
 import sys
@@ -133,3 +167,53 @@ def test_array_runs_each_element(cluster: Project, project: Path) -> None:
     )
     logs = [cluster.yard("logs", str(row["id"])).out for row in cluster.yard_json("ps") if row["id"] >= array]
     assert sorted(re.findall(r", element (\d)$", "\n".join(logs), re.MULTILINE)) == ["1", "2"]
+
+
+PORT = 28765
+
+
+def queue(cluster: Project) -> str:
+    return cluster.on(HEAD, "squeue -h -o '%j %T'").strip()
+
+
+def fetch() -> str:
+    """Return the start page of the session's server, or an empty string."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/", timeout=10) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
+
+
+def test_command_runs_on_allocated_nodes(cluster: Project) -> None:
+    done = cluster.yard("run", "--nodes", "2", "--", "srun", "hostname")
+    assert {FIRST, SECOND} <= set(done.out.split())
+    done = cluster.yard("run", "--", "bash", "-c", "echo on $(hostname) with $(nproc) processors; exit 7", check=False)
+    assert done.code == 7, done.out
+    assert "on it-gpu-" in done.out
+    wait_until("the release of the nodes", 60, lambda: queue(cluster) == "")
+
+
+def test_shell_has_a_terminal(cluster: Project) -> None:
+    begin = shlex.join([sys.executable, "-m", "yard", "run"])
+    terminal = cluster.start("script", "-qefc", begin, "/dev/null", stdin=subprocess.PIPE)
+    output, _ = terminal.communicate("tty; echo on $(hostname); exit 3\n", timeout=180)
+    assert terminal.returncode == 3, output
+    assert "/dev/pts/" in output
+    assert "on it-gpu-" in output
+    wait_until("the release of the node", 60, lambda: queue(cluster) == "")
+
+
+def test_port_is_forwarded_until_ctrl_c(cluster: Project) -> None:
+    serve = ("python3", "-m", "http.server", str(PORT), "--bind", "127.0.0.1", "--directory", "/etc/trainyard")
+    session = cluster.start("python", "-m", "yard", "run", "--port", str(PORT), "--", *serve)
+    wait_until("the page", 180, lambda: "fabric.env" in fetch(), 1.0)
+    os.killpg(session.pid, signal.SIGINT)  # a terminal also signals ssh
+    output, _ = session.communicate(timeout=60)
+    assert session.returncode == 130, output
+    assert "not forwarded" not in output
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", PORT)) != 0
+    wait_until("the release of the node", 60, lambda: queue(cluster) == "")
+    for node in (FIRST, SECOND):
+        assert cluster.on(node, "pgrep -fc '[h]ttp.server' || true").strip() == "0"
