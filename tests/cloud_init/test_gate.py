@@ -63,38 +63,33 @@ def job_is_pending(slurm: Slurm) -> tuple[int, str]:
     return 1, ""
 
 
-def test_idle_nodes_pass_if_a_task_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm = Slurm(succeeds)
+@pytest.mark.parametrize(
+    ("tasks", "idle", "message"),
+    [
+        ([succeeds], WORKERS, None),
+        ([nodes_become_busy], WORKERS, None),
+        ([job_is_pending, succeeds], WORKERS, None),
+        ([fails], WORKERS, "srun on partition gpu failed (exit 1):\nsrun: error\n"),
+        ([], ["a-0"], "some nodes are not available in Slurm:"),
+    ],
+    ids=["idle nodes", "busy nodes", "pending job", "failed task", "unavailable node"],
+)
+def test_nodes_pass_if_a_task_starts_or_jobs_use_them(
+    monkeypatch: pytest.MonkeyPatch,
+    tasks: list[Callable[[Slurm], tuple[int, str]]],
+    idle: list[str],
+    message: str | None,
+) -> None:
+    slurm = Slurm(*tasks)
+    slurm.idle = set(idle)
     monkeypatch.setattr(gate.nodes, "run", slurm)
-    assert gate.nodes.check_slurm(WORKERS, 5, Progress()) is None
+    progress = Progress()
+    found = gate.nodes.check_slurm(WORKERS, 5 if tasks else 0.01, progress)
     assert slurm.srun == []
-
-
-def test_nodes_that_run_a_users_job_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate.nodes, "run", Slurm(nodes_become_busy))
-    assert gate.nodes.check_slurm(WORKERS, 5, Progress()) is None
-
-
-def test_gate_retries_while_a_job_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm = Slurm(job_is_pending, succeeds)
-    monkeypatch.setattr(gate.nodes, "run", slurm)
-    assert gate.nodes.check_slurm(WORKERS, 5, Progress()) is None
-    assert slurm.srun == []
-
-
-def test_failed_task_on_idle_nodes_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate.nodes, "run", Slurm(fails))
-    message = gate.nodes.check_slurm(WORKERS, 5, Progress())
-    assert message == "srun on partition gpu failed (exit 1):\nsrun: error\n"
-
-
-def test_unavailable_nodes_are_reported_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    slurm = Slurm()
-    slurm.idle = {"a-0"}
-    monkeypatch.setattr(gate.nodes, "run", slurm)
-    message = gate.nodes.check_slurm(WORKERS, 0.01, Progress())
-    assert message is not None
-    assert message.startswith("some nodes are not available in Slurm:")
+    assert (found is None) is (message is None)
+    assert (found or "").startswith(message or "")
+    if tasks == [fails]:
+        assert progress.waiting_for == "Slurm to start a task on a-0, a-1"
 
 
 class Clock:
@@ -104,6 +99,16 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the state of a ready head."""
+    (tmp_path / "nodes").mkdir()
+    for module in (gate.nodes, gate.program):
+        monkeypatch.setattr(module, "STATE", tmp_path)
+    monkeypatch.setattr(gate.nodes, "head_status", lambda: {"state": "ready"})
+    return tmp_path
 
 
 def test_gate_prints_a_line_at_least_every_minute(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,22 +131,18 @@ def test_gate_prints_a_line_at_least_every_minute(capsys: pytest.CaptureFixture[
 
 
 def test_status_text_of_a_worker_is_escaped(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clear, title = "\x1b[2J", "\x9d0;owned\x9c"
     status = {"state": "failed", "stage": clear, "command": title, "exit_code": clear, "log_tail": [clear]}
-    (tmp_path / "nodes").mkdir()
-    (tmp_path / "nodes" / "a-0.json").write_text(json.dumps(status))
-    (tmp_path / "handover").mkdir()
-    (tmp_path / "handover" / "nodes").write_text("a-0 10.0.0.5 gpu 8 any\n")
-    node_env = tmp_path / "node.env"
+    (state / "nodes" / "a-0.json").write_text(json.dumps(status))
+    (state / "handover").mkdir()
+    (state / "handover" / "nodes").write_text("a-0 10.0.0.5 gpu 8 any\n")
+    node_env = state / "node.env"
     node_env.write_text("TRAINYARD_NODE=a-head\nTRAINYARD_SCHEDULER=slurm\n")
-    for module in (gate.nodes, gate.program):
-        monkeypatch.setattr(module, "STATE", tmp_path)
     monkeypatch.setattr(
         gate.program, "Path", lambda path: node_env if path == "/etc/trainyard/node.env" else Path(path)
     )
-    monkeypatch.setattr(gate.nodes, "head_status", lambda: {"state": "ready"})
     monkeypatch.setattr(gate.program, "run", lambda *command: subprocess.CompletedProcess(command, 1, "", ""))
     monkeypatch.setattr(Progress, "watch", lambda _: None)
     monkeypatch.setattr(sys, "argv", ["trainyard-gate"])
@@ -196,16 +197,13 @@ def test_gate_waits_until_the_spares_are_released(monkeypatch: pytest.MonkeyPatc
     assert shown == []
 
 
-def test_gate_reports_unready_nodes_with_stage_and_duration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_gate_reports_unready_nodes_with_stage_and_duration(monkeypatch: pytest.MonkeyPatch, state: Path) -> None:
     clock = Clock()
     progress = Progress(clock)
-    (tmp_path / "nodes").mkdir()
-    monkeypatch.setattr(gate.nodes, "STATE", tmp_path)
-    monkeypatch.setattr(gate.nodes, "head_status", lambda: {"state": "ready"})
 
     def write(state: str) -> None:
         status = {"state": state, "stage": "30-driver"}
-        (tmp_path / "nodes" / "a-0.json").write_text(json.dumps(status))
+        (state / "nodes" / "a-0.json").write_text(json.dumps(status))
 
     def pass_time(_: float) -> None:
         clock.now += 30
@@ -226,31 +224,19 @@ REASON = "stages 44-containers need a node without jobs; running jobs: 12"
 
 
 def test_gate_ends_while_a_node_waits_for_its_jobs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, state: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = Clock()
     progress = Progress(clock)
-    (tmp_path / "nodes").mkdir()
     status = {"state": "waiting", "stage": "44-containers", "reason": REASON}
-    (tmp_path / "nodes" / "a-0.json").write_text(json.dumps(status))
-    monkeypatch.setattr(gate.nodes, "STATE", tmp_path)
-    monkeypatch.setattr(gate.nodes, "head_status", lambda: {"state": "ready"})
+    (state / "nodes" / "a-0.json").write_text(json.dumps(status))
     monkeypatch.setattr("gate.nodes.time.sleep", lambda _: setattr(clock, "now", clock.now + 10))
     assert gate.nodes.wait_for_nodes("a-head", ["a-0"], 20, 45, progress) == ([], {"a-0": REASON})
     assert gate.nodes.IDLE_SECONDS < clock.now <= gate.nodes.IDLE_SECONDS + 20
     assert f"a-0: waiting 44-containers: {REASON}" in capsys.readouterr().out
 
 
-def test_gate_prints_why_a_node_rejected_the_hand_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "nodes").mkdir()
-    (tmp_path / "nodes" / "a-0.error").write_text("trainyard-receive: the bundle is damaged\n")
-    monkeypatch.setattr(gate.nodes, "STATE", tmp_path)
+def test_gate_prints_why_a_node_rejected_the_hand_over(state: Path) -> None:
+    (state / "nodes" / "a-0.error").write_text("trainyard-receive: the bundle is damaged\n")
     failed = {"state": "failed", "stage": "hand-over", "command": "trainyard-receive", "exit_code": 2}
     assert gate.nodes.failure_message("a-0", failed) == "a-0: trainyard-receive: the bundle is damaged"
-
-
-def test_gate_reports_the_nodes_that_start_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate.nodes, "run", Slurm(fails))
-    progress = Progress(Clock())
-    gate.nodes.check_slurm(WORKERS, 5, progress)
-    assert progress.waiting_for == "Slurm to start a task on a-0, a-1"

@@ -10,39 +10,30 @@ import pytest
 from tests.cloud_init.stage_sandbox import Ran, Sandbox
 
 RECORDED = (
-    *(
-        "curl",
-        "apt-get",
-        "dpkg-query",
-        "gpg",
-        "mv",
-        "systemctl",
-        "id",
-        "usermod",
-        "gpasswd",
-        "mountpoint",
-        "apparmor_parser",
-    ),
-    *("docker", "nvidia-container-runtime-hook", "enroot-nsenter"),
+    *("curl", "apt-get", "dpkg-query", "gpg", "mv", "systemctl", "id", "usermod", "gpasswd", "mountpoint"),
+    *("apparmor_parser", "docker", "nvidia-container-runtime-hook", "enroot-nsenter"),
 )
 KEY = {"gpg": "0 pub:-:\nfpr:::::::::C95B321B61E88C1809C4F759DDCAE044F796ECB0:\n"}
 PLAIN = {"id": "0 trainer\n", "mountpoint": "1 ", **KEY}
 RULE = "proc/sys/kernel/apparmor_restrict_unprivileged_userns"
 
 
+NODE = {
+    "ROLE": "worker",
+    "GROUP": "gpu",
+    "GPUS": "8",
+    "GPU_DEVICE": "/dev/nvidia",
+    "FABRIC": "gvnic",
+    "CONTAINERS": "docker",
+}
+INSTALL = "apt-get -q -y --no-install-recommends install"
+
+
 def run(tmp_path: Path, answers: dict[str, str] | None = None, without: tuple[str, ...] = (), **env: str) -> Ran:
     # With enroot, the stage creates folders that belong to the job user, who does not exist on this computer.
     folders = ("install", "ln") if env.get("CONTAINERS") == "enroot" else ()
     recorded = tuple(name for name in (*RECORDED, *folders) if name not in without)
-    node = {
-        "ROLE": "worker",
-        "GROUP": "gpu",
-        "GPUS": "8",
-        "GPU_DEVICE": "/dev/nvidia",
-        "FABRIC": "gvnic",
-        "CONTAINERS": "docker",
-    }
-    return Sandbox(tmp_path, recorded, PLAIN | (answers or {})).run("44-containers", **node | env)
+    return Sandbox(tmp_path, recorded, PLAIN | (answers or {})).run("44-containers", **NODE | env)
 
 
 def test_docker_stage_installs_toolkit_and_adds_group_member(tmp_path: Path) -> None:
@@ -50,7 +41,7 @@ def test_docker_stage_installs_toolkit_and_adds_group_member(tmp_path: Path) -> 
     version = "1.17.8-1"
     packages = ("nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools")
     wanted = " ".join(f"{name}={version}" for name in (*packages, "libnvidia-container1"))
-    assert f"apt-get -q -y --no-install-recommends install {wanted}" in ran.commands
+    assert f"{INSTALL} {wanted}" in ran.commands
     source = (tmp_path / "etc/apt/sources.list.d/trainyard-container-toolkit.list").read_text()
     assert source.endswith("https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n")
     assert "signed-by=" in source
@@ -60,23 +51,26 @@ def test_docker_stage_installs_toolkit_and_adds_group_member(tmp_path: Path) -> 
     assert "systemctl restart docker.service" in ran.commands
 
 
+def use_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Hide the programs of this machine except these, for example an installed docker."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in names:
+        (tools / name).symlink_to(f"/usr/bin/{name}")
+    monkeypatch.setenv("PATH", str(tools))
+
+
 @pytest.mark.parametrize("packages", [("docker.io",), ("docker.io", "docker-cli")])
 def test_client_in_its_own_package_is_installed(
     packages: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last package adds the program docker. The test must not find a docker that is installed on this machine."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for program in Path("/usr/bin").iterdir():
-        if program.name != "docker":
-            (tools / program.name).symlink_to(program)
-    monkeypatch.setenv("PATH", str(tools))
+    """The last package adds the program docker."""
+    use_programs(tmp_path, monkeypatch, *(path.name for path in Path("/usr/bin").iterdir() if path.name != "docker"))
     client = tmp_path / ".bin" / "docker"
     install = f"[[ $* != *' {packages[-1]}' ]] || install -m 0755 /dev/null {client}"
     sandbox = Sandbox(tmp_path, tuple(name for name in RECORDED if name != "docker"), PLAIN)
     sandbox.programs["apt-get"] = f'printf "%s\\n" "$*" >>{tmp_path}/installed\n{install}'
-    env = {"ROLE": "worker", "GROUP": "gpu", "GPU_DEVICE": "/dev/fakegpu", "FABRIC": "ethernet", "CONTAINERS": "docker"}
-    sandbox.run("44-containers", **env).passed()
+    sandbox.run("44-containers", **NODE | {"GPU_DEVICE": "/dev/fakegpu", "FABRIC": "ethernet"}).passed()
     lines = (tmp_path / "installed").read_text().splitlines()
     assert [line.split()[-1] for line in lines if " install " in line] == list(packages)
 
@@ -86,16 +80,14 @@ def test_installed_toolkit_keeps_its_version(tmp_path: Path) -> None:
     assert not ran.calls("apt-get", "curl", "usermod")
 
 
-def test_archive_key_with_another_fingerprint_is_rejected(tmp_path: Path) -> None:
-    ran = run(tmp_path, {"gpg": f"0 pub:-:\nfpr:::::::::{'0' * 40}:\n"})
-    assert ran.code == 1
-    assert "no package of that archive is installed" in ran.output[-1]
-    assert not ran.calls("apt-get")
+OTHER_KEY = f"pub:-:\nfpr:::::::::{'0' * 40}:\n"
 
 
-def test_archive_key_file_with_a_second_key_is_rejected(tmp_path: Path) -> None:
-    forged = KEY["gpg"] + f"pub:-:\nfpr:::::::::{'0' * 40}:\n"
-    assert run(tmp_path, {"gpg": forged}).code == 1
+@pytest.mark.parametrize("keys", [f"0 {OTHER_KEY}", KEY["gpg"] + OTHER_KEY], ids=["another key", "a second key"])
+def test_archive_key_file_with_another_key_is_rejected(tmp_path: Path, keys: str) -> None:
+    ran = run(tmp_path, {"gpg": keys})
+    assert "no package of that archive is installed" in ran.failure()
+    assert ran.calls("apt-get") == []
 
 
 def test_job_user_joins_docker_group_only_if_requested(tmp_path: Path) -> None:
@@ -122,43 +114,31 @@ def test_docker_without_the_toolkit_fails_the_stage(tmp_path: Path) -> None:
     assert ran.output[-1].startswith("fail docker finds no GPU here")
 
 
-def test_docker_stores_its_data_on_local_disks(tmp_path: Path) -> None:
-    (tmp_path / "mnt" / "localssd").mkdir(parents=True)
-    ran = run(tmp_path, {"mountpoint": "0 "})
-    assert ran.code == 0, (ran.errors, ran.output)
-    daemon = json.loads((tmp_path / "etc/docker/daemon.json").read_text())
-    assert daemon == {"data-root": f"{tmp_path}/mnt/localssd/docker", "features": {"containerd-snapshotter": False}}
-    assert (tmp_path / "mnt/localssd/docker").stat().st_mode & 0o777 == 0o710
+RUNTIMES = {"runtimes": {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}}
 
 
-def test_docker_settings_of_the_image_are_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("given", "cdi"), [({}, {}), (RUNTIMES | {"features": {"cdi": True}}, {"cdi": True})])
+def test_docker_uses_the_local_disks_and_keeps_settings(
+    tmp_path: Path, given: dict[str, object], cdi: dict[str, bool]
+) -> None:
     (tmp_path / "mnt" / "localssd").mkdir(parents=True)
-    runtimes = {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}
     file = tmp_path / "etc/docker/daemon.json"
-    file.parent.mkdir(parents=True)
-    file.write_text(json.dumps({"runtimes": runtimes, "features": {"cdi": True}}))
-    assert run(tmp_path, {"mountpoint": "0 "}).code == 0
-    assert json.loads(file.read_text()) == {
-        "data-root": f"{tmp_path}/mnt/localssd/docker",
-        "runtimes": runtimes,
-        "features": {"containerd-snapshotter": False, "cdi": True},
-    }
+    if given:
+        Sandbox(tmp_path).write({"etc/docker/daemon.json": json.dumps(given)})
+    run(tmp_path, {"mountpoint": "0 "}).passed()
+    features = {"containerd-snapshotter": False, **cdi}
+    root = f"{tmp_path}/mnt/localssd/docker"
+    assert json.loads(file.read_text()) == {**given, "data-root": root, "features": features}
+    assert Path(root).stat().st_mode & 0o777 == 0o710
 
 
 def test_installation_is_retried_after_an_update_of_the_lists(tmp_path: Path) -> None:
     # The first attempt wrote the archive's source file, but the update of the package lists failed.
-    install = "apt-get -q -y --no-install-recommends install nvidia"
-    ran = run(tmp_path, {install: "1 E: Unable to locate package"})
-    assert ran.code != 0
-    again = run(tmp_path, {install: "1 E: Unable to locate package"})
-    lines = [line.split(" nvidia")[0] for line in again.commands if line.startswith("apt-get")]
-    plain = "apt-get -q -y --no-install-recommends install"
-    assert lines[-3:] == [plain, "apt-get -q update", plain]
-
-
-def test_docker_is_restarted_after_a_late_toolkit_installation(tmp_path: Path) -> None:
-    assert run(tmp_path, {"apt-get -q -y --no-install-recommends install nvidia": "1 "}).code != 0
-    assert "systemctl restart docker.service" in run(tmp_path).commands
+    failing = {f"{INSTALL} nvidia": "1 E: Unable to locate package"}
+    assert run(tmp_path, failing).code != 0
+    lines = [line.split(" nvidia")[0] for line in run(tmp_path, failing).calls("apt-get")]
+    assert lines[-3:] == [INSTALL, "apt-get -q update", INSTALL]
+    assert "systemctl restart docker.service" in run(tmp_path).commands, "docker is restarted after the installation"
 
 
 def test_fake_gpus_need_no_toolkit(tmp_path: Path) -> None:
@@ -176,12 +156,7 @@ def test_docker_of_an_existing_host_is_unchanged(tmp_path: Path) -> None:
 
 
 def test_existing_host_without_docker_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for name in ("bash", "cat", "grep"):
-        (tools / name).symlink_to(f"/usr/bin/{name}")
-    # The test must not find a docker that is installed on this machine.
-    monkeypatch.setenv("PATH", str(tools))
+    use_programs(tmp_path, monkeypatch, "bash", "cat", "grep")
     ran = run(tmp_path, without=("docker",), TEST_LEDGER="yes", FABRIC="ethernet")
     message = "fail this host has no docker: install it, or remove `containers: docker`"
     assert (ran.code, ran.output) == (1, [message])
@@ -190,9 +165,7 @@ def test_existing_host_without_docker_is_an_error(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(("rule", "loads"), [("1\n", True), ("0\n", False), (None, False)])
 def test_enroot_profile_is_loaded_if_ubuntu_restricts_namespaces(tmp_path: Path, rule: str | None, loads: bool) -> None:
     """Source: NVIDIA/enroot at 375e05de, conf/apparmor.profile. The rule stays enabled for all other programs."""
-    if rule is not None:
-        (tmp_path / RULE).parent.mkdir(parents=True)
-        (tmp_path / RULE).write_text(rule)
+    Sandbox(tmp_path).write({RULE: rule} if rule is not None else {})
     ran = run(tmp_path, CONTAINERS="enroot")
     assert ran.code == 0, (ran.errors, ran.output)
     profile = tmp_path / "etc" / "apparmor.d" / "trainyard-enroot"
@@ -207,14 +180,12 @@ def test_enroot_profile_is_loaded_if_ubuntu_restricts_namespaces(tmp_path: Path,
 
 @pytest.mark.parametrize("mounted", [True, False])
 def test_enroot_uses_the_local_disks_and_private_folders(tmp_path: Path, mounted: bool) -> None:
-    hook = tmp_path / "usr/share/enroot/hooks.d/50-slurm-pmi.sh"
-    hook.parent.mkdir(parents=True)
-    hook.touch()
+    Sandbox(tmp_path).write({"usr/share/enroot/hooks.d/50-slurm-pmi.sh": ""})
     ran = run(tmp_path, {"id": "0 1001\n", "mountpoint": "0 " if mounted else "1 "}, CONTAINERS="enroot").passed()
     disk = "/mnt/localssd/enroot" if mounted else "/var/lib/enroot"
     own = f"{disk}/user-1001"
     assert f"install -d -m 0755 /run/enroot {disk} {own}" in ran.commands
-    assert "apt-get -q -y --no-install-recommends install squashfuse fuse-overlayfs" in ran.commands
+    assert f"{INSTALL} squashfuse fuse-overlayfs" in ran.commands
     private = f"/run/enroot/user-1001 {own}/cache {own}/data {own}/temp"
     assert f"install -d -m 0700 -o trainer -g trainer {private}" in ran.commands
     settings = dict(
@@ -253,8 +224,8 @@ def without_enroot(tmp_path: Path, sums: str = "true", architecture: str = "amd6
     sandbox.programs["curl"] = f'printf "%s\\n" "${{@: -1}}" >>{tmp_path}/fetched'
     sandbox.programs["sha256sum"] = f"cat >>{tmp_path}/sums; {sums}"
     sandbox.programs["dpkg"] = f"echo {architecture}"
-    node = {"ROLE": "worker", "GROUP": "gpu", "GPU_DEVICE": "/dev/fakegpu", "FABRIC": "ethernet"}
-    return sandbox.run("44-containers", **node, CONTAINERS="enroot", **env)
+    own = {"GPU_DEVICE": "/dev/fakegpu", "FABRIC": "ethernet", "CONTAINERS": "enroot"}
+    return sandbox.run("44-containers", **NODE | own | env)
 
 
 @pytest.mark.parametrize("baking", [{}, {"BAKING": "1"}])
@@ -264,10 +235,10 @@ def test_locked_enroot_is_installed(tmp_path: Path, baking: dict[str, str]) -> N
     release = "https://github.com/NVIDIA/enroot/releases/download/v3.5.0"
     files = f"{tmp_path}/run/trainyard/enroot.deb {tmp_path}/run/trainyard/enroot+caps.deb"
     assert (tmp_path / "fetched").read_text().splitlines() == [
-        "apt-get -q -y --no-install-recommends install squashfuse fuse-overlayfs",
+        f"{INSTALL} squashfuse fuse-overlayfs",
         f"{release}/enroot_3.5.0-1_amd64.deb",
         f"{release}/enroot+caps_3.5.0-1_amd64.deb",
-        f"apt-get -q -y --no-install-recommends install {files}",
+        f"{INSTALL} {files}",
     ]
     hashes = [line.split()[0] for line in (tmp_path / "sums").read_text().splitlines()]
     assert [(len(value), value[:4]) for value in hashes] == [(64, "28c3"), (64, "6a70")]
@@ -279,16 +250,15 @@ def test_enroot_is_downloaded_from_the_mirror(tmp_path: Path) -> None:
     assert "\nhttp://mirror.test/enroot/v3.5.0/enroot_3.5.0-1_amd64.deb\n" in (tmp_path / "fetched").read_text()
 
 
-def test_enroot_with_another_hash_is_not_installed(tmp_path: Path) -> None:
-    ran = without_enroot(tmp_path, sums="false")
-    assert ran.code == 1
-    assert ran.output[-1].endswith(": it is not installed")
-    assert "enroot.deb" not in (tmp_path / "fetched").read_text()
-
-
-def test_enroot_for_another_architecture_is_an_error(tmp_path: Path) -> None:
-    ran = without_enroot(tmp_path, architecture="arm64")
-    assert (ran.code, "are for amd64" in ran.output[-1]) == (1, True)
+@pytest.mark.parametrize(
+    ("sums", "architecture", "words"),
+    [("false", "amd64", ": it is not installed"), ("true", "arm64", "are for amd64")],
+)
+def test_enroot_with_another_hash_or_architecture_fails(
+    tmp_path: Path, sums: str, architecture: str, words: str
+) -> None:
+    assert words in without_enroot(tmp_path, sums, architecture).failure()
+    assert "enroot.deb" not in (Sandbox(tmp_path).read("fetched") or "")
 
 
 def test_a_builder_installs_docker_without_starting_it(tmp_path: Path) -> None:
