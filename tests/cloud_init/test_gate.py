@@ -201,8 +201,8 @@ def test_gate_reports_unready_nodes_with_stage_and_duration(monkeypatch: pytest.
     clock = Clock()
     progress = Progress(clock)
 
-    def write(state: str) -> None:
-        status = {"state": state, "stage": "30-driver"}
+    def write(word: str) -> None:
+        status = {"state": word, "stage": "30-driver"}
         (state / "nodes" / "a-0.json").write_text(json.dumps(status))
 
     def pass_time(_: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,3 +44,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         yield project
     finally:
         project.down(check=False)
+
+
+@pytest.fixture
+def frozen() -> Iterator[list[int]]:
+    """A list of stopped processes that are continued after the test."""
+    stopped: list[int] = []
+    yield stopped
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)

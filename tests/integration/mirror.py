@@ -1,4 +1,4 @@
-"""A mirror of the Debian archive on this computer, which fetches each file once."""
+"""Servers on this computer for the virtual machines, among them a mirror of the Debian archive."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,24 +17,53 @@ GUEST_VIEW = "10.0.2.2"
 """Address of this computer in the external network of a virtual machine."""
 
 
-class Mirror:
-    """The paths /debian and /debian-security. `requests` are the paths of all requests, in order."""
+class Server:
+    """An HTTP server on the loopback address. Its port does not change after a stop."""
+
+    port = 0
+
+    def __init__(self) -> None:
+        self._server: ThreadingHTTPServer | None = None
+
+    def handler(self) -> Callable[..., BaseHTTPRequestHandler]:
+        """Return the class that answers a request."""
+        raise NotImplementedError
+
+    def start(self) -> None:
+        """Listen. Before this call, connections to the port are refused."""
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), self.handler())
+        self.port = self._server.server_port
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        """Refuse further connections."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+
+class Mirror(Server):
+    """A mirror of the paths /debian and /debian-security, which fetches each file once.
+
+    `requests` are the paths of all requests, in order.
+    """
 
     def __init__(self, cache: Path, port: int) -> None:
+        super().__init__()
         archive = machine_archive()
         self.port = port
         self.requests: list[str] = []
         self._cache = cache
         self._origins = {"debian": archive.main.rstrip("/"), "debian-security": archive.security.rstrip("/")}
-        self._server: ThreadingHTTPServer | None = None
 
     def urls(self, host: str) -> dict[str, str]:
         """Return the value of the key `mirrors` for a node that reaches this computer as `host`."""
         root = f"http://{host}:{self.port}"
         return {"debian": f"{root}/debian", "debian_security": f"{root}/debian-security"}
 
-    def start(self) -> None:
-        """Listen on the loopback address. Before this call, connections to the port are refused."""
+    def handler(self) -> Callable[..., BaseHTTPRequestHandler]:
+        """Return the class that answers a request with a file of the archive."""
         mirror = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -50,15 +80,7 @@ class Mirror:
             def log_message(self, *args: Any) -> None:
                 """Print nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def stop(self) -> None:
-        """Refuse further connections."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
+        return Handler
 
     def fetch(self, path: str) -> tuple[int, bytes]:
         """Return the HTTP status and the content for a path, from the cache or the archive."""

@@ -54,27 +54,6 @@ unshare -m bash -c '
 """
 
 
-LINKS = {
-    "folder": "ln -s /srv/victim /home/trainer/.ssh",
-    "file": "mkdir /home/trainer/.ssh; ln -s /srv/victim/authorized_keys /home/trainer/.ssh/authorized_keys",
-}
-
-
-@pytest.mark.parametrize("link", LINKS)
-def test_links_in_a_home_do_not_change_files_of_root(cluster: Project, link: str) -> None:
-    cluster.as_root(HEAD, "mkdir -p /srv/victim; cd /srv/victim; touch authorized_keys id_ed25519")
-    stages = """for stage in 50-storage 60-munge; do
-      bash -c "source /usr/local/lib/trainyard/stage.sh; source /usr/local/lib/trainyard/stages/$stage" $stage; done"""
-    facts = "stat -c '%n %U:%G %a %s' /srv/victim /srv/victim/*"
-    before = cluster.as_root(HEAD, facts)
-    cluster.on(HEAD, f"sudo -u trainer sh -c 'mv ~trainer/.ssh ~trainer/kept; {LINKS[link]}'")
-    try:
-        cluster.as_root(HEAD, stages, check=False)
-        assert cluster.as_root(HEAD, facts) == before
-    finally:
-        cluster.on(HEAD, "sudo -u trainer sh -c 'rm -rf ~trainer/.ssh; mv ~trainer/kept ~trainer/.ssh'")
-
-
 @pytest.mark.parametrize("owner", ["root", "ops"])
 def test_set_user_id_file_has_no_effect(cluster: Project, owner: str) -> None:
     # Only the head can create a file owned by root, because NFS squashes root on a worker.
@@ -161,16 +140,6 @@ def test_disk_with_read_errors_is_not_formatted(cluster: Project) -> None:
     assert re.search(r"error: the disk /dev/loop\d+ cannot be read, so it is not formatted", output)
     assert "stage ended with 1" in output
     assert "bytes 0" in output
-
-
-def test_empty_disk_of_an_earlier_head_is_not_formatted(cluster: Project) -> None:
-    known = f"""
-      modprobe loop; truncate -s 64M /var/tmp/disk; disk=$(losetup --show -f /var/tmp/disk); set -- "$disk" known
-      {STAGE}
-      losetup -d "$disk"; cmp -n 67108864 /var/tmp/disk /dev/zero && echo 'all zero'; rm /var/tmp/disk"""
-    output = cluster.as_root(FIRST, known)
-    assert "only a new disk is formatted" in output
-    assert "all zero" in output
 
 
 @pytest.mark.full

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.integration.mirror import GUEST_VIEW
+from tests.integration.mirror import GUEST_VIEW, Server
 from tests.integration.project import Done, Project
 from tests.yard.environments.wheels import lock_line, make_wheel
 from yard.environments.definition import FOLDER, LOCK
@@ -31,15 +29,14 @@ import importlib.util, safetensors, sys
 print(sys.prefix, safetensors.__file__, importlib.util.find_spec("torch").origin)'"""
 
 
-class Index:
+class Index(Server):
     """A package index on this computer, with the wheels in a folder."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.wheels = folder / "wheels"
         self.wheels.mkdir()
         self._folder = folder
-        self._server: ThreadingHTTPServer | None = None
-        self.port = 0
 
     def publish(self) -> None:
         """Write the pages of the index."""
@@ -48,43 +45,18 @@ class Index:
             page.parent.mkdir(parents=True, exist_ok=True)
             page.write_text(f'<a href="/wheels/{wheel.name}">{wheel.name}</a>')
 
-    def start(self) -> None:
-        """Listen on the loopback address. The port does not change after a stop."""
-
-        class Quiet(SimpleHTTPRequestHandler):
-            def log_message(self, *args: Any) -> None:
-                """Print nothing."""
-
-        handler = partial(Quiet, directory=str(self._folder))
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), handler)
-        self.port = self._server.server_port
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def stop(self) -> None:
-        """Refuse further connections."""
-        if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
+    def handler(self) -> Callable[..., SimpleHTTPRequestHandler]:
+        """Return the class that answers a request with a file in the folder."""
+        return partial(SimpleHTTPRequestHandler, directory=str(self._folder))
 
 
 @pytest.fixture(scope="module")
 def index(cluster: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
     """The job user's pip reads an index on this computer. It contains the wheels for the environment `cpu`."""
     made = Index(tmp_path_factory.mktemp("index"))
-    download = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--no-deps",
-        "--only-binary",
-        ":all:",
-        "--require-hashes",
-    ]
-    lock = FOLDER / "cpu" / LOCK
-    subprocess.run([*download, *_PLATFORM, "-d", str(made.wheels), "-r", str(lock)], check=True, timeout=300)
+    download = ["pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "--require-hashes"]
+    target = ("-d", str(made.wheels), "-r", str(FOLDER / "cpu" / LOCK))
+    subprocess.run([sys.executable, "-m", *download, *_PLATFORM, *target], check=True, timeout=300)
     make_wheel(made.wheels, "alpha", script=True)
     made.publish()
     made.start()

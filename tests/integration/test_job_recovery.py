@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -142,15 +141,6 @@ def test_job_excludes_a_node_after_two_failures(cluster: Project, jobs: dict[str
     # The runner logs the exclusion after Slurm has accepted it. Slurm removes the job's ExcNodeList soon after the job
     # ends, so the test reads the log.
     assert f"avoid {bad}\n" in cluster.on(HEAD, f"sudo cat {jobs['bad-node']['run_dir']}/events")
-
-
-@pytest.fixture
-def frozen(cluster: Project) -> Iterator[list[int]]:
-    """A list of stopped processes that are continued after the test."""
-    stopped: list[int] = []
-    yield stopped
-    for pid in stopped:
-        os.kill(pid, signal.SIGCONT)
 
 
 def test_job_continues_after_a_frozen_node(cluster: Project, frozen: list[int], tmp_path: Path) -> None:

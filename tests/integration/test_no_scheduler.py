@@ -91,15 +91,6 @@ def test_ctrl_c_leaves_no_process_on_any_host(direct: Project, tmp_path: Path) -
     assert [left_on(direct, node, job) for node in (HEAD, FIRST, SECOND)] == ["", "", ""]
 
 
-@pytest.fixture
-def frozen(direct: Project) -> Iterator[list[int]]:
-    """A list of stopped processes that are continued after the test."""
-    stopped: list[int] = []
-    yield stopped
-    for pid in stopped:
-        os.kill(pid, signal.SIGCONT)
-
-
 def test_job_continues_after_a_frozen_node(direct: Project, frozen: list[int], tmp_path: Path) -> None:
     job = direct.submit(job_file(tmp_path, "frozen", run=SLEEPING))
     wait_saved(direct, HEAD, job)
