@@ -218,18 +218,6 @@ def test_lease_replaces_the_keys_of_an_earlier_lease(home: Path) -> None:
 
 
 @needs_root
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_target_of_a_linked_ssh_folder_is_unchanged(script: str, home: Path, tmp_path: Path) -> None:
-    target = tmp_path / "of-root"
-    target.mkdir(mode=0o755)
-    (target / "authorized_keys").write_text(OLD_LINE)
-    (home / ".ssh").symlink_to(target)
-    run(script, home)
-    assert (target.stat().st_uid, target.stat().st_mode & 0o777) == (0, 0o755)
-    assert [(path.name, path.read_text()) for path in target.iterdir()] == [("authorized_keys", OLD_LINE)]
-
-
-@needs_root
 def test_the_admin_key_of_older_versions_is_removed(home: Path) -> None:
     keys = home / ".ssh" / "authorized_keys"
     keys.parent.mkdir()
@@ -248,13 +236,18 @@ def test_the_admin_key_of_older_versions_is_removed(home: Path) -> None:
 
 @needs_root
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_target_of_a_linked_key_file_is_unchanged(script: str, home: Path, tmp_path: Path) -> None:
-    target = tmp_path / "shadow"
-    target.write_text("of root\n")
-    target.chmod(0o644)
-    (home / ".ssh").mkdir()
-    give(home / ".ssh")
-    (home / ".ssh" / "authorized_keys").symlink_to(target)
+@pytest.mark.parametrize("linked", [".ssh", ".ssh/authorized_keys"])
+def test_target_of_a_link_in_a_home_is_unchanged(script: str, linked: str, home: Path, tmp_path: Path) -> None:
+    target = tmp_path / "of-root"
+    target.mkdir(mode=0o755)
+    (target / "authorized_keys").write_text(OLD_LINE)
+    if linked == ".ssh":
+        (home / ".ssh").symlink_to(target)
+    else:
+        (home / ".ssh").mkdir()
+        give(home / ".ssh")
+        (home / ".ssh" / "authorized_keys").symlink_to(target / "authorized_keys")
     run(script, home)
-    assert target.read_text() == "of root\n"
-    assert target.stat().st_uid == 0
+    [file] = target.iterdir()
+    assert (file.name, file.read_text(), file.stat().st_uid) == ("authorized_keys", OLD_LINE, 0)
+    assert (target.stat().st_uid, target.stat().st_mode & 0o777) == (0, 0o755)

@@ -19,8 +19,7 @@ from components.platforms.local.image import find_image
 from components.platforms.local.paths import cache_folder
 from components.platforms.local.process import started_under
 from tests.integration.mirror import GUEST_VIEW, Mirror
-from tests.integration.project import Project, wait_until
-from tests.integration.waits import QueueTimes
+from tests.integration.project import Project, QueueTimes, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 

@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from tests.integration.project import FIRST, HEAD, SECOND, STAGES, Project, wait_until
-from tests.integration.waits import QueueTimes
+from tests.integration.project import FIRST, HEAD, SECOND, STAGES, Project, QueueTimes, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.project import AS_TRAINER, FIRST, HEAD, SECOND, Project, wait_until
-from tests.integration.waits import QueueTimes
+from tests.integration.project import AS_TRAINER, FIRST, HEAD, SECOND, Project, QueueTimes, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 

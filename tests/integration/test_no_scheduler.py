@@ -35,6 +35,10 @@ def direct(cluster: Project) -> Iterator[Project]:
         cluster.stack("up", timeout=900)
         yield cluster
     finally:
+        # `up` refuses to change the scheduler while a job runs, for example the job of a failed test.
+        for row in cluster.yard_json("ps"):
+            if row["state"] in {"PENDING", "RUNNING"}:
+                cluster.yard("cancel", str(row["id"]), check=False)
         cluster.edit(lambda spec: spec.update(scheduler="slurm"))
         cluster.stack("up", timeout=900)
         cluster.wait_idle()
