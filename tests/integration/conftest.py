@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.project import Project
+from tests.integration.project import FIRST, HEAD, SECOND, Project, wait_until
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -53,3 +53,30 @@ def frozen() -> Iterator[list[int]]:
     yield stopped
     for pid in stopped:
         os.kill(pid, signal.SIGCONT)
+
+
+_REPAIR = """
+rm -f /var/filler
+mount -o remount,rw /
+nft delete table inet test
+nft delete table ip test_xid
+systemctl start chrony munge
+trainyard-health clear gpu-xid
+"""
+"""Ends the faults that tests cause on a node. Some of the commands fail, because a test causes at most one fault."""
+
+
+@pytest.fixture
+def repaired(cluster: Project) -> Iterator[None]:
+    """After a failed test, end its fault and return both workers to service, so that the next tests can pass."""
+    yield
+    nodes = (FIRST, SECOND)
+    if all(cluster.in_service(node) and not cluster.verdicts(node) for node in nodes):
+        return
+    for node in nodes:
+        cluster.as_root(node, _REPAIR, check=False)
+    cluster.on(HEAD, "sudo scancel --user=trainer")
+    wait_until("the end of the verdicts", 150, lambda: not any(cluster.verdicts(node) for node in nodes))
+    # Only an operator can end the drains of an operator.
+    cluster.on(HEAD, f"sudo scontrol update nodename={FIRST},{SECOND} state=resume", check=False)
+    wait_until("both workers to be in service", 240, lambda: all(map(cluster.in_service, nodes)))

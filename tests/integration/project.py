@@ -165,6 +165,24 @@ class Project:
         lines = self.on(HEAD, "sinfo -h -N -o '%N %T'").split("\n")
         return dict(line.split() for line in lines if line.startswith("it-"))
 
+    def shown(self, node: str) -> str:
+        """Return the node's state and reason in Slurm."""
+        return self.on(HEAD, f"sinfo -h -N -n {node} -o '%T|%E'").strip()
+
+    def in_service(self, node: str) -> bool:
+        """Return whether Slurm may start jobs on the node."""
+        return self.shown(node).startswith(("idle|", "mixed|"))
+
+    def health(self, node: str) -> dict[str, Any]:
+        """Return the node's verdicts, their history and the last results of its checks."""
+        found: dict[str, Any] = json.loads(self.on(node, "sudo trainyard-health status"))
+        return found
+
+    def verdicts(self, node: str) -> dict[str, Any]:
+        """Return the node's verdicts by check."""
+        found: dict[str, Any] = self.health(node)["verdicts"]
+        return found
+
     def wait_idle(self, seconds: float = 120) -> None:
         """Wait until all workers are idle."""
         wait_until("idle workers", seconds, lambda: set(self.states().values()) == {"idle"})

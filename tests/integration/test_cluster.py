@@ -156,16 +156,18 @@ def test_training_continues_after_a_killed_worker(cluster: Project) -> None:
 def test_rebooted_head_keeps_its_queue(cluster: Project) -> None:
     both = f"nodename={FIRST},{SECOND}"
     cluster.on(HEAD, f"sudo scontrol update {both} state=drain reason=test")
-    waiting = str(cluster.submit("hello", "--name", "waiting")["id"])
-    cluster.reboot(HEAD)
-    # The head must recover without `up` and without manual commands on a node.
-    cluster.wait_ready(HEAD)
-    assert cluster.job_field(waiting, "JobState") == "PENDING"
-    # slurmctld refuses to change the state of a node that has not registered again. Because `sinfo` already shows
-    # "drained" before the registration, the test reads the underlying state from `scontrol`.
-    known = f"scontrol -o show node {FIRST},{SECOND}"
-    wait_until("both nodes' registration", 90, lambda: cluster.on(HEAD, known).count("State=IDLE+DRAIN") == 2)
-    cluster.on(HEAD, f"sudo scontrol update {both} state=resume")
+    try:
+        waiting = str(cluster.submit("hello", "--name", "waiting")["id"])
+        cluster.reboot(HEAD)
+        # The head must recover without `up` and without manual commands on a node.
+        cluster.wait_ready(HEAD)
+        assert cluster.job_field(waiting, "JobState") == "PENDING"
+        # slurmctld refuses to change the state of a node that has not registered again. Because `sinfo` already shows
+        # "drained" before the registration, the test reads the underlying state from `scontrol`.
+        known = f"scontrol -o show node {FIRST},{SECOND}"
+        wait_until("both nodes' registration", 90, lambda: cluster.on(HEAD, known).count("State=IDLE+DRAIN") == 2)
+    finally:
+        cluster.on(HEAD, f"sudo scontrol update {both} state=resume")
     cluster.follow(waiting)
     output = cluster.on(HEAD, "sudo sacct -a -n -X -P -o jobname,state")
     assert "waiting|COMPLETED" in output
@@ -203,8 +205,10 @@ def test_doctor_reports_the_node_with_a_wrong_munge_key(cluster: Project) -> Non
     cluster.yard("doctor", timeout=300)
     spoil = "head -c 128 /dev/urandom | sudo tee /etc/munge/munge.key >/dev/null"
     cluster.on(SECOND, f"sudo cp -a /etc/munge/munge.key /root/right.key; {spoil}; sudo systemctl restart munge")
-    done = cluster.yard("doctor", timeout=300, check=False)
-    cluster.on(SECOND, "sudo cp -a /root/right.key /etc/munge/munge.key; sudo systemctl restart munge slurmd")
+    try:
+        done = cluster.yard("doctor", timeout=300, check=False)
+    finally:
+        cluster.on(SECOND, "sudo cp -a /root/right.key /etc/munge/munge.key; sudo systemctl restart munge slurmd")
     assert done.code == 1
     blamed = [line for line in done.out.splitlines() if "munge" in line.lower()]
     assert any(SECOND in line for line in blamed), done.out

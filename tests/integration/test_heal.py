@@ -12,7 +12,7 @@ from tests.integration.test_health import WRITE_XID
 from yard.repair.heal import NEEDS_A_PERSON
 from yard.repair.steps import PATIENCE_SECONDS
 
-pytestmark = [pytest.mark.integration, pytest.mark.full]
+pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.usefixtures("repaired")]
 
 STATE = PurePosixPath("/var/lib/trainyard")
 _EARLIER = f"""
@@ -100,21 +100,23 @@ def test_an_xid_leads_to_a_new_machine_without_a_person(cluster: Project) -> Non
     assert (cluster.pid(SECOND), cluster.boot_id(SECOND)) == (pid, before)
 
     cluster.edit(lambda spec: spec.update(repair="auto"))
-    cluster.stack("up", timeout=900, check=False)
-    # The reboot ends the verdict, and the Xid returns.
-    cluster.yard("heal", "--auto")
-    wait_until("the reboot", 300, lambda: cluster.boot_id(SECOND) not in {before, ""})
-    wait_until("the service", 300, lambda: state(cluster) == "idle")
-    cluster.as_root(SECOND, WRITE_XID)
-    wait_until("the drain", 60, lambda: state(cluster) == "drained")
-    wait_until("the plan", 60, lambda: plan(cluster) == ("suspect", "wait"))
-    let_time_pass(cluster)
-    assert plan(cluster) == ("faulty", "replace")
-    cluster.yard("heal", "--auto", timeout=900)
-    assert cluster.pid(SECOND) != pid
-    wait_until("the service", 60, lambda: state(cluster) == "idle")
-    new = cluster.pid(SECOND)
-    cluster.yard("heal", "--auto")
-    assert cluster.pid(SECOND) == new
-    cluster.edit(lambda spec: spec.pop("repair"))
-    cluster.stack("up", timeout=900)
+    try:
+        cluster.stack("up", timeout=900, check=False)
+        # The reboot ends the verdict, and the Xid returns.
+        cluster.yard("heal", "--auto")
+        wait_until("the reboot", 300, lambda: cluster.boot_id(SECOND) not in {before, ""})
+        wait_until("the service", 300, lambda: state(cluster) == "idle")
+        cluster.as_root(SECOND, WRITE_XID)
+        wait_until("the drain", 60, lambda: state(cluster) == "drained")
+        wait_until("the plan", 60, lambda: plan(cluster) == ("suspect", "wait"))
+        let_time_pass(cluster)
+        assert plan(cluster) == ("faulty", "replace")
+        cluster.yard("heal", "--auto", timeout=900)
+        assert cluster.pid(SECOND) != pid
+        wait_until("the service", 60, lambda: state(cluster) == "idle")
+        new = cluster.pid(SECOND)
+        cluster.yard("heal", "--auto")
+        assert cluster.pid(SECOND) == new
+    finally:
+        cluster.edit(lambda spec: spec.pop("repair"))
+        cluster.stack("up", timeout=900)

@@ -5,17 +5,14 @@ If munge is stopped, the node cannot authenticate to slurmctld, which sets the n
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from tests.integration.project import AS_TRAINER, FIRST, HEAD, SECOND, Project, QueueTimes, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.full]
+pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.usefixtures("repaired")]
 
 NODE, OTHER = FIRST, SECOND
 JOBS = 200
@@ -34,43 +31,6 @@ _FORGE_XID = (
 )
 """A mount(2) of an unprivileged user, which makes the kernel log the name of an unknown option. Without the variable,
 mount uses fsconfig(2) since util-linux 2.39. The kernel then returns the name to the caller and does not log it."""
-_REPAIR = """
-rm -f /var/filler
-mount -o remount,rw /
-nft delete table inet test
-nft delete table ip test_xid
-systemctl start chrony munge
-trainyard-health clear gpu-xid
-"""
-"""Ends the faults of all tests. Some of the commands fail, because a test causes at most one fault."""
-
-
-def shown(cluster: Project, node: str = NODE) -> str:
-    """Return the node's state and reason in Slurm."""
-    return cluster.on(HEAD, f"sinfo -h -N -n {node} -o '%T|%E'").strip()
-
-
-def in_service(cluster: Project, node: str = NODE) -> bool:
-    return shown(cluster, node).startswith(("idle|", "mixed|"))
-
-
-def verdicts(cluster: Project, node: str = NODE) -> dict[str, Any]:
-    found: dict[str, Any] = results(cluster, node)["verdicts"]
-    return found
-
-
-@pytest.fixture(autouse=True)
-def _service(cluster: Project) -> Iterator[None]:
-    """After a failed test, end its fault and return both nodes to service, so that the next tests do not also fail."""
-    yield
-    if all(in_service(cluster, node) and not verdicts(cluster, node) for node in (NODE, OTHER)):
-        return
-    cluster.as_root(NODE, _REPAIR, check=False)
-    cluster.on(HEAD, "sudo scancel --user=trainer")
-    wait_until("the end of the verdicts", 150, lambda: not any(verdicts(cluster, node) for node in (NODE, OTHER)))
-    # Only an operator can end the drains of an operator.
-    cluster.on(HEAD, f"sudo scontrol update nodename={NODE},{OTHER} state=resume", check=False)
-    wait_until("both nodes to be in service", 240, lambda: all(in_service(cluster, node) for node in (NODE, OTHER)))
 
 
 def seconds_until(cluster: Project, fault: str, reason: str, limit: float) -> float:
@@ -102,12 +62,7 @@ def seconds_until(cluster: Project, fault: str, reason: str, limit: float) -> fl
 
 
 def wait_for_service(cluster: Project, seconds: float = 150) -> None:
-    wait_until("the node to be in service", seconds, lambda: in_service(cluster))
-
-
-def results(cluster: Project, node: str = NODE) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(cluster.on(node, "sudo trainyard-health status"))
-    return found
+    wait_until("the node to be in service", seconds, lambda: cluster.in_service(NODE))
 
 
 def cpu_seconds(cluster: Project) -> tuple[float, float]:
@@ -128,9 +83,9 @@ def clock_difference(cluster: Project) -> float:
 
 
 def test_healthy_nodes_have_no_failed_check(cluster: Project) -> None:
-    wait_until("the checks", 60, lambda: len(results(cluster).get("results", {})) >= 8)
+    wait_until("the checks", 60, lambda: len(cluster.health(NODE).get("results", {})) >= 8)
     for node in (NODE, OTHER):
-        found = results(cluster, node)
+        found = cluster.health(node)
         assert [name for name, (state, _) in found["results"].items() if state == "fail"] == []
         assert found["verdicts"] == {}
         sys.stdout.write(f"{node}: {found['results']}\n")
@@ -160,7 +115,7 @@ def test_xid_drains_until_an_operator_clears_it(cluster: Project) -> None:
     # If an operator resumes the node, the verdict continues, and the daemon drains the node again. Until then, the
     # prolog refuses jobs.
     cluster.on(HEAD, f"sudo scontrol update nodename={NODE} state=resume")
-    wait_until("the drain to return", 60, lambda: reason in shown(cluster))
+    wait_until("the drain to return", 60, lambda: reason in cluster.shown(NODE))
     prolog = "SLURM_JOB_UID=$(id -u trainer) SLURM_JOB_GID=$(id -g trainer) trainyard-prolog"
     refused = cluster.as_root(NODE, f"{prolog} 2>&1; echo code $?")
     facts = cluster.as_root(NODE, "cd /run/trainyard/health; ls -l; cat verdict", check=False)
@@ -177,8 +132,8 @@ def test_a_user_cannot_forge_an_xid(cluster: Project) -> None:
     )
     assert "Unknown parameter 'NVRM: Xid" in cluster.on(NODE, "sudo dmesg | tail -n 20")
     time.sleep(2 * XID_SECONDS)
-    assert verdicts(cluster) == {}
-    assert in_service(cluster)
+    assert cluster.verdicts(NODE) == {}
+    assert cluster.in_service(NODE)
 
 
 def test_full_disk_drains_and_recovers(cluster: Project) -> None:
@@ -189,8 +144,8 @@ def test_full_disk_drains_and_recovers(cluster: Project) -> None:
     # A drain reason set by an operator replaces the verdict's reason, and remains after the node has recovered.
     cluster.on(HEAD, f"sudo scontrol update nodename={NODE} state=drain reason='bad cable'")
     cluster.on(NODE, "sudo rm /var/filler")
-    wait_until("the end of the verdict", 90, lambda: verdicts(cluster) == {})
-    assert shown(cluster) == "drained|bad cable"
+    wait_until("the end of the verdict", 90, lambda: cluster.verdicts(NODE) == {})
+    assert cluster.shown(NODE) == "drained|bad cable"
     cluster.on(HEAD, f"sudo scontrol update nodename={NODE} state=resume")
     wait_for_service(cluster)
 
@@ -239,15 +194,15 @@ def test_clock_jump_is_corrected_during_a_job(cluster: Project) -> None:
 
 def test_node_with_stopped_munge_returns_after_its_start(cluster: Project) -> None:
     cluster.on(NODE, "sudo systemctl stop munge")
-    wait_until("the verdict", DETECT_SECONDS, lambda: "munge" in verdicts(cluster))
-    wait_until("slurmctld to notice", 240, lambda: shown(cluster).startswith("down"))
+    wait_until("the verdict", DETECT_SECONDS, lambda: "munge" in cluster.verdicts(NODE))
+    wait_until("slurmctld to notice", 240, lambda: cluster.shown(NODE).startswith("down"))
     cluster.on(NODE, "sudo systemctl start munge")
     wait_for_service(cluster)
 
 
 def test_many_short_jobs_drain_no_node(cluster: Project) -> None:
     before = cpu_seconds(cluster)
-    history = {node: len(results(cluster, node)["history"]) for node in (NODE, OTHER)}
+    history = {node: len(cluster.health(node)["history"]) for node in (NODE, OTHER)}
     # Each job leaves a process and a file behind.
     left = "setsid sleep 600 >/dev/null 2>&1 & echo x >/dev/shm/left-$SLURM_JOB_ID"
     command = f"{AS_TRAINER} sbatch --parsable -D /tmp -o /dev/null -a 1-{JOBS} -n 1 --mem 16 --wrap '{left}'"
@@ -257,9 +212,9 @@ def test_many_short_jobs_drain_no_node(cluster: Project) -> None:
     )
     states = cluster.on(HEAD, f"sacct -nPX -j {job} -o state").split()
     assert states == ["COMPLETED"] * JOBS
-    assert [shown(cluster, node) for node in (NODE, OTHER)] == ["idle|none"] * 2
+    assert [cluster.shown(node) for node in (NODE, OTHER)] == ["idle|none"] * 2
     for node in (NODE, OTHER):
-        assert len(results(cluster, node)["history"]) == history[node]
+        assert len(cluster.health(node)["history"]) == history[node]
         assert cluster.on(node, "pgrep -u trainer -c sleep; ls /dev/shm | wc -l", check=False).split() == ["0", "0"]
     # On a busy host, a virtual machine counts time in which it does not run as CPU time. Therefore, the share is
     # checked only after the jobs.

@@ -196,14 +196,18 @@ def test_wrong_names_and_interfaces_are_reported_and_tolerated(cluster: Project)
     )
     for node in (FIRST, SECOND):
         cluster.on(node, spoil)
-    done = cluster.yard("doctor", timeout=300, check=False)
-    assert done.code == 1
-    assert f"{FIRST} resolves to 127.0.1.1" in done.out
-    job = cluster.submit("allreduce")
-    assert "# Avg bus bandwidth" in cluster.follow(str(job["id"]))
-    for node in (FIRST, SECOND):
-        cluster.on(node, "sudo ip link del docker0; sudo ip link del vetha; sudo systemctl restart trainyard-bootstrap")
-        cluster.wait_ready(node, 120)
+    try:
+        done = cluster.yard("doctor", timeout=300, check=False)
+        assert done.code == 1
+        assert f"{FIRST} resolves to 127.0.1.1" in done.out
+        job = cluster.submit("allreduce")
+        assert "# Avg bus bandwidth" in cluster.follow(str(job["id"]))
+    finally:
+        for node in (FIRST, SECOND):
+            cluster.on(
+                node, "sudo ip link del docker0; sudo ip link del vetha; sudo systemctl restart trainyard-bootstrap"
+            )
+            cluster.wait_ready(node, 120)
     assert "resolves to" not in cluster.yard("doctor", timeout=300, check=False).out
     cluster.wait_idle()
 

@@ -104,10 +104,12 @@ def test_drained_worker_releases_the_spare(cluster: Project) -> None:
     wait_until("the spare", 60, lambda: len(spares(cluster)) == 1)
     first = min(set(NODES) - spares(cluster))
     cluster.on(HEAD, f"sudo scontrol update nodename={first} state=drain reason='bad cable'")
-    wait_until("the release", 30, lambda: not spares(cluster))
-    job = cluster.yard_json("submit", "hello")["id"]
-    assert cluster.yard("wait", str(job), timeout=300).code == 0
-    cluster.on(HEAD, f"sudo scontrol update nodename={first} state=resume")
+    try:
+        wait_until("the release", 30, lambda: not spares(cluster))
+        job = cluster.yard_json("submit", "hello")["id"]
+        assert cluster.yard("wait", str(job), timeout=300).code == 0
+    finally:
+        cluster.on(HEAD, f"sudo scontrol update nodename={first} state=resume")
     wait_until("a spare", 60, lambda: len(spares(cluster)) == 1)
 
 
