@@ -53,6 +53,13 @@ _SHARED = (
 """Library functions that the sandbox uses unchanged."""
 
 
+def function(file: Path, name: str) -> str:
+    """Return the text of a bash function in a script."""
+    found = re.search(rf"(?ms)^{name}\(\) {{.*?^}}$", file.read_text())
+    assert found, f"{file.name} has no function {name}"
+    return found[0]
+
+
 @dataclass
 class Ran:
     """Exit code, stdout lines, recorded commands with arguments, and stderr from a stage."""

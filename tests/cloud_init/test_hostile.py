@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cloud_init.stage_sandbox import STAGES, Sandbox
+from tests.cloud_init.stage_sandbox import STAGES, Sandbox, function
 
 FILES = Path(__file__).parents[2] / "cloud-init"
 HOST_PROGRAMS = Path(__file__).parents[2] / "components/platforms/hosts/node"
@@ -42,12 +42,6 @@ OLD_LINE = "ssh-ed25519 AAAAadmin+/= admin@yard\n"
 USER = "daemon"
 """This user and a group of the same name exist on every Debian system."""
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
-
-
-def function(file: Path, name: str) -> str:
-    found = re.search(rf"(?ms)^{name}\(\) {{.*?^}}", file.read_text())
-    assert found, f"{file.name} has no function {name}"
-    return found[0]
 
 
 def give(path: Path) -> None:

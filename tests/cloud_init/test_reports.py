@@ -18,7 +18,7 @@ from components.node.bundle import Bundle
 from components.node.handover import Secrets, handover_files, pack
 from components.plan.plan import ClusterPlan
 from tests.cloud_init.node_sandbox import NodeSandbox, tar
-from tests.cloud_init.stage_sandbox import STAGES, Sandbox
+from tests.cloud_init.stage_sandbox import STAGES, Sandbox, function
 
 READY = '{"node":"head","state":"ready"}'
 BUSY = '{"node":"head","state":"running"}'
@@ -161,12 +161,12 @@ class Metadata(BaseHTTPRequestHandler):
 
 def publish(tmp_path: Path, firmware: str, port: int) -> str:
     """Run publish_host_key from the bootstrap with this firmware and with the metadata server on this port."""
-    text = (STAGES.parent / "bootstrap").read_text()
-    [function] = re.findall(r"^publish_host_key\(\) \{.*?^\}$", text, re.M | re.S)
     product = tmp_path / "product_name"
     product.write_text(f"{firmware}\n")
-    moved = function.replace("/sys/class/dmi/id/product_name", str(product)).replace(
-        "/dev/tcp/169.254.169.254/80", f"/dev/tcp/127.0.0.1/{port}"
+    moved = (
+        function(STAGES.parent / "bootstrap", "publish_host_key")
+        .replace("/sys/class/dmi/id/product_name", str(product))
+        .replace("/dev/tcp/169.254.169.254/80", f"/dev/tcp/127.0.0.1/{port}")
     )
     stubs = 'set -euo pipefail\nTRAINYARD_NODE=n\nconsole() { echo "$*"; }\nsleep() { :; }\n'
     script = f'{stubs}{moved}\npublish_host_key "$@"\n'
@@ -235,12 +235,13 @@ def test_node_reports_the_partitions_of_its_infiniband_cards(
 
 @pytest.mark.parametrize(("written", "partition"), [("0x8045\n", "0x8045"), ("\n", ""), (None, "")])
 def test_status_of_a_node_contains_its_partition(tmp_path: Path, written: str | None, partition: str) -> None:
-    [status] = re.findall(r"^status\(\) \{.*?^\}$", (STAGES.parent / "bootstrap").read_text(), re.M | re.S)
     if written is not None:
         (tmp_path / "partition").write_text(written)
     script = (
         f"set -euo pipefail\nstate={tmp_path} boot_id=b TRAINYARD_NODE=a-0 TRAINYARD_ROLE=worker lib=/b\n"
-        "read_uptime() { uptime=1.5; }\n" + status.replace("/run/trainyard", str(tmp_path)) + "\nstatus ready '' 0\n"
+        "read_uptime() { uptime=1.5; }\n"
+        + function(STAGES.parent / "bootstrap", "status").replace("/run/trainyard", str(tmp_path))
+        + "\nstatus ready '' 0\n"
     )
     subprocess.run(["bash", "-c", script], check=True, timeout=30)
     assert json.loads((tmp_path / "status.json").read_text())["partition"] == partition

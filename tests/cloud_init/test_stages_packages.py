@@ -16,7 +16,7 @@ import pytest
 
 from components.catalog import image_contracts, images
 from components.node.install import mirror_program
-from tests.cloud_init.stage_sandbox import STAGES, Sandbox
+from tests.cloud_init.stage_sandbox import STAGES, Sandbox, function
 
 PIN = image_contracts()["azure-ubuntu-24.04-hpc"].files["/etc/apt/preferences.d/slurm-repository-pin-990"]
 PACKAGES = "".join(
@@ -108,7 +108,6 @@ UNREADABLE = "WARNING: apt cannot read these package archives: https://drivers.e
 
 def apt_update(tmp_path: Path, *answers: tuple[int, str], file: str = "") -> tuple[int, int, str]:
     """Run apt_update with a fake apt-get that gives these results. Return exit code, number of calls and output."""
-    [function] = re.findall(r"^apt_update\(\) \{.*?^\}$", (STAGES.parent / "stage.sh").read_text(), re.M | re.S)
     for index, (code, text) in enumerate(answers, start=1):
         (tmp_path / f"{index}").write_text(f"cat <<'TEXT' >&2\n{text}\nTEXT\nexit {code}\n")
     script = f"""set -euo pipefail
@@ -116,7 +115,7 @@ calls=0
 apt-get() {{ calls=$((calls + 1)); bash {tmp_path}/$calls; }}
 pause() {{ :; }}
 log() {{ printf '%s\\n' "$*"; }}
-{function.replace("/run/trainyard/apt-update", f"{tmp_path}/log")}
+{function(STAGES.parent / "stage.sh", "apt_update").replace("/run/trainyard/apt-update", f"{tmp_path}/log")}
 code=0
 apt_update {file} || code=$?
 echo $code $calls
