@@ -46,7 +46,9 @@ def timeline(node: NodeSandbox) -> list[str]:
     return [" ".join(line.split()[1:]) for line in node.read("var/lib/trainyard/timeline").splitlines()]
 
 
-ONCE, NOT_BESIDE_JOBS = "# runs: once\n# next to jobs: yes\n", "# runs: every boot\n# next to jobs: no\n"
+ONCE = "# runs: once\n# next to jobs: yes\n"
+WAITS = {"44-x": "# runs: every boot\n# next to jobs: no\ntrue\n", "60-y": READS}
+"""A stage that needs a node without jobs, and a stage that does not."""
 
 
 def test_bootstrap_runs_again_after_a_late_hand_over(tmp_path: Path) -> None:
@@ -78,7 +80,7 @@ def test_stages_of_the_bundle_follow_those_of_birth(tmp_path: Path) -> None:
 
 
 def test_stages_beside_jobs_run_once_per_boot(tmp_path: Path) -> None:
-    node = node_with(tmp_path, {"44-x": f"{NOT_BESIDE_JOBS}true\n", "60-y": READS})
+    node = node_with(tmp_path, WAITS)
     node.answer("systemctl", "false")
     node.answer("pgrep", "false")
     for _ in range(2):
@@ -115,40 +117,31 @@ EVERY_BOOT = "# runs: every boot\n# next to jobs: yes\ntrue\n"
 STAGES = ["40-first", "60-names", "70-second", "80-third"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "mark", "ran"),
-    [
-        ({}, True, []),
-        ({"stages/70-second": f"{EVERY_BOOT}# new\n"}, True, ["70-second", "80-third"]),
-        (
-            {"stages/75-new": EVERY_BOOT, "kinds/worker-gpu/stages": "\n".join(sorted([*STAGES, "75-new"])) + "\n"},
-            True,
-            ["75-new", "80-third"],
-        ),
-        ({"stages/40-first": f"{EVERY_BOOT}# new\n"}, True, STAGES),
-        ({"stage.sh": "# new\n"}, True, STAGES),
-        ({"kinds/worker-gpu/kind.env": SLURM + "X=1\n"}, True, STAGES),
-        ({"kinds/head/kind.env": "X=1\n"}, True, []),
-        ({}, False, STAGES),
-    ],
-    ids=[
-        "no change",
-        "later stage",
-        "new stage",
-        "first stage",
-        "shared file",
-        "parameters",
-        "other kind",
-        "no hand-over",
-    ],
-)
+NEW_STAGE = {
+    "stages/75-new": EVERY_BOOT,
+    "kinds/worker-gpu/stages": "".join(f"{name}\n" for name in sorted([*STAGES, "75-new"])),
+}
+CASES: dict[str, tuple[dict[str, str], bool, list[str]]] = {
+    "no change": ({}, True, []),
+    "later stage": ({"stages/70-second": f"{EVERY_BOOT}# new\n"}, True, ["70-second", "80-third"]),
+    "new stage": (NEW_STAGE, True, ["75-new", "80-third"]),
+    "first stage": ({"stages/40-first": f"{EVERY_BOOT}# new\n"}, True, STAGES),
+    "shared file": ({"stage.sh": "# new\n"}, True, STAGES),
+    "parameters": ({"kinds/worker-gpu/kind.env": SLURM + "X=1\n"}, True, STAGES),
+    "other kind": ({"kinds/head/kind.env": "X=1\n"}, True, []),
+    "no hand-over": ({}, False, STAGES),
+}
+"""Changed files of a bundle, whether it arrives with a hand-over, and the stages that then run."""
+
+
+@pytest.mark.parametrize(("changes", "mark", "ran"), CASES.values(), ids=CASES)
 def test_pass_starts_with_the_first_changed_stage(
     tmp_path: Path, changes: dict[str, str], mark: bool, ran: list[str]
 ) -> None:
     node = node_with(tmp_path, dict.fromkeys(STAGES, EVERY_BOOT) | {"60-names": READS})
     (tmp_path / "var/lib/trainyard/bundles/b/kinds/head").mkdir()
     if "stage.sh" in changes:
-        changes["stage.sh"] = f"root={tmp_path}\n# new\n"
+        changes = {"stage.sh": f"root={tmp_path}\n# new\n"}
     assert node.bootstrap().returncode == 0
     assert pass_after(node, "c", changes, mark) == ran
 
@@ -176,7 +169,7 @@ def test_failed_stage_runs_again_after_a_hand_over(tmp_path: Path) -> None:
 
 
 def test_stage_waits_for_running_jobs(tmp_path: Path) -> None:
-    node = node_with(tmp_path, {"44-x": f"{NOT_BESIDE_JOBS}true\n", "60-y": READS})
+    node = node_with(tmp_path, WAITS)
     slurm(node, "MIXED", "12\n13\n")
     process = node.start_bootstrap()
     node.wait_for_line("var/lib/trainyard/timeline", "44-x waiting")
@@ -194,7 +187,7 @@ def test_stage_waits_for_running_jobs(tmp_path: Path) -> None:
 
 
 def test_node_that_others_drained_stays_drained(tmp_path: Path) -> None:
-    node = node_with(tmp_path, {"44-x": f"{NOT_BESIDE_JOBS}true\n", "60-y": READS})
+    node = node_with(tmp_path, WAITS)
     slurm(node, "IDLE+DRAIN", "")
     assert node.bootstrap().returncode == 0
     assert not [call for call in node.calls("scontrol") if call.startswith("update")]
@@ -202,7 +195,7 @@ def test_node_that_others_drained_stays_drained(tmp_path: Path) -> None:
 
 def test_node_that_leaves_slurm_waits_only_for_job_processes(tmp_path: Path) -> None:
     """slurmd is running, but slurmctld on the head has stopped, so the node cannot be drained."""
-    node = node_with(tmp_path, {"44-x": f"{NOT_BESIDE_JOBS}true\n", "60-y": READS})
+    node = node_with(tmp_path, WAITS)
     node.write("var/lib/trainyard/bundles/b/kinds/worker-gpu/kind.env", NO_SCHEDULER)
     node.write("var/lib/trainyard/drained", "")
     node.write("jobs", "")
