@@ -129,7 +129,7 @@ def lock(remote: Remote) -> Iterator[bool]:
 
     The lock is on the head. It is released when this process ends, because sshd then closes the command's stdin.
     """
-    remote.run("true", admin=True)
+    remote.run("true", admin=True)  # reports why the head cannot be reached
     path = shlex.quote(f"{remote.stack.cluster.state_dir}/{_LOCK}")
     command = f"sudo -n flock -n -E {_LOCKED} {path} sh -c 'echo locked; exec cat >/dev/null'"
     # In a new session, Ctrl-C does not end ssh while pulumi finishes its running operations.

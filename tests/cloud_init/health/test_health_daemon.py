@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from health import daemon as daemon_module
 from health.daemon import Daemon
-from health.node import Ran, load_checks
+from health.node import Check, Node, Outcome, Ran, load_checks
 
 from tests.cloud_init.health.health_site import BOOT, FAULTS, Site, healthy, use_gpudirect
 
@@ -308,6 +309,28 @@ def test_verdicts_survive_a_restart_of_the_daemon(cluster: Cluster) -> None:
     rounds(again, 2)
     assert cluster.reason == "none"
     assert again.node.events == {}, "the processes 1 and 2 do not exist on this node"
+
+
+def test_clear_ends_a_verdict_that_a_running_check_saw(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = start(cluster)
+    FAULTS["gpu-xid"][0][0](cluster.site)
+    rounds(daemon, 1)
+    assert cluster.drained
+    during = ["clear gpu-xid\n"]
+
+    original = daemon_module.run_check
+
+    def run_check(node: Node, check: Check) -> Outcome:
+        outcome = original(node, check)
+        if check.id == "gpu-xid" and during:
+            daemon.read_events(during.pop())
+        return outcome
+
+    monkeypatch.setattr(daemon_module, "run_check", run_check)
+    rounds(daemon, 1)
+    assert daemon.ledger.verdicts == {}
+    rounds(daemon, CHECKS["gpu-xid"].passes)
+    assert cluster.reason == "none"
 
 
 def test_xid_drains_within_a_second(cluster: Cluster) -> None:

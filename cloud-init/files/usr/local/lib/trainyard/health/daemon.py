@@ -96,6 +96,8 @@ class Daemon:
         self.lock = threading.Lock()
         self.kicked = threading.Event()
         """Wakes the thread that runs the checks."""
+        self.clears = dict.fromkeys(self.checks, 0)
+        """How often an operator has cleared each check."""
         self.requeued = self.ledger.worst
         """The last verdict after which jobs were requeued. An earlier daemon has handled the verdicts in the file."""
         self.warned = self.ledger.verdicts.get(EVENT)
@@ -146,7 +148,7 @@ class Daemon:
             text = fatal_xid(line, self.codes)
             if text is not None and _XID in self.checks:
                 self.node.events[_XID] = text
-                self.record(self.checks[_XID], run_check(self.node, self.checks[_XID]))
+                self.examine(self.checks[_XID])
 
     def read_events(self, text: str) -> None:
         """Handle the lines "event CHECK TEXT" from the epilog, and "clear CHECK" from an operator."""
@@ -157,8 +159,9 @@ class Daemon:
             if word == "event":
                 self.node.events[check] = detail
             elif word == "clear":
-                self.node.events.pop(check, None)
                 with self.lock:
+                    self.node.events.pop(check, None)
+                    self.clears[check] += 1
                     self.ledger.clear(check, time.time())
                     self._changed()
             self.due[check] = 0.0
@@ -168,15 +171,23 @@ class Daemon:
         """Run the checks that are due. `now`: time.monotonic()."""
         due = [check for check in self.checks.values() if self.due[check.id] <= now]
         for check in due:
-            suspect = self.record(check, run_check(self.node, check))
+            suspect = self.examine(check)
             self.due[check.id] = now + (min(SUSPECT_SECONDS, check.every) if suspect else check.every)
         if due:
             with self.lock:
                 self.publish()
 
-    def record(self, check: Check, outcome: Outcome) -> bool:
-        """Add a result to the ledger. Return whether the check must run again soon."""
+    def examine(self, check: Check) -> bool:
+        """Run a check and add its result to the ledger. Return whether the check must run again soon.
+
+        If an operator clears the check while it is running, its result can describe the cleared fault, so it is not
+        added.
+        """
+        clears = self.clears[check.id]
+        outcome = run_check(self.node, check)
         with self.lock:
+            if clears != self.clears[check.id]:
+                return True
             if self.ledger.record(check, outcome, time.time()):
                 self._changed()
             return self.ledger.is_suspect(check.id)
