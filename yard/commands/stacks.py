@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -188,25 +188,16 @@ def prices(context: typer.Context, as_json: JsonOption = False) -> None:
 
 
 @price_list.command()
-def update(
-    provider: Annotated[
-        Literal["azure", "gcp"] | None, typer.Option("--provider", help="Update only this cloud's prices.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Update components/catalog/prices.yaml from the clouds' public price lists."""
+def update(as_json: JsonOption = False) -> None:
+    """Update Azure's prices in components/catalog/prices.yaml from its public price list."""
     from yard.prices import update as renew
 
-    changes = renew([provider] if provider else ["azure", "gcp"])
+    changes = renew()
     if as_json:
-        say_json({name: [asdict(change) for change in found] for name, found in changes.items()})
+        say_json([asdict(change) for change in changes])
         return
-    rows = (
-        (name, change.machine, _cell(change.before), _cell(change.after), change.kept)
-        for name, found in changes.items()
-        for change in found
-    )
-    table(("provider", "machine", "before", "now", "not changed, because"), rows, {"unknown": "yellow"})
+    rows = ((change.machine, _cell(change.before), _cell(change.after), change.kept) for change in changes)
+    table(("machine", "before", "now", "not changed, because"), rows, {"unknown": "yellow"})
     say("written: components/catalog/prices.yaml; review the difference before you commit it")
 
 
