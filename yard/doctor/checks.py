@@ -6,11 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 
-from yard.doctor import (
-    gpu_checks,
-    host_checks,
-    peer_checks,
-)
+from yard.doctor import gpu_checks, host_checks, peer_checks
 from yard.doctor.collect import examine
 from yard.doctor.findings import Examined, HostCheck, HostProblem
 from yard.doctor.gpu_checks import nccl_facts
@@ -42,16 +38,14 @@ CHECKS: dict[str, HostCheck] = {
     "memlock": host_checks.check_memlock,
     "queue": host_checks.check_queue,
 }
-"""The checks by probe name. `reach` has no probe. It reports hosts that cannot be examined.
+"""The checks by the name of their probe. `reach`, which has no probe, reports the hosts that cannot be examined.
 
-Checks that find the cause of other problems come first. For example, `munge` runs before `queue`, because a wrong key
-stops slurmd.
+Checks that find the cause of other problems come first: `munge` is listed before `queue`, because a wrong key stops
+slurmd.
 """
 
 NEED_SLURM = frozenset({"munge", "queue"})
 """Checks that run only on clusters with Slurm."""
-
-
 EXPLAINED_BY: Mapping[tuple[str, str], Collection[str]] = {
     ("services", "munge"): ("munge",),
     ("services", "slurmd"): ("munge",),
@@ -61,12 +55,12 @@ EXPLAINED_BY: Mapping[tuple[str, str], Collection[str]] = {
     ("health", "clock-offset"): ("clock",),
     ("health", "nfs-hang"): ("mounts", "nfs"),
 }
-"""Checks that find the cause of a problem on the same host, by the problem's check and its first word."""
+"""The checks that find the cause of a problem on the same host. Keys are the problem's check and its first word."""
 _MAKE_A_NODE_UNAVAILABLE = ("reach", "munge", "clock", "mounts", "nfs", "health", "services", "status")
 
 
 def judge(examined: Examined) -> dict[str, list[HostProblem]]:
-    """Return the problems by check name. Problems that another problem on the list explains are left out."""
+    """Return the problems by check name, without those that another problem explains."""
     found = {
         name: list(check(examined)) for name, check in CHECKS.items() if examined.has_slurm or name not in NEED_SLURM
     }
@@ -86,7 +80,7 @@ def judge(examined: Examined) -> dict[str, list[HostProblem]]:
 
 
 def run_doctor(remote: Remote, as_json: bool) -> int:
-    """Check the cluster and print the problems. Returns the exit code, which is 1 if any check found a problem."""
+    """Check the cluster and print the problems. Returns 1 if there are any, and 0 otherwise."""
     start = time.monotonic()
     if text := remote.stack.cluster.warning:
         warn(f"yard: {text}")

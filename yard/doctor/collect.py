@@ -1,6 +1,6 @@
 """Runs the probes on all hosts in parallel, over one SSH connection per host.
 
-Probes run in two phases. Between the phases, each host receives facts from the other hosts' reports.
+Some probes need facts about the other hosts, so there are two phases. Between them, each host receives these facts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def probe_script(cluster: Cluster, name: str, nonce: str) -> str:
 
 
 def examine(remote: Remote) -> dict[str, HostReport]:
-    """Return the reports from all hosts by name. The head's report is first. `error` is set for an unreachable host."""
+    """Return each host's report by name, with the head's first. Unreachable hosts have a report with an error."""
     cluster = remote.stack.cluster
     nonce = secrets.token_hex(4)
     sessions: dict[str, _Session] = {}
@@ -72,11 +72,9 @@ def examine(remote: Remote) -> dict[str, HostReport]:
 
 
 class _Session:
-    """The SSH connection to one host."""
-
     def __init__(self, remote: Remote, name: str, script_bytes: int) -> None:
         self.report = HostReport(name=name)
-        # sudo needs no password. `head` reads only the script from stdin, so that the second phase can read the rest.
+        # The admin's sudo needs no password. `head` reads only the script, and leaves the rest to the second phase.
         command = f'script=$(head -c {script_bytes}); exec sudo -n bash -c "$script" probe'
         argv = remote.argv(command, remote.host(name, admin=True), "-o", "ConnectTimeout=20")
         self._stderr = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  (`close` closes it)
@@ -93,7 +91,7 @@ class _Session:
         self._process, self._stdin, self._stdout = process, process.stdin, process.stdout
 
     def run_phase(self, text: str, *, until: str) -> None:
-        """Send text to the host, read the host's output up to the line `until`, and add the output to the report."""
+        """Send text to the host, and add its output up to the line `until` to the report."""
         alarm = threading.Timer(_PHASE_SECONDS, self._process.kill)
         alarm.start()
         try:

@@ -1,4 +1,4 @@
-"""Input and results of the checks."""
+"""What the checks read, and the problems that they find."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Rows = list[tuple[str, ...]]
 
 @dataclass(kw_only=True)
 class HostReport:
-    """The report from one host: rows by probe. `error` contains a message if the report is incomplete."""
+    """The rows that each probe printed on a host. If the report is incomplete, `error` states the reason."""
 
     name: str
     rows: dict[str, Rows] = field(default_factory=dict)
@@ -29,11 +29,11 @@ class HostReport:
         self.rows.setdefault(probe, []).append(tuple(fields))
 
     def of(self, probe: str) -> Rows:
-        """Return the rows of a probe, or an empty list if there are none."""
+        """Return a probe's rows, if there are any."""
         return self.rows.get(probe, [])
 
     def value(self, probe: str, key: str) -> str:
-        """Return the second field of the probe's first row whose first field is `key`, or an empty string."""
+        """Return the second field of the probe's first row that begins with `key`, or an empty string."""
         return next((row[1] for row in self.of(probe) if len(row) > 1 and row[0] == key), "")
 
 
@@ -86,12 +86,12 @@ class Examined:
 
     @property
     def answered(self) -> list[HostReport]:
-        """The complete reports from all hosts."""
+        """The complete reports."""
         return [report for report in self.reports.values() if not report.error]
 
     @property
     def workers(self) -> list[HostReport]:
-        """The complete reports from the workers."""
+        """The workers' complete reports."""
         return [report for report in self.answered if report.name != self.cluster.head.name]
 
     @property
@@ -110,26 +110,26 @@ def _texts() -> dict[str, dict[str, str]]:
 
 
 def problem(host: str, text: str, **values: object) -> HostProblem:
-    """Return the problem with the id `text` in problems.yaml. The names in braces are replaced with `values`."""
+    """Return a host's problem. `text` is its id in problems.yaml, and `values` replace the names in braces there."""
     rerun = f"run `yard ssh {host} --admin -- sudo systemctl restart trainyard-bootstrap`"
     parts = (_texts()[text][part].format(host=host, rerun=rerun, **values) for part in ("what", "cause", "fix"))
     return HostProblem(host, *parts)
 
 
 def rdma_layer(fabric: str) -> str | None:
-    """Return the link layer (sysfs name) of the RDMA ports that collectives use, or None if the fabric has no RDMA."""
+    """Return the link layer of the fabric's RDMA ports, as sysfs names it, or None if the fabric has no RDMA."""
     if fabric.startswith("infiniband"):
         return "InfiniBand"
     return "Ethernet" if fabric == "roce" else None
 
 
 def outliers(values: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, value, most frequent value) for each entry that differs from the most frequent value."""
+    """Yield the name, the value and the most frequent value for each entry that differs from the others."""
     for usual, _ in Counter(values.values()).most_common(1):
         yield from ((name, value, usual) for name, value in values.items() if value != usual)
 
 
 def unequal_versions(software: str, versions: Mapping[str, str]) -> Iterator[HostProblem]:
-    """Yield a problem for each host whose version differs from the most frequent version. `versions`: by host."""
+    """Yield a problem for each host whose version differs from the most frequent one."""
     for name, version, usual in outliers(versions):
         yield problem(name, "version", software=software, found=version, expected=usual)

@@ -1,6 +1,6 @@
-"""Checks that compare the GPUs and RDMA ports of several hosts, and that read how NCCL ran in the newest GPU job.
+"""Checks that compare GPUs and RDMA ports between hosts, and that read which network NCCL used in the newest GPU job.
 
-The health checks of one host are in the bundle.
+Checks of a single host's GPUs are health checks, which the bundle contains.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _PORT_FIELDS = 3
 
 
 def check_driver(examined: Examined) -> Iterator[HostProblem]:
-    """The driver version is the same on all workers, and the driver supports the node's RDMA cards."""
+    """All workers have the same driver version, and their RDMA cards can access GPU memory."""
     versions = {report.name: report.value("driver", "version") for report in examined.workers}
     yield from unequal_versions("the GPU driver", {name: version for name, version in versions.items() if version})
     for report in examined.workers:
@@ -28,7 +28,7 @@ def check_topology(examined: Examined) -> Iterator[HostProblem]:
     links: dict[str, dict[str, str]] = {}
     for report in examined.workers:
         rows = "; ".join(" ".join(row) for row in report.of("topology"))
-        # If there are no rows, nvidia-smi failed. The health checks report this failure.
+        # Without rows, nvidia-smi failed, which the health checks report.
         if rows:
             links.setdefault(examined.nodes[report.name].group, {})[report.name] = rows
     for by_name in links.values():
@@ -52,9 +52,9 @@ def check_infiniband(examined: Examined) -> Iterator[HostProblem]:
 
 
 def _rdma_ports(report: HostReport, layer: str) -> list[tuple[str, str]]:
-    """Return (state, rate) for each port that collectives use.
+    """Return the state and the rate of each port that collectives use.
 
-    If NCCL_IB_HCA is a list of exact device names, ports on other devices are ignored.
+    If NCCL_IB_HCA contains exact device names, NCCL ignores all other devices.
     """
     setting = next((row[2] for row in report.of("settings") if row[:2] == ("fabric", "NCCL_IB_HCA")), "")
     devices = setting.removeprefix("=").split(",") if setting.startswith("=") else []
@@ -75,16 +75,16 @@ _NETWORKS = {
     "infiniband": r"IB(ext\w*)?",
     "roce": r"IB(ext\w*)?",
 }
-"""Regular expression for the network name in NCCL's log, by fabric. Fabrics whose names begin with "infiniband-"
-have the same value as "infiniband".
+"""Regular expression for the network name in NCCL's log, by fabric. "infiniband" stands for all fabrics whose names
+begin with it.
 
-IBext is the plugin of HPC-X, which uses the same cards as NCCL's own IB. Source: logs of NCCL in public repositories
-and in Google's documentation of gIB, read 2026-11-22.
+IBext is HPC-X's plugin, which uses the same cards as NCCL's own IB. Source: NCCL logs in public repositories and in
+Google's documentation of gIB, read 2026-11-22.
 """
 
 
 def check_nccl(examined: Examined) -> Iterator[HostProblem]:
-    """In the newest GPU job, NCCL used the fabric's network and topology file."""
+    """NCCL used the fabric's network and topology file in the newest GPU job."""
     for report in examined.workers:
         node = examined.nodes[report.name]
         network, job = report.value("nccl", "network"), report.value("nccl", "job")
@@ -98,7 +98,7 @@ def check_nccl(examined: Examined) -> Iterator[HostProblem]:
 
 
 def nccl_facts(examined: Examined) -> list[str]:
-    """Return a line for each distinct result, with the hosts. Hosts without a log are omitted."""
+    """Return a line for each distinct result with its hosts. Hosts that have no log are omitted."""
     hosts: dict[str, list[str]] = {}
     for report in examined.workers:
         if report.value("nccl", "job"):

@@ -13,10 +13,10 @@ from yard.doctor.findings import Examined, HostProblem, HostReport, problem, rdm
 from yard.job.placement import drives_gpus
 
 _CLOCK_DIFFERENCE_SECONDS = 5
-"""Allowed difference in seconds. Hosts read their clocks at almost the same time, but a busy host can be late."""
+"""Hosts read their clocks at almost the same time, but a busy host can be late."""
 _UNREGISTERED = "slurmd has not registered with slurmctld"
 _SHM_SHARE = 4
-"""Shared memory must be at least 1/4 of the memory. The default is 1/2 on Linux, and 64 MiB in a Docker container."""
+"""Shared memory must be at least a quarter of the memory. Linux allows half of it, and Docker only 64 MiB."""
 
 
 def check_status(examined: Examined) -> Iterator[HostProblem]:
@@ -44,13 +44,13 @@ def check_services(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_mounts(examined: Examined) -> Iterator[HostProblem]:
-    """Workers mount the home folder and the shared path with the NFS version of their storage and the option `hard`."""
+    """Workers mount the home folder and the shared path with the storage's NFS version and the `hard` option."""
     for report in examined.workers:
         rows = {row[0]: row[1:] for row in report.of("mounts")}
         version, server = rows.get("expected", ("", examined.cluster.head.name))
         for path in (examined.cluster.home_path, examined.cluster.shared_path):
             kind, options = rows.get(path, ("", ""))
-            # Version 3 has the type nfs, and the versions 4.0 to 4.2 have the type nfs4 (nfs(5), read 2026-11-24).
+            # Version 3 has the type nfs, and versions 4.0 to 4.2 have the type nfs4 (nfs(5), read 2026-11-24).
             if kind != ("nfs" if version == "3" else "nfs4"):
                 yield problem(report.name, "mount-missing", path=path, server=server)
             elif not {"hard", f"vers={version}"} <= set(options.split(",")):
@@ -110,13 +110,14 @@ def check_queue(examined: Examined) -> Iterator[HostProblem]:
 
 
 def is_slurms_own(cause: str) -> bool:
-    """Return whether a node's state in Slurm is a consequence of a fault, instead of a decision of a person."""
+    """Return whether a fault, rather than a person, took a node out of service."""
     return cause == _UNREGISTERED or fault(cause) is not None
 
 
 def check_memlock(examined: Examined) -> Iterator[HostProblem]:
-    """Ranks can lock an unlimited amount of memory, as RDMA requires for its buffers. Without Slurm, the limit for SSH
-    logins applies to ranks, and is a problem only on RDMA fabrics.
+    """Ranks can lock an unlimited amount of memory, as RDMA requires for its buffers.
+
+    Without Slurm, ranks have the same limit as SSH logins, which matters only on RDMA fabrics.
     """
     text = "memlock" if examined.has_slurm else "memlock-login"
     for name, limit in (row for report in examined.answered for row in report.of("memlock")):
@@ -125,13 +126,11 @@ def check_memlock(examined: Examined) -> Iterator[HostProblem]:
 
 
 _SKIPPED = ("docker", "lo")
-"""Prefixes of interfaces that NCCL ignores by default. NCCL does not ignore veth, bridge or QEMU interfaces."""
+"""NCCL ignores interfaces with these prefixes by default, but not veth, bridge or QEMU interfaces."""
 
 
 def check_interfaces(examined: Examined) -> Iterator[HostProblem]:
-    """fabric.env contains the interface with the private address, so that NCCL and Gloo do not choose a different
-    interface.
-    """
+    """fabric.env contains the interface with the private address, so that NCCL and Gloo use no other interface."""
     for report in examined.answered:
         address = examined.cluster.addresses[report.name]
         devices = [row[1:] for row in report.of("interfaces") if row[0] == "device"]
@@ -142,7 +141,7 @@ def check_interfaces(examined: Examined) -> Iterator[HostProblem]:
         names = [device for device, _ in devices if device != ours and not device.startswith(_SKIPPED)]
         others = f"; other interfaces: {', '.join(names)}" if names else ""
         node = examined.nodes.get(report.name)
-        # Stage 40-network explains the difference.
+        # The 40-network stage explains why the values differ.
         exact = ours if node and node.fabric.startswith("gpudirect-") else f"={ours}"
         for key, expected in (("NCCL_SOCKET_IFNAME", exact), ("GLOO_SOCKET_IFNAME", ours)):
             found = report.value("interfaces", key)
@@ -190,7 +189,7 @@ _FIELDS = 5
 
 
 def check_health(examined: Examined) -> Iterator[HostProblem]:
-    """All health checks for the host pass. The host's bundle contains the checks and the texts of their problems."""
+    """All of the host's health checks pass. The checks and their messages come from the bundle on the host."""
     for report in examined.answered:
         rows = report.of("health")
         if ("ran",) not in rows:

@@ -1,4 +1,4 @@
-"""Checks for connections between hosts: names, routes, TCP ports, munge, shared files."""
+"""Checks of the connections between hosts: names, routes, TCP ports, munge and shared files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_reach(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_names(examined: Examined) -> Iterator[HostProblem]:
-    """Every host name resolves to the host's private address on all hosts."""
+    """On all hosts, every host name resolves to that host's private address."""
     for report in examined.answered:
         for name, address in examined.cluster.addresses.items():
             found = report.value("names", name) or "no address"
@@ -55,7 +55,7 @@ def check_tcp(examined: Examined) -> Iterator[HostProblem]:
 def check_munge(examined: Examined) -> Iterator[HostProblem]:
     """Munge works on every host, and the head and each worker accept each other's credentials."""
     head = examined.head
-    # If munge does not work on the head, the head rejects every credential.
+    # A head whose own munge is broken would reject every credential.
     if head is not None and not head.value("munge", "self").startswith(_DECODED):
         head = None
     for report in examined.answered:

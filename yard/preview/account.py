@@ -1,7 +1,4 @@
-"""Reads the quotas in a stack's cloud account with the cloud's CLI, and compares them with the required quotas.
-
-cloud_cli.py contains the commands and parsers.
-"""
+"""Reads the quotas of a stack's cloud account, and compares them with the quotas that the stack needs."""
 
 from __future__ import annotations
 
@@ -13,19 +10,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from components.platforms.azure.spec import AzureSpec
+from components.platforms.gcp.spec import GcpSpec
 from components.spec.model import PlatformSpec
-from yard.preview.cloud_cli import Unanswered, Usage, cloud_cli
+from yard.preview.cloud_cli import AzureCli, GcloudCli, Unanswered, Usage
 from yard.preview.describe import Description, Quota
 
 _SECONDS = 60
-"""Default time limit for each call of the CLI."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """A required quota with its usage and limit in the account.
+    """A required quota with its usage and limit in the account, if the cloud reported them (`known`).
 
-    `known` is False if the cloud did not report the quota. `command` shows the quota.
+    `command` is the command that shows the quota.
     """
 
     quota: str
@@ -38,7 +36,7 @@ class Verdict:
 
     @property
     def short_by(self) -> float | None:
-        """The missing amount, or None if the quota is unknown. Unknown usage is treated as 0."""
+        """The missing amount, or None if the quota is unknown. Unknown usage counts as 0."""
         if not self.known:
             return None
         return 0.0 if self.limit is None else max(0.0, (self.used or 0) + self.needed - self.limit)
@@ -46,9 +44,9 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """Quotas in an account. `problem` is the reason why the account could not be read, or None.
+    """An account's quotas, or the problem that prevented reading them.
 
-    `notes` contains other obstacles, such as a disabled API, each with a command.
+    `notes` contains other obstacles, such as a disabled API, each with a command that helps.
     """
 
     problem: str | None = None
@@ -57,9 +55,9 @@ class Account:
 
 
 def read_account(description: Description, seconds: float = _SECONDS) -> Account:
-    """Return the usage and limits of the quotas that a valid stack needs, and other obstacles such as a disabled API.
+    """Return the quotas that a stack needs, with their usage and limits, and other obstacles in its account.
 
-    `seconds` is the time limit for each call of the CLI.
+    `seconds` is the time limit for each call of the cloud's CLI.
     """
     plan = description.plan
     machines = list(dict.fromkeys(host.machine.name for host in plan.hosts)) if plan else []
@@ -69,11 +67,15 @@ def read_account(description: Description, seconds: float = _SECONDS) -> Account
 def account_of(
     platform: PlatformSpec, needs: Sequence[Quota], machines: Sequence[str] = (), seconds: float = _SECONDS
 ) -> Account:
-    """Return the usage and limits of the quotas, and obstacles for the machine types."""
+    """Return the quotas with their usage and limits, and obstacles to using the machine types."""
+    run = partial(_run, seconds=seconds)
     if not needs:
         return Account()
-    cloud = cloud_cli(platform, partial(_run, seconds=seconds))
-    if cloud is None:
+    if isinstance(platform, AzureSpec):
+        cloud: AzureCli | GcloudCli = AzureCli(platform, run)
+    elif isinstance(platform, GcpSpec):
+        cloud = GcloudCli(platform, run)
+    else:
         return Account(problem=f"yard cannot read quotas for {platform.provider}")
     try:
         with _parsing(cloud.program):
@@ -90,9 +92,9 @@ def account_of(
 
 
 def judge(needs: Sequence[Quota], usage: Mapping[str, Usage], command: Callable[[str], str]) -> tuple[Verdict, ...]:
-    """Return a verdict for each required quota. Quota names are compared without regard to case, spaces, '_' and '-'.
+    """Return a verdict for each required quota. `command` returns the command that shows a quota.
 
-    `usage` contains the usage by quota name. `command` returns the command that shows a quota.
+    The case of quota names and their spaces, '_' and '-' are ignored, because the clouds spell them differently.
     """
     reported = {_plain(name): used for name, used in usage.items()}
     rows = [(need, reported.get(_plain(need.quota))) for need in needs]
@@ -116,7 +118,7 @@ def _plain(name: str) -> str:
 
 @contextmanager
 def _parsing(program: str) -> Iterator[None]:
-    """Raise Unanswered for errors caused by output in an unknown format."""
+    """Raise Unanswered if the program's output has an unknown format."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""Reads quotas, APIs and machine types of Azure subscriptions and Google Cloud projects with the clouds' CLIs."""
+"""Reads the quotas, APIs and machine types of an Azure subscription or a Google Cloud project with the cloud's CLI."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from components.catalog import images
 from components.platforms.azure.facts import SERVICES, register_command
 from components.platforms.azure.spec import AzureSpec
 from components.platforms.gcp.facts import FILESTORE_QUOTAS, enable_command, required_services
 from components.platforms.gcp.spec import GcpSpec
-from components.spec.model import PlatformSpec
 
 
 class Unanswered(Exception):
@@ -22,51 +21,25 @@ class Unanswered(Exception):
 
 
 Run = Callable[[Sequence[str]], Any]
-"""Function that runs a command and returns its parsed JSON. Raises Unanswered."""
+"""A function that runs a command and returns its parsed JSON. It raises Unanswered if the command fails."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """Usage and limit of a quota in its unit.
-
-    `used` is None if the cloud reports only the limit. `limit` is None if the quota is unlimited.
-    """
+    """How much of a quota is used, or None if the cloud does not report it, and the limit, or None if there is none."""
 
     used: float | None
     limit: float | None
 
 
-class CloudCli(Protocol):
-    """The commands of a cloud's CLI. `login` is the command that logs in."""
-
-    program: str
-    login: str
-
-    def usage(self, quotas: Sequence[str]) -> dict[str, Usage]:
-        """Return the usage by quota name. Quotas that cannot be read are omitted."""
-
-    def command(self, quota: str) -> str:
-        """Return the command that shows a quota."""
-
-    def notes(self, machines: Sequence[str]) -> Iterator[str]:
-        """Yield notes on disabled APIs, a withdrawn image, and unavailable machine types."""
-
-
-def cloud_cli(platform: PlatformSpec, run: Run) -> CloudCli | None:
-    """Return the commands for a platform, or None if it has no CLI."""
-    if isinstance(platform, AzureSpec):
-        return AzureCli(platform, run)
-    return GcloudCli(platform, run) if isinstance(platform, GcpSpec) else None
-
-
 _NETWORK = "PublicIPAddresses"
 _NETAPP = "totalTiBsPerSubscription"
 _LISTS = {_NETWORK: ("network", "list-usages"), _NETAPP: ("netappfiles", "quota-limit", "list")}
-"""Commands that list these quotas. `az vm list-usage` lists all other quotas."""
+"""Commands for the quotas that `az vm list-usage` does not list."""
 
 
 class AzureCli:
-    """The commands of the Azure CLI."""
+    """The Azure CLI's commands. `login` is the command that logs in."""
 
     program = "az"
     login = "az login"
@@ -76,7 +49,7 @@ class AzureCli:
         self._run = run
 
     def usage(self, quotas: Sequence[str]) -> dict[str, Usage]:
-        """Return the usage by quota name. For NetApp, Azure reports only the limit."""
+        """Return the usage by quota name, without quotas that cannot be read. Azure reports no usage of NetApp."""
         found = _azure_usages(self._run(self._words("vm", "list-usage")))
         for quota in _LISTS.keys() & set(quotas):
             with suppress(Unanswered):
@@ -89,7 +62,7 @@ class AzureCli:
         return " ".join(self._words(*_LISTS.get(quota, ("vm", "list-usage"))))
 
     def notes(self, machines: Sequence[str]) -> Iterator[str]:
-        """Yield notes on unregistered resource providers, a withdrawn image, and unavailable VM sizes."""
+        """Yield notes on unregistered resource providers, a withdrawn image and unavailable VM sizes."""
         providers = self._run(["az", "provider", "list", *self._subscription(), "--output", "json"])
         registered = {str(row["namespace"]).lower() for row in providers if row["registrationState"] == "Registered"}
         for namespace in sorted(SERVICES.values()):
@@ -103,9 +76,9 @@ class AzureCli:
                 yield f"{reason}; run `{' '.join(words)}`"
 
     def _withdrawn_image(self) -> Iterator[str]:
-        """Yield a note if Azure does not offer the image in the region. Custom images are not checked.
+        """Yield a note if Azure no longer offers the image in the region. Custom images are not checked.
 
-        Publishers withdraw old versions from the marketplace. New machines then fail with the error
+        Publishers withdraw old versions from the marketplace, after which new machines fail with the error
         "PlatformImageNotFound" (hashicorp/packer issue 10600, read 2026-11-22).
         """
         spec = self._platform
@@ -125,7 +98,7 @@ class AzureCli:
             )
 
     def _refused(self, machine: str, rows: Sequence[Mapping[str, Any]]) -> str | None:
-        """Return the reason why the subscription cannot use a VM size, or None (ResourceSkus in the Compute API)."""
+        """Return why the subscription cannot use a VM size, or None if it can (ResourceSkus in the Compute API)."""
         region, zone = self._platform.region, self._platform.zone
         if not rows:
             return f"{region} does not offer {machine}"
@@ -152,29 +125,28 @@ def _version_key(version: str) -> list[int]:
 
 
 def _azure_usages(answer: Sequence[Mapping[str, Any]]) -> dict[str, Usage]:
-    # `az` prints numbers from the API as strings.
+    # `az` prints the API's numbers as strings.
     return {
         str(row["name"]["value"]): Usage(used=float(row["currentValue"]), limit=_limit(row["limit"])) for row in answer
     }
 
 
 def _netapp_limits(answer: Sequence[Mapping[str, Any]]) -> dict[str, Usage]:
-    """Return the limits by quota name. An answer contains names such as "eastus/totalTiBsPerSubscription". The limit is
-    in `current`."""
+    # Names have the form "eastus/totalTiBsPerSubscription", and `current` contains the limit.
     return {str(row["name"]).rpartition("/")[2]: Usage(used=None, limit=_limit(row["current"])) for row in answer}
 
 
 def _limit(value: Any) -> float | None:
-    """Return a limit, or None for -1, which means unlimited in both clouds."""
+    """Return the limit, or None for -1, which both clouds use for unlimited quotas."""
     return float(value) if float(value) >= 0 else None
 
 
 _FAMILY = re.compile(r"(?P<id>(PREEMPTIBLE-)?GPUS-PER-GPU-FAMILY)\{gpu_family=(?P<family>\w+)\}")
-"""Quotas for GPU families, which only the Cloud Quotas API provides. Their dimensions are gpu_family and region."""
+"""Quotas for GPU families, which only the Cloud Quotas API reports, by the dimensions gpu_family and region."""
 
 
 class GcloudCli:
-    """The commands of the Google Cloud CLI."""
+    """The Google Cloud CLI's commands. `login` is the command that logs in."""
 
     program = "gcloud"
     login = "gcloud auth login"
@@ -186,7 +158,7 @@ class GcloudCli:
         self._options = ["--project", platform.project, "--format", "json"]
 
     def usage(self, quotas: Sequence[str]) -> dict[str, Usage]:
-        """Return the usage by quota name. For quotas from the Cloud Quotas API, only the limit is known."""
+        """Return the usage by quota name, without unreadable quotas. The Cloud Quotas API reports only limits."""
         scopes = (("project-info", "describe"), ("regions", "describe", self._region))
         answers = [self._run(["gcloud", "compute", *scope, *self._options]) for scope in scopes]
         rows = [row for answer in answers for row in answer.get("quotas", [])]
@@ -204,7 +176,7 @@ class GcloudCli:
         return f"gcloud compute regions describe {self._region} --project {self._platform.project}"
 
     def notes(self, machines: Sequence[str]) -> Iterator[str]:
-        """Yield notes on disabled APIs, an unreadable image, and machine types that the zone does not offer."""
+        """Yield notes on disabled APIs, an unreadable image and machine types that the zone does not offer."""
         project, zone = self._platform.project, self._platform.zone
         services = self._run(["gcloud", "services", "list", "--enabled", *self._options])
         enabled = {str(row["config"]["name"]) for row in services}
@@ -219,7 +191,7 @@ class GcloudCli:
                 yield f"{zone} does not offer {machine}; run `{listing}` to list its zones"
 
     def _unreadable_image(self) -> Iterator[str]:
-        """Yield a note if the image cannot be read. Google deletes old images."""
+        """Yield a note if the image cannot be read, for example because Google has deleted it."""
         reference = self._platform.custom_image or str(images()[self._platform.image].reference)
         _, project, _, _, name = reference.split("/")
         words = ["gcloud", "compute", "images", "describe", name, "--project", project, "--format", "json"]
@@ -235,7 +207,7 @@ class GcloudCli:
         return ["gcloud", "beta", "quotas", "info", "describe", name, *service, *self._options]
 
     def _listed(self, answer: Mapping[str, Any], quota: str) -> Usage | None:
-        """Return the limit of the quota in the region (QuotaInfo in the Cloud Quotas API v1)."""
+        """Return the quota's limit in the region (QuotaInfo in the Cloud Quotas API v1)."""
         family = _FAMILY.fullmatch(quota)
         for row in answer.get("dimensionsInfos", []):
             dimensions = row.get("dimensions", {})
@@ -246,7 +218,7 @@ class GcloudCli:
 
 
 def _quota_service(quota: str) -> str | None:
-    """Return a quota's service in the Cloud Quotas API, or None for quotas in the Compute API."""
+    """Return the quota's service in the Cloud Quotas API, or None if the Compute API reports the quota."""
     if _FAMILY.fullmatch(quota):
         return "compute.googleapis.com"
     return "file.googleapis.com" if quota in FILESTORE_QUOTAS.values() else None

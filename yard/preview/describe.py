@@ -1,6 +1,6 @@
-"""Describes stack files. `python -m yard.preview.describe` prints the snapshots of all stacks as JSON.
+"""Describes stack files. `python -m yard.preview.describe` prints a snapshot of each stack as JSON.
 
-Descriptions depend only on files in the checkout and contain no private keys.
+Descriptions depend only on files in the checkout, and contain no private keys.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
 from components.node.bundle import bundle_files
@@ -18,26 +18,21 @@ from components.node.slurm import render_gres_conf, render_slurm_conf
 from components.node.user_data import AccessKeys, cloud_config, install_script, render_user_data
 from components.plan.check import Computer, Finding, Level
 from components.plan.plan import ClusterPlan, HostPlan
-from components.platforms.demand import hourly_price, quota_needs, services, storage_mib_s
+from components.platforms.demand import hourly_price, quota_needs, services
 from components.stackfile.read import Stack, read_stack
 from trainyard.checkout import ROOT
 from trainyard.errors import CatalogError, Problem, StackFileError
-from yard.job.loader import load_job, recipe_names
-from yard.job.spec import JobSpec
-from yard.sizing import Batch, Machines, Model, SizeError, largest_gb, model_named, parse_layout, size
 from yard.stack.workspace import stack_names
 
 CONTRACT = 3
 """Version of `Snapshot`. Snapshots with different versions are not compared."""
 PLACEHOLDERS = AccessKeys("ssh-ed25519 AAAAadmin admin@cluster", "ssh-ed25519 AAAAcluster cluster@cluster")
-"""Placeholders for public keys, which `pulumi up` creates."""
-_CHECKPOINT_BYTES = 14
-"""Bytes per parameter: 2 for weights, 12 for Adam's state (ZeRO, arXiv 1910.02054, 3.1). Gradients are not saved."""
+"""They stand for the public keys that `pulumi up` creates."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quota:
-    """How much of a quota the stack needs in the region `place`, in the quota's unit."""
+    """The amount of a quota that the stack needs in the region `place`."""
 
     quota: str
     place: str
@@ -45,19 +40,10 @@ class Quota:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """A checkpoint of a model. `minutes` is the time to write it, or None if the storage's throughput is unknown."""
-
-    model: str
-    gb: float
-    minutes: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The parts of a description that are compared with those of another revision.
+    """The parts of a description that can be compared with another revision.
 
-    `usd` is the sum of the known prices per hour, and `priced` states whether all prices are known.
+    `usd` is the sum of all known prices per hour, and `priced` states whether every price is known.
     """
 
     hosts: list[str]
@@ -69,7 +55,7 @@ class Snapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """A stack file with the findings of its checks. The plan is None if the file is invalid."""
+    """A stack file's plan, or None if the file is invalid, and the findings of the checks."""
 
     stack: str
     plan: ClusterPlan | None
@@ -77,25 +63,23 @@ class Description:
 
     @property
     def file(self) -> str:
-        """The path of the stack file in the checkout."""
+        """The stack file's path in the checkout."""
         return f"stacks/Pulumi.{self.stack}.yaml"
 
     @cached_property
     def quota(self) -> list[Quota]:
-        """The required quotas."""
         needs = quota_needs(self.plan) if self.plan else ()
         return [Quota(quota=each.quota, place=each.region, amount=each.amount) for each in needs]
 
     @cached_property
     def user_data_bytes(self) -> dict[str, int]:
-        """The size of each role's user-data."""
+        """The size of the user-data by role."""
         if (plan := self.plan) is None:
             return {}
         return {role: len(render_user_data(plan, host, PLACEHOLDERS).encode()) for role, host in _roles(plan)}
 
     @cached_property
     def snapshot(self) -> Snapshot:
-        """The parts that are compared with another revision."""
         if self.plan is None:
             return Snapshot(hosts=[], usd=0.0, priced=False, quota=[], files={})
         return Snapshot(
@@ -108,7 +92,7 @@ class Description:
 
 
 def describe(stack: str, folder: Path = ROOT / "stacks", computer: Computer | None = None) -> Description:
-    """Return the description of the stack. `computer`: see `Planned`."""
+    """Return a stack's description, also if its file is invalid. `Planned` describes `computer`."""
     try:
         return describe_valid(stack, read_stack(folder / f"Pulumi.{stack}.yaml", computer))
     except StackFileError as error:
@@ -120,12 +104,11 @@ def describe(stack: str, folder: Path = ROOT / "stacks", computer: Computer | No
 
 
 def describe_valid(stack: str, read: Stack) -> Description:
-    """Return the description of a valid stack."""
     return Description(stack=stack, plan=read.plan, findings=read.findings)
 
 
 def known_usd(plan: ClusterPlan) -> float:
-    """Return the sum of the known list prices of machines, storage and gateway in dollars per hour."""
+    """Return the known list prices of machines, storage and gateway together, in dollars per hour."""
     return hourly_price(plan).usd + sum(service.usd or 0 for service in services(plan))
 
 
@@ -134,56 +117,17 @@ def all_priced(plan: ClusterPlan) -> bool:
     return hourly_price(plan).total is not None and all(service.usd is not None for service in services(plan))
 
 
-def largest_checkpoint(plan: ClusterPlan) -> Checkpoint | None:
-    """Return the checkpoint of the largest model that a recipe can train on the stack, or None if no model fits."""
-    model = max(_fitting(plan), key=lambda fitting: fitting.parameters, default=None)
-    if model is None:
-        return None
-    written, rate = model.parameters * _CHECKPOINT_BYTES, storage_mib_s(plan)
-    minutes = None if rate is None else round(written / (rate * 2**20) / 60, 1)
-    return Checkpoint(model=model.name, gb=round(written / 1e9, 1), minutes=minutes)
-
-
-def _fitting(plan: ClusterPlan) -> Iterator[Model]:
-    """Yield the models of all recipes that fit a node group's nodes and GPU memory."""
-    for group in plan.groups:
-        hosts = plan.group(group)
-        machine = hosts[0].machine
-        gb = largest_gb(machine.gpu_type)
-        if gb is None or not machine.gpus:
-            continue
-        for recipe in _recipes():
-            if recipe.nodes <= len(hosts) and recipe.model is not None and _fits(recipe, machine.gpus, gb):
-                yield model_named(recipe.model)
-
-
-@cache
-def _recipes() -> tuple[JobSpec, ...]:
-    """Return the recipes that specify a model."""
-    return tuple(spec for spec in (load_job(name, {}, {}, []).spec for name in recipe_names()) if spec.model)
-
-
-def _fits(recipe: JobSpec, gpus_per_node: int, gb: float) -> bool:
-    machines = Machines(nodes=recipe.nodes, gpus_per_node=gpus_per_node)
-    try:
-        found = size(model_named(str(recipe.model)), parse_layout(recipe.layout), machines, Batch(recompute=True), gb)
-    except SizeError:
-        return False
-    return found.fits
-
-
 def _roles(plan: ClusterPlan) -> Iterator[tuple[str, HostPlan]]:
-    """Yield the head and the first host in each group. Hosts in a group differ only in name and address."""
+    """Yield the head and each group's first host, because a group's hosts differ only in name and address."""
     yield "head", plan.head
     for group in plan.groups:
         yield group, plan.group(group)[0]
 
 
 def _files(plan: ClusterPlan) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each rendered file."""
     yield "slurm.conf", render_slurm_conf(plan)
     yield "gres.conf", render_gres_conf(plan)
-    # The location of the shared files is known only after the storage exists.
+    # The shared files' location is known only after the storage exists.
     yield "bundle", "".join(f"=== {file.path}\n{file.text}" for file in bundle_files(plan, ON_HEAD))
     for role, host in _roles(plan):
         yield f"user-data of {role}", cloud_config(plan, host, PLACEHOLDERS) + install_script(plan, host)

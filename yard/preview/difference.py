@@ -1,4 +1,4 @@
-"""The differences between a stack and the same stack in another git revision, which its own code describes."""
+"""Compares a stack with the same stack in another git revision. That revision's own code describes it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class UnknownRevision(ClusterError):
 
 @dataclass(frozen=True, kw_only=True)
 class FileDiff:
-    """The unified diff of a rendered file. The files in `same_in` contain the same changes."""
+    """A rendered file's unified diff. The files in `same_in` have the same changes."""
 
     file: str
     diff: str
@@ -35,7 +35,7 @@ class FileDiff:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The difference between the base and the working tree. `usd_per_hour` is None if a price is unknown."""
+    """How the working tree differs from the base. `usd_per_hour` is None if a price is unknown."""
 
     new: bool
     usd_per_hour: float | None
@@ -47,7 +47,7 @@ class Difference:
 
 
 def commit_of(ref: str) -> str:
-    """Return the commit id of a branch, tag or commit. Raises UnknownRevision."""
+    """Return the id of the commit to which a branch, tag or other name refers. Raises UnknownRevision."""
     done = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
     if b"not a git repository" in done.stderr:
         raise UnknownRevision(f"--against {ref}: not a git repository. Fix: omit --against, or use a clone")
@@ -59,14 +59,14 @@ def commit_of(ref: str) -> str:
 
 
 def snapshots_at(commit: str) -> dict[str, Snapshot]:
-    """Return the snapshot of each stack in the commit. Raises ClusterError if the commit's code fails."""
+    """Return each stack's snapshot in the commit. Raises ClusterError if the commit's code fails."""
     with tempfile.TemporaryDirectory(prefix="trainyard-base-") as folder:
         tree, short = Path(folder), commit[:12]
         with tarfile.open(fileobj=io.BytesIO(_git("archive", "--format=tar", commit).stdout)) as archive:
             archive.extractall(tree, filter="data")
         if not (tree / "yard" / "preview" / "describe.py").is_file():
             raise ClusterError(f"{short} is older than `yard preview` and cannot describe its stacks")
-        # This path makes Python import the modules of the other revision.
+        # With this path, Python imports the other revision's modules.
         environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
         words = [sys.executable, "-m", "yard.preview.describe"]
         try:
@@ -116,7 +116,7 @@ def _quota_changes(before: Snapshot, after: Snapshot) -> list[Quota]:
 
 
 def _diffs(before: dict[str, str], after: dict[str, str]) -> list[FileDiff]:
-    """Return the diffs. Files with the same changes share one diff, because all user-data contains the same scripts."""
+    """Return the diffs. Equal changes share a diff, because the user-data of all roles contains the same scripts."""
     found: dict[str, FileDiff] = {}
     for name in dict.fromkeys([*after, *before]):
         old, new = before.get(name, "").splitlines(), after.get(name, "").splitlines()

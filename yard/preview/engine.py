@@ -1,6 +1,6 @@
-"""Runs Pulumi previews for several stacks in parallel, and parses their results.
+"""Runs Pulumi previews of several stacks in parallel, and parses their output.
 
-The processes and files of the engines are removed. Resource inputs are discarded, because they can be secret.
+The engines leave no processes or files behind. Resource inputs are discarded, because they can be secret.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from yard.stack.pulumi import end_session, interruptible
 from yard.stack.workspace import Workspace
 
 UNCHANGED = frozenset({"same", "read", "discard"})
-"""Operations that change no resource. `discard` removes a read-only resource from the state."""
+"""Operations that change no resource. A `discard` removes a resource that was only read from the state."""
 _FALSE_ALARM = re.compile(r"Detected that \S+ exited prematurely")
 """Pulumi reports this for a working plugin if another plugin needs more than 5 s to exit, because all plugins share one
 time limit for the Cancel request. Python's dynamic provider sometimes misses SIGINT (11 of about 600 exits, measured on
-2026-11-23), and Pulumi kills it after 5 s. If a plugin exits during a preview, Pulumi's exit code is not 0. Sources:
+2026-11-23), so that Pulumi kills it after 5 s. If a plugin really exits, Pulumi's exit code is not 0. Sources:
 ReleaseContext in pkg/v3/host/host.go and Close in pkg/v3/resource/plugin/plugin.go of Pulumi 3.250.0."""
 _MOST_AT_ONCE = 4
-"""An engine, including its program and plugins, uses about 0.5 GB of memory."""
+"""Each engine uses about 0.5 GB of memory, including its program and plugins."""
 _SECONDS = 900.0
-"""Time limit of a preview. An unreachable cloud must not block the check of a pull request."""
+"""Time limit of a preview, so that an unreachable cloud does not block the check of a pull request."""
 _GRACE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """An operation on a resource. For example, `op` is "create" and `type` is "azure-native:compute:VirtualMachine"."""
+    """An operation, such as "create", on a resource with a type such as "azure-native:compute:VirtualMachine"."""
 
     op: str
     type: str
@@ -50,7 +50,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """The engine's result. If there are errors, `pulumi up` would fail."""
+    """The result of a preview. If it contains errors, `pulumi up` would fail."""
 
     steps: tuple[Step, ...]
     errors: tuple[str, ...] = ()
@@ -58,25 +58,24 @@ class Resources:
 
     @property
     def changes(self) -> tuple[Step, ...]:
-        """Steps that change a resource."""
         return tuple(step for step in self.steps if step.op not in UNCHANGED)
 
     @property
     def by_operation(self) -> dict[str, int]:
-        """Number of resources by operation. The key for unchanged resources is `same`."""
+        """The number of resources by operation. `same` counts all unchanged resources."""
         return dict(Counter("same" if step.op in UNCHANGED else step.op for step in self.steps))
 
     @property
     def by_type(self) -> dict[str, int]:
-        """Number of resources by type after the update, in descending order."""
+        """The number of resources by type after the update, with the most frequent type first."""
         return dict(Counter(step.type for step in self.steps if not step.op.startswith("delete")).most_common())
 
 
 def read_answer(code: int, stdout: str, stderr: str, own: str) -> Resources:
-    """Parse the output of the engine, which exited with `code`.
+    """Parse the output of a preview that ended with `code`.
 
-    Messages shown elsewhere in the preview are omitted: the messages from the checks, which begin with `own`, and the
-    note that the clouds are simulated.
+    Messages that are shown elsewhere are omitted: those from the checks, which begin with `own`, and the note that the
+    clouds are simulated.
     """
     try:
         answer = json.loads(stdout)
@@ -87,7 +86,7 @@ def read_answer(code: int, stdout: str, stderr: str, own: str) -> Resources:
         entries = [entry for entry in entries if not _FALSE_ALARM.match(_message(entry))]
     errors = tuple(_message(entry) for entry in entries if entry.get("severity") == "error")
     if errors:
-        # The cause is only in the output of the failed program or plugin.
+        # Only the output of the failed program or plugin contains the cause.
         errors += tuple(_message(entry) for entry in entries if entry.get("severity") == "info#err" and _message(entry))
     elif code:
         errors = (_last_error(stderr) or f"pulumi ended with exit code {code}",)
@@ -116,15 +115,13 @@ def _last_error(text: str) -> str:
 
 
 class Engines:
-    """All running engines."""
-
     def __init__(self) -> None:
         self._running: set[int] = set()
         self._lock = threading.Lock()
         self._stopped = False
 
     def run(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> tuple[int, str, str]:
-        """Run pulumi. Returns its exit code, stdout and stderr, or an error after `stop`."""
+        """Run pulumi and return its exit code, stdout and stderr. Runs nothing after `stop`."""
         with self._lock:
             if self._stopped:
                 return 128 + signal.SIGINT, "", "error: interrupted"
@@ -143,7 +140,6 @@ class Engines:
         return process.returncode, out, err
 
     def stop(self) -> None:
-        """Interrupt all engines. No engine can be started afterwards."""
         with self._lock:
             self._stopped = True
             for pid in self._running:
@@ -151,7 +147,7 @@ class Engines:
 
 
 def _interrupt(pid: int) -> None:
-    """Send SIGINT, after which pulumi releases the stack's lock. End the process session after a time limit."""
+    """Send SIGINT, so that pulumi releases the stack's lock, and end the process session after a time limit."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGINT)
     timer = threading.Timer(_GRACE_SECONDS, end_session, (pid,))
@@ -160,12 +156,12 @@ def _interrupt(pid: int) -> None:
 
 
 def preview_all(stacks: Sequence[str], *, live: bool, tell: Callable[[str], None]) -> dict[str, Resources]:
-    """Return the result of each stack's preview. Raises StackError if `make setup` has not been run."""
+    """Return each stack's result. Raises StackError if `make setup` has not been run."""
     with tempfile.TemporaryDirectory(prefix="trainyard-preview-") as folder, interruptible("stopping the engines"):
         engines = Engines()
-        runs = {stack: _Preview(engines, stack, live=live, home=Path(folder)) for stack in stacks}
+        workspaces = [Workspace(stack, simulated=not live, home=Path(folder)) for stack in stacks]
         with ThreadPoolExecutor(max(1, min(len(os.sched_getaffinity(0)), _MOST_AT_ONCE))) as pool:
-            pending = {pool.submit(run.result): stack for stack, run in runs.items()}
+            pending = {pool.submit(_preview, engines, stack): stack.name for stack in workspaces}
             results: dict[str, Resources] = {}
             try:
                 for done in as_completed(pending):
@@ -177,21 +173,17 @@ def preview_all(stacks: Sequence[str], *, live: bool, tell: Callable[[str], None
     return results
 
 
-class _Preview:
-    """The preview of one stack."""
+def _preview(engines: Engines, stack: Workspace) -> Resources:
+    output = (0, "", "")
 
-    def __init__(self, engines: Engines, stack: str, *, live: bool, home: Path) -> None:
-        self._engines = engines
-        self._output = (0, "", "")
-        self._stack = Workspace(stack, simulated=not live, home=home, run=self._run)
+    def run(arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> int:
+        nonlocal output
+        output = engines.run(arguments, environment, folder)
+        return output[0]
 
-    def result(self) -> Resources:
-        try:
-            self._stack.preview(["--json"])
-        except StackError as error:
-            return Resources(steps=(), errors=(str(error),))
-        return read_answer(*self._output, own=f"stacks/Pulumi.{self._stack.name}.yaml:")
-
-    def _run(self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> int:
-        self._output = self._engines.run(arguments, environment, folder)
-        return self._output[0]
+    stack.run = run
+    try:
+        stack.preview(["--json"])
+    except StackError as error:
+        return Resources(steps=(), errors=(str(error),))
+    return read_answer(*output, own=f"stacks/Pulumi.{stack.name}.yaml:")

@@ -1,4 +1,4 @@
-"""Prints a preview on the terminal, or as a pull request comment with a collapsible block for each stack."""
+"""Prints a preview on the terminal, or as a comment for a pull request with a collapsible block for each stack."""
 
 from __future__ import annotations
 
@@ -25,19 +25,18 @@ from components.platforms.demand import (
     used_sources,
 )
 from components.platforms.registry import platform_facts
-from yard.preview.describe import all_priced, known_usd, largest_checkpoint
+from yard.preview.describe import all_priced, known_usd
 from yard.preview.difference import Difference, FileDiff
 from yard.preview.report import Preview, Report, capacity
 from yard.show import console as standard_console
 
 NOT_INCLUDED = "boot disks, public IP addresses, NAT, network traffic, discounts, taxes"
-"""Costs that the prices in a preview do not include."""
 UNPROVED = "no stack has been created on a real Azure or Google Cloud yet (docs/verification.md)"
-"""`yard init` and offline previews print this note. Remove it after the first `up` on both clouds."""
+"""A note in offline previews and in the output of `yard init`, until both clouds have been tested."""
 LONGEST = 65_000
 """GitHub rejects comments with more than 65,536 characters."""
 MARKER = "<!-- trainyard-preview -->"
-"""First line of the comment. The workflow searches for this line to replace an earlier comment."""
+"""The comment's first line, by which the workflow finds an earlier comment that it replaces."""
 
 _HOST_COLUMNS = ("hosts", "addresses", "machine", "GPUs", "fabric", "placement", "capacity")
 _QUOTA_COLUMNS = ("quota", "region", "needed", "used", "limit", "result")
@@ -49,7 +48,7 @@ _CUT = "\n... truncated; `yard preview --against BASE` shows the whole diff\n"
 
 @dataclass(frozen=True)
 class Line:
-    """A line of text. `level` is empty, or the level of a message."""
+    """A line of text. For a message, `level` is its level."""
 
     text: str
     level: str = ""
@@ -57,14 +56,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Rows:
-    """A table."""
-
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
 def mode(preview: Preview) -> str:
-    """Return a line with the mode, offline or live, and the base of the comparison."""
+    """Return whether the preview is offline or live, and with which commit it was compared."""
     offline = f"offline: the clouds are simulated; {UNPROVED}"
     text = offline if preview.offline else "live: with your backend and your cloud accounts"
     if preview.base_problem:
@@ -73,14 +70,14 @@ def mode(preview: Preview) -> str:
 
 
 def state(report: Report) -> str:
-    """Return "fine", "refused" for a file that breaks rules, or "fails" for an engine error."""
+    """Return "fine", "refused" if the file breaks rules, or "fails" if the engine reports an error."""
     if report.description.plan is None:
         return "refused"
     return "fine" if report.fine else "fails"
 
 
 def headline(report: Report) -> str:
-    """Return a line with the number of hosts and GPUs, the list price, the operations and the difference."""
+    """Return the number of hosts and GPUs, the list price, the operations and the difference on one line."""
     plan = report.description.plan
     if plan is None:
         count = len(report.description.findings)
@@ -94,7 +91,7 @@ def headline(report: Report) -> str:
 
 
 def total_price(plan: ClusterPlan) -> str:
-    """Return the list price of machines, storage and gateway per hour. The text mentions unknown prices."""
+    """Return the hourly list price of machines, storage and gateway, and whether some prices are unknown."""
     known = known_usd(plan)
     if all_priced(plan):
         return f"list price ${known:.2f}/h"
@@ -102,7 +99,7 @@ def total_price(plan: ClusterPlan) -> str:
 
 
 def costs(plan: ClusterPlan) -> Iterator[str]:
-    """Yield lines with the prices of machines, storage and gateway, and with the throughput of the storage."""
+    """Yield the prices of machines, storage and gateway, and the storage's throughput."""
     price = hourly_price(plan)
     if price.usd or price.unpriced:
         yield f"machines{f' {_dollars(price.usd)}' if price.usd else ''}: {_price_source(plan)}"
@@ -123,7 +120,7 @@ def _dollars(usd: float) -> str:
 
 
 def _price_source(plan: ClusterPlan) -> str:
-    """Return the regions, date and sources of the machine prices, and the machine types with an unknown price."""
+    """Return the machine prices' regions, date and sources, and the machine types whose price is unknown."""
     used, unpriced, parts = used_prices(plan), hourly_price(plan).unpriced, []
     if used:
         regions, dated = ", ".join(dict.fromkeys(row.region for row in used)), min(row.dated for row in used)
@@ -140,15 +137,10 @@ def _storage(plan: ClusterPlan) -> str:
     parts = [f"storage {plan.storage.kind}, {plan.storage.size_gib} GiB: maximum write throughput {rate:.0f} MiB/s"]
     if gpus:
         parts.append(f"{rate / gpus:.0f} MiB/s for each of {gpus} GPUs")
-    checkpoint = largest_checkpoint(plan)
-    if checkpoint and checkpoint.minutes is not None:
-        size = f"{checkpoint.model} ({checkpoint.gb:.0f} GB)"
-        parts.append(f"{checkpoint.minutes:.1f} minutes to write a checkpoint of {size}")
     return ", ".join(parts)
 
 
 def _change(difference: Difference) -> str:
-    """Return a line with the difference from the base."""
     if difference.new:
         return "new stack"
     parts = []
@@ -165,7 +157,7 @@ def _change(difference: Difference) -> str:
 
 
 def _operations(report: Report) -> str:
-    """Return the number of resources by operation, for example '21 to create'."""
+    """Return the number of resources for each operation, such as '21 to create'."""
     counts = report.resources.by_operation if report.resources else {}
     return ", ".join(f"{count} unchanged" if op == "same" else f"{count} to {op}" for op, count in counts.items())
 
@@ -188,19 +180,18 @@ def host_ranges(hosts: Sequence[str]) -> list[str]:
 
 
 def findings(report: Report) -> list[Finding]:
-    """Return errors, then warnings, then notes. Notes about prices and quotas are omitted, because tables show them."""
+    """Return errors, warnings and notes, in this order. Tables already show the notes on prices and quotas."""
     shown = (each for each in report.description.findings if each.check not in {"price", "quota"})
     return sorted(shown, key=lambda each: list(Level).index(each.level))
 
 
 def finding_line(found: Finding) -> str:
-    """Return the path, the rule and the fix of a finding, and the id of its check."""
     check, problem = f" [{found.check}]" if found.check else "", found.problem
     return f"{problem.path}: {problem.rule.rstrip('.')}. Fix: {problem.fix.rstrip('.')}.{check}"
 
 
 def quotas(report: Report) -> Iterator[Line | Rows]:
-    """Yield the required quotas, with usage and limits if the account was read, and the notes about the account."""
+    """Yield the required quotas, their usage and limits if the account was read, and notes on the account."""
     account, rows = report.account, []
     verdicts = {(each.quota, each.place): each for each in (account.verdicts if account else ())}
     for need in report.description.quota:
@@ -246,7 +237,6 @@ def _parts(report: Report) -> Iterator[Line | Rows]:
 
 
 def _host_rows(plan: ClusterPlan) -> Iterator[tuple[str, ...]]:
-    """Yield a row for the head and for each group."""
     for _, members in groupby(plan.hosts, key=lambda host: (host.role, host.group)):
         hosts = list(members)
         first, last, machine = hosts[0], hosts[-1], hosts[0].machine
@@ -291,30 +281,23 @@ def show_parts(parts: Iterable[Line | Rows], console: Console) -> None:
 
 
 def as_markdown(preview: Preview, longest: int = LONGEST) -> str:
-    """Return the comment with at most `longest` characters.
+    """Return the comment. If it has more than `longest` characters, the diffs and then whole blocks are omitted.
 
-    If the comment is too long, some diffs or whole blocks are omitted, beginning with stacks without problems.
+    Blocks of stacks without problems are omitted first.
     """
     reports, count = preview.reports, len(preview.reports)
     title = f"Preview of {count} stacks" if count > 1 else f"Preview of {_escaped(reports[0].stack)}"
     rows = [(report.stack, state(report), headline(report)) for report in reports]
     summary = f"{_table(Rows(('stack', 'result', 'summary'), rows))}\nPrices do not include: {NOT_INCLUDED}.\n\n"
     head = f"{MARKER}\n### {title}\n\n{_escaped(mode(preview))}\n\n{summary}"
-    short = [_block(report, _markdown(report)) for report in reports]
-    full = [_block(report, _markdown(report) + _diffs(report)) for report in reports]
-    if len(whole := head + "".join(full)) <= longest:
+    whole = head + "".join(_block(report, _markdown(report) + _diffs(report)) for report in reports)
+    if len(whole) <= longest:
         return whole
-    note = "\nThe comment would be too long: some diffs or whole blocks are omitted.\n"
-    room = longest - len(head) - len(note)
-    kept: dict[int, str] = {}
-    order = sorted(range(count), key=lambda at: reports[at].fine)
-    for blocks in (short, full):
-        for at in order:
-            more = len(blocks[at]) - len(kept.get(at, ""))
-            if more <= room and (blocks is short or at in kept):
-                room -= more
-                kept[at] = blocks[at]
-    return (head + "".join(kept[at] for at in sorted(kept)) + note)[:longest]
+    text = f"{head}\nThe comment would be too long: the diffs and perhaps some blocks are omitted.\n\n"
+    for report in sorted(reports, key=lambda report: report.fine):
+        if len(text + (block := _block(report, _markdown(report)))) <= longest:
+            text += block
+    return text[:longest]
 
 
 def _block(report: Report, body: str) -> str:

@@ -1,4 +1,4 @@
-"""The planned cluster of a stack file, for `yard submit --dry-run` without a cluster. Needs a checkout."""
+"""Plans a stack file's cluster for `yard submit --dry-run`. It needs a checkout, but no cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOWHERE = "192.0.2.1"
 
 
 def rehearse(stack: str, reason: str) -> Rehearsal:
-    """Return the planned cluster of a stack file. `reason`: why the stack has no outputs.
+    """Return the cluster that a stack file describes. `reason` says why the stack has no outputs.
 
     Raises StackError if the file does not exist, and StackFileError if it breaks rules.
     """

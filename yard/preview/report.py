@@ -1,4 +1,4 @@
-"""Previews stacks, and returns the results as Python objects or as a JSON document."""
+"""Previews stacks, and converts the results to a JSON document."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from components.platforms.local.computer import THIS_COMPUTER
 from components.platforms.registry import platform_facts
 from trainyard.errors import ClusterError
 from yard.preview.account import Account, read_account
-from yard.preview.describe import Description, Snapshot, describe, largest_checkpoint
+from yard.preview.describe import Description, Snapshot, describe
 from yard.preview.difference import Difference, commit_of, compare, snapshots_at
 from yard.preview.engine import Resources, preview_all
 from yard.show import warn
@@ -24,9 +24,9 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The results of one stack.
+    """A stack's results.
 
-    `resources` is None if the engine did not run, `difference` without a base, and `account` if it was not read.
+    `resources` is None if the engine did not run, `difference` if there is no base, and `account` if it was not read.
     """
 
     description: Description
@@ -46,7 +46,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """The results of all stacks. `base_problem` is the reason why the stacks were not compared with `base`, or None."""
+    """The results of all stacks. `base_problem` is the reason if the stacks could not be compared with `base`."""
 
     offline: bool
     base: str | None
@@ -59,7 +59,7 @@ class Preview:
 
 
 def preview(stacks: Sequence[str], *, live: bool, against: str | None) -> Preview:
-    """Return a preview of the stacks. Raises UnknownRevision if git cannot resolve `against`."""
+    """Preview the stacks. Raises UnknownRevision if git cannot resolve `against`."""
     base = commit_of(against) if against is not None else None
     described = {stack: describe(stack, computer=THIS_COMPUTER) for stack in stacks}
     before: dict[str, Snapshot] | None = None
@@ -69,7 +69,7 @@ def preview(stacks: Sequence[str], *, live: bool, against: str | None) -> Previe
             before = snapshots_at(base)
         except ClusterError as error:
             base_problem = str(error)
-    # The engine would only report the problems of an invalid file again.
+    # For an invalid file, the engine would only repeat the problems.
     valid = [stack for stack, description in described.items() if description.plan]
     resources = preview_all(valid, live=live, tell=warn) if valid else {}
     reports = tuple(
@@ -97,7 +97,6 @@ def as_json(preview: Preview) -> dict[str, Any]:
 
 
 def stack_json(report: Report) -> dict[str, Any]:
-    """Return the part of the document for one stack."""
     described, resources, plan = report.description, report.resources, report.description.plan
     findings = [(each.level is Level.ERROR, _finding(each)) for each in described.findings]
     return {
@@ -161,12 +160,12 @@ def _host(plan: ClusterPlan, host: HostPlan) -> dict[str, Any]:
 
 
 def capacity(plan: ClusterPlan, host: HostPlan) -> str:
-    """Return how the machine is bought, such as `spot`."""
+    """Return how a host's machine is bought, such as `spot`."""
     return plan.groups[host.group].capacity.kind if host.group is not None else "on_demand"
 
 
 def _price(plan: ClusterPlan) -> dict[str, Any]:
-    """Return the machines' prices. `dated` is the date of the oldest price, or empty if no price is known."""
+    """Return the machines' prices. `dated` is the oldest price's date, or empty if no price is known."""
     price, used = hourly_price(plan), used_prices(plan)
     return {
         "usd": price.usd,
@@ -179,11 +178,10 @@ def _price(plan: ClusterPlan) -> dict[str, Any]:
 
 
 def _storage(plan: ClusterPlan) -> dict[str, Any]:
-    rate, checkpoint = storage_mib_s(plan), largest_checkpoint(plan)
+    rate = storage_mib_s(plan)
     return {
         "kind": plan.storage.kind,
         "size_gib": plan.storage.size_gib,
         "write_mib_s": None if rate is None else round(rate, 1),
         "gpus": sum(host.machine.gpus for host in plan.nodes),
-        "checkpoint": checkpoint and asdict(checkpoint),
     }

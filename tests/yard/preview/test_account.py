@@ -15,8 +15,8 @@ from components.platforms.azure.spec import AzureSpec
 from components.platforms.gcp.facts import required_services
 from components.platforms.registry import platform_spec
 from tests.yard.conftest import MakeProgram
-from yard.preview.account import Account, account_of, judge
-from yard.preview.cloud_cli import AzureCli, Usage
+from yard.preview.account import Account, account_of
+from yard.preview.cloud_cli import AzureCli
 from yard.preview.describe import Quota
 
 SUBSCRIPTION = "00000000-0000-0000-0000-000000000000"
@@ -25,21 +25,11 @@ GCP = {"provider": "gcp", "project": "my-project-123456", "zone": "us-central1-f
 PUBLISHER, OFFER, IMAGE_SKU, PINNED = str(images()["azure-ubuntu-24.04-hpc"].reference).split(":")
 OFFERED = [{"sku": IMAGE_SKU, "version": PINNED}]
 
-# The output of `az vm list-usage --output json`. Numbers are strings, and -1 means no limit.
+# The output of `az vm list-usage --output json`. Numbers can be strings, and -1 means no limit.
 AZ_ANSWER = [
-    {
-        "currentValue": "104",
-        "limit": "300",
-        "localName": "Total Regional vCPUs",
-        "name": {"localizedValue": "Total Regional vCPUs", "value": "cores"},
-    },
-    {
-        "currentValue": "0",
-        "limit": "100",
-        "localName": "Standard NDAMSv4_A100 Family vCPUs",
-        "name": {"localizedValue": "Standard NDAMSv4_A100 Family vCPUs", "value": "standardNDAMSv4_A100Family"},
-    },
-    {"currentValue": 3, "limit": -1, "localName": "Endless", "name": {"localizedValue": "Endless", "value": "endless"}},
+    {"currentValue": "104", "limit": "300", "name": {"localizedValue": "Total Regional vCPUs", "value": "cores"}},
+    {"currentValue": "0", "limit": "100", "name": {"value": "standardNDAMSv4_A100Family"}},
+    {"currentValue": 3, "limit": -1, "name": {"value": "endless"}},
 ]
 PROJECT_ANSWER = {"kind": "compute#project", "quotas": [{"limit": 8.0, "metric": "GPUS_ALL_REGIONS", "usage": 0.0}]}
 REGION_ANSWER = {"name": "us-central1", "quotas": [{"limit": 16.0, "metric": "NVIDIA_A100_GPUS", "usage": 0.0}]}
@@ -57,15 +47,11 @@ FAMILY_ANSWER = {
     "quotaId": "GPUS-PER-GPU-FAMILY-per-project-region",
     "dimensionsInfos": [
         {
-            "dimensions": {"gpu_family": "NVIDIA_H200"},
-            "details": {"value": "64"},
+            "dimensions": {"gpu_family": f"NVIDIA_{family}"},
+            "details": {"value": limit},
             "applicableLocations": ["us-central1"],
-        },
-        {
-            "dimensions": {"gpu_family": "NVIDIA_H100"},
-            "details": {"value": "8"},
-            "applicableLocations": ["us-central1"],
-        },
+        }
+        for family, limit in (("H200", "64"), ("H100", "8"))
     ],
 }
 """A QuotaInfo object as documented for the Cloud Quotas API v1."""
@@ -80,11 +66,11 @@ def answers(**by_word: object) -> str:
 
 def test_azure_quotas_are_matched_without_spaces(program: MakeProgram) -> None:
     az = program("az", answers(vm=AZ_ANSWER))
-    needs = [need("cores", 200), need("standard NDAMSv4_A100Family", 100), need("endless", 7), need("other", 1)]
+    needs = [need("cores", 200), need("Standard NDAMSv4-A100Family", 101), need("endless", 7), need("other", 1)]
     answer = read_account(AZURE | {"subscription": SUBSCRIPTION}, needs)
     assert az.calls == [f"vm list-usage --location eastus --subscription {SUBSCRIPTION} --output json"]
     assert answer.problem is None
-    assert [verdict.short_by for verdict in answer.verdicts] == [4, 0, 0, None]
+    assert [verdict.short_by for verdict in answer.verdicts] == [4, 1, 0, None]
     assert (answer.verdicts[0].used, answer.verdicts[0].limit) == (104, 300)
 
 
@@ -137,8 +123,6 @@ def test_gcp_reports_disabled_apis_and_missing_types(program: MakeProgram) -> No
 
 
 SKU = "Standard_ND96isr_H100_v5"
-
-
 REGISTERED = [{"namespace": name, "registrationState": "Registered"} for name in SERVICES.values()]
 NO_LOCATION = {"type": "Location", "reasonCode": "NotAvailableForSubscription"}
 NO_ZONE = {"type": "Zone", "restrictionInfo": {"zones": ["1"]}, "reasonCode": "x"}
@@ -190,42 +174,24 @@ def test_quotas_are_kept_if_further_checks_fail(program: MakeProgram) -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        (
-            'echo "ERROR: Please run az login to setup account." >&2; exit 1',
-            r"failed: ERROR: Please run .* `az login`",
-        ),
+        ('echo "ERROR: Please run az login." >&2; exit 1', r"failed: ERROR: Please run .* `az login`"),
         ("echo '[{}]'", r"printed an unknown format \(KeyError"),
         ("echo not json", "printed an unknown format"),
-        ("echo '{}'", None),
     ],
 )
-def test_a_failed_cli_is_reported_without_an_error(program: MakeProgram, body: str, text: str | None) -> None:
+def test_a_failed_cli_is_reported_without_an_error(program: MakeProgram, body: str, text: str) -> None:
     program("az", body)
     answer = read_account(AZURE, [need("cores", 1)])
-    if text is None:
-        assert [verdict.short_by for verdict in answer.verdicts] == [None]
-        return
     assert answer.verdicts == ()
-    assert answer.problem is not None
-    assert re.search(text, answer.problem)
+    assert re.search(text, str(answer.problem))
 
 
 @pytest.mark.parametrize("platform", [AZURE, GCP], ids=lambda platform: platform["provider"])
 def test_a_missing_cli_is_reported(monkeypatch: pytest.MonkeyPatch, platform: dict[str, str]) -> None:
     monkeypatch.setenv("PATH", "")
-    problem = read_account(platform, [need("cores", 1)]).problem
-    assert problem is not None
+    problem = str(read_account(platform, [need("cores", 1)]).problem)
     assert re.fullmatch("(az|gcloud) is not on PATH. Fix: install it; if it is not logged in, run `.* login`", problem)
-
-
-def test_a_stack_without_quotas_runs_no_cli(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    assert read_account({"provider": "local"}, []).problem is None
-
-
-def test_a_used_up_quota_is_short() -> None:
-    [verdict] = judge([need("A_b", 1)], {"a B": Usage(used=4, limit=4)}, "show {}".format)
-    assert (verdict.short_by, verdict.command) == (1, "show A_b")
+    assert read_account(platform, []).problem is None
 
 
 OWN_IMAGE = "/subscriptions/s/resourceGroups/r/providers/Microsoft.Compute/images/own"

@@ -112,27 +112,30 @@ def test_only_operations_types_and_names_are_kept() -> None:
     assert "private" not in repr(found)
 
 
+FALSE_ALARM = "error: Detected that /plugins/pulumi-resource-command exited prematurely. \n  This is *always* a bug"
+DIED = (("info#err", "Traceback: no module\n"), ("error", "error: the program exited"), ("info", "all is well"))
+
+
+@pytest.mark.parametrize(
+    ("code", "stdout", "stderr", "errors"),
+    [
+        (255, answer(messages=(("error", "error: no quota"),)), "", ["no quota"]),
+        (255, answer(messages=DIED), "", ["the program exited", "Traceback: no module"]),
+        (255, answer(), "warning: a\nerror: the passphrase is wrong\n", ["the passphrase is wrong"]),
+        (-9, "", "", ["pulumi ended with exit code -9"]),
+        (0, "not JSON", "", ["not JSON"]),
+        (0, answer(messages=(("error", FALSE_ALARM),)), "", []),
+        (255, answer(messages=(("error", FALSE_ALARM),)), "", [FALSE_ALARM.removeprefix("error: ")]),
+    ],
+)
+def test_errors_of_engine_and_program_are_reported(code: int, stdout: str, stderr: str, errors: list[str]) -> None:
+    assert list(read_answer(code, stdout, stderr, OWN).errors) == errors
+
+
 def test_messages_of_this_project_are_omitted() -> None:
     messages = (
         ("warning", f"{OWN}cluster: x"),
         ("warning", "warning: offline: simulated"),
-        ("warning", "warning: old plugin\n"),
+        ("warning", "old plugin\n"),
     )
     assert read_answer(0, answer(messages=messages), "", OWN).warnings == ("old plugin",)
-
-
-def test_errors_of_engine_and_program_are_reported() -> None:
-    assert read_answer(255, answer(messages=(("error", "error: no quota"),)), "", OWN).errors == ("no quota",)
-    died = (("info#err", "Traceback: no module\n"), ("error", "error: the program exited"), ("info", "all is well"))
-    assert read_answer(255, answer(messages=died), "", OWN).errors == ("the program exited", "Traceback: no module")
-    assert read_answer(255, answer(), "warning: a\nerror: the passphrase is wrong\n", OWN).errors == (
-        "the passphrase is wrong",
-    )
-    assert read_answer(-9, "", "", OWN).errors == ("pulumi ended with exit code -9",)
-    assert read_answer(0, "not JSON", "", OWN).errors == ("not JSON",)
-
-
-def test_a_false_alarm_at_shutdown_is_not_an_error() -> None:
-    message = "error: Detected that /plugins/pulumi-resource-command exited prematurely. \n  This is *always* a bug"
-    assert read_answer(0, answer(messages=(("error", message),)), "", OWN).errors == ()
-    assert len(read_answer(255, answer(messages=(("error", message),)), "", OWN).errors) == 1
