@@ -1,44 +1,44 @@
-"""The questions of `yard init`. Each answer changes the text of the new stack file, which is then checked."""
+"""The questions of `yard init`. Each answer changes the new stack file, which is then checked."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address, IPv4Network
-from math import ceil, floor
 from pathlib import Path
 from typing import Any, get_args
 
 import typer
+import yaml
 
 from components.catalog import machines
 from components.plan.plan import ClusterPlan
 from components.platforms import PLATFORMS
 from components.platforms.azure.spec import regions_with, sizes
-from components.platforms.demand import host_usd
 from components.platforms.gcp.spec import zones_with
 from components.platforms.hosts.spec import HostsSpec
 from components.platforms.local.computer import THIS_COMPUTER
 from components.spec.explain import nearest
 from components.spec.model import is_private
-from components.stackfile.read import parse_stack
+from components.stackfile.read import CLUSTER_KEY, parse_stack
 from trainyard.errors import FileError, Problem, RuleError, StackFileError
-from yard.init.stack_text import Values, cluster_section, with_values
 from yard.preview.describe import known_usd
 from yard.show import say
 from yard.stack.workspace import stack_names
 
 NO_LIMIT = "none"
-"""The answer that sets no price limit."""
+"""The answer for no price limit."""
 LOCAL_COMPUTER = replace(THIS_COMPUTER, used_ports=lambda plan, ports: ())
-"""The ports are checked before the stack's machines start, because other clusters can be removed until then."""
+"""Ports are not checked, because other clusters can be removed before the stack's machines start."""
+Values = Mapping[tuple[str, ...], Any]
+"""New values by their keys below the cluster section, such as ("platform", "region"). None removes a key."""
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _MOST_DIGITS = 9
 _PLACES = {"azure": ("region", regions_with), "gcp": ("zone", zones_with)}
-"""For each cloud, the key of its places in the platform section, and a function that returns the places of machines."""
-_LIMIT = "cluster.limits.max_usd_per_hour"
+"""By cloud, the key of the region or zone, and a function that returns where all given machine types are available."""
 _OPTIONS = {
     r"cluster\.access.*": "--ssh-from",
     r"cluster\.limits.*": "--budget",
@@ -50,7 +50,7 @@ _OPTIONS = {
     r"cluster\.nodes\.[^.]+\.machine": "--machine",
     r"cluster\.(platform|nodes\.[^.]+)\.hosts.*": "--host",
 }
-"""Options by pattern of the path in the stack file. Other problems belong to the option that caused them."""
+"""Which option sets a value in the stack file. Other problems belong to the option that caused them."""
 _HOST_FORMAT = "[USER@]ADDRESS[:PORT][=PRIVATE_IP]"
 _HOST = re.compile(
     r"(?:(?P<user>[a-z_][a-z0-9_-]{0,31})@)?(?P<address>[A-Za-z0-9][A-Za-z0-9.-]{0,252})"
@@ -58,7 +58,7 @@ _HOST = re.compile(
 )
 _SSH_PORT = 22
 _ANY_KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{'A' * 43}"
-"""Placeholder in the format of a host key, used until the hosts are scanned."""
+"""A placeholder, used until the hosts are scanned."""
 
 
 class InitError(FileError):
@@ -72,14 +72,14 @@ class InitError(FileError):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A question about a value of a new stack, which `option` can also set. `text` describes the value."""
+    """A question about a value, which `text` describes and `option` can also set."""
 
     key: str
     option: str
     text: str
     platforms: tuple[str, ...] = tuple(PLATFORMS)
     default: str | None = None
-    """The value for an empty answer at the prompt, or None if an answer is required."""
+    """The value of an empty answer at the prompt, or None if an answer is required."""
     optional: bool = False
     """Whether the default also applies without a prompt."""
 
@@ -112,47 +112,50 @@ QUESTIONS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draft:
-    """A new stack file with the answers so far. It is always complete, because it starts from a template or a copy.
+class StackDraft:
+    """The cluster section of a new stack file, and the answers so far.
 
-    `copied`: whether the text is a copy of another stack, whose comments describe that stack's values. `force`: whether
-    an existing file may be replaced.
+    The section is empty until the platform is known. Then it is complete, because it starts as a template or a copy.
+    With `force`, the new file may replace an existing one.
     """
 
-    text: str = ""
+    section: dict[str, Any] = field(default_factory=dict)
     answers: Mapping[str, str] = field(default_factory=dict)
-    copied: bool = False
     force: bool = False
 
     @property
     def provider(self) -> str:
-        """The platform, or an empty text if it is not known yet."""
         return self.answers.get("provider", "")
 
     @property
-    def section(self) -> dict[str, Any]:
-        """The cluster section."""
-        return cluster_section(self.text)
+    def text(self) -> str:
+        return yaml.safe_dump({"config": {CLUSTER_KEY: self.section}}, sort_keys=False, width=120)
 
     @property
     def group_name(self) -> str:
-        """The name of the first node group."""
         return str(next(iter(self.section["nodes"])))
 
     @property
     def group(self) -> dict[str, Any]:
-        """The section of the first node group."""
         return dict(self.section["nodes"][self.group_name])
 
     def plan(self) -> ClusterPlan:
         """Return the plan. Raises StackFileError."""
         return parse_stack(self.text, "the new stack", LOCAL_COMPUTER).plan
 
-    def with_values(self, values: Values) -> Draft:
-        """Return a draft with other values in the cluster section."""
-        return replace(self, text=with_values(self.text, values, keep_comments=not self.copied))
+    def with_values(self, values: Values) -> StackDraft:
+        section = deepcopy(self.section)
+        for (*parents, key), value in values.items():
+            place = section
+            for parent in parents:
+                place = place[parent]
+            if value is None:
+                place.pop(key, None)
+            else:
+                place[key] = value
+        return replace(self, section=section)
 
-    def with_answer(self, key: str, answer: str) -> Draft:
+    def with_answer(self, key: str, answer: str) -> StackDraft:
         """Return a draft with one more answer. Raises RuleError if the file cannot contain the answer."""
         new = replace(self, answers={**self.answers, key: answer})
         match key:
@@ -160,17 +163,17 @@ class Draft:
                 if answer in stack_names() and not self.force:
                     fix = "choose a different name, or replace it with --force"
                     raise RuleError(f"stacks/Pulumi.{answer}.yaml exists", fix)
-                values: Values = {("name",): answer} if self.text else {}
+                values: Values = {("name",): answer} if self.section else {}
             case "provider":
                 if answer not in PLATFORMS:
                     raise RuleError("must be a known platform", f"write {_similar(answer, tuple(PLATFORMS))}")
-                new = replace(new, text=(_TEMPLATES / f"{answer}.yaml").read_text())
+                new = replace(new, section=yaml.safe_load((_TEMPLATES / f"{answer}.yaml").read_text()))
                 values = {("name",): self.answers.get("name", "new")}
             case "machine":
                 values = _machine(new, answer)
             case "region":
                 place, places_of = _PLACES[self.provider]
-                # A region is replaced by its first zone that offers the machine type.
+                # Instead of a region, its first zone with the machine type is used.
                 zones = (each for each in places_of([self.group["machine"]]) if each.rpartition("-")[0] == answer)
                 values = {("platform", place): next(zones, answer)}
             case "count":
@@ -195,8 +198,8 @@ def _similar(word: str, known: Sequence[str]) -> str:
     return nearest(word, known) or " or ".join(known)
 
 
-def _machine(draft: Draft, machine: str) -> Values:
-    """Return the changes for another machine type of the nodes. Raises RuleError for the name of a GPU."""
+def _machine(draft: StackDraft, machine: str) -> Values:
+    """Return the changes for another machine type. Raises RuleError for the name of a GPU."""
     if with_gpu := [name for name, found in machines(draft.provider).items() if found.gpu_type == machine.lower()]:
         raise RuleError("must be a machine type, not a GPU", f"write {' or '.join(with_gpu)}")
     group: tuple[str, ...] = ("nodes", draft.group_name)
@@ -229,7 +232,7 @@ def _limit(answer: str) -> dict[str, float] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class NewHost:
-    """An existing host as given by the user. `target` is ADDRESS:PORT."""
+    """An existing host, as the user has described it."""
 
     user: str
     address: str
@@ -242,7 +245,7 @@ class NewHost:
 
 
 def parse_hosts(text: str) -> list[NewHost]:
-    """Return the hosts in an answer. The first host becomes the head. Raises RuleError."""
+    """Return the hosts in an answer, of which the first becomes the head. Raises RuleError."""
     return [_parse_host(word) for word in text.replace(",", " ").split()]
 
 
@@ -264,10 +267,10 @@ def _parse_host(text: str) -> NewHost:
 
 
 def host_values(section: Mapping[str, Any], hosts: Sequence[NewHost], keys: Mapping[str, str]) -> Values:
-    """Return the changes for other hosts. `keys` contains the host keys by target.
+    """Return the changes for other hosts, whose roles are those of the hosts in `section`. `keys`: by target.
 
-    If the head of `section` is not one of its nodes, the first host does not become a node. If SSH connections to its
-    nodes go through its head, they also go through the first host.
+    The first host becomes a node only if the head is one. SSH connections to the other hosts go through it if they
+    went through the head.
     """
     (group, nodes), *_ = section["nodes"].items()
     own_head = section["head"]["host"] not in nodes["hosts"]
@@ -295,24 +298,24 @@ def host_values(section: Mapping[str, Any], hosts: Sequence[NewHost], keys: Mapp
 
 
 def behind_head(section: Mapping[str, Any]) -> bool:
-    """Return whether SSH connections to the nodes of a stack go through its head."""
+    """Return whether SSH connections to the nodes go through the head."""
     return any("proxy_jump" in host for host in section["platform"]["hosts"])
 
 
 def network_of(addresses: Sequence[str]) -> IPv4Network:
-    """Return the smallest network from /24 to /12 that contains all addresses, or the first host's /12 if none does."""
+    """Return the smallest network from /24 to /12 that contains all addresses. If none does, return the first's /12."""
     networks = (IPv4Network(f"{addresses[0]}/{prefix}", strict=False) for prefix in range(24, 12, -1))
     found = (each for each in networks if all(IPv4Address(address) in each for address in addresses))
     return next(found, IPv4Network(f"{addresses[0]}/12", strict=False))
 
 
-def collect(options: Mapping[str, str], draft: Draft, *, prompt: bool) -> Draft:
-    """Return the draft with all answers. `options` contains the given options by key.
+def collect(options: Mapping[str, str], draft: StackDraft, *, prompt: bool) -> StackDraft:
+    """Return the draft with all answers, from `options` and, if `prompt` is true, from prompts.
 
-    If `prompt` is true, missing answers are asked. Raises InitError with all problems.
+    Raises InitError with all problems.
     """
     problems = list[Problem]()
-    # The other questions depend on the platform, and the choices of a question depend on the given options.
+    # The other questions depend on the platform, and the choices at a prompt depend on the given options.
     for question in sorted(QUESTIONS, key=lambda each: each.key not in {"name", "provider", *options}):
         if question.key in options:
             draft, found = _given(question, options[question.key], draft)
@@ -332,8 +335,8 @@ def collect(options: Mapping[str, str], draft: Draft, *, prompt: bool) -> Draft:
     return draft
 
 
-def _given(question: Question, text: str, draft: Draft) -> tuple[Draft, list[Problem]]:
-    """Return the draft with the value of an option, or the unchanged draft and the problems with the value."""
+def _given(question: Question, text: str, draft: StackDraft) -> tuple[StackDraft, list[Problem]]:
+    """Return the draft with an option's value, or the unchanged draft and the value's problems."""
     if question.key == "provider" and draft.provider not in {"", text}:
         rule, fix = f"the stack of --from is for {draft.provider}", "remove it, or start without --from"
     elif draft.provider and draft.provider not in question.platforms:
@@ -343,25 +346,22 @@ def _given(question: Question, text: str, draft: Draft) -> tuple[Draft, list[Pro
     return draft, [Problem(path=question.option, rule=rule, fix=fix)]
 
 
-def _checked(question: Question, text: str, draft: Draft) -> tuple[Draft, list[Problem]]:
-    """Return the draft with the answer, or the unchanged draft and the problems with the answer."""
+def _checked(question: Question, text: str, draft: StackDraft) -> tuple[StackDraft, list[Problem]]:
+    """Return the draft with an answer, or the unchanged draft and the answer's problems."""
     try:
         new = draft.with_answer(question.key, text)
     except RuleError as error:
         return draft, [Problem(path=question.option, rule=error.rule, fix=error.fix)]
     # Until the platform is known, the name is checked in a local stack, which requires no other values.
-    problems = problems_of(new if new.text else new.with_answer("provider", "local"), question.option)
+    problems = problems_of(new if new.section else new.with_answer("provider", "local"), question.option)
     return (draft, problems) if problems else (new, [])
 
 
-def problems_of(draft: Draft, option: str = "") -> list[Problem]:
-    """Return the problems of the stack file. Each path names the option that sets the value, or is `option`."""
+def problems_of(draft: StackDraft, option: str = "") -> list[Problem]:
+    """Return the draft's problems. Their paths are the options that set the values, or `option`."""
     try:
         draft.plan()
     except StackFileError as error:
-        over_budget = [each.path for each in error.problems] == [_LIMIT]
-        if over_budget and (fix := _affordable(draft)):
-            return [Problem(path=option, rule=error.problems[0].rule, fix=fix)]
         return [replace(each, path=_option(each.path, option)) for each in error.problems]
     return []
 
@@ -370,20 +370,8 @@ def _option(path: str, option: str) -> str:
     return next((name for pattern, name in _OPTIONS.items() if re.fullmatch(pattern, path)), option)
 
 
-def _affordable(draft: Draft) -> str | None:
-    """Return the largest count and the smallest budget that are possible, or None if the price is not the problem."""
-    budget = draft.section["limits"]["max_usd_per_hour"]
-    plan = draft.with_values({("limits",): None}).plan()
-    node, usd = host_usd(plan.workers[0]) or 0, known_usd(plan)
-    if not usd > budget:
-        return None
-    largest = floor((budget - usd) / node + 1e-9) + len(plan.workers) if node else 0
-    machine = f"a count of {largest} or fewer" if largest > 0 else "a smaller machine"
-    return f"use a budget of {ceil(usd)} or more, or {machine}"
-
-
-def _choices(question: Question, draft: Draft) -> Sequence[str]:
-    """Return the valid answers, or nothing if there are too many."""
+def _choices(question: Question, draft: StackDraft) -> Sequence[str]:
+    """Return the valid answers, or nothing if they cannot be listed."""
     match question.key:
         case "provider":
             return tuple(PLATFORMS)
@@ -397,10 +385,10 @@ def _choices(question: Question, draft: Draft) -> Sequence[str]:
     return ()
 
 
-def _missing(question: Question, draft: Draft) -> Problem:
+def _missing(question: Question, draft: StackDraft) -> Problem:
     choices = _choices(question, draft)
     if question.key == "provider":
-        # The other required options depend on the platform, so each platform in the fix is followed by its options.
+        # The other required options depend on the platform, so the fix lists them for each platform.
         required = {
             name: [each.option for each in QUESTIONS[2:] if name in each.platforms and not each.optional]
             for name in choices
@@ -410,15 +398,15 @@ def _missing(question: Question, draft: Draft) -> Problem:
     return Problem(path=question.option, rule="is missing", fix=fix)
 
 
-def _ask(question: Question, draft: Draft) -> Draft:
-    """Prompt until the answer is valid. A choice can be given by its number or its name."""
+def _ask(question: Question, draft: StackDraft) -> StackDraft:
+    """Prompt until the answer, which can be a choice's number, is valid."""
     choices = _choices(question, draft)
     for number, choice in enumerate(choices, start=1):
         say(f"{number:>4}  {_label(question, draft, choice)}")
     if question.key == "budget":
         say(f"  known list prices with {len(draft.plan().workers)} nodes: ${known_usd(draft.plan()):.2f}/h")
 
-    def checked(text: str) -> Draft:
+    def checked(text: str) -> StackDraft:
         by_number = text.isdecimal() and 0 < int(text) <= len(choices)
         new, problems = _checked(question, choices[int(text) - 1] if by_number else text, draft)
         if problems:
@@ -426,14 +414,13 @@ def _ask(question: Question, draft: Draft) -> Draft:
         return new
 
     text = question.text + (" (number or name)" if choices else "")
-    answered: Draft = typer.prompt(
+    answered: StackDraft = typer.prompt(
         text, default=question.default, value_proc=checked, show_default=bool(question.default)
     )
     return answered
 
 
-def _label(question: Question, draft: Draft, choice: str) -> str:
-    """Return a choice, with a machine type's GPUs, fabric and list price."""
+def _label(question: Question, draft: StackDraft, choice: str) -> str:
     if question.key != "machine":
         return choice
     machine = machines(draft.provider)[choice]

@@ -15,19 +15,10 @@ import yaml
 
 from components.plan.check import Level
 from components.spec.explain import nearest
-from components.stackfile.read import parse_stack
+from components.stackfile.read import CLUSTER_KEY, parse_stack
 from trainyard import checkout
 from trainyard.errors import Problem
-from yard.init.answers import (
-    LOCAL_COMPUTER,
-    Draft,
-    InitError,
-    behind_head,
-    collect,
-    host_values,
-    parse_hosts,
-)
-from yard.init.stack_text import cluster_section, without_other_keys
+from yard.init.answers import LOCAL_COMPUTER, InitError, StackDraft, behind_head, collect, host_values, parse_hosts
 from yard.preview.account import read_account
 from yard.preview.describe import describe_valid
 from yard.preview.printing import UNPROVED, Line, costs, finding_line, findings, headline, quotas, show_parts
@@ -37,7 +28,7 @@ from yard.stack.hosts import ScannedKey, scan
 from yard.stack.workspace import added_keys, committed_text, stack_names
 
 FORMAT = 1
-"""Version of the JSON document. Increase it if the meaning of a key changes."""
+"""The version of the JSON document, which increases if the meaning of a key changes."""
 _POST = re.compile(r"(?m)^# post: ([a-z][a-z0-9-]*)$")
 _SECONDS = 20
 """Time limit for each call of a cloud's CLI."""
@@ -46,7 +37,7 @@ _LOGIN = {"azure": ["az login"], "gcp": ["gcloud auth login", "gcloud auth appli
 
 @dataclass(frozen=True, kw_only=True)
 class NewStack:
-    """A new stack file. `keys` are the host keys of existing hosts."""
+    """A new stack file, existing hosts' keys, and the next commands."""
 
     file: Path
     report: Report
@@ -55,23 +46,22 @@ class NewStack:
 
 
 def posts() -> dict[str, str]:
-    """Return the stack that reproduces each blog post. Its file contains the line `# post: NAME`."""
+    """Return the stacks that reproduce blog posts by post. Their files contain the line `# post: NAME`."""
     found = {stack: _POST.search(committed_text(stack)) for stack in stack_names()}
     return {post[1]: stack for stack, post in found.items() if post}
 
 
 def init(options: Mapping[str, str], *, post: str | None, force: bool, offline: bool, prompt: bool) -> NewStack:
-    """Write a stack file and return it. `options` contains the given options by key (answers.py).
+    """Write a stack file, which is a copy if `post` is a blog post. `options`: by the key of their question.
 
-    If `post` is not None, the new stack is a copy of the stack of this blog post. If `offline` is true, the cloud's CLI
-    is not used. Raises InitError, and RemoteError if an existing host cannot be reached. After an error, nothing is
-    written.
+    If `offline` is true, the cloud's CLI is not used. Raises InitError, or RemoteError if an existing host cannot be
+    reached. Nothing is written after an error.
     """
     source = _stack_of(post) if post else None
-    start = replace(_copy(source) if source else Draft(), force=force)
+    start = replace(_copy(source) if source else StackDraft(), force=force)
     draft = collect(options, start, prompt=prompt)
     if any(draft.answers.get(key) != answer for key, answer in start.answers.items()):
-        # The post's stack states reasons for silencing checks. They are valid only if its values are unchanged.
+        # The reasons for silencing checks, which the post's stack states, apply only to its own values.
         draft = draft.with_values({("silence",): None})
     draft, keys = _scanned(draft)
     name, today = draft.answers["name"], datetime.now(tz=UTC).date().isoformat()
@@ -101,10 +91,9 @@ def _stack_of(post: str) -> str:
     raise InitError(Problem(path="--from", rule="must be the name of a post", fix=fix))
 
 
-def _copy(stack: str) -> Draft:
-    """Return a copy of a committed stack file. The user's own values are unanswered: name, project, hosts, SSH."""
-    text = without_other_keys(committed_text(stack))
-    section = cluster_section(text)
+def _copy(stack: str) -> StackDraft:
+    """Return a copy of a committed stack file. Only the user can answer its name, project, hosts and SSH networks."""
+    section = yaml.safe_load(committed_text(stack))["config"][CLUSTER_KEY]
     platform, group = section["platform"], next(iter(section["nodes"].values()))
     answers = {
         "provider": platform["provider"],
@@ -114,13 +103,11 @@ def _copy(stack: str) -> Draft:
         "count": group.get("count"),
         "budget": section.get("limits", {}).get("max_usd_per_hour"),
     }
-    return Draft(
-        text=text, answers={key: str(value) for key, value in answers.items() if value is not None}, copied=True
-    )
+    return StackDraft(section=section, answers={key: str(value) for key, value in answers.items() if value is not None})
 
 
-def _scanned(draft: Draft) -> tuple[Draft, tuple[ScannedKey, ...]]:
-    """Return the draft with the host keys of existing hosts, and the keys. Raises RemoteError."""
+def _scanned(draft: StackDraft) -> tuple[StackDraft, tuple[ScannedKey, ...]]:
+    """Return the draft with existing hosts' keys, and the keys. Raises RemoteError."""
     hosts = parse_hosts(draft.answers.get("host", ""))
     if not hosts:
         return draft, ()
@@ -134,13 +121,13 @@ def _scanned(draft: Draft) -> tuple[Draft, tuple[ScannedKey, ...]]:
 
 
 def _write(file: Path, text: str, *, force: bool) -> None:
-    """Write the file. Raises InitError if that fails, or if the file exists and `force` is false."""
+    """Raises InitError if the file cannot be written, or if it exists and `force` is false."""
     try:
         if not force:
             with file.open("x") as opened:
                 opened.write(text)
             return
-        # Without the keys that Pulumi added, the secrets in the stack's state could not be decrypted.
+        # The secrets in the stack's state cannot be decrypted without the keys that Pulumi added to the file.
         kept = added_keys(file.read_text()) if file.exists() else {}
         new = file.with_suffix(".new")
         new.write_text(text + (yaml.safe_dump(kept) if kept else ""))
@@ -153,8 +140,8 @@ def _write(file: Path, text: str, *, force: bool) -> None:
         raise InitError(Problem(path=f"stacks/{file.name}", rule=str(error.strerror), fix=fix)) from error
 
 
-def _next_commands(name: str, draft: Draft) -> tuple[str, ...]:
-    # The recipe needs two nodes by default.
+def _next_commands(name: str, draft: StackDraft) -> tuple[str, ...]:
+    # The recipe runs on two nodes by default.
     one = " --nodes 1" if len(draft.plan().workers) == 1 else ""
     return (
         f"yard preview {name}",
@@ -177,7 +164,6 @@ def as_json(new: NewStack) -> dict[str, Any]:
 
 
 def show(new: NewStack) -> None:
-    """Print the new stack."""
     report, described = new.report, new.report.description
     say(f"wrote {described.file}: {headline(report)}")
     lines = [Line(line) for line in (costs(described.plan) if described.plan else ())]
