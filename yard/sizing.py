@@ -1,7 +1,6 @@
-"""Estimates the memory that a model needs on each GPU for several layouts, and recommends a layout.
+"""Estimates how much memory a model needs on each GPU in several layouts, and recommends a layout.
 
-All functions are pure. Each formula cites its source. Checks of job files use this module, so it imports only modules
-that load quickly.
+Because the checks of job files use this module, it imports only modules that load quickly.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ GPU_GB = {
     "t4": 16, "v100-16": 16, "v100-32": 32, "l4": 24, "a10": 24, "l40s": 48, "a6000": 48, "a100-40": 40, "a100-80": 80,
     "h100": 80, "h100-nvl": 94, "h200": 141, "b200": 180, "gb200": 186, "b300": 270, "mi300x": 192,
 }  # fmt: skip
-"""GPU memory in GB (1e9 bytes), from the vendors' data sheets. Drivers report slightly more."""
+"""GPU memory in GB (1e9 bytes) from the vendors' data sheets. Drivers report slightly more."""
 
 
 class SizeError(ClusterError):
-    """A model, GPU or layout is unknown or invalid. `kind`: model, GPU or layout."""
+    """The `kind`, which is a model, GPU or layout, is unknown or invalid."""
 
     def __init__(self, kind: str, name: str, rule: str, fix: str) -> None:
         super().__init__(Problem(path=name, rule=rule, fix=fix).line(kind))
@@ -49,7 +48,7 @@ def _sizes(gpu_type: str) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A GPT. `neox`: the model has rotary positions and separate output weights, as in GPT-NeoX."""
+    """A GPT. Models with `neox` have rotary positions and separate output weights, as in GPT-NeoX."""
 
     name: str
     shape: Shape
@@ -61,16 +60,16 @@ class Model:
         return shape.parameters + ((shape.vocab - shape.seq) * shape.hidden if self.neox else 0)
 
 
-_SHAPES = {**PRESETS, "gpt2-xl": Shape(48, 1600, 25, 50304, 1024)}
-"""All models that `yard size` supports: the trainer's presets and the largest model from the GPT-2 paper."""
-
 _NEOX = ("neox-2.7b", "13b", "20b")
-
-MODELS = {name: Model(name=name, shape=shape, neox=name in _NEOX) for name, shape in _SHAPES.items()}
+MODELS = {
+    name: Model(name=name, shape=shape, neox=name in _NEOX)
+    for name, shape in {**PRESETS, "gpt2-xl": Shape(48, 1600, 25, 50304, 1024)}.items()
+}
+"""The trainer's presets, and the largest model from the GPT-2 paper."""
 
 
 def model_named(name: str) -> Model:
-    """Return the model with the given name. Raises SizeError if it is unknown."""
+    """Return a model. Raises SizeError if it is unknown."""
     if name not in MODELS:
         raise SizeError("model", name, "is unknown", f"use {', '.join(MODELS)}")
     return MODELS[name]
@@ -79,14 +78,14 @@ def model_named(name: str) -> Model:
 GB = 1e9
 
 OVERHEAD = 3_000_000_000
-"""Bytes used by the CUDA context, NCCL's buffers and the framework. Observed: 2 to 5 GB."""
+"""Bytes that CUDA, NCCL and the framework use. 2 to 5 GB were observed."""
 
 _ZERO_BUCKET = 500_000_000
 """Default number of elements in DeepSpeed's reduce and all-gather buckets (both 5e8)."""
 
 _HALF, _FULL = 2, 4
 _OPTIMIZER = 12
-"""Bytes that mixed-precision Adam stores per parameter: an fp32 weight and two moments (arXiv 1910.02054, 3.1)."""
+"""Bytes per parameter in mixed-precision Adam: an fp32 weight and two moments (arXiv 1910.02054, 3.1)."""
 
 _OPTIMIZER_SHARDED, _GRADIENTS_SHARDED, _ALL_SHARDED = 1, 2, 3
 """ZeRO stages."""
@@ -96,7 +95,7 @@ _OPTIMIZER_SHARDED, _GRADIENTS_SHARDED, _ALL_SHARDED = 1, 2, 3
 class Layout:
     """Tensor and pipeline degrees, and the ZeRO stage of the data-parallel replicas.
 
-    `in_node` (HSDP): states are sharded across the GPUs in a node and replicated across nodes.
+    With `in_node` (HSDP), states are sharded across a node's GPUs and replicated across nodes.
     """
 
     name: str
@@ -108,8 +107,6 @@ class Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class Machines:
-    """The machines for a training run."""
-
     nodes: int
     gpus_per_node: int
 
@@ -122,9 +119,8 @@ class Machines:
 class Batch:
     """A GPU's micro-batch.
 
-    `recompute`: activations are recomputed in the backward pass instead of stored. `gradient_bytes`: bytes per
-    gradient, 4 if gradients are accumulated in fp32. `zero_bucket`: number of elements in a bucket in ZeRO stages 1 and
-    2.
+    With `recompute`, activations are recomputed in the backward pass instead of stored. `gradient_bytes` is 4 if
+    gradients are accumulated in fp32. `zero_bucket` is the number of elements in a bucket of ZeRO 1 and 2.
     """
 
     sequences: int = 1
@@ -135,7 +131,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Bytes on the GPU that needs the most memory."""
+    """The bytes on the GPU that needs the most memory."""
 
     weights: int
     gradients: int
@@ -166,7 +162,7 @@ def parse_layout(text: str) -> Layout:
 
 
 def _replicas(model: Model, layout: Layout, machines: Machines) -> int:
-    """Return the data-parallel degree. Raises SizeError if layout, model and GPUs are incompatible."""
+    """Return the data-parallel degree. Raises SizeError if the layout does not match the model or the GPUs."""
     size, heads, layers = layout.tensor * layout.pipeline, model.shape.heads, model.shape.layers
     if heads % layout.tensor:
         rule = f"tp {layout.tensor} does not divide the {heads} heads of {model.name}"
@@ -181,37 +177,12 @@ def _replicas(model: Model, layout: Layout, machines: Machines) -> int:
     raise SizeError("layout", layout.name, rule, fix)
 
 
-def estimate(model: Model, layout: Layout, machines: Machines, batch: Batch) -> Memory:
-    """Return the memory needed on the most loaded GPU. Raises SizeError if layout, model and GPUs are incompatible.
-
-    A GPU stores N/(tp*pp) parameters. Each parameter needs 2 bytes for the weight, 2 or 4 for the gradient, and 12 for
-    the optimizer. Optimizer state is sharded from ZeRO stage 1 onwards, gradients from stage 2 onwards, and weights in
-    stage 3 (arXiv 1910.02054).
-    """
-    copies = _replicas(model, layout, machines)
-    shards = min(copies, machines.gpus_per_node) if layout.in_node else copies
-    slice_ = model.parameters / (layout.tensor * layout.pipeline)
-
-    def share(size: int, stage: int) -> int:
-        return round(slice_ * size / (shards if layout.zero >= stage else 1))
-
-    return Memory(
-        weights=share(_HALF, _ALL_SHARDED),
-        gradients=share(batch.gradient_bytes, _GRADIENTS_SHARDED),
-        optimizer=share(_OPTIMIZER, _OPTIMIZER_SHARDED),
-        buffers=_buffers(model, layout, copies, batch),
-        activations=_activations(model, layout, batch),
-        logits=_FULL * model.shape.seq * batch.sequences * model.shape.vocab // layout.tensor,
-        overhead=OVERHEAD,
-    )
-
-
 def _buffers(model: Model, layout: Layout, copies: int, batch: Batch) -> int:
-    """Return the size of the buffers for collectives in bytes.
+    """Return the bytes of the buffers for collectives.
 
-    - DDP: buckets with the size of all gradients (torch's documentation of gradient_as_bucket_view)
-    - ZeRO 1 and 2: one reduce bucket and one all-gather bucket
-    - ZeRO 3: the gathered weights of two units and the fp32 gradients of one unit
+    - DDP has buckets for all gradients (torch's documentation of gradient_as_bucket_view).
+    - ZeRO 1 and 2 have a bucket for reductions and one for all-gathers.
+    - ZeRO 3 holds the gathered weights of two units and the fp32 gradients of one.
     """
     if layout.zero in {_OPTIMIZER_SHARDED, _GRADIENTS_SHARDED}:
         return 2 * _HALF * batch.zero_bucket
@@ -224,12 +195,11 @@ def _buffers(model: Model, layout: Layout, copies: int, batch: Batch) -> int:
 
 
 def _activations(model: Model, layout: Layout, batch: Batch) -> int:
-    """Return the size of stored activations in bytes: s*b*h*(10 + 24/tp) per layer (Korthikanti et al., arXiv
-    2205.05198).
+    """Return the bytes of stored activations, which are s*b*h*(10 + 24/tp) per layer (arXiv 2205.05198).
 
-    The paper's term 5as/h is omitted, because flash attention does not store these values. The first pipeline stage
-    stores one micro-batch per stage, so the pipeline degree cancels out. With recomputation, the input of each layer
-    (2*s*b*h) and all activations of one layer are stored.
+    The paper's term 5as/h is omitted, because flash attention does not store these values. The pipeline degree cancels
+    out, because the first stage stores a micro-batch for each stage. With recomputation, only the input of each layer
+    (2*s*b*h) and the activations of one layer are stored.
     """
     shape = model.shape
     row = shape.seq * batch.sequences * shape.hidden
@@ -242,7 +212,7 @@ MOST_NODES = 256
 
 @dataclass(frozen=True, kw_only=True)
 class Sized:
-    """A layout, the memory that it needs, and the memory of a GPU in GB."""
+    """A layout, the memory that it needs, and the GPU's memory in GB."""
 
     layout: Layout
     batch: Batch
@@ -251,15 +221,14 @@ class Sized:
 
     @property
     def fits(self) -> bool:
-        """Whether every GPU has enough memory."""
         return self.memory.total <= self.gpu_gb * GB
 
 
 def layouts(model: Model, machines: Machines) -> Iterator[Layout]:
-    """Yield the useful layouts, ordered by amount of communication: data parallelism first, then model parallelism.
+    """Yield the useful layouts, beginning with the least communication: first data, then model parallelism.
 
-    Tensor parallelism stays within a node, where links are fast; pipeline stages can span nodes (arXiv 2104.04473).
-    Model-parallel layouts use ZeRO 1, because ZeRO 2 and 3 would reduce gradients for every micro-batch.
+    Tensor parallelism stays within a node, where links are fast, while pipeline stages can span nodes (arXiv
+    2104.04473). Model-parallel layouts use ZeRO 1, because ZeRO 2 and 3 would reduce gradients in each micro-batch.
     """
     names = ["ddp", "zero1", "zero2", *(["hsdp"] if machines.nodes > 1 else []), "fsdp"]
     slices = []
@@ -273,24 +242,44 @@ def layouts(model: Model, machines: Machines) -> Iterator[Layout]:
 
 
 def size(model: Model, layout: Layout, machines: Machines, batch: Batch, gpu_gb: float) -> Sized:
-    """Return the memory that the layout needs. Raises SizeError if layout, model and GPUs are incompatible."""
-    memory = estimate(model, layout, machines, batch)
+    """Return the memory needed on the most loaded GPU. Raises SizeError if the layout does not match.
+
+    A GPU stores N/(tp*pp) parameters. Each needs 2 bytes for the weight, 2 or 4 for the gradient, and 12 for the
+    optimizer. ZeRO shards the optimizer's state from stage 1, gradients from stage 2, and weights in stage 3 (arXiv
+    1910.02054).
+    """
+    copies = _replicas(model, layout, machines)
+    shards = min(copies, machines.gpus_per_node) if layout.in_node else copies
+    slice_ = model.parameters / (layout.tensor * layout.pipeline)
+
+    def share(size: int, stage: int) -> int:
+        return round(slice_ * size / (shards if layout.zero >= stage else 1))
+
+    memory = Memory(
+        weights=share(_HALF, _ALL_SHARDED),
+        gradients=share(batch.gradient_bytes, _GRADIENTS_SHARDED),
+        optimizer=share(_OPTIMIZER, _OPTIMIZER_SHARDED),
+        buffers=_buffers(model, layout, copies, batch),
+        activations=_activations(model, layout, batch),
+        logits=_FULL * model.shape.seq * batch.sequences * model.shape.vocab // layout.tensor,
+        overhead=OVERHEAD,
+    )
     return Sized(layout=layout, batch=batch, memory=memory, gpu_gb=gpu_gb)
 
 
 def first_fit(
     model: Model, machines: Machines, batch: Batch, gpu_gb: float, layout: Layout | None = None
 ) -> Sized | None:
-    """Return the first layout that fits, or None. Layouts with recomputation are tried last.
+    """Return the first layout that fits, or None if none does. Recomputation is tried last.
 
-    If `layout` is given, only this layout is tried.
+    If `layout` is given, no other layout is tried.
     """
     for tried in dict.fromkeys((batch, replace(batch, recompute=True))):
         for candidate in [layout] if layout else layouts(model, machines):
             try:
                 found = size(model, candidate, machines, tried, gpu_gb)
             except SizeError:
-                continue  # The layout's size does not divide the number of GPUs.
+                continue  # the layout's size does not divide the number of GPUs
             if found.fits:
                 return found
     return None
@@ -299,9 +288,9 @@ def first_fit(
 def fewest_nodes(
     model: Model, gpus_per_node: int, batch: Batch, gpu_gb: float, layout: Layout | None = None
 ) -> tuple[int, Sized] | None:
-    """Return how many nodes the model needs at least, and the layout.
+    """Return the smallest sufficient number of nodes and its layout, or None if MOST_NODES are too few.
 
-    Returns None if 256 nodes are not sufficient. If `layout` is given, only this layout is tried.
+    If `layout` is given, no other layout is tried.
     """
     for nodes in range(1, MOST_NODES + 1):
         machines = Machines(nodes=nodes, gpus_per_node=gpus_per_node)
@@ -311,11 +300,10 @@ def fewest_nodes(
 
 
 def refusal(model: str, gpu_type: str | None, machines: Machines, layout: str = "fsdp") -> str | None:
-    """Return a message if a model cannot fit on the machines, or None if it fits or the GPU type is unknown.
+    """Return why a model cannot fit on the machines, or None if it can or if the GPU type is unknown.
 
-    The estimate is a lower bound: one sequence per GPU, recomputation, and the largest memory size of `gpu_type`, which
-    is the type in the stack's outputs. The message contains the required memory and a sufficient number of nodes.
-    Raises SizeError for an unknown model or an incompatible layout.
+    The estimate is a lower bound, because it assumes one sequence per GPU, recomputation, and the largest memory size
+    of `gpu_type`. Raises SizeError if the model is unknown or the layout does not match.
     """
     gb = largest_gb(gpu_type)
     if gb is None or machines.gpus == 0:
@@ -330,13 +318,13 @@ def refusal(model: str, gpu_type: str | None, machines: Machines, layout: str = 
 
 
 def shown_layouts(model: Model, machines: Machines) -> list[Layout]:
-    """Return the data-parallel layouts, and the model-parallel layouts with one replica per node or for all nodes."""
+    """Return the data-parallel layouts, and those with one model-parallel replica for each node or for all nodes."""
     replica_sizes = {1, machines.gpus_per_node, machines.gpus}
     return [layout for layout in layouts(model, machines) if layout.tensor * layout.pipeline in replica_sizes]
 
 
 def advice(chosen: Sized | None, model: Model, machines: Machines, batch: Batch, gpu_gb: float) -> str:
-    """Return one sentence that recommends the chosen layout, or a number of nodes if no layout fits."""
+    """Return a sentence that recommends the chosen layout, or the number of nodes if no layout fits."""
     where = ""
     if chosen is None:
         if (found := fewest_nodes(model, machines.gpus_per_node, batch, gpu_gb)) is None:
@@ -349,6 +337,5 @@ def advice(chosen: Sized | None, model: Model, machines: Machines, batch: Batch,
 
 
 def breakdown(sized: Sized) -> str:
-    """Return the memory needed on a GPU and the memory of each component as text."""
     terms = " + ".join(f"{size / GB:.1f} {part}" for part, size in asdict(sized.memory).items())
     return f"{sized.memory.total / GB:.1f} GB per GPU ({terms})"
