@@ -11,7 +11,7 @@ import pytest
 
 from components.platforms import PLATFORMS
 from tests.architecture.modules import ROOT, imports, modules, nodes, package, reachable
-from tests.components.platforms.recording import CONTRACTS
+from tests.components.platforms.test_contract import contract
 
 COMPONENTS = [name for name in modules() if package(name) == "components"]
 NEUTRAL = [name for name in COMPONENTS if not name.startswith("components.platforms.")]
@@ -32,7 +32,7 @@ ABOVE_PLATFORMS = re.compile(r"components\.(stackfile\..*|cluster\..*|keys|host_
 WITHOUT_A_CHECKOUT = ("jobs", "cluster", "training")
 """Modules in yard/commands whose commands work from the wheel."""
 
-ONE_OF_EACH_PLATFORM = [CONTRACTS[provider].stack for provider in sorted(PLATFORMS)]
+ONE_OF_EACH_PLATFORM = [contract(provider).stack for provider in sorted(PLATFORMS)]
 
 SENT_ALONE = (
     "trainyard.relay",

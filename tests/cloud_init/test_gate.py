@@ -11,9 +11,10 @@ from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
+import gate.nodes
 import gate.program
 import pytest
-from gate.program import Progress
+from gate.nodes import Progress
 
 WORKERS = ["a-0", "a-1"]
 
@@ -21,7 +22,8 @@ WORKERS = ["a-0", "a-1"]
 @pytest.fixture(autouse=True)
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real module stays unchanged, because threads of other tests can call time.sleep."""
-    monkeypatch.setattr(gate.program, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None))
+    for module in (gate.nodes, gate.program):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: None))
 
 
 class Slurm:
@@ -80,9 +82,9 @@ def test_nodes_pass_if_a_task_starts_or_jobs_use_them(
 ) -> None:
     slurm = Slurm(*tasks)
     slurm.idle = set(idle)
-    monkeypatch.setattr(gate.program, "run", slurm)
+    monkeypatch.setattr(gate.nodes, "run", slurm)
     progress = Progress()
-    found = gate.program.check_slurm(WORKERS, 5 if tasks else 0.01, progress)
+    found = gate.nodes.check_slurm(WORKERS, 5 if tasks else 0.01, progress)
     assert slurm.srun == []
     assert (found is None) is (message is None)
     assert (found or "").startswith(message or "")
@@ -103,8 +105,9 @@ class Clock:
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the state of a ready head."""
     (tmp_path / "nodes").mkdir()
-    monkeypatch.setattr(gate.program, "STATE", tmp_path)
-    monkeypatch.setattr(gate.program, "head_status", lambda: {"state": "ready"})
+    for module in (gate.nodes, gate.program):
+        monkeypatch.setattr(module, "STATE", tmp_path)
+    monkeypatch.setattr(gate.nodes, "head_status", lambda: {"state": "ready"})
     return tmp_path
 
 
@@ -162,7 +165,7 @@ class DrainingSlurm(Slurm):
     rows = "a-1 drained TY:clock-offset: the clock differs by 12 s\na-9 down* Not responding\n"
 
     def __call__(self, *command: str) -> subprocess.CompletedProcess[str]:
-        if command[:4] == ("sinfo", "-h", "-N", "-t") and command[4] == gate.program.OUT_OF_SERVICE:
+        if command[:4] == ("sinfo", "-h", "-N", "-t") and command[4] == gate.nodes.OUT_OF_SERVICE:
             return subprocess.CompletedProcess(command, 0, "" if self.idle == set(WORKERS) else self.rows, "")
         return super().__call__(*command)
 
@@ -172,8 +175,8 @@ def test_a_node_that_drains_is_named_with_reason_and_fix(monkeypatch: pytest.Mon
         slurm.idle = {"a-0"}
         return 1, "Required node not available (down, drained or reserved)"
 
-    monkeypatch.setattr(gate.program, "run", DrainingSlurm(drains))
-    message = gate.program.check_slurm(WORKERS, 0.01, Progress())
+    monkeypatch.setattr(gate.nodes, "run", DrainingSlurm(drains))
+    message = gate.nodes.check_slurm(WORKERS, 0.01, Progress())
     assert message == (
         "Slurm starts no task on these nodes:\n"
         "  a-1 is drained: TY:clock-offset: the clock differs by 12 s. Fix: correct the fault. The node returns to "
@@ -183,14 +186,14 @@ def test_a_node_that_drains_is_named_with_reason_and_fix(monkeypatch: pytest.Mon
 
 def test_slow_and_quarantined_nodes_do_not_prevent_a_ready_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = "a-0 TY:bandwidth: alone: 3 GB/s\na-1 TY:quarantine: 3 faults in a week\na-2 TY:disk-full: / is full\n"
-    monkeypatch.setattr(gate.program, "run", lambda *command: subprocess.CompletedProcess(command, 0, rows, ""))
-    assert gate.program.drained_nodes() == {"a-0": "drained by the bandwidth gate", "a-1": "quarantined by yard heal"}
+    monkeypatch.setattr(gate.nodes, "run", lambda *command: subprocess.CompletedProcess(command, 0, rows, ""))
+    assert gate.nodes.drained_nodes() == {"a-0": "drained by the bandwidth gate", "a-1": "quarantined by yard heal"}
 
 
 def test_gate_waits_until_the_spares_are_released(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = ["ReservationName=spares-gpu StartTime=x\n", "ReservationName=mine StartTime=x\n"]
-    monkeypatch.setattr(gate.program, "run", lambda *command: subprocess.CompletedProcess(command, 0, shown.pop(0), ""))
-    gate.program.wait_for_spares()
+    monkeypatch.setattr(gate.nodes, "run", lambda *command: subprocess.CompletedProcess(command, 0, shown.pop(0), ""))
+    gate.nodes.wait_for_spares()
     assert shown == []
 
 
@@ -207,14 +210,14 @@ def test_gate_reports_unready_nodes_with_stage_and_duration(monkeypatch: pytest.
         write("running" if clock.now < 120 else "failed")
 
     write("running")
-    monkeypatch.setattr("gate.program.time.sleep", pass_time)
-    gate.program.wait_for_nodes("a-head", ["a-0"], 20, 45, progress)
+    monkeypatch.setattr("gate.nodes.time.sleep", pass_time)
+    gate.nodes.wait_for_nodes("a-head", ["a-0"], 20, 45, progress)
     assert progress.waiting_for == "a-0 (failed 30-driver, 0 s)"
-    assert gate.program.describe_unready({"a-head": ("ready", 0.0), "a-0": ("running 30-driver", 0.0)}, 90) == (
+    assert gate.nodes.describe_unready({"a-head": ("ready", 0.0), "a-0": ("running 30-driver", 0.0)}, 90) == (
         "a-0 (running 30-driver, 90 s)"
     )
     many = {f"a-{index}": ("booting", 0.0) for index in range(512)}
-    assert gate.program.describe_unready(many, 1).endswith("a-7 (booting, 1 s) and 504 more")
+    assert gate.nodes.describe_unready(many, 1).endswith("a-7 (booting, 1 s) and 504 more")
 
 
 REASON = "stages 44-containers need a node without jobs; running jobs: 12"
@@ -227,13 +230,13 @@ def test_gate_ends_while_a_node_waits_for_its_jobs(
     progress = Progress(clock)
     status = {"state": "waiting", "stage": "44-containers", "reason": REASON}
     (state / "nodes" / "a-0.json").write_text(json.dumps(status))
-    monkeypatch.setattr("gate.program.time.sleep", lambda _: setattr(clock, "now", clock.now + 10))
-    assert gate.program.wait_for_nodes("a-head", ["a-0"], 20, 45, progress) == ([], {"a-0": REASON})
-    assert gate.program.IDLE_SECONDS < clock.now <= gate.program.IDLE_SECONDS + 20
+    monkeypatch.setattr("gate.nodes.time.sleep", lambda _: setattr(clock, "now", clock.now + 10))
+    assert gate.nodes.wait_for_nodes("a-head", ["a-0"], 20, 45, progress) == ([], {"a-0": REASON})
+    assert gate.nodes.IDLE_SECONDS < clock.now <= gate.nodes.IDLE_SECONDS + 20
     assert f"a-0: waiting 44-containers: {REASON}" in capsys.readouterr().out
 
 
 def test_gate_prints_why_a_node_rejected_the_hand_over(state: Path) -> None:
     (state / "nodes" / "a-0.error").write_text("trainyard-receive: the bundle is damaged\n")
     failed = {"state": "failed", "stage": "hand-over", "command": "trainyard-receive", "exit_code": 2}
-    assert gate.program.failure_message("a-0", failed) == "a-0: trainyard-receive: the bundle is damaged"
+    assert gate.nodes.failure_message("a-0", failed) == "a-0: trainyard-receive: the bundle is damaged"

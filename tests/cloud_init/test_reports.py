@@ -11,7 +11,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-import gate.program
+import gate.nodes
 import pytest
 
 from components.node.bundle import Bundle
@@ -249,13 +249,13 @@ def test_status_of_a_node_contains_its_partition(tmp_path: Path, written: str | 
 
 def split(monkeypatch: pytest.MonkeyPatch, state: Path, *nodes: tuple[str, str, str | None]) -> str:
     """Run the gate's check on nodes, given as name, placement and reported partition. Return the message."""
-    monkeypatch.setattr(gate.program, "STATE", state)
+    monkeypatch.setattr(gate.nodes, "STATE", state)
     (state / "nodes").mkdir()
     for name, _, partition in nodes:
         status = {"state": "ready"} | ({} if partition is None else {"partition": partition})
         (state / "nodes" / f"{name}.json").write_text(json.dumps(status))
     lines = [[name, "10.0.0.1", name.split("-")[0], "8", placement] for name, placement, _ in nodes]
-    return "\n".join(gate.program.check_partitions(lines))
+    return "\n".join(gate.nodes.check_partitions(lines))
 
 
 @pytest.mark.parametrize(

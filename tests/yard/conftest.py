@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 import stat
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import yard.stack.load
 from tests.yard.checkout_root import use_root
+from trainyard.errors import RemoteError
 from trainyard.outputs import Cluster, Head, Node, dumped
+from yard.job.loader import LoadedJob, load_job
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFoRtHeTeStSoNlYnOtARealHoStKeYaTaLl00000000"
 
@@ -76,6 +80,27 @@ def wide() -> Cluster:
     return outputs(8, "h100", 4, 300.0, 300.0)
 
 
+def job_of(folder: Path, text: str) -> LoadedJob:
+    """Write a job file and load it."""
+    (folder / "job.yaml").write_text(text)
+    return load_job(str(folder / "job.yaml"), {}, {}, [])
+
+
+class LocalHead:
+    """A replacement for Remote that runs the head's commands on this computer."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.stack: Any = SimpleNamespace(cluster=cluster)
+        self.lines: list[str] = []
+
+    def run(self, line: str, stdin: bytes = b"") -> str:
+        self.lines.append(line)
+        done = subprocess.run(["bash", "-c", line], input=stdin, capture_output=True, check=False)
+        if done.returncode:
+            raise RemoteError(done.stderr.decode())
+        return done.stdout.decode()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Program:
     """A fake program on PATH that records its calls."""
@@ -126,6 +151,11 @@ class FakeStack:
         """Change the outputs of the stack."""
         (self.root / "outputs.json").write_text(json.dumps(value))
 
+    def deploy(self, cluster: Cluster) -> None:
+        """Change the outputs of the stack to those of a cluster."""
+        keys = {"user_private_key": "not a key", "admin_private_key": "nor this"}
+        self.export({"cluster": dumped(cluster), **keys})
+
     def touch_state(self, text: str) -> None:
         """Change the state file in Pulumi's file backend, as `pulumi up` does."""
         state = self.root / "state" / ".pulumi" / "stacks" / "trainyard" / "local.json"
@@ -166,11 +196,5 @@ def stack(
     (tmp_path / ".trainyard" / "env.sh").write_text(f'export PULUMI_BACKEND_URL="file://{tmp_path}/state"\n')
     made = FakeStack(root=tmp_path, pulumi=program("pulumi", f'cat "{tmp_path}/outputs.json"'))
     made.touch_state("one")
-    made.export(
-        {
-            "cluster": dumped(local_outputs),
-            "user_private_key": "not a key",
-            "admin_private_key": "nor this",
-        }
-    )
+    made.deploy(local_outputs)
     return made

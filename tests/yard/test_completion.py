@@ -1,11 +1,10 @@
-"""Shell completion: names, stacks, recipes, hosts and the output for each shell."""
+"""Shell completion of commands, stacks, recipes, launchers, hosts and groups."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack
@@ -46,9 +45,6 @@ def test_recipes_and_job_files_are_completed(tmp_path: Path, monkeypatch: pytest
     assert complete("yard submit ") == [*recipe_names(), "job.sbatch", "train.py"]
     assert complete("yard recipes ") == recipe_names()
     assert complete("yard submit ./") == []  # the shell completes file names
-
-
-def test_launchers_are_completed() -> None:
     assert complete("yard submit train.py --launcher ") == list(LAUNCHERS)
 
 
@@ -60,24 +56,3 @@ def test_hosts_are_completed_from_the_cache(stack: FakeStack) -> None:
     assert complete("yard submit --group ") == ["gpu"]
     assert complete("yard ssh --stack other ") == []
     assert len(stack.pulumi.calls) == calls
-
-
-def test_zsh_and_fish_show_help_texts() -> None:
-    zsh = {"_TYPER_COMPLETE_ARGS": "yard submit --no-", "_YARD_COMPLETE": "complete_zsh"}
-    text = CliRunner().invoke(app, prog_name="yard", env=zsh).stdout
-    assert text.startswith("_arguments '*: :((\"--no-code\":\"Do not send the program''s directory")
-    fish = {**zsh, "_YARD_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    text = CliRunner().invoke(app, prog_name="yard", env=fish).stdout
-    assert text.startswith("--no-code\tDo not send the program's directory")
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_installed_for_each_shell(shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    # Typer otherwise detects the shell that started the test.
-    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
-    with pytest.raises(SystemExit) as ended:
-        get_command(app).main(["--install-completion", shell], prog_name="yard")
-    assert ended.value.code == 0
-    texts = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
-    assert any(f"_YARD_COMPLETE=complete_{shell}" in text for text in texts)

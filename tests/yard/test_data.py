@@ -13,21 +13,16 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack, MakeProgram, Program
-from yard.commands.cli import app
+from tests.yard.test_cli import yard as run_yard
 from yard.run import dataset
 from yard.run.dataset import DatasetError, main, verify
 from yard.workloads import train, train_files, train_model
 
-HERE = 'exec bash -c "${!#}"'
-"""Body of a fake `ssh` that runs the given command locally."""
 
-
-def yard(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["data", *arguments])
-    return result.exit_code, result.stdout, result.stderr
+def yard(*words: str) -> tuple[int, str, str]:
+    return run_yard("data", *words)
 
 
 def synth(name: Path, *options: str) -> None:
@@ -40,7 +35,8 @@ def tokens_of(name: Path, kind: str = "H") -> list[int]:
 
 @pytest.fixture
 def ssh(stack: FakeStack, program: MakeProgram) -> Program:
-    return program("ssh", HERE)
+    """A fake ssh that runs the given command locally."""
+    return program("ssh", 'exec bash -c "${!#}"')
 
 
 def test_a_seed_always_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -144,16 +140,14 @@ def test_damage_is_detected(suffix: str, damage: Damage, message: str, made: Pat
         verify(made, full=False)
 
 
-@pytest.mark.parametrize("suffix", [".bin", ".idx"])
-def test_a_missing_file_is_reported(suffix: str, made: Path) -> None:
+@pytest.mark.parametrize("suffix", [".bin", ".idx", ".json"])
+def test_only_the_vocabulary_is_optional(suffix: str, made: Path) -> None:
     Path(f"{made}{suffix}").unlink()
+    if suffix == ".json":
+        assert verify(made, full=False)["vocab"] is None
+        return
     with pytest.raises(DatasetError, match="cannot be read"):
         verify(made, full=False)
-
-
-def test_datasets_of_other_tools_have_no_vocabulary(made: Path) -> None:
-    Path(f"{made}.json").unlink()
-    assert verify(made, full=False)["vocab"] is None
 
 
 def test_a_quick_check_reads_both_ends_of_a_file(tmp_path: Path) -> None:
@@ -185,6 +179,9 @@ def test_a_failed_write_is_reported_and_leaves_no_files(limit: str, name: str, m
 def test_every_host_verifies_the_dataset(ssh: Program, tmp_path: Path) -> None:
     assert yard("synth", str(tmp_path / "out"), "--tokens", "10K")[0] == 0
     assert all("yard-head" in call for call in ssh.calls)
+    assert yard("synth", "/dev/null/out")[0] == 1
+    yard("synth", "data/x", "--tokens", "x")  # a relative path is below the shared path
+    assert "synth /shared/data/x " in ssh.calls[-1]
     code, out, _ = yard("verify", str(tmp_path / "out"), "--json")
     answer = json.loads(out)
     assert (code, answer["whole"]) == (0, True)
@@ -204,14 +201,3 @@ def test_hosts_with_other_or_missing_bytes_are_reported(ssh: Program, program: M
     code, _, err = yard("verify", str(tmp_path / "out"))
     assert code == 1
     assert f"yard: yard-gpu-1: {tmp_path}/absent.idx cannot be read" in err
-
-
-def test_a_remote_failure_is_the_exit_code(ssh: Program, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert yard("synth", str(tmp_path / "file" / "out"))[0] == 1
-
-
-def test_relative_paths_are_below_the_shared_path(stack: FakeStack, program: MakeProgram) -> None:
-    ssh = program("ssh", "cat >/dev/null")
-    assert yard("synth", "data/x", "--tokens", "1")[0] == 0
-    assert "synth /shared/data/x " in ssh.calls[-1]

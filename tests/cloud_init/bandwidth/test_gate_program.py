@@ -14,7 +14,8 @@ from typing import Any
 
 import bandwidth.program
 import pytest
-from bandwidth.program import command, measure, parse, run_gate
+from bandwidth.measure import command, measure, parse
+from bandwidth.program import run_gate
 from bandwidth.results import Group, Measured, Node, load
 
 from yard.workloads import allreduce
@@ -76,7 +77,7 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     made = Site(tmp_path)
-    monkeypatch.setattr(bandwidth.program, "nodes_in", lambda _: set(NODES) - made.drained.keys())
+    monkeypatch.setattr(bandwidth.program, "idle_nodes", lambda: set(NODES) - made.drained.keys())
     monkeypatch.setattr(bandwidth.program, "drained", lambda: set(made.drained))
     monkeypatch.setattr(bandwidth.program, "drain", made.drained.__setitem__)
     monkeypatch.setattr(bandwidth.program, "resume", lambda names: [made.drained.pop(name) for name in names])
@@ -339,7 +340,7 @@ def test_exit_of_srun_is_judged(
     code: int, output: str, errors: str, expected: float | str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = subprocess.CompletedProcess([], code, output, errors)
-    monkeypatch.setattr("bandwidth.program.run", lambda *_: done)
+    monkeypatch.setattr("bandwidth.measure.run", lambda *_: done)
     result = measure([Node("a-0", "10.0.0.4", "a", "1")], replace(GROUP, sizes=("4M", "4M")), 0, None)
     if expected is None:
         assert result is None

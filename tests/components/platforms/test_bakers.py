@@ -13,7 +13,7 @@ from components.platforms import PLATFORMS
 from components.platforms.registry import Baking, platform_baker, platform_facts
 from offline.cloud.faults import FILE
 from offline.cloud.world import World
-from tests.components.platforms.recording import planned
+from tests.components.platforms.planning import planned
 from tests.conftest import ROOT
 from trainyard.errors import StackError
 from yard.stack.bake import bake_in_cloud, request_of

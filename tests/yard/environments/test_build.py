@@ -42,6 +42,11 @@ def variables(wheels: Path, tmp_path: Path) -> dict[str, str]:
     return {**kept, **home, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
 
 
+@pytest.fixture
+def lock(wheels: Path) -> str:
+    return lock_line(next(wheels.glob("alpha-*")))
+
+
 def run(tmp_path: Path, variables: dict[str, str], lock: str, **changes: Any) -> tuple[int, list[str], str]:
     """Run build.py. Returns its exit code, the lines of its output and its error message."""
     folder = tmp_path / f"request-{threading.get_ident()}"
@@ -58,8 +63,7 @@ def left(tmp_path: Path) -> list[str]:
     return sorted(path.name for path in (tmp_path / "envs").iterdir() if path.is_dir())
 
 
-def test_an_environment_is_built_once(tmp_path: Path, wheels: Path, variables: dict[str, str]) -> None:
-    lock = lock_line(next(wheels.glob("alpha-*")))
+def test_an_environment_is_built_once(tmp_path: Path, lock: str, variables: dict[str, str]) -> None:
     code, lines, error = run(tmp_path, variables, lock)
     assert (code, error) == (0, "")
     target = Path(lines[-1])
@@ -69,43 +73,36 @@ def test_an_environment_is_built_once(tmp_path: Path, wheels: Path, variables: d
     facts = json.loads((target / build.MARKER).read_text())
     assert (facts["name"], facts["python"]) == ("own", sys.version.split()[0])
     assert not list(target.glob(".*"))
-    again = run(tmp_path, variables, lock)
-    assert again == (0, [str(target)], "")
-
-
-def test_scripts_contain_the_final_path(tmp_path: Path, wheels: Path, variables: dict[str, str]) -> None:
-    _, lines, _ = run(tmp_path, variables, lock_line(next(wheels.glob("alpha-*"))))
-    script = Path(lines[-1]) / "bin" / "alpha-run"
-    assert subprocess.run([script], capture_output=True, text=True, check=True).stdout == "alpha 1.0\n"
-    activate = f"source {lines[-1]}/bin/activate; command -v alpha-run"
+    assert run(tmp_path, variables, lock) == (0, [str(target)], "")
+    # Scripts contain the path of the environment and not that of the temporary folder.
+    activate = f"source {target}/bin/activate; command -v alpha-run; alpha-run"
     shell = subprocess.run(["bash", "-c", activate], capture_output=True, text=True, check=True)
-    assert shell.stdout == f"{script}\n"
+    assert shell.stdout == f"{target}/bin/alpha-run\nalpha 1.0\n"
 
 
-def test_the_hash_covers_the_definition(tmp_path: Path, wheels: Path, variables: dict[str, str]) -> None:
-    lock = lock_line(next(wheels.glob("alpha-*")))
-    first, second = (run(tmp_path, variables, lock, digest=digit * 64)[1][-1] for digit in "ab")
-    assert first != second
-    assert left(tmp_path) == sorted(Path(path).name for path in (first, second))
+def test_an_interrupted_build_is_not_used(tmp_path: Path, lock: str, variables: dict[str, str]) -> None:
+    target = tmp_path / "envs" / build.folder_name(REQUEST["name"], REQUEST["digest"])
+    for rest in (target, target.parent / f".{target.name}.abc"):
+        rest.mkdir(parents=True)
+    code, lines, _ = run(tmp_path, variables, lock)
+    assert (code, lines[-1], left(tmp_path)) == (0, str(target), [target.name])
+    assert (target / build.MARKER).exists()
 
 
-def test_a_source_package_is_built_with_the_wheels(tmp_path: Path, wheels: Path, variables: dict[str, str]) -> None:
-    source = make_source(wheels, "beta", needs="alpha")
-    lock = lock_line(source) + lock_line(next(wheels.glob("alpha-*")))
+def test_a_source_package_is_built_with_the_wheels(
+    tmp_path: Path, wheels: Path, lock: str, variables: dict[str, str]
+) -> None:
+    lock += lock_line(make_source(wheels, "beta", needs="alpha"))
     code, _, error = run(tmp_path, variables, lock)
     assert code == 1
     assert error.startswith("environment: beta==1.0: the package index has no file for Python ")
     code, lines, error = run(tmp_path, variables, lock, source=["beta"])
     assert (code, error) == (0, "")
-    python = f"{lines[-1]}/bin/python3"
-    shown = subprocess.run(
-        [python, "-c", "import beta; print(beta.BUILT_WITH)"], capture_output=True, text=True, check=True
-    )
-    assert shown.stdout == "1.0\n"
+    show = [f"{lines[-1]}/bin/python3", "-c", "import beta; print(beta.BUILT_WITH)"]
+    assert subprocess.run(show, capture_output=True, text=True, check=True).stdout == "1.0\n"
 
 
-def test_simultaneous_builds_share_one_result(tmp_path: Path, wheels: Path, variables: dict[str, str]) -> None:
-    lock = lock_line(next(wheels.glob("alpha-*")))
+def test_simultaneous_builds_share_one_result(tmp_path: Path, lock: str, variables: dict[str, str]) -> None:
     with ThreadPoolExecutor(2) as pool:
         results = [job.result() for job in [pool.submit(run, tmp_path, variables, lock) for _ in range(2)]]
     assert [code for code, _, _ in results] == [0, 0]
@@ -114,47 +111,30 @@ def test_simultaneous_builds_share_one_result(tmp_path: Path, wheels: Path, vari
     assert len(left(tmp_path)) == 1
 
 
-def test_an_interrupted_build_is_not_used(tmp_path: Path, wheels: Path, variables: dict[str, str]) -> None:
-    lock = lock_line(next(wheels.glob("alpha-*")))
-    _, lines, _ = run(tmp_path, variables, lock)
-    target = Path(lines[-1])
-    (target / build.MARKER).unlink()
-    (target.parent / f".{target.name}.abc").mkdir()
-    code, lines, _ = run(tmp_path, variables, lock)
-    assert code == 0
-    assert len(lines) > 1
-    assert left(tmp_path) == [target.name]
-    assert (target / build.MARKER).exists()
+@pytest.mark.parametrize(
+    ("package", "printed"),
+    [
+        ("absent==2.0", "environment: absent==2.0: the package index has no file for Python "),
+        ("alpha==1.0", ": the index serves a file whose hash is not in the lock. Fix: "),
+    ],
+)
+def test_a_missing_or_changed_package_is_named(
+    package: str, printed: str, tmp_path: Path, variables: dict[str, str]
+) -> None:
+    code, _, error = run(tmp_path, variables, f"{package} --hash=sha256:{'0' * 64}\n")
+    assert (code, left(tmp_path)) == (1, [])
+    assert package[:5] in error
+    assert printed in error
 
 
-def test_a_missing_package_is_named(tmp_path: Path, variables: dict[str, str]) -> None:
-    lock = "absent==2.0 --hash=sha256:" + "0" * 64 + "\n"
-    code, _, error = run(tmp_path, variables, lock)
-    assert code == 1
-    version = "{}.{}".format(*sys.version_info)
-    assert error.startswith(f"environment: absent==2.0: the package index has no file for Python {version} on ")
-    assert "Fix: choose another version" in error
-    assert left(tmp_path) == []
-
-
-def test_another_file_than_in_the_lock_is_refused(tmp_path: Path, variables: dict[str, str]) -> None:
-    code, _, error = run(tmp_path, variables, "alpha==1.0 --hash=sha256:" + "0" * 64 + "\n")
-    assert code == 1
-    assert "alpha" in error.split(": the index serves a file whose hash is not in the lock. Fix: ")[0]
-    assert left(tmp_path) == []
-
-
-def test_an_unreachable_index_is_reported(tmp_path: Path, wheels: Path, variables: dict[str, str]) -> None:
+def test_an_unreachable_index_is_reported(tmp_path: Path, lock: str, variables: dict[str, str]) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
         port = server.server_port  # closed when the block ends, so connections are refused
     del variables["PIP_NO_INDEX"], variables["PIP_FIND_LINKS"]
     variables["PIP_INDEX_URL"] = f"http://127.0.0.1:{port}/simple"
-    code, _, error = run(tmp_path, variables, lock_line(next(wheels.glob("alpha-*"))))
-    assert code == 1
-    assert error.startswith(
-        "environment: alpha==1.0: the package index cannot be reached. Fix: set `mirrors: {pypi: URL}`"
-    )
-    assert left(tmp_path) == []
+    code, _, error = run(tmp_path, variables, lock)
+    assert (code, left(tmp_path)) == (1, [])
+    assert error.startswith("environment: alpha==1.0: the package index cannot be reached. Fix: set `mirrors: {pypi:")
 
 
 @pytest.fixture
@@ -177,11 +157,11 @@ def index(tmp_path: Path, wheels: Path) -> Iterator[str]:
     server.server_close()
 
 
-def test_the_index_is_that_of_the_head(tmp_path: Path, wheels: Path, variables: dict[str, str], index: str) -> None:
+def test_the_index_is_that_of_the_head(tmp_path: Path, lock: str, variables: dict[str, str], index: str) -> None:
     del variables["PIP_NO_INDEX"], variables["PIP_FIND_LINKS"]
     (tmp_path / "pip.conf").write_text(f"[global]\nindex-url = {index}\n")
     variables["PIP_CONFIG_FILE"] = str(tmp_path / "pip.conf")
-    code, lines, error = run(tmp_path, variables, lock_line(next(wheels.glob("alpha-*"))))
+    code, lines, error = run(tmp_path, variables, lock)
     assert (code, error) == (0, "")
     assert "[1/2] alpha 1.0 (" in "\n".join(lines)
 
@@ -192,16 +172,22 @@ def test_a_file_without_hashes_is_installed(tmp_path: Path, variables: dict[str,
     assert (Path(lines[-1]) / "bin" / "alpha-run").exists()
 
 
-def test_a_full_file_system_is_reported(tmp_path: Path) -> None:
-    output = ["Collecting torch==2.10.0", "ERROR: Could not install packages: [Errno 28] No space left on device"]
-    message = build.reason(output, "pip")
-    assert message.startswith("torch==2.10.0: No space left on device. Cause: the shared file system is full. ")
-    assert "`yard env rm`" in message
-
-
-def test_an_exception_of_pip_is_named() -> None:
-    output = ["ERROR: Exception:", "Traceback (most recent call last):", "AttributeError: no attribute 'ImpImporter'"]
-    assert "AttributeError: no attribute 'ImpImporter'" in build.reason(output, "pip")
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (
+            "Collecting torch==2.10.0\nERROR: Could not install packages: [Errno 28] No space left on device",
+            "torch==2.10.0: No space left on device. Cause: the shared file system is full. Fix: remove environments",
+        ),
+        (
+            "ERROR: Exception:\nTraceback (most recent call last):\nAttributeError: no attribute 'ImpImporter'",
+            "the first package: AttributeError: no attribute 'ImpImporter'",
+        ),
+    ],
+    ids=["full disk", "exception"],
+)
+def test_the_cause_of_a_failure_of_pip_is_named(output: str, message: str) -> None:
+    assert build.reason(output.splitlines(), "pip").startswith(message)
 
 
 def test_the_wheel_of_pip_belongs_to_this_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -214,7 +200,7 @@ def test_the_wheel_of_pip_belongs_to_this_python(monkeypatch: pytest.MonkeyPatch
     assert build.pip_wheel() == own
 
 
-def test_checkouts_have_the_pinned_commit(tmp_path: Path, variables: dict[str, str], wheels: Path) -> None:
+def test_checkouts_have_the_pinned_commit(tmp_path: Path, variables: dict[str, str], lock: str) -> None:
     origin = tmp_path / "origin"
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(origin)]
     subprocess.run(["git", "init", "-q", str(origin)], check=True)
@@ -222,7 +208,6 @@ def test_checkouts_have_the_pinned_commit(tmp_path: Path, variables: dict[str, s
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-qm", "first"], check=True)
     commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-    lock = lock_line(next(wheels.glob("alpha-*")))
     checkout = {"name": "tool", "url": f"file://{origin}", "commit": commit}
     code, lines, error = run(tmp_path, variables, lock, checkouts=[checkout])
     assert (code, error) == (0, "")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.yard.conftest import FakeStack, MakeProgram
 from tests.yard.test_cli import yard
-from yard.run.request import command_job, job_name
+from yard.run.request import command_job
 
 SLURM = "#!/bin/bash\n#SBATCH --nodes=1\nsrun hostname\n"
 REFUSED: dict[str, tuple[str | bytes | None, str, str]] = {
@@ -24,6 +24,9 @@ REFUSED: dict[str, tuple[str | bytes | None, str, str]] = {
     "notes.txt": ("words\n", "is not a Python file (.py)", "yard submit -- bash notes.txt"),
     "plain.sbatch": ("srun hostname\n", "must begin with `#!`", "#!/bin/bash"),
     "hello": ("words\n", "is a recipe and also a file", "use `./hello`"),
+    ".": (None, "is a directory", "for example `yard submit train.py`"),
+    "train.py": ("print(1)\n", "this job has no smoke size", "omit --smoke"),
+    "job.sbatch": (SLURM, "this job has no smoke size", "omit --smoke"),
 }
 """Content of each file, and the rule and the fix in its error message."""
 
@@ -50,25 +53,12 @@ def test_bad_file_has_one_message_with_a_fix(name: str, folder: Path, program: M
     if text is not None:
         (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     ssh = program("ssh", "exit 0")
-    code, _, err = yard("submit", name)
+    code, _, err = yard("submit", name, *(["--smoke"] if "smoke" in rule else []))
     assert (code, err.count("Fix: ")) == (1, 1)
     assert err.startswith(f"yard: 1 problem in {name}; nothing was submitted.")
     assert rule in err
     assert fix in err
     assert ssh.calls == []
-
-
-def test_directory_is_refused(folder: Path) -> None:
-    (folder / "project").mkdir()
-    code, _, err = yard("submit", "project")
-    assert code == 1
-    assert "is a directory. Fix: name the program, for example `yard submit project/train.py`" in err
-
-
-def test_submit_without_a_program_shows_examples(folder: Path) -> None:
-    code, _, err = yard("submit")
-    assert code == 2
-    assert "name a recipe, a file or a command" in err
 
 
 def test_directory_named_like_a_recipe_is_ignored(folder: Path) -> None:
@@ -84,9 +74,6 @@ def test_python_file_starts_with_torchrun(folder: Path) -> None:
     assert "  start_torchrun \\\n" in script
     assert "    train.py --lr 1e-4\n" in script
     assert seen["code"] == {"from": str(folder), "files": ["job.sbatch", "train.py"]}
-
-
-def test_launcher_can_be_chosen(folder: Path) -> None:
     assert "  exec python3 -u train.py\n" in dry_run("train.py", "--launcher", "srun")["files"]["job.sbatch"]
 
 
@@ -102,24 +89,9 @@ def test_command_starts_once_per_node(folder: Path) -> None:
     assert (seen["name"], seen["starts"]) == ("train", "the command starts once on each of 2 nodes")
     assert seen["files"]["run.sh"] == "python train.py --name 'a b'\n"
     assert dry_run("--", "echo $RANK | wc")["files"]["run.sh"] == "echo $RANK | wc\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (["python", "My Train.PY"], "python"),
-        (["torchrun", "--x", "src/My_Train.py"], "my_train"),
-        (["/usr/bin/nvidia-smi"], "nvidia-smi"),
-        (["FOO=1 bash go.sh && ls"], "go"),
-        (["!"], "job"),
-    ],
-)
-def test_command_gives_the_job_a_name(words: list[str], name: str) -> None:
-    assert command_job(words, code=False)["name"] == name
-
-
-def test_long_names_are_cut() -> None:
-    assert job_name("A" * 99) == "a" * 40
+    names = {"python My": "python", "x src/My_Train.py": "my_train", "FOO=1 bash go.sh && ls": "go", "!": "job"}
+    assert {line: command_job([line], code=False)["name"] for line in names} == names
+    assert command_job(["A" * 99], code=False)["name"] == "a" * 40
 
 
 def test_home_directory_is_never_sent(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,10 +123,3 @@ def test_slurm_script_lists_all_problems(folder: Path, program: MakeProgram) -> 
     assert code == 1
     paths = [line.strip().removeprefix("job.sbatch:").split(": ")[0] for line in err.splitlines()[1:]]
     assert paths == ["time", "name", "launcher", "--set.RANK", "group"]
-
-
-@pytest.mark.parametrize("words", [("train.py", "--smoke"), ("job.sbatch", "--smoke"), ("--smoke", "--", "ls")])
-def test_own_program_has_no_smoke_size(words: tuple[str, ...], folder: Path) -> None:
-    code, _, err = yard("submit", *words)
-    assert code == 1
-    assert "has no smoke size" in err

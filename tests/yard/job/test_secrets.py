@@ -8,26 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.yard.conftest import FakeStack, MakeProgram
+from tests.yard.conftest import FakeStack, MakeProgram, job_of
 from tests.yard.test_cli import yard
 from trainyard.errors import JobFileError
 from trainyard.outputs import Cluster
 from yard.job.launcher import LAUNCHERS, Tasks, launcher
-from yard.job.loader import load_job
 from yard.job.placement import place
 from yard.run.schedulers import Runner, Slurm
 from yard.run.script import SECRETS_FILE, render_files, secrets_script
 from yard.run.submit import pack
 
 VALUE = "hf_'quoted' $HOME \"x\"\nsecond line"
-JOB = "name: fine\nrun: echo here\nsecrets: [HF_TOKEN]\n"
-
-
-@pytest.fixture
-def job_file(tmp_path: Path) -> Path:
-    file = tmp_path / "job.yaml"
-    file.write_text(JOB)
-    return file
 
 
 def test_bash_restores_any_secret(tmp_path: Path) -> None:
@@ -37,46 +28,28 @@ def test_bash_restores_any_secret(tmp_path: Path) -> None:
     assert subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout == VALUE
 
 
-def test_one_message_lists_all_missing_secrets() -> None:
-    with pytest.raises(JobFileError) as caught:
-        secrets_script("job.yaml", ("A_KEY", "B_KEY", "C_KEY"), {"B_KEY": VALUE, "C_KEY": ""})
-    assert "A_KEY" in str(caught.value)
-    assert "C_KEY" in str(caught.value)
-    assert "hf_" not in str(caught.value)
-
-
-def test_output_of_a_dry_run_has_no_secret_value(
-    job_file: Path, stack: FakeStack, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_TOKEN", VALUE)
-    program("ssh", "exit 0")
-    for option in ((), ("--json",)):
-        code, out, _ = yard("submit", str(job_file), "--dry-run", *option)
-        assert code == 0
-        assert SECRETS_FILE in out
-        assert "hf_" not in out
-
-
 def test_values_are_sent_on_stdin_only(
-    job_file: Path, stack: FakeStack, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stack: FakeStack, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_value")
+    (tmp_path / "job.yaml").write_text("name: fine\nrun: echo here\nsecrets: [HF_TOKEN, A_KEY, EMPTY]\n")
+    submit = ("submit", str(tmp_path / "job.yaml"))
     ssh = program("ssh", f'cat >"{stack.root}/programs/ssh.stdin"; echo 12')
-    code, out, err = yard("submit", str(job_file))
+    for name, value in (("HF_TOKEN", "hf_value"), ("EMPTY", "")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("A_KEY", raising=False)
+    code, out, err = yard(*submit)
+    assert (code, ssh.calls) == (1, [])
+    assert [name for name in ("A_KEY", "EMPTY", "HF_TOKEN") if f"{name} is not set" in err] == ["A_KEY", "EMPTY"]
+    assert "hf_value" not in err
+    for name in ("A_KEY", "EMPTY"):
+        monkeypatch.setenv(name, "hf_value")
+    for option in ((), ("--json",)):
+        code, out, _ = yard(*submit, "--dry-run", *option)
+        assert (code, SECRETS_FILE in out, "hf_value" in out) == (0, True, False)
+    code, out, err = yard(*submit)
     assert code == 0
     assert b"export HF_TOKEN=hf_value\n" in ssh.stdin
     assert "hf_value" not in out + err + "".join(ssh.calls)
-
-
-def test_unset_secret_prevents_submission(
-    job_file: Path, stack: FakeStack, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("HF_TOKEN", raising=False)
-    ssh = program("ssh", "echo 12")
-    code, _, err = yard("submit", str(job_file))
-    assert code != 0
-    assert "HF_TOKEN is not set" in err
-    assert ssh.calls == []
 
 
 @pytest.mark.parametrize("scheduler", [Slurm(), Runner()], ids=["slurm", "none"])
@@ -95,12 +68,11 @@ def test_other_users_cannot_read_a_job_folder(scheduler: Slurm | Runner, tmp_pat
 def test_each_launcher_hides_secrets_or_refuses_them(name: str, tmp_path: Path, local: Cluster) -> None:
     chosen = launcher(name)
     script = "script: train.py\nworkdir: /shared/code\n" if name == "neox" else "workload: train.py\n"
-    file = tmp_path / "job.yaml"
-    file.write_text(f"name: fine\nlauncher: {name}\n{script}secrets: [HF_TOKEN]\n")
+    text = f"name: fine\nlauncher: {name}\n{script}secrets: [HF_TOKEN]\n"
     if chosen.tasks is Tasks.FIRST:
         with pytest.raises(JobFileError, match="as arguments, which other users can read"):
-            load_job(str(file), {}, {}, [])
+            job_of(tmp_path, text)
         return
-    loaded = load_job(str(file), {}, {}, [])
+    loaded = job_of(tmp_path, text)
     lines = render_files(loaded, place(loaded, local))["job.sbatch"].splitlines()
     assert f'  source "$RUN_DIR/{SECRETS_FILE}"' in lines

@@ -5,20 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from tests.yard.conftest import FakeStack, MakeProgram
+from tests.yard.conftest import FakeStack, MakeProgram, job_of
+from tests.yard.test_cli import yard
 from trainyard.errors import JobFileError
-from yard.commands.cli import app
-from yard.job.loader import WORKLOADS, load_job, recipe_names
+from yard.job.loader import WORKLOADS, load_job
 from yard.job.rules import parse_seconds
-from yard.job.spec import job_rule, read_spec
 
 GOOD = "name: fine\nrun: echo hello\n"
 
 BAD = {
     "unknown-key": (GOOD + "node: 2\n", ["node"]),
-    "unknown-key-without-a-similar-one": (GOOD + "zebra: 2\n", ["zebra"]),
     "no-name": ("run: echo hello\n", ["name"]),
     "name-in-capitals": ("name: Fine\nrun: echo\n", ["name"]),
     "name-is-a-number": ("name: 7\nrun: echo\n", ["name"]),
@@ -67,14 +64,6 @@ BAD = {
         GOOD + "container: {image: a, runtime: docker, mounts: [/a, '/a/../b:/c', '/a:b']}\n",
         ["container.mounts[0]", "container.mounts[1]", "container.mounts[2]"],
     ),
-    "mpirun-in-a-container": (
-        GOOD + "launcher: mpirun\ncontainer: {image: a, runtime: enroot}\n",
-        ["container.runtime"],
-    ),
-    "pdsh-in-pyxis": (
-        "name: fine\nworkload: train.py\nlauncher: deepspeed-pdsh\ncontainer: {image: a, runtime: pyxis}\n",
-        ["container.runtime"],
-    ),
     "files-as-a-list": (GOOD + "files: [a.json]\n", ["files"]),
     "wrong-files": (
         GOOD + "files: {job.log: x, rank-1.log: x, a/b: x, a.json: {b: 1}}\n",
@@ -89,22 +78,11 @@ BAD = {
     "smoke-with-a-typo": (GOOD + "smoke: {node: 1}\n", ["smoke.node"]),
     "many-problems": (
         "name: Bad Name\nnodes: 0\ntime: soon\nargs: [$WHO, ok, [1]]\nenv: {RANK: 1, x-y: 2}\n"
-        "launcher: torchrun\nrun: a\nnod: 1\ncontainer: {image: ' ', runtime: docker}\nchain: 2\n",
-        [
-            "nod",
-            "name",
-            "nodes",
-            "container.image",
-            "args[0]",
-            "args[2]",
-            "env.RANK",
-            "env.x-y",
-            "time",
-            "launcher",
-            "chain",
-        ],
+        "launcher: torchrun\nrun: a\nnod: 1\nchain: 2\n",
+        ["nod", "name", "nodes", "args[0]", "args[2]", "env.RANK", "env.x-y", "time", "launcher", "chain"],
     ),
 }
+"""Contents of job files, and the paths in their error messages."""
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -113,25 +91,15 @@ def test_bad_job_file_reports_all_problems(case: str, tmp_path: Path, stack: Fak
     file = tmp_path / "job.yaml"
     file.write_text(text)
     ssh = program("ssh", "exit 0")
-    result = CliRunner().invoke(app, ["submit", str(file)])
-    assert result.exit_code == 1
-    reported = [line.strip() for line in result.stderr.splitlines()[1:]]
-    assert [line.removeprefix(f"{file}:").split(": ")[0] for line in reported] == paths
+    code, _, err = yard("submit", str(file))
+    assert code == 1
+    first, *reported = err.splitlines()
+    assert [line.strip().removeprefix(f"{file}:").split(": ")[0] for line in reported] == paths
     assert all(". Fix: " in line and line.endswith(".") for line in reported)
     plural = "problem" if len(paths) == 1 else "problems"
-    assert result.stderr.startswith(f"yard: {len(paths)} {plural} in {file}; nothing was submitted.")
+    assert first.startswith(f"yard: {len(paths)} {plural} in {file}; nothing was submitted.")
     assert ssh.calls == []
     assert stack.pulumi.calls == []
-
-
-def test_missing_file_and_recipe_have_different_messages(stack: FakeStack, program: MakeProgram) -> None:
-    ssh = program("ssh", "exit 0")
-    for job, words in (("no/such.yaml", "file not found"), ("no-such", "recipe not found")):
-        result = CliRunner().invoke(app, ["submit", job])
-        assert result.exit_code == 1
-        assert words in result.stderr
-        assert all(name in result.stderr for name in recipe_names())
-    assert ssh.calls == []
 
 
 def test_command_line_is_checked_with_the_file(tmp_path: Path) -> None:
@@ -146,25 +114,11 @@ def test_command_line_is_checked_with_the_file(tmp_path: Path) -> None:
     assert [problem.path for problem in caught.value.problems] == ["name", "args[1]", "env.RANK"]
 
 
-def test_workload_is_found_beside_the_job_file(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("print(1)\n")
-    file = tmp_path / "job.yaml"
-    file.write_text("name: fine\nworkload: mine.py\n")
-    assert load_job(str(file), {}, {}, []).workload == tmp_path / "mine.py"
-
-
 def test_own_workload_precedes_a_shipped_one(tmp_path: Path) -> None:
-    file = tmp_path / "job.yaml"
-    file.write_text("name: mine\nworkload: train.py\n")
-    assert load_job(str(file), {}, {}, []).workload == WORKLOADS / "train.py"
+    text = "name: mine\nworkload: train.py\n"
+    assert job_of(tmp_path, text).workload == WORKLOADS / "train.py"
     (tmp_path / "train.py").touch()
-    assert load_job(str(file), {}, {}, []).workload == tmp_path / "train.py"
-
-
-def test_minimal_job_has_the_defaults() -> None:
-    assert list(job_rule({"name": "fine"})) == []
-    spec = read_spec({"name": "fine"})
-    assert (spec.nodes, spec.launcher, spec.retries, spec.seconds, spec.args) == (1, "srun", 0, 3600, ())
+    assert job_of(tmp_path, text).workload == tmp_path / "train.py"
 
 
 @pytest.mark.parametrize(
@@ -183,10 +137,9 @@ def test_a_secret_in_the_current_directory_is_refused(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("key\n")
     (tmp_path / "link.py").symlink_to(tmp_path / ".ssh/id_ed25519")
-    (tmp_path / "job.yaml").write_text(f"name: foreign\nworkload: {workload}\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(JobFileError, match="which is never sent"):
-        load_job("./job.yaml", {}, {}, [])
+        job_of(Path("."), f"name: foreign\nworkload: {workload}\n")
 
 
 def test_a_script_outside_the_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,9 +148,8 @@ def test_a_script_outside_the_code_is_refused(tmp_path: Path, monkeypatch: pytes
     folder.mkdir()
     monkeypatch.chdir(folder)
     for script in (f"{tmp_path}/settings.py", "../settings.py"):
-        (folder / "job.yaml").write_text(f"name: foreign\ncode: .\nscript: {script}\n")
         with pytest.raises(JobFileError, match="is outside"):
-            load_job("./job.yaml", {}, {}, [])
+            job_of(folder, f"name: foreign\ncode: .\nscript: {script}\n")
 
 
 @pytest.mark.parametrize("place", ["absolute", "parent", "link"])
@@ -208,8 +160,7 @@ def test_workload_in_another_folder_is_refused(place: str, tmp_path: Path, monke
     monkeypatch.chdir(folder)
     (folder / "link.py").symlink_to(tmp_path / "private.py")
     workload = {"absolute": f"{tmp_path}/private.py", "parent": "../private.py", "link": "./link.py"}[place]
-    (folder / "job.yaml").write_text(f"name: fine\nworkload: {workload}\n")
     with pytest.raises(JobFileError, match="in neither the job file's folder"):
-        load_job(str(folder / "job.yaml"), {}, {}, [])
+        job_of(folder, f"name: fine\nworkload: {workload}\n")
     monkeypatch.chdir(tmp_path)
-    assert load_job(str(folder / "job.yaml"), {}, {}, []).workload is not None
+    assert job_of(folder, f"name: fine\nworkload: {workload}\n").workload is not None

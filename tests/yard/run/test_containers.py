@@ -1,12 +1,15 @@
-"""Job containers: mounts, keys, images, and node checks before a container starts."""
+"""Job containers: mounts, keys, host keys, images, and node checks before a container starts."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import shutil
+import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,14 +20,14 @@ import pytest
 from components.catalog import Fabric, fabrics
 from components.cluster.cluster import outputs_of
 from components.stackfile.read import read_stack
-from tests.cloud_init.stage_sandbox import STAGES
+from tests.cloud_init.stage_sandbox import STAGES, function
 from tests.conftest import ROOT
-from tests.yard.conftest import HOST_KEY, MakeProgram, Program
+from tests.offline.loopback_sshd import free_port, make_key, sshd_binary
+from tests.yard.conftest import HOST_KEY, MakeProgram, Program, job_of
 from trainyard.outputs import Cluster, Transport, read_outputs
-from yard.job.loader import load_job
 from yard.job.placement import Placement, place
-from yard.job.spec import RUNTIMES, Container
-from yard.run.containers import container_lines, mounts, pyxis_options
+from yard.job.spec import RUNTIMES, SSH_PORT, Container
+from yard.run.containers import container_lines, pyxis_options
 from yard.run.script import render_files
 
 IMAGE = "nvcr.io/nvidia/pytorch:26.01-py3"
@@ -33,9 +36,7 @@ WITH_FILES = [fabric for fabric in fabrics().values() if fabric.mounts or fabric
 
 def files(tmp_path: Path, cluster: Cluster, more: str = "") -> Path:
     """Render a single-node job into a run folder. The node's settings and docker's socket are in a temporary folder."""
-    job_file = tmp_path / "job.yaml"
-    job_file.write_text(f"name: fine\nnodes: 1\ngpus_per_node: 1\n{more}")
-    job = load_job(str(job_file), {}, {}, [])
+    job = job_of(tmp_path, f"name: fine\nnodes: 1\ngpus_per_node: 1\n{more}")
     run_dir = tmp_path / "run"
     facts = tmp_path / "facts"
     facts.mkdir(exist_ok=True)
@@ -58,10 +59,8 @@ def run_part(run_dir: Path, part: str, path: str, **more: str) -> subprocess.Com
 
 
 def placement_on(fabric: Fabric, cluster: Cluster, tmp_path: Path) -> Placement:
-    job_file = tmp_path / "job.yaml"
-    job_file.write_text("name: fine\nrun: echo\n")
     transport = Transport(library_path=fabric.library_path, mounts=fabric.mounts)
-    return place(load_job(str(job_file), {}, {}, []), replace(cluster, transport={"gpu": transport}))
+    return place(job_of(tmp_path, "name: fine\nrun: echo\n"), replace(cluster, transport={"gpu": transport}))
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -73,7 +72,10 @@ def test_fabric_files_are_mounted_in_each_runtime(fabric: Fabric, runtime: str, 
         lines = pyxis_options(container, placement)
     else:
         lines = [f"{line} " for line in container_lines(container, placement, over_ssh=False)]
-    assert set(mounts(container, placement)) > {f"{path.removesuffix(':ro')}:{path}" for path in fabric.mounts}
+    roots = [path.removesuffix(":ro") for path in fabric.mounts]
+    assert fabric.library_path is None or any(fabric.library_path.startswith(f"{root}/") for root in roots)
+    # In a container, this variable would replace the image's value.
+    assert "LD_LIBRARY_PATH" not in fabric.env
     for path in fabric.mounts:
         source, read_only = path.removesuffix(":ro"), path.endswith(":ro")
         expected = {
@@ -82,17 +84,6 @@ def test_fabric_files_are_mounted_in_each_runtime(fabric: Fabric, runtime: str, 
             "pyxis": f",{source}:{path}",
         }[runtime]
         assert any(expected in line for line in lines), lines
-
-
-def test_library_path_is_mounted() -> None:
-    for fabric in WITH_FILES:
-        roots = [path.removesuffix(":ro") for path in fabric.mounts]
-        assert fabric.library_path is None or any(fabric.library_path.startswith(f"{root}/") for root in roots)
-
-
-def test_fabrics_do_not_set_ld_library_path() -> None:
-    """In a container, the variable would replace the value set in the image."""
-    assert all("LD_LIBRARY_PATH" not in fabric.env for fabric in fabrics().values())
 
 
 @pytest.mark.parametrize("stack", ["gcp-a3-mega", "azure-h100", "local"])
@@ -110,38 +101,29 @@ def test_outputs_contain_the_fabric_files(stack: str) -> None:
     assert cluster.transport == ({"gpu": wanted} if wanted.mounts else {})
 
 
-def test_outputs_without_transport_are_accepted(wide: Cluster, tmp_path: Path) -> None:
-    assert placement_on(fabrics()["ethernet"], replace(wide, transport={}), tmp_path).transport.mounts == ()
-
-
-def test_plugin_folder_precedes_image_libraries(tmp_path: Path, wide: Cluster) -> None:
+@pytest.mark.parametrize(
+    ("file", "image_path", "code", "printed"),
+    [
+        ("libnccl-net.so", "/image/lib", 0, "@:/image/lib Ring,Tree\n"),
+        ("libnccl-net.so", "", 0, "@ Ring,Tree\n"),
+        # Without the plugin, NCCL would use plain TCP and report no error.
+        ("other", "", 1, "yard: rank 0 finds no NCCL plugin @/libnccl-net*.so; `yard doctor` checks"),
+        # Stage 45-transport writes this file if it cannot install Fast Socket.
+        ("not-installed", "", 0, "yard: node 0: Fast Socket is not installed\nRing,Tree\n"),
+    ],
+)
+def test_job_uses_the_plugin_of_its_fabric(  # noqa: PLR0913, PLR0917  (four columns and two fixtures)
+    file: str, image_path: str, code: int, printed: str, tmp_path: Path, wide: Cluster
+) -> None:
     library = tmp_path / "lib64"
     library.mkdir()
-    (library / "libnccl-net.so").touch()
+    (library / file).write_text("Fast Socket is not installed\n")
     cluster = replace(wide, transport={"gpu": Transport(library_path=str(library), mounts=())})
-    run_dir = files(tmp_path, cluster, "run: echo $LD_LIBRARY_PATH $NCCL_ALGO\n")
-    ran = run_part(run_dir, "task", "/usr/bin:/bin", LD_LIBRARY_PATH="/image/lib")
-    assert (ran.stdout, ran.stderr) == (f"{library}:/image/lib Ring,Tree\n", "")
-    ran = run_part(run_dir, "task", "/usr/bin:/bin")
-    assert ran.stdout == f"{library} Ring,Tree\n"
-
-
-def test_missing_fabric_plugin_fails_the_job(tmp_path: Path, wide: Cluster) -> None:
-    """Without the plugin, NCCL would use plain TCP and report no error."""
-    cluster = replace(wide, transport={"gpu": Transport(library_path="/nowhere/lib64", mounts=())})
-    ran = run_part(files(tmp_path, cluster, "run: echo worked\n"), "task", "/usr/bin:/bin")
-    assert ran.returncode == 1
-    assert "finds no NCCL plugin /nowhere/lib64/libnccl-net*.so; `yard doctor`" in ran.stdout
-    assert "worked" not in ran.stdout
-
-
-def test_job_runs_without_an_optional_plugin(tmp_path: Path, wide: Cluster) -> None:
-    """Stage 45-transport writes this file if it cannot install Fast Socket."""
-    (tmp_path / "not-installed").write_text("Fast Socket is not installed; NCCL uses plain TCP streams\n")
-    cluster = replace(wide, transport={"gpu": Transport(library_path=str(tmp_path), mounts=())})
-    ran = run_part(files(tmp_path, cluster, "run: echo ${LD_LIBRARY_PATH-unset}\n"), "task", "/usr/bin:/bin")
-    note = "yard: node 0: Fast Socket is not installed; NCCL uses plain TCP streams\n"
-    assert (ran.returncode, ran.stdout) == (0, f"{note}unset\n"), ran.stderr
+    run_dir = files(tmp_path, cluster, "run: echo ${LD_LIBRARY_PATH-} $NCCL_ALGO\n")
+    variables = {"LD_LIBRARY_PATH": image_path} if image_path else {}
+    ran = run_part(run_dir, "task", "/usr/bin:/bin", **variables)
+    assert (ran.returncode, ran.stderr) == (code, "")
+    assert ran.stdout.startswith(printed.replace("@", str(library)))
 
 
 [NODE_LIMIT] = re.findall(r"^\* hard nofile (\d+)$", (STAGES / "31-system").read_text(), re.MULTILINE)
@@ -150,6 +132,16 @@ DOCKER = f"container: {{image: '{IMAGE}', runtime: docker}}\n"
 
 def words_after(calls: Sequence[str], beginning: str) -> list[str]:
     return next(shlex.split(line) for line in calls if line.startswith(beginning))
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The job user's home folder, with the key pair for the nodes."""
+    ssh = tmp_path / "home" / ".ssh"
+    ssh.mkdir(parents=True)
+    for name in ("id_ed25519", "id_ed25519.pub"):
+        (ssh / name).write_text(f"{name}\n")
+    return ssh.parent
 
 
 @pytest.fixture
@@ -167,11 +159,7 @@ done
     return program("docker", look)
 
 
-def test_docker_job_copies_keys_only_while_it_runs(tmp_path: Path, wide: Cluster, docker: Program) -> None:
-    home = tmp_path / "home" / ".ssh"
-    home.mkdir(parents=True)
-    for name in ("id_ed25519", "id_ed25519.pub", "authorized_keys", "config"):
-        (home / name).write_text(f"{name}\n")
+def test_docker_job_copies_keys_only_while_it_runs(tmp_path: Path, wide: Cluster, docker: Program, home: Path) -> None:
     run_dir = files(tmp_path, wide, f"{DOCKER}launcher: deepspeed-pdsh\nworkload: train.py\n")
     path = f"{docker.folder}:/usr/bin:/bin"
     ran = run_part(run_dir, "task", path)
@@ -191,23 +179,21 @@ def test_docker_job_copies_keys_only_while_it_runs(tmp_path: Path, wide: Cluster
     run = words_after(docker.calls, "run ")
     assert "no-new-privileges" in run
     assert f"nofile={NODE_LIMIT}" in run, "pdsh closes this number of files before it starts ssh"
-    assert f"type=bind,source={keys},target={home},readonly" in run
+    assert f"type=bind,source={keys},target={home}/.ssh,readonly" in run
     assert run_part(run_dir, "leave", path).returncode == 0
     assert not keys.exists()
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "deepspeed-pdsh"])
-def test_docker_job_has_a_writable_home(tmp_path: Path, wide: Cluster, docker: Program, launcher: str) -> None:
+def test_docker_job_has_a_writable_home(
+    launcher: str, tmp_path: Path, wide: Cluster, docker: Program, home: Path
+) -> None:
     """dockerd would create the parent of a mounted ~/.ssh as root, so programs could not write caches."""
-    ssh = tmp_path / "home" / ".ssh"
-    ssh.mkdir(parents=True)
-    for name in ("id_ed25519", "id_ed25519.pub"):
-        (ssh / name).write_text(f"{name}\n")
     run_dir = files(tmp_path, wide, f"{DOCKER}launcher: {launcher}\nworkload: train.py\n")
     path = f"{docker.folder}:/usr/bin:/bin"
     assert run_part(run_dir, "task", path).returncode == 0
     run = words_after(docker.calls, "run ")
-    home, local = ssh.parent, Path(f"/var/tmp/yard-{os.getuid()}/home")  # noqa: S108  (the job uses this path)
+    local = Path(f"/var/tmp/yard-{os.getuid()}/home")  # noqa: S108  (the job uses this path)
     assert f"HOME={home}" in run
     assert f"type=bind,source={local},target={home}" in run
     # Otherwise, dockerd would create this folder as root when it mounts the keys.
@@ -229,21 +215,16 @@ def test_mount_of_the_job_replaces_the_local_home(tmp_path: Path, wide: Cluster,
 
 
 @pytest.mark.parametrize(
-    ("programs", "printed"),
+    ("present", "printed"),
     [
-        (
-            {"nvidia-container-runtime-hook": "exit 0"},
-            "docker is not installed on node 0; set `containers: docker` in the stack file",
-        ),
-        ({"docker": "exit 0"}, "docker without the NVIDIA container toolkit; install nvidia-container-toolkit"),
+        ("nvidia-container-runtime-hook", "docker is not installed on node 0; set `containers: docker`"),
+        ("docker", "docker without the NVIDIA container toolkit; install nvidia-container-toolkit"),
     ],
 )
 def test_missing_docker_parts_fail_the_job(
-    tmp_path: Path, wide: Cluster, program: MakeProgram, programs: dict[str, str], printed: str
+    present: str, printed: str, tmp_path: Path, wide: Cluster, program: MakeProgram
 ) -> None:
-    folder = program("unused", "").folder
-    for name, body in programs.items():
-        program(name, body)
+    folder = program(present, "exit 0").folder
     for name in ("bash", "env", "id", "cat"):
         (folder / name).symlink_to(f"/usr/bin/{name}")
     ran = run_part(files(tmp_path, wide, DOCKER + "run: echo worked\n"), "task", str(folder))
@@ -287,3 +268,98 @@ def test_enroot_image_is_in_a_private_folder(tmp_path: Path, wide: Cluster, prog
     assert (ran.returncode, ran.stdout) == (1, f"yard: {folder} on node 0 {rule}; remove it\n")
     ran = run_part(run_dir, "task", "/usr/bin:/bin")
     assert (ran.returncode, ran.stdout) == (1, "yard: node 0 has no enroot; use an image that contains it\n")
+
+
+OTHER = "127.0.0.2"
+SSH = """
+while read -r host _; do
+  ssh -n -F "$TEST_HOME/.ssh/config" -i "$TEST_HOME/.ssh/id" -o BatchMode=yes "$host" echo "hello from $host"
+done <"$HOSTFILE"
+echo end of work
+"""
+"""Body of a fake `deepspeed`. With the option -F, ssh does not read ~/.ssh/config of the user who runs the tests."""
+
+
+class InnerJob:
+    """A job whose parts run as processes on this machine instead of in containers."""
+
+    def __init__(self, run_dir: Path, path: str) -> None:
+        self.run_dir, self.path, self.port, self.home = run_dir, path, free_port(), run_dir.parent / "home"
+        ssh = self.home / ".ssh"
+        _, public = make_key(ssh / "id")
+        (ssh / "authorized_keys").write_text(f"{public}\n")
+        script = run_dir / "job.sh"
+        script.write_text(script.read_text().replace(str(SSH_PORT), str(self.port)))
+        (run_dir / "hostfile").write_text(f"127.0.0.1 slots=1\n{OTHER} slots=1\n")
+        # copy_keys from yard.sh creates the container's SSH configuration.
+        copy = (
+            f"container_ssh_port={self.port}\n{function(run_dir / 'yard.sh', 'copy_keys')}\ncopy_keys {self.home}/copy"
+        )
+        subprocess.run(["bash", "-euc", copy], env=self.environment("127.0.0.1", "0"), check=True)
+        shutil.copy(self.home / "copy" / "config", ssh / "config")
+
+    def environment(self, address: str, rank: str) -> dict[str, str]:
+        place = {"RANK": rank, "LOCAL_RANK": "0", "NODE_RANK": rank, "NODE_IPS": f"127.0.0.1,{OTHER}"}
+        job = {"RUN_DIR": str(self.run_dir), "JOB_NAME": "fine", "RESTART_COUNT": "0"}
+        more = {"HOSTFILE": str(self.run_dir / "hostfile"), "TEST_HOME": str(self.home), "HOME": str(self.home)}
+        master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "NODE_IP": address}
+        return {"PATH": self.path, **place, **job, **more, **master}
+
+    @contextmanager
+    def part(self, name: str, address: str, rank: str) -> Iterator[subprocess.Popen[str]]:
+        """Run the part `listen` or `lead` of the job's script, and kill all processes of this part at the end."""
+        command = ["/bin/bash", str(self.run_dir / "job.sh"), name]
+        process = subprocess.Popen(
+            command, env=self.environment(address, rank), text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        with process:
+            try:
+                yield process
+            finally:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def inner(tmp_path: Path, wide: Cluster, program: MakeProgram, home: Path) -> InnerJob:
+    if not sshd_binary():
+        pytest.skip("needs sshd: apt install openssh-server")
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+    fake = program("deepspeed", SSH)
+    run_dir = files(tmp_path, wide, f"{DOCKER}launcher: deepspeed-pdsh\nworkload: train.py\n")
+    return InnerJob(run_dir, f"{fake.folder}:/usr/bin:/bin:/usr/sbin")
+
+
+def output(process: subprocess.Popen[str]) -> str:
+    """Return the job's output before the line `end of work`."""
+    assert process.stdout is not None
+    return "".join(iter(process.stdout.readline, "end of work\n"))
+
+
+@pytest.mark.engine
+def test_first_node_has_the_host_keys_of_all_nodes(inner: InnerJob) -> None:
+    with inner.part("listen", OTHER, "1"), inner.part("lead", "127.0.0.1", "0") as lead:
+        text = output(lead)
+    assert "hello from 127.0.0.1\n" in text
+    assert f"hello from {OTHER}\n" in text
+    known = (inner.run_dir / "known_hosts").read_text().splitlines()
+    assert [line.partition(" ")[0] for line in known] == [
+        f"[127.0.0.1]:{inner.port},[127.0.0.1]:{inner.port}",
+        f"[{OTHER}]:{inner.port},[{OTHER}]:{inner.port}",
+    ]
+
+
+@pytest.mark.engine
+def test_foreign_sshd_on_the_port_is_refused(inner: InnerJob) -> None:
+    """Another user on the node could listen on the port before the container's sshd."""
+    _, foreign = make_key(inner.home / "foreign")
+    with inner.part("listen", OTHER, "1") as listen, inner.part("lead", "127.0.0.1", "0") as lead:
+        key = inner.run_dir / f".ssh-host-0-{OTHER}"
+        while not key.exists():
+            assert listen.poll() is None
+        key.write_text(f"{foreign}\n")
+        text = output(lead)
+    assert "hello from 127.0.0.1" in text
+    assert f"hello from {OTHER}" not in text
+    assert "Host key verification failed" in text

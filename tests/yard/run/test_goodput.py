@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.yard.conftest import MakeProgram
+from tests.yard.conftest import LocalHead, MakeProgram
+from trainyard.outputs import Cluster
 from yard.run import goodput, jobs
-from yard.run.goodput import Span, measure, parse_events, parse_metrics, parse_sacct
-from yard.run.queue import Job
+from yard.run.goodput import Goodput, Span, measure, parse_events, parse_metrics, parse_sacct
+from yard.run.queue import parse_scontrol
 
 SACCT = """\
 5|1000|1030
@@ -30,13 +30,17 @@ def step(number: int, when: float, **more: float) -> str:
     return json.dumps({"step": number, "steps": 1, "step_ms": 2000, "time": when, **more})
 
 
-def test_each_start_in_the_accounting_is_a_span() -> None:
-    assert parse_sacct(SACCT, "5", 1100) == [Span(1000, 1030), Span(1050, 1100)]
+def measured(spans: list[Span], *lines: str) -> Goodput:
+    found = measure(spans, parse_metrics(lines))
+    assert found is not None
+    return found
 
 
-@pytest.mark.parametrize("job", ["7", "8", "9"])
-def test_job_without_a_start_has_no_span(job: str) -> None:
-    assert parse_sacct(SACCT, job, 1100) == []
+@pytest.mark.parametrize(
+    ("job", "spans"), [("5", [Span(1000, 1030), Span(1050, 1100)]), ("7", []), ("8", []), ("9", [])]
+)
+def test_each_start_in_the_accounting_is_a_span(job: str, spans: list[Span]) -> None:
+    assert parse_sacct(SACCT, job, 1100) == spans
 
 
 def test_events_give_the_starts_without_slurm() -> None:
@@ -47,29 +51,24 @@ def test_events_give_the_starts_without_slurm() -> None:
 def test_lost_time_is_divided_by_its_cause() -> None:
     # Steps 1 to 3. The second start repeats step 3, because the last checkpoint was written at step 2.
     lines = [step(1, 1005), step(2, 1010, checkpoint_s=1.5), step(3, 1013), step(3, 1060), step(4, 1064)]
-    found = measure([Span(1000, 1030), Span(1050, 1070)], parse_metrics(lines))
-    assert found is not None
+    found = measured([Span(1000, 1030), Span(1050, 1070)], *lines)
     assert (found.wall_s, found.useful_s, found.lost_s, found.starts) == (70, 8, 62, 2)
     assert (found.waiting_s, found.redone_s, found.saving_s) == (20, 2, 1.5)
     assert found.other_s == pytest.approx(62 - 20 - 2 - 1.5)
     assert found.line.startswith("goodput 11%: 8 s of useful steps in 70 s; lost 62 s: 20 s between starts, 2 s for")
 
 
-def test_steps_of_an_earlier_job_are_not_counted() -> None:
-    found = measure([Span(1000, 1010)], parse_metrics([step(1, 500), step(2, 1005)]))
-    assert found is not None
-    assert found.useful_s == 2
-
-
-def test_a_whole_second_of_the_first_start_is_counted() -> None:
-    found = measure([Span(1000.6, 1010)], parse_metrics([step(1, 1000)]))
-    assert found is not None
-
-
-def test_a_line_can_describe_several_steps() -> None:
-    found = measure([Span(1000, 1020)], parse_metrics([step(5, 1010, steps=5)]))
-    assert found is not None
-    assert found.useful_s == 10
+@pytest.mark.parametrize(
+    ("begin", "lines", "useful_s"),
+    [
+        (1000, [step(1, 500), step(2, 1005)], 2),
+        (1000.6, [step(1, 1000)], 2),
+        (1000, [step(5, 1010, steps=5)], 10),
+    ],
+    ids=["step of an earlier job", "whole second of the first start", "several steps in a line"],
+)
+def test_own_steps_are_useful(begin: float, lines: list[str], useful_s: float) -> None:
+    assert measured([Span(begin, 1020)], *lines).useful_s == useful_s
 
 
 @pytest.mark.parametrize("line", ['{"step": 1, "st', '{"step": 3, "loss": 1.0}', "[]", '{"step": "x", "steps": 1}'])
@@ -95,32 +94,21 @@ def test_program_reads_the_accounting_and_the_steps(tmp_path: Path, program: Mak
 
 
 def test_list_shows_goodput_and_lost_time(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, local: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "jobs" / "x-1"
     run.mkdir(parents=True)
     (run / "events").write_text(f"1000 saves {run}\n1000 start 0 a\n1040 end 0\n")
     (run / "metrics.jsonl").write_text(step(1, 1005, step_ms=30_000) + "\n")
-    rows: list[Mapping[str, Any]] = [{"id": 5, "run_dir": str(run)}, {"id": 6, "run_dir": "/home/x"}]
-    found = [
-        Job(
-            name="x", user="ops", group="gpu", state="COMPLETED", reason="None", nodes=1, node_list="a", elapsed_s=1,
-            restarts=0, exit_code=0, **row,
-        )
-        for row in rows
-    ]  # fmt: skip
+    record = "JobId={} JobState=COMPLETED WorkDir={}\n"
+    found = parse_scontrol(record.format(5, run) + record.format(6, "/home/x"))
     monkeypatch.setattr(jobs, "scheduler_of", lambda _: SimpleNamespace(recent=lambda *_: found))
-
-    def run_here(line: str, stdin: bytes = b"") -> str:
-        return subprocess.run(["bash", "-c", line], input=stdin, check=True, capture_output=True).stdout.decode()
-
-    cluster = SimpleNamespace(shared_path=str(tmp_path), scheduler="none")
-    remote: Any = SimpleNamespace(run=run_here, stack=SimpleNamespace(cluster=cluster))
+    remote: Any = LocalHead(replace(local, shared_path=str(tmp_path), scheduler="none"))
     jobs.list_jobs(remote, 1, as_json=False, long=True)
     head, first, second = capsys.readouterr().out.splitlines()
     assert "GOODPUT  LOST" in head
     assert "75%      10 s" in first
     assert "%" not in second
     jobs.list_jobs(remote, 1, as_json=True, long=True)
-    found = json.loads(capsys.readouterr().out)
-    assert [row["goodput"] and row["goodput"]["lost_s"] for row in found] == [10, None]
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["goodput"] and row["goodput"]["lost_s"] for row in rows] == [10, None]

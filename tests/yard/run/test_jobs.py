@@ -1,9 +1,10 @@
-"""Jobs: follow.sh prints a log across all starts; the fault of a node; the parsers of Slurm output."""
+"""Logs across all of a job's starts, faults of nodes, parsers of Slurm's output, and cancellations without Slurm."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import threading
 import time
@@ -14,12 +15,14 @@ from typing import Any
 
 import pytest
 
-from tests.yard.conftest import MakeProgram
+from tests.conftest import ROOT
+from tests.yard.conftest import LocalHead, MakeProgram
 from trainyard.outputs import Cluster
 from yard.run.jobs import describe_silence, expand, node_faults
+from yard.run.query import cancel
 from yard.run.queue import Job, explain, parse_one, parse_sacct, parse_scontrol
 
-SCRIPT = Path(__file__).parents[3] / "yard" / "run" / "follow.sh"
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 DEADLINE = 20.0
 LAG = 6.0
 """Maximum number of seconds after the event `end` until follow.sh exits. Without the event, follow.sh queries Slurm
@@ -46,7 +49,7 @@ class Followed:
             log.write(text)
 
     def start(self, rank: int = 0, skip: int = 0) -> subprocess.Popen[str]:
-        command = ["bash", str(SCRIPT), str(self.jobs), "7", str(rank), str(skip)]
+        command = ["bash", str(ROOT / "yard" / "run" / "follow.sh"), str(self.jobs), "7", str(rank), str(skip)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         return self.process
 
@@ -119,13 +122,13 @@ def test_follow_ends_for_a_job_that_never_started(followed: Followed) -> None:
     assert followed.rest() == "\x1eJobId=7 JobState=CANCELLED ExitCode=0:0\n"
 
 
-@pytest.mark.parametrize(("rank", "log"), [(1, "rank-1.log"), (5, "rank-4.log"), (9, "rank-8.log")])
-def test_log_of_a_rank_is_the_log_of_its_task(rank: int, log: str, followed: Followed) -> None:
+@pytest.mark.parametrize(("rank", "skip", "line"), [(1, 0, "rank-1.log"), (5, 0, "rank-4.log"), (9, 1, "skipped")])
+def test_log_of_a_rank_is_the_log_of_its_task(rank: int, skip: int, line: str, followed: Followed) -> None:
     followed.state("COMPLETED")
     for first in (1, 4, 8):
-        followed.write(f"rank-{first}.log", f"rank-{first}.log\n")
-    followed.start(rank)
-    assert followed.line() == f"{log}\n"
+        followed.write(f"rank-{first}.log", f"rank-{first}.log\nskipped\n")
+    followed.start(rank, skip)
+    assert followed.line() == f"{line}\n"
 
 
 RECORD = '{"commit": "0123456789abcdef", "modified": true}\n'
@@ -143,21 +146,18 @@ def test_log_begins_with_the_commit(element: bool, followed: Followed, program: 
     assert followed.rest().startswith("yard: commit 0123456789ab with changes\nhello\n")
 
 
-def test_skipped_lines_are_not_printed(followed: Followed) -> None:
-    followed.write("job.log", "one\ntwo\nthree\n")
-    followed.state("COMPLETED")
-    followed.start(skip=2)
-    assert followed.line() == "three\n"
-
-
-@pytest.mark.parametrize(("state", "pid"), [("COMPLETED", 1), ("RUNNING", 2**22 + 1)])
-def test_runner_state_ends_the_follow(state: str, pid: int, followed: Followed) -> None:
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    followed.write("state.json", json.dumps({"state": state, "runner": {"pid": pid, "ticks": "1", "boot": boot}}))
+@pytest.mark.parametrize(
+    ("state", "pid"), [("COMPLETED", 1), ("RUNNING", 2**22 + 1), ("RUNNING", None)], ids=["ended", "gone", "zombie"]
+)
+def test_runner_state_ends_the_follow(state: str, pid: int | None, followed: Followed) -> None:
+    zombie = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+    runner = {"pid": pid or zombie.pid, "ticks": "1", "boot": BOOT}
+    followed.write("state.json", json.dumps({"state": state, "runner": runner}))
     followed.write("job.log", "all of it\n")
     followed.start()
-    text = followed.rest()
-    assert text.startswith('all of it\n\x1e{"state"')
+    assert followed.rest().startswith('all of it\n\x1e{"state"')
+    zombie.wait()
 
 
 def test_closed_stdin_ends_the_follow(followed: Followed) -> None:
@@ -167,17 +167,6 @@ def test_closed_stdin_ends_the_follow(followed: Followed) -> None:
     assert process.wait(DEADLINE) == 0
 
 
-def test_zombie_runner_counts_as_dead(followed: Followed) -> None:
-    runner = subprocess.Popen(["true"])
-    os.waitid(os.P_PID, runner.pid, os.WEXITED | os.WNOWAIT)
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    state = {"state": "RUNNING", "runner": {"pid": runner.pid, "ticks": "1", "boot": boot}}
-    followed.write("state.json", json.dumps(state))
-    followed.start()
-    assert followed.rest().startswith('\x1e{"state"')
-    runner.wait()
-
-
 def test_a_silent_job_reports_its_state(followed: Followed) -> None:
     followed.state("PENDING Reason=Resources")
     followed.start()
@@ -185,8 +174,7 @@ def test_a_silent_job_reports_its_state(followed: Followed) -> None:
     followed.state("RUNNING")
     followed.write("job.log", "yard: job 7, start 0, on a node\n")
     assert followed.line() == "yard: job 7, start 0, on a node\n"
-    line = followed.line()
-    assert line.startswith("\x1fRUNNING None ")
+    assert followed.line().startswith("\x1fRUNNING None ")
     followed.write("job.log", "output\n")
     assert followed.line() == "output\n"
     followed.state("COMPLETED")
@@ -204,27 +192,15 @@ def test_the_state_of_a_silent_job_is_a_sentence() -> None:
 END = 1795380000.0
 
 
-class Head:
-    """A head that runs commands on this computer."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.stack: Any = type("Stack", (), {"cluster": cluster})()
-        self.lines: list[str] = []
-
-    def run(self, line: str) -> str:
-        self.lines.append(line)
-        return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout
-
-
 @pytest.fixture
-def head(local: Cluster, tmp_path: Path) -> Head:
+def head(local: Cluster, tmp_path: Path) -> Any:
     """A head with the run folder of job 3, which ended at END."""
     (tmp_path / "jobs" / "a").mkdir(parents=True)
     (tmp_path / "jobs" / "a" / "events").write_text(f"{END - 60:.0f} start 0 yard-gpu-[0-1]\n{END:.0f} end 141\n")
-    return Head(replace(local, shared_path=str(tmp_path), state_dir=str(tmp_path)))
+    return LocalHead(replace(local, shared_path=str(tmp_path), state_dir=str(tmp_path)))
 
 
-def job(head: Head, state: str = "FAILED") -> Job:
+def job(head: Any, state: str = "FAILED") -> Job:
     folder = f"{head.stack.cluster.shared_path}/jobs/a"
     [found] = parse_scontrol(f"JobId=3 JobState={state} ExitCode=141:0 NodeList=yard-gpu-[0-1] WorkDir={folder}")
     return found
@@ -241,33 +217,27 @@ def job(head: Head, state: str = "FAILED") -> Job:
         ("yard-gpu-2", 25, "Not responding", False),
     ],
 )
-def test_a_fault_near_the_end_is_named(head: Head, node: str, seconds: float, reason: str, is_named: bool) -> None:
+def test_a_fault_near_the_end_is_named(head: Any, node: str, seconds: float, reason: str, is_named: bool) -> None:
     history = {"history": {node: [{"time": END + seconds, "reason": reason}]}}
     Path(head.stack.cluster.state_dir, "repair.json").write_text(json.dumps(history) + "\n")
-    found = node_faults(head, [job(head)])  # type: ignore[arg-type]
+    found = node_faults(head, [job(head)])
     assert (list(found) == [3]) is is_named
     if is_named:
         assert found[3].startswith("node yard-gpu-1 had a fault at ")
         assert reason in found[3]
 
 
-def test_jobs_without_a_failure_cost_no_connection(head: Head) -> None:
-    assert node_faults(head, [job(head, "COMPLETED"), job(head, "RUNNING")]) == {}  # type: ignore[arg-type]
+def test_jobs_without_a_failure_cost_no_connection(head: Any) -> None:
+    assert node_faults(head, [job(head, "COMPLETED"), job(head, "RUNNING")]) == {}
     assert head.lines == []
-    assert node_faults(head, [job(head)]) == {}  # type: ignore[arg-type]
+    assert node_faults(head, [job(head)]) == {}
 
 
 @pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("", []),
-        ("a-0", ["a-0"]),
-        ("a-[0-1,3],b-7", ["a-0", "a-1", "a-3", "b-7"]),
-        ("n[008-010]", ["n008", "n009", "n010"]),
-    ],
+    ("text", "names"), [("", ""), ("a-[0-1,3],b-7", "a-0 a-1 a-3 b-7"), ("n[008-010]", "n008 n009 n010")]
 )
-def test_node_lists_are_expanded(text: str, names: list[str]) -> None:
-    assert list(expand(text)) == names
+def test_node_lists_are_expanded(text: str, names: str) -> None:
+    assert list(expand(text)) == names.split()
 
 
 SCONTROL = (
@@ -309,23 +279,12 @@ def test_fields_of_a_running_job_are_parsed() -> None:
 
 @pytest.mark.parametrize(
     ("state", "code", "verdict"),
-    [
-        ("COMPLETED", "0:0", 0),
-        ("FAILED", "3:0", 3),
-        ("CANCELLED", "0:15", 143),
-        ("TIMEOUT", "0:0", 1),
-        ("NODE_FAIL", "0:0", 1),
-    ],
+    [("COMPLETED", "0:0", 0), ("FAILED", "3:0", 3), ("CANCELLED", "0:15", 143), ("TIMEOUT", "0:0", 1)],
 )
 def test_only_a_completed_job_is_a_success(state: str, code: str, verdict: int) -> None:
     job = one(state=state, code=code)
-    assert job.ended
-    assert job.verdict == verdict
-
-
-@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED"])
-def test_active_job_has_not_ended(state: str) -> None:
-    assert not one(state=state).ended
+    assert (job.ended, job.verdict) == (True, verdict)
+    assert not one(state="COMPLETING").ended
 
 
 @pytest.mark.parametrize(
@@ -340,21 +299,14 @@ def test_active_job_has_not_ended(state: str) -> None:
     ],
 )
 def test_reasons_are_explained(state: str, reason: str, words: str) -> None:
-    assert words in explain(one(state=state, reason=reason, nodes="(null)"))
-
-
-def test_pending_job_has_no_nodes() -> None:
-    job = one(state="PENDING", nodes="(null)", count="2-2", time="00:00:00")
+    job = one(state=state, reason=reason, nodes="(null)", count="2-2")
+    assert words in explain(job)
     assert (job.node_list, job.nodes) == ("", 2)
 
 
 def test_sacct_rows_are_parsed() -> None:
     jobs = parse_sacct(SACCT)
-    assert [(job.id, job.state, job.verdict) for job in jobs] == [
-        (1, "COMPLETED", 0),
-        (2, "FAILED", 3),
-        (3, "CANCELLED", 1),
-    ]
+    assert [(job.state, job.verdict) for job in jobs] == [("COMPLETED", 0), ("FAILED", 3), ("CANCELLED", 1)]
     assert jobs[1].name == "a | in its name"
     assert jobs[2].node_list == ""
 
@@ -370,3 +322,28 @@ def test_job_cancelled_between_starts_has_ended() -> None:
     [job] = parse_sacct("8|REQUEUED|0:0|2|yard-gpu-[0-1]|15|gpu|trainer|/shared/jobs/a-1|a\n")
     assert job.ended
     assert explain(job) == "cancelled"
+
+
+def identity_of(pid: int) -> dict[str, Any]:
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return {"pid": pid, "ticks": ticks, "boot": BOOT}
+
+
+def write_state(run_dir: Path, runner: dict[str, Any] | None) -> None:
+    fresh = run_dir / "fresh"
+    fresh.write_text(json.dumps({"state": "PENDING", "runner": runner, "submitted": time.time()}))
+    fresh.replace(run_dir / "state.json")
+
+
+def test_cancellation_waits_for_the_start_of_the_runner(tmp_path: Path) -> None:
+    write_state(tmp_path, None)
+    # A shell starts background commands with SIGINT ignored. `env` restores the default action.
+    with subprocess.Popen(["env", "--default-signal=INT", "sleep", "60"]) as runner:
+        started = threading.Timer(0.3, write_state, (tmp_path, identity_of(runner.pid)))
+        started.start()
+        cancel(tmp_path)
+        started.join()
+        try:
+            assert runner.wait(5) == -signal.SIGINT
+        finally:
+            runner.kill()

@@ -17,10 +17,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.offline.loopback_sshd import Sshd, new_server, running
-from tests.yard.conftest import FakeStack, MakeProgram
-from trainyard.outputs import Cluster, dumped
+from tests.yard.conftest import FakeStack, MakeProgram, job_of
+from trainyard.outputs import Cluster
 from yard.commands.cli import app
-from yard.job.loader import load_job
 from yard.job.placement import place
 from yard.run.runner.agent import marked
 from yard.run.script import render_files
@@ -72,14 +71,13 @@ class Job:
         assert self.pids() == []
         return str(self.state["state"])
 
-    def rank_pid(self, rank: int) -> int:
-        """Return the id of a rank's first process, which starts the other processes."""
-        return min(self.rank_pids(rank))
-
     def rank_pids(self, rank: int) -> list[int]:
-        """Return the ids of all processes of a rank."""
+        """Return the ids of a rank's processes. The first process starts the others."""
         mine = set(marked([f"RANK={rank}"]))
         return [pid for pid in self.pids() if pid in mine]
+
+    def agents(self) -> list[int]:
+        return [pid for pid in marked([f"YARD_AGENT={self.run_dir}"]) if pid not in self.pids()]
 
 
 pytestmark = [pytest.mark.engine, pytest.mark.full]
@@ -117,13 +115,9 @@ def make(tmp_path: Path, server: Sshd, wide: Cluster) -> Iterator[MakeJob]:
     (tmp_path / "fabric.env").write_text("GLOO_SOCKET_IFNAME=lo\n")
 
     def build(text: str, **changes: object) -> Job:
-        file = tmp_path / "job.yaml"
-        file.write_text(text)
-        job = load_job(str(file), {}, {}, [])
-        cluster = replace(wide, scheduler="none")
-        files = render_files(job, place(job, cluster))
+        job = job_of(tmp_path, text)
         run_dir = tmp_path / "jobs" / f"{job.spec.name}-{len(made)}"
-        for name, content in files.items():
+        for name, content in render_files(job, place(job, replace(wide, scheduler="none"))).items():
             target = run_dir / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(content.replace("/etc/trainyard/fabric.env", str(tmp_path / "fabric.env")))
@@ -170,7 +164,7 @@ def test_ranks_get_their_environment(make: MakeJob) -> None:
 def test_killed_rank_restarts_the_job(make: MakeJob) -> None:
     job = make(job_file("kill", BEATING, "retries: 1\n")).submit()
     job.up(0, 4)
-    os.kill(job.rank_pid(3), signal.SIGKILL)
+    os.kill(job.rank_pids(3)[0], signal.SIGKILL)
     first = set(job.pids())
     assert job.until(lambda: not first.intersection(job.pids())) < 8
     job.up(1, 4)
@@ -205,16 +199,14 @@ def test_ranks_end_when_the_runner_is_killed(make: MakeJob) -> None:
 def test_killed_agent_leaves_no_process(make: MakeJob) -> None:
     job = make(job_file("agent", BEATING)).submit()
     job.up(0, 4)
-    agent = next(pid for pid in marked([f"YARD_AGENT={job.run_dir}"]) if pid not in job.pids())
-    os.kill(agent, signal.SIGKILL)
+    os.kill(job.agents()[0], signal.SIGKILL)
     assert job.ended() == "FAILED"
 
 
 def test_frozen_agent_counts_as_a_lost_node(make: MakeJob) -> None:
     job = make(job_file("stuck", BEATING)).submit()
     job.up(0, 4)
-    agents = [pid for pid in marked([f"YARD_AGENT={job.run_dir}"]) if pid not in job.pids()]
-    os.kill(agents[0], signal.SIGSTOP)
+    os.kill(job.agents()[0], signal.SIGSTOP)
     assert job.ended() == "FAILED"
     assert "has sent nothing for 15 s" in job.log
 
@@ -241,8 +233,9 @@ def test_second_job_waits_for_the_nodes(make: MakeJob) -> None:
 
 
 def test_job_restarts_at_the_limit_after_a_checkpoint(make: MakeJob) -> None:
+    row = '{"step": 1, "steps": 1, "step_ms": 500, "time": %s}\\n'
     run = (
-        "mkdir -p $CHECKPOINT_DIR; [[ $RESTART_COUNT == 0 ]] || exit 0\n"
+        f"[[ $RESTART_COUNT == 0 ]] || {{ printf '{row}' \"$(date +%s)\" >$CHECKPOINT_DIR/metrics.jsonl; exit 0; }}\n"
         "trap 'touch $CHECKPOINT_DIR/saved-$RANK; exit 0' USR2\n"
         "for _ in {1..200}; do sleep 0.1; done; exit 3\n"
     )
@@ -250,13 +243,6 @@ def test_job_restarts_at_the_limit_after_a_checkpoint(make: MakeJob) -> None:
     assert job.ended() == "COMPLETED"
     assert job.state["restarts"] == 1
     assert "time limit, checkpoint written" in job.log
-
-
-def test_log_of_a_job_with_steps_ends_with_its_goodput(make: MakeJob) -> None:
-    row = '{"step": 1, "steps": 1, "step_ms": 500, "time": %s}\\n'
-    run = f"mkdir -p $CHECKPOINT_DIR; printf '{row}' \"$(date +%s)\" >$CHECKPOINT_DIR/metrics.jsonl; sleep 1\n"
-    job = make(job_file("goodput", run, "checkpoint_dir: checkpoints\n")).submit()
-    assert job.ended() == "COMPLETED"
     job.until(lambda: "yard: goodput " in job.log)
     assert "s of useful steps in" in job.log.splitlines()[-1]
 
@@ -276,7 +262,7 @@ def test_node_with_two_failures_is_avoided(make: MakeJob) -> None:
 def test_elastic_job_continues_without_a_node(make: MakeJob) -> None:
     job = make(job_file("elastic", BEATING.replace("enough", "go")), min_nodes=1, tasks="node").submit()
     job.until(lambda: all((job.run_dir / f"up-0-{rank}").exists() for rank in (0, 2)))
-    os.kill(job.rank_pid(2), signal.SIGKILL)
+    os.kill(job.rank_pids(2)[0], signal.SIGKILL)
     job.until(lambda: "continues without this node" in job.log)
     (job.run_dir / "go").touch()
     assert job.ended() == "COMPLETED"
@@ -359,8 +345,7 @@ def yard(
     monkeypatch.chdir(stack.root)
     (stack.root / "fabric.env").write_text("GLOO_SOCKET_IFNAME=lo\n")
     program("ssh", SSH.replace("@ROOT@", str(stack.root)))
-    exported = replace(local_outputs, scheduler="none", shared_path=str(stack.root))
-    stack.export({"cluster": dumped(exported), "user_private_key": "not a key", "admin_private_key": "nor this"})
+    stack.deploy(replace(local_outputs, scheduler="none", shared_path=str(stack.root)))
     made = Yard(stack.root)
     yield made
     for state in (stack.root / "jobs").glob("*/state.json"):

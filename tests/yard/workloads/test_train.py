@@ -17,13 +17,9 @@ from yard.workloads.train_model import PRESETS, Shape, hardware_flops, model_flo
 @pytest.mark.parametrize(("gpus", "samples_per_s", "printed"), [(8, 6.381, 127.2), (16, 9.074, 90.3), (24, 9.02, 59.8)])
 def test_flops_reproduce_lambdas_scaling_table(gpus: int, samples_per_s: float, printed: float) -> None:
     # Lambda's post uses gpt-neox, which recomputes activations and computes TFLOPS per GPU from samples per second.
-    flops = hardware_flops(PRESETS["13b"], 1, recompute=True) * samples_per_s
-    assert flops / gpus / 1e12 == pytest.approx(printed, rel=0.005)
-
-
-def test_recomputation_adds_a_third() -> None:
-    with_it, without = (hardware_flops(PRESETS["20b"], 4, recompute) for recompute in (True, False))
-    assert with_it / without == pytest.approx(4 / 3)
+    flops = hardware_flops(PRESETS["13b"], 1, recompute=True)
+    assert flops * samples_per_s / gpus / 1e12 == pytest.approx(printed, rel=0.005)
+    assert flops / hardware_flops(PRESETS["13b"], 1, recompute=False) == pytest.approx(4 / 3)
 
 
 @pytest.mark.parametrize(
@@ -46,9 +42,11 @@ def test_preset_sizes_match_their_names(preset: str, billions: float) -> None:
     assert PRESETS[preset].parameters / 1e9 == pytest.approx(billions, rel=0.02)
 
 
-@pytest.mark.parametrize("preset", sorted(PRESETS))
-def test_heads_divide_the_hidden_size(preset: str) -> None:
-    assert PRESETS[preset].hidden % PRESETS[preset].heads == 0
+@pytest.mark.parametrize("shape", PRESETS.values(), ids=PRESETS)
+def test_shapes_fit_the_kernels(shape: Shape) -> None:
+    assert shape.hidden % shape.heads == 0
+    # For --float8, torch._scaled_mm requires multiples of 16 in each dimension that it sums over, and in the last one.
+    assert (shape.hidden % 16, shape.seq % 16) == (0, 0)
 
 
 def test_both_formulas_agree_on_a_wide_model() -> None:
@@ -66,12 +64,9 @@ def test_peak_is_found_by_device_name(device: str, peak: float | None) -> None:
     assert peak_tflops(device) == peak
 
 
-@pytest.mark.parametrize(("share", "value"), [(0.5, 10.0), (0.95, 19.0), (1.0, 20.0), (0.01, 1.0)])
-def test_percentiles_are_observed_values(share: float, value: float) -> None:
-    assert percentile([float(number) for number in range(1, 21)], share) == value
-
-
-def test_step_times_are_milliseconds() -> None:
+def test_percentiles_are_observed_values() -> None:
+    numbers = [float(number) for number in range(1, 21)]
+    assert [percentile(numbers, share) for share in (0.01, 0.5, 0.95, 1.0)] == [1, 10, 19, 20]
     assert step_times([0.004, 0.001, 0.002]) == {"step_ms_p50": 2.0, "step_ms_p95": 4.0, "step_ms_max": 4.0}
 
 
@@ -85,22 +80,13 @@ def checkpoint(run_dir: Path, step: int, *, whole: bool = True) -> Path:
     return folder
 
 
-def test_a_new_run_has_no_checkpoint(tmp_path: Path) -> None:
-    assert train_files.latest_step(tmp_path) is None
-
-
 def test_published_checkpoint_is_the_latest(tmp_path: Path) -> None:
+    assert train_files.latest_step(tmp_path) is None
     for step in (5, 10):
         checkpoint(tmp_path, step)
         train_files.publish(tmp_path, step, keep=2)
+    checkpoint(tmp_path, 15, whole=False)
     assert train_files.latest_step(tmp_path) == 10
-
-
-def test_interrupted_checkpoint_is_not_used(tmp_path: Path) -> None:
-    checkpoint(tmp_path, 5)
-    train_files.publish(tmp_path, 5, keep=2)
-    checkpoint(tmp_path, 10, whole=False)
-    assert train_files.latest_step(tmp_path) == 5
 
 
 @pytest.mark.parametrize("path", [".", "latest", "step-00000005", "step-00000005/.metadata"])
@@ -196,29 +182,14 @@ def test_data_file_is_checked_before_the_start(
     assert said in str(error.value)
 
 
-def torch_with(capability: tuple[int, int] | None, name: str = "NVIDIA H200") -> Any:
+def torch_with(capability: tuple[int, int] | None) -> Any:
     """Return a fake torch with one GPU, or without a GPU."""
     cuda = SimpleNamespace(
         is_available=lambda: capability is not None,
         get_device_capability=lambda: capability,
-        get_device_name=lambda: name,
+        get_device_name=lambda: "NVIDIA H200",
     )
     return SimpleNamespace(cuda=cuda, __version__="2.11.0")
-
-
-class Ranks:
-    """A fake process group. `obstacles` contains the obstacle that each rank finds, or None."""
-
-    def __init__(self, *obstacles: str | None) -> None:
-        self.obstacles = obstacles
-
-    def get_world_size(self) -> int:
-        """Return the number of ranks."""
-        return len(self.obstacles)
-
-    def all_gather_object(self, into: list[str | None], _mine: str | None) -> None:
-        """Write the obstacles of all ranks to `into`, as torch.distributed does."""
-        into[:] = self.obstacles
 
 
 @pytest.fixture
@@ -233,53 +204,36 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return calls
 
 
-def test_float8_is_off_by_default() -> None:
-    assert train.parse([]).float8 is False
-    assert train.parse(["--float8"]).float8 is True
-
-
-@pytest.mark.usefixtures("converted")
-@pytest.mark.parametrize("capability", [(8, 9), (9, 0), (10, 0), (12, 0)])
-def test_newer_gpus_are_accepted(capability: tuple[int, int]) -> None:
-    assert train_float8.obstacle(torch_with(capability)) is None
-
-
 @pytest.mark.usefixtures("converted")
 @pytest.mark.parametrize(
-    ("capability", "name", "has"),
-    [((7, 0), "Tesla V100-SXM2-32GB", "7.0"), ((8, 0), "NVIDIA A100-SXM4-40GB", "8.0"), ((8, 6), "RTX A6000", "8.6")],
+    ("capability", "said"),
+    [
+        ((8, 9), None),
+        ((12, 0), None),
+        ((8, 6), "it needs compute capability 8.9 or higher, and NVIDIA H200 has 8.6. Fix: omit --float8, or use"),
+        ((7, 0), "it needs compute capability 8.9 or higher, and NVIDIA H200 has 7.0. Fix: omit --float8, or use"),
+        (None, "it needs a CUDA GPU, and torch finds none. Fix: "),
+    ],
 )
-def test_older_gpus_are_refused(capability: tuple[int, int], name: str, has: str) -> None:
-    said = train_float8.obstacle(torch_with(capability, name)) or ""
-    assert f"it needs compute capability 8.9 or higher, and {name} has {has}. Fix: omit --float8" in said
+def test_gpus_without_float8_are_refused(capability: tuple[int, int] | None, said: str | None) -> None:
+    found = train_float8.obstacle(torch_with(capability))
+    assert found is None if said is None else (found or "").startswith(said)
 
 
-@pytest.mark.usefixtures("converted")
-def test_host_without_cuda_is_refused() -> None:
-    assert "it needs a CUDA GPU, and torch finds none. Fix:" in (train_float8.obstacle(torch_with(None)) or "")
-
-
-def test_missing_torchao_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_or_old_torchao_is_refused(converted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["torchao.float8"], "Float8LinearConfig", SimpleNamespace())
+    assert "torchao cannot be used (AttributeError: " in (train_float8.obstacle(torch_with((9, 0))) or "")
     monkeypatch.setitem(sys.modules, "torchao", None)
+    monkeypatch.delitem(sys.modules, "torchao.float8")
     said = train_float8.obstacle(torch_with((9, 0))) or ""
     assert said.startswith("torchao cannot be used (ModuleNotFoundError: ")
     assert "install torchao 0.9 or newer, in a release compatible with torch 2.11.0" in said
 
 
-@pytest.mark.usefixtures("converted")
-def test_torchao_without_recipes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["torchao.float8"], "Float8LinearConfig", SimpleNamespace())
-    assert "torchao cannot be used (AttributeError: " in (train_float8.obstacle(torch_with((9, 0))) or "")
-
-
-def test_no_obstacle_gives_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(train_float8, "obstacle", lambda _torch: None)
-    assert train_float8.refusal(torch_with((9, 0)), Ranks(None, None)) == ""
-
-
 @pytest.mark.parametrize(
     ("obstacles", "said"),
     [
+        ((None, None), []),
         (("no GPU", "no GPU"), ["on all ranks: no GPU"]),
         ((None, "no GPU", None), ["on rank 1: no GPU"]),
         (("old", None, "no GPU", "old"), ["on ranks 0, 3: old", "on rank 2: no GPU"]),
@@ -289,7 +243,12 @@ def test_one_message_names_all_refused_ranks(
     obstacles: tuple[str | None, ...], said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(train_float8, "obstacle", lambda _torch: obstacles[0])
-    lines = train_float8.refusal(torch_with((9, 0)), Ranks(*obstacles)).splitlines()
+
+    def gather(into: list[str | None], _mine: str | None) -> None:
+        into[:] = obstacles
+
+    ranks = SimpleNamespace(get_world_size=lambda: len(obstacles), all_gather_object=gather)
+    lines = train_float8.refusal(torch_with((9, 0)), ranks).splitlines()
     assert lines == [f"train: --float8 is not possible {part}" for part in said]
 
 
@@ -300,10 +259,3 @@ def test_layers_in_blocks_are_converted(converted: list[dict[str, Any]]) -> None
     assert call["config"] == "config tensorwise"
     names = ["blocks.0.qkv", "blocks.0.out", "blocks.11.up", "blocks.11.down", "head.logits"]
     assert [name for name in names if call["module_filter_fn"](None, name)] == names[:-1]
-
-
-@pytest.mark.parametrize("preset", sorted(PRESETS))
-def test_float8_can_multiply_the_matrices(preset: str) -> None:
-    # torch._scaled_mm requires multiples of 16 in each dimension that it sums over, and in the last dimension.
-    assert PRESETS[preset].hidden % 16 == 0
-    assert PRESETS[preset].seq % 16 == 0

@@ -10,7 +10,7 @@ import pytest
 from pulumi import resource
 
 from components.platforms.azure.platform import without_former_types
-from tests.components.platforms.recording import Build
+from tests.components.platforms.azure.conftest import Build
 
 OWN = pulumi.Alias(name="former-name", type_="azure-native:network:Former")
 FORMER = pulumi.Alias(type_="azure-native:network/v20240101:Former")

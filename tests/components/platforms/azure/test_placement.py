@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from components.platforms.azure.layout import PlacementKind, placement_of
-from tests.components.platforms.recording import planned
+from tests.components.platforms.planning import planned
 
 
 @pytest.mark.parametrize(

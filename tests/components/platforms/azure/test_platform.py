@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from offline.cloud.outputs import host_key
-from tests.components.platforms.recording import Build, Built
+from tests.components.platforms.azure.conftest import Build, Built
 
 VM = "compute:VirtualMachine"
 NIC = "network:NetworkInterface"

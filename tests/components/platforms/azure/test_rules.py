@@ -9,7 +9,7 @@ from components.plan.check import Check, Planned
 from components.platforms.azure.facts import FACTS
 from components.platforms.azure.spec import region_facts, sizes
 from components.platforms.demand import quota_needs
-from tests.components.platforms.recording import Edits, current_name, planned
+from tests.components.platforms.planning import Edits, current_name, planned
 
 RESERVED = {
     "kind": "reservation",

@@ -9,7 +9,7 @@ import pytest
 
 from components.platforms.gcp.spec import FilestoreTier
 from offline.cloud.outputs import host_key
-from tests.components.platforms.recording import Build, Built
+from tests.components.platforms.gcp.conftest import Build, Built
 
 INSTANCE = "compute/instance:Instance"
 NETWORK = "compute/network:Network"

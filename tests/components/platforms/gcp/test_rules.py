@@ -8,7 +8,7 @@ from components.plan.check import Check, Planned
 from components.platforms.demand import quota_needs
 from components.platforms.gcp.facts import FACTS
 from components.platforms.gcp.spec import families, zone_facts
-from tests.components.platforms.recording import Edits, current_name, planned
+from tests.components.platforms.planning import Edits, current_name, planned
 
 STACK = "gcp-a2"
 CURRENT = current_name(planned(STACK, {}).plan)

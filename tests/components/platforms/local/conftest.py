@@ -14,7 +14,8 @@ from components.platforms.local.image import GoldenImage
 from components.platforms.local.image_build import image_id
 from components.platforms.local.paths import socket_folder
 from components.platforms.local.process import end, started_under
-from tests.components.platforms.recording import HOST_KEY
+
+HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFakeFakeFakeFakeFakeFakeFakeFakeFakeFakeFak"
 
 # Like QEMU with -daemonize: the program returns when the process in the background has written its pidfile.
 _QEMU = """

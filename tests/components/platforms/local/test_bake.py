@@ -12,7 +12,7 @@ from components.platforms.local.bake import bake_here, report_in
 from components.platforms.local.image import GoldenImage, find_image, require_image
 from components.platforms.local.paths import cache_folder, socket_folder
 from components.platforms.local.process import started_under, sweep_run
-from tests.components.platforms.recording import planned
+from tests.components.platforms.planning import planned
 from trainyard.errors import PlatformError
 
 NAME = "trainyard-debian-13-0123456789abcdef"

@@ -23,8 +23,7 @@ from components.platforms.local.provider import (
     SwitchProvider,
     VmProvider,
 )
-from tests.components.platforms.local.conftest import Executable
-from tests.components.platforms.recording import HOST_KEY
+from tests.components.platforms.local.conftest import HOST_KEY, Executable
 from trainyard.errors import PlatformError
 
 pytestmark = pytest.mark.engine

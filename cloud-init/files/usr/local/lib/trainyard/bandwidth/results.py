@@ -1,4 +1,4 @@
-"""Selects the pairs of nodes to measure, finds slow nodes in the results, and stores and plots the results."""
+"""Selects the pairs of nodes to measure, and finds slow nodes from the results. All functions are pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 Pair = tuple[str, str]
-_ROW, _LEFT, _WIDTH = 18, 260, 420
-"""The height of a plot's row, and the start and length of its longest bar, in pixels."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A measurement: `busbw` in GB/s or, if there is no result, None and the `problem`.
+    """A measurement. `busbw` is in GB/s, or None if there is no result, and `problem` is the reason.
 
-    `wrong` means that the all-reduce returned wrong data, so a node is faulty. Any other problem, for example with MPI,
-    says nothing about the nodes.
+    `wrong`: the all-reduce returned wrong data, which is a fault of a node. Any other problem, for example of MPI, is
+    no evidence about the nodes.
     """
 
     busbw: float | None
@@ -27,11 +25,11 @@ class Measured:
     wrong: bool = False
 
     def is_bad(self, floor: float | None) -> bool:
-        """Return whether the data is wrong, or the bandwidth is below the floor."""
+        """Return whether the data is wrong or the bandwidth is below the floor in GB/s."""
         return self.wrong or (self.busbw is not None and floor is not None and self.busbw < floor)
 
     def is_good(self, floor: float | None) -> bool:
-        """Return whether there is a result and it is not bad."""
+        """Return whether there is a result that is not bad."""
         return self.busbw is not None and not self.is_bad(floor)
 
     def __str__(self) -> str:
@@ -40,20 +38,19 @@ class Measured:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the results say about a group's nodes."""
+    """Conclusions for a group. `suspects` maps each slow node to its pair with a good node, to be measured again."""
 
     suspects: Mapping[str, Pair]
-    """For each slow node, its pair with a good node, which is to be measured again."""
     undecided: tuple[Pair, ...]
-    """Slow pairs of which nobody knows which node is slow."""
+    """Slow pairs in which the slow node is unknown."""
 
 
 def rounds(names: Sequence[str], fresh: Collection[str]) -> list[list[Pair]]:
-    """Return rounds of pairs. Pairs in the same round share no node, so they can be measured at the same time.
+    """Return rounds of pairs. The pairs of a round have no node in common, so they can be measured at the same time.
 
-    With three or more nodes, each fresh node is in at least two pairs. Pairs without a fresh node are omitted. The
-    rounds are the first of a round-robin tournament by the circle method: the first node stays in its place, while the
-    others rotate by one place per round.
+    Each fresh node is in at least two pairs if there are three or more nodes. Pairs without a fresh node are omitted.
+    The pairs are the first rounds of a round-robin tournament by the circle method: the first node stays, and the
+    others rotate by one position per round.
     """
     players: list[str | None] = [*names]
     if len(players) % 2:
@@ -70,7 +67,7 @@ def rounds(names: Sequence[str], fresh: Collection[str]) -> list[list[Pair]]:
 
 
 def judge(results: Mapping[Pair, Measured], floor: float | None) -> Verdict:
-    """Find the slow nodes. A node in a fast pair is good, so it is not the cause of its slow pairs."""
+    """Return the conclusions. A node with one fast pair is good, so its slow pairs are caused by the partners."""
     slow = [pair for pair, result in results.items() if result.is_bad(floor)]
     good = {name for pair, result in results.items() if result.is_good(floor) for name in pair}
     suspects: dict[str, Pair] = {}
@@ -85,29 +82,34 @@ def judge(results: Mapping[Pair, Measured], floor: float | None) -> Verdict:
 
 @dataclass(frozen=True)
 class Group:
-    """A node group. `alone` and `pair` are the minimum bus bandwidths in GB/s, or None without a recorded floor."""
+    """A node group. `alone` and `pair` are minimum bus bandwidths in GB/s, or None if no floor is recorded."""
 
     name: str
     alone: float | None
     pair: float | None
     ranks: int
-    """The number of ranks on each node."""
+    """Ranks on each node."""
     real_gpus: bool
     sizes: tuple[str, str]
-    """The message sizes for a single node and for a pair, in nccl-tests' format, for example 16G."""
+    """Message sizes of a node alone and of a pair, in the format of nccl-tests, for example 16G."""
     drain_unmeasured: bool
-    """Whether a node that cannot be measured is drained instead of staying in service."""
+    """Whether a node that cannot be measured is drained. Otherwise, it stays in service."""
     env: Mapping[str, str]
-    """The fabric's environment variables, for example NCCL settings."""
+    """Environment variables of the fabric, for example settings of NCCL."""
 
     def size(self, nodes: int) -> str:
-        """Return the message size for this number of nodes."""
+        """Return the message size for a measurement of this number of nodes."""
         return self.sizes[0 if nodes == 1 else 1]
+
+    @property
+    def floors(self) -> list[float | None]:
+        """The floors of a node alone and of a pair."""
+        return [self.alone, self.pair]
 
 
 @dataclass(frozen=True)
 class Node:
-    """A worker. `boot_id` is empty until the worker has reported its status."""
+    """A worker. `boot_id` is empty until the node's status has arrived."""
 
     name: str
     address: str
@@ -117,7 +119,7 @@ class Node:
 
 @dataclass
 class Record:
-    """A group's results, and the boot in which each node was measured."""
+    """The results of a group. `boots`: the boot in which each node was measured."""
 
     floors: list[float | None] = field(default_factory=list)
     sizes: list[str] = field(default_factory=list)
@@ -125,16 +127,15 @@ class Record:
     alone: dict[str, Measured] = field(default_factory=dict)
     pairs: dict[Pair, Measured] = field(default_factory=dict)
     faulty: dict[str, str] = field(default_factory=dict)
-    """The drain reasons, by node."""
+    """Drain reasons by node."""
 
     def keep(self, names: set[str], group: Group) -> None:
-        """Keep only the results for `names`, the nodes that have not rebooted since their measurement.
+        """Discard the results of nodes that are not in `names`. If floors or sizes have changed, discard all results.
 
-        If the group's floors or sizes have changed, no result is kept.
+        `names`: the nodes that have not rebooted since their measurement.
         """
-        floors, sizes = [group.alone, group.pair], [*group.sizes]
-        kept = names if (floors, sizes) == (self.floors, self.sizes) else set()
-        self.floors, self.sizes = floors, sizes
+        kept = names if (group.floors, [*group.sizes]) == (self.floors, self.sizes) else set()
+        self.floors, self.sizes = group.floors, [*group.sizes]
         self.boots = {name: boot for name, boot in self.boots.items() if name in kept}
         self.alone = {name: result for name, result in self.alone.items() if name in kept}
         self.pairs = {pair: result for pair, result in self.pairs.items() if set(pair) <= kept}
@@ -150,7 +151,7 @@ def read_groups(path: Path) -> list[Group]:
 
 
 def read_nodes(state: Path) -> list[Node]:
-    """Return the workers listed in handover/nodes, with the boot ids that they have reported."""
+    """Return the workers in handover/nodes, with the boot ids that they have reported."""
     found = []
     for line in (state / "handover" / "nodes").read_text().splitlines():
         name, address, group, *_ = line.split()
@@ -163,7 +164,7 @@ def read_nodes(state: Path) -> list[Node]:
 
 
 def load(path: Path) -> dict[str, Record]:
-    """Return each group's results, or an empty dictionary if the file is missing or invalid."""
+    """Return the results by group, or an empty dictionary if the file is missing or invalid."""
     try:
         stored = json.loads(path.read_text())
         return {name: _record(row) for name, row in stored["groups"].items()}
@@ -186,15 +187,26 @@ def save(path: Path, records: Mapping[str, Record]) -> None:
 
 
 def _record(row: dict[str, Any]) -> Record:
-    alone = {name: Measured(**result) for name, result in row["alone"].items()}
-    pairs = {tuple(entry.pop("nodes")): Measured(**entry) for entry in row["pairs"]}
-    return Record(**row | {"alone": alone, "pairs": pairs})
+    return Record(
+        floors=row["floors"],
+        sizes=row["sizes"],
+        boots=row["boots"],
+        alone={name: Measured(**result) for name, result in row["alone"].items()},
+        pairs={
+            (entry["nodes"][0], entry["nodes"][1]): Measured(entry["busbw"], entry["problem"], entry["wrong"])
+            for entry in row["pairs"]
+        },
+        faulty=row["faulty"],
+    )
+
+
+_ROW, _LEFT, _WIDTH = 18, 260, 420
 
 
 def draw(records: Mapping[str, Record]) -> str:
-    """Return an SVG with a bar for each measurement in GB/s, which is red if it is below its floor."""
+    """Return an SVG with one bar per measurement, and a line at each floor. Bandwidths are in GB/s."""
     rows = list(_rows(records))
-    largest = max((value for _, value, _ in rows), default=0) or 1
+    largest = max((max(value, floor or 0) for _, value, floor in rows), default=0) or 1
     body = []
     for index, (label, value, floor) in enumerate(rows):
         top, scale = 10 + index * _ROW, _WIDTH / largest
@@ -202,6 +214,9 @@ def draw(records: Mapping[str, Record]) -> str:
         body.append(f'<text x="{_LEFT - 6}" y="{top + 12}" text-anchor="end">{escape(label)}</text>')
         body.append(f'<rect x="{_LEFT}" y="{top}" width="{value * scale:.1f}" height="14" fill="{colour}"/>')
         body.append(f'<text x="{_LEFT + value * scale + 4:.1f}" y="{top + 12}">{value:.4g}</text>')
+        if floor is not None:
+            x = f"{_LEFT + floor * scale:.1f}"
+            body.append(f'<line x1="{x}" y1="{top - 2}" x2="{x}" y2="{top + 16}" stroke="#000"/>')
     height = 20 + len(rows) * _ROW
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 80}" height="{height}" '
@@ -210,7 +225,7 @@ def draw(records: Mapping[str, Record]) -> str:
 
 
 def _rows(records: Mapping[str, Record]) -> Iterator[tuple[str, float, float | None]]:
-    """Yield the label, bandwidth and floor of each measurement. A failed measurement counts as 0."""
+    """Yield label, bandwidth and floor of each measurement. A failed measurement has the bandwidth 0."""
     for group, record in records.items():
         for name, result in sorted(record.alone.items()):
             yield f"{group}: {name}", result.busbw or 0, record.floors[0]
