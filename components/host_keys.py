@@ -1,4 +1,4 @@
-"""A resource that stores the first SSH host key of each machine in the stack's state."""
+"""A resource that stores each machine's first SSH host key in the stack's state."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from trainyard.machines import ACCEPT
 from trainyard.outputs import HOST_KEY
 
 Known = Mapping[str, Mapping[str, str]]
-"""Stored keys by host name. Each entry contains `machine` (the machine id) and `key`."""
+"""Stored keys by host name: `machine` (the machine's ID) and `key`."""
 Offer = Mapping[str, Any]
-"""The key that a platform reports for a host: `name`, `machine`, `key` ("" if it is not available), and `declared`,
-which is true if the key is set in the stack file."""
+"""The key that a platform reports for a host: `name`, `machine`, `key` ("" if it is not available), and whether the
+stack file declares the key (`declared`)."""
 
 
 def merged_keys(known: Known, offers: Sequence[Offer], accepted: Collection[str]) -> dict[str, dict[str, str]]:
-    """Return the keys to store: the first key of each machine.
+    """Return the keys to store, which are the machines' first keys.
 
-    If no key is reported, for example for an evicted machine, the stored key remains. A key in the stack file, or a key
-    whose fingerprint is in `accepted`, replaces the stored key. Raises PlatformError for all keys that are missing,
-    malformed or changed.
+    A stored key remains if no key is reported, for example for an evicted machine. A key in the stack file, or one with
+    an `accepted` fingerprint, replaces it. Raises PlatformError for all missing, malformed and changed keys.
     """
     stored: dict[str, dict[str, str]] = {}
     missing, malformed, changed = list[str](), list[str](), dict[str, str]()
@@ -48,13 +47,13 @@ def merged_keys(known: Known, offers: Sequence[Offer], accepted: Collection[str]
 
 
 def fingerprint(key: str) -> str:
-    """Return the fingerprint of a public key, as `ssh-keygen -l` prints it."""
+    """Return a public key's fingerprint as `ssh-keygen -l` prints it."""
     digest = hashlib.sha256(base64.b64decode(key.split(" ")[1])).digest()
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
 def _without_comment(key: str) -> str:
-    # The text is split only at spaces so that a key with a line break is rejected later.
+    # Splitting only at spaces keeps a line break, so that the key counts as malformed.
     return " ".join(key.split(" ")[:2])
 
 
@@ -112,10 +111,9 @@ def _merge(olds: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, dict[s
 
 
 class HostKeys(Resource):
-    """The SSH host keys of all machines of a cluster."""
+    """The SSH host keys of a cluster's machines."""
 
     known: pulumi.Output[dict[str, dict[str, str]]]
-    """Stored keys by host name: `machine`, the machine id, and `key`."""
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
-"""A stack's secrets: SSH key pairs and the munge key, which are created once and stored as Pulumi secrets.
-
-`pulumi up --replace URN` rotates a resource's secret. The resource's docstring describes the effect.
+"""A stack's SSH key pairs and munge key, which are created once, stored as Pulumi secrets, and rotated with
+`pulumi up --replace URN`.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider
 from trainyard.errors import PlatformError
 
 MUNGE_KEY_BYTES = 128
-"""munge accepts 32 to 1024 bytes; 128 is the default of `mungekey`."""
+"""The default of `mungekey`. munge accepts 32 to 1024 bytes."""
 
 
 def ssh_keypair(comment: str) -> tuple[str, str]:
-    """Create an ed25519 key pair (private, public) in OpenSSH format. Raises PlatformError if ssh-keygen is missing."""
+    """Return a new ed25519 key pair (private, public) in OpenSSH format. Raises PlatformError without ssh-keygen."""
     with tempfile.TemporaryDirectory(prefix="trainyard-key-") as folder:
         path = Path(folder) / "key"
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
@@ -34,28 +33,29 @@ def ssh_keypair(comment: str) -> tuple[str, str]:
 
 
 class _SecretsProvider(ResourceProvider):
-    """Base class of secret providers. Updates do not change a secret. Only a replacement creates a new secret."""
+    """Base class for providers whose secret only changes if the resource is replaced."""
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
         # By default, the engine compares the inputs, which include the serialized provider. A change to this code would
-        # then cause an update, which would delete the outputs.
+        # then update the resource, which would delete the outputs.
         return DiffResult(changes=False)
 
 
 class _KeysProvider(_SecretsProvider):
-    """The state contains the module name and the class name of each provider, so this class must not be renamed."""
+    """Like the other providers, this class must not be renamed, because the state contains the names of both."""
 
     def create(self, props: dict[str, Any]) -> CreateResult:
         cluster = props["cluster"]
         admin_private, admin_public = ssh_keypair(f"admin@{cluster}")
         cluster_private, cluster_public = ssh_keypair(f"cluster@{cluster}")
         outs = {
+            "cluster": cluster,
             "admin_private": admin_private,
             "admin_public": admin_public,
             "cluster_private": cluster_private,
             "cluster_public": cluster_public,
         }
-        return CreateResult(id_=f"{cluster}-keys", outs={"cluster": cluster, **outs})
+        return CreateResult(id_=f"{cluster}-keys", outs=outs)
 
 
 class _UserKeyProvider(_SecretsProvider):
@@ -71,9 +71,9 @@ class _MungeKeyProvider(_SecretsProvider):
 
 
 class ClusterKeys(Resource):
-    """The admin's key pair for the provisioner, and the key pair that the head uses to send the hand-over to workers.
+    """The admin's key pair, and the key pair that the head uses to send the hand-over to workers.
 
-    The public keys are in user-data, so a rotation replaces machines. Existing hosts are updated in place.
+    Rotating them replaces machines, because the public keys are in user-data. Existing hosts are updated in place.
     """
 
     admin_private: pulumi.Output[str]
@@ -89,7 +89,7 @@ class ClusterKeys(Resource):
 
 
 class UserKey(Resource):
-    """The job user's key pair. A rotation sends a new hand-over and does not replace machines."""
+    """The job user's key pair. Rotating it sends a new hand-over (components/node) and replaces no machine."""
 
     private: pulumi.Output[str]
     public: pulumi.Output[str]
@@ -100,7 +100,7 @@ class UserKey(Resource):
 
 
 class MungeKey(Resource):
-    """The cluster's munge key. A rotation sends a new hand-over, and every node restarts munge."""
+    """The cluster's munge key. Rotating it sends a new hand-over, which restarts munge on every node."""
 
     key: pulumi.Output[str]
     """Base64 of MUNGE_KEY_BYTES random bytes."""

@@ -1,4 +1,4 @@
-"""The git checkout that contains this code. A wheel installation has no checkout."""
+"""The git checkout that contains this code, if yard was not installed from a wheel."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 from trainyard.errors import ClusterError
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT = "trainyard"
-"""The project's name in Pulumi.yaml."""
+PROJECT = "trainyard"  # its name in Pulumi.yaml
 
 
 def exists() -> bool:
@@ -17,7 +16,7 @@ def exists() -> bool:
 
 
 def require(command: str) -> None:
-    """Add the checkout to the import path. Raises ClusterError, which names `command`, if there is no checkout."""
+    """Add the checkout to the import path. Without a checkout, raise ClusterError, because `command` needs one."""
     if not (exists() and (ROOT / "components").is_dir()):
         raise ClusterError(
             f"`{command}` needs a checkout of trainyard, but this yard is installed without one. "
@@ -28,5 +27,5 @@ def require(command: str) -> None:
 
 
 def state() -> Path:
-    """Return the folder of generated files: .trainyard in a checkout, otherwise ~/.yard."""
+    """Return the folder for generated files, which is .trainyard in a checkout and otherwise ~/.yard."""
     return ROOT / ".trainyard" if exists() else Path.home() / ".yard"

@@ -1,4 +1,4 @@
-"""The exceptions for the whole project. Each message contains the object, the rule and the fix."""
+"""The project's exceptions. Each message contains the object, the rule and the fix."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from typing import ClassVar
 
 
 class ClusterError(Exception):
-    """An error with a message for the user. All other exceptions are defects."""
+    """An error with a message for the user. Any other exception is a defect."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A rule that a file violates, and the change that fixes the file.
-
-    `path` is the key in the file, such as "cluster.nodes.gpu.count".
-    """
+    """A rule that a file violates, and the change that fixes the file."""
 
     path: str
+    """The key in the file, such as "cluster.nodes.gpu.count"."""
     rule: str
     fix: str
 
@@ -28,23 +26,18 @@ class Problem:
 
 
 class RuleError(ValueError):
-    """Raised by stack file validators. It is a ValueError, because pydantic requires this type.
-
-    `at` is the key within the section, or an empty string for the section itself.
-    """
+    """Raised by stack file validators. pydantic requires a ValueError. `at` is the key within the section, if any."""
 
     def __init__(self, rule: str, fix: str, at: str = "") -> None:
         super().__init__(rule)
-        self.rule = rule
-        self.fix = fix
-        self.at = at
+        self.rule, self.fix, self.at = rule, fix, at
 
 
 class FileError(ClusterError):
-    """An invalid file. `problems` contains every problem in the file."""
+    """An invalid file, with all of its problems."""
 
     spared: ClassVar[str]
-    """The last word of the sentence "nothing was ...", for example "changed"."""
+    """Completes the sentence "nothing was ...", for example with "changed"."""
 
     def __init__(self, file: str, problems: Sequence[Problem]) -> None:
         self.file = file
@@ -61,7 +54,7 @@ class StackFileError(FileError):
 
 
 class CatalogError(ClusterError):
-    """A file in components/catalog is wrong. This is a defect in the project."""
+    """A file in components/catalog is wrong, which is a defect in the project."""
 
 
 class PlatformError(ClusterError):
@@ -73,19 +66,19 @@ class ContractError(ClusterError):
 
 
 class JobFileError(FileError):
-    """A job file that breaks rules."""
+    """An invalid job file."""
 
     spared = "submitted"
 
 
 class EnvironmentFileError(JobFileError):
-    """An environment that is unknown, or a requirements file that breaks rules."""
+    """An unknown environment, or an invalid requirements file."""
 
     spared = "built"
 
 
 class JobError(ClusterError):
-    """A job does not exist, or its state does not allow the command."""
+    """A job that does not exist, or whose state does not allow the command."""
 
 
 class StackError(ClusterError):
@@ -105,4 +98,4 @@ class BuildError(ClusterError):
 
 
 class BenchError(ClusterError):
-    """A benchmark that returned no figures, or a record that cannot be read."""
+    """A benchmark that returned no figures, or an unreadable record."""

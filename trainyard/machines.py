@@ -11,20 +11,18 @@ HOST_INPUTS = MappingProxyType(
         "pulumi-python:dynamic/local:Vm": "host",
     }
 )
-"""For each resource type of machines, the input that contains the host's name. Existing hosts are not resources in the
-stack."""
+"""The input with the host's name, by the machine's resource type. Existing hosts are not resources in the stack."""
 
 BAKE = "trainyard:bake"
-"""Configuration key that `yard bake` sets. With BUILD or KEEP, the program builds or keeps an image instead of creating
-a cluster."""
+"""Configuration key with which `yard bake` makes the program build or keep an image instead of a cluster."""
 BUILD, KEEP = "build", "keep"
 BAKED_IMAGE = "baked_image"
-"""Name of a key in the stack file, and of an output of stacks that bake an image."""
+"""A key in the stack file, and an output of stacks that bake an image."""
 
 END_JOBS = "trainyard:end_jobs"
-"""Configuration key: comma-separated ids of the running jobs that `pulumi up` may end."""
+"""Configuration key for the comma-separated IDs of running jobs that `pulumi up` may end."""
 ACCEPT = "trainyard:accept_host_keys"
-"""Configuration key: comma-separated fingerprints of SSH host keys that may replace a machine's recorded key.
+"""Configuration key for the comma-separated fingerprints of SSH host keys that may replace a machine's recorded key.
 
-`pulumi up --config` also writes a key to the stack file. Both keys name exactly what they permit, so they have no
-further effect there."""
+`pulumi up --config` also writes both keys to the stack file, where they have no further effect, because they name
+exactly what they permit."""

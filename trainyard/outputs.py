@@ -1,7 +1,7 @@
-"""Version 1 of the outputs contract, which is the format of a stack's `cluster` output.
+"""Version 1 of the outputs contract: the format of a stack's `cluster` output.
 
-The Pulumi program writes the output with `dumped`, and yard reads it with `read_outputs`. Both functions run the same
-checks. The types are dataclasses, because importing pydantic takes longer than the rest of a yard command.
+The Pulumi program writes the output with `dumped` and yard reads it with `read_outputs`, which run the same checks. The
+types are dataclasses, because importing pydantic takes longer than the rest of a yard command.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 from trainyard.errors import ContractError
 
 _ED25519 = r"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5[A-Za-z0-9+/]{48}"
-"""An ed25519 key has 51 bytes (RFC 8709, section 4), so its base64 has 68 characters. The first 20 characters are
-constant.
-"""
+"""An ed25519 key has 51 bytes (RFC 8709, section 4), so its base64 has 68 characters, 20 of which are constant."""
 _OTHER = r"(?:ecdsa-sha2-nistp(?:256|384|521)|ssh-rsa) [A-Za-z0-9+/]{64,2048}={0,2}"
 
 HOST_KEY = re.compile(f"{_ED25519}|{_OTHER}")
-"""The type and the base64 of an SSH host key, without a comment. Existing hosts can have keys of older types."""
+"""An SSH host key's type and base64 without a comment. Existing hosts can have keys of older types."""
 
 
 class Invalid(ValueError):
@@ -34,7 +32,7 @@ class Invalid(ValueError):
 
 
 def read(kind: Any, value: Any, path: str = "") -> Any:
-    """Return a JSON value as the type `kind`. Raises Invalid with the path of the first wrong value.
+    """Return a JSON value as the type `kind`. Raises Invalid for the first wrong value.
 
     Supported types: dataclasses, str, int, float, tuple[T, ...], Mapping[str, T], T | None and Annotated[T, check].
     """
@@ -83,7 +81,7 @@ def _number(value: Any, path: str) -> float:
 
 
 def _integer(value: Any, path: str) -> int:
-    """Return an integer. The engine writes integers as floats, such as 22.0."""
+    # The engine writes integers as floats, such as 22.0.
     valid = isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0
     _require(valid, path, "must be an integer")
     return int(value)
@@ -93,8 +91,6 @@ _SCALARS: dict[Any, Callable[[Any, str], Any]] = {str: _string, int: _integer, f
 
 
 def _matches(pattern: str) -> Callable[[str, str], str]:
-    """Return a check that the whole string matches a pattern."""
-
     def check(value: str, path: str) -> str:
         _require(bool(re.fullmatch(pattern, value)), path, f"must match {pattern}, not {value[:100]!r}")
         return value
@@ -121,7 +117,7 @@ def _require(valid: bool, path: str, rule: str) -> None:
         raise Invalid(path, rule)
 
 
-# These values are written to the SSH configuration. A line break or a leading hyphen would add an option.
+# yard writes these values to the SSH configuration, in which a line break or a leading hyphen would add an option.
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _LOGIN = r"[a-z_][a-z0-9_-]{0,31}"
@@ -147,8 +143,8 @@ _Part = TypeVar("_Part", "Head", "Cluster")
 class Head:
     """The head node. `user` runs jobs, and `admin_user` has sudo. The stack has a separate key for each user.
 
-    `tunnel` is a command that forwards a loopback port to the head's SSH port. "{port}" in the command is replaced with
-    the loopback port. With a tunnel, `address` and `port` belong to a tunnel that is open only while `pulumi up` runs.
+    `tunnel` is a command that forwards the loopback port "{port}" to the head's SSH port. With a tunnel, `address` and
+    `port` are those of a tunnel that is open only while `pulumi up` is running.
     """
 
     name: Name
@@ -164,7 +160,7 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A worker. `address` is the address for SSH, or None if the head node is the jump host."""
+    """A worker. `address` is its SSH address, or None if the head is the jump host."""
 
     name: Name
     private_ip: PrivateIp
@@ -179,7 +175,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Transport:
-    """Files on the node that NCCL's transport needs: a folder for LD_LIBRARY_PATH, and mounts for containers."""
+    """The files that NCCL's transport needs: a folder for LD_LIBRARY_PATH, and mounts for containers."""
 
     library_path: str | None = None
     mounts: tuple[str, ...] = ()
@@ -190,14 +186,13 @@ NO_TRANSPORT = Transport()
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The cluster. The keys of `env`, `thresholds`, `pair_thresholds` and `transport` are names of node groups.
+    """The cluster. `env`, `transport`, `thresholds`, `pair_thresholds` and `spares` are mappings by node group.
 
-    `home_path` is the folder that the workers mount from the head in addition to `shared_path`.
-    `thresholds` is the minimum bus bandwidth of an all-reduce on one node in GB/s, or None if no source publishes a
-    value. `pair_thresholds` is the minimum for two or more nodes. `transport` contains only groups whose fabric needs
-    files on the node. `spares` is the number of nodes that are held back from jobs, for groups with spares. With
-    `repair: auto`, `yard heal --auto` replaces machines. `unready` is None, or the reason why no `pulumi up` has made
-    the cluster ready. In this case, `nodes` is empty if the machines or their SSH host keys are not known.
+    Workers mount `home_path` and `shared_path` from the head. `transport` contains only groups whose fabric needs files
+    on the node. `thresholds` and `pair_thresholds` are the published minimum bus bandwidths, in GB/s, of an all-reduce
+    on one or more nodes. `spares` is how many nodes a group holds back from jobs. With `repair: auto`, `yard heal
+    --auto` replaces machines. `unready` states why no `pulumi up` has made the cluster ready, in which case `nodes` is
+    empty if the machines or their SSH host keys are not known.
     """
 
     contract: int = CONTRACT
@@ -220,7 +215,7 @@ class Cluster:
 
     @property
     def warning(self) -> str:
-        """The reason why the cluster is not ready, and the fix, or "" if an `up` has made the cluster ready."""
+        """Why the cluster is not ready, and the fix, or "" if it is ready."""
         if self.unready is None:
             return ""
         return (
@@ -230,19 +225,19 @@ class Cluster:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Private addresses by host name. The head is first."""
+        """The hosts' private addresses by name, starting with the head."""
         return {self.head.name: self.head.private_ip, **{node.name: node.private_ip for node in self.nodes}}
 
     def busbw_floor(self, group: str, nodes: int) -> float | None:
-        """Return the minimum bus bandwidth in GB/s of an all-reduce on `nodes` nodes, or None if unpublished."""
+        """Return the published minimum bus bandwidth of an all-reduce on `nodes` nodes in GB/s, if any."""
         return (self.thresholds if nodes == 1 else self.pair_thresholds).get(group)
 
 
 def dumped(cluster: Cluster) -> dict[str, Any]:
     """Return the outputs as JSON values. Raises ContractError for a value that the contract forbids.
 
-    The fields `tunnel`, `transport`, `spares` and `unready` are omitted if they are empty, and `repair` if it is `ask`,
-    because older versions of yard reject unknown fields.
+    Because older versions of yard reject unknown fields, an empty `tunnel`, `transport`, `spares` or `unready` is
+    omitted, and so is `repair: ask`.
     """
     found: dict[str, Any] = json.loads(json.dumps(asdict(read_outputs(asdict(cluster)))))
     for name in ("transport", "spares", "unready"):
@@ -256,10 +251,7 @@ def dumped(cluster: Cluster) -> dict[str, Any]:
 
 
 def ssh_command(head: Mapping[str, Any], stack: str) -> str:
-    """Return the command that logs in to the head as the admin.
-
-    Without a tunnel, the command is `ssh`, which needs the stack's `admin_private_key` in an SSH agent.
-    """
+    """Return the command that logs in to the head as the admin. `ssh` needs `admin_private_key` in an SSH agent."""
     if head.get("tunnel"):
         return f"yard ssh --admin --stack {stack}"
     jump = f"-J {head['proxy_jump']} " if head.get("proxy_jump") else ""
@@ -267,9 +259,7 @@ def ssh_command(head: Mapping[str, Any], stack: str) -> str:
 
 
 def read_outputs(raw: Any) -> Cluster:
-    """Return the `cluster` output of a stack. Raises ContractError if the output has a different version or a wrong
-    value.
-    """
+    """Return a stack's `cluster` output. Raises ContractError for another version or a wrong value."""
     contract = raw.get("contract") if isinstance(raw, dict) else None
     if contract is None:
         raise ContractError(
@@ -285,7 +275,7 @@ def read_outputs(raw: Any) -> Cluster:
 
 
 def read_head(raw: Any) -> Head:
-    """Return the head in a `cluster` output. Raises ContractError."""
+    """Return the head in a `cluster` output. Raises ContractError for a wrong value."""
     return _checked(Head, raw)
 
 

@@ -1,6 +1,5 @@
-"""Escapes control characters in text from nodes and jobs.
-
-Escape sequences in such text could make the operator's terminal hide or replace text, or send input.
+"""Escapes control characters in text from nodes and jobs, which could make the operator's terminal hide text, replace
+text, or send input.
 """
 
 from __future__ import annotations
@@ -8,16 +7,15 @@ from __future__ import annotations
 import re
 
 _SGR = r"\x1b\[[0-9;:]*m"
-"""Select Graphic Rendition (SGR): sets colours and other attributes of text (ECMA-48, 8.3.117)."""
+"""Select Graphic Rendition (SGR), which sets colours and other attributes of text (ECMA-48, 8.3.117)."""
 _CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-"""C0 (without tab and line feed), DEL and C1; line separators; characters that change the direction of text;
-surrogates, which represent invalid UTF-8 bytes.
-"""
+"""C0 (without tab and line feed), DEL and C1; line separators; characters that change the text's direction; surrogates,
+which represent invalid UTF-8 bytes."""
 _UNSAFE = re.compile(f"{_SGR}|{_CONTROL}")
 
 
 def printable(text: str, *, colours: bool = False) -> str:
-    """Return the text with control characters replaced with escapes (`\\x1b`). `colours` keeps SGR sequences."""
+    """Return the text with escapes (`\\x1b`) instead of control characters. `colours` keeps SGR sequences."""
 
     def escaped(found: re.Match[str]) -> str:
         if len(found[0]) == 1:

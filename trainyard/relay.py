@@ -1,13 +1,13 @@
-"""Program that forwards SSH connections through a tunnel opened by a cloud's CLI. It needs only the standard library.
+"""A program that forwards SSH connections through tunnels that a cloud's CLI opens. It needs only the standard library.
 
     relay.py stdio LOG COMMAND...    forwards stdin and stdout; for OpenSSH's ProxyCommand
     relay.py serve PORT COMMAND...   forwards every connection to 127.0.0.1:PORT until stdin is closed
 
-COMMAND listens on a loopback port until it is interrupted. "{port}" in COMMAND is replaced with the port. Each
-connection uses a separate COMMAND, because `az network bastion tunnel` mixes up the data of concurrent connections
+COMMAND listens on the loopback port "{port}" until it is interrupted. Each connection uses a separate COMMAND, because
+`az network bastion tunnel` mixes up the data of concurrent connections
 (Azure/azure-cli-extensions@144a628:src/bastion/azext_bastion/tunnel.py, issue 10137; read 2026-11-22).
 
-`stdio` also writes error messages to LOG, because OpenSSH with ControlPersist discards the stderr of a ProxyCommand.
+`stdio` also writes error messages to LOG, because OpenSSH with ControlPersist discards a ProxyCommand's stderr.
 `serve` prints "ready" on stdout after an SSH server has answered, or "error REASON". Retries are reported on stderr.
 """
 
@@ -28,17 +28,17 @@ from subprocess import DEVNULL, PIPE, STDOUT, Popen
 
 _LOOPBACK = "127.0.0.1"
 _STDIO_SECONDS, _SERVE_SECONDS = 40.0, 900.0
-"""Time limits for the first tunnel. `stdio` must end before yard's time limit for an SSH command, which is 60 s.
-With `serve`, a GPU machine may need minutes to boot."""
+"""Time limits for the first tunnel. `stdio` must end before yard's limit of 60 s for an SSH command, but `serve` waits
+for GPU machines to boot."""
 _ANSWER_SECONDS = 30.0
-"""Time limit for the first bytes on a connection. In SSH, the server sends the first message."""
+"""Time limit for the server's first bytes. In SSH, the server sends the first message."""
 _LONGEST_PAUSE = 15.0
 
 _FINAL = ("az login", "gcloud auth login", "AuthorizationFailed", "unrecognized arguments")
-"""Parts of error messages for errors that a retry cannot fix: no login (azure-cli core/_profile.py, read 2026-11-22;
-gcloud 528.0.0), no permission, unknown option. IAP's error 4033 can also mean a stopped machine."""
+"""Parts of messages about errors that a retry cannot fix: no login (azure-cli core/_profile.py, read 2026-11-22; gcloud
+528.0.0), no permission, unknown option. IAP's error 4033 is not included, because the machine may only be stopped."""
 _ENDING = ((signal.SIGINT, 8.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
-"""Signals, and seconds to wait after each signal. `az network bastion tunnel` deletes its session after SIGINT."""
+"""Signals, and how many seconds to wait after each. After SIGINT, `az network bastion tunnel` deletes its session."""
 
 
 class TunnelError(Exception):
@@ -50,15 +50,15 @@ class FinalError(TunnelError):
 
 
 class Cli:
-    """A running COMMAND, with the last lines of its output."""
+    """A running COMMAND and the last lines of its output."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._name = command[0]
         self._port = _free_port()
         words = [word.replace("{port}", str(self._port)) for word in command]
         try:
-            # In a new session, Ctrl-C does not reach the command, and a signal can be sent to its whole process group.
-            # `az` is a shell script that starts Python.
+            # In a new session, Ctrl-C does not reach the command, and a signal can reach its whole process group. `az`
+            # is a shell script that starts Python.
             self._process = Popen(
                 words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, errors="replace", start_new_session=True
             )
@@ -101,7 +101,7 @@ class Cli:
                 time.sleep(0.02)
 
     def _group_is_gone(self, number: int) -> bool:
-        """Send a signal to the command's process group. Signal 0 has no effect. Return True if the group is empty."""
+        """Send a signal (0: none) to the command's process group, and return whether the group is empty."""
         self._process.poll()  # a zombie that is not reaped stays in the group
         try:
             os.killpg(self._process.pid, number)
@@ -116,8 +116,6 @@ class Cli:
 
 
 class Tunnels:
-    """All open tunnels."""
-
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
         self._open: set[Cli] = set()
@@ -125,10 +123,9 @@ class Tunnels:
         self._closed = False
 
     def open(self, seconds: float, note: Callable[[str], None]) -> tuple[Cli, socket.socket, bytes]:
-        """Return a tunnel, a connection through it and the first bytes from the server.
+        """Return a tunnel, a connection through it and the server's first bytes. Raises TunnelError.
 
-        A failed command is started again until `seconds` have passed. `note` is called with the reason for each
-        failure. Raises TunnelError.
+        A failed command is started again until `seconds` have passed, and `note` is called with each failure's reason.
         """
         deadline, pause = time.monotonic() + seconds, 1.0
         while True:
@@ -164,7 +161,7 @@ class Tunnels:
 
 
 def relay(source: int, sink: int, connection: socket.socket, first: bytes) -> None:
-    """Copy data between a connection and two file descriptors until either side is closed."""
+    """Copy data between a connection and two file descriptors until one side is closed."""
 
     def send() -> None:
         with contextlib.suppress(OSError):
@@ -222,10 +219,10 @@ def serve(listener: socket.socket, tunnels: Tunnels) -> int:
 
 
 def until_end(work: Callable[[], int], *ignored: int) -> int:
-    """Run `work` in a thread. Returns its exit code, or 1 if stdin is closed or a signal arrives first.
+    """Run `work` in a thread. Returns its exit code, or 1 if stdin is closed or a signal, not `ignored`, arrives first.
 
-    The signals in `ignored` do not end the program. OpenSSH sends a signal and closes stdin at the same time. If stdin
-    is closed first, the signal must not interrupt the shutdown, so the signal handlers raise no exception.
+    OpenSSH sends a signal and closes stdin at the same time, so signal handlers must not interrupt the shutdown by
+    raising an exception.
     """
     events, notify = os.pipe()
     os.set_blocking(notify, False)
@@ -274,7 +271,7 @@ def main() -> int:
     tunnels = Tunnels(command)
     try:
         if mode == "stdio":
-            # Ctrl-C also reaches this program. Ctrl-C must not end a connection that ControlMaster shares.
+            # Ctrl-C also reaches this program, but must not end a connection that ControlMaster shares.
             return until_end(lambda: stdio(place, tunnels), signal.SIGINT)
         return _serve_port(int(place), tunnels)
     finally:

@@ -1,6 +1,4 @@
-"""A YAML parser for the project's own files, and a parser for stack files and job files that rejects aliases and
-reports repeated keys.
-"""
+"""Parses YAML. For stack files and job files, it rejects aliases and reports repeated keys."""
 
 from __future__ import annotations
 
@@ -12,22 +10,22 @@ import yaml
 
 MAX_CHARACTERS = 1_000_000
 MAX_LEVELS = 50
-"""Maximum depth of nested mappings and lists. The parser takes minutes for a text with thousands of levels."""
+"""Maximum depth of mappings and lists. The parser needs minutes for thousands of levels."""
 
 _Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The libyaml loader if it is installed. It is ten times as fast as the Python loader."""
+"""libyaml's loader, if it is installed, is ten times as fast as Python's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A parsed text. `repeated` contains the path and line of each key that occurs more than once in its mapping."""
+    """A parsed text. `repeated` contains the path and line of each key that its mapping repeats."""
 
     value: Any
     repeated: tuple[tuple[tuple[str, ...], int], ...]
 
 
 class YamlError(Exception):
-    """A text that is not valid YAML or exceeds a limit. Line numbers start at 1."""
+    """A text that is invalid YAML or exceeds a limit. Line numbers start at 1."""
 
     def __init__(self, reason: str, line: int) -> None:
         super().__init__(reason)
@@ -36,7 +34,7 @@ class YamlError(Exception):
 
 
 def load_own(text: str) -> Any:
-    """Return the value of a YAML file that belongs to the project. Raises yaml.YAMLError."""
+    """Return the value of one of the project's own YAML files. Raises yaml.YAMLError."""
     return yaml.load(text, Loader=_Loader)  # noqa: S506  (both loaders are safe)
 
 
@@ -50,16 +48,13 @@ def load_strict(text: str) -> Document:
         mark = error.problem_mark or error.context_mark
         raise YamlError(error.problem or "is not valid YAML", mark.line + 1 if mark else 1) from error
     except (yaml.YAMLError, ValueError, TypeError, IndexError) as error:
-        # The reason is a forbidden character, an invalid date or an empty number. These errors have no line number.
+        # Errors about forbidden characters, invalid dates or empty numbers have no line number.
         raise YamlError("is not valid YAML: it contains characters or values that YAML forbids", 1) from error
     return Document(value=value, repeated=tuple(_repeated(node, ())))
 
 
 def _check_limits(text: str) -> None:
-    """Raise YamlError for a text that is too long, is nested too deeply, or contains an alias.
-
-    A small text with aliases can expand to gigabytes.
-    """
+    """Raise YamlError if a text is too long, nested too deeply, or has aliases, which can expand it to gigabytes."""
     if len(text) > MAX_CHARACTERS:
         raise YamlError(f"is longer than {MAX_CHARACTERS:,} characters", 1)
     level = 0

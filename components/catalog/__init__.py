@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -15,7 +15,7 @@ from trainyard.strict_yaml import load_own
 
 
 class Fact(BaseModel):
-    """A row in the catalog. `source` is the publication, and `dated` is the ISO date on which it was read."""
+    """A row in the catalog. `source` is where the fact is published, and `dated` is when it was read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -25,16 +25,13 @@ class Fact(BaseModel):
 
 
 HOURS_PER_MONTH = 730
-"""Number of hours per month in the price lists of both clouds."""
+"""A month's hours in the price lists of both clouds."""
 
 _MIB_PER_MB = 1e6 / 2**20
 
 
 class Throughput(Fact):
-    """Write throughput of shared storage, or of the disks of a machine type.
-
-    The fields are described in throughput.yaml.
-    """
+    """Write throughput of shared storage or of a machine type's disks. throughput.yaml describes the fields."""
 
     mb_s_of_size: dict[int, float] = Field(default_factory=dict)
     mib_s: float = Field(default=0, ge=0)
@@ -43,7 +40,7 @@ class Throughput(Fact):
     most_mb_s: float | None = Field(default=None, gt=0)
 
     def write_mib_s(self, size_gib: int) -> float:
-        """Return the maximum write throughput in MiB/s for a size, or infinity if there is no limit."""
+        """Return the maximum write throughput in MiB/s for a size, or infinity if it is not limited."""
         if self.mb_s_of_size:
             rate = _of_size(self.mb_s_of_size, size_gib)
             base = float("inf") if rate is None else rate * _MIB_PER_MB
@@ -54,19 +51,19 @@ class Throughput(Fact):
 
 
 class ServicePrice(Fact):
-    """List price of shared storage or a gateway in one region. If the price is unknown, all price fields are unset."""
+    """List price of shared storage or a gateway in one region. Without a price field, the price is unknown."""
 
     region: str
     priced: str = Field(default="", pattern=r"^(\d{4}-\d{2}-\d{2})?$")
-    """Date on which the price was valid, or empty if the price is unknown."""
+    """When the price was valid, or empty if the price is unknown."""
     usd_per_hour: float | None = Field(default=None, gt=0)
     usd_per_gib_hour: float | None = Field(default=None, gt=0)
     usd_per_month_of_size: dict[int, float | None] = Field(default_factory=dict)
-    """Dollars per month for each size in GiB, or None if unknown."""
+    """Dollars per month by size in GiB, or None for a size with an unknown price."""
     billed_gib: int = Field(default=1, ge=1)
 
     def usd(self, size_gib: int) -> float | None:
-        """Return the price in dollars per hour for a size, or None if the price is unknown."""
+        """Return the price of a size in dollars per hour, or None if it is unknown."""
         if self.usd_per_month_of_size:
             month = _of_size(self.usd_per_month_of_size, size_gib)
             return None if month is None else month / HOURS_PER_MONTH
@@ -76,18 +73,18 @@ class ServicePrice(Fact):
 
 
 def _of_size(values: Mapping[int, float | None] | Mapping[int, float], size_gib: int) -> float | None:
-    """Return the value for the smallest size that is at least `size_gib`, or None if no such size or value exists."""
+    """Return the value of the smallest sufficient size, or None if there is none."""
     return next((value for size, value in sorted(values.items()) if size >= size_gib), None)
 
 
 NUMA_AS_SOCKET_SINCE = (22, 5)
-"""First Slurm version with SlurmdParameters=numa_node_as_socket (SchedMD/slurm, NEWS for 22.05)."""
+"""The first Slurm version that supports SlurmdParameters=numa_node_as_socket (SchedMD/slurm, NEWS for 22.05)."""
 
 SlurmVersion = tuple[int, int]
 
 
 class Topology(Fact):
-    """Sockets, cores and threads as printed by lscpu. `gpu_numa` contains the NUMA node of each GPU, or is empty."""
+    """Sockets, cores and threads as lscpu prints them. `gpu_numa` lists the GPUs' NUMA nodes if they are known."""
 
     sockets: int = Field(ge=1)
     cores_per_socket: int = Field(ge=1)
@@ -107,11 +104,10 @@ class Topology(Fact):
 
     @property
     def vcpus(self) -> int:
-        """Number of hardware threads."""
         return self.sockets * self.cores_per_socket * self.threads_per_core
 
     def needs_numa_as_socket(self, version: SlurmVersion) -> bool:
-        """Return whether slurmd needs numa_node_as_socket. Slurm assigns GPUs to sockets, not to NUMA nodes."""
+        """Return whether slurmd needs numa_node_as_socket, because Slurm assigns GPUs to sockets, not to NUMA nodes."""
         return self.numa_per_socket > 1 and version >= NUMA_AS_SOCKET_SINCE
 
     def slurm_sockets(self, version: SlurmVersion) -> tuple[int, int]:
@@ -120,10 +116,9 @@ class Topology(Fact):
         return self.sockets * split, self.cores_per_socket // split
 
     def gpu_cores(self, version: SlurmVersion) -> tuple[tuple[int, int], ...]:
-        """Return the first and last core near each GPU.
+        """Return the first and last core near each GPU, or () if they are unknown or Slurm uses only one socket.
 
-        The result is empty if the affinity is unknown, or if Slurm uses only one socket. A GPU gets all cores in its
-        socket, because "all the cores in a socket must be specified together" (gres.conf manual).
+        A GPU gets its whole socket, because "all the cores in a socket must be specified together" (gres.conf manual).
         """
         sockets, cores = self.slurm_sockets(version)
         if sockets == 1:
@@ -136,41 +131,35 @@ class Topology(Fact):
 _WORD = r"^[A-Za-z0-9][A-Za-z0-9.+~:-]*$"
 
 _OLDEST_DRIVER = {12: 525, 13: 580}
-"""Branch of the oldest supported driver for each major CUDA release.
-
-NVIDIA, "CUDA Compatibility", minor version compatibility, table 1, read 2026-11-22.
-"""
+"""Branch of the oldest driver that supports each major CUDA release (NVIDIA, "CUDA Compatibility", minor version
+compatibility, table 1, read 2026-11-22)."""
 
 
 class _Part(BaseModel):
-    """Base class for the parts of a lock."""
-
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Package(_Part):
-    """A locked package. `sha256` is the digest of its file, or None if the file could not be read."""
+    """A locked package. `sha256` is None if the package's file could not be read."""
 
     version: Annotated[str, Field(pattern=_WORD[:-1] + r"\*?$")]
     sha256: Annotated[str | None, Field(pattern=r"^[0-9a-f]{64}$")] = None
 
 
 class AptArchive(_Part):
-    """An apt archive.
-
-    `key` is the path on the node or the URL of the signing key. `suite` is the suite and the components, as in
-    sources.list(5). `url` is None for the distribution's archive, whose address is read from the node's apt sources.
-    """
+    """An apt archive. `url` is None for the distribution's archive, whose address is in the node's apt sources."""
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
     key: str
+    """Path, on the node, or URL of the signing key."""
     fingerprint: str = "-"
     url: str | None = None
     suite: str
+    """Suite and components, as in sources.list(5)."""
 
 
 class DriverLock(Fact):
-    """Compatible versions for one operating system. The name of the row is the name of the operating system."""
+    """Driver versions that work together on the operating system with the row's name."""
 
     versions: dict[str, str]
     """Versions by name, as in images.yaml. Every row contains `driver`."""
@@ -179,15 +168,15 @@ class DriverLock(Fact):
     archives: tuple[AptArchive, ...] = Field(min_length=1)
     packages: dict[Annotated[str, Field(pattern=_WORD)], Package] = Field(min_length=1)
     nvswitch: dict[Annotated[str, Field(pattern=_WORD)], Package] = Field(default_factory=dict)
-    """Packages for nodes with NVSwitch. If empty, such nodes are not supported."""
+    """Packages for nodes with NVSwitch, which are not supported without them."""
     optional: dict[Annotated[str, Field(pattern=_WORD)], Package] = Field(default_factory=dict)
     """Packages that are skipped with a warning if the archive does not contain them."""
     files: dict[str, str] = Field(default_factory=dict)
-    """Content of configuration files that the installation needs, by absolute path."""
+    """Configuration files that the installation needs, by absolute path."""
     refused_gpus: dict[str, str] = Field(default_factory=dict)
-    """GPU types that this driver does not support, with the reason."""
+    """Why the driver does not support a GPU type, by type."""
     unverified: tuple[str, ...] = ()
-    """Facts that were not verified in the archive."""
+    """Facts that the archive did not confirm."""
 
     @property
     def driver(self) -> str:
@@ -196,27 +185,22 @@ class DriverLock(Fact):
 
 
 class Archive(Fact):
-    """A package archive for which a mirror can be set. `url` is an extended regular expression.
-
-    `distribution` is true if the node's own apt sources contain the archive.
-    """
+    """A package archive that a mirror can replace. `url` is an extended regular expression."""
 
     url: str
     distribution: bool = False
+    """Whether the node's own apt sources contain the archive."""
 
 
 class Conflict(Fact):
-    """Incompatible versions by name. `consequence` states what fails in an image with all these versions."""
+    """Versions that do not work together. `consequence` states what fails in an image that contains all of them."""
 
     versions: dict[str, str] = Field(min_length=1)
     consequence: str
 
 
 def incompatible(versions: Mapping[str, str], known: Mapping[str, Conflict]) -> Iterator[str]:
-    """Yield the incompatible versions in an image or a lock, with the consequence.
-
-    `known` contains the rows from conflicts.yaml.
-    """
+    """Yield which versions in an image or a lock do not work together, and the consequence."""
     for conflict in known.values():
         if conflict.versions.items() <= versions.items():
             named = ", ".join(f"{name} {version}" for name, version in conflict.versions.items())
@@ -244,18 +228,17 @@ _FOLDER = Path(__file__).parent
 _Row = TypeVar("_Row", bound=Fact)
 
 Count = Literal["vcpus", "gpus"] | Annotated[int, Field(ge=1)]
-"""How much of a quota a machine uses: the number of its vCPUs or GPUs, or a fixed number."""
+"""How much of a quota a machine uses: as much as it has vCPUs or GPUs, or a fixed number."""
 
 
 class Price(Fact):
-    """List prices of a machine in dollars per hour in one region, or None if unknown."""
+    """A machine's list prices in one region, or None if they are unknown."""
 
     usd_per_hour: float | None = Field(gt=0)
     """On-demand price."""
     spot_usd_per_hour: float | None = Field(default=None, gt=0)
-    """Spot price on the date in `spot_source`. Spot prices can change at any time."""
+    """Spot price on the date in `spot_source`. It can change at any time."""
     spot_source: str = ""
-    """Dated source of the Spot price, or empty if it is unknown."""
     region: str
 
     @model_validator(mode="after")
@@ -266,10 +249,9 @@ class Price(Fact):
 
 
 class Floors(Fact):
-    """Published minimum all-reduce bus bandwidth, in GB/s, of a machine without faults.
+    """Published minimum bus bandwidth, in GB/s, of an all-reduce within a node (`node`) or between nodes (`pair`).
 
-    `node` applies within one node, and `pair` between two or more nodes. A value is None if no minimum is published.
-    `node_gib` and `pair_gib` are the message sizes at which the values apply.
+    The minimum applies to messages of `node_gib` or `pair_gib`, and is None if none is published.
     """
 
     node: float | None = Field(default=None, gt=0)
@@ -294,11 +276,11 @@ class Machine(Fact):
     floors: Floors | None = None
     """From floors.yaml, or None if no source states the floors."""
     rdma: int = Field(default=0, ge=0)
-    """Number of RDMA devices that must be present on a node before collectives can use its fabric."""
+    """How many RDMA devices a node must have before collectives can use its fabric."""
     rdma_devices: tuple[str, ...] = ()
-    """Names of the RDMA devices for collectives. If empty, all active devices are used."""
+    """The RDMA devices that collectives use. If empty, they use all active devices."""
     quotas: dict[str, Count] = Field(default_factory=dict)
-    """How much of each quota one machine uses. A Spot machine uses `spot_quotas` instead."""
+    """How much of each quota a machine uses. Spot machines use `spot_quotas` instead."""
     spot_quotas: dict[str, Count] = Field(default_factory=dict)
     unverified: tuple[str, ...] = ()
     """Names of the fields whose values are not stated in any published page or code."""
@@ -318,7 +300,7 @@ class Machine(Fact):
 
     @property
     def gpu_affinity_unknown(self) -> bool:
-        """Whether the cores near each GPU are unknown. It is false for fake GPUs."""
+        """Whether the cores near each GPU are unknown. False for fake GPUs."""
         if self.gpus < 2 or self.gpu_type == "fake":  # noqa: PLR2004  (affinity differs only between GPUs)
             return False
         known = self.topology
@@ -326,11 +308,11 @@ class Machine(Fact):
 
     @property
     def has_nvidia_gpus(self) -> bool:
-        """Whether the machine has GPUs that need the NVIDIA driver. It is false for fake GPUs."""
+        """Whether the machine has GPUs that need NVIDIA's driver. False for fake GPUs."""
         return self.gpus > 0 and self.gpu_type != "fake"
 
     def without_gpus(self) -> Machine:
-        """Return a copy without GPUs, for jobs that use no GPUs. The prices and the amount of each quota are kept."""
+        """Return a copy without GPUs for the scheduler. It has the same prices and uses as much of each quota."""
         counts = {"gpus": self.gpus}
         quotas, spot_quotas = (
             {name: counts.get(str(count), count) for name, count in known.items()}
@@ -342,23 +324,23 @@ class Machine(Fact):
 
     @property
     def schedulable_memory_mib(self) -> int:
-        """Memory in MiB that Slurm can allocate to jobs.
+        """MiB of memory that Slurm can allocate to jobs.
 
-        Slurm drains a node that has less memory than its RealMemory. Therefore 5 % of the memory is reserved for the
-        kernel and the daemons. The reserve is at least 1 GiB, but at most a quarter of the memory.
+        Slurm drains a node with less memory than its RealMemory, so 5 % (at least 1 GiB, but at most a quarter) of the
+        memory is reserved for the kernel and the daemons.
         """
         reserve = max(self.memory_mib // 20, min(1024, self.memory_mib // 4))
         return self.memory_mib - reserve
 
 
 class Fabric(Fact):
-    """A type of network between nodes, with the environment variables and files that collective libraries need."""
+    """A type of network between nodes, and the environment variables and files that collectives need to use it."""
 
     env: dict[str, str]
     library_path: str | None = Field(default=None, pattern=r"^/[\w./-]+$")
-    """Folder of the NCCL plugin on the node. The folder comes first in the LD_LIBRARY_PATH of jobs."""
+    """The NCCL plugin's folder on the node, which comes first in the LD_LIBRARY_PATH of jobs."""
     mounts: tuple[Annotated[str, Field(pattern=r"^/[\w./-]+(:ro)?$")], ...] = ()
-    """Paths on the node that are mounted at the same paths in containers. The suffix ':ro' makes a mount read-only."""
+    """Paths on the node that containers mount at the same paths. The suffix ':ro' makes a mount read-only."""
 
 
 class Image(Fact):
@@ -367,15 +349,15 @@ class Image(Fact):
     os: str
     slurm_version: tuple[int, int]
     reference: str | None = None
-    """Name of the image in the cloud with its version, or None if it is not a cloud image."""
+    """Name and version of the image in the cloud, or None if it is not a cloud image."""
     versions: dict[str, str] = Field(default_factory=dict)
-    """Pinned versions by name. For GPUs with NVSwitch, `driver` and `fabric_manager` must be equal."""
+    """Pinned software versions. GPUs with NVSwitch need the same version of `driver` and `fabric_manager`."""
     cloud_config: dict[str, Any] = Field(default_factory=dict)
-    """Cloud-config for the agents in the image. It is merged with cloud-init/base.yaml."""
+    """Cloud-config that the image's agents need in addition to cloud-init/base.yaml."""
 
 
 class ImageContract(Fact):
-    """State of a published image before its first boot. It contains the facts that bootstrap stages depend on."""
+    """The facts about a published image, before its first boot, that bootstrap stages depend on."""
 
     files: dict[str, str] = Field(default_factory=dict)
     """File contents by path."""
@@ -383,9 +365,9 @@ class ImageContract(Fact):
     """Paths or patterns of deleted files."""
     services: dict[str, Literal["enabled", "disabled", "masked"]] = Field(default_factory=dict)
     modules: dict[str, str] = Field(default_factory=dict)
-    """The environment module that adds a command to PATH, by command."""
+    """Environment modules that add a command to PATH, by command."""
     no_packages: tuple[str, ...] = ()
-    """Packages that are missing from the distribution's archive."""
+    """Packages that the distribution's archive lacks."""
 
 
 def _read(file: str) -> dict[str, dict[str, Any]]:
@@ -405,6 +387,23 @@ def read_rows(file: str, model: type[_Row]) -> dict[str, _Row]:
     return _rows(file, _read(file), model)
 
 
+def _by_provider(file: str, model: type[_Row]) -> Callable[[str], dict[str, _Row]]:
+    """Return a cached function that returns a provider's rows in a file by name."""
+    return cache(lambda provider: _rows(file, _read(file).get(provider, {}), model))
+
+
+topologies = _by_provider("topologies.yaml", Topology)
+"""Processor topologies by machine type."""
+floors = _by_provider("floors.yaml", Floors)
+"""Bandwidth floors by machine type."""
+prices = _by_provider("prices.yaml", Price)
+"""List prices by machine type."""
+throughputs = _by_provider("throughput.yaml", Throughput)
+"""Write throughput by kind of shared storage and, for machine disks, by machine type."""
+service_prices = _by_provider("service_prices.yaml", ServicePrice)
+"""List prices of shared storage and gateways by name."""
+
+
 @cache
 def machines(provider: str) -> dict[str, Machine]:
     """Return the provider's machine types by name with prices, topologies and floors. Raises CatalogError."""
@@ -419,67 +418,16 @@ def machines(provider: str) -> dict[str, Machine]:
     return _rows(file, rows, Machine, provider=provider)
 
 
-@cache
-def topologies(provider: str) -> dict[str, Topology]:
-    """Return the provider's processor topologies by machine type."""
-    return _rows("topologies.yaml", _read("topologies.yaml").get(provider, {}), Topology)
+def _table(file: str, model: type[_Row]) -> Callable[[], dict[str, _Row]]:
+    """Return a cached function that returns the rows in a file by name."""
+    return cache(lambda: read_rows(file, model))
 
 
-@cache
-def floors(provider: str) -> dict[str, Floors]:
-    """Return the provider's bandwidth floors by machine type."""
-    return _rows("floors.yaml", _read("floors.yaml").get(provider, {}), Floors)
-
-
-@cache
-def prices(provider: str) -> dict[str, Price]:
-    """Return the provider's list prices by machine type."""
-    return _rows("prices.yaml", _read("prices.yaml").get(provider, {}), Price)
-
-
-@cache
-def throughputs(provider: str) -> dict[str, Throughput]:
-    """Return the write throughput of shared storage by kind, and of machine disks by machine type."""
-    return _rows("throughput.yaml", _read("throughput.yaml").get(provider, {}), Throughput)
-
-
-@cache
-def service_prices(provider: str) -> dict[str, ServicePrice]:
-    """Return the list prices for the provider's shared storage and gateways by name."""
-    return _rows("service_prices.yaml", _read("service_prices.yaml").get(provider, {}), ServicePrice)
-
-
-@cache
-def fabrics() -> dict[str, Fabric]:
-    """Return the known fabrics by name."""
-    return _rows("fabrics.yaml", _read("fabrics.yaml"), Fabric)
-
-
-@cache
-def images() -> dict[str, Image]:
-    """Return the known images by name."""
-    return _rows("images.yaml", _read("images.yaml"), Image)
-
-
-@cache
-def image_contracts() -> dict[str, ImageContract]:
-    """Return the facts about pinned images by image name. Tests compare the bootstrap stages with these facts."""
-    return _rows("image_contracts.yaml", _read("image_contracts.yaml"), ImageContract)
-
-
-@cache
-def conflicts() -> dict[str, Conflict]:
-    """Return the known sets of incompatible versions."""
-    return _rows("conflicts.yaml", _read("conflicts.yaml"), Conflict)
-
-
-@cache
-def driver_locks() -> dict[str, DriverLock]:
-    """Return the version locks for the NVIDIA driver by operating system."""
-    return _rows("drivers.yaml", _read("drivers.yaml"), DriverLock)
-
-
-@cache
-def archives() -> dict[str, Archive]:
-    """Return the package archives for which a mirror can be set."""
-    return _rows("archives.yaml", _read("archives.yaml"), Archive)
+fabrics = _table("fabrics.yaml", Fabric)
+images = _table("images.yaml", Image)
+image_contracts = _table("image_contracts.yaml", ImageContract)
+"""Facts about pinned images by image name. Tests compare the bootstrap stages with them."""
+conflicts = _table("conflicts.yaml", Conflict)
+driver_locks = _table("drivers.yaml", DriverLock)
+"""Version locks of NVIDIA's driver by operating system."""
+archives = _table("archives.yaml", Archive)

@@ -1,4 +1,7 @@
-"""The bring-up of a cluster: sends the hand-over to the head and waits until the gate passes."""
+"""The bring-up: configures a cluster's machines by sending the hand-over to the head, then waits for the gate.
+
+The hand-over contains keys and Slurm's configuration. The gate is a program that checks whether all nodes are ready.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +24,22 @@ from components.plan.plan import ClusterPlan
 from components.platforms.base import Host, Platform
 
 _DIAL_ATTEMPTS = 190
-"""Failed connection attempts before the bring-up fails. A GPU machine can take 15 minutes from power-on until sshd
-accepts connections. A refused connection fails immediately, so the total time is the sum of the pauses between
-attempts. The pauses start at 0.1 s and grow by a factor of 1.5 up to 5 s, for a total of 911 s. If packets are dropped,
-each attempt also takes _DIAL_SECONDS, for a total of 31 minutes
-(pulumi/pulumi-command@010bd8e:provider/pkg/provider/remote/connection.go, dialWithRetry;
+"""After this many failed connection attempts, the bring-up fails. A GPU machine can take 15 minutes from power-on until
+sshd accepts connections. Refused connections fail immediately, so only the pauses between attempts take time: they grow
+from 0.1 s by a factor of 1.5 up to 5 s, 911 s in total. If packets are dropped, each attempt also takes _DIAL_SECONDS,
+31 minutes in total (pulumi/pulumi-command@010bd8e:provider/pkg/provider/remote/connection.go, dialWithRetry;
 pulumi/pulumi@242a78a:sdk/go/common/util/retry/until.go; read 2026-11-22)."""
 _DIAL_SECONDS = 5
 _TUNNEL_ATTEMPTS = 5
-"""Number of failed connection attempts through a tunnel after which the bring-up fails. The bring-up connects only when
-the head's sshd has answered through the tunnel."""
+"""Fewer attempts suffice through a tunnel, because the head's sshd has already answered through it."""
 _TUNNEL_SECONDS = 30
 _IGNORED = ["addPreviousOutputInEnv"]
-"""Inputs of commands whose changes have no effect. sshd refuses the environment variables with the previous output, so
-pulumi-command would log a warning for each of them (pulumi/pulumi-command@v1.2.1:provider/pkg/provider/remote/
-commandOutputs.go, run; read 2026-11-24). Stacks from older versions of this project lack the input. Adding it would run
-their commands again."""
+"""Command inputs whose changes are ignored. Without this input, pulumi-command logs warnings, because sshd refuses the
+environment variables with the previous output (pulumi/pulumi-command@v1.2.1:provider/pkg/provider/remote/
+commandOutputs.go, run; read 2026-11-24). In stacks from older versions of this project, which lack the input, adding it
+would run the commands again."""
 _REGISTRATION_SECONDS = 300
-"""Limit for the delay of a failure until the outputs contain the other machines, which may still be booting."""
-
+"""How long a failure is delayed until the outputs contain the other machines, which may still be booting."""
 
 NO_TUNNEL = "there is no tunnel to the head"
 NO_BUNDLE = "the head has not received the bundle of scripts"
@@ -55,7 +55,7 @@ def _handover(plan: ClusterPlan, host_keys: Mapping[str, str], secrets: Sequence
 
 
 class Registered:
-    """The stack outputs that the program has registered: events for the head and for all machines."""
+    """Events for the stack outputs that the program has registered: with the head, and with all machines."""
 
     def __init__(self) -> None:
         self.head, self.machines = asyncio.Event(), asyncio.Event()
@@ -63,30 +63,28 @@ class Registered:
 
 @dataclass(frozen=True, kw_only=True)
 class BringUpArgs:
-    """Arguments for the bring-up of a cluster."""
+    """Arguments of BringUp."""
 
     plan: ClusterPlan
     platform: Platform
-    """The machines."""
     keys: StackKeys
     accepted_host_keys: Collection[str]
     """Fingerprints of SSH host keys that may replace a machine's recorded key."""
 
 
 class BringUp(pulumi.ComponentResource):
-    """Configures the machines as a cluster. It is complete when every node is ready and has run a Slurm task."""
+    """Configures the machines as a cluster, until every node is ready and has run a Slurm task."""
 
     ready: pulumi.Output[str]
-    """The last line of the gate's output, which is known only after the gate has passed."""
+    """The last line of the gate's output, which is known once the gate has passed."""
     host_keys: pulumi.Output[dict[str, str]]
     """SSH host keys by host name."""
     head_host_key: pulumi.Output[dict[str, str]]
-    """The head's SSH host key by its name, which is known before the workers' keys."""
+    """The head's SSH host key by host name. It is known before those of the workers."""
     registered: Registered | None = None
     """None if the program does not register the outputs early."""
     steps: Mapping[str, pulumi.Output[Any]]
-    """The steps in order. Each value is known when its step has finished. Until then, the key is the reason why the
-    cluster is not ready."""
+    """Outputs that are known once a step has finished. Until then, the key states why the cluster is not ready."""
 
     def __init__(self, name: str, args: BringUpArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:index:BringUp", name, {}, opts)
@@ -94,7 +92,7 @@ class BringUp(pulumi.ComponentResource):
         hosts = args.platform.hosts
         head = hosts[0]
         child = pulumi.ResourceOptions(parent=self)
-        # The head receives the bundle before the workers' host keys are known, so that the head's stages start early.
+        # The head receives the bundle before the workers' host keys are known, so that its stages start early.
         self.head_host_key = _host_keys(f"{name}-head", hosts[:1], plan.name, accepted, child)
         after_head = self._delay_failure("head", lambda registered: registered.head)
         after_machines = self._delay_failure("machines", lambda registered: registered.machines)
@@ -117,7 +115,7 @@ class BringUp(pulumi.ComponentResource):
         early = pulumi.ResourceOptions.merge(child, after_machines)
         permissions = [_format_permission(name, head.data_disk, to_head, early)] if head.data_disk is not None else []
         bundle = pulumi.Output.from_input(args.platform.shared).apply(lambda shared: render_bundle(plan, shared))
-        # If the bundle or the hand-over changes, its resource is updated. Only a new head causes a replacement.
+        # A new bundle or hand-over updates its resource, and only a new head replaces it.
         sent = remote.Command(
             f"{name}-bundle",
             connection=to_head,
@@ -145,18 +143,20 @@ class BringUp(pulumi.ComponentResource):
             add_previous_output_in_env=False,
             opts=pulumi.ResourceOptions(parent=self, depends_on=[sent], ignore_changes=_IGNORED),
         )
-        # The gate runs again if a machine is new or has been restarted, or if the hand-over has changed.
-        machines = [_boot_id(host) for host in hosts]
+        # The gate runs again if a machine is new or was restarted, or if the hand-over has changed.
         gate = remote.Command(
             f"{name}-gate",
             connection=to_known,
             create="sudo trainyard-gate",
-            triggers=[*machines, pulumi.Output.unsecret(content.apply(_digest))],
+            triggers=[
+                *map(_boot_id, hosts),
+                pulumi.Output.unsecret(content.apply(lambda text: hashlib.sha256(text.encode()).hexdigest())),
+            ],
             add_previous_output_in_env=False,
             opts=pulumi.ResourceOptions(parent=self, depends_on=[handover, *permissions], ignore_changes=_IGNORED),
         )
         # The gate's output contains the names of nodes and stages, but nothing from the hand-over.
-        self.ready = pulumi.Output.unsecret(gate.stdout).apply(_last_line)
+        self.ready = pulumi.Output.unsecret(gate.stdout).apply(lambda text: (text or "").strip().rpartition("\n")[2])
         self.steps = {
             NO_TUNNEL: pulumi.Output.from_input(address),
             NO_BUNDLE: sent.id,
@@ -167,10 +167,10 @@ class BringUp(pulumi.ComponentResource):
         self.register_outputs({"ready": self.ready})
 
     def _delay_failure(self, name: str, event: Callable[[Registered], asyncio.Event]) -> pulumi.ResourceOptions | None:
-        """Return options that delay the failure of a resource until the outputs contain the head or all machines.
+        """Return options that delay a resource's failure until the outputs contain the head or all machines.
 
-        A failure ends the update, and the program then cannot register outputs. The delay is limited, because a machine
-        may have failed as well.
+        Otherwise, the failure would end the update before the program registers them. The delay is limited, because a
+        machine may have failed as well.
         """
         if pulumi.runtime.is_dry_run():
             return None
@@ -191,12 +191,11 @@ def _format_permission(
     connection: remote.ConnectionArgs,
     opts: pulumi.ResourceOptions,
 ) -> remote.Command:
-    """Return the command that permits or refuses formatting. `disk` is the unique ID of the data disk.
+    """Return the command that permits or refuses formatting the data disk with the unique ID `disk`.
 
-    A new disk ID replaces the resource, so `create` runs again. If the head is replaced but the disk is kept, only the
-    connection changes. In this case `update` runs on the new head, which then refuses to format the disk even if the
-    disk appears to be empty. Without `update`, pulumi-command would run `create` again (pulumi-command SDK,
-    remote.Command, input `update`; read 2026-11-22).
+    A new disk replaces the resource, which runs `create`. If only the head is replaced, `update` runs on the new head,
+    which then refuses to format the disk even if it appears to be empty. Without `update`, pulumi-command would run
+    `create` again (pulumi-command SDK, remote.Command, input `update`; read 2026-11-22).
     """
     return remote.Command(
         f"{name}-format-permission",
@@ -212,11 +211,7 @@ def _format_permission(
 def _host_keys(
     name: str, hosts: Sequence[Host], cluster: str, accepted: Collection[str], opts: pulumi.ResourceOptions
 ) -> pulumi.Output[dict[str, str]]:
-    """Return the SSH host key of each host by name.
-
-    The keys are those reported by the platform and those recorded in the stack's state. `accepted` contains the
-    fingerprints of changed keys that the user has accepted.
-    """
+    """Return the hosts' SSH host keys, as the platform reports them and the stack's state has recorded them."""
     facts = pulumi.Output.all(*(fact for host in hosts for fact in (host.machine_id, host.host_key)))
     offers = facts.apply(
         lambda found: [
@@ -229,15 +224,7 @@ def _host_keys(
 
 
 def _boot_id(host: Host) -> pulumi.Output[str]:
-    """Return a string that changes if the machine is replaced and, if the platform counts boots, after each boot."""
+    """Return text that changes with a new machine and, if the platform counts boots, with each boot."""
     if host.boots is None:
         return host.machine_id
     return pulumi.Output.concat(host.machine_id, ":", host.boots.apply(str))
-
-
-def _last_line(text: str) -> str:
-    return text.strip().splitlines()[-1] if text else ""
-
-
-def _digest(content: str) -> str:
-    return hashlib.sha256(content.encode()).hexdigest()

@@ -1,15 +1,15 @@
 """A hook on the platform component that refuses a `pulumi up` that would end running jobs.
 
-The engine runs the hook before it registers the component, even in previews. The component is the parent of all
-machines, so nothing changes if the hook fails. Hooks on the machines are not an alternative. Before a replaced machine
-is deleted, only its `before_delete` hook runs. With a `before_delete` hook in the state, `pulumi destroy` fails without
---run-program (pulumi/pulumi@v3.250.0:pkg/resource/deploy/step.go, DeleteStep.Apply; pkg/engine/destroy.go,
-newDestroySource; read 2026-11-22).
+The engine runs the hook before it registers the component, which is the parent of all machines, so nothing changes if
+the hook fails. Hooks on the machines are no alternative, because a replaced machine runs only its `before_delete` hook.
+With such a hook in the state, `pulumi destroy` fails without --run-program
+(pulumi/pulumi@v3.250.0:pkg/resource/deploy/step.go, DeleteStep.Apply; pkg/engine/destroy.go, newDestroySource; read
+2026-11-22).
 
-During `pulumi destroy`, nothing warns about running jobs. The gate's remote.Command could list them in its delete
-command. But with an unreachable head, `destroy` would then retry for minutes and fail, and a program that does not run
-opens no tunnel. Adding the command to an existing gate would also run the gate again (pulumi/pulumi-command@1355b24:
-provider/pkg/provider/remote/commandController.go, Update and Delete; read 2026-11-24).
+During `pulumi destroy`, nothing warns about running jobs. If the gate's delete command listed them, `destroy` would
+retry for minutes and then fail if the head were unreachable, as it is without the program's tunnel. Adding the command
+would also run existing gates again (pulumi/pulumi-command@1355b24:provider/pkg/provider/remote/commandController.go,
+Update and Delete; read 2026-11-24).
 """
 
 from __future__ import annotations
@@ -42,52 +42,38 @@ from trainyard.outputs import Head, read_head
 
 _DIGITS = 16
 VERSION = "2"
-"""Prefix of each digest. If a release computes digests from other facts, unchanged machines get new digests, so the
-prefix must also change."""
+"""Prefix of each digest. It must change with the facts in a digest, because unchanged machines then get new digests."""
 
 
 def machine_digests(plan: ClusterPlan) -> dict[str, str]:
-    """Return the digest of each host by name.
+    """Return the hosts' digests by name. A machine with a different digest is replaced or restarted.
 
-    Existing hosts are changed in place, so their digests contain only their roles. The digests do not cover the image,
-    because a new image replaces no machine. They do not cover the access keys or the address of the shared storage,
-    because these are known only after the corresponding resources have been created.
+    Existing hosts are changed in place, so their digests cover only their roles. Digests do not cover the image, which
+    replaces no machine, or the access keys and the shared storage's address, which are not known yet.
     """
     if plan.uses_existing_hosts:
         return {host.name: _digest(host.role.value) for host in plan.hosts}
     common = [
         plan.platform.model_dump(mode="json", exclude=set(plan.platform.beside_machines)),
         [plan.storage.kind, plan.storage.address, plan.storage.path],
-        # Removing Slurm ends Slurm's jobs.
+        # Removing Slurm ends its jobs.
         plan.scheduler,
     ]
-    return {host.name: _digest([*common, _host_facts(plan, host)]) for host in plan.hosts}
+
+    def facts(host: HostPlan) -> list[object]:
+        capacity = plan.groups[host.group].capacity.model_dump(mode="json") if host.group is not None else None
+        return [birth_env(plan, host), host.machine.name, host.placement, capacity]
+
+    return {host.name: _digest([*common, facts(host)]) for host in plan.hosts}
 
 
 def changed_or_removed_hosts(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the hosts that are missing from `after` or have a different digest there, in the order of `before`.
-
-    Digests from another VERSION are not compared. Added hosts are not returned.
-    """
+    """Return the hosts that `after` lacks or has with another digest. Digests of other versions are not compared."""
     return tuple(
         name
         for name, digest in before.items()
-        if name not in after or (_version(digest) == VERSION and digest != after[name])
+        if name not in after or (digest.startswith(f"{VERSION}-") and digest != after[name])
     )
-
-
-def _host_facts(plan: ClusterPlan, host: HostPlan) -> list[object]:
-    group = plan.groups[host.group] if host.group is not None else None
-    return [
-        birth_env(plan, host),
-        host.machine.name,
-        host.placement,
-        group.capacity.model_dump(mode="json") if group else None,
-    ]
-
-
-def _version(digest: str) -> str:
-    return digest.partition("-")[0]
 
 
 def _digest(facts: object) -> str:
@@ -95,10 +81,9 @@ def _digest(facts: object) -> str:
 
 
 LIST_JOBS = "! command -v squeue >/dev/null || sudo -n squeue -h -a -t R,CF,CG,S -o '%i|%u|%N|%j'"
-"""Shell command that prints one line for each job that holds nodes. Such a job is running, configuring, completing or
-suspended. The command prints nothing if Slurm is not installed. It does not use `-w`, because squeue then fails if the
-list includes a node that is unknown to slurmctld, for example a machine that could not be created
-(SchedMD/slurm@284c3b9:src/squeue/opts.c, _filter_nodes; read 2026-11-22)."""
+"""Prints one line for each job that holds nodes, which is running, configuring, completing or suspended. Prints nothing
+without Slurm. With `-w`, squeue would fail for a node that slurmctld does not know, for example a machine that could
+not be created (SchedMD/slurm@284c3b9:src/squeue/opts.c, _filter_nodes; read 2026-11-22)."""
 
 _SHOWN = 20
 _PART = re.compile(r"(?P<prefix>[^,\[\]]+)(?:\[(?P<ranges>[0-9,-]+)\])?(?:,|$)")
@@ -106,7 +91,7 @@ _PART = re.compile(r"(?P<prefix>[^,\[\]]+)(?:\[(?P<ranges>[0-9,-]+)\])?(?:,|$)")
 
 @dataclass(frozen=True, kw_only=True)
 class RunningJob:
-    """A job that holds nodes. `nodes` is a Slurm host list ("yard-gpu-[0-3]"), or "" while the job is configuring."""
+    """A job that holds nodes. `nodes` is a Slurm host list ("yard-gpu-[0-3]"), which can be empty at the start."""
 
     id: str
     user: str
@@ -115,22 +100,21 @@ class RunningJob:
 
     @property
     def line(self) -> str:
-        """The job as one line of the message."""
         return f"  job {self.id} ({self.name}) of {self.user} on {self.nodes}"
 
 
 def parse_jobs(text: str) -> tuple[RunningJob, ...]:
-    """Parse the output of LIST_JOBS. Raises ValueError for a malformed line."""
+    """Parse the output of LIST_JOBS. Raises ValueError if a line is malformed."""
     jobs = []
     for line in filter(None, text.splitlines()):
-        # A job name can contain control characters and also the separator.
+        # A job's name can contain control characters and the separator.
         number, user, nodes, name = "".join(c if c.isprintable() else "?" for c in line).split("|", 3)
         jobs.append(RunningJob(id=number, user=user, name=name, nodes=nodes))
     return tuple(jobs)
 
 
 def hosts_of(nodes: str) -> Iterator[str]:
-    """Yield the host names in a Slurm host list such as "a-0,b-[0-2,07-08]"."""
+    """Yield the hosts in a Slurm host list such as "a-0,b-[0-2,07-08]"."""
     for part in _PART.finditer(nodes):
         if part["ranges"] is None:
             yield part["prefix"]
@@ -142,14 +126,13 @@ def hosts_of(nodes: str) -> Iterator[str]:
 
 
 def ended_jobs(jobs: Sequence[RunningJob], machines: Collection[str], head: str) -> tuple[RunningJob, ...]:
-    """Return the jobs that end if `machines` are replaced. A replacement of the head ends all jobs."""
+    """Return the jobs that end if `machines` are replaced. Replacing the head ends all jobs."""
     if head in machines:
         return tuple(jobs)
     return tuple(job for job in jobs if not set(machines).isdisjoint(hosts_of(job.nodes)))
 
 
 def busy_message(jobs: Sequence[RunningJob], machines: Sequence[str]) -> str:
-    """Return the error message with the machines, the jobs that would end, and the fix."""
     shown = [job.line for job in jobs[:_SHOWN]]
     more = [f"  and {len(jobs) - _SHOWN} more"] if len(jobs) > _SHOWN else []
     return "\n".join(
@@ -165,26 +148,26 @@ def busy_message(jobs: Sequence[RunningJob], machines: Sequence[str]) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the names as text. A long list is shortened to its first names and the number of remaining names."""
+    """Return the names as text, in which a long list is shortened."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{', '.join(names[:_SHOWN])}{more}"
 
 
 _CONNECT_SECONDS = 10
 _SECONDS, _TUNNEL_SECONDS = 30.0, 60.0
-"""Time limits for listing the jobs, without and with a tunnel or jump host. A cloud's CLI takes up to 40 seconds to
+"""Time limits for listing the jobs, without and with a tunnel or jump host. A cloud's CLI needs up to 40 seconds to
 open a tunnel (relay.py)."""
 _END_SECONDS = 15.0
-"""Time limit for the relay to stop the cloud's CLI. Stopping it takes up to 12 seconds (relay.py)."""
+"""The relay needs up to 12 seconds to stop the cloud's CLI (relay.py)."""
 
 
 class UnknownError(Exception):
-    """The running jobs could not be determined. The message states the reason."""
+    """The running jobs are unknown. The message states why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LastCluster:
-    """The cluster after the last `up` that knew its machines. `workers` can include the head."""
+    """The cluster after the last `up` that knew its machines. `workers` includes a head that runs jobs."""
 
     scheduler: str
     head: Head
@@ -192,14 +175,13 @@ class LastCluster:
 
     @property
     def machines(self) -> tuple[str, ...]:
-        """Names of all hosts, starting with the head."""
         return tuple(dict.fromkeys((self.head.name, *self.workers)))
 
 
 def refuse_to_end_jobs(admin_key: pulumi.Output[str], permitted: Collection[str]) -> pulumi.ResourceOptions:
-    """Return the resource options that install the hook. The change may end the jobs whose ids are in `permitted`."""
+    """Return the resource options with the hook, which permits ending the jobs whose IDs are in `permitted`."""
 
-    # If the stack already has outputs, the component is new because the cluster name or the platform has changed.
+    # If the stack already has outputs, the component is new because the cluster's name or platform has changed.
     async def created(_args: pulumi.ResourceHookArgs) -> None:
         await _check(admin_key, permitted, lambda cluster: cluster.machines)
 
@@ -207,7 +189,7 @@ def refuse_to_end_jobs(admin_key: pulumi.Output[str], permitted: Collection[str]
         await _check(admin_key, permitted, partial(_changed_machines, args))
 
     options = pulumi.ResourceHookOptions(on_dry_run=True)
-    # There are two hooks, because `old_inputs` is empty both for a new component and for a component without inputs.
+    # There are two hooks, because `old_inputs` is empty for new components and for components without inputs.
     binding = pulumi.ResourceHookBinding(
         before_create=[pulumi.ResourceHook("trainyard-busy-create", created, options)],
         before_update=[pulumi.ResourceHook("trainyard-busy-update", updated, options)],
@@ -218,9 +200,9 @@ def refuse_to_end_jobs(admin_key: pulumi.Output[str], permitted: Collection[str]
 async def _check(
     admin_key: pulumi.Output[str], permitted: Collection[str], machines_of: Callable[[LastCluster], tuple[str, ...]]
 ) -> None:
-    """Raise PlatformError if the change would end jobs. In a preview, log a warning instead.
+    """Raise PlatformError if the change would end jobs, or only log a warning in a preview.
 
-    If the head does not answer, only log a warning, because the change may repair the head.
+    If the head does not answer, `up` continues with a warning, because the change may repair the head.
     """
     machines: tuple[str, ...] = ()
     try:
@@ -246,8 +228,7 @@ async def _check(
 def _changed_machines(args: pulumi.ResourceHookArgs, cluster: LastCluster) -> tuple[str, ...]:
     """Return the machines that the change replaces, restarts or removes.
 
-    Components created by older versions of this project have no digests. For such a component, only removed machines
-    are returned.
+    A component from an older version of this project has no digests, so only its removed machines are returned.
     """
     before, after = ((inputs or {}).get(MACHINES) or {} for inputs in (args.old_inputs, args.new_inputs))
     if not before:
@@ -256,10 +237,9 @@ def _changed_machines(args: pulumi.ResourceHookArgs, cluster: LastCluster) -> tu
 
 
 async def last_cluster_output() -> Any:
-    """Return the stack output `cluster` of the last `up`, or None if the stack has no such output.
+    """Return the last `up`'s `cluster` output, or None if there is none. Raises UnknownError if outputs are unreadable.
 
-    Raises UnknownError if the outputs cannot be read. The stack's outputs are used instead of the component's outputs,
-    because the engine keeps the stack's outputs if an `up` fails
+    It is read from the stack, not from the component, because the engine keeps the stack's outputs if an `up` fails
     (pulumi/pulumi@v3.250.0:pkg/resource/deploy/step_executor.go, executeRegisterResourceOutputs; read 2026-11-22).
     """
     name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
@@ -271,10 +251,9 @@ async def last_cluster_output() -> Any:
 
 
 def last_cluster(outputs: Any) -> LastCluster | None:
-    """Parse the stack output `cluster`, or return None if the stack has no outputs.
+    """Parse the `cluster` output, or return None if there is none. Raises UnknownError for another version's output.
 
-    Raises UnknownError if the output does not match this version's format. ClusterOutputs cannot parse the output,
-    because the engine omits null values.
+    `read_outputs` cannot parse the output, because the engine omits null values.
     """
     if outputs is None:
         return None
@@ -288,7 +267,7 @@ def last_cluster(outputs: Any) -> LastCluster | None:
 
 
 async def running_jobs(head: Head, key: str) -> tuple[RunningJob, ...]:
-    """Return the jobs that hold nodes, as listed by Slurm on the head. Raises UnknownError with the reason."""
+    """Return the jobs that hold nodes, as Slurm on the head lists them. Raises UnknownError."""
     with tempfile.TemporaryDirectory(prefix="trainyard-busy-") as folder:
         seconds = _TUNNEL_SECONDS if head.tunnel or head.proxy_jump else _SECONDS
         code, out, errors = await _run(ssh_command(head, key, Path(folder)), seconds)
@@ -301,7 +280,7 @@ async def running_jobs(head: Head, key: str) -> tuple[RunningJob, ...]:
 
 
 def ssh_command(head: Head, key: str, folder: Path) -> list[str]:
-    """Return the SSH command that lists the jobs. The private key and the known hosts are written to `folder`."""
+    """Return the SSH command that lists the jobs, and write its private key and known hosts to `folder`."""
     (folder / "key").touch(mode=0o600)
     (folder / "key").write_text(key)
     (folder / "known_hosts").write_text(f"{head.name} {head.host_key}\n")
@@ -328,16 +307,13 @@ def _proxy_options(head: Head, folder: Path) -> dict[str, str]:
         relay = [sys.executable, "-I", str(RELAY), "stdio", str(folder / "log"), *head.tunnel]
         return {"ProxyCommand": shlex.join(relay).replace("%", "%%")}
     if head.proxy_jump:
-        # The jump host is not part of the cluster, so SSH connects to it with the operator's keys and known hosts.
+        # The jump host is not in the cluster, so SSH connects to it with the operator's keys and known hosts.
         return {"ProxyCommand": f"ssh -W [%h]:%p ssh://{head.proxy_jump}"}
     return {}
 
 
 async def _run(command: Sequence[str], seconds: float) -> tuple[int, str, str]:
-    """Return the exit code, standard output and standard error of a command.
-
-    Raises UnknownError if the command takes longer than `seconds`, or if ssh is not installed.
-    """
+    """Return the command's exit code, standard output and standard error. Raises UnknownError."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -351,7 +327,7 @@ async def _run(command: Sequence[str], seconds: float) -> tuple[int, str, str]:
     try:
         out, errors = await asyncio.wait_for(process.communicate(), seconds)
     except TimeoutError as error:
-        # SIGTERM is sent to the process group, so that the tunnel's relay stops the cloud's CLI.
+        # The whole process group gets SIGTERM, so that the tunnel's relay stops the cloud's CLI.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         with suppress(TimeoutError):

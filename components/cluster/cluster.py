@@ -1,4 +1,4 @@
-"""The component of a stack: a cluster, or for `yard bake` an image for its machines."""
+"""The components of a stack: a cluster or, for `yard bake`, an image for its machines."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def outputs_of(
     host_keys: Mapping[str, str],
     tunnel: Sequence[str] | None,
 ) -> dict[str, Any]:
-    """Return the stack output `cluster` with the workers whose host keys are known.
+    """Return the `cluster` output with the workers whose host keys are known.
 
-    `endpoints` is a flat list of the address and port of each of the hosts.
+    `endpoints` contains the hosts' addresses and ports in turn.
     """
     direct = {host.plan.name for host in hosts if not host.through_head}
     endpoint_of = dict(
@@ -66,22 +66,22 @@ def outputs_of(
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterArgs:
-    """Arguments for a cluster."""
+    """Arguments of Cluster."""
 
     plan: ClusterPlan
     accepted_host_keys: Collection[str] = ()
     """Fingerprints of SSH host keys that may replace a machine's recorded key."""
     end_jobs: Collection[str] = ()
-    """Ids of running jobs that a change may end."""
+    """IDs of running jobs that a change may end."""
 
 
 class Cluster(pulumi.ComponentResource):
-    """A cluster, including its keys, machines, bring-up and outputs."""
+    """A cluster with its keys, machines, bring-up and outputs."""
 
     outputs: pulumi.Output[dict[str, Any]]
-    """The stack output `cluster` (ClusterOutputs), which is known only after the gate has passed."""
+    """The `cluster` output (trainyard/outputs.py), which is known only after the gate has passed."""
     admin_private_key: pulumi.Output[str]
-    """The admin user's SSH private key, as a secret."""
+    """The admin's SSH private key, as a secret."""
     user_private_key: pulumi.Output[str]
     """The job user's SSH private key, as a secret."""
     bringup: BringUp
@@ -128,14 +128,14 @@ class Cluster(pulumi.ComponentResource):
     def described(
         self, host_keys: pulumi.Output[dict[str, str]], unready: str | None = None
     ) -> pulumi.Output[dict[str, Any]]:
-        """Return the stack output `cluster` with the hosts that have host keys: the head, or all hosts."""
+        """Return the `cluster` output with those hosts that have host keys, which are the head or all hosts."""
         reason = {} if unready is None else {"unready": unready}
         tunnel = pulumi.Output.from_input(self._hosts[0].tunnel)
 
         def with_keys(keys: dict[str, str]) -> pulumi.Output[dict[str, Any]]:
             hosts = [host for host in self._hosts if host.plan.name in keys]
             endpoints = pulumi.Output.all(*(value for host in hosts for value in (host.address, host.port)))
-            # The `apply` calls are nested, because Output.all would convert each value in its arguments to an output.
+            # The `apply` calls are nested, because Output.all would convert every value in its arguments to an output.
             return tunnel.apply(
                 lambda command: endpoints.apply(
                     lambda found: outputs_of(self._plan, hosts, found, keys, command) | reason
@@ -146,16 +146,16 @@ class Cluster(pulumi.ComponentResource):
 
 
 async def early_outputs(cluster: Cluster) -> AsyncIterator[pulumi.Output[dict[str, Any]]]:
-    """Yield the output when the head is known, when all machines are known, and after each step of the bring-up.
+    """Yield the output once the head is known, once all machines are known, and after each step of the bring-up.
 
-    The caller registers each output with the engine before it requests the next one. If an earlier `up` has made the
-    cluster ready, `unready` stays None, because jobs can run on the other nodes after a failed step. Outputs of an
-    earlier `up` remain until all machines are known.
+    The caller registers each output with the engine before it requests the next one, so that the outputs describe the
+    existing machines even if `pulumi up` fails or is interrupted. The engine stores the last registered outputs of a
+    failed update, and keeps older outputs with other names
+    (pulumi/pulumi@v3.250.0:pkg/resource/deploy/step_executor.go, executeRegisterResourceOutputs, and
+    deployment_executor.go, Execute; read 2026-11-24; tests/components/cluster/test_early_outputs.py).
 
-    If a step of `pulumi up` fails or the user interrupts it, the outputs then describe the machines that exist. The
-    engine stores the last outputs that the program has registered, also if the update fails, and keeps older outputs
-    with other names (pulumi/pulumi@v3.250.0:pkg/resource/deploy/step_executor.go, executeRegisterResourceOutputs, and
-    deployment_executor.go, Execute; read 2026-11-24). tests/components/cluster/test_early_outputs.py checks this.
+    An earlier `up`'s outputs remain until all machines are known. If it made the cluster ready, `unready` stays None,
+    because jobs can run on the other nodes after a failed step.
     """
     bringup = cluster.bringup
     registered = bringup.registered = Registered()
@@ -169,18 +169,18 @@ async def early_outputs(cluster: Cluster) -> AsyncIterator[pulumi.Output[dict[st
     is_new = before is None or before.get("unready") is not None
     for unready, done in bringup.steps.items():
         yield cluster.described(bringup.host_keys, unready if is_new else None)
-        # A command that fails at once must not end the program while the outputs still name the tunnel.
+        # A command that fails at once must not end the program while the outputs still mention the tunnel.
         if unready != NO_TUNNEL:
             registered.machines.set()
         await done.future()
 
 
 async def baked_image(plan: ClusterPlan, *, builds: bool) -> pulumi.Inputs:
-    """Declare the image with the same name as the stack and, if `builds` is set, its builder. Return the outputs.
+    """Declare the image that has the stack's name and, if `builds` is set, its builder. Return the outputs.
 
-    The output BAKED_IMAGE exists only after the builder has been deleted.
+    They contain BAKED_IMAGE only once the builder has been deleted.
     """
-    # The private key is never stored, so nobody can log in to the builder.
+    # Nobody can log in to the builder, because the private key is never stored.
     _, public = ssh_keypair("builder") if builds else ("", "")
     args = BakeArgs(plan=plan, name=pulumi.get_stack(), builds=builds, admin_key=public)
     baker = platform_baker(plan.provider)(args)

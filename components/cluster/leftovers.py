@@ -1,4 +1,4 @@
-"""If `pulumi up` fails to create a resource, a warning lists the resources that keep running and cost money."""
+"""Warns about resources that keep running, and cost money, if `pulumi up` fails to create another resource."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from components.platforms.demand import gateway_usd, host_usd, storage_usd
 from components.platforms.registry import PlatformFacts
 
 _SETTLE_SECONDS = 0.2
-"""Delay before the warning, in which the engine can report other resources that it has created."""
+"""The warning waits this long for the engine to report other resources that it has created."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,17 +25,15 @@ class Leftover:
     usd_per_hour: float | None
     protected: bool
     exists: bool
-    """False until the resource has been created."""
 
     @property
     def line(self) -> str:
-        """The resource as one line of the message."""
         price = "price unknown" if self.usd_per_hour is None else f"{self.usd_per_hour:.2f} dollars an hour"
         return f"  {self.name}: {self.kind}, {price}"
 
 
 def leftovers_message(failed: str, stack: str, found: Iterable[Leftover]) -> str:
-    """Return the warning that `failed` could not be created, with the billed resources and the commands to run next."""
+    """Return the warning that `failed` could not be created, with the billed resources and the next commands."""
     others = [leftover for leftover in found if leftover.name != failed]
     existing = [leftover for leftover in others if leftover.exists]
     unfinished = [leftover for leftover in others if not leftover.exists]
@@ -83,8 +81,8 @@ class Leftovers:
     def watch(self, args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
         """Track a billed resource and add the error hook to it.
 
-        This method is a transformation, because Pulumi passes the resource itself, whose id shows whether it exists,
-        only to transformations and not to transforms.
+        This is a transformation and not a transform, which would not receive the resource. The resource's id shows
+        whether it exists.
         """
         if args.type_ not in self._billed or not isinstance(args.resource, pulumi.CustomResource):
             return None
@@ -95,12 +93,11 @@ class Leftovers:
         )
 
     async def _failed(self, args: pulumi.ErrorHookArgs) -> bool:
-        """Log the warning once. Return False, so that the engine does not retry."""
         if args.failed_operation == "create" and not self._warned:
             self._warned = True
             found = await self._found()
             pulumi.log.warn(leftovers_message(args.name, pulumi.get_stack(), found))
-        return False
+        return False  # do not retry
 
     async def _found(self) -> list[Leftover]:
         seen = list(self._seen)

@@ -1,4 +1,4 @@
-"""The tunnel to the head during `pulumi up`. It closes when the Pulumi program exits (see relay.py)."""
+"""The tunnel to the head during `pulumi up`, which a relay (relay.py) opens and closes when the program exits."""
 
 from __future__ import annotations
 
@@ -17,17 +17,14 @@ from components.platforms.registry import Tunnel
 from trainyard import relay
 
 RELAY = Path(relay.__file__)
-"""Path of the relay, which needs only the standard library and is run with `python -I`."""
-
 _LOOPBACK = "127.0.0.1"
-
 _RELAYS: list[subprocess.Popen[str]] = []
-"""References that keep the standard input of each relay open. When this process ends for any reason, the standard input
-closes, and the relay then closes its tunnels."""
+"""These references keep the relays' standard inputs open. They close when this process ends for any reason, and the
+relays then close their tunnels."""
 
 
 def require_tunnel(tunnel: Tunnel) -> None:
-    """Raise pulumi.RunError if the tunnel's program is missing or its port is in use. Previews open no tunnel."""
+    """Raise pulumi.RunError if the tunnel's program is missing or its port is in use, unless this is a preview."""
     if pulumi.runtime.is_dry_run():
         return
     program, port = tunnel.program, tunnel.port
@@ -37,7 +34,7 @@ def require_tunnel(tunnel: Tunnel) -> None:
             f"opened by `{program}`. Fix: install it and log in, or set access.via: public"
         )
     with socket.socket() as probe:
-        # The relay also sets SO_REUSEADDR, so a port is free even if its last connection has only just closed.
+        # The relay also sets SO_REUSEADDR, so it can use a port whose last connection has only just closed.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((_LOOPBACK, port))
@@ -50,10 +47,7 @@ def require_tunnel(tunnel: Tunnel) -> None:
 
 
 def open_tunnel(command: pulumi.Output[Sequence[str]], port: pulumi.Input[int]) -> pulumi.Output[str]:
-    """Start the relay, and return its address after the head's sshd has answered through the tunnel.
-
-    Raises pulumi.RunError if the command fails permanently, or if sshd does not answer within 15 minutes.
-    """
+    """Start the relay, and return its address once the head's sshd has answered. Raises pulumi.RunError."""
     return pulumi.Output.all(command, port).apply(lambda values: _open(values[0], values[1]))
 
 
@@ -64,8 +58,7 @@ async def _open(command: Sequence[str], port: int) -> str:
 
 
 async def _serve(command: Sequence[str], port: int) -> None:
-    # The relay runs in a new session, so that Ctrl-C does not stop it before the engine has cancelled the operations
-    # that use the tunnel.
+    # In a new session, Ctrl-C does not stop the relay before the engine has cancelled operations that use the tunnel.
     relay = subprocess.Popen(
         [sys.executable, "-I", str(RELAY), "serve", str(port), *command],
         stdin=subprocess.PIPE,
@@ -86,7 +79,7 @@ async def _serve(command: Sequence[str], port: int) -> None:
 
 
 async def _line(stream: IO[str]) -> str:
-    """Return the next line from a pipe. No thread is used, because a blocked thread would keep the program running."""
+    """Return the next line from a pipe without a thread, which would keep the program running while it waits."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(stream.fileno(), readable.set)

@@ -1,7 +1,7 @@
-"""The script that turns a builder machine into an image, and the image's name.
+"""Renders the script that turns a builder machine into an image, and computes the image's name.
 
-The image contains the result of the stages that run once, and the packages of the driver and of docker. All machines
-of a cluster use the same image, so the script runs the stages with the parameters of each kind of node.
+The image contains the result of the stages that run once, and the packages for the driver and docker. Because all of a
+cluster's machines use it, the script runs the stages with the parameters of each kind of node.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from components.node.files import MIRRORS, NodeFile, files_for
-from components.node.install import BIRTH, driver_lock, render_install
+from components.node.install import BIRTH, driver_lock, mime_message, render_install
 from components.node.parameters import ON_HEAD, birth_env, kind_env, kind_of, storage_env
 from components.plan.plan import ClusterPlan, HostPlan
 from trainyard.checkout import ROOT
@@ -21,31 +21,37 @@ from trainyard.checkout import ROOT
 _PREFIX = "trainyard-"
 _PROGRAM = ROOT / "cloud-init" / "bake"
 _BEGIN = f"systemd-run --quiet --no-block --unit=trainyard-bake {BIRTH}/bake"
-"""Command that starts the stages in the background, so that the boot can complete."""
+"""Starts the stages in the background, so that the boot can complete."""
 _RUNS_ONCE = re.compile(r"^# runs: once$", re.MULTILINE)
 _INSTALLS_ONCE = frozenset({"44-containers"})
-"""Stages that run at every boot, and also on a builder to install packages."""
+"""Stages that run at every boot, but also on a builder to install packages."""
 _LIBRARY = frozenset({"stage.sh", "packages.sh", "driver.sh"})
-"""Files sourced by the stages of an image, except MIRRORS, which has no effect on the finished image."""
+"""Files that these stages source, except MIRRORS, which does not affect the finished image."""
 _ON_BUILDER = frozenset(
     {"place", "sbin/trainyard-status", "units/trainyard-updates.service", "units/trainyard-updates.timer"}
 )
-"""Other files on a builder. They are removed from the image, or `place` replaces them on a node if they differ."""
+"""Other files on a builder, which are removed from the image or which `place` replaces on a node."""
 _PARAMETER = re.compile(r"\bTRAINYARD_[A-Z_]+")
 _WITHOUT_EFFECT = frozenset({"TRAINYARD_MIRRORS", "TRAINYARD_DISTRIBUTION_MIRRORS"})
 _FORMAT = 1
+_CLOUD_CONFIG = """#cloud-config
+users: []
+ssh_pwauth: false
+package_update: false
+package_upgrade: false
+"""
 
 
 def image_prefix(plan: ClusterPlan) -> str:
-    """Return the prefix of the names of images that the plan's machines can use. It contains the operating system."""
+    """Return the prefix, with the operating system, of all images that the plan's machines can use."""
     return f"{_PREFIX}{plan.image.os.replace('.', '-')}-"
 
 
 def baked_name(plan: ClusterPlan, base: str) -> str:
-    """Return the name of the image for the plan's machines. It ends with a hash of the image's content.
+    """Return the name of the image for the plan's machines, which ends with a hash of the image's content.
 
-    The hash covers `base` (the identity of the image that the builder boots), the scripts that run on the builder, and
-    the parameters that these scripts read. Names and addresses of nodes are not included.
+    The hash covers the image that the builder boots (`base`), the scripts on the builder, and the parameters that they
+    read, but not the nodes' names and addresses.
     """
     scripts = {file.member: file.text for file in _scripts(plan)} | {"bake": _PROGRAM.read_text()}
     read = set(_PARAMETER.findall("".join(scripts.values()))) - _WITHOUT_EFFECT
@@ -58,33 +64,11 @@ def baked_name(plan: ClusterPlan, base: str) -> str:
 
 
 def builder_user_data(plan: ClusterPlan, capture: str = "") -> str:
-    """Return the user-data of a builder. It contains no keys and no secrets, so nobody can log in to the builder.
+    """Return a builder's user-data, which contains no keys, so that nobody can log in to the builder.
 
     The builder runs the stages and the shell commands `capture`, and then shuts down. Its console shows the progress in
-    lines that begin with "trainyard-bake: ". The last line is "done", or begins with "failed".
+    lines that begin with "trainyard-bake: ". The last line is "done" or begins with "failed".
     """
-    return f"""Content-Type: multipart/mixed; boundary="TRAINYARD"
-MIME-Version: 1.0
-
---TRAINYARD
-Content-Type: text/cloud-config
-
-#cloud-config
-users: []
-ssh_pwauth: false
-package_update: false
-package_upgrade: false
-
---TRAINYARD
-Content-Type: text/x-shellscript
-Content-Disposition: attachment; filename="trainyard-bake"
-
-{_script(plan, capture)}
---TRAINYARD--
-"""
-
-
-def _script(plan: ClusterPlan, capture: str) -> str:
     folder = [
         *(NodeFile(file.member, file.text, file.executable) for file in _files(plan)),
         *(file for host in _kinds(plan) for file in _kind_files(plan, host)),
@@ -92,11 +76,11 @@ def _script(plan: ClusterPlan, capture: str) -> str:
         NodeFile("capture", capture),
     ]
     own = NodeFile("/etc/trainyard/birth.env", birth_env(plan, plan.head))
-    return render_install([own, *(replace(file, path=f"{BIRTH}/{file.path}") for file in folder)], _BEGIN)
+    script = render_install([own, *(replace(file, path=f"{BIRTH}/{file.path}") for file in folder)], _BEGIN)
+    return mime_message(_CLOUD_CONFIG, "trainyard-bake", script)
 
 
 def _kinds(plan: ClusterPlan) -> tuple[HostPlan, ...]:
-    """Return one host of each kind."""
     return tuple({kind_of(host): host for host in reversed(plan.hosts)}.values())
 
 
@@ -104,7 +88,7 @@ def _kind_files(plan: ClusterPlan, host: HostPlan) -> Iterator[NodeFile]:
     folder = f"kinds/{kind_of(host)}"
     yield NodeFile(f"{folder}/birth.env", birth_env(plan, host))
     yield NodeFile(f"{folder}/kind.env", kind_env(plan, host))
-    # The location of the shared files is still unknown. The stages add it on a node.
+    # The stages on a node add the location of the shared files, which is not known yet.
     yield NodeFile(f"{folder}/storage.env", storage_env(host, ON_HEAD))
     yield NodeFile(f"{folder}/stages", "".join(f"{stage}\n" for stage in _stages(plan, host)))
     lock = driver_lock(plan, host)
@@ -121,7 +105,7 @@ def _files(plan: ClusterPlan) -> Iterator[NodeFile]:
 
 
 def _scripts(plan: ClusterPlan) -> Iterator[NodeFile]:
-    """Yield the files that determine the content of the image."""
+    """Yield the files that determine the image's content."""
     return (file for file in _files(plan) if file.member not in _ON_BUILDER | {MIRRORS})
 
 

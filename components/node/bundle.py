@@ -1,8 +1,7 @@
-"""The bundle: stages, programs and parameters for all nodes.
+"""The bundle: a tar archive with the stages, programs and parameters of all nodes in a cluster, but without secrets.
 
-The bundle is delivered with the hand-over, so it can change while the nodes are running. It is a tar archive that is
-the same for all nodes in a cluster. Its name is its SHA-256 digest. It contains no secrets. It also contains the files
-from user-data, so that running nodes receive later versions of these files.
+Because it arrives with the hand-over, it can change while the nodes are running. It also contains the files from
+user-data, so that running nodes receive later versions of them.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from components.node.files import NodeFile, files_for
@@ -23,25 +23,25 @@ _SHARED = (
     NodeFile("reasons.sh", f"readonly drain_reason={UPDATE}\n"),
     *(NodeFile(f"trainyard/{name}", (ROOT / "trainyard" / name).read_text()) for name in ("faults.py", "printable.py")),
 )
-"""Definitions that the nodes share with yard. Python on a node imports them from the same package as yard does."""
+"""Definitions that the nodes share with yard, in the same Python package."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
-    """A bundle and its digest. Bundles with equal content have equal bytes."""
+    """A bundle and its SHA-256 digest. Equal files result in equal bundles."""
 
     archive: bytes
     digest: str
 
 
 def render_bundle(plan: ClusterPlan, shared: SharedFiles) -> Bundle:
-    """Return the bundle for a cluster."""
-    archive = _archive(bundle_files(plan, shared))
+    files = bundle_files(plan, shared)
+    archive = archived((file.path, file.text.encode(), 0o755 if file.executable else 0o644) for file in files)
     return Bundle(archive=archive, digest=hashlib.sha256(archive).hexdigest())
 
 
 def bundle_files(plan: ClusterPlan, shared: SharedFiles) -> tuple[NodeFile, ...]:
-    """Return the files in the bundle, sorted by path. The paths are relative."""
+    """Return the files in the bundle with relative paths, sorted by path."""
     kinds = {kind_of(host): host for host in reversed(plan.hosts)}
     shipped = {
         file.member: NodeFile(file.member, file.text, file.executable)
@@ -54,9 +54,9 @@ def bundle_files(plan: ClusterPlan, shared: SharedFiles) -> tuple[NodeFile, ...]
 
 
 def kind_files(plan: ClusterPlan, host: HostPlan, shared: SharedFiles | None) -> tuple[NodeFile, ...]:
-    """Return the files for the host's kind: the parameters and the stage names in execution order.
+    """Return the parameters, and the stages in execution order, for all hosts of this kind.
 
-    If `shared` is None, return the files for user-data, which contains only some stages and no storage parameters.
+    If `shared` is None, return those for user-data, which has only some stages and no storage parameters.
     """
     folder = f"kinds/{kind_of(host)}"
     stages = [
@@ -79,13 +79,13 @@ def kind_files(plan: ClusterPlan, host: HostPlan, shared: SharedFiles | None) ->
     )
 
 
-def _archive(files: tuple[NodeFile, ...]) -> bytes:
+def archived(files: Iterable[tuple[str, bytes, int]]) -> bytes:
+    """Return a tar archive of the files, which are paths, contents and modes. It contains no times or owners."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for file in files:
-            content = file.text.encode()
-            entry = tarfile.TarInfo(file.path)
+        for path, content, mode in files:
+            entry = tarfile.TarInfo(path)
             entry.size = len(content)
-            entry.mode = 0o755 if file.executable else 0o644
+            entry.mode = mode
             archive.addfile(entry, io.BytesIO(content))
     return buffer.getvalue()

@@ -1,17 +1,15 @@
 """The hand-over: a tar archive with the data that user-data must not contain.
 
-The head stores it in /var/lib/trainyard/handover and sends each worker its part (see cloud-init/README.md).
+The head stores it and sends each worker its part (cloud-init/README.md).
 """
 
 from __future__ import annotations
 
 import base64
-import io
-import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from components.node.bundle import Bundle
+from components.node.bundle import Bundle, archived
 from components.node.parameters import render_gates, render_repair
 from components.node.slurm import (
     render_cgroup_conf,
@@ -24,41 +22,41 @@ from components.plan.plan import ClusterPlan, HostPlan
 
 
 def hosts_block(plan: ClusterPlan) -> str:
-    """Return the /etc/hosts lines for all hosts. The head is first."""
+    """Return the lines for /etc/hosts, starting with the head."""
     return "".join(f"{host.private_ip} {host.name}\n" for host in plan.hosts)
 
 
 def hostfile(plan: ClusterPlan) -> str:
-    """Return DeepSpeed's hostfile, which lists the nodes that run jobs. A node without GPUs has one slot."""
+    """Return DeepSpeed's hostfile with the nodes that run jobs. A node without GPUs has one slot."""
     return "".join(f"{host.name} slots={host.machine.gpus or 1}\n" for host in plan.nodes)
 
 
 def known_hosts(plan: ClusterPlan, host_keys: Mapping[str, str]) -> str:
-    """Return the known_hosts lines for all hosts. Each line contains the name and the private address."""
+    """Return the lines for known_hosts, with names and private addresses."""
     return "".join(f"{host.name},{host.private_ip} {host_keys[host.name]}\n" for host in plan.hosts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Secrets:
-    """Keys for the nodes. The keys are not in user-data, so a rotation does not replace machines."""
+    """Keys that are not in user-data, so that rotating them does not replace machines."""
 
     munge_key: str
-    """Base64."""
+    """Base64 text."""
     cluster_key: str
-    """OpenSSH private key with which the head logs in to workers. Workers do not receive it."""
+    """The OpenSSH private key that the head uses to log in to workers. Workers do not receive it."""
     user_public: str
-    """OpenSSH public key of the job user."""
+    """The job user's OpenSSH public key."""
 
 
 def bundle_message(bundle: Bundle) -> str:
-    """Return the input of `trainyard-receive --bundle`. The head receives the bundle before the other files."""
+    """Return the input of `trainyard-receive --bundle`, which runs before the head receives the other files."""
     return pack({"bundle.sha256": f"{bundle.digest}\n".encode(), "bundle.tar": bundle.archive})
 
 
 def handover_files(
     plan: ClusterPlan, host_keys: Mapping[str, str], secrets: Secrets, bundle: Bundle
 ) -> dict[str, bytes]:
-    """Return the files in the hand-over to the head, by relative path. One file contains the digest of the bundle."""
+    """Return the files in the head's hand-over by relative path."""
     nodes = "".join(
         f"{host.name} {host.private_ip} {host.group} {host.machine.gpus} {_fabric(host)}\n" for host in plan.workers
     )
@@ -76,12 +74,8 @@ def handover_files(
         "slurm/slurmdbd.conf": render_slurmdbd_conf(plan),
         "user_key.pub": secrets.user_public.strip() + "\n",
     }
-    repair = render_repair(plan)
-    if repair is not None:
-        text["repair.json"] = repair
-    gates = render_gates(plan)
-    if gates is not None:
-        text["gates.json"] = gates
+    optional = {"repair.json": render_repair(plan), "gates.json": render_gates(plan)}
+    text |= {path: content for path, content in optional.items() if content is not None}
     return {
         "munge.key": base64.b64decode(secrets.munge_key),
         **{path: content.encode() for path, content in text.items()},
@@ -89,23 +83,13 @@ def handover_files(
 
 
 def _fabric(host: HostPlan) -> str:
-    """Return `same_fabric` if the gate must check the host's InfiniBand partition, else `any`.
+    """Return `same_fabric` if the gate must check the host's InfiniBand partition, or `any`, even if it is `compact`.
 
-    The cloud enforces the placement `compact`, so the hand-over does not distinguish it from `none`.
+    The cloud enforces `compact`.
     """
     return host.placement if host.placement == "same_fabric" else "any"
 
 
 def pack(files: Mapping[str, bytes]) -> str:
-    """Return a base64 tar archive of the files. Equal files result in equal archives.
-
-    The files in the archive are readable only by their owner.
-    """
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for path in sorted(files):
-            entry = tarfile.TarInfo(path)
-            entry.size = len(files[path])
-            entry.mode = 0o600
-            archive.addfile(entry, io.BytesIO(files[path]))
-    return base64.b64encode(buffer.getvalue()).decode()
+    """Return the files as a base64 tar archive, in which only their owner can read them."""
+    return base64.b64encode(archived((path, files[path], 0o600) for path in sorted(files))).decode()

@@ -1,6 +1,6 @@
-"""The install script: one shell script that contains the files in user-data.
+"""Renders the install script: one shell script that contains the files in user-data.
 
-The files are not in `write_files`, because cloud-init would parse them a dozen times. The script is plain text so that
+The files are not in `write_files`, which cloud-init would parse a dozen times. The script is plain text, so that
 operators can read user-data and compare versions.
 """
 
@@ -11,33 +11,50 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import PurePosixPath
 
-from components.catalog import DriverLock, Package, archives, driver_locks
+from components.catalog import DriverLock, archives, driver_locks
 from components.node.files import BUNDLES, LIBRARY, NodeFile
 from components.plan.plan import ClusterPlan, HostPlan
 from trainyard.errors import CatalogError
 
 BIRTH = f"{BUNDLES}/birth"
-"""Folder with the files from user-data."""
+"""The folder with the files from user-data."""
 _UNITS, _BOOTSTRAP = "/etc/systemd/system", "trainyard-bootstrap.service"
 START = f"sync -f {_UNITS}\nsystemctl start --no-block {_BOOTSTRAP}"
-"""Commands that start the bring-up of a node that has just booted.
+"""Commands that start a node's bring-up.
 
-cloud-init does not run the script again after a crash, because it marks the module scripts-user as done before it runs
-the scripts (canonical/cloud-init 25.1.4, cloudinit/helpers.py, FileSemaphores.lock; read 2026-11-22). Therefore, `sync`
-writes the script's files, and the link that starts the service at the next boot, to the disk before the bring-up
-starts.
+After a crash, cloud-init does not run the script again, because it marks the scripts-user module as done before it runs
+the scripts (canonical/cloud-init 25.1.4, cloudinit/helpers.py, FileSemaphores.lock; read 2026-11-22). `sync` therefore
+first writes to the disk the script's files and the link that starts the service at the next boot.
 """
 
 _FILE_PREFIX = "=== /"
-"""Prefix of the line before each file's content. The rest of the line is the path."""
+"""Begins the line with a file's path, which precedes the file's text."""
 _END_LINE = "END-OF-FILES"
 
 
-def render_install(files: Iterable[NodeFile], begin: str = START) -> str:
-    """Return the script. Its last command is `begin`. The script does not replace an active bundle.
+def mime_message(cloud_config: str, name: str, script: str) -> str:
+    """Return user-data with a #cloud-config and a script. Unlike in YAML, the script needs no indentation."""
+    return f"""Content-Type: multipart/mixed; boundary="TRAINYARD"
+MIME-Version: 1.0
 
-    A single awk process writes all files, because processes start slowly on emulated machines. Raises CatalogError if
-    the script cannot contain a file.
+--TRAINYARD
+Content-Type: text/cloud-config
+
+{cloud_config}
+--TRAINYARD
+Content-Type: text/x-shellscript
+Content-Disposition: attachment; filename="{name}"
+
+{script}
+--TRAINYARD--
+"""
+
+
+def render_install(files: Iterable[NodeFile], begin: str = START) -> str:
+    """Return the script, which ends with the command `begin` and does not replace an active bundle.
+
+    One awk process writes all files, because processes start slowly on emulated machines. Raises CatalogError if the
+    script cannot contain a file.
     """
     files = list(files)
     for file in files:
@@ -77,26 +94,22 @@ def _check(file: NodeFile) -> None:
 
 
 def driver_version(plan: ClusterPlan, host: HostPlan) -> str:
-    """Return the expected version of the host's driver, or an empty string if it is unknown."""
+    """Return the expected version of the host's driver, or "" if it is unknown."""
     lock = _lock(plan, host)
     return plan.image.versions.get("driver", "") if lock is None else lock.driver
 
 
 def driver_lock(plan: ClusterPlan, host: HostPlan) -> str | None:
-    """Return driver.lock, the packages and files that a host with `driver: install` needs, or None for other hosts."""
+    """Return the packages and files for a host with `driver: install` (driver.lock), or None for other hosts."""
     lock = _lock(plan, host)
     return None if lock is None else "".join(_lock_lines(lock))
 
 
 def mirror_program(mirrors: Mapping[str, str], *, distribution: bool = False) -> str:
-    """Return a `sed -E` program that replaces archive addresses with mirror addresses. Empty without mirrors.
-
-    If `distribution` is set, it replaces only the addresses of the distribution's archives, otherwise all others.
-    """
+    """Return a `sed -E` program that replaces archives with mirrors: the distribution's archives, or all others."""
     known = archives()
     wanted = [name for name, archive in known.items() if archive.distribution == distribution and name in mirrors]
-    chosen = {known[name].url: mirrors[name] for name in wanted}
-    return ";".join(_substitution(pattern, url) for pattern, url in chosen.items())
+    return ";".join(_substitution(known[name].url, mirrors[name]) for name in wanted)
 
 
 def _lock(plan: ClusterPlan, host: HostPlan) -> DriverLock | None:
@@ -109,14 +122,11 @@ def _lock_lines(lock: DriverLock) -> Iterator[str]:
     for archive in lock.archives:
         yield f"archive {archive.name} {archive.key} {archive.fingerprint} {archive.url or '-'} {archive.suite}\n"
     for kind, packages in (("package", lock.packages), ("nvswitch", lock.nvswitch), ("optional", lock.optional)):
-        yield from (_package_line(kind, name, package) for name, package in packages.items())
+        for name, package in packages.items():
+            yield f"{kind} {name} {package.version} {package.sha256 or '-'}\n"
     for path, text in lock.files.items():
         yield f"file {path}\n"
         yield from (f"| {line}\n" for line in text.splitlines())
-
-
-def _package_line(kind: str, name: str, package: Package) -> str:
-    return f"{kind} {name} {package.version} {package.sha256 or '-'}\n"
 
 
 def _substitution(pattern: str, mirror: str) -> str:

@@ -1,7 +1,7 @@
-"""Parameters for the scripts on a node, as files with shell variables.
+"""Renders the parameters for the scripts on a node as shell variables and JSON.
 
-birth.env is in user-data and contains the facts that do not change while the machine exists. The other files are in the
-bundle, once for each kind of node, and can change while the node is running.
+birth.env is in user-data and contains facts that never change while the machine exists. The other files are in the
+bundle, once for each kind of node, or in the hand-over, and can change while the node is running.
 """
 
 from __future__ import annotations
@@ -21,30 +21,29 @@ from trainyard.checkout import ROOT
 
 @dataclass(frozen=True, kw_only=True)
 class SharedFiles:
-    """Location of /home and /shared. By default, the head serves them from its root disk."""
+    """Where /home and /shared are. By default, the head serves them from its root disk."""
 
     source: str = ""
-    """An NFS export that all hosts mount ("10.0.0.2:/shared"), or empty if the head is the server."""
+    """The NFS export that all hosts mount ("10.0.0.2:/shared"), or empty if the head is the server."""
     nfs: str = "4.2"
-    """The NFS version to mount."""
     id_domain: str = ""
-    """The NFSv4 domain for user names that clients must use, or empty for the default."""
+    """The NFSv4 domain that clients must use for user names, or empty for the default."""
     disk: str = ""
-    """Block device of the head's data disk, or empty if the files are on the root disk."""
+    """The block device of the head's data disk, or empty if the files are on its root disk."""
     folder: str = ""
-    """A folder on the head to mount at /shared, or empty if /shared is an ordinary folder."""
+    """The folder on the head that is mounted at /shared, or empty if /shared is an ordinary folder."""
 
 
 ON_HEAD = SharedFiles()
 
 
 def kind_of(host: HostPlan) -> str:
-    """Return the kind of a host: hosts with the same role and group have the same stages and parameters."""
+    """Return a host's kind. Hosts with the same role and group have the same stages and parameters."""
     return f"{host.role.value}-{host.group}" if host.group else host.role.value
 
 
 def birth_env(plan: ClusterPlan, host: HostPlan) -> str:
-    """Return /etc/trainyard/birth.env: the names and addresses of the node and the head."""
+    """Return /etc/trainyard/birth.env with the names and addresses of the node and the head."""
     return _env(
         {
             "TRAINYARD_CLUSTER": plan.name,
@@ -60,7 +59,7 @@ def birth_env(plan: ClusterPlan, host: HostPlan) -> str:
 
 
 def kind_env(plan: ClusterPlan, host: HostPlan) -> str:
-    """Return kind.env: scheduler, container runtime, and facts about the machine type and the image."""
+    """Return kind.env with the scheduler, the container runtime, and facts about the machine type and the image."""
     machine = host.machine
     return _env(
         {
@@ -83,7 +82,7 @@ def kind_env(plan: ClusterPlan, host: HostPlan) -> str:
 
 
 def storage_env(host: HostPlan, shared: SharedFiles) -> str:
-    """Return storage.env: the location of /home and /shared."""
+    """Return storage.env, which states where /home and /shared are."""
     is_head = host.role is Role.HEAD
     return _env(
         {
@@ -97,12 +96,12 @@ def storage_env(host: HostPlan, shared: SharedFiles) -> str:
 
 
 def node_env(plan: ClusterPlan, host: HostPlan, shared: SharedFiles = ON_HEAD) -> str:
-    """Return /etc/trainyard/node.env, which the node writes from its birth.env, kind.env and storage.env."""
+    """Return /etc/trainyard/node.env, which a node writes from birth.env, kind.env and storage.env."""
     return birth_env(plan, host) + kind_env(plan, host) + storage_env(host, shared)
 
 
 def fabric_env(host: HostPlan) -> str:
-    """Return fabric.env: NCCL's environment for the fabric. The node adds the name of its network interface."""
+    """Return fabric.env with NCCL's environment. The node adds its network interface's name."""
     return _env(fabrics()[host.machine.fabric].env)
 
 
@@ -113,17 +112,15 @@ def _env(values: Mapping[str, str]) -> str:
 ALL_REDUCE = ROOT / "yard" / "workloads" / "allreduce.py"
 _REAL_GPUS = "/dev/nvidia"
 _GIB = 4
-"""Size of the messages without a floor in the catalog. Three buffers fit on the smallest GPU of the catalog."""
-_EMULATED_SIZE = "4M"
-"""On CPUs, larger messages take minutes."""
+"""Size of the messages if the catalog has no floor. The catalog's smallest GPU has memory for three buffers."""
+_EMULATED_SIZE = "4M"  # on CPUs, larger messages take minutes
 
 
 def render_gates(plan: ClusterPlan) -> str | None:
-    """Return gates.json with the groups to measure, or None if no group is measured.
+    """Return gates.json with the groups whose bandwidth is measured, or None if there are none.
 
-    By default, only groups with real GPUs are measured, because a measurement on emulated machines takes a minute.
-    Bandwidths are in GB/s. A number in the stack file is the floor for pairs of nodes. In a group of one node, the
-    number is the floor for this node if the catalog contains no floor.
+    By default, these are groups with real GPUs, because measuring emulated machines takes a minute. A number in the
+    stack file is the floor in GB/s for pairs of nodes, and for a group's only node if the catalog has no floor for it.
     """
     if plan.busbw_gate == "off" or plan.scheduler != "slurm":
         return None
@@ -156,15 +153,11 @@ def _group(plan: ClusterPlan, host: HostPlan) -> dict[str, Any]:
 
 _SILENT_SECONDS = 15
 _SILENT_CLOUD_SECONDS = 35
-"""Clouds pause machines for maintenance. The assumed maximum pause is 30 seconds."""
+"""Clouds pause machines for maintenance, by assumption for at most 30 seconds."""
 
 
 def render_repair(plan: ClusterPlan) -> str | None:
-    """Return repair.json, or None without Slurm.
-
-    `silent_seconds`: how long a node must be unresponsive before it counts as lost. `groups`: the number of spares
-    and the addresses of the nodes in each group.
-    """
+    """Return repair.json, or None without Slurm. Nodes count as lost if they are silent for `silent_seconds`."""
     if plan.scheduler != "slurm":
         return None
     groups = {

@@ -1,7 +1,7 @@
-"""Slurm's configuration files as text, for the Slurm version in the plan's image.
+"""Renders Slurm's configuration files for the Slurm version in the plan's image.
 
-The plan contains all hosts and addresses, so slurm.conf is complete before any machine exists. Workers run in
-configless mode: the head serves slurm.conf, gres.conf, cgroup.conf and plugstack.conf to them.
+Because the plan contains all hosts and addresses, slurm.conf is complete before any machine exists. Workers run in
+configless mode, so the head serves slurm.conf, gres.conf, cgroup.conf and plugstack.conf to them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from components.plan.plan import ClusterPlan, HostPlan
 from trainyard.errors import CatalogError
 
 SLURM_VERSIONS = ((21, 8), (22, 5), (23, 11), (24, 11))
-"""Supported versions, from Ubuntu 22.04, Debian 12, Ubuntu 24.04 and Debian 13. Each supports all keys below."""
+"""The versions in Ubuntu 22.04, Debian 12, Ubuntu 24.04 and Debian 13. Each supports all keys below."""
 
 _CONFINES_SINCE = (22, 5)
-"""First version with support for cgroup v2. Current distributions mount only cgroup v2."""
+"""The first version that supports cgroup v2, the only one that current distributions mount."""
 
 _UNCONFINED = {
-    # Tracks processes by their parent instead of by cgroup, so a process that forks twice can outlive its job.
+    # Processes are tracked by their parents, so a process that forks twice can outlive its job.
     "ProctrackType": "proctrack/linuxproc",
     "TaskPlugin": "task/affinity",
     "JobAcctGatherType": "jobacct_gather/linux",
@@ -32,21 +32,20 @@ _UNCONFINED = {
 _HEADER = "# Written by trainyard from the stack file; changes made here are lost.\n"
 
 _REQUEUES_SINCE = (23, 11)
-"""First version with PrologFlags=ForceRequeueOnFail (common/read_config.c of 21.08.5, 22.05.8, 23.11.4 and 24.11.5;
-read 2026-11-22). If the prolog fails, even a job with --no-requeue is then requeued, because the job has not
-started."""
+"""The first version with PrologFlags=ForceRequeueOnFail (common/read_config.c of 21.08.5, 22.05.8, 23.11.4 and 24.11.5;
+read 2026-11-22), which requeues even jobs with --no-requeue if the prolog fails, because they have not started."""
 _PROGRAMS = "/usr/local/sbin"
-"""The bundle installs the programs in this folder before slurmd starts. A missing prolog would drain the node."""
+"""The bundle installs these programs before slurmd starts, because a missing prolog would drain the node."""
 _MESSAGE_SECONDS = 60
 _COMMON = {
     "AuthType": "auth/munge",
-    # A requeued job is held for the lifetime of its step credentials. The default is 120 s.
+    # A requeued job is held for the lifetime of its step credentials, which is 120 s by default.
     "AuthInfo": "cred_expire=20",
     "CredType": "cred/munge",
     "SlurmUser": "slurm",
     # Every node has the munge key, so root on a worker can act as SlurmUser. By default, slurmctld runs programs for
-    # SlurmUser on the head (src/slurmctld/trigger_mgr.c and proc_req.c of 23.11.4 and 24.11.5, read 2026-11-24). Older
-    # versions ignore disable_triggers; there, only the settings in slurmctld.service.d prevent this.
+    # SlurmUser on the head (src/slurmctld/trigger_mgr.c and proc_req.c of 23.11.4 and 24.11.5, read 2026-11-24). In
+    # older versions, which ignore disable_triggers, only the settings in slurmctld.service.d prevent this.
     "SlurmctldParameters": "enable_configless,disable_triggers",
     "StateSaveLocation": "/var/lib/slurm/slurmctld",
     "SlurmdSpoolDir": "/var/spool/slurmd",
@@ -59,48 +58,47 @@ _COMMON = {
     "JobAcctGatherType": "jobacct_gather/cgroup",
     "JobAcctGatherFrequency": "30",
     "AccountingStorageType": "accounting_storage/slurmdbd",
-    # slurmdbd accepts connections only from its own host (slurmdbd.service.d), so `sacct` works only on the head.
+    # `sacct` works only on the head, because slurmdbd accepts only connections from its own host (slurmdbd.service.d).
     "AccountingStorageHost": "localhost",
     "AccountingStorageTRES": "gres/gpu",
     "MpiDefault": "none",
     "LaunchParameters": "use_interactive_step",
-    # Slurm tracks a job's processes on each node from the start of the job. A job does not start if its prolog fails.
+    # Slurm tracks a job's processes on each node from its start. A job whose prolog fails does not start.
     "PrologFlags": "Contain",
-    # A fault drains the node (docs/health.md). In all versions, slurmd runs HealthCheckProgram when it starts, and then
-    # once a minute if the node responds (run_health_check in slurmctld/ping_nodes.c of Slurm 21.08.5, 23.11.4 and
-    # 24.11.5, read 2026-11-22). If a prolog or epilog fails or is late, Slurm drains the node with its own reason.
+    # A fault drains the node (docs/health.md). In all versions, slurmd runs HealthCheckProgram when it starts and then,
+    # while the node responds, once a minute (run_health_check in slurmctld/ping_nodes.c of Slurm 21.08.5, 23.11.4 and
+    # 24.11.5, read 2026-11-22). Slurm itself drains a node whose prolog or epilog fails or is late.
     "HealthCheckProgram": f"{_PROGRAMS}/trainyard-health-program",
     "HealthCheckInterval": "60",
     "HealthCheckNodeState": "ANY,CYCLE",
     "Prolog": f"{_PROGRAMS}/trainyard-prolog",
     "Epilog": f"{_PROGRAMS}/trainyard-epilog",
     "PrologEpilogTimeout": "120",
-    # Otherwise, jobs inherit the login shell's 8 MiB limit for locked memory, which is too low for RDMA.
+    # Otherwise, jobs inherit the login shell's limit of 8 MiB for locked memory, which is too low for RDMA.
     "PropagateResourceLimits": "NONE",
     "DisableRootJobs": "YES",
-    # If a rank fails, Slurm ends its step. If a node fails, its job starts again and appends to its output.
+    # Slurm ends a step whose rank fails. If a node fails, its job starts again and appends to its output.
     "KillOnBadExit": "1",
     "JobRequeue": "1",
     "JobFileAppend": "1",
-    # A node that rebooted unexpectedly stays down, so that its job is requeued and not marked as completed. The node's
-    # health stage returns it to service.
+    # A node that reboots unexpectedly stays down, so that its job is requeued instead of marked as completed, until the
+    # health stage returns the node to service.
     "ReturnToService": "1",
-    # slurmctld ends the jobs of nodes that have not responded for this time, also if the head's own network has failed
-    # (ping_nodes in slurmctld/ping_nodes.c of Slurm 23.11.4 and 24.11.5, read 2026-11-24). An outage of the head of ten
-    # minutes therefore ends no jobs: the last response is at most about a minute old when it begins, because of
-    # HealthCheckInterval. trainyard-repair detects a failed node much earlier.
+    # slurmctld ends the jobs of nodes that have not responded for this long, even if the head's own network has failed
+    # (ping_nodes in slurmctld/ping_nodes.c of Slurm 23.11.4 and 24.11.5, read 2026-11-24). If the head is unreachable
+    # for ten minutes, no jobs end, because HealthCheckInterval keeps the last response about a minute old.
+    # trainyard-repair detects a failed node much earlier.
     "SlurmdTimeout": "900",
     "SlurmctldTimeout": "120",
     "MessageTimeout": str(_MESSAGE_SECONDS),
     "TCPTimeout": "15",
     "BatchStartTimeout": "120",
-    # If this is less than five times MessageTimeout, slow storage drains nodes with "Kill task failed".
+    # With less than five times MessageTimeout, slow storage drains nodes with "Kill task failed".
     "UnkillableStepTimeout": str(5 * _MESSAGE_SECONDS),
-    # Seconds between SIGTERM and SIGKILL, in which a job can write a last checkpoint.
+    # A job has these seconds between SIGTERM and SIGKILL to write a last checkpoint.
     "KillWait": "60",
     # batch_sched_delay: by default, a job submitted soon after another job waits up to 3 s (measured: 2.8 s by default,
-    # 0.9 s with this setting). nohold_on_prolog_fail: if a prolog fails, the node is drained, but the requeued job is
-    # not held.
+    # 0.9 s with this setting). nohold_on_prolog_fail: a failed prolog drains the node without holding the requeued job.
     "SchedulerParameters": (
         "batch_sched_delay=0,bf_interval=5,sched_interval=10,bf_continue,"
         "nohold_on_prolog_fail,salloc_wait_nodes,sbatch_wait_nodes"
@@ -114,7 +112,7 @@ def render_slurm_conf(plan: ClusterPlan) -> str:
     head = plan.head
     values = {
         "ClusterName": plan.name,
-        # The address is included so that configless workers need no DNS.
+        # With the address, configless workers need no DNS.
         "SlurmctldHost": f"{head.name}({head.private_ip})",
         **_COMMON,
     }
@@ -138,7 +136,7 @@ def render_slurm_conf(plan: ClusterPlan) -> str:
 
 
 def render_gres_conf(plan: ClusterPlan) -> str:
-    """Return gres.conf, which lists the GPU device files and the cores near each GPU, from facts in the catalog."""
+    """Return gres.conf with the catalog's GPU device files and the cores near each GPU."""
     _require_supported_version(plan)
     lines = [
         f"NodeName={host_list(hosts)} Name=gpu Type={hosts[0].machine.gpu_type} {gpus}\n"
@@ -149,7 +147,7 @@ def render_gres_conf(plan: ClusterPlan) -> str:
 
 
 def render_cgroup_conf(plan: ClusterPlan) -> str:
-    """Return cgroup.conf, which confines jobs to their cores, memory and GPUs if this Slurm version supports it."""
+    """Return cgroup.conf, which confines jobs to their cores, memory and GPUs if this version of Slurm can."""
     _require_supported_version(plan)
     if not confines(plan):
         unused = "# This version of Slurm does not support cgroup v2: jobs are not confined, and this file is not used."
@@ -161,10 +159,10 @@ def render_cgroup_conf(plan: ClusterPlan) -> str:
 
 
 def render_plugstack_conf(plan: ClusterPlan) -> str:
-    """Return plugstack.conf. If the jobs use enroot, it loads the SPANK plugin pyxis on each node that has pyxis.
+    """Return plugstack.conf. For jobs with enroot, it loads pyxis, a SPANK plugin, on each node that has pyxis.
 
     `make install` in pyxis and the pyxis packages use these paths (NVIDIA/pyxis at 10751994). The head serves this file
-    to the workers, but each node includes its own local files. A pattern that matches no file is ignored
+    to the workers, but each node includes its own files, and ignores a pattern that matches none
     (common/fetch_config.c, common/plugstack.c and common/spank.c of 21.08.8 to 24.11.5; all read 2026-11-23).
     """
     folders = ("/usr/local/share/pyxis", "/usr/share/pyxis") if plan.containers == "enroot" else ()
@@ -172,7 +170,7 @@ def render_plugstack_conf(plan: ClusterPlan) -> str:
 
 
 def render_slurmdbd_conf(plan: ClusterPlan) -> str:
-    """Return slurmdbd.conf without the password. The head generates a password and adds the line `StoragePass=`."""
+    """Return slurmdbd.conf without `StoragePass=`, which the head adds with a password that it generates."""
     _require_supported_version(plan)
     return (
         f"{_HEADER}AuthType=auth/munge\nDbdHost=localhost\nSlurmUser=slurm\n"
@@ -182,12 +180,12 @@ def render_slurmdbd_conf(plan: ClusterPlan) -> str:
 
 
 def confines(plan: ClusterPlan) -> bool:
-    """Return whether this Slurm version can confine jobs to their cores, memory and GPUs."""
+    """Return whether this version of Slurm can confine jobs to their cores, memory and GPUs."""
     return plan.image.slurm_version >= _CONFINES_SINCE
 
 
 def host_list(hosts: Sequence[HostPlan]) -> str:
-    """Return the hosts in a group as a Slurm host list: `yard-gpu-[0-1]` if they are numbered, otherwise `a,b`."""
+    """Return a group's hosts as a Slurm host list: `yard-gpu-[0-1]` if they are numbered, otherwise `a,b`."""
     stem = hosts[0].name.removesuffix(str(hosts[0].index))
     if any(host.name != f"{stem}{host.index}" for host in hosts):
         return ",".join(host.name for host in hosts)
@@ -205,7 +203,7 @@ def _require_supported_version(plan: ClusterPlan) -> None:
 
 
 def _node_lines(hosts: Sequence[HostPlan], version: SlurmVersion) -> Iterator[str]:
-    """Yield a node line for each address range in a /24, because Slurm expands only ranges in the last number."""
+    """Yield a line for each range of addresses in a /24, because Slurm expands only ranges in the last number."""
     facts = _node_facts(hosts[0].machine, version)
     rows = groupby(enumerate(hosts), key=lambda pair: (int(pair[1].private_ip) >> 8, int(pair[1].private_ip) - pair[0]))
     for _, row in rows:
@@ -216,13 +214,12 @@ def _node_lines(hosts: Sequence[HostPlan], version: SlurmVersion) -> Iterator[st
 
 
 def _node_facts(machine: Machine, version: SlurmVersion) -> str:
-    """Return the settings for a machine type in a node line.
+    """Return a machine type's settings in a node line.
 
-    SlurmdParameters=config_overrides is not set, because Slurm would then also accept nodes with too little memory. The
-    manual describes this option as "generally only useful for testing". Without the option, a node with the same number
-    of CPUs but different sockets stays up (slurmd logs "Node configuration differs from hardware"), and a node with
-    fewer CPUs is set INVAL and drained with "Low socket*core*thread count". Source: SchedMD/slurm at slurm-23-11-4-1,
-    slurmd.c and node_mgr.c; 21.08 and 24.11 behave in the same way.
+    A node with the same number of CPUs but different sockets stays up (slurmd logs "Node configuration differs from
+    hardware"), while one with fewer CPUs is set INVAL and drained with "Low socket*core*thread count" (SchedMD/slurm at
+    slurm-23-11-4-1, slurmd.c and node_mgr.c; 21.08 and 24.11 behave in the same way). With
+    SlurmdParameters=config_overrides, Slurm would also accept nodes with too little memory.
     """
     sockets = ""
     if machine.topology is not None:
@@ -234,14 +231,14 @@ def _node_facts(machine: Machine, version: SlurmVersion) -> str:
 
 def _partition_line(group: str, hosts: Sequence[HostPlan], *, default: bool) -> str:
     machine = hosts[0].machine
-    # Without these defaults, a job that requests no memory is given all memory on the node, and a job that requests
-    # no CPUs is given one core for all its GPUs.
+    # Without these defaults, a job that requests no memory gets all of the node's memory, and a job that requests no
+    # CPUs gets one core for all its GPUs.
     share = f"DefMemPerCPU={machine.schedulable_memory_mib // machine.vcpus}"
     if machine.gpus and machine.vcpus >= machine.gpus:
         share += f" DefCpuPerGPU={machine.vcpus // machine.gpus}"
     first = "YES" if default else "NO"
-    # Other accounts of existing hosts may not run jobs, which would run with the same uid on other hosts. The prolog
-    # also checks the group on each node, because SlurmUser can change a partition.
+    # Other accounts on existing hosts may not run jobs, which would have the same uid on other hosts. The prolog also
+    # checks the group on each node, because SlurmUser can change a partition.
     who = f"AllowGroups={JOB_USER}"
     return f"PartitionName={group} Nodes={host_list(hosts)} {who} Default={first} MaxTime=INFINITE State=UP {share}"
 
@@ -249,7 +246,7 @@ def _partition_line(group: str, hosts: Sequence[HostPlan], *, default: bool) -> 
 def _gpu_lines(machine: Machine, version: SlurmVersion) -> Iterator[str]:
     """Yield File and Cores for each range of GPUs with the same cores.
 
-    Cores is omitted if the cores are unknown. The gres.conf manual says to omit it also if each GPU is near all cores.
+    Without Cores, the cores are unknown or, as the gres.conf manual recommends, each GPU is near all cores.
     """
     cores = machine.topology.gpu_cores(version) if machine.topology is not None else ()
     first = 0

@@ -1,8 +1,7 @@
-"""User-data for a host: a MIME message with a #cloud-config and the install script.
+"""Renders a host's user-data: a MIME message with a #cloud-config and the install script.
 
-Text that is the same for all hosts is under cloud-init/. User-data contains no secrets, because it can be read in the
-cloud account and over the metadata service. It contains only the files that a node needs until the bundle arrives
-(bundle.py).
+User-data contains no secrets, because the cloud account and the metadata service show it. It contains only the files
+that a node needs until the bundle (bundle.py) arrives. cloud-init/ contains the text that is the same for all hosts.
 """
 
 from __future__ import annotations
@@ -21,27 +20,25 @@ import yaml
 from components.catalog import images
 from components.node.bundle import kind_files
 from components.node.files import MIRRORS, NodeFile, files_for
-from components.node.install import BIRTH, START, render_install
+from components.node.install import BIRTH, START, mime_message, render_install
 from components.node.parameters import ON_HEAD, SharedFiles, birth_env, storage_env
 from components.plan.plan import ClusterPlan, HostPlan, Role
 from trainyard.checkout import ROOT
 from trainyard.errors import CatalogError
 
 ADMIN_USER, ADMIN_UID, ADMIN_HOME = "ops", 1500, "/var/lib/ops"
-"""The user for provisioning. Its home is not under /home, where workers mount the head's export."""
+"""The user for provisioning. Its home is not under /home, which workers mount from the head."""
 JOB_USER, JOB_UID, JOB_HOME = "trainer", 2000, "/home/trainer"
-"""The job user. NFS and Slurm need the same uid on all nodes."""
+"""The user that runs jobs. NFS and Slurm need the same uid on all nodes."""
 
 _FOLDER = ROOT / "cloud-init"
-_BOUNDARY = "TRAINYARD"
-"""Boundary between the MIME parts. Text in a MIME part needs no indentation, unlike text in YAML."""
 
 
 @dataclass(frozen=True)
 class AccessKeys:
-    """OpenSSH public keys in user-data: the admin's key and the head's key. The head logs in to workers as the admin.
+    """The OpenSSH public keys in user-data. The head logs in to workers as the admin with the cluster key.
 
-    The job user's key is in the hand-over, so its rotation does not change user-data.
+    The job user's key is in the hand-over, so that rotating it does not change user-data.
     """
 
     admin_public: str
@@ -50,19 +47,18 @@ class AccessKeys:
 
 @dataclass(frozen=True, kw_only=True)
 class Birth:
-    """User-data and identity of a new machine."""
+    """A new machine's user-data and identity."""
 
     user_data: str
     identity: str
-    """Digest of the facts that do not change while the machine exists. A different identity requires a new machine."""
+    """A digest of the facts that never change while the machine exists."""
 
 
 def birth_of(plan: ClusterPlan, host: HostPlan, keys: AccessKeys, shared: SharedFiles = ON_HEAD) -> Birth:
-    """Return the host's user-data and identity.
+    """Return the host's user-data and identity. A different identity requires a new machine.
 
-    The identity consists of the node's names and addresses, the keys that may log in, and the location of the shared
-    files, which running nodes have mounted. A change to other data in user-data does not require a new machine.
-    `shared` is used only for the identity.
+    The identity consists of names, addresses, the keys that may log in, and the location of the shared files, which
+    running nodes have mounted. Other changes to user-data do not require a new machine.
     """
     facts = [birth_env(plan, host), dataclasses.astuple(keys), storage_env(host, shared)]
     identity = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
@@ -70,28 +66,12 @@ def birth_of(plan: ClusterPlan, host: HostPlan, keys: AccessKeys, shared: Shared
 
 
 def render_user_data(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str:
-    """Return the host's user-data. A worker's user-data does not depend on other workers."""
-    return f"""Content-Type: multipart/mixed; boundary="{_BOUNDARY}"
-MIME-Version: 1.0
-
---{_BOUNDARY}
-Content-Type: text/cloud-config
-
-{cloud_config(plan, host, keys)}
---{_BOUNDARY}
-Content-Type: text/x-shellscript
-Content-Disposition: attachment; filename="trainyard-install"
-
-{install_script(plan, host)}
---{_BOUNDARY}--
-"""
+    """Return the host's user-data, which does not depend on other workers."""
+    return mime_message(cloud_config(plan, host, keys), "trainyard-install", install_script(plan, host))
 
 
 def cloud_config(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str:
-    """Return the #cloud-config: host name, users and SSH. It is short, because cloud-init parses it a dozen times.
-
-    Raises CatalogError if two fragments have different values for a key.
-    """
+    """Return the #cloud-config, which is short, because cloud-init parses it a dozen times. Raises CatalogError."""
     # Without `fqdn`, cloud-init would add the domain from the cloud's metadata.
     own = {"hostname": host.name, "fqdn": host.name}
     shared = _shared(host.role, plan.image.name)
@@ -99,7 +79,7 @@ def cloud_config(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str:
 
 
 def install_script(plan: ClusterPlan, host: HostPlan, begin: str = START) -> str:
-    """Return the script that root runs to write the node's files and start its bring-up with the command `begin`."""
+    """Return the script that root runs to write the node's files and start its bring-up (`begin`)."""
     shipped = _shipped(host.machine.fabric, plan.containers, host.driver, bool(plan.mirrors))
     kind = (replace(file, path=f"{BIRTH}/{file.path}") for file in kind_files(plan, host, None))
     own = NodeFile("/etc/trainyard/birth.env", birth_env(plan, host))
@@ -108,7 +88,7 @@ def install_script(plan: ClusterPlan, host: HostPlan, begin: str = START) -> str
 
 @cache
 def _shipped(fabric: str, containers: str, driver: str, has_mirrors: bool) -> tuple[NodeFile, ...]:
-    """Return the shipped files that user-data contains. Cached, because most hosts have the same files."""
+    """Return the shipped files in user-data, which are cached because most hosts have the same."""
     return tuple(
         NodeFile(f"{BIRTH}/{file.member}", file.text, file.executable)
         for file in files_for(fabric, containers, driver)
@@ -116,26 +96,19 @@ def _shipped(fabric: str, containers: str, driver: str, has_mirrors: bool) -> tu
     )
 
 
-def merge(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Merge two cloud-configs recursively and concatenate lists. Raises CatalogError if other values differ."""
-    merged = dict(first)
-    for key, value in second.items():
-        known = merged.get(key)
-        path = f"{prefix}{key}"
-        if key not in merged:
-            merged[key] = value
-        elif isinstance(known, dict) and isinstance(value, dict):
-            merged[key] = merge(known, value, f"{path}.")
-        elif isinstance(known, list) and isinstance(value, list):
-            merged[key] = [*known, *value]
-        elif type(known) is not type(value) or known != value:
-            raise CatalogError(f"cloud-init fragments have different values for {path}; keep it in one of them")
+def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two cloud-configs and concatenate lists. Raises CatalogError if both set another value."""
+    merged = {**first, **second}
+    for key in first.keys() & second.keys():
+        if not (isinstance(first[key], list) and isinstance(second[key], list)):
+            raise CatalogError(f"several cloud-init fragments set {key}; keep it in one of them")
+        merged[key] = [*first[key], *second[key]]
     return merged
 
 
 def host_users(head: IPv4Address, role: Role, keys: AccessKeys) -> list[dict[str, Any]]:
-    """Return the users for hosts with this role as cloud-config: the admin, then the job user."""
-    # Only the head can use the cluster key, and only to run commands on workers.
+    """Return the cloud-config of the admin and the job user."""
+    # The cluster key works only from the head, and only to run commands on workers.
     from_head = f'restrict,from="{head}" {keys.cluster_public}'
     is_worker = role is Role.WORKER
     admin = {
@@ -163,13 +136,13 @@ def host_users(head: IPv4Address, role: Role, keys: AccessKeys) -> list[dict[str
 
 @cache
 def _users(head: IPv4Address, role: Role, keys: AccessKeys) -> str:
-    """Return the users as YAML text. Cached, because the YAML emitter is the slowest part of rendering."""
+    """Return the users as YAML, which is cached because the YAML emitter is the slowest part of rendering."""
     return _dump({"users": host_users(head, role, keys)})
 
 
 @cache
 def _shared(role: Role, image: str) -> str:
-    """Return the cloud-config shared by all hosts with this role and image, as YAML text."""
+    """Return the cloud-config that all hosts with this role and image share, as YAML."""
     base, own = (yaml.safe_load((_FOLDER / f"{name}.yaml").read_text()) or {} for name in ("base", role.value))
     merged = merge(merge(base, own), images()[image].cloud_config)
     generated = merged.keys() & {"hostname", "fqdn", "users"}
@@ -182,6 +155,6 @@ def _shared(role: Role, image: str) -> str:
 
 
 def _dump(value: Any) -> str:
-    # Uses the Python emitter, so that the output does not depend on whether libyaml is installed.
+    # With the Python emitter, the output does not depend on whether libyaml is installed.
     text: str = yaml.safe_dump(value, sort_keys=True, width=4096, allow_unicode=True)
     return text

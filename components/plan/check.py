@@ -1,4 +1,4 @@
-"""Types for checks and their results."""
+"""Checks of stack files, and their findings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainyard.errors import Problem
 
 
 class Level(StrEnum):
-    """Severity of a finding. An error makes the stack file invalid. Warnings and notes are only printed."""
+    """Severity of a finding. Errors make the stack file invalid, while warnings and notes are only printed."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -29,12 +29,11 @@ class Draft:
 
     platform: PlatformSpec | None = None
     machines: Mapping[str, str] = field(default_factory=dict)
-    """Names of machine types by path. They include those in sections that have other problems."""
+    """Names of machine types by path, including those in sections with other problems."""
     provider: str = ""
     """Name of the platform, or "" if it is unknown."""
     known_machines: tuple[str, ...] | None = None
-    """Names of the platform's machine types, or None if they are unknown. They can be known although the platform
-    section has other problems."""
+    """The platform's machine types, or None if unknown. An invalid platform section can still determine them."""
     network: NetworkSpec | None = None
     head: HeadSpec | None = None
     nodes: Mapping[str, GroupSpec] = field(default_factory=dict)
@@ -42,12 +41,12 @@ class Draft:
 
 @dataclass(frozen=True, kw_only=True)
 class Computer:
-    """Functions that read what is free on this computer, where the VMs of a local stack run."""
+    """Functions that report what is free on this computer, where a local stack's VMs run."""
 
     free_memory: Callable[[ClusterPlan], int]
-    """Returns the memory in MiB that the plan's VMs can use."""
+    """Returns the MiB of memory that the plan's VMs can use."""
     used_ports: Callable[[ClusterPlan, Sequence[int]], Sequence[int]]
-    """Returns those of the ports on 127.0.0.1 that programs other than the plan's own VMs use."""
+    """Returns the ports on 127.0.0.1 that are used by programs other than the plan's VMs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +63,7 @@ _Subject = TypeVar("_Subject")
 
 @dataclass(frozen=True, kw_only=True)
 class Broken:
-    """A violation of a rule. `fix` is an index into `Check.fixes`. `words` contains the values for the placeholders."""
+    """A violation of a rule. `fix` is an index into `Check.fixes`, and `words` fills the placeholders in that fix."""
 
     path: str
     rule: str
@@ -74,7 +73,7 @@ class Broken:
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Generic[_Subject]):
-    """A check. `rule` is the requirement, and `fixes` are texts with {placeholders}. Stack files refer to the ID."""
+    """A check. `rule` is the requirement, and `fixes` contain {placeholders}. Stack files silence a check by its ID."""
 
     id: str
     level: Level
@@ -102,7 +101,7 @@ def check(id: str, level: Level, *fixes: str) -> Callable[[Callable[[_Subject], 
 
 
 def checks_in(*modules: ModuleType) -> tuple[Check[Any], ...]:
-    """Return the checks that are defined in the modules: errors, then warnings, then notes."""
+    """Return the checks defined in the modules: first errors, then warnings, then notes."""
     found = [
         item
         for module in modules
@@ -122,14 +121,13 @@ class Finding:
 
 
 def run_checks(checks: Iterable[Check[_Subject]], subject: _Subject) -> Iterator[Finding]:
-    """Yield the findings of all checks."""
     for check in checks:
         for problem in check.run(subject):
             yield Finding(check=check.id, level=check.level, problem=problem)
 
 
 def silence_problems(silence: Iterable[str], levels: Mapping[str, Level]) -> Iterator[Problem]:
-    """Yield a problem for each ID that cannot be silenced. `levels` contains the level of each check by ID."""
+    """Yield a problem for each ID that cannot be silenced. `levels` maps the IDs of all checks to their levels."""
     for index, check in enumerate(silence):
         path = f"cluster.silence.{index}"
         if check not in levels:

@@ -1,4 +1,4 @@
-"""ClusterPlan: the hosts of a cluster with their names and addresses, computed before any resource is created."""
+"""ClusterPlan: a cluster's hosts with their names and addresses, computed before any resource is created."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from ipaddress import IPv4Address, IPv4Network
 from typing import Literal, TypeVar
 
 from components.catalog import Image, Machine, driver_locks
-from components.spec.cluster import AccessSpec, ClusterSpec, GroupSpec, LimitsSpec, SharedStorageSpec
+from components.spec.cluster import MAX_GROUPS, AccessSpec, ClusterSpec, GroupSpec, LimitsSpec, SharedStorageSpec
 from components.spec.model import CloudSpec, ExistingHostsSpec, PlatformSpec, existing_hosts
 
 HEAD_OFFSET = 4
 """Index of the head's address in the network. Azure reserves the first four addresses in each subnet."""
 
-GROUP_BLOCKS = 8
-"""The network is divided into eight equal blocks: block 0 for the head and services, blocks 1-7 for node groups.
-A group's addresses depend only on its position in the stack file, so enlarging a group does not affect other groups."""
+GROUP_BLOCKS = MAX_GROUPS + 1
+"""Number of equal blocks in the network. A group's addresses depend only on its position in the stack file, so
+enlarging a group does not affect other groups."""
 
 
 class Role(StrEnum):
-    """Role of a host."""
+    """A host's role."""
 
     HEAD = "head"
     WORKER = "worker"
@@ -37,17 +37,17 @@ class HostPlan:
     index: int
     """Index of the host in its group, starting at 0."""
     slot: int
-    """Index of the host in the cluster. If the platform creates the machine, this is also the index of its address."""
+    """Index of the host in the cluster. If the platform creates the machine, its address has the same index."""
     private_ip: IPv4Address
     machine: Machine
     spot: bool = False
-    """Whether the host is a Spot machine, which the cloud can evict."""
+    """Whether the cloud can evict the machine."""
     placement: str = "none"
     """Placement of the host's group: `none`, `compact` or `same_fabric`."""
     runs_jobs: bool = True
     """True for workers, and for a head that belongs to a node group."""
     driver: str = "none"
-    """Origin of NVIDIA's driver: `image`, `install` or `none`."""
+    """Where NVIDIA's driver comes from: `image`, `install` or `none`."""
 
 
 _Platform = TypeVar("_Platform", bound=PlatformSpec)
@@ -55,7 +55,7 @@ _Platform = TypeVar("_Platform", bound=PlatformSpec)
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterPlan:
-    """A planned cluster: the only input to plan checks, renderers, platforms and previews."""
+    """A planned cluster, which is the only input to plan checks, renderers, platforms and previews."""
 
     name: str
     platform: PlatformSpec
@@ -70,7 +70,7 @@ class ClusterPlan:
     storage: SharedStorageSpec
     limits: LimitsSpec
     busbw_gate: float | Literal["default", "off"]
-    """Bandwidth gate: the floor in GB/s for pairs of nodes and for a single node, `default` or `off`."""
+    """Bandwidth gate: the floor in GB/s for pairs of nodes or a single node, `default` or `off`."""
     unmeasured: Literal["warn", "drain"]
     """Bandwidth gate: whether nodes that cannot be measured stay in service."""
     repair: Literal["ask", "auto"]
@@ -83,17 +83,15 @@ class ClusterPlan:
 
     @property
     def provider(self) -> str:
-        """Name of the platform."""
         return self.platform.provider
 
     @property
     def region(self) -> str:
-        """The cloud region for quotas and prices, or "" if the platform is not a cloud."""
+        """The region whose quotas and prices apply, or "" if the platform is not a cloud."""
         return self.platform.quota_region if isinstance(self.platform, CloudSpec) else ""
 
     @property
     def uses_existing_hosts(self) -> bool:
-        """Whether the platform uses existing hosts instead of creating machines."""
         return isinstance(self.platform, ExistingHostsSpec)
 
     def platform_spec(self, model: type[_Platform]) -> _Platform:
@@ -104,16 +102,16 @@ class ClusterPlan:
 
     @property
     def hosts(self) -> tuple[HostPlan, ...]:
-        """All hosts, head first."""
+        """All hosts. The head comes first."""
         return (self.head, *self.workers)
 
     @property
     def nodes(self) -> tuple[HostPlan, ...]:
-        """All hosts that run jobs. If the head runs jobs, it comes first."""
+        """All hosts that run jobs. The head comes first if it runs jobs."""
         return tuple(host for host in self.hosts if host.runs_jobs)
 
     def group(self, name: str) -> tuple[HostPlan, ...]:
-        """Return the hosts in a node group. If the head belongs to the group, it comes first."""
+        """Return the hosts in a node group. The head comes first if it belongs to the group."""
         return tuple(host for host in self.nodes if host.group == name)
 
 
@@ -150,10 +148,10 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
 
 
 def container_runtime(chosen: str | None, hosts: Sequence[HostPlan], *, exists: bool) -> str:
-    """Return the container runtime on the nodes: `chosen`, or a default that depends on the machines.
+    """Return the nodes' container runtime: `chosen`, or a default that depends on the machines.
 
-    The default is never docker, because docker makes the job user root. The owners of existing hosts decide which
-    software is installed.
+    The default is never docker, which makes the job user root, and is `none` on existing hosts, whose owners decide
+    which software is installed.
     """
     if chosen is not None:
         return chosen
@@ -162,10 +160,7 @@ def container_runtime(chosen: str | None, hosts: Sequence[HostPlan], *, exists: 
 
 
 def driver_origin(chosen: str | None, machine: Machine, image: Image, *, exists: bool) -> str:
-    """Return the origin of NVIDIA's driver for a group: `chosen`, or a default that depends on machine and image.
-
-    An existing host must have a driver, because its owner decides which software is installed.
-    """
+    """Return where a group's NVIDIA driver comes from: `chosen`, or a default that depends on machine and image."""
     if chosen is not None:
         return chosen
     if not machine.has_nvidia_gpus:
@@ -177,7 +172,6 @@ def driver_origin(chosen: str | None, machine: Machine, image: Image, *, exists:
 def _created_hosts(
     spec: ClusterSpec, machines: Mapping[str, Machine], image: Image
 ) -> tuple[HostPlan, tuple[HostPlan, ...]]:
-    """Return the head and the workers that the platform creates. Addresses depend on the order of the groups."""
     network = spec.network.cidr
     block = network.num_addresses // GROUP_BLOCKS
     workers = tuple(
@@ -213,7 +207,6 @@ def _created_hosts(
 def _existing_hosts(
     spec: ClusterSpec, machines: Mapping[str, Machine], image: Image, existing: Mapping[str, IPv4Address]
 ) -> tuple[HostPlan, tuple[HostPlan, ...]]:
-    """Return the head and the workers of a cluster of existing hosts, as the stack file describes them."""
     head = spec.head.host or next(iter(existing))
     groups = {name: (group, index) for group, section in spec.nodes.items() for index, name in enumerate(section.hosts)}
 
@@ -239,10 +232,10 @@ def _existing_hosts(
 
 
 def _usable(machine: Machine, driver: str | None) -> Machine:
-    """Return the machine, without its GPUs if jobs cannot use them because they are real and have no driver."""
+    """Return the machine without its GPUs if they need a driver and have none."""
     return machine.without_gpus() if driver == "none" and machine.has_nvidia_gpus else machine
 
 
 def _head_driver(machine: Machine, image: Image) -> str:
-    """Return the driver's origin for a head that runs no jobs. Nothing is installed there."""
+    """Return where the driver comes from on a head that runs no jobs. No driver is installed there."""
     return "image" if machine.has_nvidia_gpus and "driver" in image.versions else "none"

@@ -1,6 +1,6 @@
 """ClusterSpec: the model of `trainyard:cluster` in a stack file. Does not import pulumi.
 
-A field's `description` is its rule, and its `examples` contains a valid value. The messages in explain.py include both.
+Error messages (explain.py) contain a field's `description`, which is its rule, and the first of its `examples`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ MAX_GROUPS = 7
 """The network is divided into eight equal blocks: one for the head, and one for each node group."""
 
 _WIDEST, _NARROWEST = 12, 24
-"""Shortest and longest prefix length of the network. The shortest is the prefix length of 172.16.0.0/12, a private
-range of RFC 1918."""
+"""Shortest and longest permitted prefix. 172.16.0.0/12 is the second largest private network (RFC 1918)."""
 
 
 class NetworkSpec(Model):
@@ -111,13 +110,9 @@ class GroupSpec(Model):
         return section
 
     @model_validator(mode="after")
-    def _check_count(self) -> Self:
+    def _check_counts(self) -> Self:
         if self.hosts and self.count != len(self.hosts):
             raise RuleError(f"must be {len(self.hosts)}, the number of listed hosts", "remove it", at="count")
-        return self
-
-    @model_validator(mode="after")
-    def _check_spares(self) -> Self:
         if self.spares >= self.count:
             raise RuleError("must be less than the number of nodes, because jobs need a node", "lower it", at="spares")
         return self
@@ -195,8 +190,7 @@ class GatesSpec(Model):
     @field_validator("nccl_busbw", mode="before")
     @classmethod
     def _off(cls, value: Any) -> Any:
-        """Return "off" for false, because YAML 1.1 reads `off` as false."""
-        return "off" if value is False else value
+        return "off" if value is False else value  # YAML 1.1 reads `off` as false
 
 
 Mirror = Annotated[
@@ -223,7 +217,7 @@ class MirrorsSpec(Model):
     """Index of Python packages, which becomes pip's default on every node."""
 
     def by_archive(self) -> dict[str, str]:
-        """Return the URL of each mirror by archive, in the order of the fields."""
+        """Return the mirrors' URLs by archive, in the order of the fields."""
         return {name: url for name, url in self.model_dump().items() if url is not None}
 
 
@@ -277,25 +271,19 @@ class ClusterSpec(Model):
     """Ids of checks whose warnings and notes are not printed."""
 
     @model_validator(mode="after")
-    def _check_containers(self) -> Self:
-        if self.containers == "docker" and self.scheduler == "slurm":
-            rule = "docker starts containers outside Slurm's job steps, so Slurm could neither limit nor end them"
-            raise RuleError(rule, "use enroot, or scheduler: none", at="containers")
-        return self
-
-    @model_validator(mode="after")
-    def _check_repair(self) -> Self:
-        if self.repair == "auto" and self.scheduler == "none":
+    def _check_scheduler(self) -> Self:
+        if self.scheduler == "slurm":
+            if self.containers == "docker":
+                rule = "docker starts containers outside Slurm's job steps, so Slurm could neither limit nor end them"
+                raise RuleError(rule, "use enroot, or scheduler: none", at="containers")
+            return self
+        fix = "remove it, or use scheduler: slurm"
+        if self.repair == "auto":
             rule = "faults are recorded and nodes are drained by Slurm, and this cluster has no scheduler"
-            raise RuleError(rule, "remove it, or use scheduler: slurm", at="repair")
-        return self
-
-    @model_validator(mode="after")
-    def _check_spares(self) -> Self:
-        for name, group in self.nodes.items():
-            if group.spares and self.scheduler == "none":
-                rule = "Slurm holds the spares back, and this cluster has no scheduler"
-                raise RuleError(rule, "remove it, or use scheduler: slurm", at=f"nodes.{name}.spares")
+            raise RuleError(rule, fix, at="repair")
+        for name in (name for name, group in self.nodes.items() if group.spares):
+            rule = "Slurm holds the spares back, and this cluster has no scheduler"
+            raise RuleError(rule, fix, at=f"nodes.{name}.spares")
         return self
 
     @field_validator("platform", mode="before")

@@ -1,6 +1,6 @@
-"""Converts pydantic's errors to problems with path, rule and fix. Messages never contain values from the stack file.
+"""Converts pydantic's errors to problems. Messages never contain values from the stack file.
 
-A field's `description` is its rule, and its `examples` or its default is the example value.
+A field's `description` is its rule. The example comes from the field's `examples`, default or choices.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from trainyard.errors import Problem, RuleError
 
 _LONGEST_KEY = 40
 _UNKNOWN_KEY, _MISSING_KEY = "extra_forbidden", "missing"
-"""Error types of pydantic."""
 _KEY_MARK = "[key]"
 """pydantic appends this to the location of an invalid key in a mapping."""
 
@@ -29,10 +28,7 @@ Loc = tuple[str | int, ...]
 def explain(
     error: ValidationError, model: type[BaseModel], path: str, sections: Mapping[str, type[BaseModel]]
 ) -> list[Problem]:
-    """Return a Problem for each error, in order.
-
-    `sections` contains the models of the sections whose model depends on their content, such as `platform`.
-    """
+    """Return the errors as problems. `sections` contains the models of sections whose content selects the model."""
     details = error.errors(include_url=False)
     misspelt = {_intended(detail["loc"], model, sections) for detail in details if detail["type"] == _UNKNOWN_KEY}
     return [
@@ -43,7 +39,7 @@ def explain(
 
 
 def _intended(loc: Loc, model: type[BaseModel], sections: Mapping[str, type[BaseModel]]) -> Loc:
-    """Return the location with its unknown last key replaced by the most similar known key."""
+    """Return the location with the most similar known key instead of the unknown last key."""
     owner, _ = _locate(model, loc, sections)
     return (*loc[:-1], nearest(str(loc[-1]), list(owner.model_fields)) or "")
 
@@ -56,7 +52,7 @@ def dotted(path: str, loc: Loc) -> str:
 
 
 def nearest(word: str, known: Sequence[str]) -> str | None:
-    """Return the known word that is most similar to `word`, or None if no word is similar."""
+    """Return the known word that is most similar to `word`, or None if none is similar."""
     found = get_close_matches(word.lower(), [name.lower() for name in known], n=1, cutoff=0.6)
     return next((name for name in known if found and name.lower() == found[0]), None)
 
@@ -109,7 +105,6 @@ def _unknown_key(key: str, owner: type[BaseModel]) -> tuple[str, str]:
 
 
 def _values(detail: ErrorDetails, field: FieldInfo) -> dict[str, str]:
-    """Return the values for the placeholders in messages."""
     choices = [_yaml_scalar(choice) for choice in _choices(field.annotation)]
     similar = nearest(str(detail["input"]), choices)
     return {
@@ -126,7 +121,7 @@ def _values(detail: ErrorDetails, field: FieldInfo) -> dict[str, str]:
 
 
 def _bounds(field: FieldInfo) -> str:
-    """Return the range of a number that has a lower and an upper limit as text, or "" for any other field."""
+    """Return a number's range as text, or "" if the field does not have both limits."""
     limits = {type(limit): limit for limit in field.metadata}
     match limits.get(Ge) or limits.get(Gt), limits.get(Le):
         case Ge(ge=low), Le(le=high):
@@ -137,7 +132,6 @@ def _bounds(field: FieldInfo) -> str:
 
 
 def _choices(annotation: Any) -> list[Any]:
-    """Return the values of a Literal or an optional Literal."""
     if get_origin(annotation) is Literal:
         return list(get_args(annotation))
     return [choice for part in get_args(annotation) for choice in _choices(part)]
@@ -158,7 +152,6 @@ def _example(field: FieldInfo) -> str:
 
 
 def _yaml_scalar(value: Any) -> str:
-    """Return a value as YAML, quoted if YAML would parse the text as a number."""
     return f'"{value}"' if isinstance(value, str) and value.isdecimal() else str(value)
 
 
@@ -168,7 +161,7 @@ _NUMBER = ("must be {number}{bounds}", "write it without quotes, for example {ex
 _RANGE = ("must be {number}{bounds}", "use a number in this range, for example {example}")
 _DESCRIBED = ("{description}", _EXAMPLE)
 _OTHER = ("{message}", _EXAMPLE)
-"""Messages for other error types come from pydantic or a validator. They never contain values from the stack file."""
+"""For other types of errors, the message is that of pydantic or of a validator."""
 _MESSAGES = {
     "dict_type": _SECTION,
     "float_type": _NUMBER,
@@ -188,4 +181,4 @@ _MESSAGES = {
     "too_short": ("needs at least one entry", "add one, for example {example}"),
     "tuple_type": ("must be a list", _EXAMPLE),
 }
-"""Rule and fix for each pydantic error type, with the placeholders from `_values`."""
+"""Rule and fix for each pydantic error type. `_values` fills the placeholders."""

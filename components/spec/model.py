@@ -1,4 +1,4 @@
-"""Base models and field types for stack files, shared by the models of all platforms. Does not import pulumi."""
+"""Base models and field types that all platforms' stack file models share. Does not import pulumi."""
 
 from __future__ import annotations
 
@@ -38,25 +38,24 @@ def is_private(network: IPv4Network) -> bool:
 
 
 BAKED_NAME = r"trainyard-[a-z0-9-]{1,30}-[0-9a-f]{16}"
-"""Regular expression for the name of a baked image (components/node/bake.py). All platforms accept such names."""
+"""Pattern of a baked image's name (components/node/bake.py). All platforms accept such names."""
 
 MACHINES = "machines"
-"""Key in pydantic's validation context. Its value contains the names of the stack's machine types, which can be
-unknown."""
+"""Key in pydantic's validation context for the names of the stack's machine types, which may not exist."""
 PLATFORMS = "platforms"
-"""Key in pydantic's validation context. Its value is a function that returns a `platform:` section as its provider's
-model (components/platforms/registry.py), because this package does not know the providers."""
+"""Key in pydantic's validation context for the function that parses the `platform:` section
+(components/platforms/registry.py), because this package does not know the providers."""
 
 _RESERVED_GROUPS = frozenset({"head", "default", "all"})
 
 
 class Model(BaseModel):
-    """Base class of all sections in a stack file. Unknown keys are errors. Error messages do not contain values."""
+    """Base class for the sections of a stack file. It rejects unknown keys, and keeps values out of error messages."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     refused_keys: ClassVar[Mapping[str, tuple[str, str]]] = {}
-    """Rule and fix for each unknown key with a specific message."""
+    """Rule and fix for unknown keys that get a specific message."""
 
 
 def _not_reserved(name: str) -> str:
@@ -86,7 +85,6 @@ MachineName = Annotated[
         examples=["vm-gpu2"],
     ),
 ]
-"""Name of a machine type on the platform."""
 
 HostName = Annotated[
     str,
@@ -100,7 +98,7 @@ HostName = Annotated[
 
 
 class PlatformSpec(Model):
-    """Base class of the `platform:` sections. Each platform has a subclass with `provider: Literal[...]`."""
+    """Base class for `platform:` sections. Each platform has a subclass with `provider: Literal[...]`."""
 
     # A change to one of these fields replaces or restarts no machine. This is a comment because schema.py would treat a
     # docstring as the description of a field.
@@ -111,45 +109,45 @@ class PlatformSpec(Model):
 
     @property
     def baked_name(self) -> str | None:
-        """Name of the image from `yard bake` that the machines boot, or None."""
+        """The baked image that the machines boot, or None if they boot another image."""
         return None
 
 
 class CloudSpec(PlatformSpec, ABC):
-    """Base class of the `platform:` sections for clouds, which have prices and quotas."""
+    """Base class for the `platform:` sections of clouds, which have prices and quotas."""
 
     @property
     @abstractmethod
     def quota_region(self) -> str:
-        """The region for the stack's quotas and prices."""
+        """The region whose quotas and prices apply to the stack."""
 
     @abstractmethod
     def offer(self, kind: str) -> str | None:
-        """Return the row in service_prices.yaml for a kind of shared storage or for `bastion`, or None."""
+        """Return the name of the row in service_prices.yaml for a kind of shared storage or for `bastion`, if any."""
 
 
 class ExistingHostsSpec(PlatformSpec, ABC):
-    """Base class of the `platform:` sections for platforms that use existing hosts."""
+    """Base class for the `platform:` sections of platforms that use existing hosts."""
 
     @abstractmethod
     def addresses(self) -> Mapping[str, IPv4Address]:
-        """Return the private address of each host by name."""
+        """Return the hosts' private addresses by name."""
 
     @abstractmethod
     def machine_types(self) -> Mapping[str, Machine]:
-        """Return the machine types in the catalog and in the `platform:` section, by name."""
+        """Return the machine types from the catalog and the `platform:` section by name."""
 
 
 def used_machines(info: ValidationInfo) -> list[str]:
-    """Return the names of the stack's machine types during a validation. They are unknown outside of `parse_config`."""
+    """Return the names of the stack's machine types. Only `cluster_spec` passes them to the validation."""
     return info.context.get(MACHINES, []) if info.context else []
 
 
 def machine_types(platform: PlatformSpec) -> Mapping[str, Machine]:
-    """Return the machine types that a stack file for the platform can use, by name."""
+    """Return the machine types that a stack file can use on this platform, by name."""
     return platform.machine_types() if isinstance(platform, ExistingHostsSpec) else machines(platform.provider)
 
 
 def existing_hosts(platform: PlatformSpec) -> Mapping[str, IPv4Address] | None:
-    """Return the private address of each existing host by name, or None if the platform creates its machines."""
+    """Return the existing hosts' private addresses by name, or None if the platform creates its machines."""
     return platform.addresses() if isinstance(platform, ExistingHostsSpec) else None

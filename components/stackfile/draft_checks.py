@@ -12,7 +12,7 @@ from components.spec.explain import nearest
 from components.spec.model import existing_hosts, machine_types
 
 _CONTAINER_NETWORK = IPv4Network("172.17.0.0/16")
-"""The network of Docker's default bridge. Docker packages in cloud images and on nodes configure this bridge."""
+"""The network of Docker's default bridge, which exists in cloud images and on nodes with Docker."""
 
 
 @check("machine-known", Level.ERROR, "write {similar}", "use one of {types}")

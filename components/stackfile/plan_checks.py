@@ -12,8 +12,7 @@ from components.plan.check import Broken, Check, Level, Planned, check, checks_i
 from components.platforms.demand import hourly_price, quota_needs, services, spot_priced, storage_mib_s, used_prices
 from components.platforms.registry import platform_facts
 
-_KEY = f"ssh-ed25519 {'A' * 68} cluster@{'a' * 16}"
-"""A placeholder with the length of a real public key."""
+_KEY = f"ssh-ed25519 {'A' * 68} cluster@{'a' * 16}"  # as long as a real public key
 
 
 @check("user-data-fits", Level.ERROR, "remove text under cloud-init/files, or download it in a bootstrap stage")
@@ -54,7 +53,7 @@ def shared_path(planned: Planned) -> Iterator[Broken]:
 
 
 _DOCUMENTATION = tuple(map(IPv4Network, ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")))
-"""Networks that are reserved for documentation (RFC 5737, section 3; read 2026-11-22)."""
+"""Networks reserved for documentation (RFC 5737, section 3; read 2026-11-22)."""
 
 
 @check("ssh-example", Level.WARNING, "write the network that you work from, for example your public address as a /32")
@@ -141,14 +140,11 @@ def report_quota(planned: Planned) -> Iterator[Broken]:
     yield Broken(path="cluster.nodes", rule=f"the stack needs free quota in {planned.plan.region}: {words}")
 
 
-_MIN_MIB_S_PER_GPU = 20
-"""A threshold of this project, because no published threshold was found. With Adam in mixed precision, training stores
-16 bytes per parameter in memory and 14 bytes in a checkpoint (ZeRO, arXiv 1910.02054). A checkpoint therefore has at
-most 70 GB for each 80 GB GPU. At 20 MiB/s per GPU, writing the checkpoint takes an hour."""
-
-
 _FULL_MIB_PER_GPU = 70e9 / 2**20
-"""Largest checkpoint for each 80 GB GPU."""
+"""The largest checkpoint for each 80 GB GPU. With Adam in mixed precision, training stores 16 bytes per parameter in
+memory and 14 bytes in a checkpoint (ZeRO, arXiv 1910.02054)."""
+_MIN_MIB_S_PER_GPU = 20
+"""The rate that writes this checkpoint in an hour. No published threshold was found."""
 
 
 @check("storage-throughput", Level.WARNING, "use a larger size_gib, or a faster kind or tier")
@@ -183,7 +179,7 @@ def image_versions(planned: Planned) -> Iterator[Broken]:
 def prices_match_region(planned: Planned) -> Iterator[Broken]:
     """If a price limit is set, all prices are for the stack's region."""
     plan = planned.plan
-    if planned.plan.limits.max_usd_per_hour is None:
+    if plan.limits.max_usd_per_hour is None:
         return
     regions = dict.fromkeys(price.region for price in used_prices(plan) if price.region != plan.region)
     if regions:
@@ -198,13 +194,13 @@ def prices_match_region(planned: Planned) -> Iterator[Broken]:
 @check("unconfirmed", Level.INFO, "compare them with your provider's documentation")
 def unverified_facts(planned: Planned) -> Iterator[Broken]:
     """All facts about the machine types and the installed driver are stated on a public page or in public code."""
-    slurm = planned.plan.scheduler == "slurm"
     lock = driver_locks().get(planned.plan.image.os)
     if lock is not None and lock.unverified and any(host.driver == "install" for host in planned.plan.hosts):
         rule = f"unverified: {', '.join(lock.unverified)} of driver {lock.driver} for {lock.name}"
         yield Broken(path="cluster.nodes", rule=rule)
     for machine in {host.machine.name: host.machine for host in planned.plan.hosts}.values():
-        missing = [*machine.unverified, *(["the GPUs' NUMA nodes"] if slurm and machine.gpu_affinity_unknown else [])]
+        uses_numa = planned.plan.scheduler == "slurm" and machine.gpu_affinity_unknown
+        missing = [*machine.unverified, *(["the GPUs' NUMA nodes"] if uses_numa else [])]
         if missing:
             yield Broken(
                 path="cluster", rule=f"unverified: no public source states {', '.join(missing)} for {machine.name}"

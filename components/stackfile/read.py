@@ -1,6 +1,6 @@
-"""Reads and checks a stack file or Pulumi's configuration, and plans its cluster. Does not import pulumi.
+"""Reads a stack file or Pulumi's configuration, reports all problems at once, and plans the cluster.
 
-All problems are reported at once. If a section is invalid, the other sections are still checked.
+If a section is invalid, the other sections are still checked. This module does not import pulumi.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainyard.strict_yaml import YamlError, load_strict
 NAMESPACE = "trainyard"
 CLUSTER_KEY = f"{NAMESPACE}:cluster"
 RUN_KEYS = (ACCEPT, BAKE, END_JOBS)
-"""Keys that `pulumi up --config` sets for one run, and also writes to the stack file."""
+"""Keys that `pulumi up --config` sets for one run but also writes to the stack file."""
 _MINIMAL = (
     "{name: yard, platform: {provider: local}, head: {machine: vm-head}, nodes: {gpu: {machine: vm-gpu2, count: 2}}}"
 )
@@ -36,7 +36,7 @@ _MINIMAL = (
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """A valid stack file. `findings` are the warnings and notes about it."""
+    """A valid stack file with the warnings and notes about it."""
 
     file: str
     plan: ClusterPlan
@@ -44,7 +44,7 @@ class Stack:
 
 
 def read_stack(path: Path, computer: Computer | None = None) -> Stack:
-    """Return the stack described by a file. Raises StackFileError. `computer`: see `Planned`."""
+    """Return the stack that a file describes. Raises StackFileError. `computer`: see `Planned`."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -56,7 +56,7 @@ def read_stack(path: Path, computer: Computer | None = None) -> Stack:
 
 
 def parse_stack(text: str, file: str, computer: Computer | None = None) -> Stack:
-    """Return the stack described by the text of a file. Raises StackFileError with all problems."""
+    """Return the stack that a file's text describes. Raises StackFileError with all problems."""
     try:
         document = load_strict(text)
     except YamlError as error:
@@ -82,9 +82,9 @@ def parse_config(
     known: Iterable[Problem] = (),
     computer: Computer | None = None,
 ) -> Stack:
-    """Return the stack described by Pulumi's configuration. Raises StackFileError.
+    """Return the stack that Pulumi's configuration describes. Raises StackFileError, which also contains `known`.
 
-    `secret`: whether the cluster section contains a secret. `known`: problems found earlier.
+    `secret`: whether the cluster section contains a secret.
     """
     problems = [*known, *_stray_keys(config)]
     section = config.get(CLUSTER_KEY)
@@ -104,7 +104,6 @@ def _parse_cluster(section: dict[Any, Any], file: str, problems: list[Problem], 
     spec: ClusterSpec | None = None
     malformed: set[tuple[str | int, ...]] = set()
     try:
-        # The places that a message suggests depend on the machine types.
         spec = cluster_spec(section)
     except ValidationError as error:
         platform = platform_model(section.get("platform"))
@@ -126,20 +125,18 @@ def _parse_cluster(section: dict[Any, Any], file: str, problems: list[Problem], 
 
 
 def cluster_spec(section: dict[Any, Any]) -> ClusterSpec:
-    """Return a cluster section as a model. Raises pydantic's ValidationError."""
-    # The places that a message suggests depend on the machine types.
+    """Parse a cluster section. Raises pydantic's ValidationError."""
+    # Some messages suggest regions and zones that offer the stack's machine types.
     context = {MACHINES: [name for _, _, name in _machine_names(section)], PLATFORMS: platform_spec}
     return ClusterSpec.model_validate(section, context=context)
 
 
 def _draft(section: dict[Any, Any], malformed: set[tuple[str | int, ...]]) -> Draft:
-    """Return the valid sections."""
-
     def well_formed(*keys: str) -> bool:
         return not any(loc[: len(keys)] == keys[: len(loc)] for loc in malformed)
 
     nodes = section.get("nodes")
-    # Keys of other types are rejected, but `malformed` contains them as text.
+    # Keys that are not text are rejected, but `malformed` contains them as text.
     groups = {key: group for key, group in nodes.items() if isinstance(key, str)} if isinstance(nodes, dict) else {}
     model = platform_model(section.get("platform"))
     return Draft(
@@ -154,7 +151,7 @@ def _draft(section: dict[Any, Any], malformed: set[tuple[str | int, ...]]) -> Dr
 
 
 def _machine_names(section: dict[Any, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield the location, the path and the value of each machine type that is text."""
+    """Yield the location, path and name of each machine type that is text."""
     nodes = section.get("nodes")
     groups = nodes.items() if isinstance(nodes, dict) else ()
     for loc, value in ((("head",), section.get("head")), *((("nodes", str(name)), group) for name, group in groups)):
@@ -166,10 +163,9 @@ def _machine_names(section: dict[Any, Any]) -> Iterator[tuple[tuple[str, ...], s
 def _known_machines(
     section: dict[Any, Any], model: type[PlatformSpec] | None, platform_is_valid: bool
 ) -> tuple[str, ...] | None:
-    """Return the names of the platform's machine types, or None if the platform is unknown."""
     if platform_is_valid:
         return tuple(machine_types(platform_spec(section["platform"])))
-    # Existing hosts can have their own machine types, which an invalid section does not describe.
+    # An invalid section does not describe the machine types of existing hosts.
     if model is None or issubclass(model, ExistingHostsSpec):
         return None
     return tuple(machines(section["platform"]["provider"]))
@@ -180,7 +176,7 @@ def _errors(found: Iterable[Finding]) -> list[Problem]:
 
 
 def _stray_keys(config: Mapping[Any, Any]) -> list[Problem]:
-    """Return a problem for each unknown key in this project's namespace, because Pulumi ignores these keys."""
+    """Return a problem for each unknown key in this project's namespace. Pulumi itself ignores unknown keys."""
     own_keys = (str(key) for key in config if str(key).startswith(f"{NAMESPACE}:") or str(key) == "cluster")
     return [
         Problem(
@@ -200,9 +196,9 @@ def _problem_path(keys: tuple[str, ...]) -> str:
 
 
 def _contains_secret(value: Any) -> bool:
-    """Return whether a configuration value contains an encrypted value, which is a mapping whose only key is `secure`.
+    """Return whether a value contains an encrypted value, which is a mapping whose only key is `secure`.
 
-    Pulumi then treats the whole configuration value as a secret.
+    If it does, Pulumi treats the whole configuration value as a secret.
     """
     if isinstance(value, list):
         return any(map(_contains_secret, value))

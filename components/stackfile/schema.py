@@ -1,7 +1,4 @@
-"""The JSON Schema for stack files, generated from the pydantic models.
-
-A file that is valid under the schema can still fail a check (draft_checks.py, plan_checks.py and the platforms' rules).
-"""
+"""Generates the JSON Schema for stack files from the pydantic models. A valid file can still fail a check."""
 
 from __future__ import annotations
 
@@ -21,15 +18,14 @@ from components.spec.cluster import ClusterSpec
 from components.spec.model import PlatformSpec
 from components.stackfile.read import CLUSTER_KEY, NAMESPACE, RUN_KEYS
 
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _DEFINITION = "#/$defs/"
 _BY_PULUMI = {"description": "Written by Pulumi.", "type": "string"}
 
 
 def stack_schema() -> dict[str, Any]:
-    """Return the schema for stack files. `provider` selects the schema of the `platform:` section."""
+    """Return the schema for stack files, in which `provider` selects the keys of the `platform:` section."""
     return {
-        "$schema": DIALECT,
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Trainyard stack file",
         "description": "stacks/Pulumi.<stack>.yaml: one training cluster.",
         "type": "object",
@@ -60,7 +56,7 @@ def _definitions() -> dict[str, Any]:
     given, schema = models_json_schema([(model, "validation") for model in models], schema_generator=_Generator)
     definitions: dict[str, Any] = schema["$defs"]
     names = {provider: given[spec, "validation"]["$ref"].removeprefix(_DEFINITION) for provider, spec in specs.items()}
-    del definitions[PlatformSpec.__name__]  # only a base class of the platforms' models
+    del definitions[PlatformSpec.__name__]  # the base class of the platforms' models
     cluster = definitions[ClusterSpec.__name__]
     cluster["properties"]["platform"] = {
         "description": "The platform that provides the machines. The keys depend on `provider`.",
@@ -74,9 +70,9 @@ def _definitions() -> dict[str, Any]:
 
 
 def _machines_of(provider: str) -> dict[str, Any]:
-    """Return a rule that restricts `machine` to the provider's machine types. Editors then suggest these names."""
+    """Return a rule that restricts `machine` to the provider's machine types, so that editors suggest them."""
     machine = {"properties": {"machine": {"enum": sorted(machines(provider))}}}
-    # The rule does not apply to existing hosts, because their stack files can define additional machine types.
+    # Stack files for existing hosts can define further machine types.
     defines_machines = {"required": ["machines"]}
     chosen = {"properties": {"provider": {"const": provider}}, "required": ["provider"], "not": defines_machines}
     return {
@@ -86,10 +82,9 @@ def _machines_of(provider: str) -> dict[str, Any]:
 
 
 class _Generator(GenerateJsonSchema):
-    """pydantic's generator, with field docstrings and without field titles."""
+    """pydantic's generator with field docstrings but without field titles."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """Add the docstrings of the fields to their descriptions."""
         made = super().model_schema(schema)
         for name, text in _field_docs(schema["cls"]).items():
             field = made["properties"][name]
@@ -98,17 +93,15 @@ class _Generator(GenerateJsonSchema):
         return made
 
     def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
-        """Reject keys that do not match the pattern."""
         made = super().dict_schema(schema)
         return made | {"additionalProperties": False} if "patternProperties" in made else made
 
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """Return False, so that fields have no titles."""
         return False
 
 
 def _field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstring of each field in a model by name. Inherited fields are not included."""
+    """Return the docstrings of the fields that a model itself defines."""
     [body] = ast.parse(inspect.cleandoc("\n" + inspect.getsource(model))).body
     statements = body.body if isinstance(body, ast.ClassDef) else []
     return {

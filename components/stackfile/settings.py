@@ -1,8 +1,9 @@
-"""Reads the stack from pulumi.Config. No other module reads pulumi.Config."""
+"""The only module that reads pulumi.Config."""
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from trainyard.machines import ACCEPT, BAKE, BUILD, END_JOBS, KEEP
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The plan of the current stack, and what the user permits or requests besides."""
+    """The current stack's plan, and what the user permits or requests for this run."""
 
     plan: ClusterPlan
     accepted_host_keys: frozenset[str]
@@ -33,25 +34,22 @@ class Settings:
 
 
 def load_settings() -> Settings:
-    """Return the settings of the current stack, and log warnings and notes about the stack file.
-
-    Raises pulumi.RunError, which Pulumi prints without a traceback.
-    """
+    """Return the current stack's settings, and log warnings and notes about the stack file. Raises pulumi.RunError."""
     file = f"stacks/Pulumi.{pulumi.get_stack()}.yaml"
-    # All keys in the namespace are read so that misspelt keys are rejected.
+    # Reading all keys in the namespace lets `parse_config` reject misspelt keys.
     keys = {key for key in get_config_env() if key.startswith(f"{NAMESPACE}:")} | {CLUSTER_KEY, *RUN_KEYS}
     found = {key: pulumi.Config(NAMESPACE).get(key.removeprefix(f"{NAMESPACE}:")) for key in sorted(keys)}
     config: dict[str, Any] = {key: value for key, value in found.items() if value is not None}
-    if CLUSTER_KEY in config:
-        config[CLUSTER_KEY] = _parsed(config[CLUSTER_KEY])
+    # Pulumi passes sections as JSON. `parse_config` rejects a section that is other text.
+    with suppress(KeyError, ValueError):
+        config[CLUSTER_KEY] = json.loads(config[CLUSTER_KEY])
     try:
         stack = parse_config(config, file, secret=is_config_secret(CLUSTER_KEY), computer=THIS_COMPUTER)
     except ClusterError as error:
         raise pulumi.RunError(str(error)) from error
-    # `yard bake` has checked the stack file, which has a different name than the image's stack.
+    # `yard bake` has already checked the stack file, whose name differs from that of the image's stack.
     for finding in stack.findings if BAKE not in config else ():
         log = pulumi.log.warn if finding.level is Level.WARNING else pulumi.log.info
-        # Users can silence the check by adding its id to `silence`.
         log(f"{finding.problem.line(file)} [{finding.check}]")
     return Settings(
         plan=stack.plan,
@@ -64,11 +62,3 @@ def load_settings() -> Settings:
 
 def _listed(value: str | None) -> frozenset[str]:
     return frozenset((value or "").split(",")) - {""}
-
-
-def _parsed(value: str) -> Any:
-    # Pulumi passes sections as JSON. `parse_config` rejects other text.
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from components import catalog
-from components.catalog import Machine, fabrics, images, machines, prices
+from components.catalog import Fabric, Machine, fabrics, images, machines, prices, read_rows
 from components.node.slurm import SLURM_VERSIONS
 from components.platforms import PLATFORMS
 from trainyard.errors import CatalogError
@@ -80,4 +80,4 @@ def test_error_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     (tmp_path / "fabrics.yaml").write_text("x: {env: 5, source: s, dated: today}\n")
     monkeypatch.setattr(catalog, "_FOLDER", tmp_path)
     with pytest.raises(CatalogError, match=r"catalog/fabrics\.yaml"):
-        fabrics.__wrapped__()
+        read_rows("fabrics.yaml", Fabric)
