@@ -1,4 +1,4 @@
-"""The Pulumi program. It creates the cluster of the current stack file, or an image for its machines (`yard bake`)."""
+"""The Pulumi program, which creates the stack file's cluster or, for `yard bake`, an image for its machines."""
 
 import asyncio
 import gc
@@ -15,8 +15,8 @@ from trainyard.outputs import ssh_command
 async def program() -> pulumi.Inputs:
     """Create the cluster, wait until it is complete, and return the stack outputs.
 
-    Without this wait, the SDK waits at the end of the program, and checks all open tasks whenever a task completes. A
-    preview of 512 Azure nodes then takes 26 s instead of 15 s.
+    Otherwise, the SDK would wait at the end of the program, where it checks all open tasks whenever a task completes. A
+    preview of 512 Azure nodes would then take 26 s instead of 15 s.
     """
     settings = load_settings()
     if settings.bakes:
@@ -31,7 +31,7 @@ async def program() -> pulumi.Inputs:
 
 
 def outputs_of(cluster: Cluster, described: pulumi.Output[dict[str, Any]]) -> dict[str, pulumi.Output[Any]]:
-    """Return the stack outputs. `described` is the output `cluster`."""
+    """Return the stack outputs. `described` becomes the `cluster` output."""
     return {
         "cluster": described,
         "head_address": described["head"]["address"],
@@ -45,17 +45,17 @@ def outputs_of(cluster: Cluster, described: pulumi.Output[dict[str, Any]]) -> di
 async def register(outputs: dict[str, pulumi.Output[Any]]) -> None:
     """Register the stack outputs before the program ends, and wait until the engine has received them.
 
-    Without this wait, a later registration could arrive first. The engine uses the registration that arrives last.
+    Without this wait, a later registration could arrive first, and the engine keeps the one that arrives last.
     """
     await pulumi.Output.all(**outputs).future()
     for name, value in outputs.items():
-        pulumi.export(name, value)  # if the program raises an exception, the SDK registers these values again
+        pulumi.export(name, value)  # the SDK registers these values again if the program raises an exception
     tasks = asyncio.all_tasks()
     stack: Any = get_root_resource()
     stack.register_outputs(outputs)
     await asyncio.wait(asyncio.all_tasks() - tasks)
 
 
-# Nearly all objects live until the program exits. With 512 nodes, garbage collection takes 4 of 15 s.
+# Nearly all objects live until the program exits, and with 512 nodes, garbage collection would take 4 of 15 s.
 gc.disable()
 pulumi.run(program)

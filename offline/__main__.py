@@ -1,6 +1,6 @@
 """List the resources in a stack's simulated clouds: `python -m offline list STACK`.
 
-The list comes from the simulated clouds, not from Pulumi's state. It must be empty after `destroy`.
+The list is read from the simulated clouds and not from Pulumi's state, so it must be empty after `destroy`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from offline.cloud.world import World
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the list. Return the exit code, which is 1 for a stack without an offline run."""
+    """Print the list and return the exit code, which is 1 if the stack has never run offline."""
     parser = argparse.ArgumentParser(prog="python -m offline", description=__doc__)
     parser.add_argument("verb", choices=["list"])
     parser.add_argument("stack")

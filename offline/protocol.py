@@ -1,4 +1,4 @@
-"""Pulumi's provider protocol, as far as all plugins in this project need it, and the plugin's process."""
+"""What this project's plugins share: their part of Pulumi's provider protocol, and the process that serves it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _T = TypeVar("_T")
 
 _LOG_SECONDS = 10.0
 _THREADS = 256
-"""Each running command uses a thread, and Cancel also needs a thread."""
+"""Each running command occupies a thread, and Cancel needs another one."""
 _MAX_MESSAGE_BYTES = 400 * 1024 * 1024
 """The engine's limit."""
 _ANSWER_SECONDS = 1.0
-"""Time limit for sending the responses of completed operations."""
+"""How long the plugin may take to send its last responses before it exits."""
 
 
 class ResourceError(Exception):
-    """An operation failed. The engine shows the message for the resource."""
+    """A failed operation. The engine shows the message next to the resource."""
 
 
 class Stopped(Exception):
@@ -43,7 +43,7 @@ class Stopped(Exception):
 
 
 class Failure(NamedTuple):
-    """A problem in an input. `property` is the path of the input."""
+    """A problem in the input whose path is `property`."""
 
     property: str
     reason: str
@@ -53,15 +53,15 @@ class Stop(Event):
     """A request to stop all running operations. It is set at most once and cannot be withdrawn."""
 
     def pause(self, seconds: float = 0) -> None:
-        """Sleep. Raises Stopped as soon as the request is made."""
+        """Sleep, and raise Stopped as soon as the request is made."""
         if self.wait(seconds):
             raise Stopped
 
 
 class EngineLog:
-    """Sends messages about resources to the engine at `address`. Without an engine, messages are discarded.
+    """Sends messages about resources to the engine at `address`, or discards them if there is no engine.
 
-    All messages of one operation have the same `stream`.
+    All messages about one operation have the same `stream`.
     """
 
     def __init__(self, address: str) -> None:
@@ -70,11 +70,11 @@ class EngineLog:
             self.attach(address)
 
     def attach(self, address: str) -> None:
-        """Send later messages to this engine."""
+        """Send all further messages to this engine."""
         self._stub = engine_pb2_grpc.EngineStub(grpc.insecure_channel(address))
 
     def send(self, urn: str, stream: int, text: str, *, warning: bool) -> None:
-        """Show a warning with the resource, or a progress line that the next line replaces."""
+        """Show a warning next to the resource, or a progress line that the next one replaces."""
         if self._stub is None:
             return
         severity = engine_pb2.WARNING if warning else engine_pb2.INFO
@@ -84,7 +84,7 @@ class EngineLog:
         try:
             self._stub.Log(request, timeout=_LOG_SECONDS)
         except grpc.RpcError:
-            self._stub = None  # the engine has exited; a log message must not make the command fail
+            self._stub = None  # the engine has exited, which must not make the command fail
 
 
 @dataclass(frozen=True)
@@ -100,20 +100,19 @@ class Operation:
 
     @property
     def name(self) -> str:
-        """The resource's Pulumi name."""
         return self.urn.rpartition("::")[2]
 
     def status(self, text: str) -> None:
-        """Show a progress line for the resource. The next line replaces it."""
+        """Show a progress line next to the resource, until the next one replaces it."""
         self.log.send(self.urn, self.stream, text, warning=False)
 
     def warning(self, text: str) -> None:
-        """Show a warning for the resource."""
+        """Show a warning next to the resource."""
         self.log.send(self.urn, self.stream, text, warning=True)
 
 
 class Plugin(provider_pb2_grpc.ResourceProviderServicer):
-    """A plugin without resources. The methods are defined in Pulumi's provider.proto."""
+    """A plugin without resources. Pulumi's provider.proto documents the methods."""
 
     def __init__(self, version: str, log: EngineLog, stop: Stop) -> None:
         self._version = version
@@ -145,7 +144,7 @@ class Plugin(provider_pb2_grpc.ResourceProviderServicer):
         return empty_pb2.Empty()
 
     def close(self) -> None:
-        """End all operations, processes and threads of the plugin. The engine waits 5 s for a plugin to exit."""
+        """End the plugin's operations, processes and threads. The engine waits 5 s for a plugin to exit."""
         self._stop.set()
 
     def _operation(self, urn: str, seconds: float = 0) -> Operation:
@@ -169,32 +168,31 @@ def stack_of(urn: str) -> str:
 
 
 def check_response(inputs: Properties, failures: Iterable[Failure]) -> provider_pb2.CheckResponse:
-    """Return a Check response."""
     listed = [provider_pb2.CheckFailure(property=found.property, reason=found.reason) for found in failures]
     return provider_pb2.CheckResponse(inputs=to_struct(inputs), failures=listed)
 
 
 def refuse(context: Any, message: str) -> NoReturn:
-    """End the call with a message for the user."""
+    """End the call with an error message for the user."""
     context.abort(grpc.StatusCode.UNKNOWN, message)
     raise AssertionError("abort raises")
 
 
 def diff_response(found: dict[str, Change], replaces: Callable[[str], bool]) -> provider_pb2.DiffResponse:
-    """Return a Diff response. `replaces` returns whether a change at a path replaces the resource."""
+    """Return a Diff response. `replaces` tells whether a change at the given path replaces the resource."""
+
+    def described(path: str, change: Change) -> provider_pb2.PropertyDiff:
+        kind = f"{change}_REPLACE" if replaces(path) else change
+        return provider_pb2.PropertyDiff(kind=provider_pb2.PropertyDiff.Kind.Value(kind), inputDiff=True)
+
     response = provider_pb2.DiffResponse
     return response(
         changes=response.DIFF_SOME if found else response.DIFF_NONE,
         replaces=[path for path in found if replaces(path)],
         diffs=sorted({path.partition(".")[0].partition("[")[0] for path in found}),
-        detailedDiff={path: _property_diff(change, replaces(path)) for path, change in found.items()},
+        detailedDiff={path: described(path, change) for path, change in found.items()},
         hasDetailedDiff=True,
     )
-
-
-def _property_diff(change: Change, replaces: bool) -> provider_pb2.PropertyDiff:
-    kind = f"{change}_REPLACE" if replaces else change
-    return provider_pb2.PropertyDiff(kind=provider_pb2.PropertyDiff.Kind.Value(kind), inputDiff=True)
 
 
 def serve(build: Callable[[EngineLog, Stop], Plugin], arguments: list[str]) -> NoReturn:
@@ -204,8 +202,7 @@ def serve(build: Callable[[EngineLog, Stop], Plugin], arguments: list[str]) -> N
     """
     address = arguments[-1] if arguments and not arguments[-1].startswith("-") else ""
     plugin = build(EngineLog(address), Stop())
-    # Setting an Event in a signal handler can deadlock: the main thread may hold the Event's lock. A pipe cannot
-    # deadlock.
+    # Setting an Event in a signal handler can deadlock, because the main thread may hold its lock. A pipe cannot.
     reader, writer = os.pipe()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: os.write(writer, b"."))
@@ -223,8 +220,8 @@ def serve(build: Callable[[EngineLog, Stop], Plugin], arguments: list[str]) -> N
 
 
 def _wait_for_the_end(signals: int) -> None:
-    """Wait for a signal, or until standard input hangs up: the engine holds the other end of this pipe (ExecPlugin in
-    pulumi/pulumi:sdk/go/common/resource/plugin/plugin.go).
+    """Wait for a signal, or for the engine to exit, which closes the other end of the plugin's standard input
+    (ExecPlugin in pulumi/pulumi:sdk/go/common/resource/plugin/plugin.go).
     """
     poll = select.poll()
     poll.register(signals, select.POLLIN)

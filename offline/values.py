@@ -1,5 +1,4 @@
-"""Property values in the engine's format: JSON in which an object with a signature represents a secret, an asset or an
-archive.
+"""Property values in the engine's format: JSON in which an object with a signature is a secret, an asset or an archive.
 
 The constants are from Pulumi's property protocol (sdk/go/common/resource/plugin/rpc.go).
 """
@@ -15,7 +14,7 @@ from google.protobuf import struct_pb2
 Value: TypeAlias = "bool | float | str | list[Value] | dict[str, Value] | None"
 Properties: TypeAlias = dict[str, Value]
 Change: TypeAlias = Literal["ADD", "DELETE", "UPDATE"]
-"""A kind of change: a name in PropertyDiff.Kind."""
+"""A kind of change, named as in PropertyDiff.Kind."""
 
 MARK = "4dabf18193072939515e22adb298388d"
 SECRET = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - a constant of the protocol
@@ -64,13 +63,13 @@ def to_struct(properties: Mapping[str, Value]) -> struct_pb2.Struct:
 
 
 def signature(value: Value) -> str:
-    """Return the signature of an object, or "" for a value without one."""
+    """Return an object's signature, or "" if the value has none."""
     found = value.get(MARK) if isinstance(value, dict) else None
     return found if isinstance(found, str) else ""
 
 
 def is_unknown(value: Value) -> bool:
-    """Return whether the value is known only after the update."""
+    """Return whether the value will be known only after the update."""
     return isinstance(value, str) and value in _UNKNOWNS
 
 
@@ -80,12 +79,12 @@ def is_secret(value: Value) -> bool:
 
 
 def secret(value: Value) -> Value:
-    """Return the value as a secret."""
+    """Mark a value as a secret."""
     return value if is_secret(value) else {MARK: SECRET, "value": value}
 
 
 def bare(value: Value) -> Value:
-    """Return the plain value of a secret, and any other value unchanged. Secrets inside the value are kept."""
+    """Return a secret's plain value, and any other value unchanged. Secrets inside the value stay secrets."""
     while isinstance(value, dict) and is_secret(value):
         value = value.get("value")
     return value
@@ -97,7 +96,7 @@ def objects(value: Value) -> list[Properties]:
 
 
 def reveal(value: Value) -> Value:
-    """Return the value with all secrets in it as plain values."""
+    """Return the value without any secret marks."""
     value = bare(value)
     if isinstance(value, list):
         return [reveal(item) for item in value]
@@ -107,10 +106,10 @@ def reveal(value: Value) -> Value:
 
 
 def changes(old: Mapping[str, Value], new: Mapping[str, Value], *, whole: bool = True) -> dict[str, Change]:
-    """Return the changed paths ("triggers[0]", "environment.A").
+    """Return the kind of each change by its path ("triggers[0]", "environment.A").
 
-    All changes inside a secret are reported as one change of the secret. Keys added by the engine are ignored. If
-    `whole` is set, an added or removed object or list is one change. Otherwise, each value in it is a separate change.
+    A secret counts as a single value, and keys that the engine adds are ignored. With `whole`, adding or removing an
+    object or a list is one change. Otherwise, it is a change of each value inside.
     """
     return dict(_object_changes("", _own(old), _own(new), whole))
 
@@ -144,7 +143,7 @@ def _changes(path: str, old: Value, new: Value, whole: bool) -> Iterator[tuple[s
 
 
 def _emptied(value: Value, other: Value) -> Value:
-    """Return `value`. If `value` is None and `other` is a non-empty list or object, return an empty list or object."""
+    """Return `value`, or an empty list or object if `value` is None and `other` is a filled one."""
     if value is not None or not isinstance(other, dict | list) or not other:
         return value
     if isinstance(other, list):
@@ -153,7 +152,7 @@ def _emptied(value: Value, other: Value) -> Value:
 
 
 def _same_content(old: Value, new: Value) -> bool:
-    """Return whether two assets have the same content. The engine adds a hash of the content."""
+    """Return whether two assets have the same content, according to the hash that the engine adds."""
     if not (isinstance(old, dict) and isinstance(new, dict) and signature(old) == signature(new)):
         return False
     return bool(old.get("hash")) and old.get("hash") == new.get("hash")

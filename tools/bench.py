@@ -1,8 +1,8 @@
-"""`make bench`: measure the local stack on this machine and compare the figures with ceilings.
+"""`make bench`: measure the local stack on this machine, and exit with code 1 if a figure is above its ceiling.
 
-Runs the demo on new machines, runs the measurements on its cluster, and prints their figures. Computers differ, so most
-figures are differences from a baseline: the preview of an empty program for a preview, an SSH round trip for a
-submission, and a plain srun for a job. Exits with code 1 if a figure is above its ceiling. The cluster is not deleted.
+It runs the demo on new machines and measures the resulting cluster, which keeps running. Because computers differ, most
+figures are differences from a baseline: from the preview of an empty program for a preview, from an SSH round trip for
+a submission, and from a plain srun for a job.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ _EMPTY = {
 }
 _STAMP = r'date "+began %s.%N"'
 _LAUNCH_JOB = f"name: bench-launch\nnodes: 2\ntime: 5m\nrun: |\n  {_STAMP}\n"
-# Prints the seconds from the start of a command to the first line from a rank, for a plain srun and for the job's
-# script.
+# Prints how many seconds a rank's first line takes to appear, for a plain srun and for the job's script.
 _LAUNCH = r"""
 cd "$1"
 first() { sed -nE 's/.*began ([0-9.]+).*/\1/p' | sort -n | head -1; }
@@ -52,8 +51,6 @@ awk "BEGIN { print $t1 - $t0, $t3 - $t2 }"
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured value and its ceiling, in the same unit."""
-
     name: str
     value: float
     ceiling: float
@@ -61,7 +58,7 @@ class Figure:
 
 
 def median_seconds(action: Callable[[], object], runs: int) -> float:
-    """Return the median duration of an action after a first run, which fills caches and opens connections."""
+    """Return an action's median duration, without a first run that fills caches and opens connections."""
     durations = []
     for _ in range(runs + 1):
         begin = time.perf_counter()
@@ -71,17 +68,16 @@ def median_seconds(action: Callable[[], object], runs: int) -> float:
 
 
 def output(*command: str) -> str:
-    """Run a command in the checkout and return its stdout. Its stderr is shown on the terminal."""
+    """Run a command in the checkout and return its stdout. Its stderr appears on the terminal."""
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
 
 
 def yard(*arguments: str) -> str:
-    """Run yard on the stack and return its stdout."""
     return output(sys.executable, "-m", "yard", *arguments)
 
 
 def demo_cost() -> Figure:
-    """Measure `make demo` in seconds, with cached tools and golden image but without machines."""
+    """Measure `make demo` with cached tools and a cached golden image, but without machines."""
     subprocess.run(["make", "down"], check=True, cwd=ROOT)
     lines = []
     with subprocess.Popen(["make", "demo"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as demo:
@@ -95,7 +91,7 @@ def demo_cost() -> Figure:
 
 
 def preview_cost(runs: int) -> Figure:
-    """Measure the preview of the stack in seconds, minus the preview of an empty program."""
+    """Measure how much longer the stack's preview takes than that of an empty program."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text in _EMPTY.items():
             (Path(folder) / name).write_text(text)
@@ -112,7 +108,7 @@ def preview_cost(runs: int) -> Figure:
 
 
 def submit_cost(runs: int) -> Figure:
-    """Measure `yard submit` in seconds, minus an SSH round trip on an open connection."""
+    """Measure how much longer `yard submit` takes than an SSH round trip on an open connection."""
     head = head_name()
     config = f"{ROOT}/.trainyard/ssh/{STACK}/config"
     trip = median_seconds(lambda: output("ssh", "-F", config, head, "true"), runs)
@@ -122,7 +118,7 @@ def submit_cost(runs: int) -> Figure:
 
 
 def launch_cost(runs: int) -> Figure:
-    """Measure the seconds from sbatch to a rank's first line, minus the seconds for a plain srun."""
+    """Measure how much later a rank's first line appears after sbatch than after a plain srun."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         file.write(_LAUNCH_JOB)
         file.flush()
@@ -135,12 +131,11 @@ def launch_cost(runs: int) -> Figure:
 
 
 def head_name() -> str:
-    """Return the name of the head node."""
     return str(json.loads(output(sys.executable, "-m", "tools.stack", "outputs", STACK))["cluster"]["head"]["name"])
 
 
 def machine_costs(pids: list[int], seconds: float) -> list[Figure]:
-    """Measure the memory of the stack's idle machines, and their CPU use as a percentage of one core."""
+    """Measure the idle machines' memory, and their CPU use as a percentage of one core."""
     pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
     before = _cpu_seconds(pids)
     time.sleep(seconds)
@@ -157,7 +152,7 @@ def _cpu_seconds(pids: list[int]) -> float:
 
 
 def report(figures: list[Figure]) -> int:
-    """Print the figures. Return 1 if a figure is above its ceiling, otherwise 0."""
+    """Print the figures. Return the exit code, which is 1 if one is above its ceiling."""
     over = [figure for figure in figures if figure.value > figure.ceiling]
     for figure in figures:
         mark = "OVER" if figure in over else "ok"
@@ -166,7 +161,6 @@ def report(figures: list[Figure]) -> int:
 
 
 def main() -> int:
-    """Measure and print the figures. Return 1 if a figure is above its ceiling."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--no-demo", action="store_true", help="measure on the running cluster only")
     figures = [] if parser.parse_args().no_demo else [demo_cost()]

@@ -1,8 +1,7 @@
-"""`make bench-clouds`: measure the run time and memory of large stacks on simulated clouds.
+"""`make bench-clouds`: measure how long large stacks take on simulated clouds, and how much memory they need.
 
-Each stack with 512 nodes is compared with the same stack with two nodes. The runs alternate, and the fastest run of
-each stack is used, because the load on a computer varies. Prints each run on stderr and the figures on stdout. Exits
-with code 1 if a figure is above its ceiling. Requires `make setup` but no cloud.
+Each stack with 512 nodes is compared with the same stack with two nodes. Because the load on a computer varies, the two
+run alternately, and only the fastest run of each counts. The exit code is 1 if a figure is above its ceiling.
 """
 
 from __future__ import annotations
@@ -29,12 +28,10 @@ STACKS = ("azure-a100", "gcp-a2")
 MANY, FEW = 512, 2
 _ROUNDS = 5
 _WIDE = "10.64.0.0/16"
-"""A network with room for 512 nodes in one group. Each group receives an eighth of the network's addresses."""
+"""A network with room for 512 nodes in one group, which receives an eighth of the network's addresses."""
 _NO_QUESTIONS = ("--yes", "--skip-preview")
 _SAVE_AT_THE_END = {"PULUMI_SKIP_CHECKPOINTS": "true"}
-"""Without this setting, the engine writes the whole state (tens of MB) before and after each resource
-(docs/dev/scale.md).
-"""
+"""Otherwise, the engine writes the whole state (tens of MB) before and after each resource (docs/dev/scale.md)."""
 _PROGRAM = """
 import atexit, json, resource, runpy, sys, time
 from pathlib import Path
@@ -49,19 +46,19 @@ sys.path.insert(0, {root!r})
 atexit.register(report)
 runpy.run_path({program!r}, run_name="__main__")
 """
-"""Runs the project's program and reports its processor time and peak memory."""
+"""Runs the project's program, and reports the processor time and peak memory that it used."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a run: `program` has the processor time (`seconds`) and peak memory (`mib`) of the Pulumi program."""
+    """How long a run took, and the processor time (`seconds`) and peak memory (`mib`) of its Pulumi program."""
 
     seconds: float
     program: dict[str, float]
 
 
 class Twin:
-    """A copy of a stack with a different number of nodes, in a separate project folder."""
+    """A copy of a stack with another number of nodes, in a project of its own."""
 
     def __init__(self, home: Path, stack: str, nodes: int) -> None:
         self.name = f"{stack}-{nodes}"
@@ -80,7 +77,7 @@ class Twin:
         self._pulumi("stack", "init", self.name)
 
     def run(self, verb: str, *options: str) -> Cost:
-        """Run an operation and return its cost. Exits with Pulumi's output if it fails."""
+        """Run an operation and return its cost. If it fails, exit with Pulumi's output."""
         self._report.unlink(missing_ok=True)
         begin = time.perf_counter()
         self._pulumi(verb, "-s", self.name, *options)
@@ -97,11 +94,11 @@ class Twin:
 
 
 def sized(stack: str, nodes: int) -> str:
-    """Return the stack file with `nodes` nodes in its only group and a larger network."""
+    """Return the stack file with `nodes` nodes in its only group, and a larger network."""
     document: dict[str, Any] = yaml.safe_load((ROOT / "stacks" / f"Pulumi.{stack}.yaml").read_text())
     cluster = document["config"]["trainyard:cluster"]
     (group,) = cluster["nodes"].values()
-    # An availability set can contain 200 machines, so the checks would reject same_fabric.
+    # The checks would reject the stack's own placement, because an availability set holds at most 200 machines.
     group.update(count=nodes, placement="none")
     cluster["network"] = {"cidr": _WIDE}
     cluster["platform"]["protect_storage"] = False  # otherwise `destroy` would fail
@@ -110,7 +107,7 @@ def sized(stack: str, nodes: int) -> str:
 
 
 def preview_costs(home: Path, stack: str) -> list[Figure]:
-    """Measure previews of a stack with many nodes and with few nodes."""
+    """Compare a stack's previews with many nodes and with few."""
     few, many = Twin(home, stack, FEW), Twin(home, stack, MANY)
     few.run("preview")  # fills the caches: bytecode and files
     rounds = [(few.run("preview"), many.run("preview")) for _ in range(_ROUNDS)]
@@ -125,19 +122,19 @@ def preview_costs(home: Path, stack: str) -> list[Figure]:
 
 
 def up_costs(home: Path, stack: str) -> list[Figure]:
-    """Measure `up`, a second `up` and `destroy` for a stack with many nodes and with few nodes."""
+    """Compare `up`, a second `up` and `destroy` of a stack with many nodes and with few."""
     figures = []
     few, many = Twin(home, stack, FEW), Twin(home, stack, MANY)
     for name, verb in (("up", "up"), ("up again", "up"), ("destroy", "destroy")):
         small, large = (twin.run(verb, *_NO_QUESTIONS).seconds for twin in (few, many))
-        # Four times the margin for a preview, because each resource is also created, read and saved.
+        # The margin is four times that of a preview, because each resource is also created, read and saved.
         ceiling = 2 * small + 4 * 10
         figures.append(Figure(f"{stack}: {name} of {MANY} nodes ({FEW}: {small:.1f} s)", large, ceiling, "s"))
     return figures
 
 
 def every_stack() -> Figure:
-    """Measure the preview of all stacks, which runs for each pull request."""
+    """Measure the preview of all stacks, which every pull request runs."""
     begin = time.perf_counter()
     done = subprocess.run(
         ["yard", "preview", "--all", "--offline"],
@@ -152,7 +149,6 @@ def every_stack() -> Figure:
 
 
 def main() -> int:
-    """Measure and print the figures. Return 1 if a figure is above its ceiling."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--up", action="store_true", help="also measure up and destroy, which takes minutes")
     with_up = parser.parse_args().up

@@ -1,4 +1,4 @@
-"""`make clean`: delete the cache, which all of a user's checkouts share, and print what was deleted and kept."""
+"""`make clean`: delete the cache, which all of a user's checkouts share, and say what was deleted and kept."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from components.platforms.local.image import unused_images
 from components.platforms.local.paths import cache_folder
 
 _TOOLS = ("cloud-init", "go", "kvm-probe.json", "mypy", "pulumi")
-"""Entries of the cache that `make setup` and the checks create again."""
+"""The cache's entries that `make setup` and the checks create again."""
 
 
 def clean(cache: Path) -> Iterator[str]:
-    """Delete the tools and the unused images in the cache. Yield one line for each entry."""
+    """Delete the tools and the unused images in the cache, and yield a line for each entry."""
     unused = list(unused_images())
     total = 0
     for path in [*(cache / name for name in _TOOLS), *unused]:
@@ -32,7 +32,7 @@ def clean(cache: Path) -> Iterator[str]:
 
 def _size(path: Path) -> int:
     files = path.rglob("*") if path.is_dir() else [path]
-    # The size on disk, because images are sparse files.
+    # Images are sparse files, so their size on disk counts.
     return sum(file.lstat().st_blocks * 512 for file in files)
 
 
@@ -41,7 +41,6 @@ def _shown(size: int) -> str:
 
 
 def main() -> int:
-    """Clean the cache and return the exit code."""
     for line in clean(cache_folder()):
         sys.stdout.write(f"{line}\n")
     return 0

@@ -1,6 +1,6 @@
-"""Download cloud-init from the guests' Debian release into a folder, for its `schema` command.
+"""Download the guests' version of cloud-init, because the checks use its `schema` command.
 
-The package is not installed, because its services would reconfigure this computer at the next boot.
+Installing the package is no option, because its services would reconfigure this computer at the next boot.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 
 def fetch(target: Path, archive: Archive) -> None:
-    """Unpack the Python package `cloudinit` into the folder `target`. Raise CalledProcessError if apt fails."""
+    """Unpack the `cloudinit` Python package into a folder. Raises CalledProcessError if apt fails."""
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         options = _apt_options(work, archive)
@@ -32,7 +32,7 @@ def fetch(target: Path, archive: Archive) -> None:
 
 
 def _apt_options(work: Path, archive: Archive) -> list[str]:
-    """Return options that make apt keep its state under `work` and use only the guests' release as a source."""
+    """Return options that make apt keep its state in `work`, and use only the guests' release as a source."""
     line = archive.sources(SUITE)[0]
     if _KEYRING.exists():
         line = line.replace("deb ", f"deb [signed-by={_KEYRING}] ", 1)
@@ -52,7 +52,6 @@ def _apt_options(work: Path, archive: Archive) -> list[str]:
 
 
 def main() -> int:
-    """Download into the folder given by the first argument. If the download fails, print the reason and return 1."""
     try:
         fetch(Path(sys.argv[1]), machine_archive())
     except (ClusterError, subprocess.CalledProcessError) as error:

@@ -1,7 +1,6 @@
-"""`make demo`: create the local cluster, run a distributed job, and print the duration of each phase.
+"""`make demo`: create the local cluster, run the all-reduce benchmark on both workers, and show where the time went.
 
-Runs `pulumi up` on the stack `local` and the all-reduce benchmark on both workers. Stopped machines from an earlier
-demo are restarted.
+Machines that have stopped since an earlier demo are started again.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ STACK = "local"
 
 @dataclass
 class Phases:
-    """Names and durations (in seconds) of the phases, in order."""
+    """The demo's phases, in order: their names and how many seconds they took."""
 
     rows: list[tuple[str, float]] = field(default_factory=list)
 
     def run(self, name: str, *command: str) -> None:
-        """Run a command as a phase. If the command fails or is interrupted, exit with its exit code.
+        """Run a command as a phase. If it fails or is interrupted, exit with its exit code.
 
-        Ctrl-C in a terminal also reaches the command, which then shuts down. The demo waits until the command exits.
+        The demo waits for an interrupted command, which shuts down because Ctrl-C in a terminal reaches it as well.
         """
         begin = time.monotonic()
         interrupts: list[int] = []
-        # Commands do not inherit a handler, but they would inherit SIG_IGN.
+        # The command would inherit SIG_IGN, but it does not inherit a handler.
         before = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
         try:
             code = subprocess.run([sys.executable, "-m", *command], check=False).returncode
@@ -57,11 +56,10 @@ class Phases:
 
 
 def node_rows() -> list[tuple[str, str]]:
-    """Return each node's name and bootstrap duration, from the node's timeline (seconds since power-on)."""
+    """Return each node's name, and when its bootstrap began and ended, according to the node's timeline."""
     nodes = json.loads(_output("yard", "nodes", "--json", "--stack", STACK))
-    names = [row["name"] for row in nodes]
     rows = []
-    for name in names:
+    for name in (row["name"] for row in nodes):
         timeline = _output("yard", "ssh", name, "--admin", "--stack", STACK, "--", "cat /var/lib/trainyard/timeline")
         marks = [line.split() for line in timeline.splitlines() if line.strip()]
         first, last = float(marks[0][0]), float(marks[-1][0])
@@ -74,7 +72,6 @@ def _output(*command: str) -> str:
 
 
 def main() -> int:
-    """Run the demo. Return 0, or the failed phase's exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds-before", type=float, default=0.0, help="duration of the set-up, in seconds")
     parser.add_argument("--check", action="store_true", help="only check the stack file and this computer")

@@ -1,7 +1,6 @@
-"""`make down`: delete the local stack and its files, except caches and the set-up.
+"""`make down`: delete the local stack and its files, except the caches and the set-up.
 
-If `pulumi destroy` fails, for example because of a broken state or a killed engine, the processes of the virtual
-machines are ended directly.
+If `pulumi destroy` fails, for example because the engine was killed, it ends the virtual machines' processes itself.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _SIGNALLED = 128
 
 
 def down() -> int:
-    """Remove the stack. Return 0, or the exit code of the last Pulumi command that failed or was interrupted."""
+    """Remove the stack. Return 0, or the exit code of the Pulumi command that failed or was interrupted."""
     stack = Stack(STACK)
     code = stack.destroy()
     if code >= _SIGNALLED:
@@ -42,7 +41,7 @@ def down() -> int:
 
 
 def remove_empty_state() -> None:
-    """Remove Pulumi's history, backups, old locks and logs if no stack is left."""
+    """Remove Pulumi's logs and, if no stack is left, its history, backups and old locks."""
     backend = checkout.state() / "state" / ".pulumi"
     if not any((backend / "stacks").rglob("*.json")):
         shutil.rmtree(backend, ignore_errors=True)
@@ -51,7 +50,6 @@ def remove_empty_state() -> None:
 
 
 def main() -> int:
-    """Remove the stack and return the exit code. Prints a StackError as a message."""
     try:
         return down()
     except StackError as error:

@@ -1,26 +1,29 @@
 """Run Pulumi on a stack in the same way as `make`: `python -m tools.stack VERB STACK [PULUMI OPTION...]`.
 
-Verbs: init, up, preview, refresh, destroy, rm, outputs. The environment is defined by .trainyard/env.sh. The exit code
-is Pulumi's exit code. With --offline, the clouds are simulated (docs/offline.md) without network or account, and the
-state is separate.
+Verbs: init, up, preview, refresh, destroy, rm, outputs. The environment comes from .trainyard/env.sh, and the exit code
+from Pulumi. With --offline, the clouds are simulated, without network or account, and have a state of their own
+(docs/offline.md).
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from tools.protection import EXCLUDE, refuse_protected
 from trainyard.checkout import ROOT
 from trainyard.errors import StackError
+from yard.stack import pulumi
 from yard.stack.workspace import PLAIN, SHOW, Workspace, copy_of, refuse_real_machines
 
+EXCLUDE = "--exclude-protected"
+"""The option of `pulumi destroy` that keeps protected resources and their dependencies."""
 _NO_QUESTIONS = (*SHOW, "--yes", "--skip-preview")
 
 
 class Stack(Workspace):
-    """A workspace with the operations that change resources."""
+    """A workspace that can also change its stack's resources. Each operation returns an exit code."""
 
     def up(self, extra: Sequence[str] = ()) -> int:
         """Run `pulumi up`. Raises StackError if --offline would create real machines."""
@@ -29,11 +32,10 @@ class Stack(Workspace):
         return self.operate("up", (*_NO_QUESTIONS, *extra))
 
     def refresh(self, extra: Sequence[str] = ()) -> int:
-        """Run `pulumi refresh`. Returns the exit code."""
         return self.operate("refresh", (*_NO_QUESTIONS, *extra))
 
     def destroy(self, extra: Sequence[str] = ()) -> int:
-        """Run `pulumi destroy`. Returns 0 if the stack does not exist. Raises StackError for protected data."""
+        """Run `pulumi destroy` if the stack exists. Raises StackError if its data is protected."""
         if not self.exists():
             sys.stderr.write(f"stack '{self.name}' does not exist: nothing to destroy\n")
             return 0
@@ -42,7 +44,7 @@ class Stack(Workspace):
         return self.operate("destroy", (*_NO_QUESTIONS, *extra))
 
     def rm(self, extra: Sequence[str] = ()) -> int:
-        """Remove the stack from the backend. Pulumi requires --force for a stack with resources."""
+        """Remove the stack from the backend. Pulumi requires --force if it has resources."""
         if not self.exists():
             return 0
         self.clear_lock()
@@ -54,12 +56,26 @@ class Stack(Workspace):
         return code
 
     def outputs(self, extra: Sequence[str] = ()) -> int:
-        """Print the stack's outputs as JSON, without secrets. Returns the exit code."""
+        """Print the stack's outputs as JSON, without secrets."""
         return self.run(["stack", "output", "--json", "-s", self.name, *PLAIN, *extra], self.environment, ROOT)
 
 
+def refuse_protected(stack: str, environment: Mapping[str, str]) -> None:
+    """Raise StackError if the stack has protected resources. The message lists them, and how to delete them."""
+    done = pulumi.run(["stack", "export", "--non-interactive", "-s", stack], environment)
+    if done.returncode:
+        raise StackError(f"stack '{stack}': the state cannot be read: {done.stderr.strip()}")
+    resources = (json.loads(done.stdout).get("deployment") or {}).get("resources") or []
+    found = [f"{one['urn'].rpartition('::')[2]} ({one['type']})" for one in resources if one.get("protect")]
+    if found:
+        raise StackError(
+            f"stack '{stack}' has protected data: {', '.join(found)}. Nothing was deleted. Fix: to keep the "
+            f"data and delete the rest, add {EXCLUDE}; to delete the data as well, set "
+            f"cluster.platform.protect_storage to false in stacks/Pulumi.{stack}.yaml, run `up`, then `destroy`"
+        )
+
+
 def main() -> int:
-    """Run the verb given on the command line. Returns the exit code."""
     verbs: dict[str, Callable[[Stack, Sequence[str]], int]] = {
         "init": Stack.init,
         "up": Stack.up,

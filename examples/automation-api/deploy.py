@@ -1,4 +1,4 @@
-"""Previews, deploys or destroys a stack of this checkout from Python: python deploy.py preview|up|destroy STACK."""
+"""Preview, deploy or destroy one of this checkout's stacks from Python: python deploy.py preview|up|destroy STACK."""
 
 import sys
 from pathlib import Path
@@ -10,15 +10,15 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 def main() -> None:
     verb, name = sys.argv[1:]
-    # The program, its stack file and its Python environment come from the checkout. The backend and the passphrase come
-    # from the environment, as for the CLI.
+    # The program, its stack file and its Python environment come from the checkout. As for the CLI, the backend and the
+    # passphrase come from the environment.
     stack = automation.create_or_select_stack(name, work_dir=str(CHECKOUT))
     if verb == "preview":
         stack.preview(on_output=print)
     elif verb == "up":
         print(f"head: {stack.up(on_output=print).outputs['head_address'].value}")
     elif verb == "destroy":
-        # Shared files are protected. This keeps them and deletes all other resources.
+        # The shared files are protected, so they are kept while all other resources are deleted.
         stack.destroy(on_output=print, exclude_protected=True)
     else:
         sys.exit(f"'{verb}' is not preview, up or destroy")

@@ -1,7 +1,6 @@
-"""A Pulumi program that creates a group of GPU machines in its own network on Google Cloud.
+"""A Pulumi program that uses two of Trainyard's components alone: GPU machines in its own network on Google Cloud.
 
-It uses two of Trainyard's components alone. The machines run the program's own user-data, so there is no head and no
-Slurm.
+The machines run the program's own user-data, so there is no head and no Slurm.
 """
 
 import pulumi
@@ -21,7 +20,7 @@ config = pulumi.Config()
 zone = config.require("zone")
 region = zone.rpartition("-")[0]
 
-# A subnet that already exists works as well: the machines need only its self link.
+# An existing subnet works as well, because the machines need only its self link.
 network = gcp.compute.Network("lab", name="lab", auto_create_subnetworks=False)
 subnet = gcp.compute.Subnetwork(
     "lab-gpus", name="lab-gpus", network=network.self_link, region=region, ip_cidr_range="10.0.0.0/24"

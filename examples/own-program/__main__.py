@@ -9,7 +9,7 @@ from components.stackfile.settings import load_settings
 # Reads `trainyard:cluster` in stacks/Pulumi.STACK.yaml, with the same checks as in Trainyard's own program.
 plan = load_settings().plan
 
-# `Cluster` is a component resource. It accepts resource options, for example `depends_on`.
+# `Cluster` is a component resource, so it accepts resource options such as `depends_on`.
 cluster = Cluster(plan.name, ClusterArgs(plan=plan))
 
 disk = gcp.compute.Disk(

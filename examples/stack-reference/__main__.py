@@ -4,7 +4,7 @@ import pulumi
 
 reference = pulumi.StackReference(pulumi.Config().require("cluster_stack"))
 
-# The format of this output is in trainyard/outputs.py. It contains no secrets.
+# trainyard/outputs.py defines this output's format. The output contains no secrets.
 cluster = reference.require_output("cluster")
 
 pulumi.export("head", cluster["head"]["address"])

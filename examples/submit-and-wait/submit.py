@@ -1,4 +1,4 @@
-"""Submits a job, waits until it has ended, and prints its log: python submit.py ARGUMENTS-OF-YARD-SUBMIT..."""
+"""Submit a job, wait until it has ended, and print its log: python submit.py ARGUMENTS-OF-YARD-SUBMIT..."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def yard(*words: str) -> Any:
-    """Run a command of yard with --json. Return the document that it prints, or exit with its error message."""
+    """Run a yard command with --json. Return the document that it prints, or exit with its error message."""
     done = subprocess.run(["yard", *words], stdout=subprocess.PIPE, text=True, check=False)
     document = json.loads(done.stdout)
     if "error" in document:

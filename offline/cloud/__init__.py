@@ -1,6 +1,6 @@
 """Simulated clouds: replacements for the azure-native and gcp plugins that need no network and no account.
 
-Inputs are compared with the classes in the official SDKs (sdk.py, checking.py). Outputs are invented but
-stable (outputs.py, azure.py, gcp.py). Resources are files in a folder (world.py). Faults can be injected (faults.py).
+They check inputs against the classes in the official SDKs (sdk.py, checking.py), invent outputs that stay the same in
+every run (outputs.py, azure.py, gcp.py), keep each resource in a file (world.py), and inject faults (faults.py).
 docs/offline.md describes the simulation.
 """

@@ -1,13 +1,8 @@
-"""Simulated Azure: resource ids, names, outputs, data sources, and the requests that Azure refuses.
-
-Each refusal names its source and the date on which it was read. Only the messages in quotation marks are Azure's
-original messages.
-"""
+"""Simulated Azure: its resource ids, names, outputs and data sources, and the requests that it refuses."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from offline.cloud.cloud import AddressRequest, Cloud, catalog
 from offline.cloud.faults import EVICTED
@@ -19,21 +14,19 @@ from offline.protocol import ResourceError
 from offline.values import Properties, Value, objects
 
 SUBSCRIPTION = "00000000-0000-0000-0000-00000offline"
-"""This is not a valid subscription id, because its last letters are not hexadecimal."""
+"""Not a valid subscription id, because its last letters are not hexadecimal."""
 _GROUPS = f"/subscriptions/{SUBSCRIPTION}/resourceGroups"
 _EVERYWHERE = "global"
 """The location of resources that have no region, for example private DNS zones."""
 _OS_DISK = "_OsDisk_"
-"""Part of the names that Azure gives to OS disks."""
+"""Azure puts this text into the name of each OS disk."""
 _BAKE = "trainyard-bake"
-"""Name of the run command that waits until a bake has finished."""
+"""The run command that waits until a bake has finished."""
 _INTERFACE = "azure-native:network:NetworkInterface"
 _RUN_COMMAND = "azure-native:compute:VirtualMachineRunCommandByVirtualMachine"
 
 
 class Azure(Cloud):
-    """The simulated Azure."""
-
     package = "azure-native"
     reserved_addresses = (4, 1)
 
@@ -84,15 +77,17 @@ class Azure(Cloud):
             case "NetworkInterface":
                 own = {"ipConfigurations": _addressed(identity, outputs.get("ipConfigurations"))}
             case "CapacityPoolVolume":
-                own = {"mountTargets": [_mount_target(identity)]}
+                uuids = {"fileSystemId": stable_uuid(identity), "mountTargetId": stable_uuid(f"{identity}/mount")}
+                own = {"mountTargets": [{**uuids, "ipAddress": private_address(identity)}]}
             case "VirtualNetwork":
-                own = {"subnets": _identified(f"{identity}/subnets", outputs.get("subnets"))}
+                place, subnets = f"{identity}/subnets", objects(outputs.get("subnets"))
+                own = {"subnets": [{"id": f"{place}/{one.get('name', 'offline')}", **one} for one in subnets]}
             case _:
                 own = {"instanceView": _view("")} if described.token == _RUN_COMMAND else {}
         return {**outputs, **own}
 
     def refers(self, text: str) -> str:
-        # Azure creates the OS disk of a machine, so the disk is not a resource of the stack.
+        # An OS disk is not a resource of the stack, because Azure creates it with its machine.
         if _OS_DISK in text:
             return ""
         return text if text.lower().startswith(f"/subscriptions/{SUBSCRIPTION}/".lower()) else ""
@@ -104,7 +99,6 @@ class Azure(Cloud):
         )
 
     def refused_location(self, inputs: Properties) -> str:
-        # The error code is from Azure Resource Manager.
         location = str(inputs.get("location") or _EVERYWHERE)
         regions = catalog("azure_regions.yaml", "regions")
         name = location.replace(" ", "").lower()
@@ -115,11 +109,7 @@ class Azure(Cloud):
             "Fix: use a region that `az account list-locations` prints"
         )
 
-    def refused_write(self, wanted: Record, before: Record | None, world: World) -> str:
-        refusals = (refuse(wanted, before, world) for refuse in _REFUSALS.get(wanted.token, ()))
-        return next(filter(None, refusals), "")
-
-    def refused_deletion(self, record: Record, world: World) -> str:
+    def refused_now(self, record: Record, world: World) -> str:
         return _run_command_refusal(record.id, world) if record.token == _RUN_COMMAND else ""
 
     def requested_addresses(self, token: str, inputs: Properties) -> Iterator[AddressRequest]:
@@ -134,9 +124,7 @@ class Azure(Cloud):
         return [item for item in found if isinstance(item, str)]
 
     def _path(self, described: Described) -> str:
-        """Return the pattern of a type's ids. For a type without rules, it contains the names of the resource and of
-        its parents.
-        """
+        """Return a type's id pattern. If the type has no rules, guess it from the resource's and its parents' names."""
         if known := self.rules.of(described.token).path:
             return known
         _, module, kind = described.token.split(":")
@@ -159,18 +147,6 @@ def _addressed(identity: str, configurations: Value) -> Value:
     ]
 
 
-def _mount_target(identity: str) -> Properties:
-    return {
-        "fileSystemId": stable_uuid(identity),
-        "ipAddress": private_address(identity),
-        "mountTargetId": stable_uuid(f"{identity}/mount"),
-    }
-
-
-def _identified(parent: str, items: Value) -> Value:
-    return [{"id": f"{parent}/{item.get('name', 'offline')}", **item} for item in objects(items)]
-
-
 def _view(output: str) -> Properties:
     return {
         "executionState": "Succeeded",
@@ -191,8 +167,8 @@ def _found(world: World, identity: str) -> Record:
 def _run_command(world: World, arguments: Properties) -> Properties:
     """Return a run command. Raises ResourceError if it does not exist.
 
-    The output is in instanceView, which is present only with $expand=instanceView (REST API, "Virtual Machine Run
-    Commands - Get By Virtual Machine"). A run command on a deallocated machine has no instanceView.
+    Its output is in instanceView, which Azure returns only for $expand=instanceView (REST API, "Virtual Machine Run
+    Commands - Get By Virtual Machine") and only while the machine is allocated.
     """
     group, machine, name = (str(arguments.get(key)) for key in ("resourceGroupName", "vmName", "runCommandName"))
     owner = f"{_GROUPS}/{group}/providers/Microsoft.Compute/virtualMachines/{machine}"
@@ -207,9 +183,8 @@ def _run_command(world: World, arguments: Properties) -> Properties:
 def _machine(world: World, arguments: Properties) -> Properties:
     """Return a machine with its power state. Raises ResourceError if it does not exist.
 
-    A machine with the run command that waits for a bake is running at the first request and stopped at later requests.
-    Other machines keep running. The power state codes are from Microsoft's "States and billing status of Azure Virtual
-    Machines" (2026-11-22).
+    A machine that bakes an image has stopped by the second request, while other machines keep running. The codes are
+    from Microsoft's "States and billing status of Azure Virtual Machines" (read 2026-11-22).
     """
     group, name = str(arguments.get("resourceGroupName")), str(arguments.get("vmName"))
     found = _found(world, f"{_GROUPS}/{group}/providers/Microsoft.Compute/virtualMachines/{name}")
@@ -221,81 +196,13 @@ def _machine(world: World, arguments: Properties) -> Properties:
     return {"id": found.id, **found.outputs, "storageProfile": profile, "instanceView": view}
 
 
-def _scale_set_member(machine: Record, before: Record | None, world: World) -> str:
-    """Only a flexible scale set whose singlePlacementGroup is false (not unset) accepts a new machine.
-
-    MicrosoftDocs/azure-compute-docs@01e1fb7d:articles/virtual-machine-scale-sets/
-    virtual-machine-scale-sets-attach-detach-vm.md, "Exceptions to attaching a new Virtual Machine" (2026-11-22).
-    """
-    members_of = machine.inputs.get("virtualMachineScaleSet")
-    found = world.find(str(members_of.get("id"))) if isinstance(members_of, dict) else None
-    if found is None:
-        return ""
-    mode, single = found.inputs.get("orchestrationMode"), found.inputs.get("singlePlacementGroup")
-    if mode == "Flexible" and single is False:
-        return ""
-    return (
-        f"{found.id} accepts no machines: a scale set accepts new virtual machines only with orchestrationMode "
-        "Flexible and singlePlacementGroup false. Fix: set both, or use an availability set"
-    )
-
-
-def _os_disk_name(machine: Record, before: Record | None, world: World) -> str:
-    """The OS disk of a deleted machine (deleteOption Delete) can exist for some time after the machine has been
-    deleted.
-
-    Azure then refuses a new disk with that name. This simulation always refuses the new disk, which is the worst case.
-    hashicorp/terraform-provider-azurerm issue 23038 reports the race. Azure/azure-cli issue 3918 contains the quoted
-    message (2026-11-22).
-    """
-    profile: Any = machine.inputs.get("storageProfile") or {}
-    name = (profile.get("osDisk") or {}).get("name")
-    if before is not None or not name or world.seed(machine.id) == machine.id:
-        return ""
-    return (
-        f"Code=ConflictingUserInput Message=Disk {name} already exists in resource group. Only CreateOption.Attach is "
-        "supported. Fix: omit the disk's name, so that Azure chooses one"
-    )
-
-
-def _domain_counts(availability_set: Record, before: Record | None, world: World) -> str:
-    """The portal's message is "The update domain count must be 1 when fault domain count is 1."
-
-    MicrosoftDocs/azure-docs pull request 121752 (2026-11-22). Azure's HPC templates set both to 1:
-    Azure/azurehpc@6dac1ef9:pyazhpc/arm.py.
-    """
-    faults, updates = (availability_set.inputs.get(f"platform{kind}DomainCount") for kind in ("Fault", "Update"))
-    if faults == 1 and updates != 1:
-        return "The update domain count must be 1 when fault domain count is 1. Fix: set platformUpdateDomainCount to 1"
-    return ""
-
-
-def _smaller_disk(disk: Record, before: Record | None, world: World) -> str:
-    """A disk cannot shrink. MicrosoftDocs/azure-docs pull request 57951 contains the quoted message (2026-11-22)."""
-    old, new = before.inputs.get("diskSizeGB") if before else None, disk.inputs.get("diskSizeGB")
-    if isinstance(old, int | float) and isinstance(new, int | float) and new < old:
-        return (
-            f"The disk/snapshot resource with id {disk.id} cannot be resized down. Reducing disk/snapshot "
-            f"size is not supported in Azure to prevent data loss. Fix: keep {old:g} GiB"
-        )
-    return ""
-
-
 def _run_command_refusal(identity: str, world: World) -> str:
-    """A deallocated machine accepts no change to its run commands.
+    """Return Azure's error message for a change to a deallocated machine's run commands, or "".
 
-    hashicorp/terraform-provider-azurerm issues 477 and 6098 contain the quoted message for extensions (read
-    2026-11-22). It applies to run commands too, because an extension executes them.
+    hashicorp/terraform-provider-azurerm issues 477 and 6098 quote the message for extensions (read 2026-11-22). It
+    applies to run commands too, because an extension executes them.
     """
     machine = world.find(identity.partition("/runCommands/")[0])
     if machine is None or not machine.outputs.get(EVICTED):
         return ""
     return "Code=OperationNotAllowed Message=Cannot modify extensions in the VM when the VM is not running."
-
-
-_REFUSALS: Mapping[str, Sequence[Callable[[Record, Record | None, World], str]]] = {
-    "azure-native:compute:AvailabilitySet": [_domain_counts],
-    "azure-native:compute:Disk": [_smaller_disk],
-    "azure-native:compute:VirtualMachine": [_scale_set_member, _os_disk_name],
-    _RUN_COMMAND: [lambda command, before, world: _run_command_refusal(command.id, world)],
-}

@@ -1,4 +1,4 @@
-"""Check a resource's inputs against the SDK's description."""
+"""Check a resource's inputs against the description of its type in the SDK."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IN_WORDS = {
 
 
 class Checker:
-    """Checks the inputs of a resource type. `folder` is Described.folder, and `values` is Rules.values."""
+    """Checks a resource type's inputs. `folder` is Described.folder, and `values` is Rules.values."""
 
     def __init__(self, sdk: Sdk, folder: Path, values: Mapping[str, Sequence[str]]) -> None:
         self._sdk = sdk
@@ -29,12 +29,11 @@ class Checker:
         self._values = values
 
     def object(self, shape: Shape, given: dict[str, Value], path: str = "") -> Iterator[Failure]:
-        """Yield the problems of an object's properties. `path` is the object's path, or "" for the inputs."""
+        """Yield the problems in an object's properties. `path` is the object's path, or "" for the inputs."""
         prefix = f"{path}." if path else ""
         for name, value in given.items():
-            # Pulumi adds these properties.
             if name.startswith("__") or (not path and name == "version"):
-                continue
+                continue  # Pulumi adds these properties
             if name not in shape:
                 yield Failure(f"{prefix}{name}", f"unknown property. Fix: {_nearest_property(name, shape)}")
                 continue
@@ -75,7 +74,7 @@ class Checker:
             yield from _outside([choice for values in enums for choice in values], value, path, any_case=True)
             return
         tried = [list(self._value(kind, value, path)) for kind in kinds]
-        # The intended type is probably the one with the most deeply nested problem.
+        # The type with the most deeply nested problem is probably the intended one.
         yield from max(tried, key=lambda found: max(one.property.count(".") for one in found)) if all(tried) else ()
 
     def _named(self, kind: Named, value: Value, path: str) -> Iterator[Failure]:
@@ -120,7 +119,7 @@ def _described(value: Value) -> str:
 
 
 def _outside(choices: Iterable[str], value: Value, path: str, *, any_case: bool = False) -> Iterator[Failure]:
-    """Yield a failure for a value or list item that is not one of the choices, if there are any."""
+    """Yield a failure for each value or list item that is not among the choices. Without choices, all are allowed."""
     value, folded = bare(value), {choice.lower(): choice for choice in choices}
     if isinstance(value, list):
         for index, item in enumerate(value):

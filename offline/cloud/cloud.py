@@ -1,4 +1,4 @@
-"""The interface of a simulated cloud: what differs between Azure and Google Cloud."""
+"""What differs between simulated clouds: the interface that Azure and Google Cloud implement."""
 
 from __future__ import annotations
 
@@ -16,88 +16,82 @@ from trainyard.checkout import ROOT
 from trainyard.strict_yaml import load_own
 
 Function: TypeAlias = "Callable[[World, Properties], Properties]"
-"""Function that returns the result of a data source. Raises ResourceError."""
+"""A data source: a function that returns the result, or raises ResourceError."""
 
 
 @dataclass(frozen=True)
 class AddressRequest:
-    """A fixed private address that a network interface requests."""
+    """A fixed private address that a network interface requests, in a subnet given by its id or self link."""
 
     subnet: str
-    """The subnet's id or self link."""
     address: str
 
 
 class Cloud(Protocol):
-    """A simulated cloud. In the `inputs` parameter of each method, secret values are plain values.
+    """A simulated cloud. All methods receive `inputs` without secret marks.
 
-    A method that returns the cloud's error message returns "" if the cloud accepts the request.
+    The `refused_` methods return the cloud's error message, or "" if the cloud accepts the request.
     """
 
     package: str
-    """The plugin's name: azure-native or gcp."""
+    """The plugin's name, azure-native or gcp."""
     sdk: Sdk
     rules: Rules
     functions: Mapping[str, Function]
-    """The supported data sources."""
+    """The supported data sources, by token."""
     reserved_addresses: tuple[int, int]
-    """Number of reserved addresses at the start and at the end of a subnet."""
+    """How many addresses the cloud reserves at the start and at the end of a subnet."""
 
     def configure(self, config: Properties) -> None:
-        """Set the provider's configuration, for example project, region and location."""
+        """Take the provider's configuration, for example its project and region."""
 
     def name_property(self, described: Described) -> str:
-        """Return the property that names a resource of the type, or ""."""
+        """Return the property that contains a resource's name, or "" if the type has none."""
 
     def automatic_name(self, described: Described, logical: str, suffix: str) -> str:
-        """Return a name for a resource that has no name. `suffix` is seven random hexadecimal digits."""
+        """Return a name for an unnamed resource. `suffix` is seven random hexadecimal digits."""
 
     def checked(self, described: Described, inputs: Properties) -> Properties:
-        """Return the inputs with the values that the plugin adds from its configuration."""
+        """Return the inputs, completed with values from the plugin's configuration."""
         return inputs
 
     def reported(self, described: Described, inputs: Properties) -> Properties:
-        """Return the inputs as the cloud's API reports them. A diff compares the new inputs with the result."""
+        """Return the inputs as the cloud's API reports them, which is what a diff compares new inputs with."""
         return inputs
 
     def identity(self, described: Described, inputs: Properties) -> str:
-        """Return the resource's id."""
+        """Return the id of the resource that these inputs create."""
 
     def given(self, described: Described, inputs: Properties) -> Properties:
-        """Return the outputs that depend only on the inputs and the configuration. They are known in a preview."""
+        """Return the outputs that a preview knows, because they follow from the inputs and the configuration."""
 
     def computed(self, described: Described, identity: str, outputs: Properties) -> Properties:
-        """Return `outputs`, with the values that the cloud assigns added."""
+        """Return `outputs`, completed with the values that the cloud assigns."""
 
     def refers(self, text: str) -> str:
-        """Return the id that a text refers to, or "" if the text does not refer to a simulated resource."""
+        """Return the id of the simulated resource that a text refers to, or "" if there is none."""
 
     def refused_change(self, path: str) -> str:
-        """Return the cloud's error message for a change of a property that cannot change."""
+        """Refuse to change the property at this path."""
 
     def refused_location(self, inputs: Properties) -> str:
-        """Return the cloud's error message for a region or zone that does not exist."""
+        """Refuse a region or zone that does not exist."""
 
-    def refused_write(self, wanted: Record, before: Record | None, world: World) -> str:
-        """Return the cloud's error message for a create request, or for an update request for the resource `before`."""
-        return ""
-
-    def refused_deletion(self, record: Record, world: World) -> str:
-        """Return the cloud's error message for a deletion."""
+    def refused_now(self, record: Record, world: World) -> str:
+        """Refuse to create, update or delete a resource because of another resource's state."""
         return ""
 
     def requested_addresses(self, token: str, inputs: Properties) -> Iterable[AddressRequest]:
         """Yield the fixed private addresses that a resource requests."""
 
     def ranges(self, inputs: Properties) -> Sequence[str]:
-        """Return a subnet's address ranges, or an empty list if the resource is not a subnet."""
+        """Return a subnet's address ranges, or an empty list for any other resource."""
 
 
 def refused_address(text: str, ranges: Iterable[str], reserved: tuple[int, int], *, taken: bool) -> str:
-    """Return the reason why the cloud refuses an address in a subnet, or "".
+    """Return why the cloud refuses an address in a subnet with these address ranges, or "" if it accepts the address.
 
-    `ranges` are the subnet's address ranges, `reserved` is Cloud.reserved_addresses, and `taken` is set if another
-    interface has the address.
+    `reserved` is Cloud.reserved_addresses, and `taken` means that another interface has the address.
     """
     try:
         networks = [network for item in ranges if isinstance(network := ip_network(item, strict=False), IPv4Network)]
@@ -118,6 +112,6 @@ def refused_address(text: str, ranges: Iterable[str], reserved: tuple[int, int],
 
 @cache
 def catalog(file: str, key: str) -> Mapping[str, Any]:
-    """Return facts with their sources from a file in components/catalog."""
+    """Return the facts under a key in a file of components/catalog."""
     found: Mapping[str, Any] = load_own((ROOT / "components" / "catalog" / file).read_text())[key]
     return found

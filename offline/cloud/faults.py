@@ -1,16 +1,15 @@
-"""Injected faults, from the file `faults.yaml` in the stack's folder. docs/offline.md describes the file.
+"""Faults that the `faults.yaml` file in a stack's folder injects (docs/offline.md).
 
-The file is read before every operation. The number of matching operations is stored on disk, because `skip` and `times`
-apply to all processes and runs.
+The file is read before every operation. Matching operations are counted on disk, because `skip` and `times` hold across
+processes and runs.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -22,57 +21,25 @@ from offline.values import Properties, Value
 
 FILE = "faults.yaml"
 EVICTED = "offlineEvicted"
-"""Name of an output that exists only on deallocated machines."""
-_AT = {
-    "quota": "create",
-    "stockout": "create",
-    "throttled": "create",
-    "timed-out": "create",
-    "slow": "create",
-    "evicted": "read",
-    "deallocated": "read",
-    "deleted": "read",
-    "drifted": "read",
-    "unpublished": "attributes",
-    "failed": "command",
-}
-_STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
+"""An output that only stopped machines have."""
+_AT = {"stockout": "create", "slow": "create", "evicted": "read", "deallocated": "read", "failed": "command"}
+"""The operation that each fault affects by default."""
 _OTHER_ZONE = "Fix: try again later, use another zone or region, or buy a reservation"
-_QUOTA = "Fix: request more quota, or choose fewer or different machines"
-_TIMEOUT = "Fix: run `pulumi up` again, and set longer customTimeouts on the resource if necessary"
-_MESSAGES = {
-    "azure-native": {
-        "quota": (
-            "Code=OperationNotAllowed Message=Operation could not be completed as it results in exceeding approved "
-            "Cores quota: {name} ({machine}) in {location}. " + _QUOTA
-        ),
-        "stockout": (
-            "Code=ZonalAllocationFailed Message=Allocation failed. We do not have sufficient capacity for the "
-            "requested VM size: {name} ({machine}) in {location}. " + _OTHER_ZONE
-        ),
-        "throttled": "Code=TooManyRequests Message=The request is being throttled (429)",
-        "timed-out": "Code=OperationTimedOut Message={name} in {location} was not ready in time. " + _TIMEOUT,
-    },
-    "gcp": {
-        "quota": (
-            "googleapi: Error 403: QUOTA_EXCEEDED - Quota 'GPUS_ALL_REGIONS' exceeded: {name} ({machine}) in "
-            "{location}. " + _QUOTA
-        ),
-        "stockout": (
-            "Error waiting for instance to create: ZONE_RESOURCE_POOL_EXHAUSTED - The zone does not have enough "
-            "resources available to fulfill the request: {name} ({machine}) in {location}. " + _OTHER_ZONE
-        ),
-        "throttled": "googleapi: Error 429: Quota exceeded for quota metric 'Queries', rateLimitExceeded",
-        "timed-out": "Error waiting to create {name} in {location}: timeout while waiting for state. " + _TIMEOUT,
-    },
+_STOCKOUT = {
+    "azure-native": (
+        "Code=ZonalAllocationFailed Message=Allocation failed. We do not have sufficient capacity for the "
+        "requested VM size: {name} ({machine}) in {location}. " + _OTHER_ZONE
+    ),
+    "gcp": (
+        "Error waiting for instance to create: ZONE_RESOURCE_POOL_EXHAUSTED - The zone does not have enough "
+        "resources available to fulfill the request: {name} ({machine}) in {location}. " + _OTHER_ZONE
+    ),
 }
-"""Error messages with the text from the clouds' APIs, by package and fault."""
+"""The messages that the clouds' APIs return, by package."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """An entry in the file."""
-
     fault: str
     """A key in _AT."""
     of: str = "*"
@@ -80,24 +47,22 @@ class Fault:
     name: str = "*"
     """Pattern for Pulumi names ("opt-gpu-*")."""
     at: str = ""
-    """create, read, update, delete, attributes, console or command; the default depends on the fault."""
+    """create, read, update, delete or command; the default depends on the fault."""
     skip: int = 0
     """Number of matching operations that succeed before the first failure."""
     times: int = 0
-    """Maximum number of failures, or 0 for no limit. Faults during a refresh occur once."""
+    """Maximum number of failures, or 0 for no limit. A fault during a refresh occurs once."""
     seconds: float = 1.0
     """Duration of `slow`."""
-    set: Mapping[str, Any] = field(default_factory=dict)
-    """Values that `drifted` sets, by property path."""
 
     @property
     def key(self) -> str:
-        """Key under which matching operations are counted. The count of an edited fault starts at zero."""
+        """The key that counts matching operations. After an edit, a fault has a new key and starts at zero."""
         return f"fault {hashlib.sha256(repr(self).encode()).hexdigest()}"
 
 
 def strikes(world: World, operation: str, token: str, name: str) -> list[Fault]:
-    """Count this operation and return its faults. Raises ResourceError for an invalid file."""
+    """Count this operation and return the faults that affect it. Raises ResourceError for an invalid file."""
     met = [fault for fault in _read(world) if _matches(fault, operation, token, name)]
     return [fault for fault in met if _now(fault, world.count(fault.key))]
 
@@ -140,8 +105,8 @@ def _problems(content: object) -> Iterator[str]:
             yield f"entry {number}: unknown {', '.join(map(str, sorted(set(entry) - known)))}"
 
 
-def message(package: str, fault: str, name: str, inputs: Properties) -> str:
-    """Return the cloud's error message for an injected fault, with a fix."""
+def stockout_message(package: str, name: str, inputs: Properties) -> str:
+    """Return the cloud's error message for a stockout, with a fix."""
     hardware = inputs.get("hardwareProfile")
     size = hardware.get("vmSize") if isinstance(hardware, dict) else inputs.get("machineType")
     zones = inputs.get("zones")
@@ -150,27 +115,16 @@ def message(package: str, fault: str, name: str, inputs: Properties) -> str:
         places.append(f"zone {zones[0]}")
     location = " ".join(str(place).rpartition("/")[2] for place in places)
     machine = str(size or "no machine type").rpartition("/")[2]
-    return f"{_MESSAGES[package][fault].format(name=name, location=location, machine=machine)} (offline fault)"
+    return f"{_STOCKOUT[package].format(name=name, location=location, machine=machine)} (offline fault)"
 
 
 def changed_outside(fault: Fault, record: Record) -> Record | None:
-    """Return a resource after a fault that occurs outside Pulumi, or None if the resource no longer exists."""
-    match fault.fault:
-        case "deleted":
-            return None
-        case "evicted":
-            return evicted(record)
-        case "deallocated":
-            return deallocated(record)
-    inputs, outputs = deepcopy(record.inputs), deepcopy(record.outputs)
-    for path, value in fault.set.items():
-        for properties in (inputs, outputs):
-            _set(properties, path, value)
-    return replace(record, inputs=inputs, outputs=outputs)
+    """Return the resource after the cloud has stopped it, or None if the cloud has deleted it."""
+    return evicted(record) if fault.fault == "evicted" else deallocated(record)
 
 
 def evicted(record: Record) -> Record | None:
-    """Return the record of an evicted Spot machine, which is stopped, or None if the eviction deletes the machine.
+    """Return an evicted Spot machine, which is now stopped, or None if its eviction deletes it.
 
     If the program sets desiredStatus, Google's provider returns the machine's current status as desiredStatus
     (resource_compute_instance.go), so a refresh detects the difference.
@@ -191,7 +145,7 @@ def evicted(record: Record) -> Record | None:
 
 
 def deallocated(record: Record) -> Record:
-    """Return an Azure virtual machine as described by Azure's API while the machine is deallocated.
+    """Return an Azure virtual machine as Azure's API describes it while it is deallocated.
 
     storageAccountType is missing: Azure/azure-powershell issue 13213 ("not returned by the VM GET API when the VM is
     deallocated", by design). diskSizeGB is missing: hashicorp/terraform-provider-azurerm issue 539. The plugin removes
@@ -210,15 +164,3 @@ def _without_disk_facts(machine: Properties) -> Properties:
             disk.pop("diskSizeGB", None)
             (disk.get("managedDisk") or {}).pop("storageAccountType", None)
     return dict(left)
-
-
-def _set(properties: Properties, path: str, value: Any) -> None:
-    """Set the value at a path ("networkInterfaces[0].networkIp")."""
-    steps: list[Any] = [int(index) if index else name for name, index in _STEP.findall(path)]
-    at: Any = properties
-    try:
-        for step in steps[:-1]:
-            at = at.setdefault(step, {}) if isinstance(at, dict) else at[step]
-        at[steps[-1]] = value
-    except (IndexError, TypeError) as error:
-        raise ResourceError(f"faults.yaml: drifted: no {path} in the resource. Fix: correct the path") from error

@@ -1,4 +1,4 @@
-"""Simulated Google Cloud: resource ids, names and outputs, and data sources."""
+"""Simulated Google Cloud: its resource ids, names, outputs and data sources."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from offline.cloud.cloud import AddressRequest, Cloud, catalog
-from offline.cloud.faults import strikes
 from offline.cloud.outputs import fingerprint, host_key, private_address, public_address
 from offline.cloud.rules import Rules, fill_path
 from offline.cloud.sdk import Described, Sdk
@@ -21,18 +20,16 @@ _LINK = re.compile(r"^(?:https://[\w.-]+/(?:compute/)?\w+/)?(projects/[^/]+/.+)$
 _INSTANCE = "gcp:compute/instance:Instance"
 _FILESTORE = "gcp:filestore/instance:Instance"
 _BAKE = "trainyard/bake"
-"""Guest attribute with the result of a bake."""
+"""The guest attribute that contains a bake's result."""
 _BOOT_DISK = "/disks/offline-boot-"
 """Replaces `/instances/` in a machine's id to form the id of its boot disk."""
 _LOCATIONS = ("zone", "region", "location")
 _BOOTING = 2
-"""Number of requests of each kind (guest attributes, console output, state) for which a new machine is still booting.
-These requests return no host key."""
+"""How many requests of each kind (guest attributes, console output, state) a new machine answers while it is still
+booting. Until then, it has published no host key."""
 
 
 class Gcp(Cloud):
-    """The simulated Google Cloud."""
-
     package = "gcp"
     reserved_addresses = (2, 2)
 
@@ -69,10 +66,10 @@ class Gcp(Cloud):
         return {**inputs, "labels": {**self._labels, **own}}
 
     def reported(self, described: Described, inputs: Properties) -> Properties:
-        """Return the inputs. Filestore reports a network in the same project by its name.
+        """Return the inputs, but with a network's name instead of its id, as Filestore reports it.
 
-        GoogleCloudPlatform/cluster-toolkit@1047080375af:modules/file-system/filestore/main.tf uses the name, and the
-        full id only for a shared VPC (read 2026-11-22).
+        GoogleCloudPlatform/cluster-toolkit@1047080375af:modules/file-system/filestore/main.tf uses the full id only for
+        a shared VPC (read 2026-11-22).
         """
         if described.token != _FILESTORE:
             return inputs
@@ -81,7 +78,7 @@ class Gcp(Cloud):
 
     def identity(self, described: Described, inputs: Properties) -> str:
         known = {**inputs, **self.given(described, inputs)}
-        # An input may be the link of a zone, region or router, but an id contains only its name.
+        # An input may be a link to a zone, region or router, but an id contains only the name.
         values = {
             name: _last(value) if name in (*_LOCATIONS, "router") else str(value) for name, value in known.items()
         }
@@ -119,8 +116,8 @@ class Gcp(Cloud):
         return made
 
     def refers(self, text: str) -> str:
-        # Resources in other projects (images, shared reservations) are assumed to exist.
-        # A boot disk is created with its machine, so it is not a resource of the stack.
+        # Resources in other projects (images, shared reservations) are assumed to exist, and a boot disk is not a
+        # resource of the stack, because Google creates it with its machine.
         if _BOOT_DISK in text:
             return ""
         found = _LINK.match(text)
@@ -128,7 +125,6 @@ class Gcp(Cloud):
         return found.group(1) if found and found.group(1).startswith(mine) else ""
 
     def refused_location(self, inputs: Properties) -> str:
-        # The message is from Compute Engine.
         zone = str(inputs.get("zone") or "")
         region, _, letter = zone.rpartition("/")[2].rpartition("-")
         if not zone or letter in catalog("gcp_zones.yaml", "zones").get(region, ""):
@@ -156,11 +152,11 @@ class Gcp(Cloud):
         return zone.rpartition("-")[0] if name == "region" and zone else "offline"
 
     def _guest_attributes(self, world: World, arguments: Properties) -> Properties:
-        """Return the attribute `variableKey`, or {} if the machine has not published it.
+        """Return the `variableKey` attribute, or {} if the machine has not published it.
 
-        The provider reports a missing machine as "not found" and ignores all errors from the request for the
-        attributes: terraform-provider-google-beta@93c65b2d60fe:
-        services/compute/data_source_google_compute_instance_guest_attributes.go (read 2026-11-22).
+        The provider reports only a missing machine, and ignores any error from the request for the attributes
+        (terraform-provider-google-beta@93c65b2d60fe:
+        services/compute/data_source_google_compute_instance_guest_attributes.go, read 2026-11-22).
         """
         name, key = str(arguments.get("name")), arguments.get("variableKey")
         machine = self._instance(world, arguments, name)
@@ -168,12 +164,12 @@ class Gcp(Cloud):
         silent = booting or not _runs(machine) or _metadata(machine).get("enable-guest-attributes") != "TRUE"
         kind, host = host_key(world.seed(machine.id)).split()
         value = {_BAKE: "done", f"hostkeys/{kind}": host}.get(str(key))
-        if silent or value is None or strikes(world, "attributes", _INSTANCE, name):
+        if silent or value is None:
             return {}
         return {"id": machine.id, "name": name, "variableKey": key, "variableValue": value}
 
     def _machine(self, world: World, arguments: Properties) -> Properties:
-        """Return a machine. A builder (`yard bake`) shuts down after it has published the result."""
+        """Return a machine. A `yard bake` builder shuts down after it has published its result."""
         machine = self._instance(world, arguments, arguments.get("name"))
         bakes = "trainyard-bake" in str(_metadata(machine).get("user-data"))
         off = bakes and world.count(f"state of {world.seed(machine.id)}") > _BOOTING
@@ -182,16 +178,15 @@ class Gcp(Cloud):
         return {"id": machine.id, **machine.outputs, "currentStatus": status, "bootDisks": [{"source": disk}]}
 
     def _serial_port(self, world: World, arguments: Properties) -> Properties:
-        """Return a machine's console output. The errors match the API errors
+        """Return a machine's console output, or fail as the API does
         (data_source_google_compute_instance_serial_port.go in the same revision).
         """
-        machine = self._instance(world, arguments, arguments.get("instance"))
-        name = str(arguments.get("instance"))
+        name = arguments.get("instance")
+        machine = self._instance(world, arguments, name)
         if not _runs(machine):
             raise ResourceError(f"googleapi: Error 400: The resource '{machine.id}' is not ready, resourceNotReady")
         booting = world.count(f"console of {world.seed(machine.id)}") <= _BOOTING
-        silent = booting or bool(strikes(world, "console", _INSTANCE, name))
-        line = "" if silent else f"trainyard-hostkey: {host_key(world.seed(machine.id))}\r\n"
+        line = "" if booting else f"trainyard-hostkey: {host_key(world.seed(machine.id))}\r\n"
         return {"id": machine.id, "instance": name, "port": 1.0, "contents": f"[    0.0] offline\r\n{line}"}
 
     def _instance(self, world: World, arguments: Properties, name: Value) -> Record:
@@ -208,7 +203,7 @@ def _last(link: Value) -> str:
 
 
 def _guessed_path(described: Described) -> str:
-    """Guess the id path of a type without rules. The path depends on whether zone, region or location is an input."""
+    """Guess the id pattern of a type without rules from its inputs: zone, region or location."""
     kind = described.token.rpartition(":")[2]
     collection = f"{kind[0].lower()}{kind[1:]}s"
     scope = next((name for name in _LOCATIONS if name in described.inputs), "")

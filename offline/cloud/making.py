@@ -1,4 +1,4 @@
-"""Create, read, update and delete resources in a simulated cloud according to the rules of the real cloud."""
+"""Create, read, update and delete resources in a simulated cloud, which follows the real cloud's rules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from offline.cloud.cloud import AddressRequest, Cloud, refused_address
-from offline.cloud.faults import EVICTED, Fault, changed_outside, message, strikes
+from offline.cloud.faults import EVICTED, Fault, changed_outside, stockout_message, strikes
 from offline.cloud.outputs import Filler, kept_outputs
 from offline.cloud.rules import covered
 from offline.cloud.sdk import Described
@@ -16,25 +16,20 @@ from offline.cloud.world import Record, World, with_secrets, without_secrets
 from offline.protocol import Operation, ResourceError
 from offline.values import Properties, Value, changes, reveal
 
-_BACKOFF_SECONDS = (0.1, 0.2, 0.4, 0.8, 1.6)
-"""Delays in seconds after error 429. The real plugins make the same number of attempts, but wait at least one second
-before each attempt."""
-_ABANDONED = -1
-"""`made_by` value of a resource whose creation timed out. No process has this id."""
 _STATUS = frozenset({"currentStatus", EVICTED})
-"""Outputs that exist only on a stopped machine. Starting the machine removes them."""
+"""Outputs that starting a stopped machine removes."""
 
 
 @dataclass(frozen=True)
 class Made:
-    """A resource as recorded in the engine's state before an update."""
+    """A resource's properties in the engine's state."""
 
     inputs: Properties = field(default_factory=dict)
     outputs: Properties = field(default_factory=dict)
 
 
 class Maker:
-    """One operation on a resource."""
+    """Performs an operation on a resource."""
 
     def __init__(self, cloud: Cloud, world: World, described: Described, operation: Operation) -> None:
         self._cloud = cloud
@@ -46,28 +41,22 @@ class Maker:
     def create(self, inputs: Properties, *, may_adopt: bool) -> tuple[str, Properties]:
         """Create the resource and return its id and outputs.
 
-        If `may_adopt` is set, a resource that a killed run created with the same inputs is adopted.
+        With `may_adopt`, a resource that a killed run has created from the same inputs is adopted.
         """
         plain = _plain(inputs)
         _refuse(self._cloud.refused_location(plain))
         identity = self._cloud.identity(self._described, plain)
         record = replace(self._record(identity, inputs), made_by=os.getpid())
-        late = self._meet_faults("create", plain)
+        met = self._meet_faults("create", plain)
         with self._world.locked():
             self._refuse_existing(record, may_adopt)
-            self._refuse_invalid(record, None)
+            self._refuse_invalid(record)
             self._world.put(record)
-        self._wait_for(late)
-        if any(fault.fault == "timed-out" for fault in late):
-            self._world.put(replace(record, made_by=_ABANDONED))
-            raise ResourceError(self._message("timed-out", plain))
+        self._wait_for(met)
         return identity, self._finish(identity, inputs)
 
     def read(self, identity: str, known: Made) -> Made | None:
-        """Return the resource's inputs and outputs, or None if it does not exist.
-
-        `known` is the resource in the engine's state, which contains the secrets.
-        """
+        """Return the resource, or None if it does not exist. Its secrets come from `known`, the engine's state."""
         for fault in strikes(self._world, "read", self._described.token, self._operation.name):
             if found := self._world.find(identity):
                 changed = changed_outside(fault, found)
@@ -78,7 +67,7 @@ class Maker:
         return Made(with_secrets(record.inputs, known.inputs), with_secrets(record.outputs, known.outputs))
 
     def update(self, identity: str, inputs: Properties, old: Made) -> Properties:
-        """Update the resource and return its outputs. Raises ResourceError for a change that the cloud refuses."""
+        """Update the resource and return its outputs. Raises ResourceError if the cloud refuses the change."""
         plain = _plain(inputs)
         changed = [*changes(old.inputs, inputs)]
         for path in changed:
@@ -90,15 +79,15 @@ class Maker:
                 f"Changing the {stopped} on a started instance requires stopping it. Fix: set "
                 "allow_stopping_for_update=True, or have the resource replaced"
             )
-        late = self._meet_faults("update", plain)
+        met = self._meet_faults("update", plain)
         with self._world.locked():
             record = self._world.find(identity)
             if record is None:
                 raise ResourceError(
                     f"404 NotFound: {identity} does not exist. Fix: run `pulumi refresh`, then `pulumi up`"
                 )
-            self._refuse_invalid(self._record(identity, inputs), record)
-        self._wait_for(late)
+            self._refuse_invalid(self._record(identity, inputs))
+        self._wait_for(met)
         outputs = with_secrets(record.outputs, old.outputs)
         if stopped is not None or any(covered(path, self._rule.start) for path in changed):
             outputs = {name: value for name, value in outputs.items() if name not in _STATUS}
@@ -111,7 +100,7 @@ class Maker:
             return
         self._wait_for(self._meet_faults("delete", _plain(record.inputs)))
         with self._world.locked():
-            _refuse(self._cloud.refused_deletion(record, self._world))
+            _refuse(self._cloud.refused_now(record, self._world))
             user = None if self._rule.holds_all else self._user_of(identity)
             if user:
                 adopt = "an interrupted run left it behind; run `pulumi up`, which adopts it, then `pulumi destroy`"
@@ -137,7 +126,7 @@ class Maker:
         return outputs
 
     def _record(self, identity: str, inputs: Properties) -> Record:
-        """Return a record of this resource, which is complete but has no outputs."""
+        """Return this resource's record, without its outputs."""
         plain, token = _plain(inputs), self._described.token
         uses = tuple(needed for text in _texts(plain) if (needed := self._cloud.refers(text)))
         claims = tuple(map(self._claim, self._cloud.requested_addresses(token, plain)))
@@ -146,22 +135,12 @@ class Maker:
     def _claim(self, request: AddressRequest) -> str:
         return f"{self._cloud.refers(request.subnet)}#{request.address}"
 
-    def _message(self, fault: str, plain: Properties) -> str:
-        return message(self._cloud.package, fault, self._operation.name, plain)
-
     def _meet_faults(self, operation: str, plain: Properties) -> list[Fault]:
-        """Raise ResourceError for a fault that prevents the operation, and return the faults that occur during it."""
-        for wait in (*_BACKOFF_SECONDS, None):
-            met = strikes(self._world, operation, self._described.token, self._operation.name)
-            for fault in met:
-                if fault.fault in ("quota", "stockout"):
-                    raise ResourceError(self._message(fault.fault, plain))
-            if not any(fault.fault == "throttled" for fault in met):
-                return met
-            if wait is not None:
-                self._operation.status(f"{self._message('throttled', plain)}: next attempt in {wait:g} s")
-                self._operation.stop.pause(wait)
-        raise ResourceError(f"{self._message('throttled', plain)}, still after {len(_BACKOFF_SECONDS)} retries")
+        """Return the faults that occur during the operation. Raises ResourceError if the cloud has no capacity."""
+        met = strikes(self._world, operation, self._described.token, self._operation.name)
+        if any(fault.fault == "stockout" for fault in met):
+            raise ResourceError(stockout_message(self._cloud.package, self._operation.name, plain))
+        return met
 
     def _wait_for(self, met: Sequence[Fault]) -> None:
         for fault in met:
@@ -183,16 +162,15 @@ class Maker:
             return
         raise ResourceError(f"409 AlreadyExists: {record.id} exists. Fix: use another name, or import or delete it")
 
-    def _refuse_invalid(self, record: Record, before: Record | None) -> None:
-        """Raise ResourceError for a missing reference, a state that the cloud refuses, or an invalid address."""
+    def _refuse_invalid(self, record: Record) -> None:
+        """Raise ResourceError if the cloud refuses the resource, one of its references or one of its addresses."""
         for needed in record.uses:
-            # A subnet may be part of its network's inputs, so it is sufficient that the parent exists.
+            # A subnet may be declared in its network's inputs, so it is enough that its parent exists.
             parents = (needed, needed.rpartition("/")[0].rpartition("/")[0])
             if not any(self._world.find(one) for one in parents):
                 raise ResourceError(f"404 NotFound: {needed} does not exist. Fix: create it, or correct the reference")
-        plain = replace(record, inputs=_plain(record.inputs))
-        _refuse(self._cloud.refused_write(plain, before, self._world))
-        for request in self._cloud.requested_addresses(record.token, plain.inputs):
+        _refuse(self._cloud.refused_now(record, self._world))
+        for request in self._cloud.requested_addresses(record.token, _plain(record.inputs)):
             subnet = self._world.find(self._cloud.refers(request.subnet))
             ranges = self._cloud.ranges(subnet.inputs) if subnet else ()
             taken = any(found.id != record.id for found in self._world.linked(self._claim(request)))
@@ -200,7 +178,7 @@ class Maker:
                 raise ResourceError(f"400 InvalidAddress: {record.id}: {refused}")
 
     def _user_of(self, identity: str) -> Record | None:
-        """Return a resource that uses this resource or a resource in it, or None if there is none."""
+        """Return a resource that uses this one or one inside it, or None."""
         own = {identity.lower(), *(found.id.lower() for found in self._inside(identity))}
         for record in (found for one in sorted(own) for found in self._world.linked(one)):
             if record.id.lower() not in own and any(used.lower() in own for used in record.uses):
@@ -209,24 +187,21 @@ class Maker:
 
 
 def preview_outputs(cloud: Cloud, described: Described, inputs: Properties, old: Made | None = None) -> Properties:
-    """Return the outputs of a create operation, or of an update of `old`. The values that the cloud chooses are
-    unknown.
-    """
+    """Return the outputs after a creation or an update of `old`. Those that the cloud chooses are unknown."""
     known = _known_outputs(cloud, described, inputs, old or Made())
     return Filler(cloud.sdk, described.folder, preview=True).fill(described.outputs, known, "")
 
 
 def is_running(process: int) -> bool:
-    """Return whether a process with this id is running. A zombie has ended and does not count.
+    """Return whether a process with this id is running. A zombie is not, although signal 0 succeeds for it.
 
-    Sending signal 0 also succeeds for a zombie, which exists until its parent reads its exit status. A zombie exists
-    for seconds if the machine's init process reaps it late. Source: proc_pid_stat(5), field 3 (state).
+    A zombie lasts for seconds if the machine's init process reaps it late. Source: proc_pid_stat(5), field 3 (state).
     """
     try:
         stat = Path(f"/proc/{process}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
-    # The command name in field 2 may contain spaces and parentheses, so fields are counted from the last parenthesis.
+    # Fields are counted from the last parenthesis, because the command name in field 2 may contain spaces.
     return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
 
 
@@ -236,9 +211,7 @@ def _refuse(reason: str) -> None:
 
 
 def _known_outputs(cloud: Cloud, described: Described, inputs: Properties, old: Made) -> Properties:
-    """Return the outputs that depend only on the inputs, and the outputs that an update does not change (an id, a
-    link).
-    """
+    """Return the outputs that follow from the inputs, and those that an update keeps (an id, a link)."""
     kept = kept_outputs(old.inputs, old.outputs, inputs)
     return {**kept, **cloud.given(described, _plain(inputs)), **{name: kept[name] for name in inputs}}
 

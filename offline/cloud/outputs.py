@@ -1,4 +1,4 @@
-"""Invented values for the outputs that a cloud chooses. A resource gets the same values in each run."""
+"""Invented values for the outputs that a cloud chooses, which are the same in every run."""
 
 from __future__ import annotations
 
@@ -17,35 +17,33 @@ _PRIVATE = IPv4Network("198.51.100.0/24")
 """Both ranges are reserved for documentation (RFC 5737), so their addresses belong to no real machine."""
 _DEEPEST = 4
 _KEY_BEGINS = 26
-"""Length of the base64 prefix common to all ed25519 public keys."""
+"""Length of the base64 text that all ed25519 public keys begin with."""
 _NUMBERS = frozenset({"instanceId", "networkId", "numericId", "subnetworkId", "diskId", "proxyId", "uniqueId"})
 _UUIDS = ("Guid", "vmId", "principalId", "clientId", "tenantId", "uniqueId", "resourceGuid", "objectId")
 _EPOCH = "1970-01-01T00:00:00Z"
-"""Creation time of all resources. The time is constant, because the current time would appear in the next diff."""
+"""The creation time of every resource, which is constant so that the next diff does not show it."""
 
 
 def public_address(seed: str) -> str:
-    """Return a public address for a resource."""
     return str(_PUBLIC[1 + _number(seed) % (_PUBLIC.num_addresses - 2)])
 
 
 def private_address(seed: str) -> str:
-    """Return a private address for an interface with an unknown subnet."""
+    """Return a private address for an interface whose subnet is unknown."""
     return str(_PRIVATE[1 + _number(seed) % (_PRIVATE.num_addresses - 2)])
 
 
 def fingerprint(seed: str) -> str:
-    """Return a fingerprint, which clouds use to detect concurrent updates."""
+    """Return a fingerprint, as clouds use it to detect concurrent updates."""
     return base64.b64encode(hashlib.sha256(seed.encode()).digest()[:8]).decode()
 
 
 def stable_uuid(seed: str) -> str:
-    """Return a UUID for a resource."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"offline:{seed}"))
 
 
 def host_key(seed: str) -> str:
-    """Return an SSH public key that contains the text "offline". No private key for it is known."""
+    """Return an SSH public key that contains the text "offline", and whose private key nobody knows."""
     kind = b"ssh-ed25519"
     key = hashlib.sha256(f"offline host key {seed}".encode()).digest()
     blob = b"".join(len(part).to_bytes(4, "big") + part for part in (kind, key))
@@ -54,9 +52,9 @@ def host_key(seed: str) -> str:
 
 
 def kept_outputs(old_inputs: Properties, old_outputs: Properties, inputs: Properties) -> Properties:
-    """Return the new inputs and, at any depth, the outputs that came from the cloud and that an update keeps.
+    """Return the new inputs and, at any depth, the cloud's outputs that an update keeps.
 
-    The real plugins also plan an update from the state, so these outputs are known in a preview.
+    A preview knows these outputs, because the real plugins plan an update from the state as well.
     """
     outputs = {name: value for name, value in old_outputs.items() if name not in old_inputs}
     return {**outputs, **{name: _kept(old_inputs.get(name), old_outputs.get(name), inputs[name]) for name in inputs}}
@@ -77,7 +75,7 @@ def _number(seed: str) -> int:
 
 
 class Filler:
-    """Adds a resource type's required outputs. In a preview, the added values are unknown."""
+    """Adds the outputs that a resource type requires. In a preview, their values are unknown."""
 
     def __init__(self, sdk: Sdk, folder: Path, *, preview: bool) -> None:
         self._sdk = sdk
@@ -85,7 +83,7 @@ class Filler:
         self._preview = preview
 
     def fill(self, shape: Shape, given: Properties, seed: str, depth: int = 0) -> Properties:
-        """Return `given` with values for all required properties of `shape`."""
+        """Return `given`, completed with a value for each property that `shape` requires."""
         filled: Properties = {}
         for name, described in shape.items():
             path = f"{seed}/{name}"
@@ -99,7 +97,7 @@ class Filler:
         if isinstance(kind, ListOf) and isinstance(value, list):
             return [self._inside(kind.item, item, f"{path}/{index}", depth) for index, item in enumerate(value)]
         if isinstance(kind, MapOf) and isinstance(value, list):
-            # For a machine's identities, the input is a list of ids, and the output is a map keyed by these ids.
+            # A machine's identities are a list of ids in the inputs, and a map keyed by these ids in the outputs.
             return UNKNOWN if self._preview else {str(one): self._made(kind.item, "", path, depth) for one in value}
         if not isinstance(value, dict) or signature(value) or "id" in value or not isinstance(kind, Named):
             return value  # an object with an id is a reference to another resource
@@ -111,7 +109,7 @@ class Filler:
             shape = self._sdk.output_shape(self._folder, kind)
             return self.fill(shape, {}, path, depth + 1) if shape else "offline"
         if kind == Scalar("string"):
-            return _text(name, path)
+            return next((make(path) for fits, make in _TEXTS if fits(name)), "offline")
         if isinstance(kind, Scalar):
             return {"boolean": False, "integer": 0.0, "number": 0.0}.get(kind.name)
         return [] if isinstance(kind, ListOf) else {} if isinstance(kind, MapOf) else None
@@ -126,8 +124,4 @@ _TEXTS: tuple[tuple[Callable[[str], bool], Callable[[str], str]], ...] = (
     (lambda name: name.lower().endswith(("ipaddress", "ip")), public_address),
     (lambda name: name == "provisioningState", lambda path: "Succeeded"),
 )
-"""Conditions on a property name, and functions that return the property's value. The first match is used."""
-
-
-def _text(name: str, path: str) -> str:
-    return next((make(path) for fits, make in _TEXTS if fits(name)), "offline")
+"""Conditions on a property's name, each with a function that makes the value. The first match counts."""

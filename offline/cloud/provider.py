@@ -24,7 +24,7 @@ _SUFFIX_DIGITS = 7
 
 
 class CloudProvider(Plugin):
-    """The plugin for a simulated cloud. The methods are defined in Pulumi's provider.proto."""
+    """A simulated cloud as a plugin. Pulumi's provider.proto documents the methods."""
 
     def __init__(self, cloud: Cloud, log: EngineLog, stop: Stop) -> None:
         super().__init__(cloud.sdk.version, log, stop)
@@ -33,7 +33,8 @@ class CloudProvider(Plugin):
         self._replacing: set[str] = set()
 
     def Configure(self, request: provider_pb2.ConfigureRequest, context: Any) -> provider_pb2.ConfigureResponse:
-        self._take_stack(request.urn)
+        if request.urn:
+            self._stack = stack_of(request.urn)
         config = {name: reveal(value) for name, value in from_struct(request.args).items()}
         self._cloud.configure({name: value for name, value in config.items() if not is_unknown(value)})
         text = f"offline: {self._cloud.package} is simulated in {self._world.folder}; no real resource is changed"
@@ -104,13 +105,8 @@ class CloudProvider(Plugin):
     def _world(self) -> World:
         return World(self._stack)
 
-    def _take_stack(self, urn: str) -> None:
-        """Set the stack from a URN, which function requests do not contain."""
-        if urn:
-            self._stack = stack_of(urn)
-
     def _described(self, urn: str, context: Any) -> Described:
-        self._take_stack(urn)
+        self._stack = stack_of(urn)  # a later request for a function contains no URN
         token = token_of(urn)
         try:
             return self._cloud.sdk.describe(token)

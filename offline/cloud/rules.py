@@ -1,4 +1,4 @@
-"""Facts that the SDK's classes do not contain: resource paths, and the effects of changed properties."""
+"""Facts that the SDKs lack: the ids of resources, and what a change to a property does to its resource."""
 
 from __future__ import annotations
 
@@ -22,20 +22,18 @@ _EFFECTS = ("replace", "shrink", "refuse", "stop", "start")
 
 @dataclass(frozen=True)
 class Rule:
-    """Rules for a resource type. Property paths contain no list indices. A path matches all paths below it."""
+    """Rules for a resource type. A property path contains no list indices, and matches all paths below it as well."""
 
     path: str = ""
-    """Pattern for the type's ids, or ""."""
+    """Pattern for the type's ids, or "" if it is unknown."""
     replace: frozenset[str] = frozenset()
-    """A change replaces the resource. A path that ends in ".#" matches an added or removed block or element, but no
-    change inside it.
-    """
+    """A change replaces the resource. A path that ends in ".#" matches only adding or removing the block or element."""
     shrink: frozenset[str] = frozenset()
-    """Top-level properties (numbers, CIDR ranges). A change to a smaller value replaces the resource."""
+    """Reducing one of these top-level properties (numbers, CIDR ranges) replaces the resource."""
     refuse: frozenset[str] = frozenset()
-    """The plugin plans an update, but the cloud refuses the update."""
+    """The plugin plans an update, which the cloud then refuses."""
     stop: frozenset[str] = frozenset()
-    """A change requires a stopped machine."""
+    """A change is possible only while the machine is stopped."""
     start: frozenset[str] = frozenset()
     """A change starts a stopped machine."""
     plain_name: bool = False
@@ -45,13 +43,13 @@ class Rule:
 
     @cached_property
     def own_name(self) -> str:
-        """The property that names the resource, which is the last property in `path`, or ""."""
+        """The property that contains the resource's name, which is the last one in `path`, or ""."""
         return next((name for name in reversed(_HOLE.findall(self.path)) if name not in _PLACES), "")
 
     def replacing(self, old: Properties, new: Properties) -> set[str]:
-        """Return the changed paths (see `changes`) that require a replacement of the resource.
+        """Return the changed paths (see `changes`) that replace the resource.
 
-        If a property requires a replacement, adding or removing the object that contains it does too.
+        If changing a property replaces the resource, so does adding or removing the object that contains it.
         """
         leaves = [path for path in changes(old, new, whole=False) if self._replaces(path)]
         return {
@@ -67,19 +65,17 @@ class Rule:
 
 
 class Rules:
-    """All rules for a package."""
-
     def __init__(self, package: str) -> None:
         content: dict[str, Any] = load_own((_FOLDER / f"{package}.yaml").read_text())
         self._always: Sequence[str] = content["replace"]
         self._unlisted: Sequence[str] = content.get("unlisted", ())
         self._types: Mapping[str, Mapping[str, Any]] = content["types"]
         self.values: Mapping[str, Sequence[str]] = content["values"]
-        """Additional values for the SDK's enums, by the enum's name. An enum with an empty list is not checked."""
+        """Values that the SDK's enums lack, by the enum's name. An enum with an empty list is not checked."""
         self._made: dict[str, Rule] = {}
 
     def of(self, token: str) -> Rule:
-        """Return the rules for a type, or the defaults for a type without rules."""
+        """Return a type's rules, or the defaults if it has none."""
         if token not in self._made:
             found: dict[str, Any] = dict(self._types.get(token, {"replace": self._unlisted}))
             name = Rule(found.get("path", "")).own_name
@@ -90,12 +86,12 @@ class Rules:
 
 
 def fill_path(path: str, values: Mapping[str, str]) -> str:
-    """Return a path with its placeholders replaced by values. A missing value becomes "offline"."""
+    """Fill in a path's placeholders. A missing value becomes "offline"."""
     return _HOLE.sub(lambda hole: values.get(hole.group(1), "offline"), path)
 
 
 def covered(path: str, rules: frozenset[str]) -> bool:
-    """Return whether a changed path is one of the rules' paths, inside one, or contains one."""
+    """Return whether a changed path equals, contains or lies inside one of the rules' paths."""
     plain = _INDEX.sub("", path)
     return any(plain == rule or plain.startswith(f"{rule}.") or rule.startswith(f"{plain}.") for rule in rules)
 

@@ -1,7 +1,7 @@
-"""Descriptions of resource types, parsed from the source of the official SDKs.
+"""Descriptions of resource types, parsed from the official SDKs' source.
 
-Importing a module of these SDKs takes seconds and uses more than 100 MB of memory. All classes are generated in the
-same format, so this module parses only the text of the classes that a stack uses, which takes milliseconds.
+Importing one of the SDKs' modules takes seconds and more than 100 MB of memory. Because all their classes are generated
+in the same format, this module parses only the text of the classes that a stack uses, which takes milliseconds.
 """
 
 from __future__ import annotations
@@ -48,21 +48,17 @@ ANYTHING = Scalar("anything")
 
 @dataclass(frozen=True)
 class ListOf:
-    """A list. All items have the same kind."""
-
     item: Kind
 
 
 @dataclass(frozen=True)
 class MapOf:
-    """A map with strings as keys. All values have the same kind."""
-
     item: Kind
 
 
 @dataclass(frozen=True)
 class Named:
-    """An SDK class for an object or an enum. `module` is the name before the dot in the annotation, or ""."""
+    """An SDK class that describes an object or an enum. `module` is what precedes the dot in the annotation, or ""."""
 
     name: str
     module: str = ""
@@ -70,8 +66,6 @@ class Named:
 
 @dataclass(frozen=True)
 class OneOf:
-    """A value of one of several kinds."""
-
     kinds: tuple[Kind, ...]
 
 
@@ -79,7 +73,7 @@ Kind: TypeAlias = "Scalar | ListOf | MapOf | Named | OneOf"
 
 
 def _kind(annotation: ast.expr | None) -> Kind:
-    """Return the kind of an annotation. For an unknown annotation, checks accept any value."""
+    """Return an annotation's kind. An unknown annotation accepts any value."""
     match annotation:
         case ast.Constant(value=str(text)):
             return _kind(ast.parse(text, mode="eval").body)
@@ -102,14 +96,14 @@ def _generic(name: str, parts: list[Kind]) -> Kind:
         return MapOf(parts[-1])
     if name != "Union":
         return ANYTHING
-    # The class NameDict is the dictionary form of the class Name.
+    # NameDict is the dictionary form of the class Name.
     classes = [kind for kind in parts if not (isinstance(kind, Named) and kind.name.endswith("Dict"))]
     unique = tuple(dict.fromkeys(classes))
     return unique[0] if len(unique) == 1 else OneOf(unique)
 
 
 def _is_optional(annotation: ast.expr | None) -> bool:
-    """Return whether an annotation allows a missing value. The wrappers Input and Output are ignored."""
+    """Return whether an annotation allows a missing value, inside Input or Output as well."""
     match annotation:
         case ast.Constant(value=str(text)):
             return _is_optional(ast.parse(text, mode="eval").body)
@@ -136,7 +130,7 @@ class Property:
     kind: Kind
     required: bool
     choices: tuple[str, ...] = ()
-    """The possible values listed in the SDK's documentation."""
+    """The possible values that the SDK's documentation lists."""
 
 
 Shape = Mapping[str, Property]
@@ -145,21 +139,19 @@ Shape = Mapping[str, Property]
 
 @dataclass(frozen=True)
 class Described:
-    """A resource type in the SDK."""
-
     token: str
     inputs: Shape
     outputs: Shape
     folder: Path = field(repr=False)
-    """Folder that contains the module's `_inputs.py`, `outputs.py` and `_enums.py`."""
+    """The folder that contains `_inputs.py`, `outputs.py` and `_enums.py`."""
 
 
 class UnknownToken(Exception):
-    """The SDK does not contain the type."""
+    """The SDK does not contain the resource type."""
 
 
 class Sdk:
-    """A Pulumi Python SDK. `package` is its package name, for example "pulumi_gcp"."""
+    """Pulumi's Python SDK in a package, for example "pulumi_gcp"."""
 
     def __init__(self, package: str) -> None:
         spec = importlib.util.find_spec(package)
@@ -171,7 +163,7 @@ class Sdk:
 
     @cached_property
     def _classes(self) -> dict[str, tuple[Path, str]]:
-        """Folder and class name for each resource token, from the package's registry."""
+        """The folder and class name of each resource type, from the package's registry."""
         found = _REGISTRY.search(_text(self._root / "__init__.py"))
         modules = json.loads(found.group(1)) if found else []
         return {
@@ -182,11 +174,11 @@ class Sdk:
 
     @property
     def tokens(self) -> list[str]:
-        """All resource types."""
+        """All resource types in the SDK."""
         return list(self._classes)
 
     def describe(self, token: str) -> Described:
-        """Return a resource type. Raises UnknownToken."""
+        """Return a resource type's description. Raises UnknownToken."""
         if token not in self._described:
             if token not in self._classes:
                 raise UnknownToken(token)
@@ -200,15 +192,15 @@ class Sdk:
         return self._described[token]
 
     def input_shape(self, folder: Path, kind: Named) -> Shape | None:
-        """Return the properties of an input class, or None if `kind` is not an input class."""
+        """Return an input class's properties, or None if `kind` is not an input class."""
         return _class(self._folder(folder, kind), "_inputs.py", kind.name)
 
     def output_shape(self, folder: Path, kind: Named) -> Shape | None:
-        """Return the properties of an output class, or None if `kind` is not an output class."""
+        """Return an output class's properties, or None if `kind` is not an output class."""
         return _class(self._folder(folder, kind), "outputs.py", kind.name)
 
     def enum(self, folder: Path, kind: Named) -> tuple[str, ...] | None:
-        """Return the values of an enum, or None if `kind` is not an enum."""
+        """Return an enum's values, or None if `kind` is not an enum."""
         return _enum(self._folder(folder, kind), kind.name)
 
     def _folder(self, folder: Path, kind: Named) -> Path:
@@ -226,7 +218,7 @@ def _class(folder: Path, module: str, name: str) -> Shape | None:
 
 
 def _module_of(folder: Path, name: str) -> Path:
-    """Return the file of a resource class. For most classes, the file name is the class name in snake_case."""
+    """Return the file that defines a resource class, which is usually named after the class in snake_case."""
     likely = folder / f"{_WORD_EDGE.sub('_', name).lower()}.py"
     if likely.is_file():
         return likely
@@ -238,7 +230,7 @@ def _module_of(folder: Path, name: str) -> Path:
 
 
 def _body(text: str, name: str) -> ast.ClassDef | None:
-    """Return the syntax tree of a class defined in a module's text."""
+    """Parse a class in a module's text. Return None if the module does not define it."""
     start = next((at for end in ":(" if (at := text.find(f"\nclass {name}{end}")) >= 0), -1)
     if start < 0:
         return None
@@ -249,10 +241,10 @@ def _body(text: str, name: str) -> ast.ClassDef | None:
 
 
 def _shape(text: str, name: str, *, resource: bool = False) -> Shape | None:
-    """Return the properties of a class from its getters, or None if the class does not exist.
+    """Return a class's properties, which are its getters, or None if the class does not exist.
 
-    A property is required if the constructor's parameter has no default, or, for a resource's outputs, if the getter's
-    annotation is not optional.
+    An input is required if the constructor's parameter has no default, and a resource's output is required if the
+    getter's annotation is not optional.
     """
     body = _body(text, name)
     if body is None:
@@ -273,7 +265,7 @@ def _shape(text: str, name: str, *, resource: bool = False) -> Shape | None:
 
 
 def _wire_name(function: ast.FunctionDef) -> str:
-    """Return the protocol name of a getter's property, or "" for any other function."""
+    """Return the property's name in the protocol if the function is a getter, and "" otherwise."""
     for decorator in function.decorator_list:
         call = decorator if isinstance(decorator, ast.Call) else None
         target = call.func if call else decorator

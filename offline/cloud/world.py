@@ -1,7 +1,7 @@
-"""The resources in the simulated clouds: one small file per resource, in a folder per stack.
+"""The resources in the simulated clouds: a small file for each resource, in a folder for each stack.
 
-Every write is atomic, so a killed process leaves either the old or the new file. The files contain a marker in place of
-each secret. Only the engine's state contains the secrets.
+Every write is atomic, so a killed process leaves either the old file or the new one. The files contain a marker in
+place of each secret, because secrets belong only in the engine's state.
 """
 
 from __future__ import annotations
@@ -20,36 +20,33 @@ from offline.values import Properties, Value, is_secret
 from trainyard.checkout import ROOT
 
 ENVIRONMENT = "TRAINYARD_OFFLINE"
-"""Environment variable that contains the path of the parent folder of all stacks' folders."""
+"""The environment variable that names the parent of all stacks' folders."""
 _DEFAULT = ROOT / ".trainyard" / "offline" / "clouds"
 _HIDDEN = "offline: secret, in Pulumi's state only"
 
 
 @dataclass(frozen=True)
 class Record:
-    """A resource in a simulated cloud."""
-
     id: str
     token: str
     urn: str
     inputs: Properties
     outputs: Properties
     made_by: int = 0
-    """Process id of the plugin that is creating the resource, or 0 for a complete resource."""
+    """Process id of the plugin that is creating the resource, or 0 once it is complete."""
     uses: Sequence[str] = ()
-    """Ids of the resources to which its inputs refer."""
+    """Ids of the resources that its inputs refer to."""
     claims: Sequence[str] = ()
-    """Keys that no other resource may claim: each requested fixed address, with its subnet."""
+    """Keys that no other resource may claim: each fixed address that it requests, with the subnet."""
 
 
 _read_before: dict[Path, tuple[tuple[int, int], Record]] = {}
-"""Cached records by file, with the file's modification time and inode. Destroying a large stack reads each record many
-times.
-"""
+"""Each file's record, with the modification time and inode that it was read from. The cache exists because destroying a
+large stack reads each record many times."""
 
 
 def base_folder() -> Path:
-    """Return the folder that contains the simulated clouds of all stacks."""
+    """Return the folder that contains all stacks' simulated clouds."""
     return Path(os.environ.get(ENVIRONMENT) or _DEFAULT)
 
 
@@ -63,7 +60,7 @@ class World:
         self._counts = self.folder / "counts"
 
     def find(self, identity: str) -> Record | None:
-        """Return the resource with this id, or None. Ids are case-insensitive, as in Azure."""
+        """Return the resource with this id, or None. As in Azure, ids are case-insensitive."""
         return _read(self._file(identity))
 
     def records(self) -> Iterator[Record]:
@@ -74,15 +71,14 @@ class World:
                 yield found
 
     def linked(self, key: str) -> Iterator[Record]:
-        """Yield the resources that use or claim `key`, and the resources inside the resource with that id."""
+        """Yield the resources that use or claim `key`, and those inside the resource whose id it is."""
         for name in sorted(os.listdir(folder)) if (folder := self._links / _name(key)).is_dir() else ():
             found = _read(self._resources / f"{name}.json")
-            # After a killed run, the index can contain a link to a resource that does not have the key.
+            # A killed run can leave a link to a resource that does not have the key.
             if found and key.lower() in map(str.lower, self._keys(found)):
                 yield found
 
     def put(self, record: Record) -> None:
-        """Write a resource without its secrets."""
         self._resources.mkdir(parents=True, exist_ok=True)
         for key in self._keys(record):
             folder = self._links / _name(key)
@@ -92,7 +88,7 @@ class World:
         _write(self._file(record.id), asdict(replace(record, inputs=inputs, outputs=outputs)))
 
     def remove(self, identity: str) -> None:
-        """Remove a resource if it exists. A later resource with the same id has a different seed."""
+        """Remove a resource if it exists. The next resource with its id has a different seed."""
         record = self.find(identity)
         if record is None:
             return
@@ -102,17 +98,17 @@ class World:
             (self._links / _name(key) / _name(identity)).unlink(missing_ok=True)
 
     def seed(self, identity: str) -> str:
-        """Return a text that is different for each resource that has ever had this id."""
+        """Return a text that differs between all the resources that have ever had this id."""
         gone = self.counted(_gone(identity))
         return f"{identity} after {gone}" if gone else identity
 
     def count(self, key: str) -> int:
-        """Return the number of calls with this `key`, including this call."""
+        """Return how often this method has been called with this `key`, including this call."""
         with self.locked():
             return self._increase(key)
 
     def counted(self, key: str) -> int:
-        """Return the number of earlier calls of `count` with this `key`."""
+        """Return how often `count` has been called with this `key`."""
         file = self._counts / _name(key)
         return int(file.read_text()) if file.exists() else 0
 
@@ -124,7 +120,7 @@ class World:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the stack's lock, which is shared by all plugins and processes."""
+        """Hold the stack's lock, which all plugins and processes share."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -134,7 +130,7 @@ class World:
         return self._resources / f"{_name(identity)}.json"
 
     def _keys(self, record: Record) -> set[str]:
-        """Return this resource's index keys: `uses`, `claims`, and the ids of the resources that contain it."""
+        """Return the keys that index a resource: `uses`, `claims`, and the ids of the resources that contain it."""
         parts = record.id.split("/")
         around = ("/".join(parts[:end]) for end in range(2, len(parts)))
         return {*record.uses, *record.claims, *(one for one in around if self._file(one).exists())}
@@ -149,7 +145,7 @@ def _gone(identity: str) -> str:
 
 
 def _write(file: Path, content: object) -> None:
-    """Write JSON. Readers see either the old or the new content, even after a crash."""
+    """Write JSON so that readers see either the old content or the new, even after a crash."""
     fresh = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
     with fresh.open("w") as target:
         json.dump(content, target, indent=1)
@@ -157,15 +153,12 @@ def _write(file: Path, content: object) -> None:
 
 
 def without_secrets(properties: Properties) -> Properties:
-    """Return the properties with a marker instead of each secret."""
+    """Return the properties with a marker in place of each secret."""
     return {name: _hidden(value) for name, value in properties.items()}
 
 
 def with_secrets(seen: Properties, known: Properties) -> Properties:
-    """Return `seen` with each marker replaced by the secret at the same path in `known`.
-
-    `known` contains the properties from the engine's state.
-    """
+    """Return `seen`, with each marker replaced by the secret at the same path in `known`, the engine's state."""
     return {name: _shown(value, known.get(name)) for name, value in seen.items()}
 
 

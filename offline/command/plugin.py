@@ -1,4 +1,4 @@
-"""The `command` plugin, which implements the resource `command:remote:Command`."""
+"""The `command` plugin, which implements the `command:remote:Command` resource."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 TOKEN = "command:remote:Command"  # noqa: S105 - a resource type
 _ID_BYTES = 4
-"""Random bytes at the end of a resource's id, as in the official plugin."""
+"""A resource's id ends with this many random bytes, as in the official plugin."""
 _PASSWORDS = ("password", "privateKeyPassword")
 _REFUSAL = (
     "only keys without a password are supported. "
@@ -52,7 +52,7 @@ _GATE_OUTPUT = "offline: no machine was checked; nothing is ready"
 
 
 class CommandProvider(Plugin):
-    """A changed trigger replaces the resource. Any other change runs `update`, or `create` if `update` is not set.
+    """Implements the resource. A changed trigger replaces it, and any other change runs `update`, or else `create`.
 
     The commands run over SSH, unless the machines are simulated.
     """
@@ -71,7 +71,7 @@ class CommandProvider(Plugin):
     def Diff(self, request: provider_pb2.DiffRequest, context: Any) -> provider_pb2.DiffResponse:
         old = from_struct(request.old_inputs)
         new = _without_ignored(from_struct(request.news), old, request.ignoreChanges)
-        # The engine may also mark values inside a secret as secrets, which is not a change.
+        # The engine may mark values inside a secret as secrets as well, which is not a change.
         old, new = _with_plain_secrets(old), _with_plain_secrets(new)
         return diff_response(changes(old, new), lambda path: path == "triggers" or path.startswith("triggers["))
 
@@ -84,7 +84,7 @@ class CommandProvider(Plugin):
         return provider_pb2.CreateResponse(id=identity, properties=to_struct({**inputs, **outputs}))
 
     def Read(self, request: provider_pb2.ReadRequest, context: Any) -> provider_pb2.ReadResponse:
-        # The result of a command cannot be read again, so a refresh keeps the state.
+        # A command's result cannot be read again, so a refresh keeps the state.
         return provider_pb2.ReadResponse(id=request.id, properties=request.properties, inputs=request.inputs)
 
     def Update(self, request: provider_pb2.UpdateRequest, context: Any) -> provider_pb2.UpdateResponse:
@@ -117,7 +117,7 @@ class CommandProvider(Plugin):
             self._remote.close()
 
     def _run(self, context: Any, request: Any, properties: Properties, command: Value, state: Properties) -> Properties:
-        """Run a command and return its outputs. Without a command, return the previous outputs in `state`."""
+        """Run a command and return its outputs. Without a command, return the outputs in `state`."""
         if command is None:
             return {name: state.get(name, "") for name in ("stdout", "stderr")}
         run = Run(self._operation(request.urn, request.timeout), properties, command)
@@ -172,10 +172,10 @@ def _passwords(inputs: Properties, path: str) -> list[Failure]:
 
 
 def _record(run: Run) -> str:
-    """Write a command for a simulated machine to `commands.jsonl` in the folder for the stack's simulated clouds.
+    """Record a simulated machine's command in `commands.jsonl`, next to the stack's simulated resources.
 
-    The line contains neither the standard input nor the text of a secret command. The command succeeds, unless the
-    stack's faults.yaml contains a fault for it.
+    The line contains neither the standard input nor the text of a secret command. The command succeeds unless
+    faults.yaml makes it fail.
     """
     connection = run.properties.get("connection")
     where = connection if isinstance(connection, dict) else {}
@@ -209,7 +209,6 @@ def _unsupported(token: str) -> str:
 
 
 def _unknown(inputs: Properties) -> struct_pb2.Struct:
-    """Return the outputs for a preview."""
     return to_struct({**inputs, "stdout": UNKNOWN, "stderr": UNKNOWN})
 
 
@@ -218,5 +217,5 @@ def _with_plain_secrets(properties: Properties) -> Properties:
 
 
 def _without_ignored(new: Properties, old: Properties, ignored: Iterable[str]) -> Properties:
-    """Return `new` with the old values of the properties in `ignored` (the resource option ignoreChanges)."""
+    """Return `new`, but with the old values of the properties in the ignoreChanges resource option."""
     return {**new, **{name: old[name] for name in ignored if name in old}}

@@ -1,4 +1,4 @@
-"""One run of a command, with its output, which is stored as its result and shown line by line while it runs."""
+"""A run of a command. Its output is shown line by line while it runs, and becomes its result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN: dict[Value, tuple[str, ...]] = {
 
 
 class Stream:
-    """Standard output or standard error of a command. `tell` is called with each complete line that is not empty."""
+    """A command's standard output or standard error. `tell` receives each complete line that is not empty."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -35,7 +35,7 @@ class Stream:
         return "".join(self._parts).removesuffix("\n")
 
     def feed(self, data: bytes) -> None:
-        """Add output. Empty `data` means end of file."""
+        """Add output. Empty `data` marks the end of the file."""
         text = self._decoder.decode(data, final=not data)
         self._parts.append(text)
         *lines, self._unfinished = (self._unfinished + text).split("\n")
@@ -46,7 +46,7 @@ class Stream:
 
 
 class Run:
-    """A run of `command`, which is one of the resource's properties. `properties` contains no secret marks."""
+    """A run of `command`, one of the resource's properties. `properties` has all of them, without secret marks."""
 
     def __init__(self, operation: Operation, properties: Properties, command: Value) -> None:
         self.operation = operation
@@ -59,9 +59,7 @@ class Run:
         self.stderr = Stream(lambda line: self._tell("stderr", line))
 
     def failure(self, ended: str) -> str:
-        """Return the message for a failed command: how it ended, the command unless it is a secret, and the last lines
-        of its output.
-        """
+        """Return a failed command's message: how it ended, the command unless it is secret, and its last output."""
         first, *more = self.text.strip().split("\n")
         cut = first[:_MOST_TEXT_SHOWN]
         shown = "a secret command" if self.hidden else f"`{cut}{' ...' if more or cut != first else ''}`"

@@ -26,37 +26,32 @@ _DELAY_GROWTH = 1.5
 _LONGEST_DELAY = 5.0
 
 _SESSIONS = 8
-"""Number of simultaneous sessions on one connection. The default limit in sshd is 10 (MaxSessions). One session is
-reserved for ending the commands.
-"""
+"""How many sessions share a connection. sshd allows 10 (MaxSessions), and ending the commands needs one of them."""
 
-# Emulated machines can be silent for 30 seconds.
+# An emulated machine can be silent for 30 seconds.
 _ALIVE_SECONDS = 15
 _ALIVE_COUNT = 3
 
 _HOST_KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-512")
-"""Host key types that the client offers after the type of the expected key. A server that has no key of the expected
-type then presents a key of another type, which is rejected with a clear message. Without these types, sshd would only
-close the connection.
-"""
+"""Host key types that the client offers after the expected key's type. A server without a key of that type then
+presents another key, which is rejected with a clear message. Otherwise, sshd would only close the connection."""
 
 _CHUNK = 65536
 _END_SECONDS = 2.0
 _CANCEL_SECONDS = 3.0
 _CLOSE_SECONDS = 5.0
 
-# The parent of this shell is the sshd process for this connection. The other child processes of sshd are the
-# connection's commands.
+# This shell's parent is the connection's sshd process, whose other children are the connection's commands.
 _END_COMMANDS = """exec sh -c 'for p in $(cat /proc/$PPID/task/$PPID/children); do [ "$p" = $$ ] ||
 kill -s TERM -- "-$p" 2>/dev/null || sudo -n kill -s TERM -- "-$p" 2>/dev/null; done'"""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An SSH server and a login. An empty string or 0 seconds means that the value is not set."""
+    """An SSH server and a login. A value that is not set is an empty string, or 0 seconds."""
 
     path: str
-    """Property path of this object, for error messages."""
+    """This object's property path, for error messages."""
     host: str
     user: str
     port: int
@@ -77,7 +72,7 @@ class Connection:
 
     @property
     def dial_error_limit(self) -> int:
-        """Maximum number of failed attempts, or -1 for no limit."""
+        """How many attempts may fail, or -1 for no limit."""
         limits = [hop.dial_error_limit for hop in (self.endpoint, self.proxy) if hop]
         return -1 if min(limits) < 0 else sum(limits)
 
@@ -86,7 +81,7 @@ class Connection:
 
 
 def _connection(plain: Value) -> Connection:
-    """Return the connection that a `connection` property describes. Check has verified the property's types."""
+    """Read a `connection` property, whose types Check has verified."""
     if not isinstance(plain, dict):
         raise ResourceError("connection: must be an object with at least host")
     proxy = plain.get("proxy")
@@ -110,10 +105,7 @@ def _endpoint(plain: Mapping[str, Value], path: str) -> Endpoint:
 
 
 class RemoteRunner:
-    """Runs commands with the remote user's login shell, in an asyncio event loop in a thread.
-
-    Commands with equal connection settings share a connection.
-    """
+    """Runs commands in the remote user's login shell, from an asyncio event loop in a thread of its own."""
 
     def __init__(self) -> None:
         self._links: dict[Connection, Link] = {}
@@ -123,7 +115,7 @@ class RemoteRunner:
         self._thread.start()
 
     def run(self, run: Run) -> str:
-        """Run a command until it ends. Return "" on success, or the reason for the failure ("exit status 3").
+        """Run a command until it ends. Return "" on success, or why it failed ("exit status 3").
 
         Raises ResourceError and Stopped.
         """
@@ -144,7 +136,7 @@ class RemoteRunner:
         return ended
 
     def cancel(self) -> None:
-        """Cancel all commands. A command that starts later sees the operation's stop request."""
+        """Cancel all running commands. Later commands see their operation's stop request."""
         self._loop.call_soon_threadsafe(self._cancel_tasks)
 
     def close(self) -> None:
@@ -179,22 +171,21 @@ class RemoteRunner:
 
 
 class Link:
-    """A connection to one machine. The first command logs in, and the first command after a lost connection logs in
-    again.
-    """
+    """A connection to one machine. The first command logs in, as does the first one after the connection is lost."""
 
     def __init__(self, where: Connection) -> None:
         self._where = where
         self._login = asyncio.Lock()
         self._sessions = asyncio.Semaphore(_SESSIONS)
         self._open: list[asyncssh.SSHClientConnection] = []
-        """The connection to the proxy, if any, followed by the connection to the machine."""
+        """The connection to the proxy, if there is one, and the connection to the machine."""
         self._commands_ended = False
 
     async def run(self, run: Run) -> str:
-        """Run a command. Return "" on success, or the reason for the failure. A failed login is retried. A command that
-        may have been started is never retried. Raises ResourceError after too many failed logins or if the connection
-        is lost.
+        """Run a command. Return "" on success, or why it failed.
+
+        A failed login is retried, but a command that may have started is not. Raises ResourceError after too many
+        failed logins, and when the connection is lost.
         """
         async with self._sessions:
             try:
@@ -217,7 +208,6 @@ class Link:
         return _ended(process)
 
     async def close(self) -> None:
-        """Close the connection."""
         for one in reversed(self._open):
             one.close()
             with suppress(TimeoutError):
@@ -247,7 +237,7 @@ class Link:
             delay = min(delay * _DELAY_GROWTH, _LONGEST_DELAY)
 
     async def _peer(self) -> asyncssh.SSHClientConnection:
-        """Return the connection to the machine. If there is none, log in first."""
+        """Return the connection to the machine, after logging in if there is none."""
         async with self._login:
             if not self._open or self._open[-1].is_closed():
                 await self.close()
@@ -260,7 +250,7 @@ class Link:
             return self._open[-1]
 
     async def _end_commands(self) -> None:
-        """End the processes of all commands on this connection. Later calls do nothing."""
+        """End the processes of all commands on this connection, once."""
         if self._commands_ended or not self._open:
             return
         self._commands_ended = True
@@ -269,10 +259,11 @@ class Link:
 
 
 async def _log_in(hop: Endpoint, tunnel: asyncssh.SSHClientConnection | None) -> asyncssh.SSHClientConnection:
-    """Log in once. Raises ResourceError for a key that cannot be read, and asyncssh.Error or OSError otherwise."""
+    """Log in. Raises ResourceError if a key cannot be read, and asyncssh.Error or OSError if the login fails."""
     agent_path = hop.agent or ("" if hop.private_key else os.environ.get("SSH_AUTH_SOCK", ""))
     own = [_parsed(asyncssh.import_private_key, hop, "privateKey", hop.private_key)] if hop.private_key else []
     trusted = [_parsed(asyncssh.import_public_key, hop, "hostKey", hop.host_key)] if hop.host_key else []
+    algorithms = [algorithm.decode() for key in trusted for algorithm in key.sig_algorithms]
     async with AsyncExitStack() as stack:
         agent = await stack.enter_async_context(asyncssh.connect_agent(agent_path)) if agent_path else None
         return await asyncssh.connect(
@@ -285,7 +276,7 @@ async def _log_in(hop: Endpoint, tunnel: asyncssh.SSHClientConnection | None) ->
             agent_path=None,
             preferred_auth="publickey",
             known_hosts=(trusted, [], []) if trusted else None,
-            server_host_key_algs=[*_algorithms(trusted[0]), *_HOST_KEY_TYPES] if trusted else (),
+            server_host_key_algs=[*algorithms, *_HOST_KEY_TYPES] if trusted else (),
             connect_timeout=hop.per_dial_seconds or None,
             login_timeout=0,
             keepalive_interval=_ALIVE_SECONDS,
@@ -299,10 +290,6 @@ def _parsed(parse: Callable[[str], _Key], hop: Endpoint, name: str, text: str) -
     except (asyncssh.KeyImportError, ValueError) as problem:
         example = "a public key such as `ssh-ed25519 AAAA...`" if name == "hostKey" else "an unencrypted OpenSSH key"
         raise ResourceError(f"{hop.path}.{name}: {problem}. Fix: give {example}") from problem
-
-
-def _algorithms(key: asyncssh.SSHKey) -> list[str]:
-    return [algorithm.decode() for algorithm in key.sig_algorithms]
 
 
 async def _read(source: asyncssh.SSHReader[bytes], stream: Stream) -> None:
@@ -331,5 +318,5 @@ def _reason(problem: asyncssh.Error | OSError) -> str:
         return problem.reason
     if isinstance(problem, TimeoutError) and not problem.errno:
         return "timed out (perDialTimeout)"
-    # The original asyncio text is "Connect call failed" with an address. Name resolution errors have negative numbers.
+    # asyncio's own text is only "Connect call failed" with an address. Name resolution errors have negative numbers.
     return os.strerror(problem.errno) if problem.errno and problem.errno > 0 else str(problem)

@@ -116,6 +116,8 @@ ELSEWHERE = (
     "running 60-munge",
     "sinfo -R",
     "Connection refused",
+    "QUOTA_EXCEEDED",
+    "exceeding approved",
     "Permission denied",
     "the stack is currently locked",
     "failed to load checkpoint: EOF",

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from components.platforms.local.image import find_image, hold_image
-from tools import down, protection
+from tools import down
 from tools.clean import clean
+from tools.stack import refuse_protected
 from trainyard import checkout
 from trainyard.errors import StackError
 
@@ -97,7 +98,7 @@ def exported(tmp_path: Path) -> Path:
 
 
 def refuse(tmp_path: Path) -> None:
-    protection.refuse_protected("opt", {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+    refuse_protected("opt", {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
 
 
 def test_protected_resources_are_listed_with_both_fixes(exported: Path, tmp_path: Path) -> None:

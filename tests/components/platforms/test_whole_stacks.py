@@ -11,7 +11,7 @@ import pytest
 from tests.components.platforms.living import WholeStack, whole_stack
 from tests.offline.cloud.stack import Run
 from tests.offline.loopback_sshd import free_port
-from tools.protection import EXCLUDE
+from tools.stack import EXCLUDE
 from trainyard.outputs import read_outputs
 
 pytestmark = [pytest.mark.engine, pytest.mark.full]

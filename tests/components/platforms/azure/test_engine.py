@@ -114,13 +114,16 @@ def test_an_evicted_node_is_kept_by_refresh_and_up(cloud: PlatformStack) -> None
 def test_a_head_that_was_stopped_and_started_is_unchanged(cloud: PlatformStack) -> None:
     cloud.put("azure-a100")
     assert cloud.up().code == 0
+    running = cloud.record("opt-head")
     cloud.faults({"fault": "deallocated", "name": "opt-head"})
     assert cloud.refresh().code == 0
     # After the start, Azure returns the disk properties again, and the plugin adds them to the inputs.
-    facts = {"diskSizeGB": 256, "managedDisk.storageAccountType": "Premium_LRS"}
-    disks = ("storageProfile.osDisk", "storageProfile.dataDisks[0]")
-    again = {f"{disk}.{name}": value for disk in disks for name, value in facts.items()}
-    cloud.faults({"fault": "drifted", "name": "opt-head", "set": again})
+    for properties in (running.inputs, running.outputs):
+        profile: Any = properties["storageProfile"]
+        for disk in (profile["osDisk"], *profile["dataDisks"]):
+            disk["diskSizeGB"] = 256
+            disk["managedDisk"]["storageAccountType"] = "Premium_LRS"
+    cloud.world.put(running)
     assert cloud.refresh().code == 0
     planned = cloud.preview()
     assert "to update" not in planned.text, planned.text

@@ -107,7 +107,10 @@ def test_default_labels_are_on_every_machine(stack: Cluster) -> None:
 
 
 def test_metadata_keys_of_others_do_not_replace_machines(own: Cluster) -> None:
-    own.faults({"fault": "drifted", "name": "neox-gpu-0", "set": {"metadata.ssh-keys": "somebody:ssh-rsa AAAA"}})
+    machine = own.record("neox-gpu-0")
+    for properties in (machine.inputs, machine.outputs):
+        properties["metadata"] |= {"ssh-keys": "somebody:ssh-rsa AAAA"}  # type: ignore[operator]
+    own.world.put(machine)
     assert own.refresh().code == 0
     assert own.planned() == {"neox-gpu-0": "update"}
 

@@ -1,0 +1,423 @@
+"""The simulated clouds without an engine: checks of inputs, rules for changes, refusals, resources and faults."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from offline.__main__ import main
+from offline.cloud.azure import Azure
+from offline.cloud.checking import Checker
+from offline.cloud.cloud import Cloud, refused_address
+from offline.cloud.faults import deallocated, evicted, strikes
+from offline.cloud.gcp import Gcp
+from offline.cloud.making import is_running
+from offline.cloud.outputs import kept_outputs
+from offline.cloud.sdk import Kind, ListOf, Named
+from offline.cloud.world import Record, World, with_secrets
+from offline.protocol import ResourceError
+from offline.values import ASSET, MARK, SECRET, UNKNOWN, Properties, Value
+from tests.offline.cloud.stack import ROOT
+
+AZURE, GCP = Azure(), Gcp()
+CLOUDS: dict[str, Cloud] = {"azure-native": AZURE, "gcp": GCP}
+
+VM = "azure-native:compute:VirtualMachine"
+NIC = "azure-native:network:NetworkInterface"
+NSG = "azure-native:network:NetworkSecurityGroup"
+INSTANCE = "gcp:compute/instance:Instance"
+FIREWALL = "gcp:compute/firewall:Firewall"
+NETWORK = "gcp:compute/network:Network"
+GROUP: Properties = {"resourceGroupName": "g"}
+MACHINE: Properties = {"machineType": "a", "bootDisk": {}, "networkInterfaces": []}
+
+MISTAKEN: list[tuple[str, Any, str, str]] = [
+    (VM, {**GROUP, "osProfil": {}}, "osProfil", "Fix: write osProfile (os_profile in Python)"),
+    (VM, {**GROUP, "osProfile": {"custom_data": "x"}}, "osProfile.custom_data", "Fix: write customData"),
+    (VM, {**GROUP, "osProfile": {"customDta": "x"}}, "osProfile.customDta", "(custom_data in Python)"),
+    (VM, {**GROUP, "priority": "Spott"}, "priority", '"Spott" is not one of Regular, Low, Spot. Fix: write "Spot"'),
+    (VM, {**GROUP, "osProfile": []}, "osProfile", "must be an object (OSProfileArgs), but is a list"),
+    (VM, {**GROUP, "zones": "1"}, "zones", 'must be a list, but is the text "1"'),
+    (VM, {**GROUP, "zones": [1.0]}, "zones[0]", "must be a string, but is the number 1"),
+    (VM, {**GROUP, "tags": {"a": True}}, 'tags["a"]', "must be a string, but is true"),
+    (VM, {}, "resourceGroupName", "is required. Fix: set resource_group_name"),
+    (
+        NIC,
+        {**GROUP, "ipConfigurations": [{"privateIPAddres": "10.0.0.4"}]},
+        "ipConfigurations[0].privateIPAddres",
+        "Fix: write privateIPAddress (private_ip_address in Python)",
+    ),
+    (
+        NSG,
+        {
+            **GROUP,
+            "securityRules": [{"access": "Alow", "direction": "Inbound", "protocol": "Tcp", "priority": 1.0}],
+        },
+        "securityRules[0].access",
+        'Fix: write "Allow"',
+    ),
+    (INSTANCE, {**MACHINE, "schedulng": {}}, "schedulng", "Fix: write scheduling"),
+    (
+        INSTANCE,
+        {**MACHINE, "networkInterfaces": [{"accessConfigs": [{"natIpp": "x"}]}]},
+        "networkInterfaces[0].accessConfigs[0].natIpp",
+        "Fix: write natIp",
+    ),
+    (INSTANCE, {**MACHINE, "machineType": None}, "machineType", "is required"),
+    (FIREWALL, {"network": "n", "direction": "INGRES"}, "direction", 'Fix: write "INGRESS"'),
+    (FIREWALL, {"network": "n", "allows": [{"ports": ["22"]}]}, "allows[0].protocol", "is required"),
+    (NETWORK, {"mtu": 1460.5}, "mtu", "must be a whole number"),
+    (NETWORK, {"autoCreateSubnetworks": "false"}, "autoCreateSubnetworks", "must be true or false"),
+    ("gcp:storage/bucketObject:BucketObject", {"bucket": "b", "source": "f"}, "source", "asset or archive"),
+]
+RIGHT: list[tuple[str, Any]] = [
+    (VM, {**GROUP, "priority": "spot", "hardwareProfile": {"vmSize": "Standard_ND96isr_H100_v5"}}),
+    (VM, {**GROUP, "securityProfile": {"securityType": "Standard"}}),
+    (VM, {**GROUP, "osProfile": UNKNOWN, "zones": [UNKNOWN], "priority": UNKNOWN, "tags": None}),
+    (VM, {**GROUP, "osProfile": {MARK: SECRET, "value": {"customData": {MARK: SECRET, "value": "x"}}}}),
+    (INSTANCE, {**MACHINE, "__defaults": [], "version": "10.2.0", "metadata": {"anything": "x"}}),
+    (NETWORK, {"mtu": 1460.0}),
+    ("gcp:storage/bucketObject:BucketObject", {"bucket": "b", "source": {MARK: ASSET, "text": "x"}}),
+]
+
+
+def failures(token: str, inputs: Properties) -> dict[str, str]:
+    """Return the problems by path."""
+    cloud = CLOUDS[token.partition(":")[0]]
+    described = cloud.sdk.describe(token)
+    checker = Checker(cloud.sdk, described.folder, cloud.rules.values)
+    return {found.property: found.reason for found in checker.object(described.inputs, inputs)}
+
+
+@pytest.mark.parametrize(("token", "inputs", "path", "reason"), MISTAKEN)
+def test_a_wrong_input_is_refused(token: str, inputs: Any, path: str, reason: str) -> None:
+    found = failures(token, inputs)
+    assert list(found) == [path]
+    assert reason in found[path]
+
+
+@pytest.mark.parametrize(("token", "inputs"), RIGHT)
+def test_a_correct_input_is_accepted(token: str, inputs: Any) -> None:
+    assert failures(token, inputs) == {}
+
+
+def test_an_unknown_name_lists_the_properties() -> None:
+    reason = failures(NETWORK, {"xyzzy": 1.0})["xyzzy"]
+    assert "Fix: remove it, or use one of autoCreateSubnetworks, " in reason
+    assert reason.endswith("more")
+
+
+@pytest.mark.parametrize("package", CLOUDS)
+def test_every_thirtieth_type_of_the_sdk_can_be_parsed(package: str) -> None:
+    sdk = CLOUDS[package].sdk
+    for token in sdk.tokens[::30]:
+        described = sdk.describe(token)
+        assert described.inputs, token
+        assert described.outputs, token
+
+
+CLASSES = {
+    "azure-native:network:NetworkInterface": (
+        "pulumi_azure_native.network",
+        "NetworkInterface",
+        "NetworkInterfaceArgs",
+    ),
+    "azure-native:network:VirtualNetwork": ("pulumi_azure_native.network", "VirtualNetwork", "VirtualNetworkInitArgs"),
+    "azure-native:resources:ResourceGroup": ("pulumi_azure_native.resources", "ResourceGroup", "ResourceGroupArgs"),
+    "gcp:filestore/instance:Instance": ("pulumi_gcp.filestore", "Instance", "InstanceArgs"),
+    "gcp:serviceaccount/account:Account": ("pulumi_gcp.serviceaccount", "Account", "AccountArgs"),
+}
+
+
+def _names(found: Any) -> dict[str, str]:
+    """Return the names of the imported class's Python properties, by their names in the protocol."""
+    getters = {name: item.fget for name, item in vars(found).items() if isinstance(item, property)}
+    return {getattr(get, "_pulumi_name", name): name for name, get in getters.items()}
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("token", CLASSES)
+def test_names_are_those_of_the_imported_classes(token: str) -> None:
+    module, resource, arguments = CLASSES[token]
+    imported = importlib.import_module(module)
+    described = CLOUDS[token.partition(":")[0]].sdk.describe(token)
+    inputs = _names(getattr(imported, arguments))
+    assert {name: found.python for name, found in described.inputs.items()} == inputs
+    outputs = _names(getattr(imported, resource))
+    assert {name: found.python for name, found in described.outputs.items()} == outputs
+    required = {found.python for found in described.inputs.values() if found.required}
+    parameters = getattr(imported, arguments).__init__.__kwdefaults__ or {}
+    assert required == set(inputs.values()) - set(parameters)
+
+
+SCHEMA: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("gcp_schema.yaml").read_text())
+BEYOND: dict[str, dict[str, str]] = {
+    "gcp:compute/instance:Instance": {
+        "metadataStartupScript": "CustomizeDiff: ForceNewIf, unless the script is moved from or to metadata",
+        "networkInterfaces.networkIp": "CustomizeDiff: forceNewIfNetworkIPNotUpdatable, unless the network changes too",
+    },
+    "gcp:compute/resourcePolicy:ResourcePolicy": {"name": "part of the id, and the schema has no update method for it"},
+    "gcp:filestore/instance:Instance": {"name": "part of the id, and the schema has no update method for it"},
+}
+"""Paths that replace a resource for reasons other than ForceNew. CustomizeDiff: read 2026-11-22 in
+terraform-provider-google-beta@93c65b2d60fe, services/compute/resource_compute_instance.go."""
+
+
+def camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
+def pulumi_path(token: str, path: str) -> str:
+    """Convert a path from the provider's schema to the SDK's path, for example network_interface.vlan to
+    networkInterfaces.vlan."""
+    described = GCP.sdk.describe(token)
+    shape, names = described.inputs, list[str]()
+    for part in map(camel, path.split(".")):
+        found = [name for name in (part, f"{part}s", f"{part}es", f"{part[:-1]}ies") if name in shape]
+        assert found, f"{token} has no {path}"
+        names.append(found[0])
+        kind = element(shape[found[0]].kind)
+        shape = (GCP.sdk.input_shape(described.folder, kind) if isinstance(kind, Named) else None) or {}
+    return ".".join(names)
+
+
+def element(kind: Kind) -> Kind:
+    return element(kind.item) if isinstance(kind, ListOf) else kind
+
+
+@pytest.mark.parametrize("resource", SCHEMA)
+def test_the_rules_have_all_paths_of_the_schema(resource: str) -> None:
+    row = SCHEMA[resource]
+    token, partly = row["token"], row.get("partly", [])
+    whole = {pulumi_path(token, path) for path in row["forces"] if path not in partly}
+    topmost = {path for path in whole if not any(path.startswith(f"{other}.") for other in whole)}
+    expected = topmost | {f"{pulumi_path(token, path)}.#" for path in partly}
+    assert GCP.rules.of(token).replace == expected | BEYOND.get(token, {}).keys()
+
+
+def test_all_types_with_rules_are_compared() -> None:
+    rules = yaml.safe_load((ROOT / "offline/cloud/rules/gcp.yaml").read_text())
+    assert set(rules["types"]) == {row["token"] for row in SCHEMA.values()}
+    assert rules["replace"] == []
+
+
+@pytest.mark.parametrize("package", CLOUDS)
+def test_every_type_with_rules_is_created_by_the_platform(package: str) -> None:
+    files = (ROOT / "components" / "platforms" / package.removesuffix("-native")).rglob("*.py")
+    code = "\n".join(file.read_text() for file in files)
+    rules = yaml.safe_load((ROOT / "offline" / "cloud" / "rules" / f"{package}.yaml").read_text())
+    unused = [token for token in rules["types"] if f"{token.rpartition(':')[2]}(" not in code]
+    assert unused == []
+
+
+NODE = "/g/virtualMachines/node"
+ID = "projects/p/global/networks/net"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World("s", tmp_path)
+
+
+def record(token: str, identity: str, **inputs: Any) -> Record:
+    return Record(id=identity, token=token, urn="urn", inputs=inputs, outputs=dict(inputs))
+
+
+@pytest.mark.parametrize(
+    ("cloud", "inputs", "accepted"),
+    [
+        *((AZURE, {"location": place}, True) for place in ("", "eastus", "South Central US", "global")),
+        *((GCP, {"zone": place}, True) for place in ("", "us-central1-f", "projects/p/zones/europe-west4-a")),
+        (AZURE, {"location": "mars"}, False),
+        (GCP, {"zone": "us-central1-d"}, False),
+    ],
+)
+def test_unknown_regions_and_zones_are_refused(cloud: Cloud, inputs: Properties, accepted: bool) -> None:
+    assert (cloud.refused_location(inputs) == "") is accepted
+
+
+@pytest.mark.parametrize(
+    ("address", "ranges", "reason"),
+    [
+        ("10.0.0.4", ["10.0.0.0/24"], ""),
+        ("10.0.0.3", ["10.0.0.0/24"], "reserved by the cloud. Fix: choose an address from 10.0.0.4 to 10.0.0.254"),
+        ("10.0.0.255", ["10.0.0.0/24"], "reserved"),
+        ("10.0.1.4", ["10.0.0.0/24"], "not in the subnet's range 10.0.0.0/24"),
+        ("10.0.1.4", ["10.0.0.0/24", "10.0.1.0/24"], ""),
+        ("10.0.0.9", ["10.0.0.0/24"], "in use"),
+        ("10.0.0.9", [], "in use"),
+        ("ten", ["10.0.0.0/24"], "Fix: write an IPv4 address"),
+    ],
+)
+def test_addresses(address: str, ranges: list[str], reason: str) -> None:
+    found = refused_address(address, ranges, (4, 1), taken=address == "10.0.0.9")
+    assert reason in found
+    assert bool(found) == bool(reason)
+
+
+def test_run_commands_are_refused_while_the_machine_is_off(world: World) -> None:
+    command = record(f"{VM}RunCommandByVirtualMachine", f"{NODE}/runCommands/key")
+    world.put(record(VM, NODE))
+    assert AZURE.refused_now(command, world) == ""
+    world.put(deallocated(record(VM, NODE)))
+    assert "when the VM is not running" in AZURE.refused_now(command, world)
+    assert AZURE.refused_now(record(VM, NODE), world) == ""
+
+
+@pytest.mark.parametrize(
+    ("inputs", "deleted"),
+    [
+        ({"scheduling": {"instanceTerminationAction": "STOP"}}, False),
+        ({"scheduling": {"instanceTerminationAction": "DELETE"}}, True),
+        ({"evictionPolicy": "Delete"}, True),
+        ({"evictionPolicy": "Deallocate"}, False),
+    ],
+)
+def test_an_eviction_stops_or_deletes_a_machine(inputs: dict[str, Any], deleted: bool) -> None:
+    assert (evicted(record(INSTANCE, ID, **inputs)) is None) is deleted
+
+
+def test_an_update_keeps_outputs_of_the_cloud() -> None:
+    old: Properties = {"size": 1.0, "cards": [{"ip": "10.0.0.4", "nat": {}}], "gone": "x"}
+    outputs: Properties = {**old, "cards": [{"ip": "10.0.0.4", "nat": {"at": "1.2.3.4"}, "name": "nic0"}], "link": "l"}
+    new: Properties = {"size": 2.0, "cards": [{"ip": "10.0.0.4"}, {"ip": "10.0.1.4"}]}
+    assert kept_outputs(old, outputs, new) == {
+        "size": 2.0,
+        "cards": [{"ip": "10.0.0.4", "name": "nic0"}, {"ip": "10.0.1.4"}],
+        "link": "l",
+    }
+
+
+@pytest.mark.parametrize(
+    ("token", "inputs", "identity"),
+    [
+        ("gcp:compute/image:Image", {"name": "i"}, "/global/images/i"),
+        (
+            "azure-native:keyvault:Secret",
+            {"resourceGroupName": "g", "vaultName": "v", "secretName": "s"},
+            "/resourceGroups/g/providers/Microsoft.Keyvault/vaults/v/secrets/s",
+        ),
+    ],
+)
+def test_a_type_without_rules_has_an_id(token: str, inputs: Properties, identity: str) -> None:
+    cloud: Cloud = GCP if token.startswith("gcp") else AZURE
+    assert cloud.identity(cloud.sdk.describe(token), inputs).endswith(identity)
+
+
+def network(inputs: Properties, made_by: int = 0) -> Record:
+    return Record(ID, "gcp:compute/network:Network", "urn:pulumi:s::p::t::net", inputs, {}, made_by)
+
+
+def test_secrets_are_only_in_the_engines_state(world: World, tmp_path: Path) -> None:
+    hidden: Value = {MARK: SECRET, "value": "hush"}
+    world.put(network({"plain": "seen", "deep": {"list": [hidden]}, "top": hidden}))
+    assert all("hush" not in file.read_text() for file in tmp_path.rglob("*.json"))
+    found = world.find(ID.upper())
+    assert found
+    assert found.inputs["plain"] == "seen"
+    known: Properties = {"deep": {"list": [hidden]}, "top": hidden, "plain": "old"}
+    assert with_secrets(found.inputs, known) == {"deep": {"list": [hidden]}, "top": hidden, "plain": "seen"}
+
+
+def test_the_last_write_is_read(world: World) -> None:
+    for number in range(20):
+        world.put(network({"number": number}))
+        found = world.find(ID)
+        assert found
+        assert found.inputs == {"number": number}
+    world.remove(ID)
+    world.remove(ID)
+    assert world.find(ID) is None
+
+
+def test_an_interrupted_write_is_ignored(world: World, tmp_path: Path) -> None:
+    world.put(network({}))
+    (file,) = (tmp_path / "s" / "resources").iterdir()
+    file.with_name(f".{file.name}.1.1").write_text('{"id": "half')
+    assert [found.id for found in world.records()] == [ID]
+
+
+def test_related_resources_are_found_by_the_index(world: World) -> None:
+    group, card, disk = "/groups/g", "/groups/g/cards/card", "/groups/g/disks/disk"
+    world.put(Record(group, "t", "u", {}, {}))
+    world.put(Record(card, "t", "u", {}, {}, uses=["/nets/n"], claims=["/nets/n#10.0.0.4"]))
+    world.put(Record(disk, "t", "u", {}, {}))
+    assert [found.id for found in world.linked("/NETS/n")] == [card]
+    assert [found.id for found in world.linked("/nets/n#10.0.0.4")] == [card]
+    assert {found.id for found in world.linked(group)} == {card, disk}
+    # An update removes outdated references from the index.
+    world.put(Record(card, "t", "u", {}, {}, uses=["/nets/other"]))
+    assert list(world.linked("/nets/n")) == list(world.linked("/nets/n#10.0.0.4")) == []
+    assert [found.id for found in world.linked("/nets/other")] == [card]
+    world.remove(card)
+    assert list(world.linked("/nets/other")) == []
+
+
+def test_the_resources_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRAINYARD_OFFLINE", str(tmp_path))
+    assert main(["list", "s"]) == 1
+    assert f"{tmp_path}/s does not exist. Fix: " in capsys.readouterr().err
+    World("s").put(network({}, made_by=1))
+    assert main(["list", "s"]) == 0
+    assert capsys.readouterr().out.split() == ["unfinished", "gcp:compute/network:Network", ID]
+
+
+def test_faults_are_counted_across_processes(tmp_path: Path) -> None:
+    def met(name: str) -> list[str]:
+        return [fault.fault for fault in strikes(World("s", tmp_path), "create", "gcp:x:Instance", name)]
+
+    folder = tmp_path / "s"
+    folder.mkdir()
+    (folder / "faults.yaml").write_text("- {fault: stockout, name: 'gpu-*', skip: 1, times: 2}\n")
+    found = [met(name) for name in ("gpu-0", "head", "gpu-1", "gpu-2", "gpu-3")]
+    assert found == [[], [], ["stockout"], ["stockout"], []]
+    (folder / "faults.yaml").write_text("- {fault: stockout, name: 'gpu-*', times: 1}\n")
+    assert (met("gpu-0"), met("gpu-1")) == (["stockout"], [])
+
+
+def test_a_live_process_runs_and_an_ended_one_does_not() -> None:
+    assert is_running(os.getpid())
+    child = subprocess.Popen(["true"])
+    # With WNOWAIT, the child process remains a zombie.
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    os.kill(child.pid, 0)
+    assert not is_running(child.pid)
+    child.wait()
+    assert not is_running(child.pid)
+
+
+def test_no_code_checks_processes_with_signal_zero() -> None:
+    signal_zero = ("os.kill(", ", 0)")
+    lines = [
+        f"{file.relative_to(ROOT)}:{number}"
+        for folder in ("components", "yard", "offline", "tools", "trainyard")
+        for file in (ROOT / folder).rglob("*.py")
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if all(part in line for part in signal_zero)
+    ]
+    assert lines == [], "use offline.cloud.making.is_running or a pidfd"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "not YAML"),
+        ("fault: slow", "must be a list"),
+        ("- {fault: stokout}", "entry 1: `fault` must be one of stockout, slow"),
+        ("- {fault: slow, second: 2}", "entry 1: unknown second"),
+    ],
+)
+def test_a_wrong_file_of_faults_is_refused(world: World, text: str, problem: str) -> None:
+    world.folder.mkdir()
+    (world.folder / "faults.yaml").write_text(text)
+    with pytest.raises(ResourceError, match=problem):
+        strikes(world, "create", "gcp:x:Instance", "gpu-0")
