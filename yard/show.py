@@ -17,7 +17,7 @@ _RESET = "\x1b[0m"
 _PIPE_WIDTH = 200
 
 INTERRUPTED = 130
-"""Exit code after SIGINT, according to the shell convention."""
+"""The exit code that shells use after SIGINT."""
 
 
 def say(text: str) -> None:
@@ -31,7 +31,7 @@ def warn(text: str) -> None:
 
 
 def payload(text: str) -> None:
-    """Print a log or a script on standard output. On a terminal, control characters except colours are escaped."""
+    """Print a log or a script on standard output. On a terminal, all control characters but colours are escaped."""
     if not sys.stdout.isatty():
         _write(sys.stdout, text)
         return
@@ -41,7 +41,7 @@ def payload(text: str) -> None:
 
 
 def say_json(value: Any) -> None:
-    """Print one JSON document on one line."""
+    """Print a JSON document on one line."""
     _write(sys.stdout, json.dumps(value))
 
 
@@ -51,9 +51,9 @@ def _write(stream: IO[str], text: str) -> None:
 
 
 class _SgrOnly:
-    """A stream for rich. It escapes all control characters except SGR sequences.
+    """A stream for rich that escapes all control characters except SGR sequences.
 
-    If the output is not a terminal, it also removes the spaces with which rich pads the last column.
+    Unless it writes to a terminal, it also removes the padding that rich adds to the last column.
     """
 
     def __init__(self, stream: IO[str]) -> None:
@@ -68,7 +68,7 @@ class _SgrOnly:
 
 
 def console() -> Console:
-    """Return rich's console on standard output. In a pipe, it has 200 columns, so that cells are not truncated."""
+    """Return a console for standard output. In a pipe, it has 200 columns, so that rich truncates no cells."""
     from rich.console import Console  # noqa: PLC0415  (the import takes 60 ms)
 
     stream: Any = _SgrOnly(sys.stdout)
@@ -76,7 +76,7 @@ def console() -> Console:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], colours: dict[str, str] | None = None) -> None:
-    """Print a table. `colours` maps the text of a cell to a style."""
+    """Print a table. `colours` maps a cell's text to its style."""
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 

@@ -37,9 +37,9 @@ from yard.show import say, say_json, table
 from yard.stack.remote import Remote
 
 NEEDS_A_PERSON = 3
-"""Exit code of `yard heal --auto` if steps are due on a stack with `repair: ask`, or if there is an epidemic."""
+"""The exit code of `yard heal --auto` if a stack with `repair: ask` needs repairs, or in an epidemic."""
 _RECORD, _LOCK = "heal.jsonl", "heal.lock"
-"""Files in the head's state folder: the record of all repairs, and the lock of a running repair."""
+"""Files in the head's state folder: the record of all repairs, and the lock held during a repair."""
 _LOCKED = 9
 _SEPARATOR = "===heal==="
 _SECONDS = 60
@@ -67,7 +67,7 @@ WantedBy=timers.target
 
 @dataclass(frozen=True, kw_only=True)
 class HealRequest:
-    """Options. `perform` performs the steps, and `auto` only if the stack file contains `repair: auto`."""
+    """Options. With `auto`, the steps are performed only if the stack file contains `repair: auto`."""
 
     perform: bool = False
     auto: bool = False
@@ -75,9 +75,9 @@ class HealRequest:
 
 
 def heal(remote: Remote, request: HealRequest, as_json: bool) -> int:
-    """Print the plan and perform the steps that the request allows.
+    """Print the plan, and perform the steps that the request allows.
 
-    Return 0, NEEDS_A_PERSON, or the exit code of a failed `pulumi up`.
+    Returns 0, NEEDS_A_PERSON, or the exit code of a failed `pulumi up`.
     """
     performs = request.perform or (request.auto and remote.stack.cluster.repair == "auto")
     with lock(remote) if performs else nullcontext(True) as is_ours:
@@ -105,7 +105,7 @@ def heal(remote: Remote, request: HealRequest, as_json: bool) -> int:
 
 
 def explain(remote: Remote, node: str, as_json: bool) -> None:
-    """Print the history of a node, its repairs, and the next step with its reason. Raises RemoteError."""
+    """Print a node's history and repairs, and its next step with the reason. Raises RemoteError."""
     found, decisions = _plan(remote, None)
     case = next((case for case in found if case.name == remote.host(node)), None)
     if case is None:
@@ -125,9 +125,9 @@ def explain(remote: Remote, node: str, as_json: bool) -> None:
 
 @contextmanager
 def lock(remote: Remote) -> Iterator[bool]:
-    """Hold the cluster's lock, so that repairs from several computers do not overlap. Yield False if it is taken.
+    """Hold the cluster's lock, so that repairs from several computers do not overlap. Yields False if it is taken.
 
-    The lock is on the head. It is released when this process ends, because sshd then closes the command's stdin.
+    The head holds the lock until this process ends, because sshd then closes the command's stdin.
     """
     remote.run("true", admin=True)  # reports why the head cannot be reached
     path = shlex.quote(f"{remote.stack.cluster.state_dir}/{_LOCK}")
@@ -192,7 +192,7 @@ def _perform(remote: Remote, decision: Decision) -> int:
         return replace_machines(stack, urns)
     if decision.step is Step.REBOOT:
         argv = remote.argv("sudo -n systemctl reboot", remote.host(decision.node, admin=True))
-        # The exit code is ignored, because the connection can end before the command does.
+        # The connection can end before the command does, so the exit code is ignored.
         subprocess.run(argv, capture_output=True, timeout=_SECONDS, check=False)
         return 0
     reason = shlex.quote(reason_for(QUARANTINE, decision.why))

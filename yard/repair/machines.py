@@ -19,22 +19,19 @@ _POLL_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A machine in the stack's state. `created` is the time of creation, which changes after a replacement."""
+    """A machine in the stack's state. `created` is when it was created, which a replacement changes."""
 
     urn: str
     created: str
 
 
 def machines(stack: str, names: Collection[str]) -> dict[str, Machine]:
-    """Return the machines by host name. Hosts without a machine in the stack's state are omitted.
-
-    Raises StackError if pulumi fails.
-    """
+    """Return the machines by host name, without hosts that the stack's state lacks. Raises StackError."""
     done = pulumi.run(["stack", "export", "--stack", stack], pulumi.environment(required=True))
     if done.returncode:
         raise StackError(f"`pulumi stack export` of {stack} failed: {done.stderr.strip()}")
     resources = json.loads(done.stdout)["deployment"].get("resources", ())
-    # A machine whose deletion has failed remains in the state with the same URN.
+    # A machine whose deletion failed remains in the state with the same URN.
     found = {
         entry["inputs"][HOST_INPUTS[entry["type"]]]: Machine(urn=entry["urn"], created=str(entry.get("created", "")))
         for entry in resources
@@ -46,7 +43,7 @@ def machines(stack: str, names: Collection[str]) -> dict[str, Machine]:
 def wait_for_pulumi(stack: str) -> None:
     """Wait until no pulumi process uses the stack, and remove the lock of a process that has ended.
 
-    If `yard roll` was killed, the `pulumi up` that it started continues to run.
+    If `yard roll` is killed, the `pulumi up` that it has started continues to run.
     """
     shown = ""
     while _has_stack_file(stack):
@@ -61,9 +58,9 @@ def wait_for_pulumi(stack: str) -> None:
 
 
 def replace_machines(stack: str, urns: Collection[str]) -> int:
-    """Run `pulumi up` and replace the machines with these URNs. Return its exit code.
+    """Replace the machines with these URNs and return the exit code of `pulumi up`.
 
-    Only new machines get the user-data and the image from this checkout.
+    Only new machines get this checkout's user-data and image.
     """
     arguments = [*SHOW, "--yes", "--skip-preview", *(word for urn in urns for word in ("--replace", urn))]
     if not _has_stack_file(stack):
@@ -72,5 +69,5 @@ def replace_machines(stack: str, urns: Collection[str]) -> int:
 
 
 def _has_stack_file(stack: str) -> bool:
-    """Return whether a stack file can have this name. Qualified names, ORG/PROJECT/STACK, have no stack files."""
+    # Qualified names, ORG/PROJECT/STACK, have no stack files.
     return "/" not in stack

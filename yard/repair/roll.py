@@ -1,4 +1,4 @@
-"""`yard roll`: replaces the machines of a node group in batches, without ending jobs."""
+"""`yard roll`: replaces a node group's machines in batches, without ending jobs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from yard.stack.remote import Remote
 
 _POLL_SECONDS = 5.0
 _HANDLER_SECONDS = 120
-"""Minimum run time of a job before the job is signalled. SIGUSR2 would end a rank that has no signal handler yet."""
+"""Jobs must have run this long before they are signalled, because SIGUSR2 ends ranks that have no handler yet."""
 _SERVICE_SECONDS = 300.0
-"""Time limit for the replaced nodes to return to service. `pulumi up` has already run a task on each node."""
+"""Time limit for new nodes to return to service, after `pulumi up` has run a task on each of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RollRequest:
-    """The arguments of `yard roll`. `idle_seconds` limits the wait for the jobs of one batch; None means no limit."""
+    """The arguments of `yard roll`. `idle_seconds` limits the wait for a batch's jobs, unless it is None."""
 
     group: str
     max_unavailable: int
@@ -39,12 +39,11 @@ class RollRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Roll:
-    """The record of an unfinished roll of one group, so that an interrupted `yard roll` can continue.
+    """The record of a group's unfinished roll, with which an interrupted `yard roll` continues.
 
-    `keys` contains the SSH host key of each node before the roll. A node counts as replaced when its host key in the
-    stack's outputs has changed, because each new machine creates its own key. The outputs change only after `pulumi up`
-    has checked the new nodes. `replacing` contains the nodes of an unfinished `pulumi up`, and the time at which the
-    machine of each node was created.
+    `keys` contains each node's SSH host key before the roll. Because every new machine creates its own key, a node has
+    been replaced when its key in the stack's outputs has changed. The outputs change only after `pulumi up` has checked
+    the new nodes. `replacing` contains the nodes of an unfinished `pulumi up`, and when their machines were created.
     """
 
     group: str
@@ -56,7 +55,6 @@ class Roll:
         return tuple(node.name for node in cluster.nodes if self.keys.get(node.name) == node.host_key)
 
     def write(self, file: Path) -> None:
-        """Store the record atomically."""
         file.parent.mkdir(parents=True, exist_ok=True)
         new = file.with_suffix(".new")
         new.write_text(json.dumps(asdict(self)))
@@ -65,7 +63,7 @@ class Roll:
 
 @dataclass(frozen=True, kw_only=True)
 class HoldingJob:
-    """A job to which nodes are allocated. `seconds` is its run time since its last start."""
+    """A job that holds nodes. `seconds` is its run time since its last start."""
 
     id: str
     seconds: int
@@ -73,12 +71,12 @@ class HoldingJob:
 
 
 def record_of(remote: Remote) -> Path:
-    """Return the path to the record of a stack's unfinished roll."""
+    """Return the path of the stack's record."""
     return checkout.state() / "roll" / f"{remote.stack.name.replace('/', '-')}.json"
 
 
 def read_roll(remote: Remote, group: str) -> Roll:
-    """Return the stack's unfinished roll, or a new roll of the group. Raises StackError if the record is damaged."""
+    """Return the stack's unfinished roll, or a new one of the group. Raises StackError if the record is damaged."""
     file = record_of(remote)
     try:
         return Roll(**json.loads(file.read_text()))
@@ -93,9 +91,9 @@ def read_roll(remote: Remote, group: str) -> Roll:
 
 
 def next_batch(pending: Sequence[str], group: Collection[str], states: States, max_unavailable: int) -> tuple[str, ...]:
-    """Return the nodes to replace next, or () if too many other nodes in the group are out of service.
+    """Return the nodes to replace next, or () if too many others of the group are out of service.
 
-    Nodes that are out of service come first, because replacing them does not reduce capacity.
+    Nodes that are out of service come first, because their replacement does not reduce capacity.
     """
     out = {name for name in group if name not in states or not is_in_service(states[name][0])}
     room = max_unavailable - len(out.difference(pending))
@@ -116,7 +114,7 @@ def parse_jobs(text: str) -> list[HoldingJob]:
 
 
 def show_plan(remote: Remote, request: RollRequest, as_json: bool) -> None:
-    """Print the nodes that would be replaced, and the first batch. Changes nothing."""
+    """Print the nodes that would be replaced, and the first batch."""
     roll = read_roll(remote, request.group)
     _check(remote, request, roll)
     pending = roll.pending(remote.stack.cluster)
@@ -129,7 +127,7 @@ def show_plan(remote: Remote, request: RollRequest, as_json: bool) -> None:
 
 
 def abandon(remote: Remote) -> None:
-    """Resume the nodes drained by a roll, and remove the roll's record."""
+    """Resume the nodes that a roll has drained, and remove its record."""
     drained = [name for name, (_, reason) in _states(remote).items() if reason.startswith(ROLL)]
     if drained:
         _update(remote, drained, "state=resume")
@@ -139,7 +137,7 @@ def abandon(remote: Remote) -> None:
 
 
 def run_roll(remote: Remote, request: RollRequest) -> int:
-    """Replace all machines in the group. Return 0 on success, 130 after an interrupt, or the code of a failed `up`."""
+    """Replace the group's machines. Returns 0, INTERRUPTED, or the exit code of a failed `pulumi up`."""
     file = record_of(remote)
     roll = read_roll(remote, request.group)
     _check(remote, request, roll)
@@ -197,9 +195,9 @@ def _check(remote: Remote, request: RollRequest, roll: Roll) -> None:
 
 
 def _drain(remote: Remote, batch: Collection[str], request: RollRequest) -> None:
-    """Drain the nodes and wait until they run no jobs. Raises StackError if the time limit expires."""
+    """Drain the nodes and wait until they run no jobs. Raises StackError if this exceeds the time limit."""
     states = _states(remote)
-    # A node that another user drained keeps its drain reason, and stays out of service after its replacement.
+    # A node that somebody else has drained keeps its reason, and stays out of service after its replacement.
     if ours := [name for name in batch if name not in states or is_in_service(states[name][0])]:
         _update(remote, ours, "state=drain", f"reason={ROLL}")
     say(f"drained: {', '.join(batch)}")
@@ -214,8 +212,8 @@ def _drain(remote: Remote, batch: Collection[str], request: RollRequest) -> None
             shown = lines
         ready = {job.id for job in jobs if job.seconds >= _HANDLER_SECONDS} - signalled
         if request.checkpoint and ready:
-            # Slurm sends this signal before a time limit. A job with `checkpoint_dir` from `yard submit` then writes a
-            # checkpoint and is requeued with the same number.
+            # Slurm also sends this signal before a time limit. Jobs of `yard submit` with `checkpoint_dir` then write a
+            # checkpoint, and are requeued with the same number.
             _admin(remote, f"sudo -n scancel --batch --signal=USR2 {' '.join(sorted(ready))}")
             signalled |= ready
         if deadline is not None and time.monotonic() > deadline:
@@ -239,7 +237,7 @@ def _creation_times(remote: Remote, batch: Collection[str]) -> dict[str, str]:
 
 
 def _replace(remote: Remote, file: Path, roll: Roll) -> int:
-    """Run `pulumi up` for the batch and wait until the nodes are in service. Return pulumi's exit code.
+    """Replace the batch, wait until its nodes are in service, and return the exit code of `pulumi up`.
 
     Machines that an interrupted `pulumi up` has already replaced or deleted are not replaced again.
     """

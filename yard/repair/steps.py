@@ -1,8 +1,8 @@
-"""The next repair step for each node. All functions are pure.
+"""Decides the next repair step for each node.
 
-A faulty node is not repaired for the first PATIENCE_SECONDS, because it returns to service if its health checks pass.
-Then the steps in `ladder` follow. PATIENCE_SECONDS is also the time for each step to take effect. After the last step,
-or after STRIKES faults in a week, the node is quarantined: it stays out of service until an operator resumes it.
+A faulty node is not repaired for the first PATIENCE_SECONDS, because it may pass its health checks again and return to
+service. The steps of `ladder` follow, each of which has PATIENCE_SECONDS to take effect. After the last step, or after
+STRIKES faults in a week, the node is quarantined: it stays out of service until an operator resumes it.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ PROBATION_SECONDS = 3600.0
 STRIKES = 3
 STRIKE_SECONDS = 7 * 86400.0
 REPAIRED_SHARE = 0.05
-"""Maximum share of the nodes that are repaired at the same time. One node is always allowed."""
+"""The largest share of all nodes that is repaired at the same time, although one node always is."""
 REPAIRS_PER_DAY = 3
-"""Maximum number of repairs of a node per day."""
+"""The largest number of a node's repairs in a day."""
 EPIDEMIC_NODES, EPIDEMIC_SECONDS = 3, 600.0
-"""A fault that affects this number of nodes and a large share of their group within this time is an epidemic."""
+"""A fault is an epidemic if it affects so many nodes, and a large share of their group, within this time."""
 _DAY = 86400.0
 
 States = Mapping[str, tuple[str, str]]
-"""State and reason by node, as sinfo prints them."""
+"""Each node's state and reason, as sinfo prints them."""
 
 
 class Phase(StrEnum):
-    """Phase of a node. In the phases HEALTHY and PROBATION, the node is in service."""
+    """A node's phase. In HEALTHY and PROBATION, the node is in service."""
 
     HEALTHY = "healthy"
     PROBATION = "probation"
-    """In service again after a repair. A new fault counts as another strike."""
+    """In service again after a repair."""
     FOREIGN = "foreign"
-    """Out of service for another reason, which an operator, `yard roll` or the cloud has set."""
+    """Out of service for another reason than a fault, which an operator, `yard roll` or the cloud has set."""
     QUARANTINED = "quarantined"
     SUSPECT = "suspect"
     DRAINING = "draining"
@@ -62,8 +62,6 @@ class Phase(StrEnum):
 
 
 class Step(StrEnum):
-    """The action of `yard heal` for a node."""
-
     NONE = "none"
     WAIT = "wait"
     REBOOT = "reboot"
@@ -79,13 +77,13 @@ _STEPS: Mapping[Phase, tuple[Step, str]] = {
     Phase.DRAINING: (Step.WAIT, "jobs are still running on the node"),
     Phase.REPAIRING: (Step.WAIT, "the last step may still take effect"),
 }
-"""Step and explanation for each phase except FAULTY and FOREIGN."""
+"""The step and its explanation for each phase except FAULTY and FOREIGN."""
 _COSTLY = frozenset({Step.REBOOT, Step.REPLACE})
 
 
 @dataclass(frozen=True)
 class Action:
-    """A repair that `yard heal` began. `fault` is empty in the records of older versions."""
+    """A repair that `yard heal` has begun. In older versions' records, `fault` is empty."""
 
     time: float
     node: str
@@ -95,14 +93,14 @@ class Action:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A node. `changes` and `actions` are sorted by time."""
+    """A node, its state changes, and its repairs. Both are sorted by time."""
 
     name: str
     group: str
     state: str
     reason: str
     set_by: str = ""
-    """The user who set the reason and the time, or empty if Slurm records no user."""
+    """Who set the reason and when, or empty if Slurm names nobody."""
     changes: tuple[Change, ...] = ()
     actions: tuple[Action, ...] = ()
 
@@ -112,7 +110,7 @@ class Case:
 
     @property
     def faults(self) -> tuple[Change, ...]:
-        """The changes in which a fault took the node out of service, including faults that have ended."""
+        """The changes in which faults began, including faults that have ended."""
         before = ("", *(change.reason for change in self.changes))
         pairs = zip(self.changes, before, strict=False)
         return tuple(change for change, earlier in pairs if fault(change.reason) and not fault(earlier))
@@ -126,19 +124,19 @@ class Case:
 
 @dataclass(frozen=True)
 class Decision:
-    """The next step for a node, and the reason for it."""
+    """A node's next step, and the reason for it."""
 
     node: str
     phase: Phase
     step: Step
     why: str
     epidemic: bool = False
-    """Whether the step is not performed because many nodes have the same fault."""
+    """Whether the step is not performed because many nodes have this fault."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits from the command line. `usd_per_hour`: the price of the stack, or None if it is unknown."""
+    """The largest permitted price, if there is a limit, and the stack's price, if it is known."""
 
     max_usd_per_hour: float | None
     usd_per_hour: float | None
@@ -151,9 +149,9 @@ def cases(
     actions: Iterable[Action],
     authors: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Case]:
-    """Return a case for each worker.
+    """Return a case for each worker. `groups` and `authors`, who set the states, are by node.
 
-    `groups`: the group by node. `history`: the content of repair.json. `authors`: who set the state, by node.
+    `history` is the content of repair.json.
     """
     done = sorted(actions, key=lambda action: action.time)
     return [
@@ -171,13 +169,13 @@ def cases(
 
 
 def parse_authors(text: str) -> dict[str, str]:
-    """Parse lines `node|user|time` from sinfo: return the user and the time by node."""
+    """Return who set each node's state and when, from sinfo's lines `node|user|time`."""
     rows = (line.split("|") for line in text.splitlines() if line.count("|") == 2)  # noqa: PLR2004  (two separators)
     return {name: f"{user} ({when})" for name, user, when in rows if user not in {"", "Unknown", "slurm"}}
 
 
 def parse_actions(text: str) -> list[Action]:
-    """Parse the record of repairs, which has one JSON object per line."""
+    """Parse the record of repairs, in which each line is a JSON object."""
     return [Action(**json.loads(line)) for line in text.splitlines() if line.startswith("{")]
 
 
@@ -189,7 +187,7 @@ def phase_of(case: Case, now: float) -> Phase:
     if cause_of(case.reason) == QUARANTINE:
         return Phase.QUARANTINED
     if case.fault is None:
-        # Slurm sets the reason of a node that does not respond some seconds after the state.
+        # If a node does not respond, Slurm sets the reason some seconds after the state.
         return Phase.FOREIGN if case.reason or "*" not in case.state else Phase.SUSPECT
     if case.state.startswith("draining"):
         return Phase.DRAINING
@@ -200,15 +198,14 @@ def phase_of(case: Case, now: float) -> Phase:
 
 
 def strikes(case: Case, now: float) -> int:
-    """Return the number of faults in the last week."""
     return sum(now - change.time < STRIKE_SECONDS for change in case.faults)
 
 
 def ladder(case: Case, now: float) -> list[Step]:
-    """Return the steps for the node's fault that have not been tried yet.
+    """Return the steps that have not been tried for the node's fault.
 
-    A machine that does not respond cannot be rebooted over SSH, and only `pulumi up` measures a slow node again. A
-    fault that returns on the same machine within a week of a reboot is not repaired with another reboot.
+    A machine that does not respond cannot be rebooted over SSH, and only `pulumi up` measures a slow node again. If a
+    fault returns on the same machine within a week of a reboot, another reboot is not tried.
     """
     steps = [Step.REPLACE] if case.fault in {GONE, BANDWIDTH} else [Step.REBOOT, Step.REPLACE]
     created = max((action.time for action in case.actions if action.step == Step.REPLACE), default=now - STRIKE_SECONDS)
@@ -218,7 +215,7 @@ def ladder(case: Case, now: float) -> list[Step]:
 
 
 def decide(case: Case, now: float, *, can_replace: bool) -> Decision:
-    """Return the next step. `can_replace`: whether the platform creates the machines."""
+    """Return the next step. `can_replace` says whether the platform creates the machines."""
     phase = phase_of(case, now)
     if phase is Phase.FOREIGN:
         return Decision(case.name, phase, Step.NONE, _foreign(case))
@@ -249,9 +246,9 @@ def _foreign(case: Case) -> str:
 
 
 def limit(decisions: Sequence[Decision], cases: Sequence[Case], limits: Limits, now: float) -> list[Decision]:
-    """Return the decisions. A step that a limit forbids is replaced with WAIT and the reason.
+    """Return the decisions with WAIT and the reason instead of each step that a limit forbids.
 
-    Too many simultaneous repairs can turn a network fault or a faulty check into an outage of the cluster.
+    Without limits, repairs could turn a network fault or a faulty check into an outage of the cluster.
     """
     known = {case.name: case for case in cases}
     sick = epidemics(cases)
@@ -274,7 +271,7 @@ def limit(decisions: Sequence[Decision], cases: Sequence[Case], limits: Limits, 
 
 
 def epidemics(cases: Sequence[Case]) -> set[tuple[str, str]]:
-    """Return the group and the fault of each epidemic."""
+    """Return each epidemic's group and fault."""
     begins: dict[tuple[str, str], list[float]] = {}
     for case in cases:
         if case.fault and case.faults and not is_in_service(case.state):
@@ -289,7 +286,7 @@ def epidemics(cases: Sequence[Case]) -> set[tuple[str, str]]:
 
 
 def _refusal(case: Case, step: Step, limits: Limits, now: float) -> str:
-    """Return why a step is not allowed for a node, or an empty string."""
+    """Return why a step is not allowed for a node, or "" if it is."""
     if sum(now - action.time < _DAY for action in case.actions) >= REPAIRS_PER_DAY:
         return f"this node was repaired {REPAIRS_PER_DAY} times within a day"
     if step is not Step.REPLACE or limits.max_usd_per_hour is None:

@@ -1,4 +1,4 @@
-"""The blog posts that `yard reproduce` runs. Each file in the folder posts describes the post with the same name."""
+"""The blog posts that `yard reproduce` runs, which the files in the folder `posts` describe."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LOCAL = "local"
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A job: a recipe, arguments for its program, and the number of nodes, or None for the recipe's default.
+    """A job: a recipe, its program's arguments, and the number of nodes unless it is the recipe's default.
 
-    `name` distinguishes two jobs with the same recipe.
+    `name` distinguishes jobs that use the same recipe.
     """
 
     recipe: str
@@ -30,12 +30,12 @@ class Run:
     nodes: int | None = None
 
     def load(self, *, smoke: bool) -> LoadedJob:
-        """Return the job. Recipes without a smoke size are small."""
+        """Return the job. Recipes that have no smoke size are small."""
         overrides: dict[str, Any] = {} if self.nodes is None else {"nodes": self.nodes}
         return load_job(self.recipe, overrides, {}, self.args, smoke=smoke and has_smoke(self.recipe))
 
     def command(self, stack: str, *, smoke: bool) -> list[str]:
-        """Return the equivalent command."""
+        """Return the command that submits the job."""
         nodes = ["--nodes", str(self.nodes)] if self.nodes is not None else []
         small = ["--smoke"] if smoke and has_smoke(self.recipe) else []
         args = ["--", *self.args] if self.args else []
@@ -44,8 +44,10 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A figure in the post. `pattern` finds the measured value in the log of `job`, which is the name of a job or its
-    recipe. If `job` is None, all logs are searched."""
+    """A figure in the post. `pattern` finds the measured value in the log of `job` or, if it is None, in all logs.
+
+    `job` is a job's name or recipe.
+    """
 
     name: str
     post: str
@@ -53,7 +55,7 @@ class Figure:
     job: str | None = None
 
     def ours(self, logs: Mapping[str, str]) -> str | None:
-        """Return the measured value from the jobs' logs, or None if it is missing. The last match is used."""
+        """Return the last measured value in the jobs' logs, or None if they contain none."""
         log = logs.get(self.job, "") if self.job is not None else "\n".join(logs.values())
         found = re.findall(self.pattern, log)
         return found[-1] if found else None
@@ -61,9 +63,9 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Post:
-    """A blog post. `data` is the name, tokens and vocabulary size of synthetic data, or empty.
+    """A blog post. `data` contains the name, tokens and vocabulary size of its synthetic data, if there is any.
 
-    `image` is a docker image that the jobs need, and `differs` describes differences from the post.
+    `image` is a docker image that the jobs need, and `differs` says how they differ from the post.
     """
 
     name: str
@@ -78,13 +80,13 @@ class Post:
 
     @property
     def data_words(self) -> list[str]:
-        """The arguments for `yard data` that create the synthetic data."""
+        """The arguments with which `yard data` creates the synthetic data."""
         name, tokens, vocab = (str(self.data[key]) for key in ("name", "tokens", "vocab"))
         return ["synth", name, "--tokens", tokens, "--vocab", vocab]
 
     @property
     def commands(self) -> list[str]:
-        """The equivalent commands, for a dry run."""
+        """The commands that a user would run instead of `yard reproduce`."""
         first = [["yard", "data", *self.data_words, "--stack", self.stack]] if self.data else []
         return [
             shlex.join(line) for line in (*first, *(run.command(self.stack, smoke=self.smoke) for run in self.jobs))
@@ -92,12 +94,12 @@ class Post:
 
 
 def post_names() -> list[str]:
-    """Return the names of the posts in alphabetical order."""
+    """Return the posts' names in alphabetical order."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def read_post(name: str, *, smoke: bool) -> Post:
-    """Return a post, or its smallest size for the local stack. Raises JobError for an unknown name."""
+    """Return a post or, with `smoke`, its smallest size for the local stack. Raises JobError if it is unknown."""
     if name not in post_names():
         raise JobError(f"there is no post {name!r}. Fix: use one of {', '.join(post_names())}.")
     raw = load_own((FOLDER / f"{name}.yaml").read_text())

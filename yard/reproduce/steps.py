@@ -1,6 +1,6 @@
-"""Runs the steps of a post on its stack's cluster, or prints them.
+"""Runs a post's steps on its stack's cluster, or prints them.
 
-A post's docker image is built on every worker as the job user, who must be a member of the group docker.
+The job user builds a post's docker image on every worker, so it must be a member of the docker group.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CONNECTIONS = 16
 
 
 def plan(post: Post, as_json: bool) -> None:
-    """Print the steps, the requirements and the figures of a post, without a cluster."""
+    """Print a post's steps, requirements and figures, which needs no cluster."""
     loaded = [run.load(smoke=post.smoke) for run in post.jobs]
     if as_json:
         say_json(
@@ -69,13 +69,12 @@ def plan(post: Post, as_json: bool) -> None:
 
 
 def reproduce(post: Post, remote: Remote, as_json: bool) -> int:
-    """Run the steps of a post, and print the figures.
+    """Run a post's steps and print the figures. Returns 1 if the data cannot be created or a figure is missing.
 
-    Returns the exit code, which is 1 if the data cannot be created or a figure is missing. Raises JobError if a job
-    fails, and BuildError if an environment or an image cannot be built.
+    Raises JobError if a job fails, and BuildError if an environment or an image cannot be built.
     """
     begin = time.monotonic()
-    # All jobs are checked before the first one starts.
+    # All jobs are checked before the first starts.
     prepared = [(run, prepare(run.load(smoke=post.smoke), remote.stack.cluster)) for run in post.jobs]
     warn(f"yard: {post.title}")
     if post.differs:
@@ -118,7 +117,7 @@ def _environments(loaded: list[LoadedJob], *, smoke: bool) -> list[str]:
 
 
 def _make_data(post: Post, remote: Remote) -> bool:
-    """Create the synthetic data, unless it exists. Returns whether it exists."""
+    """Create the synthetic data if necessary. Returns whether it exists."""
     verb, name, *options = post.data_words
     path = data.absolute(name, remote.stack.cluster)
     if remote.run(f"if [ -e {path}.json ]; then echo yes; fi").strip():
@@ -145,12 +144,11 @@ def _report(post: Post, logs: dict[str, str], seconds: int, as_json: bool) -> in
 
 
 def dockerfile(image: str) -> Path:
-    """Return the Dockerfile of an image."""
     return IMAGES / f"{image}.Dockerfile"
 
 
 def build_images(remote: Remote, image: str, say: Callable[[str], None]) -> None:
-    """Build an image on the workers that lack it. Raises BuildError, which lists the workers that failed."""
+    """Build an image on the workers that lack it. Raises BuildError with the workers on which it failed."""
     workers = [node.name for node in remote.stack.cluster.nodes]
     say(f"building the image {image} on {len(workers)} nodes, unless they have it")
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
@@ -162,9 +160,9 @@ def build_images(remote: Remote, image: str, say: Callable[[str], None]) -> None
 
 
 def _build(remote: Remote, name: str, image: str) -> str:
-    """Build the image on a worker. Returns the last line of the error, or an empty string."""
+    """Build the image on a worker. Returns the error's last line, or an empty string."""
     quoted = shlex.quote(image)
-    # With `-`, the Dockerfile comes from stdin, and no other file is sent.
+    # With `-`, docker reads the Dockerfile from stdin and sends no other files.
     line = f"docker image inspect {quoted} >/dev/null 2>&1 || docker build --quiet --tag {quoted} - >/dev/null"
     argv = remote.argv(line, remote.host(name))
     try:

@@ -1,6 +1,6 @@
 """`yard bake`: builds an image in which the one-time bootstrap stages have already run.
 
-In a cloud, the image is built by a Pulumi stack with the name of the image.
+In a cloud, a Pulumi stack with the image's name builds it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Request:
 
 
 def request_of(stack: str) -> Request:
-    """Return the image for a stack file. Raises StackFileError or StackError if no image can be built for it."""
+    """Return a stack file's image. Raises StackFileError or StackError if it cannot have one."""
     stack = short_name(stack)
     plan = parse_stack(committed_text(stack), f"stacks/Pulumi.{stack}.yaml").plan
     baking = platform_facts(plan.provider).baking
@@ -45,10 +45,10 @@ def request_of(stack: str) -> Request:
 
 
 def bake(request: Request, *, simulated: bool = False) -> str:
-    """Build the image if it does not exist, and return the value of `baked_image` in the stack file.
+    """Build the image if it does not exist, and return the value for `baked_image` in the stack file.
 
-    Raises PlatformError or StackError if the image cannot be built, and KeyboardInterrupt after an interruption. In
-    both cases, the builder has been removed. With `simulated`, a simulated cloud is used.
+    Raises PlatformError or StackError if the image cannot be built, and KeyboardInterrupt after an interruption. The
+    builder has then been removed. If `simulated` is set, the cloud is simulated.
     """
     if request.baking.here is not None:
         with interruptible("removing the builder"):
@@ -57,9 +57,9 @@ def bake(request: Request, *, simulated: bool = False) -> str:
 
 
 def bake_in_cloud(stack: Workspace) -> str:
-    """Build the image if it does not exist, and return the value of `baked_image`.
+    """Build the image if it does not exist, and return the value for `baked_image`.
 
-    After an error or an interruption, the stack is destroyed. Raises StackError or KeyboardInterrupt.
+    Raises StackError or KeyboardInterrupt after it has destroyed the stack.
     """
     if found := _output(stack):
         return found
@@ -80,7 +80,6 @@ def bake_in_cloud(stack: Workspace) -> str:
 
 
 def _output(stack: Workspace) -> str:
-    """Return the output BAKED_IMAGE, or "" if the stack or the output does not exist."""
     if not stack.exists():
         return ""
     words = ["stack", "output", "--json", "--stack", stack.name, *PLAIN]
@@ -89,7 +88,6 @@ def _output(stack: Workspace) -> str:
 
 
 def _remove(stack: Workspace) -> None:
-    """Destroy the stack. Prints a warning if resources remain."""
     warn(f"removing the builder of {stack.name}")
     if stack.operate("destroy", _NO_QUESTIONS):
         warn(f"the builder still exists. Fix: run `pulumi destroy --stack {stack.name}`")

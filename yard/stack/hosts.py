@@ -13,17 +13,17 @@ from yard.stack import pulumi
 
 _TARGET = re.compile(r"(?P<address>[A-Za-z0-9][A-Za-z0-9.-]{0,252})(?::(?P<port>[0-9]{1,5}))?")
 _KINDS = {"ssh-ed25519": "ed25519", "ecdsa-sha2-nistp256": "ecdsa", "ssh-rsa": "rsa"}
-"""Key types in order of preference, and the names that sshd's key files use for them."""
+"""Key types in order of preference, and their names in sshd's file names."""
 _LEASE_TYPE, _SUFFIX = "command:remote:Command", "-lease"
-"""Type, and end of the name, of the resource whose deletion connects to the host."""
+"""The type, and the end of the name, of the resource that connects to its host when it is deleted."""
 _SECONDS = 15
 _NOT_SCANNED = (255, 127)
-"""Exit codes of ssh if the connection fails, and if the remote host has no ssh-keyscan."""
+"""ssh's exit codes if the connection fails, and if the remote host has no ssh-keyscan."""
 
 
 @dataclass(frozen=True)
 class ScannedKey:
-    """The host key of a machine: type and base64. `file` is the path of the public key on the machine."""
+    """A machine's host key, as type and base64, and the path of the public key on the machine."""
 
     target: str
     host_key: str
@@ -32,7 +32,7 @@ class ScannedKey:
 
 
 def scan(target: str, through: str | None = None) -> ScannedKey:
-    """Return the host key of ADDRESS[:PORT]. `through` is the SSH host from which to connect, or None for this machine.
+    """Return the host key of ADDRESS[:PORT]. The scan runs on this machine, or on the SSH host `through`.
 
     Raises RemoteError if no SSH server answers, or if the login at `through` fails.
     """
@@ -72,9 +72,9 @@ def _run(command: Sequence[str], text: str) -> subprocess.CompletedProcess[str]:
 
 
 def forget_host(stack: str, host: str) -> str:
-    """Remove the host from the stack's state, so that Pulumi does not try to connect to it. Returns the resource's URN.
+    """Remove the host from the stack's state, so that Pulumi no longer connects to it. Returns the resource's URN.
 
-    Raises StackError for an unknown host, or if pulumi fails.
+    Raises StackError if the host is unknown or pulumi fails.
     """
     environment = pulumi.environment()
     state = json.loads(_pulumi(environment, "stack", "export", "-s", stack))
@@ -86,7 +86,7 @@ def forget_host(stack: str, host: str) -> str:
 
 
 def _leases(resources: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return the URNs of the leases by host. A lease is named PARENT-HOST-lease."""
+    """Return the leases' URNs by host. Their names have the form PARENT-HOST-lease."""
     found = dict[str, str]()
     for resource in resources:
         name, prefix = (_name(resource.get(key, "")) for key in ("urn", "parent"))

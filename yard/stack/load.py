@@ -1,6 +1,4 @@
-"""Reads a stack's outputs and writes its SSH files. The outputs and the SSH files are cached, because `pulumi stack
-output` takes a second.
-"""
+"""Reads a stack's outputs and writes its SSH files. Both are cached, because `pulumi stack output` takes a second."""
 
 from __future__ import annotations
 
@@ -28,32 +26,27 @@ from yard.stack.pulumi import backend_url, state_file
 
 ADMIN_SUFFIX = "-admin"
 """`ssh yard-head-admin` logs in to the host yard-head as the admin."""
-USER_KEY = "id_ed25519"
-ADMIN_KEY = "id_ed25519_admin"
-"""Names of the job user's and the admin's private key files in a stack's folder. The admin's key is optional."""
+USER_KEY, ADMIN_KEY = "id_ed25519", "id_ed25519_admin"
+"""The job user's and the admin's private key in a stack's folder. The admin's key is optional."""
 
 Logins = Sequence[tuple[str, Sequence[str]]]
 
 _SOCKET_PATH_LIMIT = 107
 TUNNEL_LOG = "tunnel.log"
-"""File that contains the reason for the last tunnel failure, because ssh does not print it. It is empty after a
-successful connection.
-"""
+"""The file with the reason for the last failed tunnel, which ssh does not print. A successful connection empties it."""
 _TUNNEL_SECONDS = 50
-"""Longer than the time limit of the relay, so that the relay writes the reason before ssh fails."""
+"""Longer than the relay's time limit, so that the relay writes the reason before ssh fails."""
 RELAY = Path(trainyard.__file__).resolve().with_name("relay.py")
 SOCKETS = Path.home() / ".yard"
-"""Sockets of shared SSH connections. They are outside the checkout, because the path of a socket is limited to 107
-bytes.
-"""
+"""The sockets of shared SSH connections are outside the checkout, because their paths are limited to 107 bytes."""
 _FORMAT = 3
-"""Version of the cached files. Files with a different version are rewritten."""
+"""Cached files of another version are rewritten."""
 _FIX = (
     "Fix: an operator of the cluster writes the file with `yard refresh --save FILE`, or with "
     "`pulumi stack output --json --show-secrets -s STACK`"
 )
 _HIDDEN = "[secret]"
-"""`pulumi stack output` prints this text for a secret without --show-secrets."""
+"""`pulumi stack output` prints this text instead of a secret, unless --show-secrets is set."""
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"
 _STACK_NAME = re.compile(f"{_PART}(/{_PART}){{0,2}}")
 
@@ -64,24 +57,24 @@ def host_names(cluster: Cluster) -> list[str]:
 
 
 def known_hosts(cluster: Cluster) -> str:
-    """Return the text of the known_hosts file. It contains host names but no addresses or ports."""
+    """Return the text of the known_hosts file, which contains host names but no addresses or ports."""
     keys = {cluster.head.name: cluster.head.host_key, **{node.name: node.host_key for node in cluster.nodes}}
     return "".join(f"{name} {key}\n" for name, key in keys.items())
 
 
 def control_path(sockets: str, folder: str) -> str | None:
-    """Return the ControlPath for the stack in `folder`, or None if the path is too long for a socket.
+    """Return the ControlPath for the stack in `folder`, or None if it is too long for a socket.
 
-    Only the user may have write access to `sockets`. In /tmp, another user could create a socket with the name of a
-    closed connection, and ssh would send commands to that socket.
+    Only the user may write to `sockets`. In /tmp, another user could create a socket with the name of a closed
+    connection, to which ssh would then send commands.
     """
     path = f"{sockets}/{hashlib.sha256(folder.encode()).hexdigest()[:8]}-%C"
-    # ssh replaces %C with 40 characters, and appends 17 characters while it creates the socket.
+    # ssh replaces %C with 40 characters, and temporarily appends 17 characters when it creates the socket.
     return path if len(path.encode()) - len("%C") + 40 + 17 <= _SOCKET_PATH_LIMIT else None
 
 
 def ssh_config(cluster: Cluster, folder: str, control: str | None) -> str:
-    """Return the SSH configuration. `folder` contains the keys. `control` is the ControlPath for shared connections."""
+    """Return the SSH configuration for the keys in `folder`. `control`: the ControlPath of shared connections."""
     sharing = ("ControlMaster auto", f"ControlPath {control}", "ControlPersist 10m") if control else ()
     common = _block(
         "*",
@@ -112,19 +105,17 @@ def ssh_config(cluster: Cluster, folder: str, control: str | None) -> str:
 def _proxy(head: Head, folder: str) -> Sequence[str]:
     if head.tunnel:
         relay = (sys.executable, "-I", str(RELAY), "stdio", f"{folder}/{TUNNEL_LOG}", *head.tunnel)
-        # A percent sign starts a token (ssh_config(5)).
+        # A percent sign would start a token (ssh_config(5)).
         return (f"ProxyCommand {shlex.join(relay).replace('%', '%%')}", f"ConnectTimeout {_TUNNEL_SECONDS}")
     if head.proxy_jump:
-        # ProxyJump would use this configuration. The proxy needs the user's own keys and known hosts.
+        # ProxyJump would use this configuration, but the proxy needs the user's own keys and known hosts.
         return (f"ProxyCommand ssh -W [%h]:%p ssh://{head.proxy_jump}",)
     return ()
 
 
 def _logins(head: Head, folder: str) -> Logins:
-    """Return the name suffix and the configuration lines for each user.
-
-    ssh tries the IdentityFile of every matching block (ssh_config(5)), so `Host *` does not set IdentityFile.
-    """
+    """Return each user's name suffix and configuration lines."""
+    # ssh tries the IdentityFile of every matching block (ssh_config(5)), so `Host *` does not contain one.
     users = (("", head.user, USER_KEY), (ADMIN_SUFFIX, head.admin_user, ADMIN_KEY))
     return [(suffix, (f"User {user}", f'IdentityFile "{folder}/{key}"')) for suffix, user, key in users]
 
@@ -140,9 +131,9 @@ def _block(name: str, lines: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """A deployed stack. `folder` contains the SSH configuration, known hosts and private keys.
+    """A deployed stack, whose `folder` contains the SSH configuration, known hosts and private keys.
 
-    `outputs` is the file from which the outputs were read, or None if they came from Pulumi's backend.
+    `outputs` is the file that contains the outputs, or None if they came from Pulumi's backend.
     """
 
     name: str
@@ -152,15 +143,14 @@ class Stack:
 
     @property
     def ssh_config(self) -> Path:
-        """Path for `ssh -F`."""
         return self.folder / "config"
 
 
 def load_stack(name: str, *, refresh: bool = False, file: Path | None = None) -> Stack:
-    """Return a stack. The outputs come from `file` or, if it is None, from Pulumi.
+    """Return a stack, whose outputs come from `file` or, if it is None, from Pulumi.
 
-    The cached files are used until the outputs change. If `refresh` is set, the outputs are always read again. Raises
-    StackError if the outputs cannot be read, and ContractError if they are invalid.
+    The cached files are used until the outputs change or `refresh` is set. Raises StackError if the outputs cannot be
+    read, and ContractError if they are invalid.
     """
     if not _STACK_NAME.fullmatch(name):
         raise StackError(f"'{name}' is not a stack name; use letters, digits, '.', '_' and '-'")
@@ -176,7 +166,7 @@ def load_stack(name: str, *, refresh: bool = False, file: Path | None = None) ->
     try:
         cluster = read_outputs(outputs.get("cluster"))
     except ContractError as error:
-        # The cached files of a destroyed stack must be removed.
+        # If the stack was destroyed, its cached files must not remain.
         forget(folder)
         raise ContractError(f"{file or f'stack {name}'}: {error}") from error
     _write(folder, version, outputs, cluster)
@@ -184,7 +174,7 @@ def load_stack(name: str, *, refresh: bool = False, file: Path | None = None) ->
 
 
 def save_for_jobs(stack: Stack, file: Path) -> None:
-    """Write the outputs to a file that only its owner can read. It contains the job user's key, but not the admin's.
+    """Write the outputs, with the job user's but not the admin's key, to a file that only its owner can read.
 
     Raises StackError if the file cannot be written.
     """
@@ -198,7 +188,7 @@ def save_for_jobs(stack: Stack, file: Path) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Close a stack's shared connections and remove its cached files. Missing files are ignored."""
+    """Close a stack's shared connections and remove its cached files, if there are any."""
     config = folder / "config"
     control = re.search(r"(?m)^ *ControlPath (.+)%C$", config.read_text()) if config.is_file() else None
     for socket in glob(f"{control[1]}*") if control else ():
@@ -209,7 +199,7 @@ def forget(folder: Path) -> None:
 
 
 def _version(file: Path) -> str:
-    """Return the file's path, modification time and size. Every deployment changes the state file."""
+    """Return a text that changes with the file. Every deployment changes the state file."""
     if not file.is_file():
         return f"{file}:absent"
     status = file.stat()
@@ -226,7 +216,7 @@ def _cached(folder: Path, version: str) -> Cluster | None:
 
 
 def _read_file(file: Path) -> dict[str, Any]:
-    """Return the outputs. Raises StackError. Prints a warning if other users can read the private keys in the file."""
+    """Return the outputs, and warn if other users can read the file's private keys. Raises StackError."""
     try:
         outputs = json.loads(file.read_text())
         others = file.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
@@ -264,11 +254,11 @@ def _write(folder: Path, version: str, outputs: Mapping[str, Any], cluster: Clus
     if isinstance(admin, str):
         _replace(folder / ADMIN_KEY, admin.rstrip("\n") + "\n")
     else:
-        # Jobs do not need this key. A login as the admin fails with `Permission denied`.
+        # Jobs do not need this key. Without it, ssh cannot log in as the admin.
         (folder / ADMIN_KEY).unlink(missing_ok=True)
     _replace(folder / "known_hosts", known_hosts(cluster))
     _replace(folder / "config", ssh_config(cluster, str(folder), control_path(str(SOCKETS), str(folder))))
-    # Written last, so that all other files exist if this file exists.
+    # This file is written last, so that all others exist if it does.
     cache = {"format": _FORMAT, "source": version, "cluster": dumped(cluster)}
     _replace(folder / "outputs.json", json.dumps(cache, indent=1) + "\n")
 

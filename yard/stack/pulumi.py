@@ -1,7 +1,7 @@
 """Runs `pulumi` with the backend and the stack that it uses in the current shell.
 
-No other module in this project starts `pulumi` or reads .trainyard/env.sh. The backend and the stack come from Pulumi's
-files, because each pulumi command takes half a second. Sources: pulumi/pulumi v3.250.0, pkg/workspace/creds.go,
+No other module starts `pulumi` or reads .trainyard/env.sh. The backend and the stack are read from Pulumi's files,
+because each pulumi command takes half a second. Sources: pulumi/pulumi v3.250.0, pkg/workspace/creds.go,
 pkg/workspace/workspace.go, pkg/backend/state/stacks.go and pkg/backend/diy/backend.go, 2026-11-22.
 """
 
@@ -27,14 +27,13 @@ from yard.show import warn
 
 _CLOUD = "https://api.pulumi.com"
 _PRIVATE = "/.trainyard/state"
-"""End of the path in the backend URL that env.sh sets."""
+"""The backend URL that env.sh sets ends with this path."""
 _DIY_ORGANIZATION = "organization"
-"""The organization to which all stacks belong in a backend other than Pulumi Cloud."""
+"""All stacks outside Pulumi Cloud belong to this organization."""
 _SIGNAL_SECONDS = 5.0
-"""Time to wait after each signal."""
 _SECONDS = 120.0
 _OF_THE_BACKEND = ("PULUMI_BACKEND_URL", "PULUMI_HOME", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
-"""Variables that env.sh sets to use the backend in .trainyard."""
+"""The variables with which env.sh selects the backend in .trainyard."""
 _MISSING_FIX = "Fix: run `make setup`, or install the Pulumi CLI"
 _JOB_USER_FIX = (
     "Fix: for jobs, set TRAINYARD_OUTPUTS to the file that the cluster's operator sent you. For other commands, ask an "
@@ -43,7 +42,7 @@ _JOB_USER_FIX = (
 
 
 def backend_url(variables: Mapping[str, str]) -> str:
-    """Return the URL of the backend that `pulumi` uses with these variables, or an empty string without a login."""
+    """Return the URL of the backend that `pulumi` uses with these variables, or "" if it is not logged in."""
     if url := variables.get("PULUMI_BACKEND_URL") or _project_backend():
         return url
     folder = variables.get("PULUMI_CREDENTIALS_PATH")
@@ -52,13 +51,13 @@ def backend_url(variables: Mapping[str, str]) -> str:
 
 
 def is_chosen(variables: Mapping[str, str]) -> bool:
-    """Return whether the user selected a backend with a variable, `pulumi login` or Pulumi.yaml."""
+    """Return whether the user has selected a backend with a variable, `pulumi login` or Pulumi.yaml."""
     url = backend_url(variables)
     return bool(url) and not url.partition("?")[0].endswith(_PRIVATE)
 
 
 def backend_folder(variables: Mapping[str, str]) -> Path | None:
-    """Return a file:// backend's folder, or None if the backend is not a folder."""
+    """Return the backend's folder, or None if it is not a file:// backend."""
     url = backend_url(variables)
     if not url.startswith("file://"):
         return None
@@ -68,16 +67,16 @@ def backend_folder(variables: Mapping[str, str]) -> Path | None:
 
 
 def state_file(variables: Mapping[str, str], stack: str) -> Path | None:
-    """Return the path of the stack's state, or None if the backend is not a folder."""
+    """Return the path of the stack's state, or None if the backend is not a file:// backend."""
     backend = backend_folder(variables)
     name = stack.rpartition("/")[2]
     return backend / ".pulumi" / "stacks" / checkout.PROJECT / f"{name}.json" if backend else None
 
 
 def selected_stack(variables: Mapping[str, str]) -> str | None:
-    """Return the stack selected with PULUMI_STACK or `pulumi stack select`, or None if no stack is selected.
+    """Return the stack that PULUMI_STACK or `pulumi stack select` has selected, or None if neither has.
 
-    The name contains the organization only on Pulumi Cloud.
+    Only on Pulumi Cloud, the name contains the organization.
     """
     name = variables.get("PULUMI_STACK") or _recorded_stack(variables)
     parts = name.split("/")
@@ -85,7 +84,7 @@ def selected_stack(variables: Mapping[str, str]) -> str | None:
 
 
 def _recorded_stack(variables: Mapping[str, str]) -> str:
-    # Pulumi hashes the path of Pulumi.yaml as the shell shows it. This path can contain symbolic links.
+    # Pulumi hashes the path of Pulumi.yaml as the shell shows it, which can contain symbolic links.
     shell = Path(variables.get("PWD", ""))
     logical = [
         folder for folder in (shell, *shell.parents) if folder.is_absolute() and folder.resolve() == checkout.ROOT
@@ -99,7 +98,6 @@ def _recorded_stack(variables: Mapping[str, str]) -> str:
 
 
 def _project_backend() -> str:
-    """Return `backend.url` of Pulumi.yaml, or an empty string."""
     try:
         text = (checkout.ROOT / "Pulumi.yaml").read_text()
     except OSError:
@@ -135,9 +133,9 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
 
 
 def end_session(session: int) -> None:
-    """End all processes in a session, for example the plugins of a killed pulumi process.
+    """End all processes in a session, for example a killed pulumi's plugins.
 
-    Local virtual machines run in separate sessions and are not affected.
+    Local virtual machines keep running, because they have sessions of their own.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + _SIGNAL_SECONDS
@@ -151,7 +149,7 @@ def end_session(session: int) -> None:
 
 
 def session_members(session: int) -> list[int]:
-    """Return the live processes in a session."""
+    """Return the ids of the live processes in a session."""
     found = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -167,11 +165,11 @@ def session_members(session: int) -> list[int]:
 
 @contextmanager
 def interruptible(message: str) -> Iterator[None]:
-    """Print `message` and raise KeyboardInterrupt on the first SIGINT, SIGTERM or SIGHUP. Ignore later signals."""
+    """At the first SIGINT, SIGTERM or SIGHUP, print `message` and raise KeyboardInterrupt. Ignore later signals."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         for each in before:
-            # Child processes would inherit SIG_IGN, but they do not inherit a handler.
+            # Child processes would inherit SIG_IGN, but not a handler.
             signal.signal(each, lambda number, frame: None)
         warn(f"\ninterrupted: {message}")
         raise KeyboardInterrupt
@@ -191,10 +189,9 @@ class StackInUse(StackError):
 
 
 def clear_stale(backend: Path, stack: str) -> list[int]:
-    """Remove each stack lock whose process ran on this machine and has ended. Returns the ids of these processes.
+    """Remove the stack's locks whose processes on this machine have ended, and return the processes' ids.
 
-    Raises StackInUse if a lock belongs to a live process, and StackError if a lock is unreadable or from another
-    machine.
+    Raises StackInUse if a process is alive, and StackError if a lock is unreadable or from another machine.
     """
     cleared = []
     for lock in sorted((backend / ".pulumi" / "locks" / "organization" / checkout.PROJECT / stack).glob("*.json")):
@@ -222,9 +219,7 @@ def clear_stale(backend: Path, stack: str) -> list[int]:
 
 
 def _is_pulumi(pid: int) -> bool:
-    """Return whether the process is a running pulumi process. The id of an ended process can be reused by a new
-    process.
-    """
+    """Return whether the process runs pulumi. Another program can have the id of a process that has ended."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         return state != "Z" and Path(f"/proc/{pid}/comm").read_text().startswith("pulumi")
@@ -233,10 +228,10 @@ def _is_pulumi(pid: int) -> bool:
 
 
 def environment(*, required: bool = False) -> dict[str, str]:
-    """Return the environment for pulumi. It includes the variables from .trainyard/env.sh if that file exists.
+    """Return the environment for pulumi, with the variables from .trainyard/env.sh if that file exists.
 
-    If the user selected a backend for `pulumi` in this shell, the variables for the backend are unchanged. Raises
-    StackError if bash cannot read the file, or if `required` is set and the file does not exist.
+    The backend's variables are unchanged if the user has selected a backend in this shell. Raises StackError if bash
+    cannot read the file, or if the file is `required` and missing.
     """
     setup = checkout.ROOT / ".trainyard" / "env.sh"
     if not setup.is_file():
@@ -261,8 +256,7 @@ def run(
     folder: Path | None = None,
     seconds: float | None = _SECONDS,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `pulumi WORDS` and return its output. The working directory is `folder` or, if it is None, the checkout or
-    the current folder.
+    """Run `pulumi WORDS` in `folder` or, if it is None, in the checkout or the current folder. Return its output.
 
     Raises StackError if pulumi is missing or does not finish within `seconds`.
     """
@@ -286,9 +280,7 @@ def run(
 def start(
     words: Sequence[str], variables: Mapping[str, str], folder: Path | None, output: int | None = subprocess.PIPE
 ) -> subprocess.Popen[str]:
-    """Start `pulumi WORDS` in a new session. `output` receives stdout and stderr. With None, pulumi inherits the
-    streams of this process.
-    """
+    """Start `pulumi WORDS` in a new session. If `output` is None, pulumi inherits this process's streams."""
     return subprocess.Popen(
         ["pulumi", *words],
         cwd=folder,
@@ -308,11 +300,10 @@ def run_pulumi(
     *,
     interrupted: Callable[[], object] = lambda: None,
 ) -> int:
-    """Run pulumi and return its exit code, or 128 + N if signal N ended it. `interrupted` is called after each signal.
+    """Run pulumi and return its exit code, or 128 + N if signal N ended it. `interrupted` is called at each signal.
 
-    pulumi runs in a new session, so that Ctrl-C in a terminal reaches only this process. This process then sends SIGINT
-    to pulumi. After SIGINT, pulumi finishes its running operations and writes its state. A second SIGINT stops pulumi
-    at once.
+    pulumi runs in a new session, so that Ctrl-C in a terminal reaches only this process, which sends SIGINT to pulumi.
+    pulumi then finishes its running operations and writes its state. A second SIGINT stops it at once.
     """
     started: list[subprocess.Popen[str]] = []
     too_early: list[int] = []
@@ -325,8 +316,8 @@ def run_pulumi(
         else:
             too_early.append(number)
 
-    # Shells start background jobs with SIGINT ignored, and pulumi would inherit this setting. If this process has a
-    # handler for SIGINT, pulumi starts with the default action.
+    # Shells start background jobs with SIGINT ignored, which pulumi would inherit. Because this process has a handler,
+    # pulumi starts with the default action.
     before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         started.append(start(words, variables, folder, output=None))

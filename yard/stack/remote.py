@@ -1,4 +1,4 @@
-"""Runs commands on the cluster with OpenSSH. The commands share one connection."""
+"""Runs commands on the cluster with OpenSSH, over a shared connection."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _NEVER_STARTED = (
     "kex_exchange_identification",
     "banner exchange",
 )
-"""Error messages that ssh prints before it runs the command. After one of these messages, a second attempt is safe."""
+"""If ssh prints one of these messages, it has not run the command, so that a second attempt is safe."""
 
 
 class Remote:
-    """Connection to the hosts in a stack. After the first failure, the stack's outputs are read once more."""
+    """The connection to a stack's hosts. After its first failure, the stack's outputs are read again."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self._refreshed = False
 
     def host(self, name: str | None, *, admin: bool = False) -> str:
-        """Return a host's SSH name. The default host is the head.
+        """Return the SSH name of a host or, if `name` is None, of the head.
 
-        Raises RemoteError for an unknown host, or if an admin login is requested and the outputs have no admin key.
+        Raises RemoteError if the host is unknown, or if the outputs contain no key for an `admin` login.
         """
         known = host_names(self.stack.cluster)
         chosen = name or known[0]
@@ -50,15 +50,12 @@ class Remote:
         return chosen + ADMIN_SUFFIX if admin else chosen
 
     def argv(self, command: str | None, host: str, *options: str) -> list[str]:
-        """Return the arguments for ssh. `command` is a command line for the remote shell."""
+        """Return the command that runs ssh. `command` is a line for the remote shell."""
         line = [] if command is None else [command]
         return ["ssh", "-F", str(self.stack.ssh_config), *options, host, *line]
 
     def run(self, command: str, *, stdin: bytes = b"", seconds: float = 60, admin: bool = False) -> str:
-        """Run `command` on the head and return its stdout. Raises RemoteError if it fails.
-
-        The command runs as the job user, or as the user with sudo if `admin` is set.
-        """
+        """Run `command` on the head as the job user or the admin, and return its stdout. Raises RemoteError."""
         done = self._attempt(command, stdin, seconds, admin)
         if self._can_retry(done):
             self._refreshed = True
@@ -70,7 +67,7 @@ class Remote:
         head = self.stack.cluster.head
         if done.returncode != _SSH_FAILED:
             raise RemoteError(message)
-        # azure-native has no property for the power state, so `pulumi up` cannot start a deallocated machine.
+        # `pulumi up` cannot start a deallocated machine, because azure-native has no property for the power state.
         start = (
             "ask an operator of the cluster to check the head"
             if self.stack.outputs
@@ -86,7 +83,7 @@ class Remote:
 
     @contextmanager
     def lines(self, command: str) -> Iterator[Iterator[str]]:
-        """Yield the lines that `command` prints on the head. The command is stopped when the context exits."""
+        """Yield the lines that `command` prints on the head. At the end of the `with` block, the command is stopped."""
         self.run("true")
         process = subprocess.Popen(
             self.argv(command, self.host(None)),
@@ -119,5 +116,5 @@ class Remote:
 
 
 def shell(words: Sequence[str]) -> str:
-    """Return the arguments as one line for the shell. A single argument is returned unchanged."""
+    """Join the arguments to a line for the shell. A single argument is already a line."""
     return words[0] if len(words) == 1 else shlex.join(words)

@@ -1,8 +1,8 @@
 """A stack's file, its Pulumi operations, and the environment for simulated clouds.
 
-Pulumi writes a random salt into the stack file that it uses, so it uses a copy in .trainyard/stacks, and the committed
-file stays unchanged. With simulated clouds, the plugins, the backend and the state are in .trainyard/offline. Real
-stacks are in a different backend, so they cannot be changed, and the engine finds only the simulated plugins.
+Pulumi writes a random salt into the stack file that it uses. Therefore it uses a copy in .trainyard/stacks, and the
+committed file stays unchanged. The plugins and the backend of simulated clouds are in .trainyard/offline, so that the
+engine finds no real plugins and cannot change real stacks, which are in another backend.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from yard.stack import pulumi
 from yard.stack.pulumi import backend_folder, backend_url, clear_stale, end_session, run_pulumi, state_file
 
 SECRETS_KEYS = ("secretsprovider", "encryptedkey", "encryptionsalt")
-"""Keys that Pulumi adds to a stack file."""
+"""The keys that Pulumi adds to a stack file."""
 HOME = checkout.state() / "offline"
 PLUGINS = {"azure-native": "pulumi-azure-native", "gcp": "pulumi-gcp", "command": "pulumi-command"}
-"""SDK packages by plugin. A simulated plugin has the same version as its SDK."""
+"""SDK packages by plugin. A simulated plugin has its SDK's version."""
 PLAIN = ("--non-interactive",)
 SHOW = ("--non-interactive", "--suppress-outputs")
-"""Without --suppress-outputs, the long output `cluster` would hide the other messages on a terminal."""
+"""Without --suppress-outputs, the long output `cluster` would push other messages off the screen."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 RunPulumi = Callable[[Sequence[str], Mapping[str, str], Path], int]
-"""Function that runs pulumi with arguments, an environment and a working folder, and returns the exit code."""
+"""A function that runs pulumi with arguments, variables and a working folder, and returns the exit code."""
 
 
 def stack_names() -> list[str]:
-    """Return the names of all committed stack files, sorted."""
+    """Return the names of all committed stacks, sorted."""
     files = (checkout.ROOT / "stacks").glob("Pulumi.*.yaml")
     return sorted(file.name.removeprefix("Pulumi.").removesuffix(".yaml") for file in files)
 
 
 def short_name(stack: str) -> str:
-    """Return STACK for ORGANIZATION/PROJECT/STACK. The name of the stack file contains only STACK."""
+    """Return STACK for ORGANIZATION/PROJECT/STACK, because a stack file's name contains only STACK."""
     return stack.rpartition("/")[2]
 
 
@@ -59,7 +59,7 @@ def committed_text(stack: str) -> str:
 
 
 def platform_section(stack: str) -> dict[str, Any]:
-    """Return the `platform` section of the committed stack file, or an empty dictionary if the file is invalid."""
+    """Return the committed stack file's `platform` section, or an empty dictionary if the file is invalid."""
     try:
         section = yaml.safe_load(committed_text(stack))["config"]["trainyard:cluster"]["platform"]
     except (yaml.YAMLError, RecursionError, KeyError, TypeError):
@@ -68,15 +68,15 @@ def platform_section(stack: str) -> dict[str, Any]:
 
 
 def copy_of(stack: str, home: Path | None = None) -> Path:
-    """Return the path of the copy. `home` is the folder for the files of another backend."""
+    """Return the path of a stack's copy. `home` is the folder of another backend."""
     return (home or checkout.state()) / "stacks" / f"Pulumi.{stack}.yaml"
 
 
 def refresh_copy(stack: str, home: Path | None = None, source: str | None = None, *, with_secrets: bool = True) -> Path:
-    """Write the committed file to the copy, and keep the salt of the previous copy. Returns its path.
+    """Copy the committed file, keep the salt of the previous copy, and return the copy's path.
 
-    `source` is the name of the committed file if it differs from the name of the stack. `with_secrets`: False if
-    the backend has a different passphrase and so cannot decrypt the secrets of the committed file.
+    `source` names the committed file if its name differs from the stack's. `with_secrets` must be False if the backend
+    has a different passphrase, with which it cannot decrypt the committed file's secrets.
     """
     text, copy = committed_text(source or stack), copy_of(stack, home)
     text = text if with_secrets else _without_secrets(text)
@@ -90,13 +90,13 @@ def refresh_copy(stack: str, home: Path | None = None, source: str | None = None
 
 
 def _without_secrets(text: str) -> str:
-    """Return a stack file without the keys that Pulumi added and without encrypted values, as Pulumi writes them."""
+    """Return the text without the keys that Pulumi added and without encrypted values."""
     text = re.sub(rf"(?m)^({'|'.join(SECRETS_KEYS)}):.*\n?", "", text)
     return re.sub(r"(?m)^ +\S+:\n +secure: .*\n?", "", text)
 
 
 def added_keys(text: str) -> dict[str, str]:
-    """Return the keys that Pulumi added, or an empty dictionary for invalid YAML, which Pulumi reports."""
+    """Return the keys that Pulumi added. Invalid YAML has none, and is reported by Pulumi."""
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError):
@@ -105,7 +105,7 @@ def added_keys(text: str) -> dict[str, str]:
 
 
 def simulated_environment(online: Mapping[str, str], home: Path = HOME) -> dict[str, str]:
-    """Create the folders and links for a run with simulated clouds, and return its environment variables."""
+    """Create the folders and links that simulated clouds need, and return the environment variables."""
     try:
         _link_plugins(home)
         _prevent_log(home / "pulumi-home")
@@ -131,9 +131,9 @@ def simulated_environment(online: Mapping[str, str], home: Path = HOME) -> dict[
 
 
 def refuse_real_machines(stack: str) -> None:
-    """Raise StackError for a platform without a simulation, because `up` would create real machines."""
+    """Raise StackError if the platform has no simulation, because `up` would create real machines."""
     provider = platform_section(stack).get("provider")
-    # The Pulumi program reports an invalid stack file later.
+    # The Pulumi program reports invalid stack files.
     if provider not in {None, "azure", "gcp"}:
         raise StackError(
             f"stack '{stack}': --offline simulates azure and gcp, but platform '{provider}' uses real machines. "
@@ -154,10 +154,9 @@ def _link_plugins(home: Path) -> None:
 
 
 def _prevent_log(pulumi_home: Path) -> None:
-    """Replace the folder for the engine's logs with a file. The engine then runs without a log.
+    """Replace the folder of the engine's logs with a file, so that the engine writes no log.
 
-    The log contains all requests, and no option disables it. In a large preview, more than half of the time is spent on
-    the log.
+    No option disables the log, which contains all requests and takes more than half of the time of a large preview.
     """
     logs = pulumi_home / "logs"
     if logs.is_dir():
@@ -166,10 +165,10 @@ def _prevent_log(pulumi_home: Path) -> None:
 
 
 class Workspace:
-    """A stack and the environment for its operations. Operations never change the committed stack file.
+    """A stack and its operations, which never change the committed stack file.
 
-    If `simulated` is set, the clouds are simulated and `home` is the folder for Pulumi's files. `run` starts pulumi.
-    `source` is the name of the stack file if it differs from the name of the stack.
+    If `simulated` is set, the clouds are simulated, and `home` is the folder for Pulumi's files. `source` names the
+    stack file if its name differs from the stack's.
     """
 
     def __init__(
@@ -190,40 +189,39 @@ class Workspace:
         online = pulumi.environment(required=True)
         self.environment = simulated_environment(online, home) if simulated else online
         if url := backend_url(self.environment):
-            # `pulumi stack` runs in a folder whose Pulumi.yaml has no backend.
+            # `pulumi stack` runs in a folder whose Pulumi.yaml contains no backend.
             self.environment["PULUMI_BACKEND_URL"] = url
         self.run = run
         self.backend = backend_folder(self.environment)
 
     def exists(self) -> bool:
-        """Return whether the stack exists in the backend. The result for a remote backend is always True."""
+        """Return whether the backend contains the stack, which is assumed for remote backends."""
         state_path = state_file(self.environment, self.name)
         return state_path is None or state_path.exists()
 
     def init(self, extra: Sequence[str] = ()) -> int:
-        """Create the stack if it does not exist, and update the copy of its file. Returns the exit code."""
+        """Create the stack if it does not exist, and update the copy of its file. Returns pulumi's exit code."""
         committed_text(self._source)
         if self.backend is None:
             code = self._create("select", "--create", *extra)
         elif self.exists():
             code = 0
         else:
-            copy_of(self.name, self.home).unlink(missing_ok=True)  # the copy contains the salt of a removed stack
+            copy_of(self.name, self.home).unlink(missing_ok=True)  # it contains the salt of a removed stack
             code = self._create("init", "--no-select", *extra)
         if code == 0:
             refresh_copy(self.name, self.home, self._source, with_secrets=not self.simulated)
         return code
 
     def _create(self, *arguments: str) -> int:
-        # `pulumi stack` has no --config-file option. In self.home, it writes the salt to the copy of the stack file.
+        # `pulumi stack` has no --config-file option, but writes the salt to the stack file's copy in self.home.
         return self.run(["stack", *arguments, *PLAIN, "--stack", self.name], self.environment, self.home)
 
     def preview(self, extra: Sequence[str] = ()) -> int:
-        """Run `pulumi preview`. Returns the exit code."""
         return self.operate("preview", (*SHOW, *extra))
 
     def operate(self, verb: str, arguments: Sequence[str]) -> int:
-        """Run an operation with the copy of the stack file. Returns the exit code."""
+        """Run an operation with the stack file's copy. Returns pulumi's exit code."""
         self.clear_lock()
         code = self.init()
         if code:
@@ -232,7 +230,7 @@ class Workspace:
         return self.run([verb, "-s", self.name, "--config-file", file, *arguments], self.environment, checkout.ROOT)
 
     def clear_lock(self) -> None:
-        """Remove the locks of dead pulumi processes, and end the plugins that those processes started."""
+        """Remove the locks of pulumi processes that have ended, and end the plugins that they left running."""
         if self.backend is None:
             return
         for pid in clear_stale(self.backend, self.name):

@@ -1,1 +1,1 @@
-"""The user's working tree: the directory that is sent with a job, and a record of its git state."""
+"""The user's working tree: which files are sent with a job or by `yard sync`, and a record of its git state."""

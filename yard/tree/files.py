@@ -1,4 +1,4 @@
-"""The directory that is sent with a job, without files that git ignores and files that look like secrets."""
+"""Selects the files of a directory that are sent: not those that git ignores or that look like secrets."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ SECRETS = (
 )  # fmt: skip
 _LARGEST_KEY_FILE = 256 * 1024
 _PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:\\r|\\n|\s)+[A-Za-z0-9+/=]{40}")
-"""A private key in PEM format, or as a JSON string with escaped line breaks. A program that only mentions the header
-does not match."""
+"""A private key in PEM format, also with the line breaks escaped, as in a JSON string. A program that only mentions the
+header does not match."""
 _NO_SECRETS = ("*.example", "*.sample", "*.template")
 MOST_FILES = 5000
 MOST_MIB = 64
-"""The directory is sent in one SSH session, and each job has its own copy."""
+"""These limits exist because a directory is sent in one SSH session, and each job has its own copy."""
 _MIB = 1024 * 1024
 _SHOWN = 3
 MANIFEST = ".yard-sync"
 MARKER = ".yard-sync-source"
-"""File in the destination that contains the source of the copy: `user@host:directory`."""
+"""A file in the destination that names the source of the copy, as `user@host:directory`."""
 INSTALL = "install it (`sudo apt install {tool}`)"
 
 
@@ -40,22 +40,17 @@ def looks_secret(name: str) -> bool:
 
 
 def holds_private_key(path: Path) -> bool:
-    """Return whether a small file, such as an outputs file or a service account's key file, contains a private key."""
+    """Return whether a small file, such as outputs or a service account's key file, contains a private key."""
     try:
-        return (
-            path.is_file() and path.stat().st_size <= _LARGEST_KEY_FILE and bool(_PRIVATE_KEY.search(path.read_bytes()))
-        )
+        is_small = path.is_file() and path.stat().st_size <= _LARGEST_KEY_FILE
+        return is_small and _PRIVATE_KEY.search(path.read_bytes()) is not None
     except OSError:
-        # The error is reported when the file is sent.
-        return False
+        return False  # the error is reported when the file is sent
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """A directory. `names` and `left_out` contain relative paths. Files that look like secrets are in `left_out`.
-
-    `size` is in bytes.
-    """
+    """A directory's files, those left out because they look like secrets, and the size in bytes."""
 
     folder: Path
     names: tuple[str, ...]
@@ -69,7 +64,7 @@ def one_file(path: Path) -> Tree:
 
 
 def collect(file: str, folder: Path, always: Sequence[str] = ()) -> Tree:
-    """Return the files of `folder`. The files in `always` are included even if git ignores them.
+    """Return the files to send from `folder`, and those in `always` even if git ignores them.
 
     Raises JobFileError for the job `file` if the directory is too large, and SyncError if git cannot list it.
     """
@@ -94,8 +89,8 @@ def collect(file: str, folder: Path, always: Sequence[str] = ()) -> Tree:
 
 
 def add(archive: tarfile.TarFile, tree: Tree, folder: str) -> None:
-    """Add `folder` with the files to an archive. Only the owner can read them. Raises SyncError."""
-    # This entry creates the folder for a tree without files, because the job enters the folder.
+    """Add the files to an archive as `folder`, which only its owner can read. Raises SyncError."""
+    # The job enters the folder, so it must exist even if there are no files.
     place = tarfile.TarInfo(folder)
     place.type, place.mode = tarfile.DIRTYPE, 0o700
     archive.addfile(place)
@@ -109,7 +104,7 @@ def add(archive: tarfile.TarFile, tree: Tree, folder: str) -> None:
             if entry.issym():
                 archive.addfile(entry)
             elif path.is_file():
-                # Without these values, a hard link would be stored as a link to another name of the file.
+                # Otherwise, a hard link would be stored as a link to another name of the file.
                 entry.type, entry.linkname, entry.size = tarfile.REGTYPE, "", path.stat().st_size
                 with path.open("rb") as content:
                     archive.addfile(entry, content)
@@ -119,14 +114,14 @@ def add(archive: tarfile.TarFile, tree: Tree, folder: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Relative paths of the files to send, and of the files omitted because they look like secrets."""
+    """The relative paths of the files to send, and of those omitted because they look like secrets."""
 
     files: tuple[str, ...]
     secrets: tuple[str, ...]
 
 
 def select_files(source: Path, *, with_secrets: bool) -> Selection:
-    """Return the files to send. Raises SyncError if git is missing or `source` is not a directory."""
+    """Return the files to send. Raises SyncError if git is missing, or if `source` is not a directory."""
     if not source.is_dir():
         raise SyncError(f"{source} is not a directory")
     listed = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
@@ -134,7 +129,7 @@ def select_files(source: Path, *, with_secrets: bool) -> Selection:
         done = _git(listed, source)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            # The directory is not in a repository. With an empty one, git can still apply the directory's ignore files.
+            # Outside a repository, git needs an empty one to apply the directory's ignore files.
             _git(["init", "--quiet", "--bare", folder], source)
             done = _git([f"--git-dir={folder}", f"--work-tree={source.resolve()}", *listed], source)
     if done.returncode:

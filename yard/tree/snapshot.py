@@ -1,6 +1,6 @@
-"""A record of the git working tree from which a job was submitted: the commit, the changes, and untracked files.
+"""Records the git state from which a job was submitted: the commit, the changes and the untracked files.
 
-As in `yard sync`, the contents of files that look like secrets are omitted.
+The contents of files that look like secrets are omitted, as in `yard sync`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from yard.tree.files import looks_secret
 RECORD = "snapshot.json"
 DIFF = "snapshot.diff"
 MOST_BYTES = 1024 * 1024
-"""Maximum size of the recorded diff."""
 _MOST_NAMES = 1000
 _SECONDS = 30
 _SHORT = 12
@@ -26,7 +25,7 @@ _SHORT = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The state of a working tree. `diff` is the output of `git diff HEAD`. `complete` is false for a truncated diff.
+    """A working tree's state. `diff` is the output of `git diff HEAD`, which is truncated unless `complete` is true.
 
     `left_out` contains the names of changed files that look like secrets.
     """
@@ -40,11 +39,11 @@ class Snapshot:
 
     @property
     def title(self) -> str:
-        """The commit in short form, and whether files have changed since the commit."""
+        """The abbreviated commit, and whether files have changed since."""
         return self.commit[:_SHORT] + (" with changes" if self.modified else "")
 
     def files(self) -> dict[str, str]:
-        """Return the contents of the files in the run folder by name."""
+        """Return the record's files for the run folder, by name."""
         record = {
             "commit": self.commit,
             "modified": self.modified,
@@ -57,7 +56,7 @@ class Snapshot:
 
 
 def take_snapshot(folder: Path) -> Snapshot | None:
-    """Return the state of the working tree that contains `folder`, or None without a working tree or a commit."""
+    """Return the state of the working tree that contains `folder`, or None if there is no working tree or commit."""
     try:
         top, commit = _git(folder, "rev-parse", "--show-toplevel", "HEAD").split("\n")[:2]
         root = Path(top)
@@ -82,8 +81,8 @@ def take_snapshot(folder: Path) -> Snapshot | None:
 
 
 def _diff(root: Path, hidden: Sequence[str]) -> tuple[str, bool]:
-    """Return the diff and whether it is complete. A diff that exceeds the limit ends after its last complete line."""
-    # The user's git configuration can name diff programs and text filters, which can be slow or change the text.
+    """Return the diff, truncated after a line if it exceeds the limit, and whether it is complete."""
+    # The user's git configuration can name diff programs and text filters, which may be slow or change the text.
     words = ["diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "HEAD", "--", ":/"]
     argv = ["git", "-C", str(root), *words, *(f":(top,exclude,literal){name}" for name in hidden)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:

@@ -1,11 +1,10 @@
 """Sends a directory to the cluster with rsync, except files that git ignores and files that look like secrets.
 
 git lists the files, because rsync does not support all .gitignore patterns or git's other exclude files. The copy
-contains a list of the sent files. `--delete` removes only files in that list, and never removes job checkpoints or
-logs.
+contains a list of the sent files. `--delete` removes only files in this list, so it never removes checkpoints or logs.
 
-All users share one account on the cluster, and the default destination has the name of the directory. A marker file in
-the destination contains the source of the copy, and yard refuses to send a different directory to this destination.
+All users share an account on the cluster, and the default destination has the directory's name. Therefore a marker file
+in the destination names the copy's source, and yard refuses to send a different directory there.
 """
 
 from __future__ import annotations
@@ -26,15 +25,15 @@ from yard.stack.remote import Remote
 from yard.tree.files import INSTALL, MANIFEST, MARKER, select_files
 
 _NO_MARKER = "?"
-"""Stands for the source of a folder that contains files but no marker."""
+"""Stands for the unknown source of a folder that contains files but no marker."""
 _SECONDS = 600
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyncRequest:
-    """Options for a sync. If `dest` is None, the destination is a folder in the shared path with the directory's name.
+    """Options for a sync. Without `dest`, the destination is a folder with the directory's name in the shared path.
 
-    `take_over` permits a destination that contains a copy of a different directory.
+    With `take_over`, the destination may contain a copy of a different directory.
     """
 
     source: Path
@@ -76,14 +75,15 @@ def _dest(remote: Remote, request: SyncRequest) -> str:
 
 
 def source_name(source: Path) -> str:
-    """Return the text of this directory's marker."""
+    """Return the text of the directory's marker."""
     return f"{getpass.getuser()}@{socket.gethostname()}:{source.resolve()}"
 
 
 def _prepare(remote: Remote, dest: str, request: SyncRequest) -> list[str]:
-    """Create the folder and its marker, except in a dry run. Returns the files sent by earlier syncs. An interrupted
-    sync can be repeated, because the marker is written before the first file. Raises SyncError if the destination
-    contains a copy of a different directory.
+    """Create the folder and its marker, except in a dry run, and return the files that earlier syncs have sent.
+
+    The marker is written before the first file, so that an interrupted sync can be repeated. Raises SyncError if the
+    destination contains a copy of a different directory.
     """
     mine = source_name(request.source)
     folder, marker = shlex.quote(dest), shlex.quote(f"{dest}/{MARKER}")
@@ -96,7 +96,7 @@ def _prepare(remote: Remote, dest: str, request: SyncRequest) -> list[str]:
     ]
     if not request.dry_run:
         write = f"printf '%s\\n' {shlex.quote(mine)} >{marker}"
-        # `set -C` fails if another sync has created the marker at the same time.
+        # With `set -C`, this fails if another sync creates the marker at the same time.
         first = f'[ -n "$there" ] || {{ (set -C; {write}) 2>/dev/null || true; there=$(cat {marker}); }}'
         lines.append(f"{write}; there=$(cat {marker})" if request.take_over else first)
     lines.append(f"printf '%s\\0' \"$there\"; cat {folder}/{MANIFEST} 2>/dev/null || true")
@@ -134,7 +134,7 @@ def _rsync(remote: Remote, request: SyncRequest, dest: str, files: Sequence[str]
 
 
 def _delete(remote: Remote, dest: str, names: Sequence[str]) -> None:
-    """Remove files, and then the empty folders, deepest first."""
+    """Remove files, and then folders that are empty, beginning with the deepest."""
     folders = sorted({str(path) for name in names for path in Path(name).parents} - {"."}, key=len, reverse=True)
     remove_folders = "{ xargs -0 rmdir --ignore-fail-on-non-empty -- 2>/dev/null || true; }"
     for paths, command in ((names, "xargs -0 rm -f --"), (folders, remove_folders)):
