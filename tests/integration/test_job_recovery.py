@@ -1,7 +1,6 @@
-"""Job recovery under Slurm: killed ranks, faulty nodes, time limits, partial checkpoints, frozen nodes and full disks.
+"""Job recovery under Slurm: killed ranks, faulty nodes, time limits, frozen nodes and a restarted NFS server.
 
-The tests share the cluster with the other tests and leave it ready. Most jobs are submitted at the beginning,
-so that other jobs can run while Slurm delays the restart of a job.
+Most jobs are submitted at the beginning, so that other jobs can run while Slurm delays the restart of a job.
 """
 
 from __future__ import annotations
@@ -47,42 +46,13 @@ _UNTIL_ENOUGH = """\
   until grep -qs . "$RUN_DIR/enough"; do sleep 1; done
   exit 0"""
 """Keeps the job running until the node returns. If the job had just ended, Slurm would tolerate its processes."""
-_KILLED_WHILE_IT_SAVES = """\
-import os
-import signal
-
-rename = os.rename
-
-
-def rename_or_die(old, new, **more):
-    started_before = os.environ.get("TORCHELASTIC_RESTART_COUNT", os.environ["RESTART_COUNT"])
-    if str(new).endswith("step-00000004/.metadata") and started_before == "0":
-        print("is killed before", new, "is there", flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-    rename(old, new, **more)
-
-
-os.rename = rename_or_die
-"""
-"""Python imports this file at startup. The rank is killed after it has written the second checkpoint, and before the
-checkpoint's metadata file gets its final name."""
-
-_TRAINED = {"srun": 1, "torchrun-elastic": 2}
-"""Number of nodes of the job, by launcher."""
 
 
 @pytest.fixture(scope="module")
 def jobs(cluster: Project, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """The submitted jobs by name, without the job for the frozen node."""
     folder = tmp_path_factory.mktemp("jobs")
-    small = "--preset tiny --batch 2 --steps 6 --save-every 2 --run-dir $CHECKPOINT_DIR"
-    saves: dict[str, Any] = {"workload": "train.py", "args": small.split(), "retries": 1}
-    saves |= {"files": {"sitecustomize.py": _KILLED_WHILE_IT_SAVES}, "env": {"PYTHONPATH": "$RUN_DIR"}}
     files = {
-        **{
-            f"half-{launcher}": job_file(folder, f"half-{launcher}", launcher=launcher, nodes=nodes, **saves)
-            for launcher, nodes in _TRAINED.items()
-        },
         "limit": job_file(folder, "limit", time="1m", run=_LIMITED),
         "chain": job_file(folder, "chain", time="1m", chain=2, run=_LIMITED),
         "bad-node": job_file(folder, "bad-node", retries=3, run=_BAD_NODE),
@@ -98,21 +68,6 @@ def test_job_continues_after_a_killed_rank(launcher: str, cluster: Project, jobs
     assert "rank 1 begins at step 3" in output
     # torchrun's elastic agents restart the ranks without a restart of the job.
     assert len(starts(cluster, HEAD, jobs[launcher])) == (1 if chosen(launcher).elastic else 2)
-
-
-@pytest.mark.parametrize("launcher", _TRAINED)
-def test_partial_checkpoint_is_not_used(launcher: str, cluster: Project, jobs: dict[str, dict[str, Any]]) -> None:
-    job = jobs[f"half-{launcher}"]
-    output = finish(cluster, job)
-    assert "step-00000004/.metadata is there" in output
-    assert "resumed at step 2" in output
-    assert len(starts(cluster, HEAD, job)) == (1 if chosen(launcher).elastic else 2)
-    checkpoints = f"{job['run_dir']}/checkpoints"
-    assert cluster.on(HEAD, f"sudo sh -c 'cat {checkpoints}/latest; ls {checkpoints}/step-*/.metadata'").split() == [
-        "6",
-        f"{checkpoints}/step-00000004/.metadata",
-        f"{checkpoints}/step-00000006/.metadata",
-    ]
 
 
 def test_job_is_requeued_at_its_time_limit(cluster: Project, jobs: dict[str, dict[str, Any]]) -> None:
@@ -220,24 +175,3 @@ def test_mapped_read_survives_an_nfs_restart(cluster: Project, tmp_path: Path) -
     wait_until("the read to begin", 120, lambda: "yes" in cluster.on(HEAD, reading), 1)
     cluster.on(HEAD, "sudo systemctl restart nfs-server")
     cluster.follow(str(job["id"]))
-
-
-def test_full_disk_destroys_no_checkpoint(cluster: Project) -> None:
-    job = cluster.submit("train-tiny", "--name", "full", "--", "--batch", "2", "--steps", "8", "--save-every", "2")
-    number, run_dir = str(job["id"]), job["run_dir"]
-    wait_until(
-        "a first checkpoint", 300, lambda: "latest" in cluster.on(HEAD, f"sudo ls {run_dir}/checkpoints || true")
-    )
-    # The job user fills all space that is not reserved for root. fallocate may fail, but the space allocated so far
-    # stays allocated.
-    cluster.yard("ssh", "--", "fallocate -l $(df -k --output=avail /shared | tail -1)K /shared/ballast", check=False)
-    try:
-        wait_until("a failure", 120, lambda: "failed" in cluster.on(HEAD, f"sudo cat {run_dir}/events"))
-    finally:
-        cluster.yard("ssh", "--", "rm -f /shared/ballast")
-    output = cluster.yard("logs", number).out + cluster.yard("logs", number, "--rank", "1").out
-    assert "could not be written; 0 MiB are free there" in output
-    cluster.follow(number, 600)
-    assert int(cluster.job_field(number, "Restarts") or 1) >= 1
-    assert "resumed at step" in cluster.yard("logs", number).out
-    cluster.wait_idle()

@@ -1,4 +1,4 @@
-"""The command plugin without a server: checks, diffs, previews, and recorded commands."""
+"""The command plugin without a server: property values, checks, diffs, previews, and recorded commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import provider_pb2
 
-from offline.values import UNKNOWN, Properties, Value, reveal
+from offline.values import ASSET, MARK, UNKNOWN, Change, Properties, Value, changes, reveal, secret
 from tests.offline.plugin import REMOTE, Plugin, hidden, serving, urn
 
 HOST: Value = {"host": "192.0.2.1"}
@@ -71,21 +71,13 @@ def test_check_refuses_wrong_inputs(plugin: Plugin, inputs: Properties, path: st
     assert reason in failures[path]
 
 
-def test_check_reports_all_problems_together(plugin: Plugin) -> None:
-    _, failures = plugin.check(REMOTE, {"creat": "x", "logging": "loud"})
-    assert set(failures) == {"connection", "creat", "logging"}
-
-
 @pytest.mark.parametrize("token", ["command:local:Command", "command:remote:CopyToRemote"])
-def test_other_resource_types_are_refused(plugin: Plugin, token: str) -> None:
+def test_other_types_and_functions_are_refused(plugin: Plugin, token: str) -> None:
     checked = plugin.failure(lambda: plugin.stub.Check(provider_pb2.CheckRequest(urn=urn(token))))
     deleted = plugin.failure(lambda: plugin.delete(token, {"delete": "true"}))
     assert checked == deleted
     assert token in checked
     assert f"only {REMOTE}. Fix: install the official plugin" in checked
-
-
-def test_functions_are_refused(plugin: Plugin) -> None:
     request = provider_pb2.InvokeRequest(tok="command:local:run")
     assert "command:local:run" in plugin.failure(lambda: plugin.stub.Invoke(request))
 
@@ -138,36 +130,49 @@ def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugin
         yield found
 
 
-def _records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "stack" / "commands.jsonl").read_text().splitlines()]
-
-
-def test_commands_are_recorded(recorder: Plugin, tmp_path: Path) -> None:
-    more = {"create": "sudo trainyard-gate", "stdin": hidden("munge"), "delete": "bye"}
+def test_commands_are_recorded_and_do_not_run(recorder: Plugin, tmp_path: Path) -> None:
+    more = {"create": f"sudo trainyard-gate; touch {tmp_path}/made", "stdin": hidden("munge"), "delete": hidden("bye")}
     _, outputs = recorder.create(REMOTE, {"connection": hidden(CONNECTION), **more})
     assert reveal(outputs["stdout"]) == "offline: no machine was checked; nothing is ready"
     recorder.delete(REMOTE, outputs)
-    created, deleted = _records(tmp_path)
+    text = (tmp_path / "stack" / "commands.jsonl").read_text()
+    created, deleted = map(json.loads, text.splitlines())
     found = [created[key] for key in ("host", "user", "command", "stdin_bytes")]
-    assert found == ["203.0.113.7", "ops", "sudo trainyard-gate", 5]
-    assert deleted["command"] == "bye"
-
-
-def test_a_recorded_command_does_not_run(recorder: Plugin, tmp_path: Path) -> None:
-    _, outputs = recorder.create(REMOTE, {"connection": hidden(CONNECTION), "create": f"touch {tmp_path}/made"})
-    assert outputs["stdout"] == "offline"
+    assert found == ["203.0.113.7", "ops", more["create"], 5]
+    assert deleted["command"] == "(secret)"
+    assert not [word for word in ("munge", "bye", "private key") if word in text]
     assert not (tmp_path / "made").exists()
 
 
-def test_no_secret_is_recorded(recorder: Plugin, tmp_path: Path) -> None:
-    inputs: Properties = {
-        "connection": hidden(CONNECTION),
-        "create": hidden("echo hush"),
-        "stdin": hidden("hush"),
-    }
-    recorder.create(REMOTE, inputs)
-    text = (tmp_path / "stack" / "commands.jsonl").read_text()
-    assert "hush" not in text
-    assert "private key" not in text
-    (found,) = _records(tmp_path)
-    assert found["command"] == "(secret)"
+def test_secrets_are_marked_once_and_revealed_at_any_depth() -> None:
+    assert secret(secret("a")) == hidden("a")
+    assert reveal(hidden({"a": [hidden("b")], "c": hidden(hidden(1.0))})) == {"a": ["b"], "c": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ({"a": "x"}, {"a": "x"}, {}),
+        ({"a": "x"}, {"a": "y"}, {"a": "UPDATE"}),
+        ({}, {"a": "y"}, {"a": "ADD"}),
+        ({"a": "x"}, {}, {"a": "DELETE"}),
+        ({"a": ["x"]}, {"a": ["x", "y"]}, {"a[1]": "ADD"}),
+        ({"a": {"b": "x", "c d": "x"}}, {"a": {"b": "y"}}, {"a.b": "UPDATE", 'a["c d"]': "DELETE"}),
+        ({"a": hidden({"b": "x"})}, {"a": hidden({"b": "y"})}, {"a": "UPDATE"}),
+        ({"a": "x"}, {"a": hidden("x")}, {"a": "UPDATE"}),
+        ({"a": "x"}, {"a": UNKNOWN}, {"a": "UPDATE"}),
+        ({"a": "x"}, {"a": "x", "__defaults": [], "version": "1"}, {}),
+        (
+            {"a": {MARK: ASSET, "hash": "1", "path": "./x"}},
+            {"a": {MARK: ASSET, "hash": "1", "path": "/moved/x"}},
+            {},
+        ),
+        (
+            {"a": {MARK: ASSET, "hash": "1", "path": "x"}},
+            {"a": {MARK: ASSET, "hash": "2", "path": "x"}},
+            {"a": "UPDATE"},
+        ),
+    ],
+)
+def test_changes(old: Properties, new: Properties, expected: dict[str, Change]) -> None:
+    assert changes(old, new) == expected

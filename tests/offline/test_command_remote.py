@@ -1,13 +1,15 @@
-"""Remote commands with an sshd on this machine: results, output, connections, cancellation."""
+"""Remote commands with an sshd on this machine, by the plugin in this process and by the plugin as a process."""
 
 from __future__ import annotations
 
-import shlex
+import os
+import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from pulumi.runtime.proto import engine_pb2
 
 from offline.values import Properties, Value
 from tests.offline.loopback_sshd import Sshd, free_port, make_key, running
-from tests.offline.plugin import REMOTE, Plugin, hidden, urn
+from tests.offline.plugin import REMOTE, Engine, Plugin, hidden, urn
 
 pytestmark = pytest.mark.engine
 
@@ -59,15 +61,11 @@ def test_create_update_and_delete_share_one_login(plugin: Plugin, sshd: Sshd, tm
     assert sshd.logins == 1
 
 
-def test_update_runs_create_if_there_is_no_update(plugin: Plugin, sshd: Sshd) -> None:
-    _, state = plugin.create(REMOTE, _inputs(sshd, "echo one"))
-    assert plugin.update(REMOTE, state, _inputs(sshd, "echo two"))["stdout"] == "two"
-
-
-def test_without_a_command_nothing_runs(plugin: Plugin, sshd: Sshd) -> None:
+def test_without_update_create_runs_and_without_both_nothing(plugin: Plugin, sshd: Sshd) -> None:
     only_delete = _inputs(sshd, delete="true")
     assert plugin.create(REMOTE, only_delete)[1] == {**only_delete, "stdout": "", "stderr": ""}
     _, state = plugin.create(REMOTE, _inputs(sshd, "echo one"))
+    assert plugin.update(REMOTE, state, _inputs(sshd, "echo two"))["stdout"] == "two"
     assert plugin.update(REMOTE, state, only_delete) == {**only_delete, "stdout": "one", "stderr": ""}
     plugin.delete(REMOTE, _inputs(sshd, "exit 1", stdout="", stderr=""))
 
@@ -128,12 +126,9 @@ def test_a_failure_shows_the_last_lines_and_no_input(plugin: Plugin, sshd: Sshd)
     assert "password" not in message
 
 
-def test_a_failure_hides_a_secret_command(plugin: Plugin, sshd: Sshd) -> None:
+def test_a_failure_names_the_signal_and_no_secret_command(plugin: Plugin, sshd: Sshd) -> None:
     message = plugin.create_failure(_inputs(sshd, hidden("exit 3 # password")))
     assert message == "exit status 3: running a secret command (no output)"
-
-
-def test_the_signal_that_killed_a_command_is_named(plugin: Plugin, sshd: Sshd) -> None:
     assert "ended by SIGKILL" in plugin.create_failure(_inputs(sshd, "kill -9 $$"))
 
 
@@ -280,27 +275,16 @@ def test_a_silent_machine_is_given_up(plugin: Plugin, sshd: Sshd, monkeypatch: p
     assert "not responding to keepalive" in message
 
 
-def test_cancel_ends_the_remote_process(plugin: Plugin, sshd: Sshd) -> None:
-    name = f"sleep 61.{sshd.port}"
-    runs, failures = _failing(plugin, _inputs(sshd, f"echo on; {name}; echo {shlex.quote(name)} survived"))
-    _wait_until(lambda: name in _processes(f"^{name}"))
-    began = time.monotonic()
-    plugin.cancel()
-    runs.join()
-    assert time.monotonic() - began < 3
-    assert failures == ["cancelled"]
-    time.sleep(0.2)
-    assert not _processes(f"^{name}")
-
-
 def test_cancel_ends_all_processes_of_a_connection(plugin: Plugin, sshd: Sshd) -> None:
     name = f"sleep 63.{sshd.port}"
     all_runs = [_failing(plugin, _inputs(sshd, f"{name}; true # {number}")) for number in range(12)]
     _wait_until(lambda: len(_processes(f"^{name}").splitlines()) == 8)
+    began = time.monotonic()
     plugin.cancel()
     for runs, failures in all_runs:
         runs.join()
         assert failures == ["cancelled"]
+    assert time.monotonic() - began < 3
     _wait_until(lambda: not _processes(f"^{name}"))
 
 
@@ -322,3 +306,79 @@ def test_no_command_starts_after_cancel(plugin: Plugin, sshd: Sshd, tmp_path: Pa
 def test_a_custom_timeout_ends_the_wait(plugin: Plugin, sshd: Sshd) -> None:
     message = plugin.failure(lambda: plugin.create(REMOTE, _inputs(sshd, "sleep 30"), timeout=1))
     assert "longer than 1 s (customTimeouts)" in message
+
+
+Start = Callable[[], tuple[subprocess.Popen[str], Plugin]]
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Start]:
+    """Starts the plugin through a symbolic link, as set-up installs it. No temporary files may be left at the end."""
+    program = tmp_path / "pulumi-resource-command"
+    program.symlink_to(Path(__file__).parents[2] / "offline" / "bin" / "pulumi-resource-command")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    processes = []
+
+    def start() -> tuple[subprocess.Popen[str], Plugin]:
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "TMPDIR": str(temporary),
+        }
+        process = subprocess.Popen(
+            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
+        )
+        processes.append(process)
+        assert process.stdout
+        with process.stdout:
+            return process, Plugin(int(process.stdout.readline()), Engine())
+
+    yield start
+    for process in processes:
+        assert process.stdin
+        process.stdin.close()
+        process.terminate()
+        process.wait(10)
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "closed"),
+    [
+        (signal.SIGINT, 0, "Received disconnect"),
+        (signal.SIGTERM, 0, "Received disconnect"),
+        (signal.SIGKILL, -signal.SIGKILL, "Connection closed by"),
+    ],
+)
+def test_a_signal_ends_the_plugin_and_its_connections(
+    started: Start, sshd: Sshd, number: int, code: int, closed: str
+) -> None:
+    process, plugin = started()
+    plugin.create(REMOTE, _inputs(sshd, "true"))
+    process.send_signal(number)
+    assert process.wait(10) == code
+    _wait_until(lambda: closed in sshd.log.read_text())
+
+
+def test_the_plugin_ends_when_its_input_closes(started: Start) -> None:
+    process, _ = started()
+    assert process.stdin
+    process.stdin.close()
+    assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize("cancel_first", [True, False])
+def test_an_end_during_a_command_ends_the_command(started: Start, sshd: Sshd, cancel_first: bool) -> None:
+    process, plugin = started()
+    name = f"sleep 62.{sshd.port}"
+    runs, failures = _failing(plugin, _inputs(sshd, name))
+    _wait_until(lambda: name in _processes(f"^{name}"))
+    if cancel_first:
+        plugin.cancel()
+        runs.join()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 0
+    runs.join()
+    assert failures == ["cancelled"]
+    assert not _processes(f"^{name}")
