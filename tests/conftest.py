@@ -60,7 +60,6 @@ def golden(request: pytest.FixtureRequest) -> CheckGolden:
 
 @pytest.fixture(scope="session")
 def local_plan() -> ClusterPlan:
-    """The plan of the stack `local`."""
     return read_stack(ROOT / "stacks" / "Pulumi.local.yaml").plan
 
 
@@ -102,7 +101,6 @@ def plan_of_each_image(request: pytest.FixtureRequest, local_plan: ClusterPlan) 
 
 @pytest.fixture(scope="session")
 def local_machines() -> dict[str, Machine]:
-    """Machine types on the local platform."""
     return machines("local")
 
 
@@ -125,7 +123,6 @@ def new_sshd(server_folder: Path) -> Sshd:
 
 @pytest.fixture
 def sshd(new_sshd: Sshd) -> Iterator[Sshd]:
-    """A running sshd."""
     with running(new_sshd) as found:
         yield found
 

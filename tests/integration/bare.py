@@ -69,7 +69,6 @@ class BareHost:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """The host's entry in cluster.platform.hosts."""
         return {
             "name": self.machine.name,
             "address": "127.0.0.1",
@@ -95,13 +94,11 @@ class BareHost:
         return subprocess.run(argv, input=command, capture_output=True, text=True, check=False, timeout=timeout)
 
     def ok(self, command: str) -> str:
-        """Run a command as root, which must succeed. Return its output."""
         done = self.ssh(command, timeout=600)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         return done.stdout
 
     def stage(self, name: str) -> subprocess.CompletedProcess[str]:
-        """Run a stage once, in the same way as the bootstrap."""
         done = self.ssh(run_stage(name), timeout=3600)
         sys.stdout.write(f"[{name}: exit {done.returncode}]\n{done.stdout[-3000:]}\n")
         return done
@@ -206,7 +203,6 @@ class HostsProject(Project):
 
 
 def timed(action: Callable[[], object]) -> float:
-    """Return the duration of a call in seconds."""
     begin = time.monotonic()
     action()
     return time.monotonic() - begin

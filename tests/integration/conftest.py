@@ -25,7 +25,7 @@ def _command_plugin(request: pytest.FixtureRequest) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Remove the shared cluster after all other tests, which otherwise run in the alphabetical order of their files."""
-    items.sort(key=lambda item: item.path.name == "test_removal.py")
+    items.sort(key=lambda item: item.name == "test_down_leaves_nothing")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

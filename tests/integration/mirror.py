@@ -26,7 +26,6 @@ class Server:
         self._server: ThreadingHTTPServer | None = None
 
     def handler(self) -> Callable[..., BaseHTTPRequestHandler]:
-        """Return the class that answers a request."""
         raise NotImplementedError
 
     def start(self) -> None:
@@ -36,7 +35,6 @@ class Server:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def stop(self) -> None:
-        """Refuse further connections."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -63,7 +61,6 @@ class Mirror(Server):
         return {"debian": f"{root}/debian", "debian_security": f"{root}/debian-security"}
 
     def handler(self) -> Callable[..., BaseHTTPRequestHandler]:
-        """Return the class that answers a request with a file of the archive."""
         mirror = self
 
         class Handler(BaseHTTPRequestHandler):

@@ -34,8 +34,6 @@ _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".trainyard", "__pycache__",
 
 @dataclass(frozen=True)
 class Done:
-    """A finished command."""
-
     code: int
     out: str
     seconds: float
@@ -57,18 +55,15 @@ class Project:
         self.edit(lambda spec: spec["platform"].update(ssh_port_base=port_base))
 
     def copy(self, folder: Path) -> None:
-        """Copy the checkout."""
         self.folder = folder
         shutil.copytree(ROOT, folder, ignore=_LEFT_OUT, symlinks=True)
         (folder / ".venv").symlink_to(ROOT / ".venv")
 
     @property
     def stack_file(self) -> Path:
-        """The committed stack file."""
         return self.folder / "stacks" / f"Pulumi.{self.name}.yaml"
 
     def edit(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change the cluster section in the stack file."""
         document = yaml.safe_load(self.stack_file.read_text())
         change(document["config"]["trainyard:cluster"])
         self.stack_file.write_text(yaml.safe_dump(document, sort_keys=False))
@@ -119,11 +114,9 @@ class Project:
         return done
 
     def yard(self, *arguments: str, timeout: float = 300, check: bool = True) -> Done:
-        """Run yard on the stack."""
         return self.run(sys.executable, "-m", "yard", *arguments, timeout=timeout, check=check)
 
     def yard_json(self, *arguments: str, timeout: float = 300) -> Any:
-        """Run yard with --json and return the parsed output."""
         return json.loads(self.yard(arguments[0], "--json", *arguments[1:], timeout=timeout).out)
 
     def on(self, node: str, command: str, timeout: float = 120, check: bool = True) -> str:
@@ -131,16 +124,13 @@ class Project:
         return self.yard("ssh", node, "--admin", "--", command, timeout=timeout, check=check).out
 
     def as_root(self, node: str, script: str, timeout: float = 300, check: bool = True) -> str:
-        """Run a bash script as root on a node."""
         return self.on(node, f"sudo bash -c {shlex.quote(script)}", timeout=timeout, check=check)
 
     def submit(self, *arguments: str) -> dict[str, Any]:
-        """Submit a job and return yard's output."""
         answer: dict[str, Any] = self.yard_json("submit", *arguments)
         return answer
 
     def follow(self, job: object, seconds: float = 400, check: bool = True) -> str:
-        """Follow a job's log to the end and return the log."""
         return self.yard("logs", str(job), "-f", timeout=seconds, check=check).out
 
     def job_field(self, job: object, field: str) -> str:
@@ -156,21 +146,22 @@ class Project:
         wait_until("the job to run", 120, lambda: self.queued(job) == "RUNNING")
         return job
 
+    def job_state(self, job: Mapping[str, Any]) -> str:
+        """Return a job's state as `yard ps` shows it."""
+        return next(str(row["state"]) for row in self.yard_json("ps") if row["id"] == job["id"])
+
     def queued(self, job: str) -> str:
         """Return the state of a job in Slurm's queue, or an empty string if the job has left the queue."""
         return self.on(HEAD, f"squeue -h -j {job} -o %T 2>/dev/null || true").strip()
 
     def states(self) -> dict[str, str]:
-        """Return the Slurm state of each worker."""
         lines = self.on(HEAD, "sinfo -h -N -o '%N %T'").split("\n")
         return dict(line.split() for line in lines if line.startswith("it-"))
 
     def shown(self, node: str) -> str:
-        """Return the node's state and reason in Slurm."""
         return self.on(HEAD, f"sinfo -h -N -n {node} -o '%T|%E'").strip()
 
     def in_service(self, node: str) -> bool:
-        """Return whether Slurm may start jobs on the node."""
         return self.shown(node).startswith(("idle|", "mixed|"))
 
     def health(self, node: str) -> dict[str, Any]:
@@ -179,16 +170,13 @@ class Project:
         return found
 
     def verdicts(self, node: str) -> dict[str, Any]:
-        """Return the node's verdicts by check."""
         found: dict[str, Any] = self.health(node)["verdicts"]
         return found
 
     def wait_idle(self, seconds: float = 120) -> None:
-        """Wait until all workers are idle."""
         wait_until("idle workers", seconds, lambda: set(self.states().values()) == {"idle"})
 
     def wait_ready(self, node: str, seconds: float = 240) -> None:
-        """Wait until the bootstrap of a node has finished."""
         status = "cat /var/lib/trainyard/status.json"
         wait_until(f"{node} to be ready", seconds, lambda: '"state":"ready"' in self.on(node, status, check=False))
 
@@ -198,7 +186,6 @@ class Project:
         return output if _BOOT_ID.fullmatch(output) else ""
 
     def reboot(self, node: str) -> None:
-        """Reboot a node and wait until it responds."""
         before = self.boot_id(node)
         assert before, f"{node} does not respond"
         self.on(node, "sudo systemctl reboot", check=False)
@@ -216,11 +203,9 @@ class Project:
         self.stack("up", "--replace", f"urn:pulumi:local::trainyard::{urn}", timeout=timeout)
 
     def down(self, check: bool = True) -> None:
-        """Remove all machines of the copy."""
         self.run("python", "-m", "tools.down", timeout=300, check=check)
 
     def pid(self, node: str) -> int:
-        """Return the process id of a node's virtual machine."""
         found = list((self.folder / ".trainyard" / "run" / "local").rglob(f"{node}/*pid*"))
         assert found, f"no pid file for {node}"
         return int(found[0].read_text())
@@ -235,7 +220,6 @@ def wait_until(what: str, seconds: float, condition: Callable[[], bool], pause: 
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
@@ -258,14 +242,12 @@ class QueueTimes:
         self._thread = threading.Thread(target=self._record, daemon=True)
 
     def __enter__(self) -> Self:
-        """Start recording."""
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End recording."""
         self._end.set()
         self._thread.join()
 

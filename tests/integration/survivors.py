@@ -60,7 +60,6 @@ sleep 900
 
 
 def job_file(folder: Path, name: str, **keys: Any) -> str:
-    """Write a job file with checkpoints and return its path."""
     file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump({"name": name, "time": "15m", "checkpoint_dir": "checkpoints", **keys}))
     return str(file)
@@ -80,7 +79,6 @@ def finish(cluster: Project, job: Mapping[str, Any], seconds: float = 1800) -> s
 
 
 def starts(cluster: Project, head: str, job: Mapping[str, Any]) -> list[str]:
-    """Return the nodes used in each start of a job."""
     lines = cluster.on(head, f"sudo cat {job['run_dir']}/events").splitlines()
     return [line.split()[3] for line in lines if line.split()[1:2] == ["start"]]
 

@@ -22,17 +22,14 @@ printf '%s\\n' {word} >/var/lib/trainyard/{name}
 
 
 def put_stage(cluster: Project, name: str, word: str, beside: str = "yes") -> None:
-    """Add or change a stage that writes the word to /var/lib/trainyard/<name>."""
     (cluster.folder / STAGES / f"64-{name}").write_text(_STAGE.format(beside=beside, word=word, name=name))
 
 
 def words(cluster: Project, name: str) -> list[str]:
-    """Return the word that the stage has written on each node."""
     return [cluster.on(node, f"cat /var/lib/trainyard/{name} 2>/dev/null || true").strip() for node in NODES]
 
 
 def active(cluster: Project, node: str) -> str:
-    """Return the digest of the node's active bundle."""
     return cluster.on(node, "basename $(readlink /usr/local/lib/trainyard)").strip()
 
 

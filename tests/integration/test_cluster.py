@@ -1,12 +1,13 @@
 """A cluster of virtual machines: bring-up, jobs, faults and repairs.
 
 The tests share one cluster and run in the order in which they are defined. Each test leaves the cluster ready for the
-next.
+next, except the last one, which removes the cluster after the tests of all other files.
 """
 
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,25 @@ def test_doctor_reports_the_node_with_a_wrong_munge_key(cluster: Project) -> Non
     blamed = [line for line in done.out.splitlines() if "munge" in line.lower()]
     assert any(SECOND in line for line in blamed), done.out
     assert not any(FIRST in line for line in blamed), done.out
+
+
+def _port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_down_leaves_nothing(cluster: Project) -> None:
+    pids = [cluster.pid(node) for node in (HEAD, FIRST, SECOND)]
+    cluster.down()
+    assert not [pid for pid in pids if alive(pid)]
+    assert all(_port_is_free(port) for port in range(23100, 23140))
+    left = [path for path in (cluster.folder / ".trainyard" / "run").rglob("*") if path.is_file() or path.is_socket()]
+    assert left == []
+    assert list((cluster.folder / ".trainyard").rglob("locks/**/*.json")) == []
+    here = str(cluster.folder).encode()
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = process.read_bytes()
+        except OSError:
+            continue
+        assert not (b"qemu" in command or b"vde_switch" in command) or here not in command, command

@@ -64,7 +64,6 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 
 def write(folder: Path, name: str, **keys: Any) -> str:
-    """Write a job file and return its path."""
     file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump({"name": name, "nodes": 2, "time": "20m", **keys}))
     return str(file)

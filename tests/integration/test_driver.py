@@ -43,7 +43,6 @@ class Tree:
         self._disk = folder / "disk.raw"
 
     def mount(self) -> None:
-        """Mount a copy of the image."""
         self.root.mkdir()
         run("qemu-img", "convert", "-O", "raw", str(ensure_image().disk), str(self._disk))
         run("mount", "-o", "loop", str(self._disk), str(self.root))
@@ -51,13 +50,11 @@ class Tree:
             run("mount", "--bind", f"/{name}", str(self.root / name))
 
     def unmount(self) -> None:
-        """Unmount the copy and remove it."""
         for folder in (self.root / "dev", self.root / "proc", self.root):
             subprocess.run(["umount", str(folder)], check=False, capture_output=True)
         self._disk.unlink(missing_ok=True)
 
     def shell(self, script: str) -> subprocess.CompletedProcess[str]:
-        """Run a script in the file system, as root."""
         environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "HOME": "/root"}
         # If the test is interrupted, unshare ends, and the kernel then kills the processes in its namespace.
         isolated = ("unshare", "--pid", "--fork", "--kill-child", "chroot", str(self.root), "bash", "-s")
@@ -68,7 +65,6 @@ class Tree:
 
     @property
     def kernel(self) -> str:
-        """Release of the image's kernel."""
         [folder] = (self.root / "usr" / "lib" / "modules").iterdir()
         return folder.name
 
@@ -78,7 +74,6 @@ def run(*command: str) -> None:
 
 
 def with_driver(plan: ClusterPlan, mirrors: dict[str, str]) -> ClusterPlan:
-    """Return the plan with `driver: install` on all workers."""
     workers = tuple(replace(host, driver="install") for host in plan.workers)
     return replace(plan, workers=workers, mirrors=mirrors)
 
@@ -177,7 +172,6 @@ def test_next_run_continues_and_reports_the_missing_gpu(node: BareHost, tree: Tr
 
 
 def copy(host: BareHost, file: Path, command: str) -> None:
-    """Run a command as root, with the content of the file as its stdin."""
     encoded = subprocess.run(["base64", str(file)], check=True, capture_output=True, text=True).stdout
     done = host.ssh(f"base64 -d <<'END' | ({command})\n{encoded}END\n", timeout=600)
     assert done.returncode == 0, done.stderr

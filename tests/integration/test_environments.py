@@ -38,14 +38,12 @@ class Index(Server):
         self._folder = folder
 
     def publish(self) -> None:
-        """Write the pages of the index."""
         for wheel in self.wheels.glob("*.whl"):
             page = self._folder / "simple" / wheel.name.split("-")[0].replace("_", "-") / "index.html"
             page.parent.mkdir(parents=True, exist_ok=True)
             page.write_text(f'<a href="/wheels/{wheel.name}">{wheel.name}</a>')
 
     def handler(self) -> Callable[..., SimpleHTTPRequestHandler]:
-        """Return the class that answers a request with a file in the folder."""
         return partial(SimpleHTTPRequestHandler, directory=str(self._folder))
 
 

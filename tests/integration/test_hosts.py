@@ -81,7 +81,6 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[BareHost]]:
 
 @pytest.fixture(scope="module")
 def before(bare: list[BareHost]) -> State:
-    """The state of each machine before the first change."""
     return {host.machine.name: host.state() for host in bare}
 
 
@@ -97,7 +96,6 @@ def project(bare: list[BareHost], before: State, tmp_path_factory: pytest.TempPa
 
 
 def changes(host: BareHost, before: State) -> list[str]:
-    """Return the differences between the initial and the current state."""
     lines = unified_diff(before[host.machine.name], host.state(), n=0, lineterm="")
     return [line for line in lines if not line.startswith(("---", "+++", "@@"))]
 

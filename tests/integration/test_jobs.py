@@ -71,7 +71,6 @@ exit "${2-0}"
 
 @pytest.fixture(scope="module")
 def project(cluster: Project) -> Path:
-    """A repository with the user's files, in the copy of the checkout."""
     folder = cluster.folder / "my_project"
     folder.mkdir()
     files = {"train.py": TRAIN, "own_module.py": 'NAME = "mine"\n', "job.sbatch": BATCH, ".env": "TOKEN=hidden\n"}
@@ -177,7 +176,6 @@ def queue(cluster: Project) -> str:
 
 
 def fetch() -> str:
-    """Return the start page of the session's server, or an empty string."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/", timeout=10) as answer:
             return str(answer.read().decode())

@@ -25,7 +25,6 @@ echo "rank $RANK ends"
 
 
 def files(cluster: Project) -> Path:
-    """Return the folder that contains yard's SSH files for the stack."""
     return cluster.folder / ".trainyard" / "ssh" / "local"
 
 
@@ -64,10 +63,6 @@ def job(cluster: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     cluster.wait_idle()
 
 
-def state(cluster: Project, job: dict[str, Any]) -> str:
-    return str({row["id"]: row["state"] for row in cluster.yard_json("ps")}[job["id"]])
-
-
 def test_each_key_is_valid_for_one_user_only(cluster: Project) -> None:
     cluster.yard("refresh")
     user, admin = files(cluster) / USER, files(cluster) / ADMIN
@@ -90,7 +85,7 @@ def test_old_user_key_is_refused_and_the_job_continues(cluster: Project, job: di
     cluster.yard("ssh", HEAD, "--", f"echo '{line}' >>~/.ssh/authorized_keys")
     assert opens(cluster, admin, "trainer")
     rotate(cluster, "user-key")
-    assert state(cluster, job) == "RUNNING"
+    assert cluster.job_state(job) == "RUNNING"
     assert user.read_text() != old.read_text()
     for node in (HEAD, FIRST):
         assert opens(cluster, user, "trainer", node)
@@ -106,7 +101,7 @@ def test_job_continues_after_rotation_of_the_munge_key(cluster: Project, job: di
     keys = {cluster.on(node, MUNGE_KEY) for node in (HEAD, FIRST, SECOND)}
     assert len(keys) == 1
     assert before not in keys
-    assert state(cluster, job) == "RUNNING"
+    assert cluster.job_state(job) == "RUNNING"
     cluster.yard("ssh", HEAD, "--", f"touch {job['run_dir']}/checkpoints/stop")
     output = finish(cluster, job, 300)
     assert "rank 0 ends" in output

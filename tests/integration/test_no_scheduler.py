@@ -50,14 +50,8 @@ _LAUNCHERS = [launcher for launcher in ON_THE_MACHINES if not launcher.startswit
 
 @pytest.fixture(scope="module")
 def killed(direct: Project, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The submitted job for each launcher."""
     folder = tmp_path_factory.mktemp("jobs")
     return {launcher: direct.submit(counting(folder, launcher)) for launcher in _LAUNCHERS}
-
-
-def state_of(cluster: Project, job: dict[str, Any]) -> str:
-    """Return the state of a job from yard's output."""
-    return str({row["id"]: row["state"] for row in cluster.yard_json("ps")}[job["id"]])
 
 
 def test_slurm_is_stopped(direct: Project) -> None:
@@ -113,7 +107,7 @@ def test_job_lost_by_its_head_continues_when_resumed(direct: Project, tmp_path: 
     wait_saved(direct, HEAD, job, ranks=2)
     direct.reboot(HEAD)
     direct.wait_ready(HEAD)
-    assert state_of(direct, job) == "LOST"
+    assert direct.job_state(job) == "LOST"
     for node in (FIRST, SECOND):
         wait_until(f"no rank on {node}", 120, partial(lambda at: left_on(direct, at, job) == "", node))
     direct.yard("resume", str(job["id"]))

@@ -6,11 +6,10 @@ import shlex
 
 import pytest
 
-from tests.integration.project import AS_TRAINER, Project, wait_until
+from tests.integration.project import AS_TRAINER, FIRST, HEAD, Project, wait_until
 
 pytestmark = pytest.mark.integration
 
-HEAD, FIRST = "it-head", "it-gpu-0"
 _SERVICES = """
 ip address add 169.254.169.254/32 dev lo
 for port in 80 53; do

@@ -17,12 +17,11 @@ from typing import Any
 import pytest
 
 from tests.integration import survivors
-from tests.integration.project import Project, alive, wait_until
+from tests.integration.project import FIRST, HEAD, SECOND, THIRD, Project, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
-HEAD = "it-head"
-NODES = ("it-gpu-0", "it-gpu-1", "it-gpu-2")
+NODES = (FIRST, SECOND, THIRD)
 SAVE_EVERY, STEPS = 3, 24
 RUNNING_SECONDS = 60.0
 """Target for the time from the loss of a machine to the start of its job on the spare."""
@@ -37,7 +36,6 @@ LINK_SECONDS = 40.0
 
 @pytest.fixture(scope="module", autouse=True)
 def _spare(cluster: Project) -> Iterator[None]:
-    """A third worker, which is a spare."""
     cluster.edit(lambda spec: spec["nodes"]["gpu"].update(count=3, spares=1))
     cluster.stack("up", timeout=1500)
     yield
@@ -48,7 +46,6 @@ def _spare(cluster: Project) -> Iterator[None]:
 
 
 def nodes(cluster: Project) -> dict[str, tuple[str, str]]:
-    """Return the state and the reason of each worker, as `yard nodes` shows them."""
     return {row["name"]: (row["state"], row["reason"]) for row in cluster.yard_json("nodes") if row["name"] != HEAD}
 
 
@@ -60,8 +57,9 @@ def spares(cluster: Project) -> set[str]:
     return {name for name, (state, _) in nodes(cluster).items() if state == "spare"}
 
 
-def head_time(cluster: Project) -> float:
-    return float(cluster.on(HEAD, "date +%s.%N"))
+def worker_beside_the_spare(cluster: Project) -> str:
+    wait_until("the spare", 60, lambda: len(spares(cluster)) == 1)
+    return min(set(NODES) - spares(cluster))
 
 
 def changes(cluster: Project, node: str) -> list[dict[str, Any]]:
@@ -82,12 +80,6 @@ def steps(cluster: Project, run_dir: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
 
 
-def submit(cluster: Project, count: int) -> dict[str, Any]:
-    program = ("--steps", str(count), "--save-every", str(SAVE_EVERY), "--batch", "2")
-    answer: dict[str, Any] = cluster.yard_json("submit", "train-tiny", "--", *program)
-    return answer
-
-
 def node_list(cluster: Project, job: int) -> set[str]:
     names = cluster.on(HEAD, f'scontrol show hostnames "$(squeue -h -j {job} -t running -o %N)"', check=False)
     return set(names.split()) & set(NODES)
@@ -101,8 +93,7 @@ def test_one_worker_is_shown_as_a_spare(cluster: Project) -> None:
 
 
 def test_drained_worker_releases_the_spare(cluster: Project) -> None:
-    wait_until("the spare", 60, lambda: len(spares(cluster)) == 1)
-    first = min(set(NODES) - spares(cluster))
+    first = worker_beside_the_spare(cluster)
     cluster.on(HEAD, f"sudo scontrol update nodename={first} state=drain reason='bad cable'")
     try:
         wait_until("the release", 30, lambda: not spares(cluster))
@@ -116,13 +107,13 @@ def test_drained_worker_releases_the_spare(cluster: Project) -> None:
 def test_job_of_a_killed_machine_continues_on_the_spare(cluster: Project) -> None:
     wait_until("the spare", 60, lambda: len(spares(cluster)) == 1)
     spare = spares(cluster)
-    job = submit(cluster, STEPS)
+    sizes = ("--steps", str(STEPS), "--save-every", str(SAVE_EVERY), "--batch", "2")
+    job = cluster.submit("train-tiny", "--", *sizes)
     number, run_dir = int(job["id"]), job["run_dir"]
     wait_until("a checkpoint", 400, lambda: any("checkpoint_s" in row for row in steps(cluster, run_dir)))
     victim = max(node_list(cluster, number))
-    pid, killed = cluster.pid(victim), head_time(cluster)
-    os.kill(pid, signal.SIGKILL)
-    wait_until("the VM's end", 20, lambda: not alive(pid), 0.5)
+    killed = float(cluster.on(HEAD, "date +%s.%N"))
+    cluster.kill(victim)
     wait_until("the second start", 240, lambda: len(spans(cluster, number)) > 1 and bool(node_list(cluster, number)))
     assert spare <= node_list(cluster, number)
     assert nodes(cluster)[victim][1].startswith("TY:gone: ")
@@ -163,8 +154,7 @@ def test_lost_machine_becomes_the_spare_after_its_return(cluster: Project) -> No
 def test_frozen_machine_returns_when_it_answers_again(cluster: Project) -> None:
     returns = []
     for seconds in (*random.sample(range(5, 30), FREEZES - 1), 60):
-        wait_until("the spare", 60, lambda: len(spares(cluster)) == 1)
-        victim = min(set(NODES) - spares(cluster))
+        victim = worker_beside_the_spare(cluster)
         pid = cluster.pid(victim)
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -198,8 +188,7 @@ def test_outage_of_the_head_ends_no_job(cluster: Project) -> None:
 
 
 def test_node_without_its_link_is_lost_and_returns(cluster: Project) -> None:
-    wait_until("the spare", 60, lambda: len(spares(cluster)) == 1)
-    victim = min(set(NODES) - spares(cluster))
+    victim = worker_beside_the_spare(cluster)
     restore = "ip link set clu0 up; networkctl reconfigure clu0"
     cluster.on(victim, f"sudo systemd-run bash -c 'sleep 1; ip link set clu0 down; sleep 90; {restore}'")
     begin = time.monotonic()

@@ -38,7 +38,6 @@ def machine_ids(cluster: Project) -> list[str]:
 
 
 def image_id(cluster: Project) -> str:
-    """Return the id of the golden image of the copied checkout."""
     code = "from components.platforms.local.image import image_id; print(image_id())"
     return cluster.run("python", "-c", code).out.strip()
 

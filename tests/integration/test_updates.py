@@ -60,7 +60,6 @@ def node(local_plan: ClusterPlan, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def updated(node: BareHost) -> set[str]:
-    """Return the packages that are installed in the new version."""
     lines = node.ok("dpkg-query -W -f '${Package} ${Version}\\n'").splitlines()
     return {name for name, version in map(str.split, lines) if version == "99:1"}
 

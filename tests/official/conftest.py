@@ -20,7 +20,6 @@ def home(request: pytest.FixtureRequest) -> Path:
 
 
 def use_official(stack: TestStack, home: Path, plugin: str) -> None:
-    """Replace the plugin of a stack."""
     program = f"plugins/resource-{plugin}-v{version(f'pulumi-{plugin}')}/pulumi-resource-{plugin}"
     link = Path(stack.environment["PULUMI_HOME"]) / program
     link.unlink()

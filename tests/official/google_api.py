@@ -56,8 +56,6 @@ _FIELDS: Mapping[str, str | None] = {
 
 
 class ApiError(Exception):
-    """An answer with an error status."""
-
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
@@ -72,7 +70,6 @@ class GoogleApi:
         self._lock = threading.Lock()
 
     def answer(self, method: str, service: str, path: str, query: Mapping[str, str], body: Json) -> Json:
-        """Return the answer to a request. Raises ApiError."""
         with self._lock:
             # "-" stands for the project in a service account's email address.
             path = re.sub(r"^projects/-/(.*@([^.]+)\.iam.*)$", r"projects/\2/\1", path)

@@ -30,8 +30,6 @@ _ADDED = {"add_previous_output_in_env": False}
 
 
 class Commands(TestStack):
-    """A stack with one command, which prints a word."""
-
     __test__ = False
     sshd: Sshd
 
@@ -44,7 +42,6 @@ class Commands(TestStack):
 
 @pytest.fixture
 def stack(home: Path, sshd: Sshd, tmp_path: Path) -> Commands:
-    """An empty stack that uses the official plugin."""
     made = Commands(tmp_path)
     made.sshd = sshd
     del made.environment["TRAINYARD_OFFLINE_COMMANDS"]

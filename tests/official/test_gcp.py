@@ -42,7 +42,6 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def api() -> Iterator[tuple[GoogleApi, str]]:
-    """A simulated Google API."""
     with serving() as served:
         yield served
 
@@ -66,7 +65,6 @@ def official(folder: Path, home: Path, url: str) -> Cluster:
 
 
 def put(stack: Cluster, name: str, edits: dict[str, Any]) -> None:
-    """Set the stack file."""
     file = stack.folder / "Pulumi.test.yaml"
     salt = [line for line in file.read_text().splitlines() if line.startswith("encryptionsalt:")]
     file.write_text("\n".join([*salt, stack_text(name, platform__protect_storage=False, **edits)]))

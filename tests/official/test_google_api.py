@@ -16,7 +16,6 @@ _NETWORKS, _SUBNETS = "/compute/v1/projects/p/global/networks", "/compute/v1/pro
 
 
 def ask(url: str, method: str = "GET", body: object = None) -> Any:
-    """Send a request and return the parsed answer."""
     request = Request(url, method=method, data=json.dumps(body).encode() if body is not None else None)  # noqa: S310  (the URL is on loopback)
     with urlopen(request, timeout=10) as answer:  # noqa: S310
         return json.load(answer)

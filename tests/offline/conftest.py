@@ -11,6 +11,5 @@ from tests.offline.plugin import Plugin, serving
 
 @pytest.fixture
 def plugin() -> Iterator[Plugin]:
-    """A separate command plugin for each test."""
     with serving() as found:
         yield found

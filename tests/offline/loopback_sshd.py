@@ -27,8 +27,6 @@ def sshd_binary() -> str | None:
 
 @dataclass(frozen=True)
 class Sshd:
-    """An sshd. Its files are in `folder`."""
-
     folder: Path
     port: int
     private_key: str
@@ -36,7 +34,6 @@ class Sshd:
 
     @property
     def log(self) -> Path:
-        """The log file."""
         return self.folder / "log"
 
     def connection(self, **more: object) -> Properties:
@@ -52,18 +49,15 @@ class Sshd:
 
     @property
     def logins(self) -> int:
-        """Number of successful logins."""
         return self.log.read_text().count("Accepted publickey")
 
 
 def make_key(path: Path, kind: str = "ed25519") -> tuple[str, str]:
-    """Create a key pair, and return the private key and the public key."""
     subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "", "-f", path], check=True)
     return path.read_text(), path.with_suffix(".pub").read_text().strip()
 
 
 def free_port() -> int:
-    """Return an unused port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -85,7 +79,6 @@ def new_server(folder: Path) -> Sshd:
 
 @contextmanager
 def running(server: Sshd) -> Iterator[Sshd]:
-    """Run a server until the `with` block ends."""
     binary = sshd_binary()
     assert binary
     if os.getuid() == 0:

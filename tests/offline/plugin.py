@@ -22,18 +22,14 @@ _SECONDS = 20
 
 
 def urn(token: str) -> str:
-    """Return the URN of a resource named `it` in a component."""
     return f"urn:pulumi:stack::project::trainyard:index:Part${token}::it"
 
 
 def hidden(value: Value) -> Value:
-    """Return the value as a secret in the engine's format."""
     return {MARK: SECRET, "value": value}
 
 
 class Engine(engine_pb2_grpc.EngineServicer):
-    """Stores log messages from the plugin."""
-
     def __init__(self) -> None:
         self.requests: list[engine_pb2.LogRequest] = []
         self._changed = Condition()
@@ -46,11 +42,9 @@ class Engine(engine_pb2_grpc.EngineServicer):
 
     @property
     def lines(self) -> list[str]:
-        """Text of all log messages."""
         return [request.message for request in self.requests]
 
     def wait_for(self, line: str) -> None:
-        """Wait for a log message that contains `line`."""
         with self._changed:
             assert self._changed.wait_for(lambda: any(line in found for found in self.lines), _SECONDS), self.lines
 
@@ -69,7 +63,6 @@ class Plugin:
         return from_struct(answer.inputs), {failure.property: failure.reason for failure in answer.failures}
 
     def diff(self, token: str, old: Mapping[str, Value], new: Mapping[str, Value]) -> provider_pb2.DiffResponse:
-        """Return the diff between two sets of inputs."""
         request = provider_pb2.DiffRequest(
             id="it1", urn=urn(token), olds=to_struct(old), old_inputs=to_struct(old), news=to_struct(new)
         )
@@ -79,7 +72,6 @@ class Plugin:
     def create(
         self, token: str, inputs: Mapping[str, Value], *, preview: bool = False, timeout: float = 0
     ) -> tuple[str, Properties]:
-        """Create a resource and return its id and outputs."""
         request = provider_pb2.CreateRequest(
             urn=urn(token), properties=to_struct(inputs), preview=preview, timeout=timeout
         )
@@ -87,14 +79,12 @@ class Plugin:
         return answer.id, from_struct(answer.properties)
 
     def update(self, token: str, state: Properties, inputs: Properties, *, preview: bool = False) -> Properties:
-        """Update a resource and return its new outputs."""
         request = provider_pb2.UpdateRequest(
             id="it1", urn=urn(token), olds=to_struct(state), news=to_struct(inputs), preview=preview
         )
         return from_struct(self.stub.Update(request, timeout=_SECONDS).properties)
 
     def delete(self, token: str, state: Properties) -> None:
-        """Delete the resource that has this state."""
         request = provider_pb2.DeleteRequest(id="it1", urn=urn(token), properties=to_struct(state))
         self.stub.Delete(request, timeout=_SECONDS)
 
@@ -103,7 +93,6 @@ class Plugin:
         self.stub.Cancel(empty_pb2.Empty(), timeout=_SECONDS)
 
     def stdout(self, inputs: Mapping[str, Value]) -> Value:
-        """Create a remote command and return its standard output."""
         return self.create(REMOTE, inputs)[1]["stdout"]
 
     def create_failure(self, inputs: Mapping[str, Value]) -> str:
@@ -120,7 +109,6 @@ class Plugin:
 
 @contextmanager
 def serving() -> Iterator[Plugin]:
-    """Serve a command plugin and an engine until the `with` block ends."""
     engine = Engine()
     engine_server, plugin_server = (grpc.server(ThreadPoolExecutor(32)) for _ in range(2))
     engine_pb2_grpc.add_EngineServicer_to_server(engine, engine_server)

@@ -123,7 +123,6 @@ CONNECTION: dict[str, Any] = {"host": "203.0.113.7", "user": "ops", "privateKey"
 
 @pytest.fixture
 def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plugin]:
-    """A plugin that records commands."""
     monkeypatch.setenv("TRAINYARD_OFFLINE", str(tmp_path))
     monkeypatch.setenv("TRAINYARD_OFFLINE_COMMANDS", "record")
     with serving() as found:

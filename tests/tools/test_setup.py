@@ -33,7 +33,6 @@ def shell(
 
 
 def put_pulumi(folder: Path, version: str) -> Path:
-    """Write a fake pulumi that prints the given version."""
     folder.mkdir(parents=True)
     program = folder / "pulumi"
     program.write_text(f"#!/bin/sh\necho v{version}\n")

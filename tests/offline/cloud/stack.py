@@ -35,8 +35,6 @@ outputs = {"selfLink": None}
 
 
 class Run:
-    """Exit code and output of a `pulumi` command."""
-
     def __init__(self, code: int, text: str) -> None:
         self.code = code
         self.text = text
@@ -46,8 +44,6 @@ class Run:
 
 
 class TestStack:
-    """A project with the stack `test`."""
-
     __test__ = False
 
     def __init__(self, folder: Path, original: TestStack | None = None) -> None:
@@ -66,22 +62,18 @@ class TestStack:
             assert self("stack", "init", "test").code == 0
 
     def write(self, text: str, *, raw: bool = False) -> None:
-        """Set the program."""
         (self.folder / "__main__.py").write_text(f"{_HEAD}{_RAW if raw else ''}{text}")
 
     def faults(self, *entries: Mapping[str, Any]) -> None:
-        """Set the faults that the simulated clouds produce."""
         self.world.folder.mkdir(parents=True, exist_ok=True)
         self._faults = [dict(entry) for entry in entries]
         (self.world.folder / FILE).write_text(yaml.safe_dump(self._faults))
 
     @property
     def met_a_fault(self) -> bool:
-        """Whether a fault has occurred."""
         return any(self.world.counted(Fault(**entry).key) for entry in self._faults)
 
     def __call__(self, *arguments: str) -> Run:
-        """Run pulumi until it exits."""
         process = self.start(*arguments)
         text, _ = process.communicate(timeout=SECONDS)
         return Run(process.returncode, text)
@@ -134,7 +126,6 @@ class TestStack:
         return sorted(record.token.rpartition(":")[2] for record in self.world.records())
 
     def record(self, name: str) -> Record:
-        """Return the simulated cloud's record of the resource with this Pulumi name."""
         (found,) = (record for record in self.world.records() if record.urn.endswith(f"::{name}"))
         return found
 

@@ -85,18 +85,15 @@ class BusyStack:
         self.stack.write(program, raw=True)
 
     def answers(self, out: str, code: int = 0, err: str = "") -> None:
-        """Set the output and the exit code of `ssh`."""
         (self._folder / "answer").write_text(json.dumps({"out": out, "code": code, "err": err}))
 
     @property
     def calls(self) -> list[list[str]]:
-        """The arguments of each `ssh` call."""
         file = self._folder / "calls"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     @property
     def mtu(self) -> int:
-        """The MTU of the network in the simulated cloud."""
         mtu = self.stack.record("net").inputs["mtu"]
         assert isinstance(mtu, float)
         return int(mtu)
@@ -114,7 +111,6 @@ def deployed(empty: TestStack, tmp_path_factory: pytest.TempPathFactory) -> Test
 
 @pytest.fixture
 def busy(deployed: TestStack, tmp_path: Path) -> BusyStack:
-    """A copy of the deployed stack for one test."""
     return BusyStack(TestStack(tmp_path, deployed), tmp_path / "bin")
 
 

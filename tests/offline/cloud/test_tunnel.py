@@ -45,8 +45,6 @@ pulumi.export("said", ran.stdout)
 
 
 class TunnelledStack:
-    """A stack whose remote commands run through a tunnel."""
-
     def __init__(self, stack: TestStack, sshd: Sshd, programs: TunnelPrograms) -> None:
         self.stack, self.programs, self.sshd, self.port = stack, programs, sshd, free_port()
         _simulated, _, others = stack.environment["PATH"].partition(":")
@@ -54,7 +52,6 @@ class TunnelledStack:
         del stack.environment["TRAINYARD_OFFLINE_COMMANDS"]
 
     def write(self, create: str) -> None:
-        """Set the remote command that runs through the tunnel."""
         user, folder = getpass.getuser(), str(self.sshd.folder)
         program = _PROGRAM.format(
             root=str(ROOT), port=self.port, user=user, folder=folder, create=create, command=BASTION
