@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import subprocess
-import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-import gate.nodes
 import pytest
 
 from components.node.bundle import Bundle
 from components.node.handover import Secrets, handover_files, pack
 from components.plan.plan import ClusterPlan
+from tests.cloud_init.metadata_server import Metadata
 from tests.cloud_init.node_sandbox import NodeSandbox, tar
 from tests.cloud_init.stage_sandbox import STAGES, Sandbox, function
 
 READY = '{"node":"head","state":"ready"}'
 BUSY = '{"node":"head","state":"running"}'
-PLACE = "#!/bin/bash\n"
 
 
 def bundle(word: str) -> bytes:
-    """Return a bundle with a program and a file that contain this word."""
-    return tar({"place": PLACE, "word": f"{word}\n"})
+    """Return a bundle with a program and a file that contains this word."""
+    return tar({"place": "#!/bin/bash\n", "word": f"{word}\n"})
 
 
 def hand_over(key: str = "one", archive: bytes | None = None, **files: bytes) -> dict[str, bytes]:
-    """Return the files in a hand-over."""
     archive = bundle("first") if archive is None else archive
     own = {
         "bundle.sha256": hashlib.sha256(archive).hexdigest().encode() + b"\n",
@@ -46,7 +41,6 @@ def hand_over(key: str = "one", archive: bytes | None = None, **files: bytes) ->
 def send(
     node: NodeSandbox, files: dict[str, bytes], bootstrap: str = "active", status: str = READY
 ) -> subprocess.CompletedProcess[str]:
-    """Send a hand-over to a node."""
     node.answer("systemctl", f'[ "$1" != show ] || echo {bootstrap}')
     node.write("var/lib/trainyard/status.json", status)
     return node.run("sbin/trainyard-receive", input=pack(files))
@@ -61,12 +55,11 @@ def node(tmp_path: Path) -> NodeSandbox:
 
 
 def restarted(node: NodeSandbox) -> list[str]:
-    """Return the units that were restarted."""
     return [line.split()[-1] for line in node.calls("systemctl") if line.startswith("restart")]
 
 
 def active(node: NodeSandbox) -> str:
-    """Return the content of the file `word` in the active bundle."""
+    """Return the word in the active bundle."""
     return node.read("usr/local/lib/trainyard/word").strip()
 
 
@@ -110,10 +103,7 @@ def test_new_bundle_is_activated_beside_the_previous_one(node: NodeSandbox) -> N
     ("files", "message"),
     [
         (hand_over(archive=bundle("second"), bundle_sha256=b"0" * 64), "the bundle is damaged: its SHA-256 is"),
-        (
-            hand_over(archive=bundle("second"), bundle_sha256=b"../../x"),
-            "the hand-over contains no valid digest of a bundle",
-        ),
+        (hand_over(archive=bundle("second"), bundle_sha256=b"../../x"), "contains no valid digest of a bundle"),
         (hand_over(archive=bundle("second"), known_hosts=b""), "the tar on stdin has no known_hosts"),
         (hand_over(archive=b"no tar"), "the bundle cannot be unpacked"),
     ],
@@ -140,25 +130,6 @@ def test_interrupted_hand_over_changes_nothing(node: NodeSandbox) -> None:
     assert active(node) == "second"
 
 
-class Metadata(BaseHTTPRequestHandler):
-    """A metadata server that first refuses the requests in `refusals` and then stores guest attributes."""
-
-    taken: list[tuple[str, str | None, bytes]]
-    refusals: list[int]
-
-    def do_PUT(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.refusals:
-            self.send_response(self.refusals.pop())
-        else:
-            self.taken.append((self.path, self.headers["Metadata-Flavor"], body))
-            self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 def publish(tmp_path: Path, firmware: str, port: int) -> str:
     """Run publish_host_key from the bootstrap with this firmware and with the metadata server on this port."""
     product = tmp_path / "product_name"
@@ -180,25 +151,17 @@ def publish(tmp_path: Path, firmware: str, port: int) -> str:
     [
         ("Google Compute Engine", [], True),
         ("Google Compute Engine", [503, 404], True),
+        ("Google Compute Engine", [403], False),
         ("Standard PC (Q35)", [], False),
     ],
 )
 def test_host_key_is_published_on_google_cloud_only(
     tmp_path: Path, firmware: str, refusals: list[int], published: bool
 ) -> None:
-    taken: list[tuple[str, str | None, bytes]] = []
-    handler = type("Server", (Metadata,), {"taken": taken, "refusals": list(refusals)})
-    server = HTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        output = publish(tmp_path, firmware, server.server_port)
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with Metadata(("Metadata-Flavor", "Google"), refusals=list(refusals)).running() as service:
+        output = publish(tmp_path, firmware, service.port)
     path = "/computeMetadata/v1/instance/guest-attributes/hostkeys/ssh-ed25519"
-    assert taken == ([(path, "Google", b"AAAAkey")] if published else [])
+    assert service.written == ({path: b"AAAAkey"} if published else {})
     assert ("could not publish its host key" in output) is (403 in refusals)
 
 
@@ -245,40 +208,6 @@ def test_status_of_a_node_contains_its_partition(tmp_path: Path, written: str | 
     )
     subprocess.run(["bash", "-c", script], check=True, timeout=30)
     assert json.loads((tmp_path / "status.json").read_text())["partition"] == partition
-
-
-def split(monkeypatch: pytest.MonkeyPatch, state: Path, *nodes: tuple[str, str, str | None]) -> str:
-    """Run the gate's check on nodes, given as name, placement and reported partition. Return the message."""
-    monkeypatch.setattr(gate.nodes, "STATE", state)
-    (state / "nodes").mkdir()
-    for name, _, partition in nodes:
-        status = {"state": "ready"} | ({} if partition is None else {"partition": partition})
-        (state / "nodes" / f"{name}.json").write_text(json.dumps(status))
-    lines = [[name, "10.0.0.1", name.split("-")[0], "8", placement] for name, placement, _ in nodes]
-    return "\n".join(gate.nodes.check_partitions(lines))
-
-
-@pytest.mark.parametrize(
-    ("nodes", "words"),
-    [
-        # A different group may be in a different partition.
-        ("a-0=0x8045 a-1=0x8045 b-0=0x8046", ""),
-        ("a-0=0x8045 a-1=0x8046 a-2=0x8045", "group a: placement same_fabric.*0x8045: a-0, a-2; 0x8046: a-1"),
-        ("a-0= a-1=0x8045", "no partition: a-0"),
-        ("a-0=", "no partition: a-0"),
-    ],
-)
-def test_same_fabric_groups_must_be_in_one_partition(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nodes: str, words: str
-) -> None:
-    given = [node.split("=") for node in nodes.split()]
-    message = split(monkeypatch, tmp_path, *((name, "same_fabric", key) for name, key in given))
-    assert bool(message) is bool(words)
-    assert re.search(words, message, re.S)
-
-
-def test_groups_without_same_fabric_are_not_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert split(monkeypatch, tmp_path, ("a-0", "none", "0x8045"), ("a-1", "none", None)) == ""
 
 
 def test_hand_over_marks_nodes_of_same_fabric_groups(local_plan: ClusterPlan) -> None:

@@ -33,8 +33,20 @@ _MOUNTS = """/dev/vda1 / ext4 rw,relatime 0 0
 tmpfs /tmp tmpfs rw 0 0
 10.77.0.4:/shared /shared nfs4 rw,hard,vers=4.2 0 0
 """
+_LITTLE_MEMORY = "MemTotal: 1000000 kB\nMemAvailable: 50000 kB\n"
 _PLUGINS = "/var/lib/tcpxo/lib64"
-_NOW = 1795246299.0
+_PORT = "/sys/class/infiniband/mlx5_ib1/ports/1"
+_PORT_FILES = {
+    "state": "4: ACTIVE\n",
+    "rate": "400 Gb/sec (4X NDR)\n",
+    "pkeys/0": "0x8001\n",
+    "pkeys/1": "0x7fff\n",
+    "counters/link_downed": "3\n",
+    "counters/symbol_error": "70\n",
+    "counters/port_rcv_errors": "2\n",
+}
+_MANAGER = "/sys/fs/cgroup/system.slice/nvidia-fabricmanager.service/cgroup.procs"
+_EVICTION = '[{"EventType": "Preempt", "Resources": ["yard-gpu-0"], "EventStatus": "Started", "NotBefore": ""}]'
 
 
 @dataclass
@@ -103,16 +115,10 @@ def healthy(root: Path) -> Site:
     site.write("/proc/meminfo", "MemTotal: 1000000 kB\nMemFree: 100 kB\nMemAvailable: 700000 kB\n")
     site.write("/proc/driver/nvidia-nvswitch/devices/0000:05:00.0/information", "Device Minor: 0\n")
     site.write("/sys/module/nvidia/version", "580.159.04\n")
-    site.write("/sys/fs/cgroup/system.slice/nvidia-fabricmanager.service/cgroup.procs", "812\n")
+    site.write(_MANAGER, "812\n")
     for number in (0, 1):
-        port = f"/sys/class/infiniband/mlx5_ib{number}/ports/1"
-        site.write(f"{port}/state", "4: ACTIVE\n")
-        site.write(f"{port}/rate", "400 Gb/sec (4X NDR)\n")
-        site.write(f"{port}/pkeys/0", "0x8001\n")
-        site.write(f"{port}/pkeys/1", "0x7fff\n")
-        site.write(f"{port}/counters/link_downed", "3\n")
-        site.write(f"{port}/counters/symbol_error", "70\n")
-        site.write(f"{port}/counters/port_rcv_errors", "2\n")
+        for name, text in _PORT_FILES.items():
+            site.write(f"/sys/class/infiniband/mlx5_ib{number}/ports/1/{name}", text)
     # A storage port that collectives do not use.
     site.write("/sys/class/infiniband/mlx5_an0/ports/1/state", "1: DOWN\n")
     for card in ("enp6s0", "enp7s0"):
@@ -135,17 +141,13 @@ def _listen(path: Path) -> None:
     os.close(folder)
 
 
-def _gpus(row: str) -> Callable[[Site], None]:
-    """Replace the row of GPU 0."""
-
-    def change(site: Site) -> None:
-        site.tools["nvidia-smi"] = Ran(0, f"{row}\n{HEALTHY_GPUS.splitlines()[1]}\n")
-
-    return change
-
-
 def _tool(name: str, ran: Ran) -> Callable[[Site], None]:
     return lambda site: site.tools.__setitem__(name, ran)
+
+
+def _gpus(row: str) -> Callable[[Site], None]:
+    """Replace the row of GPU 0."""
+    return _tool("nvidia-smi", Ran(0, f"{row}\n{HEALTHY_GPUS.splitlines()[1]}\n"))
 
 
 def _file(path: str, text: str) -> Callable[[Site], None]:
@@ -156,23 +158,8 @@ def _full(path: str, free: int, inodes: int = 60) -> Callable[[Site], None]:
     return lambda site: site.usage.__setitem__(path, (free, inodes))
 
 
-_PORT = "/sys/class/infiniband/mlx5_ib1/ports/1"
-
-
-def _hang(site: Site) -> None:
-    site.hanging.add("/shared")
-
-
 def _no_munge(site: Site) -> None:
     site.node.path("/run/munge/munge.socket.2").unlink()
-
-
-def _clock(site: Site) -> None:
-    site.offset = 400.0
-
-
-def _eviction(site: Site) -> None:
-    site.events = '[{"EventType": "Preempt", "Resources": ["yard-gpu-0"], "EventStatus": "Started", "NotBefore": ""}]'
 
 
 def _xid(site: Site) -> None:
@@ -185,7 +172,6 @@ def _stuck_process(site: Site) -> None:
 
 
 def use_gpudirect(site: Site) -> None:
-    """Change the fabric of the node."""
     site.write("/etc/trainyard/node.env", _NODE_ENV.replace("infiniband-ndr", "gpudirect-tcpxo"))
 
 
@@ -210,9 +196,9 @@ FAULTS: dict[str, list[tuple[Callable[[Site], None], str]]] = {
     ],
     "gpu-driver": [
         (
-            _tool("nvidia-smi", Ran(18, "Failed to initialize NVML: Driver/library version mismatch\n")),
+            _tool("nvidia-smi", Ran(18, "Driver/library version mismatch\n")),
             "driver and libraries have different versions",
-        )
+        ),
     ],
     "gpu-memory": [(_gpus("0, 2, No, No, 0x0, 16, 16"), "uncorrectable memory errors on GPU 0")],
     "gpu-row-remap": [
@@ -226,17 +212,14 @@ FAULTS: dict[str, list[tuple[Callable[[Site], None], str]]] = {
     "gpu-pcie": [(_gpus("0, 0, No, No, 0x0, 8, 16"), "missing PCIe lanes on GPU 0")],
     "gpu-nvlink": [
         (
-            _tool("nvidia-smi nvlink", Ran(0, LINKS_UP.replace("Link 1: 26.562 GB/s", "Link 1: <inactive>"))),
+            _tool("nvidia-smi nvlink", Ran(0, LINKS_UP.replace("1: 26.562 GB/s", "1: <inactive>"))),
             "NVLink is down on GPU 0",
         )
     ],
     "fabric-manager": [
+        (_file(_MANAGER, ""), "the fabric manager is not running"),
         (
-            _file("/sys/fs/cgroup/system.slice/nvidia-fabricmanager.service/cgroup.procs", ""),
-            "the fabric manager is not running",
-        ),
-        (
-            _tool("nv-fabricmanager", Ran(0, "Fabric Manager version is : 570.1\n")),
+            _tool("nv-fabricmanager", Ran(0, "version is : 570.1\n")),
             "fabric manager and driver have different versions",
         ),
     ],
@@ -253,20 +236,15 @@ FAULTS: dict[str, list[tuple[Callable[[Site], None], str]]] = {
         (_no_plugin, f"{_PLUGINS} contains no NCCL plugin"),
         (_no_receiver, "the container receive-datapath-manager is not running"),
     ],
-    "nfs-hang": [(_hang, "/shared does not answer")],
+    "nfs-hang": [(lambda site: site.hanging.add("/shared"), "/shared does not answer")],
     "disk-full": [(_full("/", 1), "/ is full"), (_full("/var", 60, 1), "/var has no free inodes")],
     "shared-full": [(_full("/shared", 0), "/shared is full")],
     "root-read-only": [(_file("/proc/self/mounts", "/dev/vda1 / ext4 ro,relatime 0 0\n"), "/ is read-only")],
-    "low-memory": [
-        (
-            _file("/proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable: 50000 kB\n"),
-            "memory is in use although no job is running",
-        )
-    ],
-    "clock-offset": [(_clock, "the clock differs from the head's clock")],
+    "low-memory": [(_file("/proc/meminfo", _LITTLE_MEMORY), "memory is in use although no job is running")],
+    "clock-offset": [(lambda site: setattr(site, "offset", 400.0), "the clock differs from the head's clock")],
     "munge": [(_no_munge, "munged is not running")],
     "leftover-processes": [(_stuck_process, "processes of an ended job cannot be killed")],
     "leftover-containers": [(_tool("docker", Ran(0, "yard-old-7-0-0\n")), "containers of an ended job are running")],
     "leftover-files": [(_full("/dev/shm", 20), "files of ended jobs fill /dev/shm")],  # noqa: S108
-    "event": [(_eviction, "the cloud announces Preempt")],
+    "event": [(lambda site: setattr(site, "events", _EVICTION), "the cloud announces Preempt")],
 }

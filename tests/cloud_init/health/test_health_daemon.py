@@ -1,4 +1,4 @@
-"""The times at which the health daemon drains a node, resumes it and requeues its jobs."""
+"""Verdicts, and when the health daemon drains a node, resumes it and requeues its jobs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from pathlib import Path
 import pytest
 from health import daemon as daemon_module
 from health.daemon import Daemon
-from health.node import Check, Node, Outcome, Ran, load_checks
+from health.node import Check, Node, Outcome, Ran, failed, load_checks, passed, unknown
+from health.slurm import SlurmNode, decide, may_return, parse
+from health.verdicts import Ledger, load, save
 
 from tests.cloud_init.health.health_site import BOOT, FAULTS, Site, healthy, use_gpudirect
 
 CHECKS = load_checks()
+DRAINING = [name for name, check in CHECKS.items() if check.severity != "note"]
 DISK, XID = CHECKS["disk-full"], CHECKS["gpu-xid"]
+FULL = failed("/ is full")
 REASON = "TY:disk-full: / is full"
 LINE = (
     "NodeName=n Arch=x86_64 State={state} ThreadsPerCore=1 SlurmdStartTime={started} "
@@ -26,7 +30,6 @@ LINE = (
 
 
 def report_state(site: Site, state: str) -> None:
-    """Write the state of the bootstrap."""
     site.write("/var/lib/trainyard/status.json", json.dumps({"state": state, "boot_id": BOOT}))
 
 
@@ -37,7 +40,6 @@ class Cluster:
         self.site, self.state, self.reason, self.answers = site, "IDLE", "none", True
         self.started = 0
         """Number of times that slurmd has registered."""
-        self.asked = 0
         self.jobs: list[str] = []
         self.requeued: list[str] = []
         self.warned: list[str] = []
@@ -58,7 +60,6 @@ class Cluster:
             self.state, self.reason = "IDLE", "none"
 
     def answer(self, argv: list[str]) -> Ran:
-        """Return the result of a Slurm command."""
         if not self.answers:
             return Ran(1, "Unable to contact slurm controller")
         if argv[0] == "squeue":
@@ -71,7 +72,6 @@ class Cluster:
             self.state = "IDLE" if words["state"] == "resume" else "IDLE+DRAIN"
             self.reason = words.get("reason", "none")
             return Ran(0)
-        self.asked += 1
         return Ran(0, LINE.format(state=self.state, reason=self.reason, started=self.started))
 
     @property
@@ -98,25 +98,23 @@ def rounds(daemon: Daemon, count: int) -> None:
         daemon.settle()
 
 
-def cluster_for(check: str, folder: Path) -> Cluster:
-    """Return a healthy cluster with the fabric that the check needs."""
-    cluster = Cluster(healthy(folder))
+@pytest.mark.parametrize("check", DRAINING)
+def test_fault_drains_and_its_repair_resumes(check: str, tmp_path: Path) -> None:
+    cluster = Cluster(healthy(tmp_path))
     if CHECKS[check].nodes == "gpudirect":
         use_gpudirect(cluster.site)
-    return cluster
-
-
-@pytest.mark.parametrize("check", [name for name, check in CHECKS.items() if check.severity != "note"])
-def test_each_fault_drains_and_its_repair_resumes(check: str, tmp_path: Path) -> None:
-    cluster = cluster_for(check, tmp_path)
     daemon = start(cluster)
     rounds(daemon, 2)
     assert cluster.state == "IDLE"
-    tools, row = dict(cluster.site.tools), FAULTS[check][0]
-    row[0](cluster.site)
+    cluster.jobs = ["7", "9"]
+    tools, (change, text) = dict(cluster.site.tools), FAULTS[check][0]
+    change(cluster.site)
     rounds(daemon, CHECKS[check].fails)
     assert cluster.drained
-    assert cluster.reason == f"TY:{check}: {row[1]}"
+    assert cluster.reason == f"TY:{check}: {text}"
+    rounds(daemon, 2)
+    # Only a fatal fault requeues jobs, and only once.
+    assert cluster.requeued == (["7", "9"] if CHECKS[check].severity == "fatal" else [])
     cluster.site.hanging.clear()
     if check in {"gpu-xid", "rdma-flap"}:
         return  # Other tests check how these verdicts are cleared.
@@ -127,18 +125,6 @@ def test_each_fault_drains_and_its_repair_resumes(check: str, tmp_path: Path) ->
     daemon.node.root = repaired.root
     rounds(daemon, CHECKS[check].passes + 1)
     assert not cluster.drained
-
-
-@pytest.mark.parametrize("check", [name for name, check in CHECKS.items() if check.severity != "note"])
-def test_only_fatal_faults_requeue_jobs_once(check: str, tmp_path: Path) -> None:
-    cluster = cluster_for(check, tmp_path)
-    daemon = start(cluster)
-    rounds(daemon, 2)
-    cluster.jobs = ["7", "9"]
-    FAULTS[check][0][0](cluster.site)
-    rounds(daemon, CHECKS[check].fails + 2)
-    assert cluster.drained
-    assert cluster.requeued == (["7", "9"] if CHECKS[check].severity == "fatal" else [])
 
 
 def test_jobs_are_warned_of_an_event_once_after_the_drain(cluster: Cluster) -> None:
@@ -173,23 +159,6 @@ def test_verdict_of_an_earlier_daemon_requeues_no_jobs(cluster: Cluster) -> None
     rounds(start(cluster), CHECKS["gpu-count"].fails)
     assert cluster.drained
     assert cluster.requeued == []
-
-
-def test_healthy_node_runs_one_command_per_look(cluster: Cluster) -> None:
-    daemon = start(cluster)
-    rounds(daemon, 1)
-    cluster.asked = 0
-    daemon.settle()
-    assert (cluster.asked, cluster.state, cluster.started) == (1, "IDLE", 0)
-
-
-def test_drain_that_slurm_cleared_is_applied_again(cluster: Cluster) -> None:
-    daemon = start(cluster)
-    FAULTS["disk-full"][0][0](cluster.site)
-    rounds(daemon, 2)
-    cluster.state = "IDLE"
-    daemon.settle()
-    assert cluster.drained
 
 
 def test_slurm_that_does_not_answer_is_asked_again(cluster: Cluster) -> None:
@@ -257,22 +226,16 @@ def test_node_down_for_another_reason_stays_down(reason: str, cluster: Cluster) 
     assert (cluster.state, cluster.reason, cluster.started) == ("DOWN", reason, 0)
 
 
-def test_lost_node_stays_down_during_the_bootstrap(cluster: Cluster) -> None:
-    cluster.state, cluster.reason = "DOWN", "TY:gone: no answer for 15 s"
+@pytest.mark.parametrize(("state", "reason"), [("DOWN", "TY:gone: no answer for 15 s"), ("IDLE+DRAIN", REASON)])
+def test_node_returns_only_after_the_bootstrap(state: str, reason: str, cluster: Cluster) -> None:
+    cluster.state, cluster.reason = state, reason
     report_state(cluster.site, "waiting")
     daemon = start(cluster)
     rounds(daemon, 5)
-    assert (cluster.state, cluster.started) == ("DOWN", 0)
-
-
-def test_operators_drain_stays(cluster: Cluster) -> None:
-    cluster.state, cluster.reason = "IDLE+DRAIN", "bad cable"
-    daemon = start(cluster)
-    FAULTS["disk-full"][0][0](cluster.site)
-    rounds(daemon, 3)
-    cluster.site.usage.clear()
-    rounds(daemon, 4)
-    assert (cluster.state, cluster.reason) == ("IDLE+DRAIN", "bad cable")
+    assert (cluster.state, cluster.started) == (state, 0)
+    report_state(cluster.site, "ready")
+    daemon.settle()
+    assert cluster.state == "IDLE"
 
 
 def test_new_daemon_needs_proof_before_it_resumes(cluster: Cluster) -> None:
@@ -283,17 +246,6 @@ def test_new_daemon_needs_proof_before_it_resumes(cluster: Cluster) -> None:
     assert cluster.drained, "the ledger was lost, but the fault is still there"
     cluster.site.usage.clear()
     rounds(daemon, DISK.passes)
-    assert not cluster.drained
-
-
-def test_node_is_not_resumed_during_the_bootstrap(cluster: Cluster) -> None:
-    cluster.state, cluster.reason = "IDLE+DRAIN", REASON
-    report_state(cluster.site, "waiting")
-    daemon = start(cluster)
-    rounds(daemon, 5)
-    assert cluster.drained
-    report_state(cluster.site, "ready")
-    daemon.settle()
     assert not cluster.drained
 
 
@@ -351,3 +303,107 @@ def test_xid_drains_within_a_second(cluster: Cluster) -> None:
     assert time.monotonic() - begin < 1
     assert cluster.reason == "TY:gpu-xid: Xid 79, GPU has fallen off the bus"
     assert (daemon.cache / "verdict").read_text() == f"fatal {cluster.reason}\n"
+
+
+def reason(ledger: Ledger) -> str | None:
+    return ledger.worst.reason if ledger.worst else None
+
+
+def record(ledger: Ledger, check: Check, *outcomes: object) -> list[bool]:
+    return [ledger.record(check, outcome, 1.0) for outcome in outcomes]  # type: ignore[arg-type]
+
+
+def test_verdict_needs_consecutive_failures() -> None:
+    ledger = Ledger(BOOT)
+    assert record(ledger, DISK, FULL, passed(), FULL, unknown("slow"), FULL) == [False] * 5
+    assert reason(ledger) is None
+    assert record(ledger, DISK, FULL) == [True]
+    assert reason(ledger) == REASON
+
+
+def test_verdict_ends_after_consecutive_passes() -> None:
+    ledger = Ledger(BOOT)
+    record(ledger, DISK, FULL, FULL)
+    assert record(ledger, DISK, passed(), unknown("slow"), passed(), passed()) == [False, False, False, True]
+    assert ledger.worst is None
+    assert [row["event"] for row in ledger.history] == ["begin", "end"]
+
+
+def test_verdict_of_an_xid_ends_after_a_reboot(tmp_path: Path) -> None:
+    ledger = Ledger(BOOT)
+    assert record(ledger, XID, failed("Xid 79"), passed(), passed(), passed()) == [True, False, False, False]
+    assert save(tmp_path / "ledger", ledger)
+    later = load(tmp_path / "ledger", "another boot")
+    assert record(later, XID, passed(), passed()) == [False, True]
+
+
+def test_most_severe_verdict_gives_the_reason() -> None:
+    ledger = Ledger(BOOT)
+    record(ledger, CHECKS["rdma-errors"], failed("many"))
+    assert reason(ledger) is None, "a note does not drain the node"
+    record(ledger, DISK, FULL, FULL)
+    record(ledger, XID, failed("Xid 79"))
+    assert reason(ledger) == "TY:gpu-xid: Xid 79"
+    ledger.clear("gpu-xid", 2.0)
+    assert reason(ledger) == REASON
+
+
+def test_damaged_ledger_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "ledger").write_text("{")
+    assert load(tmp_path / "ledger", BOOT).verdicts == {}
+    assert not save(Path("/proc/none/ledger"), Ledger(BOOT))
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "wanted", "action"),
+    [
+        ("IDLE", "none", REASON, "drain"),
+        ("MIXED*", "none", REASON, "drain"),
+        ("IDLE+DRAIN", REASON, REASON, None),
+        ("IDLE", REASON, REASON, "drain"),  # Slurm has cleared the drain.
+        ("IDLE+DRAIN", "TY:munge: munged is not running", REASON, "drain"),
+        ("IDLE+DRAIN", "bad cable", REASON, None),
+        ("IDLE+DRAIN", "TY:roll", REASON, None),
+        ("IDLE+DRAIN", "TY:update", REASON, None),
+        ("IDLE+DRAIN", "Kill task failed", REASON, None),
+        ("DOWN", "Node unexpectedly rebooted", REASON, None),
+        ("IDLE", "none", None, None),
+        ("IDLE+DRAIN", REASON, None, "resume"),
+        ("DOWN+DRAIN", REASON, None, "resume"),
+        ("IDLE+DRAIN", "TY:munge: munged is not running", None, None),  # The munge check has not passed.
+        ("IDLE+DRAIN", "bad cable", None, None),
+        ("IDLE+DRAIN", "TY:roll", None, None),
+        ("IDLE+DRAIN", "TY:update", None, None),
+        ("IDLE+DRAIN", "TY:disk-full", None, None),
+        ("IDLE+DRAIN", "TY:nccl_pair: slow", None, None),
+        ("DOWN", "Node unexpectedly rebooted", None, None),
+    ],
+)
+def test_only_own_reasons_are_changed(state: str, reason: str, wanted: str | None, action: str | None) -> None:
+    found = parse(LINE.format(state=state, reason=reason, started=1))
+    assert found is not None
+    assert found.reason == reason
+    assert decide(found, wanted, CHECKS, {"disk-full"}) == action
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "returned", "returned_if_new"),
+    [
+        ("DOWN", "Node unexpectedly rebooted", True, True),
+        ("DOWN*", "Not responding", True, True),
+        ("DOWN", "TY:gone: no answer for 15 s", True, True),
+        ("IDLE+DRAIN", "TY:roll", False, True),
+        ("IDLE+DRAIN", "TY:bandwidth: alone: 3 GB/s", False, True),
+        ("IDLE+DRAIN", "TY:disk-full: / is full", False, False),
+        ("DOWN+DRAIN", "bad cable", False, False),
+        ("IDLE", "", False, False),
+    ],
+)
+def test_a_booted_node_returns_for_some_reasons(state: str, reason: str, returned: bool, returned_if_new: bool) -> None:
+    node = SlurmNode(state, reason)
+    assert (may_return(node, is_new=False), may_return(node, is_new=True)) == (returned, returned_if_new)
+
+
+def test_line_without_a_state_or_a_reason_is_parsed() -> None:
+    assert parse("slurm_load_node error: Unable to contact slurm controller") is None
+    assert parse("NodeName=n State=IDLE ThreadsPerCore=1\n") == SlurmNode("IDLE", "")

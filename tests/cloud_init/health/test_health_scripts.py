@@ -1,4 +1,4 @@
-"""HealthCheckProgram, prolog and epilog."""
+"""HealthCheckProgram, prolog and epilog, the services that 80-watch starts, and the end of 90-health."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cloud_init.node_sandbox import NodeSandbox
+from tests.cloud_init.node_sandbox import FILES, NodeSandbox
+from tests.cloud_init.stage_sandbox import STAGES, Sandbox
 
 pytestmark = pytest.mark.engine
 
@@ -90,18 +91,24 @@ def as_nobody(*argv: str, job: str) -> subprocess.Popen[bytes]:
     )
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="starts processes of another user")
-def test_epilog_ends_only_the_processes_of_its_job(node: NodeSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def epilog(node: NodeSandbox, job: str, user: str, script: str) -> None:
+    environment = {**node.environment, "SLURM_JOB_ID": job, "SLURM_JOB_UID": user}
+    done = subprocess.run(
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="uses processes and files of other users")
+
+
+@needs_root
+def test_epilog_ends_only_the_processes_of_its_job(node: NodeSandbox) -> None:
     ended, other = as_nobody("sleep", "60", job="711"), as_nobody("sleep", "60", job="7110")
     try:
         time.sleep(0.3)
         node.answer("find", "true")
-        script = node.moved("sbin/trainyard-epilog")
-        environment = {**node.environment, "SLURM_JOB_ID": "711", "SLURM_JOB_UID": "65534"}
-        done = subprocess.run(
-            ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=False
-        )
-        assert (done.returncode, done.stderr) == (0, "")
+        epilog(node, "711", "65534", node.moved("sbin/trainyard-epilog"))
         assert ended.wait(timeout=5) == -9
         assert other.poll() is None
         assert node.calls("find") == [], "the user has another process, which may use the files"
@@ -110,7 +117,7 @@ def test_epilog_ends_only_the_processes_of_its_job(node: NodeSandbox, monkeypatc
         other.wait()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="starts processes of another user")
+@needs_root
 def test_epilog_reports_a_process_that_does_not_end(node: NodeSandbox) -> None:
     stuck = as_nobody("sleep", "60", job="712")
     try:
@@ -120,17 +127,14 @@ def test_epilog_reports_a_process_that_does_not_end(node: NodeSandbox) -> None:
         os.mkfifo(folder / "events")
         reader = os.open(folder / "events", os.O_RDONLY | os.O_NONBLOCK)
         # `kill` is a shell builtin, so a function replaces it instead of a program on PATH.
-        script = "kill() { :; }\n" + node.moved("sbin/trainyard-epilog")
-        environment = {**node.environment, "SLURM_JOB_ID": "712", "SLURM_JOB_UID": "65534"}
-        done = subprocess.run(["bash", "-c", script], env=environment, timeout=60, check=False)
-        assert done.returncode == 0
+        epilog(node, "712", "65534", "kill() { :; }\n" + node.moved("sbin/trainyard-epilog"))
         assert os.read(reader, 4096).decode().split() == ["event", "leftover-processes", str(stuck.pid)]
     finally:
         stuck.kill()
         stuck.wait()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="removes files of another user")
+@needs_root
 def test_epilog_removes_the_users_files(node: NodeSandbox) -> None:
     # Other users have no access to pytest's temporary folder.
     with tempfile.TemporaryDirectory() as name:
@@ -140,21 +144,58 @@ def test_epilog_removes_the_users_files(node: NodeSandbox) -> None:
             (shm / file).write_text("x")
             os.chown(shm / file, owner, owner)
         script = node.moved("sbin/trainyard-epilog").replace("/dev/shm", name)  # noqa: S108
-        environment = {**node.environment, "SLURM_JOB_ID": "713", "SLURM_JOB_UID": "54321"}
-        subprocess.run(["bash", "-c", script], env=environment, timeout=60, check=True)
+        epilog(node, "713", "54321", script)
         assert [path.name for path in shm.iterdir()] == ["foreign"]
         # The program that removes the files runs without the rights of root's group.
         (shm / "groups").touch()
         (shm / "groups").chmod(0o666)
-        script = script.replace("-- find", f"-- sh -c 'id -G >{name}/groups'")
-        subprocess.run(["bash", "-c", script], env=environment, timeout=60, check=True)
+        epilog(node, "713", "54321", script.replace("-- find", f"-- sh -c 'id -G >{name}/groups'"))
         assert (shm / "groups").read_text() == "65534\n"
 
 
-def test_command_explains_its_usage(tmp_path: Path) -> None:
-    library = Path(__file__).parents[3] / "cloud-init/files/usr/local/lib/trainyard"
+def test_command_explains_its_usage() -> None:
     code = "import sys; from health.program import main; sys.exit(main(sys.argv[1:]))"
-    argv = [sys.executable, "-B", "-c", code, "clear", "unknown-check"]
-    done = subprocess.run(argv, env={"PYTHONPATH": str(library)}, capture_output=True, text=True, check=False)
+    argv, path = [sys.executable, "-B", "-c", code, "clear", "unknown-check"], FILES / "lib/trainyard"
+    done = subprocess.run(argv, env={"PYTHONPATH": str(path)}, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "usage: trainyard-health daemon | apply | report | return [--new] | status | clear CHECK\n"
+    assert done.stderr.startswith("usage: trainyard-health daemon | apply | ")
+
+
+def watch(root: Path, role: str) -> list[str]:
+    (root / "run/trainyard").mkdir(parents=True, exist_ok=True)
+    return Sandbox(root, ("systemctl",), {}).run("80-watch", ROLE=role).commands
+
+
+def test_daemon_restarts_only_after_a_change(tmp_path: Path) -> None:
+    code = tmp_path / "usr/local/lib/trainyard/health"
+    code.mkdir(parents=True)
+    (code / "core.py").write_text("1\n")
+    (code / "checks.json").write_text("{}\n")
+    assert watch(tmp_path, "worker") == ["systemctl restart trainyard-health.service"]
+    assert watch(tmp_path, "worker") == ["systemctl start trainyard-health.service"]
+    (code / "core.py").write_text("2\n")
+    assert watch(tmp_path, "worker") == ["systemctl restart trainyard-health.service"]
+
+
+def test_head_with_slurm_has_the_repair_service(tmp_path: Path) -> None:
+    assert watch(tmp_path, "head") == ["systemctl restart trainyard-repair.service"]
+
+
+@pytest.mark.parametrize(("timeline", "state", "calls"), [
+    ("", "IDLE+DRAIN", ["return --new", "program"]),
+    ("9 ready\n", "DOWN*", ["return", "program"]),
+    ("9 ready\n", "IDLE", []),
+])  # fmt: skip
+def test_node_out_of_service_may_return_after_its_boot(
+    timeline: str, state: str, calls: list[str], tmp_path: Path
+) -> None:
+    text = (STAGES / "90-health").read_text()
+    end = text[text.index("[[ $(scontrol -o show node") :]
+    (tmp_path / "timeline").write_text(timeline)
+    end = end.replace("/var/lib/trainyard/timeline", f"{tmp_path}/timeline")
+    end = end.replace("/usr/local/sbin/trainyard-health return", "echo return")
+    end = end.replace("/usr/local/sbin/trainyard-health-program", "echo program")
+    script = f"set -euo pipefail\nscontrol() {{ echo 'NodeName=n State={state} ThreadsPerCore=1'; }}\n{end}"
+    done = subprocess.run(["bash", "-c", script], env={"TRAINYARD_NODE": "n", "PATH": os.environ["PATH"]},
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert done.stdout.splitlines() == calls

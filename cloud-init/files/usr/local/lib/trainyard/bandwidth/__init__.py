@@ -1,1 +1,1 @@
-"""The bandwidth gate: measures all-reduce on each node and on pairs of nodes, and drains a slow node."""
+"""The bandwidth gate measures all-reduce on each node and on pairs of nodes, and drains slow nodes."""

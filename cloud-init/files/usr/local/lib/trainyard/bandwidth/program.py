@@ -1,25 +1,25 @@
-"""The program `trainyard-bandwidth`, which the gate on the head runs after Slurm has started a task on every node.
+"""The program `trainyard-bandwidth`, which the gate on the head runs once Slurm has started a task on every node.
 
-It measures new and rebooted nodes: each node alone, then pairs of nodes. A bad node (below the floor, or wrong data) is
-measured again with a good partner. If the node is still bad, it is drained with the cause `bandwidth`. If the
-all-reduce cannot be started or prints no result, the program only prints a warning, because this is no evidence about
-the nodes. With `drain_unmeasured`, it also drains the nodes that have no other result.
+It measures new and rebooted nodes: each node alone, then pairs of nodes. A bad node (below the floor, or with wrong
+data) is measured again with a good partner, and drained with the cause `bandwidth` if it is still bad. If the
+all-reduce cannot be started or prints no result, the program only prints a warning, because this says nothing about the
+nodes. With `drain_unmeasured`, it also drains nodes that have no other result.
 
-Exit code 0: no node is bad, or each bad node is drained. Exit code 1: the bad nodes cannot be determined.
+The exit code is 1 if there are bad nodes that cannot be determined, and 0 otherwise.
 """
 
 from __future__ import annotations
 
 import fcntl
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gate.nodes import idle_nodes, reasons, run
+from gate.program import nodes_in, reasons, run, write_line
 
-from bandwidth.measure import measure, mpi_of_slurm
 from bandwidth.results import (
     Group,
     Measured,
@@ -38,9 +38,128 @@ from trainyard.faults import BANDWIDTH, cause_of, is_epidemic, reason_for
 
 STATE = Path("/var/lib/trainyard")
 LOCK = "bandwidth.lock"
-"""Prevents simultaneous gates. After an interrupted `up`, its gate still runs and uses the nodes."""
+"""This lock prevents simultaneous gates. After an interrupted `up`, its gate is still running and using the nodes."""
 FIX = "Fix: replace the node's machine with `yard roll`, or set another floor with gates.nccl_busbw"
+SECONDS = 600
+"""The time limit for a measurement, including the import of torch."""
+_FIRST_PORT = 29410
+_ROW = re.compile(r"^ *\d+ +\d+ +\w+ +sum +.*$", re.MULTILINE)
+_ITERATIONS = {True: "20", False: "5"}
+"""The number of iterations for real and for fake GPUs. At 0.34 GB/s (two H200s over TCP, 2026-11-23), 20 iterations
+would take 4 minutes, so allreduce.py limits the time."""
+_UNITS = {"M": 1 << 20, "G": 1 << 30}
+_COMMAND = """
+# The bootstrap writes this file, because the names of the network interfaces depend on the node.
+set -a
+source /etc/trainyard/fabric.env
+set +a
+# All builds of torch support the store without libuv, and some do not support libuv.
+export USE_LIBUV=0
+if [[ $REAL_GPUS == yes && -x /opt/nccl-tests/build/all_reduce_perf ]]; then
+  # Azure's HPC image builds nccl-tests with the MPI of this module, which is not on PATH (azhpc-images at 8e9d055f,
+  # components/install_nccl.sh; read 2026-11-22).
+  if [[ -r /etc/profile.d/modules.sh ]]; then
+    source /etc/profile.d/modules.sh
+    module load mpi/hpcx
+    export OMPI_MCA_coll_hcoll_enable=0 UCX_TLS=tcp UCX_NET_DEVICES=$GLOO_SOCKET_IFNAME
+  fi
+  exec /opt/nccl-tests/build/all_reduce_perf -b "$BYTES" -e "$BYTES" -g 1 -c 1 -n "$ITERATIONS"
+fi
+if ! python3 -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then
+  exit 90
+fi
+counts=(--warmup 2 --iters "$ITERATIONS" --max-seconds 20)
+exec python3 /usr/local/lib/trainyard/bandwidth/allreduce.py -b "$BYTES" -e "$BYTES" "${counts[@]}"
+"""
+"""Runs the image's nccl-tests or, if torch is installed, allreduce.py. Otherwise, the exit code is _NO_PROGRAM.
+
+Open MPI only starts the ranks of nccl-tests, while NCCL moves the data. MPI therefore uses TCP on the private network's
+interface, and no hcoll, as in Microsoft's tests: azurehpc-health-checks at 0e0a1ac2,
+customTests/azure_nccl_allreduce.nhc (coll_hcoll_enable 0, UCX_TLS=tcp, UCX_NET_DEVICES=eth0); azhpc-images at 8e9d055f,
+tests/test-definitions.sh (coll_hcoll_enable 0, UCX_TLS=tcp); ai-infrastructure-on-azure at a01b0731,
+infrastructure_validations/slurm/NCCL/configs/hopper.conf (OMPI_MCA_coll_hcoll_enable=0); read 2026-11-24.
+"""
+_NO_PROGRAM, _TIMED_OUT = 90, 124
+_BUSY = re.compile("Unable to allocate resources|Requested nodes are busy|allocation failure", re.IGNORECASE)
+"""Messages from srun --immediate if a job has taken the nodes (Slurm 24.11, src/common/slurm_errno.c and
+src/srun/allocate.c, read 2026-11-22)."""
+_ENDED = re.compile(
+    r"^(srun: (Job step aborted|Force Terminated|error: .*(Exited|Terminated|Killed))|slurmstepd.*\*\*\*)"
+)
+"""Messages about the end of the other ranks, which come after the reason for the failure."""
 Measure = Callable[[Sequence[Node], Group, int, str | None], Measured | None]
+
+
+def parse(output: str, ranks: int, size: str) -> Measured:
+    """Return the bus bandwidth from the last row of an nccl-tests table, which must be for messages of this size.
+
+    The last four columns contain the time in microseconds, algbw, busbw and the number of wrong elements for the
+    in-place all-reduce. Because the table rounds busbw to 0.01 GB/s, busbw is calculated from the time instead: size /
+    time * 2(n-1)/n (nccl-tests doc/PERFORMANCE.md). allreduce.py prints "-" in the out-of-place columns.
+    """
+    rows = _ROW.findall(output)
+    if not rows:
+        return Measured(None, f"the all-reduce printed no result: {_last_lines(output)}")
+    cells = rows[-1].split()
+    try:
+        wrong = sum(int(float(cell)) for cell in (cells[8], cells[-1]) if cell not in {"-", "N/A"})
+        bytes_, microseconds = int(cells[0]), float(cells[-4])
+        busbw = bytes_ / microseconds / 1e3 * 2 * (ranks - 1) / ranks
+    except (ValueError, IndexError, ZeroDivisionError):
+        return Measured(None, f"the all-reduce printed an invalid row: {rows[-1].strip()}"[:200])
+    if wrong:
+        return Measured(None, f"the all-reduce returned {wrong} wrong elements", wrong=True)
+    if bytes_ != int(size[:-1]) * _UNITS[size[-1]]:
+        return Measured(None, f"the all-reduce used messages of {bytes_} bytes instead of {size}")
+    return Measured(busbw)
+
+
+def command(nodes: Sequence[Node], group: Group, number: int, mpi: str | None) -> list[str]:
+    """Return the command that measures these nodes. Simultaneous measurements need different values of `number`."""
+    variables = {
+        **group.env,
+        "MASTER_ADDR": nodes[0].address,
+        "MASTER_PORT": str(_FIRST_PORT + number),
+        "REAL_GPUS": "yes" if group.real_gpus else "no",
+        "BYTES": group.size(len(nodes)),
+        "ITERATIONS": _ITERATIONS[group.real_gpus],
+    }
+    return [
+        "setpriv", "--reuid=trainer", "--regid=trainer", "--init-groups", "--", "timeout", str(SECONDS),
+        "srun", "--job-name=bandwidth-gate", f"--partition={group.name}", f"--nodes={len(nodes)}",
+        f"--nodelist={','.join(node.name for node in nodes)}", f"--ntasks-per-node={group.ranks}",
+        f"--gpus-per-node={group.ranks}", "--exclusive", "--mem=0", "--cpu-bind=none", "--chdir=/",
+        f"--time={SECONDS // 60}", "--immediate=60", *([] if mpi is None else [f"--mpi={mpi}"]),
+        "env", *(f"{name}={value}" for name, value in variables.items()), "bash", "-c", _COMMAND,
+    ]  # fmt: skip
+
+
+def measure(nodes: Sequence[Node], group: Group, number: int, mpi: str | None) -> Measured | None:
+    """Run an all-reduce on these nodes, and return its result, or None if a job has taken the nodes."""
+    done = run(*command(nodes, group, number, mpi))
+    if done.returncode and _BUSY.search(done.stderr):
+        return None
+    result = parse(done.stdout, len(nodes) * group.ranks, group.size(len(nodes)))
+    if not done.returncode or result.wrong:
+        return result
+    if done.returncode == _NO_PROGRAM:
+        return Measured(None, "a node has neither nccl-tests in /opt/nccl-tests nor torch for its python3")
+    if done.returncode == _TIMED_OUT:
+        return Measured(None, f"the all-reduce has not finished within {SECONDS} s: {_last_lines(done.stderr)}")
+    return Measured(None, f"the all-reduce failed with exit code {done.returncode}: {_last_lines(done.stderr)}")
+
+
+def _last_lines(text: str) -> str:
+    """Return the last five lines, without srun's messages about the end of the other ranks."""
+    lines = [line.strip()[:200] for line in text.splitlines() if line.strip()]
+    own = [line for line in lines if not _ENDED.match(line)]
+    return "\n    ".join((own or lines or ["no output"])[-5:])
+
+
+def mpi_of_slurm() -> str | None:
+    """Return "pmix" if Slurm supports PMIx, which starts the MPI ranks of nccl-tests, or None otherwise."""
+    listed = run("srun", "--mpi=list")
+    return "pmix" if re.search(r"\bpmix\b", listed.stdout + listed.stderr) else None
 
 
 def drained() -> set[str]:
@@ -50,50 +169,41 @@ def drained() -> set[str]:
 
 def drain(name: str, reason: str) -> None:
     """Drain a node. Running jobs continue."""
-    _update(name, "state=drain", f"reason={reason_for(BANDWIDTH, reason)}")
+    run(
+        "scontrol", "update", f"nodename={name}", "state=drain", f"reason={reason_for(BANDWIDTH, reason)}"
+    ).check_returncode()
 
 
 def resume(names: Iterable[str]) -> None:
     """Return nodes to service."""
     for name in sorted(names):
-        _update(name, "state=resume")
-
-
-def _update(name: str, *values: str) -> None:
-    run("scontrol", "update", f"nodename={name}", *values).check_returncode()
-
-
-def say(line: str) -> None:
-    """Print a line without buffering, because the output is a pipe to `trainyard-gate`."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+        run("scontrol", "update", f"nodename={name}", "state=resume").check_returncode()
 
 
 @dataclass
 class Gate:
-    """The gate of one group."""
+    """The gate for one group, and the nodes that can be measured now."""
 
     group: Group
     nodes: dict[str, Node]
-    """The nodes that can be measured now, by name."""
     record: Record
     mpi: str | None
     measure: Measure
     problems: list[str] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
-    """Nodes that were allocated to a job before they were measured. The next run of the gate measures these nodes."""
+    """Nodes that a job took before they were measured. The next run of the gate measures them."""
     unsettled: set[str] = field(default_factory=set)
-    """Nodes without a result, and nodes of bad pairs in which the faulty node is unknown. The next run measures these
-    nodes again. Without this, the next run would succeed."""
+    """Nodes without a result, and both nodes of each bad pair whose faulty node is unknown. The next run measures them
+    again, because it would otherwise succeed."""
     failed: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
-    """Sets of nodes that could not be measured, by reason."""
+    """The sets of nodes that could not be measured, by reason."""
 
     def run(self) -> None:
-        """Measure the nodes that have no result since their last boot. Add results and problems."""
+        """Measure the nodes that have no result since their last boot, and record the results and problems."""
         fresh = [name for name in self.nodes if name not in self.record.boots]
         if not fresh:
             return
-        say(f"group {self.group.name}: measuring all-reduce on {', '.join(fresh)}")
+        write_line(f"group {self.group.name}: measuring all-reduce on {', '.join(fresh)}")
         self._measure_alone(fresh)
         usable = [name for name in self.nodes if name not in self.record.faulty]
         for pairs in rounds(usable, fresh):
@@ -123,7 +233,7 @@ class Gate:
         self.record.pairs |= {(a, b): result for (a, b), result in self._measure_all(list(pairs)).items()}
 
     def _measure_all(self, sets: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], Measured]:
-        """Measure disjoint sets of nodes at the same time. Return the results of the nodes that were not busy."""
+        """Measure disjoint sets of nodes at the same time, and return the results of those that were not busy."""
         with ThreadPoolExecutor(max_workers=max(1, len(sets))) as pool:
             results = pool.map(
                 lambda item: self.measure([self.nodes[name] for name in item[1]], self.group, item[0], self.mpi),
@@ -155,27 +265,21 @@ class Gate:
         ]
 
     def _report_unmeasured(self) -> None:
-        """Print the reason of each failed launch with its nodes. Drain the nodes if the stack file demands this."""
-        for problem, sets in self.failed.items():
-            where = ", ".join(" with ".join(names) for names in sets)
-            say(f"warning: group {self.group.name}: all-reduce was not measured on {where}: {problem}")
+        """Print why nodes could not be measured. Drain them if the stack file demands it."""
         good = {name for pair, result in self.record.pairs.items() if result.is_good(self.group.pair) for name in pair}
         good |= {name for name, result in self.record.alone.items() if result.is_good(self.group.alone)}
-        unmeasured = {
-            name: problem.splitlines()[0]
-            for problem, sets in self.failed.items()
-            for names in sets
-            for name in names
-            if name not in good and name not in self.record.faulty
-        }
-        self.unsettled |= {name for sets in self.failed.values() for names in sets for name in names}
-        if self.group.drain_unmeasured:
-            for name, problem in unmeasured.items():
-                drain(name, f"not measured: {problem}")
-                self.record.faulty[name] = f"was not measured: {problem}"
+        for problem, sets in self.failed.items():
+            where = ", ".join(" with ".join(names) for names in sets)
+            write_line(f"warning: group {self.group.name}: all-reduce was not measured on {where}: {problem}")
+            reason = problem.splitlines()[0]
+            for name in dict.fromkeys(name for names in sets for name in names):
+                self.unsettled.add(name)
+                if self.group.drain_unmeasured and name not in good and name not in self.record.faulty:
+                    drain(name, f"not measured: {reason}")
+                    self.record.faulty[name] = f"was not measured: {reason}"
 
     def _condemn(self, slow: dict[str, str], names: Sequence[str], floor: float | None) -> None:
-        """Drain the nodes in `slow`, which maps them to results, unless a common cause is likely."""
+        """Drain the slow nodes, which are given with their results, unless a common cause is likely."""
         if is_epidemic(len(slow), len(names)):
             self.unsettled |= slow.keys()
             shown = "; ".join(f"{name} {text}" for name, text in slow.items())
@@ -197,7 +301,7 @@ class Gate:
         ):
             values = [result.busbw for result in results.values() if result.busbw is not None]
             if values:
-                say(
+                write_line(
                     f"group {self.group.name}, {title}: {min(values):.4g} to {max(values):.4g} GB/s in {len(values)} "
                     f"measurements ({_floor(floor)})"
                 )
@@ -209,11 +313,7 @@ def _floor(value: float | None) -> str:
 
 def run_gate(state: Path, measure_nodes: Measure = measure) -> list[str]:
     """Measure all groups and store the results. Return the problems."""
-    groups, nodes, stored = (
-        read_groups(state / "handover" / "gates.json"),
-        read_nodes(state),
-        load(state / "busbw.json"),
-    )
+    groups, nodes, stored = read_groups(state / "handover/gates.json"), read_nodes(state), load(state / "busbw.json")
     mpi = mpi_of_slurm() if groups else None
     problems: list[str] = []
     records: dict[str, Record] = {}
@@ -223,7 +323,7 @@ def run_gate(state: Path, measure_nodes: Measure = measure) -> list[str]:
         valid = {name for name, node in members.items() if record.boots.get(name) == node.boot_id}
         record.keep(valid, group)
         resume(drained() & set(members) - set(record.faulty))
-        free = idle_nodes()
+        free = nodes_in("idle")
         gate = Gate(group, {name: node for name, node in members.items() if name in free}, record, mpi, measure_nodes)
         gate.run()
         problems += gate.problems
@@ -232,12 +332,12 @@ def run_gate(state: Path, measure_nodes: Measure = measure) -> list[str]:
         (state / "busbw.svg").write_text(draw(records))
     for group in groups:
         for name, reason in records[group.name].faulty.items():
-            say(f"{name} is drained: all-reduce {reason}. {FIX}")
+            write_line(f"{name} is drained: all-reduce {reason}. {FIX}")
     return problems
 
 
 def main() -> int:
-    """Wait until no other gate is running, and run the gate. Return the exit code."""
+    """Run the gate as soon as no other gate is running, and return the exit code."""
     with (STATE / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         problems = run_gate(STATE)

@@ -1,4 +1,4 @@
-"""Selects the pairs of nodes to measure, and finds slow nodes from the results. All functions are pure."""
+"""Selects the pairs of nodes to measure, finds slow nodes in the results, and stores and plots the results."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 Pair = tuple[str, str]
+_ROW, _LEFT, _WIDTH = 18, 260, 420
+"""The height of a plot's row, and the start and length of its longest bar, in pixels."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A measurement. `busbw` is in GB/s, or None if there is no result, and `problem` is the reason.
+    """A measurement: `busbw` in GB/s or, if there is no result, None and the `problem`.
 
-    `wrong`: the all-reduce returned wrong data, which is a fault of a node. Any other problem, for example of MPI, is
-    no evidence about the nodes.
+    `wrong` means that the all-reduce returned wrong data, so a node is faulty. Any other problem, for example with MPI,
+    says nothing about the nodes.
     """
 
     busbw: float | None
@@ -25,11 +27,11 @@ class Measured:
     wrong: bool = False
 
     def is_bad(self, floor: float | None) -> bool:
-        """Return whether the data is wrong or the bandwidth is below the floor in GB/s."""
+        """Return whether the data is wrong, or the bandwidth is below the floor."""
         return self.wrong or (self.busbw is not None and floor is not None and self.busbw < floor)
 
     def is_good(self, floor: float | None) -> bool:
-        """Return whether there is a result that is not bad."""
+        """Return whether there is a result and it is not bad."""
         return self.busbw is not None and not self.is_bad(floor)
 
     def __str__(self) -> str:
@@ -38,19 +40,20 @@ class Measured:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Conclusions for a group. `suspects` maps each slow node to its pair with a good node, to be measured again."""
+    """What the results say about a group's nodes."""
 
     suspects: Mapping[str, Pair]
+    """For each slow node, its pair with a good node, which is to be measured again."""
     undecided: tuple[Pair, ...]
-    """Slow pairs in which the slow node is unknown."""
+    """Slow pairs of which nobody knows which node is slow."""
 
 
 def rounds(names: Sequence[str], fresh: Collection[str]) -> list[list[Pair]]:
-    """Return rounds of pairs. The pairs of a round have no node in common, so they can be measured at the same time.
+    """Return rounds of pairs. Pairs in the same round share no node, so they can be measured at the same time.
 
-    Each fresh node is in at least two pairs if there are three or more nodes. Pairs without a fresh node are omitted.
-    The pairs are the first rounds of a round-robin tournament by the circle method: the first node stays, and the
-    others rotate by one position per round.
+    With three or more nodes, each fresh node is in at least two pairs. Pairs without a fresh node are omitted. The
+    rounds are the first of a round-robin tournament by the circle method: the first node stays in its place, while the
+    others rotate by one place per round.
     """
     players: list[str | None] = [*names]
     if len(players) % 2:
@@ -67,7 +70,7 @@ def rounds(names: Sequence[str], fresh: Collection[str]) -> list[list[Pair]]:
 
 
 def judge(results: Mapping[Pair, Measured], floor: float | None) -> Verdict:
-    """Return the conclusions. A node with one fast pair is good, so its slow pairs are caused by the partners."""
+    """Find the slow nodes. A node in a fast pair is good, so it is not the cause of its slow pairs."""
     slow = [pair for pair, result in results.items() if result.is_bad(floor)]
     good = {name for pair, result in results.items() if result.is_good(floor) for name in pair}
     suspects: dict[str, Pair] = {}
@@ -82,34 +85,29 @@ def judge(results: Mapping[Pair, Measured], floor: float | None) -> Verdict:
 
 @dataclass(frozen=True)
 class Group:
-    """A node group. `alone` and `pair` are minimum bus bandwidths in GB/s, or None if no floor is recorded."""
+    """A node group. `alone` and `pair` are the minimum bus bandwidths in GB/s, or None without a recorded floor."""
 
     name: str
     alone: float | None
     pair: float | None
     ranks: int
-    """Ranks on each node."""
+    """The number of ranks on each node."""
     real_gpus: bool
     sizes: tuple[str, str]
-    """Message sizes of a node alone and of a pair, in the format of nccl-tests, for example 16G."""
+    """The message sizes for a single node and for a pair, in nccl-tests' format, for example 16G."""
     drain_unmeasured: bool
-    """Whether a node that cannot be measured is drained. Otherwise, it stays in service."""
+    """Whether a node that cannot be measured is drained instead of staying in service."""
     env: Mapping[str, str]
-    """Environment variables of the fabric, for example settings of NCCL."""
+    """The fabric's environment variables, for example NCCL settings."""
 
     def size(self, nodes: int) -> str:
-        """Return the message size for a measurement of this number of nodes."""
+        """Return the message size for this number of nodes."""
         return self.sizes[0 if nodes == 1 else 1]
-
-    @property
-    def floors(self) -> list[float | None]:
-        """The floors of a node alone and of a pair."""
-        return [self.alone, self.pair]
 
 
 @dataclass(frozen=True)
 class Node:
-    """A worker. `boot_id` is empty until the node's status has arrived."""
+    """A worker. `boot_id` is empty until the worker has reported its status."""
 
     name: str
     address: str
@@ -119,7 +117,7 @@ class Node:
 
 @dataclass
 class Record:
-    """The results of a group. `boots`: the boot in which each node was measured."""
+    """A group's results, and the boot in which each node was measured."""
 
     floors: list[float | None] = field(default_factory=list)
     sizes: list[str] = field(default_factory=list)
@@ -127,15 +125,16 @@ class Record:
     alone: dict[str, Measured] = field(default_factory=dict)
     pairs: dict[Pair, Measured] = field(default_factory=dict)
     faulty: dict[str, str] = field(default_factory=dict)
-    """Drain reasons by node."""
+    """The drain reasons, by node."""
 
     def keep(self, names: set[str], group: Group) -> None:
-        """Discard the results of nodes that are not in `names`. If floors or sizes have changed, discard all results.
+        """Keep only the results for `names`, the nodes that have not rebooted since their measurement.
 
-        `names`: the nodes that have not rebooted since their measurement.
+        If the group's floors or sizes have changed, no result is kept.
         """
-        kept = names if (group.floors, [*group.sizes]) == (self.floors, self.sizes) else set()
-        self.floors, self.sizes = group.floors, [*group.sizes]
+        floors, sizes = [group.alone, group.pair], [*group.sizes]
+        kept = names if (floors, sizes) == (self.floors, self.sizes) else set()
+        self.floors, self.sizes = floors, sizes
         self.boots = {name: boot for name, boot in self.boots.items() if name in kept}
         self.alone = {name: result for name, result in self.alone.items() if name in kept}
         self.pairs = {pair: result for pair, result in self.pairs.items() if set(pair) <= kept}
@@ -151,7 +150,7 @@ def read_groups(path: Path) -> list[Group]:
 
 
 def read_nodes(state: Path) -> list[Node]:
-    """Return the workers in handover/nodes, with the boot ids that they have reported."""
+    """Return the workers listed in handover/nodes, with the boot ids that they have reported."""
     found = []
     for line in (state / "handover" / "nodes").read_text().splitlines():
         name, address, group, *_ = line.split()
@@ -164,7 +163,7 @@ def read_nodes(state: Path) -> list[Node]:
 
 
 def load(path: Path) -> dict[str, Record]:
-    """Return the results by group, or an empty dictionary if the file is missing or invalid."""
+    """Return each group's results, or an empty dictionary if the file is missing or invalid."""
     try:
         stored = json.loads(path.read_text())
         return {name: _record(row) for name, row in stored["groups"].items()}
@@ -187,26 +186,15 @@ def save(path: Path, records: Mapping[str, Record]) -> None:
 
 
 def _record(row: dict[str, Any]) -> Record:
-    return Record(
-        floors=row["floors"],
-        sizes=row["sizes"],
-        boots=row["boots"],
-        alone={name: Measured(**result) for name, result in row["alone"].items()},
-        pairs={
-            (entry["nodes"][0], entry["nodes"][1]): Measured(entry["busbw"], entry["problem"], entry["wrong"])
-            for entry in row["pairs"]
-        },
-        faulty=row["faulty"],
-    )
-
-
-_ROW, _LEFT, _WIDTH = 18, 260, 420
+    alone = {name: Measured(**result) for name, result in row["alone"].items()}
+    pairs = {tuple(entry.pop("nodes")): Measured(**entry) for entry in row["pairs"]}
+    return Record(**row | {"alone": alone, "pairs": pairs})
 
 
 def draw(records: Mapping[str, Record]) -> str:
-    """Return an SVG with one bar per measurement, and a line at each floor. Bandwidths are in GB/s."""
+    """Return an SVG with a bar for each measurement in GB/s, which is red if it is below its floor."""
     rows = list(_rows(records))
-    largest = max((max(value, floor or 0) for _, value, floor in rows), default=0) or 1
+    largest = max((value for _, value, _ in rows), default=0) or 1
     body = []
     for index, (label, value, floor) in enumerate(rows):
         top, scale = 10 + index * _ROW, _WIDTH / largest
@@ -214,9 +202,6 @@ def draw(records: Mapping[str, Record]) -> str:
         body.append(f'<text x="{_LEFT - 6}" y="{top + 12}" text-anchor="end">{escape(label)}</text>')
         body.append(f'<rect x="{_LEFT}" y="{top}" width="{value * scale:.1f}" height="14" fill="{colour}"/>')
         body.append(f'<text x="{_LEFT + value * scale + 4:.1f}" y="{top + 12}">{value:.4g}</text>')
-        if floor is not None:
-            x = f"{_LEFT + floor * scale:.1f}"
-            body.append(f'<line x1="{x}" y1="{top - 2}" x2="{x}" y2="{top + 16}" stroke="#000"/>')
     height = 20 + len(rows) * _ROW
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 80}" height="{height}" '
@@ -225,7 +210,7 @@ def draw(records: Mapping[str, Record]) -> str:
 
 
 def _rows(records: Mapping[str, Record]) -> Iterator[tuple[str, float, float | None]]:
-    """Yield label, bandwidth and floor of each measurement. A failed measurement has the bandwidth 0."""
+    """Yield the label, bandwidth and floor of each measurement. A failed measurement counts as 0."""
     for group, record in records.items():
         for name, result in sorted(record.alone.items()):
             yield f"{group}: {name}", result.busbw or 0, record.floors[0]

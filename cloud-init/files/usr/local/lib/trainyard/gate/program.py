@@ -1,48 +1,291 @@
 """Wait on the head until all nodes are ready, print their progress, and check that jobs can start on every node.
 
-Exit code 0: the cluster is ready. Nodes whose stages wait for running jobs are listed, but do not count as failures,
-because the jobs continue. Exit code 1: a node failed or missed the deadline of its role. The failed stage and the end
-of its log are then on stderr. A line is printed at least every minute, because gateways drop idle connections.
+The exit code is 0 if the cluster is ready. Nodes whose stages wait for running jobs are listed but do not count as
+failures, because the jobs continue. The exit code is 1 if a node failed or missed its deadline, and stderr contains the
+failed stage and the end of its log. A line is printed at least once a minute, because gateways drop idle connections.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
+import json
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TextIO
 
-from gate.nodes import (
-    DRAINED_BY,
-    STATE,
-    Progress,
-    check_partitions,
-    check_slurm,
-    drained_nodes,
-    run,
-    wait_for_nodes,
-    wait_for_spares,
-    write_line,
-)
+from trainyard.faults import BANDWIDTH, GONE, QUARANTINE, cause_of, fault, is_own
+from trainyard.printable import printable
 
+STATE = Path("/var/lib/trainyard")
+SILENCE_SECONDS = 50.0
+IDLE_SECONDS = 60.0
+"""How long the gate waits for nodes whose jobs must end first. Jobs can take days."""
+SHOWN_NODES = 8
+DRAINED_BY = {BANDWIDTH: "drained by the bandwidth gate", QUARANTINE: "quarantined by yard heal"}
+OUT_OF_SERVICE = "drain,down,fail,maint,no_respond,resv"
 BOOTSTRAP = "trainyard-bootstrap.service"
 HANDOUT = "trainyard-handout.service"
 LOCK = "gate.lock"
-"""While the gate holds a lock on this file, trainyard-repair releases the spares, so that tasks can run on them."""
-BANDWIDTH = "/usr/local/sbin/trainyard-bandwidth"
+"""While the gate holds this lock, trainyard-repair releases the spares so that tasks can run on them."""
+BANDWIDTH_GATE = "/usr/local/sbin/trainyard-bandwidth"
+
+
+def write_line(text: str, stream: TextIO | None = None) -> None:
+    """Write a line to the stream or stdout, without the buffering that Python uses for a pipe.
+
+    The text comes from workers and `pulumi up` prints it on a terminal, so control characters are escaped.
+    """
+    output = stream or sys.stdout
+    output.write(f"{printable(text)}\n")
+    output.flush()
+
+
+class Progress:
+    """Prints lines with the elapsed time and, if nothing else is printed for a while, what the gate is waiting for."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._start = self._printed = clock()
+        self._lock = threading.Lock()
+        self.waiting_for = "the nodes"
+
+    @property
+    def seconds(self) -> float:
+        return self._clock() - self._start
+
+    def print_line(self, line: str) -> None:
+        self._printed = self._clock()
+        write_line(f"[{self.seconds:5.1f} s] {line}")
+
+    def tick(self) -> None:
+        """Print what the gate is waiting for if the last line is older than SILENCE_SECONDS."""
+        with self._lock:
+            if self.waiting_for and self._clock() - self._printed >= SILENCE_SECONDS:
+                self.print_line(f"waiting for {self.waiting_for}")
+
+    def finish(self) -> None:
+        """Print nothing more, so that the result is the last line."""
+        with self._lock:
+            self.waiting_for = ""
+
+    def watch(self) -> None:
+        """Call tick() in a background thread, because some of the gate's commands run for minutes."""
+        threading.Thread(target=self._tick_for_ever, daemon=True).start()
+
+    def _tick_for_ever(self) -> None:
+        while True:
+            time.sleep(5)
+            self.tick()
+
+
+def read_status(path: Path) -> dict[str, Any]:
+    """Return the status that this file contains, or the state "unreached" if it is missing or invalid."""
+    try:
+        status: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {"state": "unreached", "stage": ""}
+    return status
+
+
+def head_status() -> dict[str, Any]:
+    """Return the head's status, or the state "booting" if the stored status is from an earlier boot."""
+    status = read_status(STATE / "status.json")
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return status if status.get("boot_id") == boot_id else {"state": "booting", "stage": ""}
+
+
+def failure_message(name: str, status: dict[str, Any]) -> str:
+    """Return a message about a failed or late node, with its stage, command, exit code and the end of its log."""
+    error = STATE / "nodes" / f"{name}.error"
+    ssh_error = error.read_text().strip() if error.exists() else ""
+    if status["state"] == "failed" and status["stage"] == "hand-over" and ssh_error:
+        return f"{name}: {ssh_error}"
+    if status["state"] == "failed":
+        tail = "\n".join(f"    {line}" for line in status.get("log_tail", []))
+        return (
+            f"{name}: stage {status['stage']} failed: {status.get('command')} (exit code {status.get('exit_code')})\n"
+            f"{tail}\n  full log: /var/log/trainyard/{status['stage']}.log on {name}"
+        )
+    return f"{name}: still '{status['state']} {status.get('stage', '')}' at the deadline. {ssh_error}".rstrip()
+
+
+def describe_unready(shown: dict[str, tuple[str, float]], seconds: float) -> str:
+    """Return the nodes that are not ready, with the state of each and the seconds since that state began."""
+    late = [
+        f"{name} ({state}, {seconds - since:.0f} s)"
+        for name, (state, since) in shown.items()
+        if not state.startswith("ready")
+    ]
+    rest = len(late) - SHOWN_NODES
+    return ", ".join(late[:SHOWN_NODES]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def describe_state(status: dict[str, Any]) -> str:
+    """Return a node's state, stage and reason as one text."""
+    reason = f": {status['reason']}" if status.get("reason") else ""
+    return f"{status['state']} {status.get('stage', '')}".strip() + reason
+
+
+def wait_for_nodes(
+    head: str, workers: list[str], head_minutes: float, worker_minutes: float, progress: Progress
+) -> tuple[list[str], dict[str, str]]:
+    """Wait until all nodes are ready. Return error messages, and each waiting node's reason by name.
+
+    There is a message for each node that failed or missed its deadline. A waiting node becomes ready when its jobs have
+    ended, so the function waits for it only IDLE_SECONDS longer than for all other nodes.
+    """
+    shown: dict[str, tuple[str, float]] = {}
+    idle_deadline: float | None = None
+    while True:
+        now = {head: head_status(), **{name: read_status(STATE / "nodes" / f"{name}.json") for name in workers}}
+        seconds = progress.seconds
+        minutes = seconds / 60
+        for name, status in now.items():
+            state = describe_state(status)
+            if name not in shown or shown[name][0] != state:
+                shown[name] = (state, seconds)
+                progress.print_line(f"{name}: {state}")
+        progress.waiting_for = describe_unready(shown, seconds)
+        waiting = {name: str(status.get("reason")) for name, status in now.items() if status["state"] == "waiting"}
+        unready = [name for name, status in now.items() if status["state"] not in {"ready", "waiting"}]
+        failed = [name for name in unready if now[name]["state"] == "failed"]
+        late = [name for name in unready if minutes > (head_minutes if name == head else worker_minutes)]
+        if failed or late:
+            return [failure_message(name, now[name]) for name in dict.fromkeys([*failed, *late])], waiting
+        if not unready:
+            idle_deadline = seconds + IDLE_SECONDS if idle_deadline is None else idle_deadline
+            if not waiting or seconds > idle_deadline:
+                return [], waiting
+        time.sleep(0.5)
+
+
+def check_partitions(nodes: list[list[str]]) -> list[str]:
+    """Return a message for each same_fabric group whose nodes are not all in one InfiniBand partition.
+
+    A worker is described by its name, address, group, number of GPUs and fabric (`same_fabric` or `any`).
+    """
+    groups: dict[str, dict[str, list[str]]] = {}
+    for name, _, group, _, fabric in nodes:
+        if fabric == "same_fabric":
+            partition = str(read_status(STATE / "nodes" / f"{name}.json").get("partition") or "no partition")
+            groups.setdefault(group, {}).setdefault(partition, []).append(name)
+    return [
+        f"group {group}: placement same_fabric needs all nodes in one InfiniBand partition, but the nodes report "
+        + "; ".join(f"{partition}: {', '.join(names)}" for partition, names in sorted(found.items()))
+        + ". Nodes in different partitions cannot communicate over InfiniBand. Fix: replace the nodes of the smaller "
+        "partition, or all nodes, with pulumi up --target-replace and their URNs."
+        for group, found in groups.items()
+        if len(found) > 1 or "no partition" in found
+    ]
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def nodes_in(states: str) -> set[str]:
+    """Return the nodes that are in one of these comma-separated states."""
+    return set(run("sinfo", "-h", "-N", "-t", states, "-o", "%N").stdout.split())
+
+
+def reasons(states: str) -> dict[str, str]:
+    """Return the reason of each node that is in one of these comma-separated states, by name."""
+    rows = run("sinfo", "-h", "-N", "-t", states, "-o", "%N %E").stdout.splitlines()
+    return {name: reason for name, _, reason in (row.partition(" ") for row in rows)}
+
+
+def drained_nodes() -> dict[str, str]:
+    """Return the nodes that the bandwidth gate or `yard heal` has drained, without which the cluster can be ready."""
+    causes = {name: cause_of(reason) or "" for name, reason in reasons("drain").items()}
+    return {name: DRAINED_BY[cause] for name, cause in causes.items() if cause in DRAINED_BY}
+
+
+def _fix(name: str, reason: str) -> str:
+    if is_own(reason):
+        return "correct the fault. The node returns to service when its check passes (see `yard doctor`)"
+    if fault(reason) == GONE:
+        return f"check on the console of {name} why the machine rebooted or does not respond"
+    return f"correct the cause, then run `sudo scontrol update nodename={name} state=resume` on the head"
+
+
+def describe_unavailable(nodes: set[str]) -> str:
+    """Return a line with the name, state, reason and fix for each of these nodes that is out of service."""
+    rows = run("sinfo", "-h", "-N", "-t", OUT_OF_SERVICE, "-o", "%N %T %E").stdout.splitlines()
+    found = sorted({(*row.split(maxsplit=2), "", "")[:3] for row in rows})
+    return "\n".join(
+        f"  {name} is {state}: {reason}. Fix: {_fix(name, reason)}, then run `pulumi up` again"
+        for name, state, reason in found
+        if name in nodes
+    )
+
+
+def check_slurm(workers: list[str], seconds: float, progress: Progress) -> str | None:
+    """Start a task on every node that is not busy, and return an error message, if any."""
+    deadline = time.monotonic() + seconds
+    refused: str | None = None
+    # A node that is running jobs needs no further check.
+    while rest := set(workers) - nodes_in("alloc,mix,comp"):
+        names = ", ".join(sorted(rest)[:SHOWN_NODES]) + (" and more" if len(rest) > SHOWN_NODES else "")
+        progress.waiting_for = f"Slurm to start a task on {names}"
+        if time.monotonic() > deadline:
+            if unavailable := describe_unavailable(rest):
+                return f"Slurm starts no task on these nodes:\n{unavailable}"
+            return refused or "some nodes are not available in Slurm:\n" + run("sinfo", "-N", "-l").stdout
+        if rest <= nodes_in("idle"):
+            refused = start_tasks(rest)
+            if refused is None:
+                return None
+            # A user's job may have taken the nodes, or a pending job may reserve them. A node that was drained in the
+            # meantime may return to service before the deadline. Otherwise, the nodes are faulty.
+            if rest <= nodes_in("idle") and not run("squeue", "-h", "-t", "pending", "-o", "%A").stdout.strip():
+                return refused
+        time.sleep(0.5)
+    return None
+
+
+def wait_for_spares() -> None:
+    """Wait until trainyard-repair has released the spares."""
+    deadline = time.monotonic() + 30
+    while "ReservationName=spares-" in run("scontrol", "-o", "show", "reservation").stdout:
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.5)
+
+
+def start_tasks(nodes: set[str]) -> str | None:
+    """Start a task as the job user on each node in each of its partitions, and return an error message, if any."""
+    by_partition: dict[str, list[str]] = {}
+    for line in run("sinfo", "-h", "-N", "-o", "%N %R").stdout.splitlines():
+        name, partition = line.split()
+        if name in nodes:
+            by_partition.setdefault(partition, []).append(name)
+    for partition, names in by_partition.items():
+        done = run(
+            "setpriv", "--reuid=trainer", "--regid=trainer", "--init-groups", "--", "timeout", "120",
+            "srun", "--partition", partition,
+            "--nodes", str(len(names)), "--nodelist", ",".join(names), "--mem", "16", "--chdir", "/",
+            # With a short time limit, Slurm can start the task before a pending job that needs more nodes.
+            "--time", "2", "--immediate=45", "printenv", "SLURMD_NODENAME",
+        )  # fmt: skip
+        if done.returncode or sorted(done.stdout.split()) != sorted(names):
+            return f"srun on partition {partition} failed (exit {done.returncode}):\n{done.stdout}{done.stderr}"
+    return None
 
 
 def main() -> int:
-    """Run the gate while the spares are released. Return the exit code."""
+    """Run the gate while the spares are released, and return the exit code."""
     with (STATE / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         return run_gate()
 
 
 def run_gate() -> int:
-    """Wait for the nodes, check them, and print the result. Return the exit code."""
+    """Wait for the nodes, check them, print the result, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--head-minutes", type=float, default=20.0)
     parser.add_argument("--worker-minutes", type=float, default=45.0)
@@ -52,11 +295,11 @@ def run_gate() -> int:
     nodes = [line.split() for line in (STATE / "handover" / "nodes").read_text().splitlines() if line.strip()]
     workers = [node[0] for node in nodes]
     if run("systemctl", "is-failed", "--quiet", BOOTSTRAP).returncode == 0:
-        # After a failure, run the bootstrap again instead of reporting the old status.
+        # A failed bootstrap runs again, because its status is old.
         (STATE / "status.json").unlink(missing_ok=True)
         run("systemctl", "restart", "--no-block", BOOTSTRAP)
     if run("systemctl", "is-active", "--quiet", HANDOUT).returncode:
-        # While this service is not running, the stored statuses of the workers may be old.
+        # The workers' statuses may be old because this service is not running.
         run("systemctl", "restart", HANDOUT)
         time.sleep(1)
     progress = Progress()
@@ -91,17 +334,17 @@ def run_gate() -> int:
 
 
 def check_bandwidth(progress: Progress) -> str | None:
-    """Measure all-reduce, and print the results as they arrive. Return None, or an error message."""
+    """Measure all-reduce, print the results as they arrive, and return an error message, if any."""
     progress.waiting_for = "the measurement of all-reduce"
-    with subprocess.Popen([BANDWIDTH], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([BANDWIDTH_GATE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():
             progress.print_line(line.rstrip())
         errors = (process.stderr.read() if process.stderr else "").strip()
-    return errors or f"{BANDWIDTH} failed" if process.returncode else None
+    return errors or f"{BANDWIDTH_GATE} failed" if process.returncode else None
 
 
 def check_ssh(hosts: list[str]) -> str | None:
-    """Connect to every host, including the head, over SSH as the job user. Return None, or an error message."""
+    """Log in to every host, including the head, over SSH as the job user, and return an error message, if any."""
     done = run(
         "setpriv", "--reuid=trainer", "--regid=trainer", "--init-groups", "--", "env", "HOME=/home/trainer",
         "pdsh", "-R", "ssh", "-S", "-f", "64", "-t", "30", "-u", "120", "-w", ",".join(hosts),

@@ -1,7 +1,7 @@
-"""The daemon: follows the kernel log, runs the periodic checks, and keeps the node's state in Slurm up to date.
+"""The daemon follows the kernel log, runs the periodic checks, and keeps the node's state in Slurm up to date.
 
-The main thread waits for the kernel log, for events and for results, and calls scontrol. A second thread runs the
-checks, so a slow check does not delay a drain that an Xid causes.
+The main thread waits for kernel messages, events and results, and calls scontrol. A second thread runs the checks, so
+that a slow check does not delay the drain after an Xid.
 """
 
 from __future__ import annotations
@@ -20,25 +20,39 @@ from health.slurm import apply, requeue_jobs, warn_jobs
 from health.verdicts import Ledger, load, save, write
 from trainyard.faults import EVENT
 
-FUNCTIONS: dict[str, Callable[[Node, Check], Outcome]] = {
-    **system.CHECKS,
-    **gpu.CHECKS,
-    **fabric.CHECKS,
-}
+CACHE = "/run/trainyard/health"
+LEDGER = "/var/lib/trainyard/health.json"
+SUSPECT_SECONDS = 5.0
+"""The time after which a failed check runs again."""
+_LOOK_SECONDS = 10.0
+"""How often the node's state in Slurm is compared with the verdicts. Someone else may have resumed the node, and
+slurmctld may have set it down while it was frozen, which the node itself does not notice."""
+_SAVE_SECONDS = 600.0
+"""The ledger is written to the disk at most this often while no verdict changes."""
+_PIPE_BYTES = 4096
+_XID = "gpu-xid"
+
+
+def function_for(check: str) -> Callable[[Node, Check], Outcome]:
+    """Return the function that runs a check, for example `gpu_count` in gpu.py for gpu-count."""
+    name = check.replace("-", "_")
+    module = next(module for module in (system, gpu, fabric) if hasattr(module, name))
+    found: Callable[[Node, Check], Outcome] = getattr(module, name)
+    return found
 
 
 def run_check(node: Node, check: Check) -> Outcome:
-    """Return the result of a check. If the check raises an exception, the result is UNKNOWN."""
+    """Run a check. If it raises an exception, the result is UNKNOWN."""
     try:
-        return FUNCTIONS[check.id](node, check)
+        return function_for(check.id)(node, check)
     except Exception as error:
         return unknown(f"the check failed: {type(error).__name__}: {error}")
 
 
 def report(node: Node) -> list[str]:
-    """Run all checks for this node once, and return one tab-separated line for each check that failed.
+    """Run all of this node's checks once, and return a tab-separated line for each check that failed.
 
-    Fields: id, class, text, cause, fix. Each check is run once, so a single failure is reported.
+    The fields are id, severity, text, cause and fix. A single failure is enough.
     """
     read_kernel_log(node)
     lines = []
@@ -52,34 +66,25 @@ def report(node: Node) -> list[str]:
 
 def read_kernel_log(node: Node) -> None:
     """Add the last fatal Xid in the kernel log to the node's events."""
-    try:
-        log = os.open(node.path("/dev/kmsg"), os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
+    log = open_kernel_log(node)
+    if log is None:
         return
+    codes = load_xids()
+    for _, line in records(log):
+        if (text := fatal_xid(line, codes)) is not None:
+            node.events[_XID] = text
+    os.close(log)
+
+
+def open_kernel_log(node: Node) -> int | None:
     try:
-        codes = load_xids()
-        for _, line in records(log):
-            if (text := fatal_xid(line, codes)) is not None:
-                node.events["gpu-xid"] = text
-    finally:
-        os.close(log)
-
-
-CACHE = "/run/trainyard/health"
-LEDGER = "/var/lib/trainyard/health.json"
-SUSPECT_SECONDS = 5.0
-"""Time until a failed check runs again."""
-_LOOK_SECONDS = 10.0
-"""Time until the node's state in Slurm is compared with the verdicts again. Others may resume the node, and a node that
-was frozen does not notice this itself, but slurmctld may have set it down."""
-_SAVE_SECONDS = 600.0
-"""Minimum time between writes of the ledger to the disk while no verdict changes."""
-_PIPE_BYTES = 4096
-_XID = "gpu-xid"
+        return os.open(node.path("/dev/kmsg"), os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
 
 
 class Daemon:
-    """The state of the daemon. `lock` guards the ledger and its files."""
+    """The daemon's state. `lock` guards the ledger and its files."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -97,11 +102,11 @@ class Daemon:
         self.kicked = threading.Event()
         """Wakes the thread that runs the checks."""
         self.clears = dict.fromkeys(self.checks, 0)
-        """How often an operator has cleared each check."""
+        """How often an operator has cleared each check's verdict."""
         self.requeued = self.ledger.worst
-        """The last verdict after which jobs were requeued. An earlier daemon has handled the verdicts in the file."""
+        """The last verdict whose jobs were requeued. A verdict in the file was handled by an earlier daemon."""
         self.warned = self.ledger.verdicts.get(EVENT)
-        """The last announced event of which the jobs were warned."""
+        """The last event that the jobs were warned about."""
         self.saved = 0.0
         self._woken, self._wake = os.pipe()
 
@@ -110,7 +115,7 @@ class Daemon:
         self.cache.mkdir(mode=0o755, parents=True, exist_ok=True)
         with self.lock:
             self.publish()
-        log, events = self._open_log(), self._open_events()
+        log, events = open_kernel_log(self.node), self._open_events()
         sources = [source for source in (log, events, self._woken) if source is not None]
         threading.Thread(target=self._check_for_ever, daemon=True).start()
         while True:
@@ -127,7 +132,7 @@ class Daemon:
         """Drain or resume the node if its state in Slurm may differ from the verdicts."""
         with self.lock:
             worst, proved, event = self.ledger.worst, self._proved(), self.ledger.verdicts.get(EVENT)
-            # A node without a verdict is not resumed before the bootstrap has finished.
+            # Without a verdict, the node is resumed only after the bootstrap has finished.
             if not self.node.has_slurm or (worst is None and not proved):
                 return
         done = apply(self.node, worst.reason if worst else None, load_checks(), proved)
@@ -151,7 +156,7 @@ class Daemon:
                 self.examine(self.checks[_XID])
 
     def read_events(self, text: str) -> None:
-        """Handle the lines "event CHECK TEXT" from the epilog, and "clear CHECK" from an operator."""
+        """Handle lines from the pipe: "event CHECK TEXT" from the epilog, or "clear CHECK" from an operator."""
         for line in text.splitlines():
             word, check, detail = (*line.split(" ", 2), "", "")[:3]
             if check not in self.checks:
@@ -168,7 +173,7 @@ class Daemon:
             self.kicked.set()
 
     def run_due(self, now: float) -> None:
-        """Run the checks that are due. `now`: time.monotonic()."""
+        """Run the checks that are due. `now` comes from time.monotonic()."""
         due = [check for check in self.checks.values() if self.due[check.id] <= now]
         for check in due:
             suspect = self.examine(check)
@@ -178,10 +183,10 @@ class Daemon:
                 self.publish()
 
     def examine(self, check: Check) -> bool:
-        """Run a check and add its result to the ledger. Return whether the check must run again soon.
+        """Run a check, add its result to the ledger, and return whether the check must run again soon.
 
-        If an operator clears the check while it is running, its result can describe the cleared fault, so it is not
-        added.
+        The result is not added if an operator clears the check while it is running, because it may describe the
+        cleared fault.
         """
         clears = self.clears[check.id]
         outcome = run_check(self.node, check)
@@ -193,7 +198,7 @@ class Daemon:
             return self.ledger.is_suspect(check.id)
 
     def publish(self) -> None:
-        """Write the cache, and also the ledger if it was last written more than _SAVE_SECONDS ago."""
+        """Write the cache, and the ledger too if it was last written more than _SAVE_SECONDS ago."""
         worst = self.ledger.worst
         write(self.cache / "verdict", f"{worst.severity} {worst.reason}" if worst else "")
         results = {name: [outcome.state, outcome.text] for name, outcome in self.ledger.outcomes.items()}
@@ -215,9 +220,9 @@ class Daemon:
         os.write(self._wake, b"x")
 
     def _proved(self) -> frozenset[str]:
-        """Return the checks that have passed often enough, and the checks that do not apply to this node.
+        """Return the checks that have passed often enough or do not apply to this node.
 
-        The result is empty until the bootstrap has finished.
+        Until the bootstrap has finished, there are none.
         """
         try:
             status = json.loads(self.node.read("/var/lib/trainyard/status.json"))
@@ -230,16 +235,10 @@ class Daemon:
     def _has_passed(self, name: str) -> bool:
         return name not in self.ledger.verdicts and self.ledger.passes.get(name, 0) >= self.checks[name].passes
 
-    def _open_log(self) -> int | None:
-        try:
-            return os.open(self.node.path("/dev/kmsg"), os.O_RDONLY | os.O_NONBLOCK)
-        except OSError:
-            return None
-
     def _open_events(self) -> int:
         path = self.cache / "events"
         if not path.is_fifo():
             path.unlink(missing_ok=True)
             os.mkfifo(path, 0o600)
-        # Also opened for writing, because reads would otherwise return end-of-file while no writer has the pipe open.
+        # The pipe is also opened for writing. Otherwise, reads would return end-of-file while it has no writer.
         return os.open(path, os.O_RDWR | os.O_NONBLOCK)

@@ -1,18 +1,18 @@
-"""Checks of the fabric manager, RDMA ports, and the network cards and NCCL plugins of GPUDirect. These checks have
-never run on a real fabric.
+"""Checks of the fabric manager, RDMA ports, and GPUDirect's network cards and NCCL plugins.
+
+These checks have never run on a real fabric.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from health.node import Check, Node, Outcome, failed, passed, unknown
 
 _FABRIC_ENV = "/etc/trainyard/fabric.env"
 _FULL_MEMBER = 0x8000
-"""Bit of a partition key that grants full membership (InfiniBand Architecture Specification 1.4, section 10.9.1)."""
+"""The bit of a partition key that grants full membership (InfiniBand Architecture Specification 1.4, 10.9.1)."""
 _CARD_LISTS = (
     "NCCL_FASTRAK_CTRL_DEV",
     "NCCL_FASTRAK_IFNAME",
@@ -24,18 +24,18 @@ PLUGIN_FOLDERS = {
     "gpudirect-tcpxo": "/var/lib/tcpxo/lib64",
     "gpudirect-gib": "/usr/local/gib/lib64",
 }
-"""Folder of the NCCL plugin by fabric, as `library_path` in components/catalog/fabrics.yaml."""
+"""The folder of each fabric's NCCL plugin, like `library_path` in components/catalog/fabrics.yaml."""
 _WITH_RECEIVER = {"gpudirect-tcpx", "gpudirect-tcpxo"}
 _RECEIVER = "receive-datapath-manager"
-"""Container of the receive daemon, which the stage 45-transport starts."""
+"""The receive daemon's container, which the 45-transport stage starts."""
 
 
 def fabric_manager(node: Node, check: Check) -> Outcome:
-    """The fabric manager runs and has the same version as the driver."""
+    """Check that the fabric manager is running and has the same version as the driver."""
     processes = node.path("/sys/fs/cgroup/system.slice/nvidia-fabricmanager.service/cgroup.procs")
     if not processes.parent.parent.exists():
         return unknown("no cgroup v2")
-    if not node.read(str(processes.relative_to(node.root))):
+    if not node.read(processes):
         return failed("the fabric manager is not running")
     driver = node.read("/sys/module/nvidia/version")
     ran = node.run(["nv-fabricmanager", "--version"], check.timeout)
@@ -46,24 +46,26 @@ def fabric_manager(node: Node, check: Check) -> Outcome:
 
 
 def rdma_port(node: Node, check: Check) -> Outcome:
-    """All RDMA ports that collectives use are active."""
+    """Check that all RDMA ports that collectives use are active."""
     expected = node.count("TRAINYARD_RDMA")
-    active = [port for port in _ports(node) if "ACTIVE" in _text(port / "state")]
-    if len(active) < expected:
-        return failed(f"{len(active)} of {expected} RDMA ports are active")
-    return passed()
+    active = [port for port in _ports(node) if "ACTIVE" in node.read(port / "state")]
+    return passed() if len(active) >= expected else failed(f"{len(active)} of {expected} RDMA ports are active")
 
 
 def rdma_rate(node: Node, check: Check) -> Outcome:
-    """All active ports have the rate of the fastest port on this node."""
-    rates = {port: _leading_number(_text(port / "rate")) for port in _ports(node) if "ACTIVE" in _text(port / "state")}
+    """Check that all active ports are as fast as the fastest port on this node."""
+    rates = {
+        port: _leading_number(node.read(port / "rate"))
+        for port in _ports(node)
+        if "ACTIVE" in node.read(port / "state")
+    }
     slow = [_name(port) for port, rate in rates.items() if rate < max(rates.values())]
     return failed(f"{', '.join(slow)} has a low rate") if slow else passed()
 
 
 def rdma_partition(node: Node, check: Check) -> Outcome:
-    """All ports are full members of the same partitions, and the partitions have not changed since the boot."""
-    keys = {port: _partitions(port) for port in _ports(node)}
+    """Check that all ports are full members of the same partitions, which have not changed since the boot."""
+    keys = {port: _partitions(node, port) for port in _ports(node)}
     if not keys:
         return unknown("no ports")
     outside = [_name(port) for port, found in keys.items() if not found]
@@ -79,17 +81,17 @@ def rdma_partition(node: Node, check: Check) -> Outcome:
 
 
 def rdma_flap(node: Node, check: Check) -> Outcome:
-    """No port has lost its link repeatedly."""
+    """Check that no port has lost its link repeatedly."""
     return _growth(node, check, ("counters/link_downed",), "lost its link repeatedly")
 
 
 def rdma_errors(node: Node, check: Check) -> Outcome:
-    """No port has had many symbol or receive errors recently."""
+    """Check that no port has had many symbol or receive errors recently."""
     return _growth(node, check, ("counters/symbol_error", "counters/port_rcv_errors"), "has many errors")
 
 
 def gpudirect_cards(node: Node, check: Check) -> Outcome:
-    """All network cards that fabric.env lists are up."""
+    """Check that all network cards listed in fabric.env are up."""
     listed = [name for key in _CARD_LISTS for name in node.variable(key, _FABRIC_ENV).split(",") if name]
     names = listed or [path.name for path in node.glob("/sys/class/infiniband/*/device/net/*")]
     if not names:
@@ -99,7 +101,7 @@ def gpudirect_cards(node: Node, check: Check) -> Outcome:
 
 
 def network_plugin(node: Node, check: Check) -> Outcome:
-    """The fabric's NCCL plugin exists, and its receive daemon is running. Other fabrics need no plugin."""
+    """Check that the fabric's NCCL plugin exists and its receive daemon is running, if the fabric needs them."""
     fabric = node.variable("TRAINYARD_FABRIC")
     if fabric not in PLUGIN_FOLDERS:
         return passed()
@@ -114,15 +116,15 @@ def network_plugin(node: Node, check: Check) -> Outcome:
 
 
 def _growth(node: Node, check: Check, counters: tuple[str, ...], text: str) -> Outcome:
-    """Fail if a port's counters grew by more than a limit within a period."""
+    """Fail if the sum of a port's counters has grown by more than the limit within the check's period."""
     now = time.time()
     seen: dict[str, list[list[float]]] = node.baseline.setdefault(check.id, {})
     bad = []
     for port in _ports(node):
-        total = sum(_leading_number(_text(port / counter)) for counter in counters)
+        total = sum(_leading_number(node.read(port / counter)) for counter in counters)
         # Counters restart at zero when the driver is loaded.
         rows = [row for row in seen.get(_name(port), []) if now - row[0] < check.limits["seconds"] and row[1] <= total]
-        # One row for each tenth of the period is enough.
+        # A row for each tenth of the period is enough.
         if not rows or now - rows[-1][0] > check.limits["seconds"] / 10:
             rows.append([now, total])
         seen[_name(port)] = rows
@@ -132,7 +134,7 @@ def _growth(node: Node, check: Check, counters: tuple[str, ...], text: str) -> O
 
 
 def _ports(node: Node) -> list[Path]:
-    """Return the ports that collectives use. NCCL_IB_HCA lists prefixes of names, or exact names after "="."""
+    """Return the ports that collectives use. NCCL_IB_HCA lists prefixes of their names, or whole names after "="."""
     setting = node.variable("NCCL_IB_HCA", _FABRIC_ENV)
     exact, names = setting.startswith("="), [name for name in setting.lstrip("=").split(",") if name]
     ports = node.glob("/sys/class/infiniband/*/ports/1")
@@ -153,16 +155,9 @@ def _name(port: Path) -> str:
     return f"{_device(port)}/{port.name}"
 
 
-def _partitions(port: Path) -> list[str]:
-    keys = {_text(file) for file in (port / "pkeys").glob("*")}
+def _partitions(node: Node, port: Path) -> list[str]:
+    keys = {node.read(file) for file in (port / "pkeys").glob("*")}
     return sorted(key for key in keys if key.startswith("0x") and int(key, 16) & _FULL_MEMBER)
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _leading_number(text: str) -> float:
@@ -170,15 +165,3 @@ def _leading_number(text: str) -> float:
         return float(text.split(maxsplit=1)[0])
     except (IndexError, ValueError):
         return 0.0
-
-
-CHECKS: dict[str, Callable[[Node, Check], Outcome]] = {
-    "fabric-manager": fabric_manager,
-    "rdma-port": rdma_port,
-    "rdma-rate": rdma_rate,
-    "rdma-partition": rdma_partition,
-    "rdma-flap": rdma_flap,
-    "rdma-errors": rdma_errors,
-    "gpudirect-cards": gpudirect_cards,
-    "network-plugin": network_plugin,
-}

@@ -1,7 +1,7 @@
-"""Checks of GPUs. All values come from one call of nvidia-smi in each round.
+"""Checks of GPUs and their driver. In each round of checks, one call of nvidia-smi provides all values.
 
-The queries ran on two H200s with driver 580.159.04 on 2026-11-22. This driver also accepts the older name
-`clocks_throttle_reasons.active`. Xids are read from the kernel log: a record of /dev/kmsg is
+The queries were tested on two H200s with driver 580.159.04 on 2026-11-22. This driver also accepts the older name
+`clocks_throttle_reasons.active`. Xids come from the kernel log: a record of /dev/kmsg is
 "priority,sequence,microseconds,flags;text" (Linux, Documentation/ABI/testing/dev-kmsg, read 2026-11-22).
 """
 
@@ -18,10 +18,25 @@ from typing import Any
 from health.node import Check, Node, Outcome, Ran, failed, passed, unknown
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?\): (\d+)\b(.*)")
-"""The start of the driver's message. It contains a whole PCI address and is therefore longer than the name of a process
-(15 bytes), with which the kernel begins some messages, for example about a segmentation fault."""
+"""The start of the driver's message. Some kernel messages begin with the name of a process, which a user chooses, for
+example after a segmentation fault. Such a name has at most 15 bytes, so it cannot contain a whole PCI address."""
 _KERNEL_HEAD = re.compile(r"[0-7],(\d+),\d+,-")
 _RECORD_BYTES = 8192
+_FIELDS = (
+    "index",
+    "ecc.errors.uncorrected.volatile.total",
+    "remapped_rows.pending",
+    "remapped_rows.failure",
+    "clocks_throttle_reasons.active",
+    "pcie.link.width.current",
+    "pcie.link.width.max",
+)
+_QUERY = ["nvidia-smi", "--format=csv,noheader,nounits", f"--query-gpu={','.join(_FIELDS)}"]
+_MEMO_SECONDS = 10
+_MISMATCH = "version mismatch"
+_YES = frozenset({"yes", "1"})
+_LINK = re.compile(r"^\s*Link (\d+): (.+)$")
+_GPU = re.compile(r"^GPU (\d+):")
 
 
 def load_xids() -> dict[str, Mapping[str, Any]]:
@@ -31,9 +46,9 @@ def load_xids() -> dict[str, Mapping[str, Any]]:
 
 
 def fatal_xid(line: str, codes: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return a text such as "Xid 79, GPU has fallen off the bus" if the line reports a fatal Xid, else None.
+    """Return a text such as "Xid 79, GPU has fallen off the bus", or None if the line reports no fatal Xid.
 
-    Only the start of the line is read, because users can add text to other messages, for example with mount options in
+    Only the start of the line counts, because users can put text into other messages, for example with mount options in
     a user namespace.
     """
     found = _XID.match(line)
@@ -46,11 +61,11 @@ def fatal_xid(line: str, codes: Mapping[str, Mapping[str, Any]]) -> str | None:
 
 
 def records(log: int, after: int = -1) -> Iterator[tuple[int, str]]:
-    """Yield (sequence number, text) of the kernel's records that can be read from /dev/kmsg without waiting.
+    """Yield the sequence number and text of each kernel record that can be read from /dev/kmsg without waiting.
 
-    Records of programs that write to /dev/kmsg are skipped: their facility, which is the priority without its lowest
+    Records that a program wrote to /dev/kmsg are skipped. Their facility, which is the priority without its lowest
     three bits, is never 0 (devkmsg_write in Linux, kernel/printk/printk.c; seen with Linux 6.18 on 2026-11-24). Records
-    with the flag "c" are also skipped, because they continue a line, and a user may have chosen their text.
+    with the flag "c" are skipped too, because they continue a line whose text a user may have chosen.
     """
     while True:
         try:
@@ -58,7 +73,7 @@ def records(log: int, after: int = -1) -> Iterator[tuple[int, str]]:
         except BlockingIOError:
             return
         except BrokenPipeError:
-            continue  # Records were overwritten, and the next read returns the oldest record.
+            continue  # Records were overwritten. The next read returns the oldest one.
         if not record:
             return
         head, _, text = record.partition(";")
@@ -67,24 +82,8 @@ def records(log: int, after: int = -1) -> Iterator[tuple[int, str]]:
             yield int(found[1]), text
 
 
-FIELDS = (
-    "index",
-    "ecc.errors.uncorrected.volatile.total",
-    "remapped_rows.pending",
-    "remapped_rows.failure",
-    "clocks_throttle_reasons.active",
-    "pcie.link.width.current",
-    "pcie.link.width.max",
-)
-_QUERY = ["nvidia-smi", "--format=csv,noheader,nounits", f"--query-gpu={','.join(FIELDS)}"]
-_MEMO_SECONDS = 10
-_YES = frozenset({"yes", "1"})
-_LINK = re.compile(r"^\s*Link (\d+): (.+)$")
-_GPU = re.compile(r"^GPU (\d+):")
-
-
 def gpu_count(node: Node, check: Check) -> Outcome:
-    """All GPUs of the machine type are present."""
+    """Check that all GPUs of the machine type are present."""
     expected = node.count("TRAINYARD_GPUS")
     if node.variable("TRAINYARD_GPU_TYPE") == "fake":
         found = len(node.glob(f"{node.variable('TRAINYARD_GPU_DEVICE')}[0-9]*"))
@@ -97,72 +96,77 @@ def gpu_count(node: Node, check: Check) -> Outcome:
 
 
 def nvidia_smi(node: Node, check: Check) -> Outcome:
-    """nvidia-smi exists, exits in time and reports no error. On a GPU node, a missing or slow nvidia-smi is a fault."""
+    """Check that nvidia-smi exists, ends in time and reports no error."""
     ran = _query(node, check.timeout)
     if ran.code is None:
         return failed(f"nvidia-smi: {ran.problem}")
-    if ran.code == 0 or _mismatch(ran):
+    if ran.code == 0 or _MISMATCH in ran.output:
         return passed()
     return failed(f"nvidia-smi ends with exit code {ran.code}")
 
 
 def gpu_driver(node: Node, check: Check) -> Outcome:
-    """The driver's libraries and the loaded kernel module have the same version."""
+    """Check that the driver's libraries and the loaded kernel module have the same version."""
     ran = _query(node, check.timeout)
-    if _mismatch(ran):
+    if _MISMATCH in ran.output:
         return failed("driver and libraries have different versions")
     return passed() if ran.code == 0 else unknown("nvidia-smi does not work")
 
 
 def gpu_memory(node: Node, check: Check) -> Outcome:
-    """No GPU has had an uncorrectable memory error since the driver was loaded."""
-    return _each(node, check, lambda row: _number(row[FIELDS[1]]) > 0, "uncorrectable memory errors")
-
-
-def gpu_row_remap(node: Node, check: Check) -> Outcome:
-    """No GPU has a pending or failed remapping of memory rows."""
+    """Check that no GPU has had an uncorrectable memory error since the driver was loaded."""
     return _each(
-        node, check, lambda row: not _YES.isdisjoint({row[FIELDS[2]].lower(), row[FIELDS[3]].lower()}), "row remapping"
+        node,
+        check,
+        lambda row: _number(row["ecc.errors.uncorrected.volatile.total"]) > 0,
+        "uncorrectable memory errors",
     )
 
 
+def gpu_row_remap(node: Node, check: Check) -> Outcome:
+    """Check that no GPU has a pending or failed remapping of memory rows."""
+    names = ("remapped_rows.pending", "remapped_rows.failure")
+    return _each(node, check, lambda row: any(row[name].lower() in _YES for name in names), "row remapping")
+
+
 def gpu_throttle(node: Node, check: Check) -> Outcome:
-    """No GPU is slowed down by its temperature or by the machine's power supply."""
+    """Check that no GPU is slowed down by its temperature or by the machine's power supply."""
     mask = int(check.limits["mask"], 16)
-    return _each(node, check, lambda row: bool(_number(row[FIELDS[4]]) & mask), "hardware slowdown")
+    return _each(node, check, lambda row: _number(row["clocks_throttle_reasons.active"]) & mask, "hardware slowdown")
 
 
 def gpu_pcie(node: Node, check: Check) -> Outcome:
-    """Each GPU uses all its PCIe lanes. The speed is not compared, because idle GPUs lower it."""
-    return _each(node, check, lambda row: 0 < _number(row[FIELDS[5]]) < _number(row[FIELDS[6]]), "missing PCIe lanes")
+    """Check that each GPU uses all its PCIe lanes. The speed does not count, because idle GPUs lower it."""
+
+    def has_too_few(row: dict[str, str]) -> bool:
+        return 0 < _number(row["pcie.link.width.current"]) < _number(row["pcie.link.width.max"])
+
+    return _each(node, check, has_too_few, "missing PCIe lanes")
 
 
 def gpu_nvlink(node: Node, check: Check) -> Outcome:
-    """No NVLink has gone down. With NVSwitch, all links are up."""
+    """Check that no NVLink has gone down, and that all links are up if the machine has NVSwitch."""
     ran = node.run(["nvidia-smi", "nvlink", "--status"], check.timeout)
     if ran.code != 0:
         return unknown("nvidia-smi shows no state of NVLink")
-    links = _links(ran.output)
     best: dict[str, int] = node.baseline.setdefault("nvlink", {})
     down = []
-    for gpu, states in links.items():
+    for gpu, states in _links(ran.output).items():
         up = sum(states)
         best[gpu] = len(states) if "nvswitch" in node.labels() else max(up, best.get(gpu, 0))
         if up < best[gpu]:
             down.append(gpu)
-    if down:
-        return failed(f"NVLink is down on GPU {', '.join(down)}")
-    return passed()
+    return failed(f"NVLink is down on GPU {', '.join(down)}") if down else passed()
 
 
 def gpu_xid(node: Node, check: Check) -> Outcome:
-    """Since boot, the kernel has logged no Xid that requires a reset or a reboot."""
+    """Check that the kernel has logged no Xid since the boot that requires a reset or a reboot."""
     text = node.events.get(check.id)
     return passed() if text is None else failed(text)
 
 
 def _links(output: str) -> dict[str, list[bool]]:
-    """Return the states of the links by GPU, from `nvidia-smi nvlink --status`."""
+    """Return whether each link of each GPU is up, from the output of `nvidia-smi nvlink --status`."""
     found: dict[str, list[bool]] = {}
     gpu = ""
     for line in output.splitlines():
@@ -182,20 +186,16 @@ def _query(node: Node, timeout: float) -> Ran:
     return result
 
 
-def _mismatch(ran: Ran) -> bool:
-    return "version mismatch" in ran.output
-
-
 def _rows(node: Node, timeout: float) -> list[dict[str, str]] | None:
-    """Return the fields of each GPU, or None if nvidia-smi does not work."""
+    """Return each GPU's fields by name, or None if nvidia-smi does not work."""
     ran = _query(node, timeout)
     if ran.code != 0:
         return None
     lines = ([field.strip() for field in line.split(",")] for line in ran.output.splitlines())
-    return [dict(zip(FIELDS, line, strict=True)) for line in lines if len(line) == len(FIELDS) and line[0].isdigit()]
+    return [dict(zip(_FIELDS, line, strict=True)) for line in lines if len(line) == len(_FIELDS) and line[0].isdigit()]
 
 
-def _each(node: Node, check: Check, is_bad: Callable[[dict[str, str]], bool], text: str) -> Outcome:
+def _each(node: Node, check: Check, is_bad: Callable[[dict[str, str]], object], text: str) -> Outcome:
     rows = _rows(node, check.timeout)
     if rows is None:
         return unknown("nvidia-smi does not work")
@@ -204,21 +204,8 @@ def _each(node: Node, check: Check, is_bad: Callable[[dict[str, str]], bool], te
 
 
 def _number(text: str) -> int:
-    """Return the number in a field, or 0 if the GPU does not support the field ("[N/A]")."""
+    """Return the number in a field, or 0 if the GPU does not support the field and it contains "[N/A]"."""
     try:
         return int(text, 0)
     except ValueError:
         return 0
-
-
-CHECKS: dict[str, Callable[[Node, Check], Outcome]] = {
-    "gpu-count": gpu_count,
-    "nvidia-smi": nvidia_smi,
-    "gpu-driver": gpu_driver,
-    "gpu-memory": gpu_memory,
-    "gpu-row-remap": gpu_row_remap,
-    "gpu-throttle": gpu_throttle,
-    "gpu-pcie": gpu_pcie,
-    "gpu-nvlink": gpu_nvlink,
-    "gpu-xid": gpu_xid,
-}

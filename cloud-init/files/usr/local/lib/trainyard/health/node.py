@@ -1,4 +1,4 @@
-"""Runs programs without waiting for a program that cannot be killed."""
+"""The checked node: access to its files, programs and network, and the list of its checks (checks.json)."""
 
 from __future__ import annotations
 
@@ -10,19 +10,29 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
+SEVERITIES = ("fatal", "degraded", "note")
+"""The severities of checks, most severe first. Every fault except a "note" drains the node."""
+METADATA = "169.254.169.254"
+"""Address of the metadata service on Azure and Google Cloud (cloud-init/README.md, section "Metadata service")."""
+_AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
+_NTP_EPOCH = 2208988800
+"""Seconds from 1900 to 1970 (RFC 5905, section 6)."""
+_NTP_BYTES, _NTP_UNSYNCHRONIZED = 48, 3
+
 _stuck: dict[str, subprocess.Popen[str]] = {}
-"""Programs that did not end after SIGKILL, because they wait in the kernel. These programs are not started again until
-they exit."""
+"""Programs that are still running after SIGKILL because they are waiting in the kernel. Each program is started again
+only after its previous process has exited."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """Exit code and output of a program. `code` is None if the program is missing or did not end in time."""
+    """A program's exit code and output. `code` is None if the program is missing or did not end in time."""
 
     code: int | None
     output: str = ""
@@ -58,16 +68,10 @@ def run_tool(argv: list[str], timeout: float) -> Ran:
     return Ran(process.returncode, output)
 
 
-_NTP_EPOCH = 2208988800
-"""Seconds from 1900 to 1970 (RFC 5905, section 6)."""
-_ANSWER_BYTES = 48
-_UNSYNCHRONIZED = 3
-
-
 def ntp_offset(host: str, timeout: float) -> float | None:
-    """Return the clock's offset from an NTP server in seconds, or None if the server sent no usable response.
+    """Return the seconds by which the clock is ahead of an NTP server, or None if the server sent no usable response.
 
-    Sends one SNTP request (RFC 5905). The response is not used if the exchange took longer than one second.
+    The function sends one SNTP request (RFC 5905), and ignores a response that took longer than one second.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         client.settimeout(timeout)
@@ -79,20 +83,20 @@ def ntp_offset(host: str, timeout: float) -> float | None:
         except OSError:
             return None
         elapsed = time.monotonic() - started
-    if len(answer) < _ANSWER_BYTES or answer[0] >> 6 == _UNSYNCHRONIZED or not answer[1] or elapsed > 1:
+    if len(answer) < _NTP_BYTES or answer[0] >> 6 == _NTP_UNSYNCHRONIZED or not answer[1] or elapsed > 1:
         return None
     server = (_ntp_time(answer, 32) + _ntp_time(answer, 40)) / 2
     return sent + elapsed / 2 - server
 
 
 def _ntp_time(answer: bytes, at: int) -> float:
-    """Return the timestamp at an offset in an NTP packet, in seconds since 1970."""
+    """Return the timestamp that begins at this byte of an NTP packet, in seconds since 1970."""
     seconds, fraction = struct.unpack("!II", answer[at : at + 8])
     return float(seconds - _NTP_EPOCH + fraction / 2**32)
 
 
 def tcp(host: str, port: int, timeout: float) -> str:
-    """Return "open", "refused" or "silent" for a TCP port."""
+    """Connect to a TCP port, and return whether it is "open", "refused" or "silent"."""
     try:
         socket.create_connection((host, port), timeout).close()
     except ConnectionRefusedError:
@@ -102,12 +106,8 @@ def tcp(host: str, port: int, timeout: float) -> str:
     return "open"
 
 
-METADATA = "169.254.169.254"
-"""Address of the metadata service of Azure and Google Cloud (cloud-init/README.md, section "Metadata service")."""
-
-
 def metadata(path: str, headers: Mapping[str, str], timeout: float, server: str = METADATA) -> str | None:
-    """Return a text from the metadata service, or None if there is no response with status 200."""
+    """Return the text at this path of the metadata service, or None if the service does not respond with status 200."""
     connection = http.client.HTTPConnection(server, timeout=timeout)
     try:
         connection.request("GET", path, headers=dict(headers))
@@ -120,17 +120,9 @@ def metadata(path: str, headers: Mapping[str, str], timeout: float, server: str 
     return body.decode(errors="replace") if answer.status == http.HTTPStatus.OK else None
 
 
-PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
-SEVERITIES = ("fatal", "degraded", "note")
-"""Classes of checks, most severe first. Nodes are drained for all classes except "note"."""
-
-_DATA = Path(__file__).parent
-_AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
-
-
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a check. UNKNOWN means that the check could not be carried out, so it is not a verdict."""
+    """A check's result. UNKNOWN means that the check could not be carried out, so it says nothing about the node."""
 
     state: str
     text: str = ""
@@ -150,14 +142,10 @@ def unknown(text: str) -> Outcome:
 
 @dataclass(frozen=True)
 class Check:
-    """A row of checks.json. `every` and `timeout` are in seconds.
-
-    A verdict begins after `fails` consecutive failures, and ends after `passes` consecutive passes. With undrain
-    "reboot", it ends only after a reboot.
-    """
+    """A row of checks.json, which explains the fields. `every` and `timeout` are in seconds."""
 
     id: str
-    contexts: frozenset[str]
+    contexts: Sequence[str]
     nodes: str
     every: float
     timeout: float
@@ -165,14 +153,17 @@ class Check:
     passes: int
     severity: str
     undrain: str
-    limits: Mapping[str, Any]
     cause: str
     fix: str
+    limits: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Node:
-    """The machine that is checked. Tests replace `root` and the functions."""
+    """The machine that is checked. Tests replace `root` and the functions.
+
+    A file is given by its path on the node, or as a Path that begins with `root`.
+    """
 
     root: Path = Path("/")
     statvfs: Callable[[str], os.statvfs_result] = os.statvfs
@@ -182,18 +173,18 @@ class Node:
     fetch: Callable[[str, Mapping[str, str], float], str | None] = metadata
     sleep: Callable[[float], None] = time.sleep
     events: dict[str, str] = field(default_factory=dict)
-    """Texts of events by check, for example from the kernel log."""
+    """The text of the last event for each check, for example from the kernel log."""
     baseline: dict[str, Any] = field(default_factory=dict)
-    """Values that a check compares with later values. Kept across restarts of the daemon."""
+    """Values that checks compare with later values. They survive a restart of the daemon."""
     memo: dict[str, Any] = field(default_factory=dict)
 
     def path(self, name: str) -> Path:
         return self.root / name.lstrip("/")
 
-    def read(self, name: str) -> str:
-        """Return the text of a file without white space at both ends, or "" if the file cannot be read."""
+    def read(self, name: str | Path) -> str:
+        """Return a file's text without surrounding white space, or "" if it cannot be read."""
         try:
-            return self.path(name).read_text(errors="replace").strip()
+            return (self.path(name) if isinstance(name, str) else name).read_text(errors="replace").strip()
         except OSError:
             return ""
 
@@ -201,24 +192,23 @@ class Node:
         return sorted(self.root.glob(pattern.lstrip("/")))
 
     def variable(self, name: str, file: str = "/etc/trainyard/node.env") -> str:
-        """Return a variable from a file with shell assignments, or "" if it is not set."""
-        return self._variables(file).get(name, "")
+        """Return a variable from a file of shell assignments, or "" if it is not set.
 
-    def _variables(self, file: str) -> dict[str, str]:
-        """Return the variables in a file. The file is parsed again only after a change, to save CPU time."""
+        The file is parsed again only after it has changed, which saves CPU time.
+        """
         try:
             facts = self.path(file).stat()
         except OSError:
-            return {}
+            return ""
         version = facts.st_mtime_ns, facts.st_size
         if self.memo.get(file, (None,))[0] != version:
             pairs = (line.partition("=") for line in self.read(file).splitlines())
             self.memo[file] = version, {key: "".join(shlex.split(value)) for key, _, value in pairs}
-        found: dict[str, str] = self.memo[file][1]
+        found: str = self.memo[file][1].get(name, "")
         return found
 
     def count(self, name: str) -> int:
-        """Return the number in a variable of node.env, or 0."""
+        """Return a variable of node.env as a number, or 0 if it is not a number."""
         value = self.variable(name)
         return int(value) if value.isdigit() else 0
 
@@ -263,29 +253,13 @@ class Node:
 
 def load_checks() -> dict[str, Check]:
     """Return all checks by id, in the order of checks.json."""
-    rows = json.loads((_DATA / "checks.json").read_text())["checks"]
-    return {row["id"]: _check(row) for row in rows}
-
-
-def _check(row: Mapping[str, Any]) -> Check:
-    return Check(
-        id=row["id"],
-        contexts=frozenset(row["contexts"]),
-        nodes=row["nodes"],
-        every=row["every"],
-        timeout=row["timeout"],
-        fails=row["fails"],
-        passes=row["passes"],
-        severity=row["class"],
-        undrain=row["undrain"],
-        limits=row.get("limits", {}),
-        cause=row["cause"],
-        fix=row["fix"],
-    )
+    rows = json.loads((Path(__file__).parent / "checks.json").read_text())["checks"]
+    names = {field.name for field in fields(Check)}
+    return {row["id"]: Check(**{name: row[name] for name in names & row.keys()}) for row in rows}
 
 
 def checks_for(node: Node, context: str) -> Iterator[Check]:
-    """Yield the checks for this node and context."""
+    """Yield the checks that apply to this node in this context."""
     labels = node.labels()
     for check in load_checks().values():
         if check.nodes in labels and context in check.contexts:

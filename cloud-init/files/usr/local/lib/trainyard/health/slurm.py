@@ -12,10 +12,10 @@ from trainyard.faults import BANDWIDTH, GONE, ROLL, SLURMD, cause_of, fault, fla
 _STATE = re.compile(r" State=(\S+)")
 _REASON = re.compile(r" Reason=(.*?)(?: \[[^\[\]@]+@[^\[\]]*\]| [A-Z]\w+=|\s*$)", re.MULTILINE)
 _OWN_SCRIPT = re.compile(r"/shared/jobs/[^/]+/job\.sbatch")
-"""Script that `yard submit` writes. A user's Slurm script is in the folder `code` below."""
+"""The script that `yard submit` writes. A user's own Slurm script is in the subfolder `code` of the same folder."""
+_STARTED = re.compile(r" SlurmdStartTime=(\S+)")
 _SECONDS = 20
 _REGISTER_SECONDS = 15
-_STARTED = re.compile(r" SlurmdStartTime=(\S+)")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SlurmNode:
 
 
 def parse(text: str) -> SlurmNode | None:
-    """Parse a line of `scontrol -o show node`. Return None if it contains no state."""
+    """Parse a line from `scontrol -o show node`. Return None if it contains no state."""
     state, reason = _STATE.search(text), _REASON.search(text)
     if state is None:
         return None
@@ -44,18 +44,17 @@ def parse(text: str) -> SlurmNode | None:
 
 
 def owner(reason: str, checks: Collection[str]) -> str | None:
-    """Return the check that wrote the reason, or None. Reasons of other programs contain no id of a check."""
+    """Return the check that wrote the reason, or None if another program or a person wrote it."""
     cause = cause_of(reason)
     return cause if cause in checks else None
 
 
 def may_return(node: SlurmNode, *, is_new: bool) -> bool:
-    """Return whether a node that has passed the stage 90-health returns to service.
+    """Return whether a node that has passed the 90-health stage returns to service.
 
-    After an unexpected reboot, Slurm keeps the node down, so its lost job is requeued and not counted as complete.
-    `yard roll` drains a node before its machine is replaced, and the bandwidth gate drains a slow node, so they return
-    on a new machine (`is_new`), which has never been ready before. Nodes that an operator or a health check took out of
-    service stay down.
+    Slurm keeps a node down after an unexpected reboot, so that the lost job is requeued instead of counted as complete.
+    A node that `yard roll` or the bandwidth gate has drained returns only on a new machine (`is_new`), which has never
+    been ready before. A node that an operator or a health check took out of service stays out.
     """
     if "DOWN" in node.flags and fault(node.reason) == GONE:
         return True
@@ -63,12 +62,11 @@ def may_return(node: SlurmNode, *, is_new: bool) -> bool:
 
 
 def decide(node: SlurmNode, wanted: str | None, checks: Collection[str], proved: Collection[str]) -> str | None:
-    """Return "drain", "resume", or None if nothing must change. `wanted`: the drain reason, or None without a verdict.
+    """Return "drain", "resume", or None for no change. `wanted` is the drain reason, or None without a verdict.
 
-    `checks`: all checks. `proved`: the checks that have passed often enough, and the checks that do not apply to this
-    node. A node is resumed only if a health check wrote its reason, and if `proved` contains this check. Reasons of
-    operators, of Slurm and of other programs are never replaced. A node that is down is not drained: Slurm starts no
-    jobs on it, and 90-health needs the existing reason to return the node to service.
+    A node is resumed only if a health check wrote its reason and `proved` contains this check: it has passed often
+    enough, or it does not apply to this node. A reason from anyone else is never replaced. A node that is down is not
+    drained, because Slurm starts no jobs on it and 90-health needs the existing reason to return it to service.
     """
     own, drained, down = owner(node.reason, checks), "DRAIN" in node.flags, "DOWN" in node.flags
     if wanted is None:
@@ -79,7 +77,7 @@ def decide(node: SlurmNode, wanted: str | None, checks: Collection[str], proved:
 
 
 def apply(node: Node, wanted: str | None, checks: Collection[str], proved: Collection[str]) -> bool:
-    """Make the node's state in Slurm agree with the verdict. Return False if this must be tried again."""
+    """Make the node's state in Slurm agree with the verdict. Return False if the caller must try again."""
     shown = _show(node)
     found = parse(shown)
     if found is None:
@@ -102,18 +100,19 @@ def return_to_service(node: Node, *, is_new: bool) -> None:
 def must_register(node: SlurmNode) -> bool:
     """Return whether slurmd must register with slurmctld before the node can return to service.
 
-    slurmctld does not ping a node that is down and does not respond, and pings other nodes that do not respond only
-    every SlurmdTimeout/3 (ping_nodes in slurmctld/ping_nodes.c of Slurm 23.11.4 and 24.11.5, read 2026-11-24). Only a
-    registration ends what is left of jobs that slurmctld has requeued (validate_jobs_on_node in slurmctld/job_mgr.c).
+    slurmctld never pings a node that is down and does not respond, and pings other nodes that do not respond only every
+    SlurmdTimeout/3 (ping_nodes in slurmctld/ping_nodes.c of Slurm 23.11.4 and 24.11.5, read 2026-11-24). Only a
+    registration ends the remains of jobs that slurmctld has requeued (validate_jobs_on_node in slurmctld/job_mgr.c).
     """
     is_out = not node.flags.isdisjoint({"DOWN", "DRAIN"})
     return "NOT_RESPONDING" in node.flags or (is_out and node.was_lost)
 
 
 def _register(node: Node, shown: str) -> bool:
-    """Restart slurmd, so that it registers. Jobs continue. Return whether it has registered within 15 s.
+    """Restart slurmd, which does not affect jobs, and return whether it has registered within 15 s.
 
-    `shown`: the node before the restart. Start times are compared for equality, because the clock may have jumped.
+    `shown` describes the node before the restart. If its start time differs, slurmd has registered. The order of the
+    two times means nothing, because the clock may have jumped.
     """
     if node.run(["systemctl", "restart", "slurmd.service"], _SECONDS).code != 0:
         return False
@@ -125,7 +124,7 @@ def _register(node: Node, shown: str) -> bool:
 
 
 def _show(node: Node) -> str:
-    """Return the node in Slurm as one line, or "" if slurmctld does not respond."""
+    """Return Slurm's description of the node as one line, or "" if slurmctld does not respond."""
     shown = node.run(["scontrol", "-o", "show", "node", node.variable("TRAINYARD_NODE")], _SECONDS)
     return shown.output if shown.code == 0 else ""
 
@@ -134,33 +133,34 @@ def _update(node: Node, *changes: str) -> bool:
     return node.run(["scontrol", "update", f"nodename={node.variable('TRAINYARD_NODE')}", *changes], _SECONDS).code == 0
 
 
-def requeue_jobs(node: Node) -> bool:
-    """Requeue the jobs that run on this node. Return False if this must be tried again.
+def _running_jobs(node: Node, fields: str) -> list[str] | None:
+    """Return a line with these fields for each job on this node, or None if slurmctld does not respond."""
+    options = ("--noheader", "--states=running", f"--nodelist={node.variable('TRAINYARD_NODE')}")
+    listed = node.run(["squeue", *options, f"--format={fields}"], _SECONDS)
+    return listed.output.splitlines() if listed.code == 0 else None
 
-    After a fatal fault, the other ranks of a job would wait for this node until NCCL's timeout, which can take half an
-    hour. Slurm refuses to requeue a job that was submitted with --no-requeue, so this job continues.
+
+def requeue_jobs(node: Node) -> bool:
+    """Requeue the jobs that are running on this node. Return False if the caller must try again.
+
+    After a fatal fault, a job's other ranks would wait for this node until NCCL's timeout, which can take half an hour.
+    Slurm does not requeue a job that was submitted with --no-requeue, so such a job continues.
     """
-    listed = node.run(
-        ["squeue", "--noheader", "--states=running", f"--nodelist={node.variable('TRAINYARD_NODE')}", "--format=%A"],
-        _SECONDS,
-    )
-    for job in listed.output.split() if listed.code == 0 else ():
+    jobs = _running_jobs(node, "%A")
+    for job in jobs or ():
         node.run(["scontrol", "requeue", job], _SECONDS)
-    return listed.code == 0
+    return jobs is not None
 
 
 def warn_jobs(node: Node) -> bool:
     """Send the jobs on this node the signal that Slurm sends before a time limit. Return False to try again.
 
-    A job with checkpoints that was submitted with `yard submit` then writes a checkpoint and is requeued. Other scripts
-    receive no signal, because SIGUSR2 ends a script without a handler.
+    A job with checkpoints that was submitted with `yard submit` then writes a checkpoint and is requeued. Other jobs
+    receive no signal, because SIGUSR2 would end a script that does not handle it.
     """
-    listed = node.run(
-        ["squeue", "--noheader", "--states=running", f"--nodelist={node.variable('TRAINYARD_NODE')}", "--format=%A %o"],
-        _SECONDS,
-    )
-    for line in listed.output.splitlines() if listed.code == 0 else ():
+    jobs = _running_jobs(node, "%A %o")
+    for line in jobs or ():
         job, _, command = line.partition(" ")
         if _OWN_SCRIPT.fullmatch(command.rstrip()):
             node.run(["scancel", "--batch", "--signal=USR2", job], _SECONDS)
-    return listed.code == 0
+    return jobs is not None

@@ -1,24 +1,24 @@
-"""Checks of disks, memory, clock, munge, NFS, leftovers of jobs, and events that the cloud announces to a machine."""
+"""Checks of disks, memory, the clock, munge, NFS, remains of jobs, and events that the cloud announces."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import threading
-from collections.abc import Callable
 
 from health.node import Check, Node, Outcome, failed, passed, unknown
-from trainyard.faults import EVENT
 
 _SLURMCTLD_PORT, _NFS_PORT = 6817, 2049
 _MOUNT_FIELDS = 4
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108  (the path is examined, not written)
+_AZURE, _GOOGLE = {"Metadata": "true"}, {"Metadata-Flavor": "Google"}
+_LEAVES = frozenset({"Reboot", "Redeploy", "Preempt", "Terminate"})
+"""The types of Azure events that end the machine's processes. "Freeze" only pauses the machine for seconds."""
 
 
 def disk_full(node: Node, check: Check) -> Outcome:
-    """The file systems have free space and free inodes."""
+    """Check that the file systems have free space and free inodes."""
     for path in check.limits["paths"]:
         try:
             facts = node.statvfs(path)
@@ -26,7 +26,7 @@ def disk_full(node: Node, check: Check) -> Outcome:
             return unknown(f"{path}: {error.strerror}")
         size, free = (blocks * facts.f_frsize // 2**20 for blocks in (facts.f_blocks, facts.f_bavail))
         share = check.limits["min_free_share"]
-        # min_free_mib may exceed the size of a small file system, such as /tmp in memory. A free tenth is sufficient.
+        # min_free_mib can exceed the size of a small file system, such as /tmp in memory, for which a tenth is enough.
         if free < max(min(check.limits["min_free_mib"], size / 10), size * share):
             return failed(f"{path} is full")
         if facts.f_files and facts.f_favail < facts.f_files * share:
@@ -34,8 +34,11 @@ def disk_full(node: Node, check: Check) -> Outcome:
     return passed()
 
 
+shared_full = disk_full
+
+
 def root_read_only(node: Node, check: Check) -> Outcome:
-    """All local file systems that the node writes to are writable."""
+    """Check that no local file system has become read-only."""
     options = {path: words for path, _, words, _ in _mounts(node)}
     if "/" not in options:
         return unknown("no mount table")
@@ -46,7 +49,7 @@ def root_read_only(node: Node, check: Check) -> Outcome:
 
 
 def low_memory(node: Node, check: Check) -> Outcome:
-    """A node without jobs has free memory."""
+    """Check that a node without jobs has free memory."""
     if _has_jobs(node):
         return unknown("jobs are running")
     rows = (line.split() for line in node.read("/proc/meminfo").splitlines())
@@ -60,7 +63,7 @@ def low_memory(node: Node, check: Check) -> Outcome:
 
 
 def clock_offset(node: Node, check: Check) -> Outcome:
-    """The clock agrees with the head's clock."""
+    """Check that the node's clock agrees with the head's clock."""
     offset = node.clock_offset(node.variable("TRAINYARD_HEAD_IP"), check.timeout)
     if offset is None:
         return unknown("the head's time server does not answer")
@@ -70,7 +73,7 @@ def clock_offset(node: Node, check: Check) -> Outcome:
 
 
 def munge(node: Node, check: Check) -> Outcome:
-    """munged accepts connections."""
+    """Check that munged accepts connections."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(check.timeout)
         try:
@@ -83,14 +86,12 @@ def munge(node: Node, check: Check) -> Outcome:
 
 
 def nfs_hang(node: Node, check: Check) -> Outcome:
-    """Each mounted NFS file system responds."""
+    """Check that each mounted NFS file system responds."""
     for path, kind, _, source in _mounts(node):
-        if not kind.startswith("nfs"):
-            continue
-        if _answers(node, path, check.timeout):
+        if not kind.startswith("nfs") or _answers(node, path, check.timeout):
             continue
         head, server = node.variable("TRAINYARD_HEAD_IP"), source.partition(":")[0]
-        # If the server or the head is down, the fault is not on the node, and a drain does not help.
+        # If the server or the head is down, the node is not at fault, and draining it would not help.
         if node.connects(server, _NFS_PORT, 3) == "refused":
             return unknown(f"the NFS server of {path} is down")
         if node.connects(head, _SLURMCTLD_PORT, 3) != "open":
@@ -100,7 +101,7 @@ def nfs_hang(node: Node, check: Check) -> Outcome:
 
 
 def _answers(node: Node, path: str, timeout: float) -> bool:
-    """Return whether the file system responds. A thread waits for it, because the call cannot be interrupted."""
+    """Return whether the file system responds. A thread waits for it because the call cannot be interrupted."""
     waiting: dict[str, threading.Thread] = node.memo.setdefault("nfs", {})
     if path not in waiting or not waiting[path].is_alive():
         waiting[path] = threading.Thread(target=_stat, args=(node, path), daemon=True)
@@ -110,13 +111,13 @@ def _answers(node: Node, path: str, timeout: float) -> bool:
 
 
 def _stat(node: Node, path: str) -> None:
-    # A file system that returns an error also responds.
+    # An error is a response as well.
     with contextlib.suppress(OSError):
         node.statvfs(path)
 
 
 def leftover_processes(node: Node, check: Check) -> Outcome:
-    """Processes that survived the epilog have ended."""
+    """Check that the processes which survived the epilog have ended."""
     alive = [pid for pid in node.events.get(check.id, "").split() if node.path(f"/proc/{pid}/stat").exists()]
     if alive:
         return failed("processes of an ended job cannot be killed")
@@ -125,19 +126,19 @@ def leftover_processes(node: Node, check: Check) -> Outcome:
 
 
 def leftover_containers(node: Node, check: Check) -> Outcome:
-    """Each container of a job has a client, which is a process of the job (`contain` in yard/run/shared.sh)."""
+    """Check that each job container has a client, which is a process of the job (`contain` in yard/run/shared.sh)."""
     listed = node.run(["docker", "ps", "--filter", "name=^yard-", "--format", "{{.Names}}"], check.timeout)
     if listed.code != 0:
         return unknown("docker does not answer")
     names = set(listed.output.split())
     if names:
         for path in node.glob("/proc/[0-9]*/cmdline"):
-            names -= set(node.read(str(path.relative_to(node.root))).split("\0"))
+            names -= set(node.read(path).split("\0"))
     return failed("containers of an ended job are running") if names else passed()
 
 
 def leftover_files(node: Node, check: Check) -> Outcome:
-    """A node without jobs uses little of /dev/shm."""
+    """Check that little of /dev/shm is in use on a node without jobs."""
     if _has_jobs(node):
         return unknown("jobs are running")
     try:
@@ -150,42 +151,28 @@ def leftover_files(node: Node, check: Check) -> Outcome:
 
 
 def _has_jobs(node: Node) -> bool:
-    """Return whether a Slurm job runs on the node. Such a job has a cgroup of slurmstepd, or a slurmstepd process."""
+    """Return whether a Slurm job is running on the node, which shows in slurmstepd's cgroups or processes."""
     if node.glob("/sys/fs/cgroup/system.slice/*slurmstepd.scope/job_*"):
         return True
     if node.path("/sys/fs/cgroup/system.slice").exists():
         return False
-    return any(_name(path.parent) == "slurmstepd" for path in node.glob("/proc/[0-9]*/comm"))
-
-
-def _name(process: os.PathLike[str]) -> str:
-    try:
-        with open(os.path.join(process, "comm")) as file:
-            return file.read().strip()
-    except OSError:
-        return ""  # The process has ended.
+    return any(node.read(path) == "slurmstepd" for path in node.glob("/proc/[0-9]*/comm"))
 
 
 def _mounts(node: Node) -> list[tuple[str, str, list[str], str]]:
-    """Return the (path, type, options, source) of each mount. A later mount on the same path hides an earlier mount."""
+    """Return the path, type, options and source of each mount. A later mount on the same path hides an earlier one."""
     rows = (line.split() for line in node.read("/proc/self/mounts").splitlines())
     found = {row[1]: (row[1], row[2], row[3].split(","), row[0]) for row in rows if len(row) >= _MOUNT_FIELDS}
     return list(found.values())
 
 
-_AZURE = {"Metadata": "true"}
-_GOOGLE = {"Metadata-Flavor": "Google"}
-_LEAVES = frozenset({"Reboot", "Redeploy", "Preempt", "Terminate"})
-"""Types of Azure events that end the machine's processes. "Freeze" pauses the machine for seconds."""
-
-
 def _scheduled_events(node: Node, timeout: float) -> str | None:
-    """Return the announced event, "" if no event is announced, or None if the service does not answer.
+    """Return the event that Azure has announced, "" if there is none, or None if the service does not answer.
 
-    Source: MicrosoftDocs/azure-compute-docs at 533281db, articles/virtual-machines/linux/scheduled-events.md, "Use the
-    API" (read 2026-11-22): a document with the array `Events`, whose items have `EventType`, `Resources` (names of the
-    affected machines, which can be others of the same set), `EventStatus` and `NotBefore`. The first request can take
-    two minutes. The name of the machine is `compute/name` in the instance metadata.
+    The service returns a document with the array `Events`, whose items have `EventType`, `Resources` (the names of the
+    affected machines, which may be others of the same set), `EventStatus` and `NotBefore`. The first request can take
+    two minutes (MicrosoftDocs/azure-compute-docs at 533281db, articles/virtual-machines/linux/scheduled-events.md, "Use
+    the API", read 2026-11-22). The instance metadata contains this machine's name as `compute/name`.
     """
     if "machine" not in node.memo:
         name = node.fetch("/metadata/instance/compute/name?api-version=2021-02-01&format=text", _AZURE, timeout)
@@ -203,11 +190,11 @@ def _scheduled_events(node: Node, timeout: float) -> str | None:
 
 
 def _maintenance_event(node: Node, timeout: float) -> str | None:
-    """Return the announced event, "" if no event is announced, or None if the service does not answer.
+    """Return the event that Google Cloud has announced, "" if there is none, or None if the service does not answer.
 
-    Sources, read 2026-11-22: Google Cloud, "Query metadata server for maintenance event notices" (`maintenance-event`
-    is NONE, MIGRATE_ON_HOST_MAINTENANCE or TERMINATE_ON_HOST_MAINTENANCE; machines with GPUs cannot migrate), and the
-    README of banzaicloud/preemption-exporter (`preempted` is TRUE after the notice of an eviction).
+    `maintenance-event` is NONE, MIGRATE_ON_HOST_MAINTENANCE or TERMINATE_ON_HOST_MAINTENANCE, and machines with GPUs
+    cannot migrate (Google Cloud, "Query metadata server for maintenance event notices"). `preempted` is TRUE after the
+    notice of an eviction (README of banzaicloud/preemption-exporter). Both were read on 2026-11-22.
     """
     for key, event, words in (
         ("preempted", "TRUE", "preemption"),
@@ -221,30 +208,10 @@ def _maintenance_event(node: Node, timeout: float) -> str | None:
     return ""
 
 
-_SERVICES: dict[str, Callable[[Node, float], str | None]] = {
-    "azure": _scheduled_events,
-    "google": _maintenance_event,
-}
-"""Functions that read a metadata service, by the value of Node.announcer."""
-
-
 def event(node: Node, check: Check) -> Outcome:
-    found = _SERVICES[node.announcer](node, check.timeout)
+    """Check that the cloud has announced no event that ends this machine's processes."""
+    read = _scheduled_events if node.announcer == "azure" else _maintenance_event
+    found = read(node, check.timeout)
     if found is None:
         return unknown("the metadata service does not answer")
     return failed(f"the cloud announces {found}") if found else passed()
-
-
-CHECKS: dict[str, Callable[[Node, Check], Outcome]] = {
-    "disk-full": disk_full,
-    "shared-full": disk_full,
-    "root-read-only": root_read_only,
-    "low-memory": low_memory,
-    "clock-offset": clock_offset,
-    "munge": munge,
-    "nfs-hang": nfs_hang,
-    "leftover-processes": leftover_processes,
-    "leftover-containers": leftover_containers,
-    "leftover-files": leftover_files,
-    EVENT: event,
-}

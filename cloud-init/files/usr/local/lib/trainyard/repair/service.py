@@ -1,5 +1,6 @@
-"""The service `trainyard-repair` on the head: holds spares back, sets lost workers down and records when nodes left
-service. It uses only scontrol.
+"""The service `trainyard-repair` on the head.
+
+It holds spares back, sets lost workers down, and records when nodes left service. It uses only scontrol.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -22,33 +23,32 @@ from trainyard.faults import GONE, SLURMD, Change, is_epidemic, is_in_service, r
 
 STATE = Path("/var/lib/trainyard")
 GATE = "gate.lock"
-"""trainyard-gate holds a lock on this file while it runs tasks on all nodes, so that spares are free and no node is set
-down during a replacement."""
+"""While trainyard-gate holds this lock, the spares are free for its tasks, and no node is set down."""
 INTERVAL_SECONDS = 3.0
 QUIET_SECONDS = 15.0
-"""Interval between two listings of Slurm's nodes while every node answers and is usable, and no group has spares. On an
-emulated head, a listing every three seconds used 8 % of a core (measured on 2026-11-23)."""
+"""How often Slurm's nodes are listed while every node answers and is usable, and no group has spares. On an emulated
+head, a listing every three seconds used 8 % of a core (measured on 2026-11-23)."""
 NO_SLURMD = reason_for(
     SLURMD, "the machine answers, but its slurmd does not: check its clock, munge and slurmd (yard doctor)"
 )
 KEPT = 50
-"""Number of changes that are kept for each node."""
+"""The number of changes that are kept for each node."""
 _SECONDS = 20
 _BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 _NAME = re.compile(r"^NodeName=(\S+)")
 _SPARES = "spares-"
-"""Prefix of a group's reservation, which is followed by the name of the group."""
+"""The name of a reservation begins with this prefix, which the group's name follows."""
 _RESERVATION = re.compile(rf"^ReservationName={_SPARES}(\S+) .* Nodes=(\S+)")
 _EPIDEMIC_SECONDS = 60.0
-"""Time without an answer after which workers are lost even if many workers do not answer."""
+"""The time without an answer after which workers are lost even if many of them do not answer."""
 _SLURMD_SECONDS = 60.0
-"""Time after which a worker that answers, but whose slurmd does not respond, is drained. A worker whose slurmd can
-respond registers sooner (health/slurm.py)."""
+"""The time after which a worker is drained if it answers but its slurmd does not. If its slurmd can respond, the worker
+registers sooner (health/slurm.py)."""
 _ROUND_SECONDS = 10.0
-"""Longest time that one round adds to a worker's silence. If the head itself was frozen, its clock can jump."""
+"""The longest time that one round adds to a worker's silence. The clock of a head that was frozen can jump."""
 _CONNECT_SECONDS = 3.0
 _CLOSED_PORT = 9
-"""The port "discard". No program on a node listens on it or logs connections to it. A refusal counts as an answer."""
+"""The "discard" port, on which no program listens and no program logs connections. A refusal counts as an answer."""
 
 History = Mapping[str, tuple[Change, ...]]
 """Changes by node name, oldest first."""
@@ -56,7 +56,7 @@ History = Mapping[str, tuple[Change, ...]]
 
 @dataclass(frozen=True)
 class Node:
-    """A worker in Slurm. `has_registered`: whether its slurmd has registered since slurmctld last required it."""
+    """A worker in Slurm. `has_registered` tells whether its slurmd has registered since slurmctld last required it."""
 
     name: str
     slurm: SlurmNode
@@ -72,13 +72,12 @@ class Node:
 
     @property
     def responds(self) -> bool:
-        """Whether slurmd responds to slurmctld."""
         return "NOT_RESPONDING" not in self.slurm.flags
 
 
 @dataclass(frozen=True)
 class Group:
-    """A node group. `nodes` contains the addresses of the workers by name."""
+    """A node group. `nodes` contains the workers' addresses by name."""
 
     name: str
     spares: int
@@ -87,26 +86,25 @@ class Group:
 
 @dataclass(frozen=True)
 class Site:
-    """repair.json from the hand-over. `silent_seconds`: time without an answer after which a node is lost."""
+    """The content of repair.json. A node is lost if it has not answered for more than `silent_seconds`."""
 
     silent_seconds: float
     groups: tuple[Group, ...]
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The address of each worker by name."""
         return {name: address for group in self.groups for name, address in group.nodes.items()}
 
 
 def read_site(text: str) -> Site:
-    """Parse repair.json."""
+    """Parse repair.json, which is part of the hand-over."""
     found = json.loads(text)
     groups = tuple(Group(name, row["spares"], row["nodes"]) for name, row in found["groups"].items())
     return Site(found["silent_seconds"], groups)
 
 
 def parse_nodes(text: str) -> Iterator[Node]:
-    """Yield the nodes in the output of `scontrol -o show node`."""
+    """Yield the nodes that `scontrol -o show node` has printed."""
     for line in text.splitlines():
         name, state = _NAME.match(line), parse(line)
         if name is not None and state is not None:
@@ -126,7 +124,7 @@ def with_changes(history: History, nodes: Iterable[Node], now: float) -> dict[st
 
 
 def load_history(path: Path) -> dict[str, tuple[Change, ...]]:
-    """Return the history on disk, or an empty history if it cannot be read."""
+    """Return the stored history, or an empty one if it cannot be read."""
     try:
         rows = json.loads(path.read_text())["history"]
         return {name: tuple(Change(**change) for change in changes) for name, changes in rows.items()}
@@ -135,7 +133,7 @@ def load_history(path: Path) -> dict[str, tuple[Change, ...]]:
 
 
 def save_history(path: Path, history: History) -> None:
-    """Write the history atomically. All users may read it, because they can read the reasons in Slurm."""
+    """Store the history atomically. Every user may read it, because Slurm shows the same reasons to every user."""
     rows = {name: [asdict(change) for change in changes] for name, changes in history.items()}
     new = path.with_name(f"{path.name}.new")
     new.write_text(json.dumps({"history": rows}) + "\n")
@@ -146,8 +144,8 @@ def save_history(path: Path, history: History) -> None:
 def choose_spares(group: Group, nodes: Mapping[str, Node], held: Collection[str]) -> tuple[str, ...]:
     """Return the nodes to hold back, sorted by name.
 
-    Each unusable node takes the place of a spare, so that the number of nodes for jobs stays the same. Present spares
-    are kept. Idle nodes are preferred as new spares.
+    Each unusable node counts as a spare, so that the number of nodes for jobs stays the same. Existing spares are kept,
+    and idle nodes are preferred as new ones.
     """
     members = [nodes[name] for name in group.nodes if name in nodes]
     usable = [node for node in members if node.is_usable]
@@ -156,15 +154,14 @@ def choose_spares(group: Group, nodes: Mapping[str, Node], held: Collection[str]
     return tuple(sorted(node.name for node in ordered[:wanted]))
 
 
-def reservation_changes(group: str, wanted: Sequence[str], held: Collection[str] | None) -> Iterator[list[str]]:
-    """Yield the arguments of scontrol that change a group's reservation. `held` is None if there is no reservation.
+def reservation_changes(group: str, wanted: Collection[str], held: Collection[str] | None) -> Iterator[list[str]]:
+    """Yield the scontrol arguments that change a group's reservation. `held` is None if there is no reservation.
 
-    Slurm neither moves nor refills a reservation with named nodes. The nodes of an active reservation can be changed.
-    With IGNORE_JOBS, a reservation can contain busy nodes, which become spares when their job ends (update_resv and
+    Slurm neither moves nor refills a reservation with named nodes, so the service changes these nodes itself. With
+    IGNORE_JOBS, a reservation can contain busy nodes, which become spares when their jobs end (update_resv and
     _job_overlap in slurmctld/reservation.c of Slurm 22.05.8, 23.11.4 and 24.11.5, and scontrol(1), "RESERVATIONS"; read
-    2026-11-22). In contrast, in a reservation with NodeCnt and REPLACE_DOWN, Slurm replaces lost spares with nodes that
-    run jobs. Slurm ends a reservation with duration=UNLIMITED after a year. The next run of the service then creates a
-    new one.
+    2026-11-22). With NodeCnt and REPLACE_DOWN, in contrast, Slurm would replace lost spares with nodes that are running
+    jobs. Slurm ends a reservation with duration=UNLIMITED after a year, and the service then creates a new one.
     """
     name, nodes = f"reservationname={_SPARES}{group}", f"nodes={','.join(wanted)}"
     if held is None and wanted:
@@ -180,8 +177,8 @@ def reservation_changes(group: str, wanted: Sequence[str], held: Collection[str]
 class Watch:
     """How long each worker has been silent. All times are in seconds of a monotonic clock.
 
-    Only the time in which other workers answer is counted. If no worker answers, the head's own network has failed, and
-    its outage must not end jobs. A worker that has never answered is not lost, because a firewall may drop the packets.
+    Time counts only while other workers answer. If no worker answers, the head's own network has failed, which must not
+    end jobs. A worker that has never answered is not lost, because a firewall may drop the packets.
     """
 
     silent_seconds: float
@@ -191,11 +188,11 @@ class Watch:
     down: set[str] = field(default_factory=set)
     """The workers that were down while they were silent, and have not answered since."""
     unregistered: dict[str, float] = field(default_factory=dict)
-    """Time since when a worker answers, although its slurmd does not respond."""
+    """The time at which a worker was first found to answer although its slurmd does not respond."""
     last: float | None = None
 
     def record(self, names: Collection[str], answers: Collection[str], now: float) -> None:
-        """Add a round. `answers`: the workers that answered."""
+        """Record which workers have answered in a round."""
         passed = min(now - self.last, _ROUND_SECONDS) if self.last is not None else 0.0
         self.last = now
         self.heard.update(answers)
@@ -203,10 +200,10 @@ class Watch:
         self.silence = {name: self.silence.get(name, 0.0) + passed for name in names if answers and name not in answers}
 
     def lost(self, nodes: Mapping[str, Node]) -> Iterator[list[str]]:
-        """Yield the arguments of scontrol that set lost workers down, so that Slurm requeues their jobs.
+        """Yield the scontrol arguments that set lost workers down, so that Slurm requeues their jobs.
 
-        If many workers are silent, a short failure of the network is likely, so they are set down later. A worker that
-        is already drained keeps its reason.
+        If many workers are silent, the network has probably failed for a short time, so they are set down later. A
+        worker that is already drained keeps its reason.
         """
         silent = {name: seconds for name, seconds in self.silence.items() if seconds > self.silent_seconds}
         limit = _EPIDEMIC_SECONDS if is_epidemic(len(silent), len(nodes)) else 0.0
@@ -217,9 +214,9 @@ class Watch:
                 self.down.add(name)
                 continue
             if name in self.down and node.responds:
-                # The worker has returned to service without an answer, so a firewall drops the packets.
+                # The worker returned to service although it never answered, so a firewall drops the packets.
                 self.heard.discard(name)
-            # A worker may have been lost before this service was started. Slurm then knows that it does not respond.
+            # If a worker was lost before this service started, Slurm knows that it does not respond.
             is_known = name in self.heard or not node.responds
             is_drained = "DRAIN" in node.slurm.flags
             if not is_known or (is_drained and not node.is_busy) or silent[name] <= limit:
@@ -228,7 +225,7 @@ class Watch:
             yield ["update", f"nodename={name}", "state=down", f"reason={node.slurm.reason if is_drained else gone}"]
 
     def without_slurmd(self, nodes: Mapping[str, Node], answers: Collection[str], now: float) -> Iterator[list[str]]:
-        """Yield the arguments of scontrol that drain workers that answer, but whose slurmd does not respond.
+        """Yield the scontrol arguments that drain workers which answer although their slurmd does not respond.
 
         Such a worker may be unable to report the cause itself, for example because munge rejects its clock.
         """
@@ -247,13 +244,12 @@ class Watch:
 
 
 def answering(addresses: Mapping[str, str]) -> set[str]:
-    """Return the workers that accept or refuse a connection to the port."""
-    return asyncio.run(_answering(addresses))
+    """Return the workers that accept or refuse a connection."""
 
+    async def ask() -> list[bool]:
+        return await asyncio.gather(*map(_answers, addresses.values()))
 
-async def _answering(addresses: Mapping[str, str]) -> set[str]:
-    answers = await asyncio.gather(*map(_answers, addresses.values()))
-    return {name for name, answered in zip(addresses, answers) if answered}  # noqa: B905  (Python 3.10 has no batch)
+    return {name for name, answered in zip(addresses, asyncio.run(ask())) if answered}  # noqa: B905  (Python 3.10)
 
 
 async def _answers(address: str) -> bool:
@@ -268,7 +264,7 @@ async def _answers(address: str) -> bool:
 
 
 def scontrol(*arguments: str) -> str | None:
-    """Run scontrol. Return its output, or None if it failed. The error is in the journal."""
+    """Run scontrol, and return its output, or None if it failed. The journal then contains the error."""
     try:
         done = subprocess.run(["scontrol", *arguments], capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -281,24 +277,26 @@ def scontrol(*arguments: str) -> str | None:
 
 @dataclass
 class Service:
-    """The service. Tests replace the functions."""
+    """The service. Tests replace its functions."""
 
     site: Site
     state: Path = STATE
     control: Callable[..., str | None] = scontrol
     answering: Callable[[Mapping[str, str]], set[str]] = answering
     watch: Watch = field(init=False)
+    has_spares: bool = field(init=False)
     changes: dict[str, tuple[Change, ...]] = field(init=False)
     listed: float | None = None
-    """Time of the last listing after which no node needed attention, or None."""
+    """The time of the last listing, or None if a node in it needed attention."""
     reservations_checked: bool = False
 
     def __post_init__(self) -> None:
         self.watch = Watch(self.site.silent_seconds)
+        self.has_spares = any(group.spares for group in self.site.groups)
         self.changes = load_history(self.state / "repair.json")
 
     def run_once(self, now: float, wall: float) -> None:
-        """Check all nodes once. `now`: time of a monotonic clock. `wall`: seconds since 1970."""
+        """Check all nodes once. `now` is a monotonic time, and `wall` is in seconds since 1970."""
         answers = self.answering(self.site.addresses)
         self.watch.record(self.site.addresses, answers, now)
         if self._is_quiet(answers, now):
@@ -311,7 +309,7 @@ class Service:
         if len(nodes) == len(self.site.addresses) and all(node.is_usable for node in nodes.values()):
             self.listed = now
         is_gated = self._is_gated()
-        # While the gate runs, nodes that do not respond are not faulty, because `pulumi up` creates or replaces nodes.
+        # During the gate, a node that does not respond is not faulty, because `pulumi up` creates or replaces nodes.
         if not is_gated:
             self._record(nodes, wall)
             for change in (*self.watch.lost(nodes), *self.watch.without_slurmd(nodes, answers, now)):
@@ -319,13 +317,10 @@ class Service:
         self._hold_spares(nodes, release=is_gated)
 
     def _is_quiet(self, answers: set[str], now: float) -> bool:
-        """Return whether Slurm's nodes need no listing now."""
-        if self._has_spares() or answers != self.site.addresses.keys():
+        """Return whether Slurm's nodes need not be listed now."""
+        if self.has_spares or answers != self.site.addresses.keys():
             return False
         return self.listed is not None and now - self.listed < QUIET_SECONDS
-
-    def _has_spares(self) -> bool:
-        return any(group.spares for group in self.site.groups)
 
     def _record(self, nodes: Mapping[str, Node], wall: float) -> None:
         found = with_changes(self.changes, nodes.values(), wall)
@@ -334,8 +329,8 @@ class Service:
             save_history(self.state / "repair.json", found)
 
     def _hold_spares(self, nodes: Mapping[str, Node], *, release: bool) -> None:
-        # Without spares, only the reservations from an earlier configuration must be deleted.
-        if self.reservations_checked and not self._has_spares():
+        # Without spares, the only task is to delete the reservations from an earlier configuration, once.
+        if self.reservations_checked and not self.has_spares:
             return
         listed = self.control("-o", "show", "reservation")
         if listed is None:
@@ -344,14 +339,11 @@ class Service:
         held = {found[1]: found[2] for line in listed.splitlines() if (found := _RESERVATION.match(line))}
         groups = {group.name: group for group in self.site.groups}
         for name in groups | held:
-            names = self._names(held[name]) if name in held else None
+            names = (self.control("show", "hostnames", held[name]) or "").split() if name in held else None
             is_wanted = name in groups and not release
             wanted = choose_spares(groups[name], nodes, names or ()) if is_wanted else ()
             for change in reservation_changes(name, wanted, names):
                 self.control(*change)
-
-    def _names(self, node_list: str) -> set[str]:
-        return set((self.control("show", "hostnames", node_list) or "").split())
 
     def _is_gated(self) -> bool:
         """Return whether trainyard-gate is running."""

@@ -8,15 +8,13 @@ import os
 import re
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import bandwidth.program
 import pytest
-from bandwidth.measure import command, measure, parse
-from bandwidth.program import run_gate
-from bandwidth.results import Group, Measured, Node, load
+from bandwidth.program import command, measure, parse, run_gate
+from bandwidth.results import Group, Measured, Node, Pair, judge, load, rounds
 
 from yard.workloads import allreduce
 
@@ -26,7 +24,7 @@ GROUP = Group("a", None, None, 2, False, ("16G", "8G"), False, {})
 
 @dataclass
 class Site:
-    """A fake cluster. `state` is the head's state folder, and `speed` is the bandwidth of each network card in GB/s."""
+    """A fake cluster: the head's state folder, and the bandwidth of each node's network card in GB/s."""
 
     state: Path
     speed: dict[str, float] = field(default_factory=lambda: dict.fromkeys(NODES, 10.0))
@@ -42,18 +40,10 @@ class Site:
     """Bandwidth in GB/s of each node's GPUs."""
 
     def write(self, alone: float | None = None, pair: float | None = 5.0, drain_unmeasured: bool = False) -> None:
-        """Write the hand-over and the nodes' statuses."""
         for folder in ("handover", "nodes"):
             (self.state / folder).mkdir(exist_ok=True)
-        group: dict[str, Any] = {
-            "alone": alone,
-            "pair": pair,
-            "ranks": 2,
-            "real_gpus": False,
-            "sizes": ["4M", "4M"],
-            "drain_unmeasured": drain_unmeasured,
-            "env": {},
-        }
+        group = asdict(replace(GROUP, alone=alone, pair=pair, sizes=("4M", "4M"), drain_unmeasured=drain_unmeasured))
+        del group["name"]
         (self.state / "handover" / "gates.json").write_text(json.dumps({"a": group}))
         lines = (f"{name} 10.0.0.{index + 4} a 2 any\n" for index, name in enumerate(NODES))
         (self.state / "handover" / "nodes").write_text("".join(lines))
@@ -77,7 +67,7 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     made = Site(tmp_path)
-    monkeypatch.setattr(bandwidth.program, "idle_nodes", lambda: set(NODES) - made.drained.keys())
+    monkeypatch.setattr(bandwidth.program, "nodes_in", lambda _: set(NODES) - made.drained.keys())
     monkeypatch.setattr(bandwidth.program, "drained", lambda: set(made.drained))
     monkeypatch.setattr(bandwidth.program, "drain", made.drained.__setitem__)
     monkeypatch.setattr(bandwidth.program, "resume", lambda names: [made.drained.pop(name) for name in names])
@@ -113,33 +103,16 @@ def test_a_rebooted_node_is_measured_again(site: Site) -> None:
     assert all("a-2" in names for names in site.runs)
 
 
-def test_a_changed_floor_measures_all_nodes_again(site: Site) -> None:
-    run_gate(site.state, site.measure)
-    site.write(pair=11.0)
-    problems = run_gate(site.state, site.measure)
-    assert site.drained == {}  # all pairs are slow, so the slow node cannot be determined
-    assert len(problems) == len({pair for pair in load(site.state / "busbw.json")["a"].pairs})
-    assert "no other pair shows which of the two nodes is faulty" in problems[0]
-
-
-def test_a_repaired_node_returns_after_a_measurement(site: Site) -> None:
+@pytest.mark.parametrize("speed", [10.0, 1.0])
+def test_a_drained_node_is_measured_after_a_reboot(site: Site, speed: float) -> None:
     site.speed["a-1"] = 1.0
     run_gate(site.state, site.measure)
     run_gate(site.state, site.measure)
     assert set(site.drained) == {"a-1"}  # without a reboot, the verdict stays
-    site.speed["a-1"], site.boots["a-1"] = 10.0, "boot-2"
+    site.speed["a-1"], site.boots["a-1"] = speed, "boot-2"
     site.write()
     run_gate(site.state, site.measure)
-    assert site.drained == {}
-
-
-def test_a_still_slow_node_is_drained_again(site: Site) -> None:
-    site.speed["a-1"] = 1.0
-    run_gate(site.state, site.measure)
-    site.boots["a-1"] = "boot-2"
-    site.write()
-    run_gate(site.state, site.measure)
-    assert set(site.drained) == {"a-1"}
+    assert set(site.drained) == ({"a-1"} if speed == 1.0 else set())
 
 
 def test_a_busy_node_is_measured_by_the_next_run(site: Site) -> None:
@@ -151,38 +124,35 @@ def test_a_busy_node_is_measured_by_the_next_run(site: Site) -> None:
     assert set(site.drained) == {"a-3"}
 
 
-def test_a_common_fault_drains_no_node(site: Site) -> None:
-    site.write(alone=60.0)
-    problems = run_gate(site.state, site.measure)
-    assert site.drained == {}
-    assert "slow or wrong on 4 of 4 nodes (floor 60 GB/s)" in problems[0]
-
-
 def test_a_second_gate_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bandwidth.program, "STATE", tmp_path)
-    free: list[bool] = []
 
-    def try_lock(_: Path) -> list[str]:
-        with (tmp_path / bandwidth.program.LOCK).open("w") as other:
-            try:
-                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                free.append(False)
-                return []
-        free.append(True)
-        return []
+    def second_gate(_: Path) -> list[str]:
+        with (tmp_path / bandwidth.program.LOCK).open("w") as other, pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return ["ran"]
 
-    monkeypatch.setattr(bandwidth.program, "run_gate", try_lock)
-    assert bandwidth.program.main() == 0
-    try_lock(tmp_path)
-    assert free == [False, True]
+    monkeypatch.setattr(bandwidth.program, "run_gate", second_gate)
+    assert bandwidth.program.main() == 1
 
 
-@pytest.mark.parametrize(("alone", "pair"), [(60.0, 5.0), (None, 11.0)])
-def test_an_undetermined_fault_fails_until_it_is_repaired(site: Site, alone: float | None, pair: float) -> None:
+@pytest.mark.parametrize(
+    ("alone", "pair", "problem"),
+    [
+        (60.0, 5.0, "slow or wrong on 4 of 4 nodes (floor 60 GB/s)"),
+        # All pairs are slow, so the slow nodes cannot be determined.
+        (None, 11.0, "no other pair shows which of the two nodes is faulty"),
+    ],
+)
+def test_an_undetermined_fault_fails_until_it_is_repaired(
+    site: Site, alone: float | None, pair: float, problem: str
+) -> None:
+    run_gate(site.state, site.measure)
+    # With a changed floor, all nodes are measured again.
     site.write(alone=alone, pair=pair)
     first = run_gate(site.state, site.measure)
-    assert first
+    assert problem in first[0]
+    assert site.drained == {}
     assert run_gate(site.state, site.measure) == first
     site.speed, site.alone = dict.fromkeys(NODES, 20.0), 70.0
     assert run_gate(site.state, site.measure) == []
@@ -227,7 +197,7 @@ def test_wrong_data_drains_a_node_with_any_floor(site: Site, floor: float | None
 def test_a_slow_node_is_found_next_to_a_failed_launch(site: Site) -> None:
     site.broken, site.speed["a-1"] = {"a-3": PMIX}, 1.0
     run_gate(site.state, site.measure)
-    assert site.drained.keys() <= {"a-1"}
+    assert site.drained.keys() == {"a-1"}
 
 
 def test_without_floors_results_are_recorded(site: Site) -> None:
@@ -246,46 +216,37 @@ def test_without_parameters_nothing_is_measured(site: Site) -> None:
     assert site.runs == []
 
 
-_COLUMNS = "time   algbw   busbw #wrong"
 NCCL_TESTS = (
-    f"#       size         count      type   redop    root     {_COLUMNS}     {_COLUMNS}\n"
     "  4294967296    1073741824     float     sum      -1    "
     "20345  211.11  369.44      0    20111  213.56  373.73      WRONG\n"
     "# Out of bounds values : 0 OK\n"
 )
 OWN = " 4194304       1048576    float    sum     -1        -       -       -      - 235926.69    0.02    0.02      0\n"
 """A row that allreduce.py printed for two ranks on two virtual machines on 2026-11-22."""
+RESULT = {"size": 4194304, "count": 1048576, "type": "float32", "time_us": 1000.0, "algbw": 4.19, "busbw": 6.29}
 
 
 @pytest.mark.parametrize(
     ("output", "ranks", "size", "expected"),
-    [(NCCL_TESTS.replace("WRONG", "0"), 8, "4G", 373.73), (OWN, 2, "4M", 0.01778)],
+    [
+        (NCCL_TESTS.replace("WRONG", "0"), 8, "4G", 373.73),
+        (OWN, 2, "4M", 0.01778),
+        (allreduce.row({**RESULT, "wrong": 0}), 4, "4M", 6.291),
+        (allreduce.row({**RESULT, "wrong": 1}), 4, "4M", "1 wrong elements"),
+        (NCCL_TESTS.replace("WRONG", "3"), 8, "4G", "3 wrong elements"),
+        # A result for a smaller message is not compared with the floor.
+        (NCCL_TESTS.replace("WRONG", "0"), 8, "16G", "4294967296 bytes instead of 16G"),
+        ("", 8, "4G", "printed no result"),
+        ("Segmentation fault\n", 8, "4G", "Segmentation fault"),
+    ],
 )
-def test_the_last_row_of_the_table_is_read(output: str, ranks: int, size: str, expected: float) -> None:
-    assert parse(output, ranks, size).busbw == pytest.approx(expected, rel=1e-3)
-
-
-def test_a_smaller_message_is_not_compared_with_the_floor() -> None:
-    result = parse(NCCL_TESTS.replace("WRONG", "0"), 8, "16G")
-    assert (result.busbw, result.wrong) == (None, False)
-    assert "4294967296 bytes instead of 16G" in result.problem
-
-
-@pytest.mark.parametrize("wrong", [0, 1])
-def test_the_table_of_the_own_program_is_read(wrong: int) -> None:
-    result = {"size": 4194304, "count": 1048576, "type": "float32", "time_us": 1000.0, "algbw": 4.19, "busbw": 6.29}
-    printed = allreduce.row({**result, "wrong": wrong})
-    assert parse(printed, 4, "4M").busbw == (None if wrong else pytest.approx(6.291, rel=1e-3))
-
-
-@pytest.mark.parametrize(
-    ("output", "wrong"), [(NCCL_TESTS.replace("WRONG", "3"), True), ("", False), ("Segmentation fault\n", False)]
-)
-def test_only_wrong_elements_are_a_fault_of_a_node(output: str, wrong: bool) -> None:
-    result = parse(output, 8, "4G")
-    assert result.busbw is None
-    assert result.problem
-    assert result.wrong == wrong
+def test_last_row_of_the_table_is_read(output: str, ranks: int, size: str, expected: float | str) -> None:
+    result = parse(output, ranks, size)
+    if isinstance(expected, float):
+        assert result.busbw == pytest.approx(expected, rel=1e-3)
+        return
+    assert expected in result.problem
+    assert (result.busbw, result.wrong) == (None, "wrong" in expected)
 
 
 def test_measurements_at_the_same_time_use_other_ports() -> None:
@@ -340,7 +301,7 @@ def test_exit_of_srun_is_judged(
     code: int, output: str, errors: str, expected: float | str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = subprocess.CompletedProcess([], code, output, errors)
-    monkeypatch.setattr("bandwidth.measure.run", lambda *_: done)
+    monkeypatch.setattr("bandwidth.program.run", lambda *_: done)
     result = measure([Node("a-0", "10.0.0.4", "a", "1")], replace(GROUP, sizes=("4M", "4M")), 0, None)
     if expected is None:
         assert result is None
@@ -351,3 +312,52 @@ def test_exit_of_srun_is_judged(
         assert result.wrong == ("wrong" in expected)
     else:
         assert result.busbw == pytest.approx(expected, rel=1e-3)
+
+
+def names(size: int) -> list[str]:
+    return [f"n-{index}" for index in range(size)]
+
+
+@pytest.mark.parametrize("size", range(12))
+def test_each_node_has_two_partners_in_disjoint_pairs(size: int) -> None:
+    partners: dict[str, set[str]] = {name: set() for name in names(size)}
+    for pairs in rounds(names(size), names(size)):
+        used = [name for pair in pairs for name in pair]
+        assert len(used) == len(set(used))
+        for first, second in pairs:
+            partners[first].add(second)
+            partners[second].add(first)
+    assert all(len(found) >= min(2, size - 1) for found in partners.values())
+
+
+def test_pairs_without_a_fresh_node_are_omitted() -> None:
+    found = [pair for pairs in rounds(names(6), ["n-3"]) for pair in pairs]
+    assert found
+    assert all("n-3" in pair for pair in found)
+
+
+@pytest.mark.parametrize("size", range(3, 12))
+def test_each_single_slow_node_is_found(size: int) -> None:
+    for slow in names(size):
+        pairs: list[Pair] = [pair for found in rounds(names(size), names(size)) for pair in found]
+        verdict = judge({pair: Measured(1.0 if slow in pair else 10.0) for pair in pairs}, 5.0)
+        assert (set(verdict.suspects), verdict.undecided) == ({slow}, ())
+
+
+GOOD, SLOW, WRONG, FAILED = Measured(10.0), Measured(1.0), Measured(None, "wrong", wrong=True), Measured(None, "failed")
+
+
+@pytest.mark.parametrize(
+    ("results", "suspects", "undecided"),
+    [
+        ({("a", "b"): GOOD, ("a", "c"): WRONG, ("b", "c"): WRONG}, {"c"}, ()),
+        ({("a", "b"): GOOD, ("a", "c"): FAILED, ("b", "c"): FAILED}, set(), ()),
+        ({("a", "b"): SLOW}, set(), (("a", "b"),)),
+    ],
+    ids=["wrong data", "failed launch", "two nodes"],
+)
+def test_faulty_node_is_the_one_without_a_good_pair(
+    results: dict[Pair, Measured], suspects: set[str], undecided: tuple[Pair, ...]
+) -> None:
+    verdict = judge(results, 5.0)
+    assert (set(verdict.suspects), verdict.undecided) == (suspects, undecided)
