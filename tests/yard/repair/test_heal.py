@@ -89,50 +89,44 @@ def steps(head: Head) -> list[dict[str, Any]]:
     return [json.loads(line) for line in head.record.splitlines()]
 
 
-def test_plan_changes_nothing(start: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    head = start({"yard-gpu-1": ("drained", DISK)})
-    assert heal(head, PLAN, as_json=False) == 0
-    printed = capsys.readouterr().out
-    assert "yard-gpu-1" in printed
-    assert "reboot" in printed
-    assert "nothing was changed" in printed
-    assert (head.calls, head.record) == ([], "")
+REBOOT, REPLACE = ["yard-gpu-1-admin: sudo -n systemctl reboot"], ["replace in local: ['urn:yard-gpu-1']"]
+QUARANTINE = [
+    "sudo -n scontrol update nodename=yard-gpu-1 state=drain "
+    "reason='TY:quarantine: the fault remains after all steps: no step is possible'"
+]
+
+
+@pytest.mark.parametrize(
+    ("state", "changes", "request_", "calls"),
+    [
+        (("drained", DISK), {}, PLAN, []),
+        (("drained", DISK), {}, PERFORM, REBOOT),
+        (("down*", GONE), {}, PERFORM, REPLACE),
+        (("down*", GONE), {}, replace(PERFORM, max_usd_per_hour=10.0), []),
+        (("down*", GONE), {"provider": "hosts"}, PERFORM, QUARANTINE),
+    ],
+)
+def test_the_next_step_is_recorded_and_performed(  # noqa: PLR0913, PLR0917  (the table's columns)
+    state: tuple[str, str],
+    changes: dict[str, Any],
+    request_: HealRequest,
+    calls: list[str],
+    start: Any,
+    wide: Cluster,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    head = start({"yard-gpu-1": state}, replace(wide, **changes))
+    # The second run does not repeat a step, because the first may still take effect.
+    for _ in range(1 if calls == QUARANTINE else 2):
+        assert heal(head, request_, as_json=False) == 0
+        assert head.calls == calls
+    assert [row["node"] for row in steps(head)] == ["yard-gpu-1"] * len(calls)
+    assert ("nothing was changed" in capsys.readouterr().out) is (request_ is PLAN)
 
 
 def test_healthy_cluster_needs_no_repair(start: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert heal(start({}), PERFORM, as_json=False) == 0
     assert capsys.readouterr().out == "all 4 nodes are in service\n"
-
-
-def test_reboot_is_recorded_and_performed(start: Any) -> None:
-    head = start({"yard-gpu-1": ("drained", DISK)})
-    assert heal(head, PERFORM, as_json=False) == 0
-    assert head.calls == ["yard-gpu-1-admin: sudo -n systemctl reboot"]
-    assert [(row["node"], row["step"]) for row in steps(head)] == [("yard-gpu-1", "reboot")]
-    # The next run does not reboot the node again, because the first reboot may still be in progress.
-    assert heal(head, PERFORM, as_json=False) == 0
-    assert len(head.calls) == 1
-
-
-def test_lost_machine_is_replaced(start: Any) -> None:
-    head = start({"yard-gpu-2": ("down*", GONE)})
-    assert heal(head, PERFORM, as_json=False) == 0
-    assert head.calls == ["replace in local: ['urn:yard-gpu-2']"]
-
-
-def test_replacement_needs_a_price_below_the_limit(start: Any) -> None:
-    head = start({"yard-gpu-2": ("down*", GONE)})
-    assert heal(head, replace(PERFORM, max_usd_per_hour=10.0), as_json=False) == 0
-    assert head.calls == []
-
-
-def test_node_without_further_steps_is_quarantined(start: Any, wide: Cluster) -> None:
-    head = start({"yard-gpu-2": ("down*", GONE)}, replace(wide, provider="hosts"))
-    assert heal(head, PERFORM, as_json=False) == 0
-    assert head.calls == [
-        "sudo -n scontrol update nodename=yard-gpu-2 state=drain "
-        "reason='TY:quarantine: the fault remains after all steps: no step is possible'"
-    ]
 
 
 def test_explanation_contains_history_and_reason(start: Any, capsys: pytest.CaptureFixture[str]) -> None:

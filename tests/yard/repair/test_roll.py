@@ -129,15 +129,11 @@ def drains(name: str) -> str:
     return f"scontrol update nodename={name} state=drain reason=TY:roll"
 
 
-def test_nodes_are_replaced_one_after_the_other(site: Site) -> None:
-    assert run_roll(remote(), ONE) == 0
-    assert actions(site) == [drains("yard-gpu-0"), "up yard-gpu-0 forced", drains("yard-gpu-1"), "up yard-gpu-1 forced"]
+@pytest.mark.parametrize(("at_once", "batches"), [(1, ["yard-gpu-0", "yard-gpu-1"]), (2, ["yard-gpu-0,yard-gpu-1"])])
+def test_nodes_are_replaced_in_batches(site: Site, at_once: int, batches: list[str]) -> None:
+    assert run_roll(remote(), replace(ONE, max_unavailable=at_once)) == 0
+    assert actions(site) == [event for batch in batches for event in (drains(batch), f"up {batch} forced")]
     assert not record_of(remote()).exists()
-
-
-def test_two_nodes_are_replaced_together(site: Site) -> None:
-    assert run_roll(remote(), replace(ONE, max_unavailable=2)) == 0
-    assert actions(site) == [drains("yard-gpu-0,yard-gpu-1"), "up yard-gpu-0,yard-gpu-1 forced"]
 
 
 def test_a_node_is_replaced_after_its_job_has_ended(site: Site) -> None:
@@ -155,17 +151,13 @@ def test_a_node_is_replaced_after_its_job_has_ended(site: Site) -> None:
 
 
 def test_jobs_are_signalled_once_to_write_a_checkpoint(site: Site) -> None:
-    site.jobs["7"] = "yard-gpu-0"
-    assert run_roll(remote(), replace(ONE, checkpoint=True)) == 0
-    assert actions(site).count("scancel --batch --signal=USR2 7") == 1
-
-
-def test_a_job_that_has_just_started_is_not_signalled(site: Site) -> None:
-    site.jobs["7"] = "yard-gpu-0"
-    site.elapsed = "1:59"
+    site.jobs["7"], site.elapsed = "yard-gpu-0", "1:59"
     with pytest.raises(StackError):
         run_roll(remote(), replace(ONE, checkpoint=True, idle_seconds=0.0))
-    assert not any(event.startswith("scancel") for event in site.events)
+    assert not any(event.startswith("scancel") for event in site.events), "the job has just started"
+    site.elapsed = "2:00"
+    assert run_roll(remote(), replace(ONE, checkpoint=True)) == 0
+    assert actions(site).count("scancel --batch --signal=USR2 7") == 1
 
 
 def test_the_wait_for_jobs_ends_at_the_limit(site: Site) -> None:
@@ -176,34 +168,24 @@ def test_the_wait_for_jobs_ends_at_the_limit(site: Site) -> None:
     assert site.states["yard-gpu-0"] == ("drain", "TY:roll")
 
 
-def test_a_failed_up_can_be_continued(site: Site) -> None:
-    site.up_code, site.replaces_before_failure = 255, True
+@pytest.mark.parametrize(
+    ("replaced", "deleted", "again"),
+    [
+        (True, set(), "unforced"),
+        (False, {"yard-gpu-0"}, "unforced"),
+        # `pulumi up` alone does not replace a machine whose user-data is unchanged.
+        (False, set(), "forced"),
+    ],
+)
+def test_a_failed_up_can_be_continued(site: Site, replaced: bool, deleted: set[str], again: str) -> None:
+    site.up_code, site.replaces_before_failure = 255, replaced
     assert run_roll(remote(), ONE) == 255
-    site.up_code = 0
+    site.up_code, site.deleted = 0, deleted
     assert run_roll(remote(), ONE) == 0
-    assert [event for event in actions(site) if event.startswith("up ")] == [
-        "up yard-gpu-0 forced",
-        "up yard-gpu-0 unforced",
-        "up yard-gpu-1 forced",
-    ]
+    ups = [event for event in actions(site) if event.startswith("up yard-gpu-0")]
+    assert ups[:2] == ["up yard-gpu-0 forced", f"up yard-gpu-0 {again}"]
+    assert actions(site)[-1].startswith("up yard-gpu-")
     assert len(site.waits) >= 2
-
-
-def test_a_machine_that_was_not_replaced_yet_is_forced(site: Site) -> None:
-    """`pulumi up` alone does not replace a machine whose user-data is unchanged."""
-    site.up_code = 255
-    assert run_roll(remote(), ONE) == 255
-    site.up_code = 0
-    assert run_roll(remote(), ONE) == 0
-    assert actions(site).count("up yard-gpu-0 forced") == 2
-
-
-def test_a_deleted_machine_is_created_without_force(site: Site) -> None:
-    site.up_code = 255
-    assert run_roll(remote(), ONE) == 255
-    site.up_code, site.deleted = 0, {"yard-gpu-0"}
-    assert run_roll(remote(), replace(ONE, max_unavailable=1)) == 0
-    assert "up yard-gpu-0 unforced" in actions(site)
 
 
 def test_a_node_without_machine_is_reported(site: Site) -> None:
@@ -234,15 +216,11 @@ def test_abandon_returns_only_drained_nodes_of_a_roll(site: Site) -> None:
 
 def test_a_node_drained_by_an_operator_stays_drained(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     site.states["yard-gpu-1"] = ("drained", "bad cable")
+    with pytest.raises(StackError, match=r"--max-unavailable is 1.*yard-gpu-1 \(drained: bad cable\)"):
+        run_roll(remote(), ONE)
     assert run_roll(remote(), replace(ONE, max_unavailable=2)) == 0
     assert site.states["yard-gpu-1"] == ("drained", "bad cable")
     assert "yard-gpu-1 has a new machine, but stays 'drained' for another reason: bad cable" in capsys.readouterr().err
-
-
-def test_too_many_nodes_out_of_service_end_the_roll(site: Site) -> None:
-    site.states["yard-gpu-1"] = ("drained", "bad cable")
-    with pytest.raises(StackError, match=r"--max-unavailable is 1.*yard-gpu-1 \(drained: bad cable\)"):
-        run_roll(remote(), ONE)
 
 
 def test_all_problems_are_reported_before_any_change(site: Site) -> None:

@@ -1,27 +1,42 @@
-"""The backend, the stack and the locks that yard uses are those of `pulumi` in the same shell."""
+"""Backends, selected stacks, locks and processes of pulumi, and the copies of stack files that it uses."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import typer
+import yaml
 from typer.testing import CliRunner
 
+from tests.conftest import ROOT
 from tests.yard.checkout_root import use_root
 from tests.yard.conftest import FakeStack
 from trainyard import checkout
 from trainyard.errors import StackError
 from yard.commands.options import OutputsOption, StackOption
-from yard.stack import pulumi
+from yard.stack import pulumi, workspace
 from yard.stack.load import load_stack
-from yard.stack.pulumi import backend_folder, backend_url, clear_stale, is_chosen, selected_stack, state_file
+from yard.stack.pulumi import (
+    backend_folder,
+    backend_url,
+    clear_stale,
+    is_chosen,
+    run_pulumi,
+    selected_stack,
+    session_members,
+    state_file,
+)
 
 VARIABLES = ("PULUMI_BACKEND_URL", "PULUMI_HOME", "PULUMI_STACK", "PULUMI_ACCESS_TOKEN", "PULUMI_CREDENTIALS_PATH")
 PROJECT = "name: trainyard\nruntime: {name: python}\nstackConfigDir: stacks\n"
@@ -47,21 +62,25 @@ def add_backend_to_project(url: str) -> None:
     (checkout.ROOT / "Pulumi.yaml").write_text(f"{PROJECT}backend:\n  url: {url}\n")
 
 
-def test_no_backend_is_in_use_before_a_login(shell: dict[str, str]) -> None:
-    assert backend_url(shell) == ""
-    assert not is_chosen(shell)
-
-
-def test_a_variable_precedes_the_project_and_the_login(shell: dict[str, str]) -> None:
-    log_in(shell, "azblob://login")
-    assert backend_url(shell) == "azblob://login"
-    add_backend_to_project("gs://project")
-    assert backend_url(shell) == "gs://project"
-    assert backend_url({**shell, "PULUMI_BACKEND_URL": "s3://variable"}) == "s3://variable"
-
-
-def test_an_access_token_selects_pulumi_cloud(shell: dict[str, str]) -> None:
-    assert backend_url({**shell, "PULUMI_ACCESS_TOKEN": "pul-x"}) == "https://api.pulumi.com"
+@pytest.mark.parametrize(
+    ("login", "project", "variables", "url"),
+    [
+        ("", "", {}, ""),
+        ("azblob://login", "", {}, "azblob://login"),
+        ("azblob://login", "gs://project", {}, "gs://project"),
+        ("azblob://login", "gs://project", {"PULUMI_BACKEND_URL": "s3://variable"}, "s3://variable"),
+        ("", "", {"PULUMI_ACCESS_TOKEN": "pul-x"}, "https://api.pulumi.com"),
+    ],
+)
+def test_a_variable_precedes_the_project_and_the_login(
+    login: str, project: str, variables: dict[str, str], url: str, shell: dict[str, str]
+) -> None:
+    if login:
+        log_in(shell, login)
+    if project:
+        add_backend_to_project(project)
+    assert backend_url({**shell, **variables}) == url
+    assert is_chosen({**shell, **variables}) is bool(url)
 
 
 def test_the_private_backend_is_not_the_users_choice(shell: dict[str, str]) -> None:
@@ -110,23 +129,17 @@ def set_up(shell: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, 
     return shell
 
 
-def test_yard_uses_the_private_backend_without_a_login(set_up: dict[str, str]) -> None:
+def test_yard_uses_the_private_backend_without_a_login(set_up: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     private = {
         "PULUMI_BACKEND_URL": f"file://{checkout.ROOT}/.trainyard/state?metadata=skip",
         "PULUMI_CONFIG_PASSPHRASE_FILE": "/private",
     }
     assert private.items() <= pulumi.environment().items()
-
-
-def test_yard_uses_the_backend_of_a_login(set_up: dict[str, str]) -> None:
     log_in(set_up, "s3://team")
     found = pulumi.environment()
     assert backend_url(found) == "s3://team"
     assert "PULUMI_CONFIG_PASSPHRASE_FILE" not in found
     assert found["ADDED"] == "1"
-
-
-def test_yard_uses_the_backend_of_a_variable(set_up: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     team = {"PULUMI_BACKEND_URL": "gs://team", "PULUMI_CONFIG_PASSPHRASE": "team"}
     for name, value in team.items():
         monkeypatch.setenv(name, value)
@@ -151,34 +164,28 @@ def show(stack: StackOption = "local", outputs: OutputsOption = None) -> None:
     typer.echo(f"{stack} {outputs}")
 
 
-@pytest.fixture
-def selected(shell: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shell in which pulumi has selected the stack `big`."""
-    monkeypatch.setenv("PULUMI_STACK", "organization/trainyard/big")
-    monkeypatch.delenv("TRAINYARD_STACK", raising=False)
-    monkeypatch.delenv("TRAINYARD_OUTPUTS", raising=False)
-
-
-@pytest.mark.usefixtures("selected")
-def test_an_option_and_a_variable_precede_the_selected_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert CliRunner().invoke(app).stdout == "big None\n"
-    monkeypatch.setenv("TRAINYARD_STACK", "mine")
-    assert CliRunner().invoke(app).stdout == "mine None\n"
-    assert CliRunner().invoke(app, ["--stack", "local"]).stdout == "local None\n"
-
-
-@pytest.mark.usefixtures("selected")
-def test_the_stack_is_local_if_none_is_selected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PULUMI_STACK")
-    assert CliRunner().invoke(app).stdout == "local None\n"
-
-
-@pytest.mark.usefixtures("selected")
-def test_the_option_for_a_stack_overrides_an_outputs_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINYARD_OUTPUTS", "file.json")
-    assert CliRunner().invoke(app).stdout == "big file.json\n"
-    assert CliRunner().invoke(app, ["--stack", "x"]).stdout == "x None\n"
-    assert CliRunner().invoke(app, ["--stack", "x", "--outputs", "f"]).stdout == "x f\n"
+@pytest.mark.parametrize(
+    ("variables", "words", "printed"),
+    [
+        ({}, [], "big None"),
+        ({"TRAINYARD_STACK": "mine"}, [], "mine None"),
+        ({"TRAINYARD_STACK": "mine"}, ["--stack", "local"], "local None"),
+        ({"PULUMI_STACK": ""}, [], "local None"),
+        # The option for a stack overrides a variable for outputs.
+        ({"TRAINYARD_OUTPUTS": "file.json"}, [], "big file.json"),
+        ({"TRAINYARD_OUTPUTS": "file.json"}, ["--stack", "x"], "x None"),
+        ({"TRAINYARD_OUTPUTS": "file.json"}, ["--stack", "x", "--outputs", "f"], "x f"),
+    ],
+)
+@pytest.mark.usefixtures("shell")
+def test_an_option_and_a_variable_precede_the_selected_stack(
+    variables: dict[str, str], words: list[str], printed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TRAINYARD_STACK", "TRAINYARD_OUTPUTS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"PULUMI_STACK": "organization/trainyard/big", **variables}.items():
+        monkeypatch.setenv(name, value)
+    assert CliRunner().invoke(app, words).stdout == f"{printed}\n"
 
 
 def pulumi_cli(shell: dict[str, str], *words: str) -> None:
@@ -240,51 +247,244 @@ def put_lock(backend: Path, pid: int, host: str | None = None) -> Path:
     return lock
 
 
-def dead_pid() -> int:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
+@pytest.mark.parametrize(
+    ("program", "host", "error"),
+    [
+        (None, None, None),
+        ("other", None, None),  # another program has the id of the process that has ended
+        ("pulumi", None, r"in use: pulumi process \d+ .*Fix: "),
+        (None, "elsewhere", r"on elsewhere since .*Fix: "),
+    ],
+)
+def test_only_locks_of_ended_processes_are_removed(
+    program: str | None, host: str | None, error: str | None, tmp_path: Path
+) -> None:
+    shutil.copy("/bin/sleep", tmp_path / (program or "ended"))
+    with subprocess.Popen([tmp_path / (program or "ended"), "60" if program else "0"]) as process:
+        if program is None:
+            process.wait()
+        lock = put_lock(tmp_path, process.pid, host)
+        try:
+            if error is None:
+                assert clear_stale(tmp_path, "local") == [process.pid]
+            else:
+                with pytest.raises(StackError, match=error):
+                    clear_stale(tmp_path, "local")
+        finally:
+            process.kill()
+    assert lock.exists() is (error is not None)
 
 
-def test_lock_of_a_dead_process_is_removed(tmp_path: Path) -> None:
-    pid = dead_pid()
-    lock = put_lock(tmp_path, pid)
-    assert clear_stale(tmp_path, "local") == [pid]
-    assert not lock.exists()
-
-
-def test_lock_is_removed_if_its_pid_is_another_program(tmp_path: Path) -> None:
-    with subprocess.Popen(["sleep", "60"]) as process:
-        lock = put_lock(tmp_path, process.pid)
-        assert clear_stale(tmp_path, "local") == [process.pid]
-        process.kill()
-    assert not lock.exists()
-
-
-def test_lock_of_a_live_pulumi_is_kept(tmp_path: Path) -> None:
-    program = tmp_path / "pulumi"
-    shutil.copy("/bin/sleep", program)
-    with subprocess.Popen([program, "60"]) as process:
-        lock = put_lock(tmp_path, process.pid)
-        with pytest.raises(StackError, match=rf"in use: pulumi process {process.pid} .*Fix: "):
-            clear_stale(tmp_path, "local")
-        process.kill()
-    assert lock.exists()
-
-
-def test_lock_of_another_machine_is_kept(tmp_path: Path) -> None:
-    lock = put_lock(tmp_path, dead_pid(), host="elsewhere")
-    with pytest.raises(StackError, match=r"on elsewhere since .*Fix: "):
-        clear_stale(tmp_path, "local")
-    assert lock.exists()
-
-
-def test_unreadable_lock_is_reported(tmp_path: Path) -> None:
+def test_unreadable_and_missing_locks(tmp_path: Path) -> None:
+    assert clear_stale(tmp_path, "local") == []
     lock = put_lock(tmp_path, 1)
     lock.write_text("{")
     with pytest.raises(StackError, match=str(lock)):
         clear_stale(tmp_path, "local")
 
 
-def test_missing_backend_folder_has_no_locks(tmp_path: Path) -> None:
-    assert clear_stale(tmp_path / "absent", "local") == []
+DRIVER = """
+import os, sys
+from yard.stack.pulumi import run_pulumi
+sys.exit(run_pulumi(sys.argv[1:], os.environ))
+"""
+
+PULUMI_THAT_NOTES = """
+import pathlib, signal, sys, time
+folder, noted = pathlib.Path(sys.argv[1]), []
+def note(number, frame):
+    noted.append(number)
+    (folder / "notes").write_text("i\\n" * len(noted))
+    if len(noted) == 2:
+        sys.exit(3)
+signal.signal(signal.SIGINT, note)
+(folder / "ready").write_text("\\n")
+for _ in range(600):  # ends after 30 s if the test fails
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """An environment whose `pulumi` is bash, so the tests pass the arguments `-c SCRIPT`."""
+    (tmp_path / "pulumi").symlink_to("/bin/bash")
+    return {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+
+@pytest.fixture
+def driven(environment: dict[str, str], tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that runs a fake pulumi with run_pulumi. The fake pulumi logs interrupts and exits after the second
+    interrupt."""
+    script = f"exec {sys.executable} -c '{PULUMI_THAT_NOTES}' {tmp_path}"
+    process = subprocess.Popen([sys.executable, "-c", DRIVER, "-c", script], env=environment)
+    wait_for(tmp_path / "ready")
+    yield process
+    process.kill()
+    process.wait()
+
+
+def wait_for(file: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not (file.exists() and file.read_text().endswith("\n")):
+        assert time.monotonic() < deadline, f"{file} did not appear"
+        time.sleep(0.02)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -KILL $$", 128 + signal.SIGKILL)])
+def test_exit_code_of_pulumi_is_returned(script: str, code: int, environment: dict[str, str]) -> None:
+    assert run_pulumi(["-c", script], environment) == code
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_each_signal_is_forwarded_as_one_interrupt(
+    driven: subprocess.Popen[bytes], tmp_path: Path, number: signal.Signals
+) -> None:
+    driven.send_signal(number)
+    wait_for(tmp_path / "notes")
+    assert driven.poll() is None, "the first interrupt must let pulumi finish"
+    driven.send_signal(signal.SIGINT)
+    assert driven.wait(20) == 3
+    assert (tmp_path / "notes").read_text() == "i\ni\n"
+
+
+@pytest.mark.engine
+def test_plugins_of_a_killed_pulumi_are_ended(environment: dict[str, str], tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin.pid"
+    run_pulumi(["-c", f"sleep 300 & echo $! >{plugin}; echo $$ >{plugin}.session; kill -KILL $$"], environment)
+    assert session_members(int(Path(f"{plugin}.session").read_text())) == []
+    state = Path(f"/proc/{plugin.read_text().strip()}/stat")
+    assert not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
+@pytest.mark.engine
+def test_processes_outside_the_session_keep_running(environment: dict[str, str], tmp_path: Path) -> None:
+    note = tmp_path / "machine.pid"
+    run_pulumi(
+        ["-c", f"setsid bash -c 'echo $$ >{note}; exec sleep 300' & while [[ ! -s {note} ]]; do :; done"], environment
+    )
+    pid = int(note.read_text())
+    os.kill(pid, 0)
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_offline_environment_hides_the_real_backend(tmp_path: Path) -> None:
+    online = {
+        "PULUMI_BACKEND_URL": "s3://team",
+        "PULUMI_HOME": "/home/me/.pulumi",
+        "PULUMI_CONFIG_PASSPHRASE_FILE": "/home/me/passphrase",
+        "PATH": "/bin",
+    }
+    found = workspace.simulated_environment(online, tmp_path)
+    assert found["PULUMI_BACKEND_URL"] == f"file://{tmp_path}/state?metadata=skip"
+    assert found["PULUMI_HOME"].startswith(str(tmp_path))
+    assert "PULUMI_CONFIG_PASSPHRASE_FILE" not in found
+    assert found["PATH"] == f"{ROOT / 'offline' / 'programs'}:/bin"
+    assert found["TRAINYARD_OFFLINE_COMMANDS"] == "record"
+
+
+def test_plugins_have_the_versions_of_the_sdks(tmp_path: Path) -> None:
+    for _ in range(2):
+        workspace.simulated_environment({"PATH": "/bin"}, tmp_path)
+    for plugin, package in workspace.PLUGINS.items():
+        folder = tmp_path / "pulumi-home" / "plugins" / f"resource-{plugin}-v{version(package)}"
+        program = folder / f"pulumi-resource-{plugin}"
+        assert program.resolve().is_file()
+        assert program.stat().st_mode & 0o111
+
+
+def test_engine_cannot_create_its_log_folder(tmp_path: Path) -> None:
+    logs = tmp_path / "pulumi-home" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "of-an-earlier-run.log").touch()
+    for _ in range(2):
+        workspace.simulated_environment({"PATH": "/bin"}, tmp_path)
+        assert logs.is_file()
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the stack file of an empty checkout with one stack, `local`."""
+    monkeypatch.setattr("trainyard.checkout.ROOT", tmp_path)
+    (tmp_path / "Pulumi.yaml").touch()
+    (tmp_path / "stacks").mkdir()
+    file = tmp_path / "stacks" / "Pulumi.local.yaml"
+    file.write_text(COMMITTED)
+    return file
+
+
+COMMITTED = "# why two\nconfig:\n  trainyard:cluster: {name: yard}\n"
+
+
+@pytest.mark.parametrize(
+    ("platform", "refused"),
+    [
+        ("{provider: azure}", False),
+        ("{provider: gcp}", False),
+        ("{provider: local}", True),
+        ("{provider: hosts}", True),
+        ("azure", False),  # the Pulumi program reports the problem
+    ],
+)
+def test_platforms_with_real_machines_are_refused(project: Path, platform: str, refused: bool) -> None:
+    project.write_text(f"config: {{trainyard:cluster: {{platform: {platform}}}}}\n")
+    if not refused:
+        workspace.refuse_real_machines("local")
+        return
+    with pytest.raises(StackError, match=r"platform '\w+' uses real machines. Fix: omit --offline"):
+        workspace.refuse_real_machines("local")
+
+
+OWN_SECRETS = "secretsprovider: passphrase\nencryptionsalt: v1:own\n"
+ENCRYPTED = "  gcp:credentials:\n    secure: v1:abc\n  gcp:project: mine\n"
+
+
+@pytest.mark.parametrize(
+    ("committed", "with_secrets", "salt", "config"),
+    [
+        (COMMITTED, True, "v1:abc=:v1:def==", {}),
+        # `pulumi config set --secret` encrypts with the salt from the committed file, if the file contains one.
+        (COMMITTED + "encryptionsalt: v1:own\n", True, "v1:own", {}),
+        # A simulated backend has another passphrase than the user, so it cannot read the user's secrets.
+        (COMMITTED + ENCRYPTED + OWN_SECRETS, False, "v1:abc=:v1:def==", {"gcp:project": "mine"}),
+    ],
+)
+def test_the_copy_has_one_salt_and_the_committed_text(
+    project: Path, committed: str, with_secrets: bool, salt: str, config: dict[str, str]
+) -> None:
+    project.write_text(committed)
+    copy = workspace.copy_of("local")
+    copy.parent.mkdir(parents=True)
+    copy.write_text("config: {old: text}\nencryptionsalt: v1:abc=:v1:def==\n")
+    assert workspace.refresh_copy("local", with_secrets=with_secrets) == copy
+    assert copy.read_text().startswith(COMMITTED)
+    assert yaml.safe_load(copy.read_text()) == {
+        "config": {"trainyard:cluster": {"name": "yard"}, **config},
+        "encryptionsalt": salt,
+    }
+    assert copy.read_text().count("encryptionsalt") == 1
+    assert project.read_text() == committed
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00garbage", None], ids=["not UTF-8", "a folder"])
+def test_unreadable_file_is_reported(project: Path, content: bytes | None) -> None:
+    if content is not None:
+        project.write_bytes(content)
+    else:
+        project.unlink()
+        project.mkdir()
+    with pytest.raises(StackError, match=r"stacks.* cannot be read: .* Fix: write it as UTF-8 text"):
+        workspace.refresh_copy("local")
+
+
+@pytest.mark.parametrize("text", ["config: " + "[" * 3000 + "]" * 3000, "config: ["], ids=["deep", "open"])
+def test_invalid_yaml_is_reported_by_pulumi(project: Path, text: str) -> None:
+    project.write_text(text)
+    assert workspace.refresh_copy("local").read_text() == text + "\n"
+
+
+def test_error_for_an_unknown_stack_lists_the_known_stacks(project: Path) -> None:
+    project.with_name("Pulumi.azure-h100.yaml").write_text("config: {}\n")
+    with pytest.raises(StackError, match=r"no stack 'loca'.*one of azure-h100, local"):
+        workspace.refresh_copy("loca")
