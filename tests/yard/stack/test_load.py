@@ -1,23 +1,29 @@
-"""A stack's outputs from Pulumi's backend or from a file, their cache, and the SSH configuration."""
+"""A stack's outputs from Pulumi's backend or from a file, their cache, and SSH connections, also through tunnels."""
 
 from __future__ import annotations
 
+import getpass
 import json
+import shutil
 import stat
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import yard.stack.load
+from tests.offline.loopback_sshd import Sshd
+from tests.trainyard.tunnel_programs import BASTION, IAP, TunnelPrograms
 from tests.yard.conftest import HOST_KEY, FakeStack, MakeProgram
 from trainyard import checkout
-from trainyard.errors import ContractError, StackError
+from trainyard.errors import ContractError, RemoteError, StackError
 from trainyard.outputs import Cluster, dumped
 from yard.commands.cli import app
 from yard.stack import pulumi
-from yard.stack.load import load_stack, save_for_jobs
+from yard.stack.load import forget, load_stack, save_for_jobs
+from yard.stack.remote import Remote, shell
 
 
 def test_outputs_are_cached_until_the_state_changes(stack: FakeStack) -> None:
@@ -41,21 +47,21 @@ def test_only_the_owner_reads_the_key(stack: FakeStack) -> None:
     kept = (folder / "outputs.json").read_text()
     assert "not a key" not in kept
     assert "nor this" not in kept
+    names = ("yard-head", "yard-gpu-0", "yard-gpu-1")
+    assert (folder / "known_hosts").read_text().splitlines() == [f"{name} {HOST_KEY}" for name in names]
 
 
-def test_a_stack_without_the_admin_key_runs_jobs(stack: FakeStack, local_outputs: Cluster) -> None:
+def test_only_the_users_key_is_required(stack: FakeStack, local_outputs: Cluster) -> None:
     folder = load_stack("local").folder
-    stack.export({"cluster": dumped(local_outputs), "user_private_key": "other"})
+    cluster = dumped(local_outputs)
+    stack.export({"cluster": cluster, "user_private_key": "other"})
     stack.touch_state("without the admin's")
     load_stack("local")
     assert (folder / "id_ed25519").read_text() == "other\n"
     assert not (folder / "id_ed25519_admin").exists()
-
-
-def test_outputs_without_a_user_key_are_refused(stack: FakeStack, local_outputs: Cluster) -> None:
-    stack.export({"cluster": dumped(local_outputs), "admin_private_key": "k"})
+    stack.export({"cluster": cluster, "admin_private_key": "k"})
     with pytest.raises(StackError, match="no `user_private_key` output; run `pulumi up`"):
-        load_stack("local")
+        load_stack("local", refresh=True)
 
 
 def test_files_of_a_destroyed_stack_are_removed(stack: FakeStack) -> None:
@@ -65,12 +71,6 @@ def test_files_of_a_destroyed_stack_are_removed(stack: FakeStack) -> None:
     with pytest.raises(ContractError, match=r"stack local: .*`pulumi up`"):
         load_stack("local")
     assert list(folder.iterdir()) == []
-
-
-def test_a_contract_of_another_version_is_refused(stack: FakeStack, local_outputs: Cluster) -> None:
-    stack.export({"cluster": {**dumped(local_outputs), "contract": 2}, "user_private_key": "k"})
-    with pytest.raises(ContractError, match="contract 2"):
-        load_stack("local")
 
 
 def test_the_error_of_pulumi_is_reported(stack: FakeStack, program: MakeProgram) -> None:
@@ -98,9 +98,6 @@ def test_the_environment_of_set_up_is_read(stack: FakeStack, monkeypatch: pytest
         "D": "1two words",
     }
     assert "C" not in found
-
-
-def test_an_unreadable_environment_of_set_up_is_an_error(stack: FakeStack) -> None:
     (stack.root / ".trainyard" / "env.sh").write_text("if\n")
     with pytest.raises(StackError, match="run `make setup` again"):
         load_stack("local")
@@ -156,11 +153,6 @@ def test_a_proxy_is_reached_with_the_users_own_keys(stack: FakeStack, local_outp
     assert ssh_sees(stack, "yard-gpu-1")["proxyjump"] == "yard-head"
 
 
-def test_known_hosts_name_every_host(stack: FakeStack) -> None:
-    lines = (load_stack("local").folder / "known_hosts").read_text().splitlines()
-    assert lines == [f"{name} {HOST_KEY}" for name in ("yard-head", "yard-gpu-0", "yard-gpu-1")]
-
-
 @pytest.mark.parametrize(
     ("checkout_exists", "fix"), [(True, "run `make setup`"), (False, "for jobs, set TRAINYARD_OUTPUTS to the file")]
 )
@@ -187,13 +179,9 @@ def test_a_file_replaces_the_backend(stack: FakeStack, file: Path, local_outputs
     assert loaded.folder != stack.folder
     assert (loaded.folder / "id_ed25519").read_text() == "a key\n"
     assert load_stack("local", file=file) == loaded
-    assert stack.pulumi.calls == []
-
-
-def test_a_changed_file_is_read_again(file: Path) -> None:
-    load_stack("local", file=file)
     file.write_text(file.read_text().replace("a key", "another"))
     assert (load_stack("local", file=file).folder / "id_ed25519").read_text() == "another\n"
+    assert stack.pulumi.calls == []
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, True), (0o604, True)])
@@ -205,16 +193,12 @@ def test_keys_that_others_can_read_are_reported(
     assert ("chmod 600" in capsys.readouterr().err) == warned
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"user_private_key": "[secret]"}'])
-def test_an_unusable_file_is_refused_with_the_fix(file: Path, text: str) -> None:
-    file.write_text(text)
-    with pytest.raises(StackError, match="--show-secrets"):
-        load_stack("local", file=file)
-
-
-def test_a_missing_file_is_refused_with_the_fix(file: Path) -> None:
+@pytest.mark.parametrize("text", ["", "[]", '{"user_private_key": "[secret]"}', None])
+def test_an_unusable_file_is_refused_with_the_fix(file: Path, text: str | None) -> None:
     file.unlink()
-    with pytest.raises(StackError, match=r"No such file.*--show-secrets"):
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(StackError, match="--show-secrets"):
         load_stack("local", file=file)
 
 
@@ -228,9 +212,6 @@ def test_a_saved_file_contains_no_admin_key(stack: FakeStack, local_outputs: Clu
     loaded = load_stack("local", file=saved)
     assert loaded.cluster == local_outputs
     assert not (loaded.folder / "id_ed25519_admin").exists()
-
-
-def test_a_file_in_a_missing_folder_is_not_saved(stack: FakeStack) -> None:
     with pytest.raises(StackError, match="name a file in an existing folder"):
         save_for_jobs(load_stack("local"), stack.root / "missing" / "jobs.json")
 
@@ -240,3 +221,140 @@ def test_refresh_saves_the_file_for_job_users(stack: FakeStack) -> None:
     assert done.exit_code == 0, done.output
     assert "yard nodes --outputs jobs.json" in done.output
     load_stack("local", file=stack.root / "jobs.json")
+
+
+@pytest.mark.parametrize("words", ["Host key verification failed.", "connect to host x port 1: Connection refused"])
+def test_a_refused_connection_is_repeated_with_new_outputs(words: str, stack: FakeStack, program: MakeProgram) -> None:
+    remote = Remote(load_stack("local"))
+    ssh = program(
+        "ssh",
+        f'[[ $(wc -l <"{stack.root}/programs/ssh.calls") -gt 1 ]] || {{ echo "{words}" >&2; exit 255; }}; echo here',
+    )
+    assert remote.run("hostname") == "here\n"
+    assert len(ssh.calls) == 2
+    assert len(stack.pulumi.calls) == 2
+
+
+def test_an_unreachable_head_is_reported_with_a_fix(stack: FakeStack, program: MakeProgram) -> None:
+    remote = Remote(load_stack("local"))
+    ssh = program("ssh", 'echo "Connection refused" >&2; exit 255')
+    with pytest.raises(RemoteError, match=r"cannot reach yard-head \(127.0.0.1 port 22001\): Connection refused"):
+        remote.run("hostname")
+    assert len(ssh.calls) == 2
+    with pytest.raises(RemoteError):
+        remote.run("hostname")
+    assert len(ssh.calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(1, "sbatch: error: Batch job submission failed"), (255, "client_loop: send")]
+)
+def test_a_command_that_may_have_run_is_not_run_again(
+    code: int, words: str, stack: FakeStack, program: MakeProgram
+) -> None:
+    remote = Remote(load_stack("local"))
+    ssh = program("ssh", f'echo "{words}" >&2; exit {code}')
+    with pytest.raises(RemoteError, match=words):
+        remote.run("sbatch")
+    assert len(ssh.calls) == 1
+
+
+def test_hosts_are_those_of_the_cluster(stack: FakeStack) -> None:
+    remote = Remote(load_stack("local"))
+    assert remote.host(None) == "yard-head"
+    assert remote.host("yard-gpu-1", admin=True) == "yard-gpu-1-admin"
+    with pytest.raises(RemoteError, match="its hosts: yard-head, yard-gpu-0, yard-gpu-1"):
+        remote.host("elsewhere")
+
+
+def test_an_admin_login_without_the_key_is_refused(stack: FakeStack, program: MakeProgram) -> None:
+    saved = stack.root / "jobs.json"
+    save_for_jobs(load_stack("local"), saved)
+    remote = Remote(load_stack("local", file=saved))
+    ssh = program("ssh", "echo ok")
+    assert remote.run("true") == "ok\n"
+    with pytest.raises(RemoteError, match=r"jobs\.json contains no admin key"):
+        remote.run("true", admin=True)
+    assert len(ssh.calls) == 1
+
+
+def test_one_argument_is_a_shell_line() -> None:
+    assert shell(["echo $HOME | wc"]) == "echo $HOME | wc"
+    assert shell(["echo", "a b", "$HOME"]) == "echo 'a b' '$HOME'"
+
+
+@pytest.fixture
+def programs(tunnel_programs: TunnelPrograms, monkeypatch: pytest.MonkeyPatch) -> TunnelPrograms:
+    monkeypatch.setenv("PATH", str(tunnel_programs.folder), prepend=":")
+    return tunnel_programs
+
+
+@pytest.fixture(params=[BASTION, IAP], ids=["bastion", "iap"])
+def tunnelled(
+    request: pytest.FixtureRequest,
+    stack: FakeStack,
+    sshd: Sshd,
+    programs: TunnelPrograms,
+    local_outputs: Cluster,
+) -> Iterator[FakeStack]:
+    """A stack whose head is reachable only through a tunnel. The port in its outputs is closed."""
+    outputs = dumped(local_outputs)
+    user = getpass.getuser()
+    outputs["head"] |= {
+        "tunnel": request.param,
+        "address": "127.0.0.1",
+        "port": 1,
+        "user": user,
+        "admin_user": user,
+        "host_key": sshd.host_key,
+    }
+    stack.export({"cluster": outputs, "user_private_key": sshd.private_key})
+    stack.touch_state("a tunnel")
+    yield stack
+    forget(stack.folder)
+
+
+def ssh(stack: FakeStack, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = ["ssh", "-F", str(load_stack("local").ssh_config), *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.engine
+def test_ssh_and_yard_go_through_the_tunnel(tunnelled: FakeStack, programs: TunnelPrograms) -> None:
+    done = ssh(tunnelled, "yard-head", "echo over there")
+    assert done.stdout == "over there\n", done
+    assert Remote(load_stack("local")).run("cat", stdin=b"x" * 300_000) == "x" * 300_000
+    # The second command used the shared connection.
+    assert len(programs.calls) == 1
+
+
+@pytest.mark.engine
+def test_a_wrong_host_key_is_refused_through_the_tunnel(tunnelled: FakeStack) -> None:
+    folder = load_stack("local").folder
+    known = (folder / "known_hosts").read_text()
+    (folder / "known_hosts").write_text(known.replace("AAAAC3NzaC1lZDI1NTE5AAAAI", "AAAAC3NzaC1lZDI1NTE5AAAAIA")[:-2])
+    done = ssh(tunnelled, "-o", "ControlPath=none", "yard-head", "true")
+    assert done.returncode == 255
+    assert "verification failed" in done.stderr
+
+
+@pytest.mark.engine
+def test_the_reason_of_a_failed_tunnel_is_reported(tunnelled: FakeStack, programs: TunnelPrograms) -> None:
+    programs.behave("logged-out")
+    with pytest.raises(RemoteError, match=r"cannot reach yard-head: no tunnel: .* Please run 'az login'"):
+        Remote(load_stack("local")).run("true")
+    done = CliRunner().invoke(app, ["ssh", "--", "true"])
+    assert done.exit_code != 0
+    assert "az login" in done.output + str(done.exception)
+
+
+@pytest.mark.engine
+def test_a_missing_command_line_is_named(tunnelled: FakeStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The real programs may be installed on this machine.
+    few = tmp_path / "few"
+    few.mkdir()
+    for name in ("ssh", "pulumi", "bash", "env", "cat"):
+        (few / name).symlink_to(str(shutil.which(name)))
+    monkeypatch.setenv("PATH", str(few))
+    with pytest.raises(RemoteError, match=r"no tunnel: cannot run (az|gcloud) .*install it"):
+        Remote(load_stack("local")).run("true")
