@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from components.catalog import Machine, images, machines
+from components.catalog import Machine, images
 from components.plan.plan import ClusterPlan, plan_cluster
 from components.stackfile.read import cluster_spec, read_stack
 from tests.offline.loopback_sshd import Sshd, new_server, running, sshd_binary
@@ -97,11 +97,6 @@ def wide_plan() -> ClusterPlan:
 def plan_of_each_image(request: pytest.FixtureRequest, local_plan: ClusterPlan) -> ClusterPlan:
     """The local plan with each image in the catalog, and therefore with each Slurm version."""
     return replace(local_plan, image=images()[request.param])
-
-
-@pytest.fixture(scope="session")
-def local_machines() -> dict[str, Machine]:
-    return machines("local")
 
 
 @pytest.fixture

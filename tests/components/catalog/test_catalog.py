@@ -1,25 +1,55 @@
-"""Consistency of the rows in the catalog."""
+"""Rows in the catalog, and the version lock of NVIDIA's driver."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from components import catalog
-from components.catalog import Fabric, Machine, fabrics, images, machines, prices, read_rows
-from components.node.slurm import SLURM_VERSIONS
+from components.catalog import (
+    DriverLock,
+    Fabric,
+    Machine,
+    Price,
+    archives,
+    conflicts,
+    driver_locks,
+    fabrics,
+    floors,
+    images,
+    incompatible,
+    machines,
+    prices,
+    read_rows,
+    service_prices,
+    throughputs,
+    topologies,
+)
 from components.platforms import PLATFORMS
+from components.spec.cluster import MirrorsSpec
+from tests.conftest import ROOT
 from trainyard.errors import CatalogError
 
 EVERY_MACHINE = [
     pytest.param(row, id=f"{provider}:{name}") for provider in PLATFORMS for name, row in machines(provider).items()
 ]
+LOCKS = [pytest.param(lock, id=name) for name, lock in driver_locks().items()]
+TOOLKIT = ROOT / "cloud-init/files/usr/local/lib/trainyard/stages/44-containers"
+H100 = "Standard_ND96isr_H100_v5"
 
 
 @pytest.mark.parametrize("provider", sorted(PLATFORMS))
-def test_each_platform_has_machines_with_and_without_gpus(provider: str) -> None:
+def test_rows_are_of_known_machines_and_services(provider: str) -> None:
+    known = set(machines(provider))
     assert {row.gpus > 0 for row in machines(provider).values()} == {True, False}
+    assert {*prices(provider), *topologies(provider), *floors(provider)} <= known
+    assert set(throughputs(provider)) <= {*service_prices(provider), *known}
+    for row in service_prices(provider).values():
+        price = row.usd_per_hour or row.usd_per_gib_hour or row.usd_per_month_of_size
+        assert bool(price) == bool(row.priced), row.name
 
 
 @pytest.mark.parametrize("row", EVERY_MACHINE)
@@ -35,45 +65,24 @@ def test_machine_files_are_of_known_platforms() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(images()))
-def test_slurm_version_of_each_image_is_supported(name: str) -> None:
-    assert images()[name].slurm_version in SLURM_VERSIONS
-
-
-@pytest.mark.parametrize("name", sorted(images()))
 def test_fabric_manager_has_the_version_of_the_driver(name: str) -> None:
     versions = images()[name].versions
     assert versions.get("fabric_manager", versions.get("driver")) == versions.get("driver")
 
 
-@pytest.mark.parametrize("provider", sorted(PLATFORMS))
-def test_prices_are_of_known_machine_types(provider: str) -> None:
-    assert set(prices(provider)) <= set(machines(provider))
-
-
 def test_mpi_uses_the_infiniband_cards_and_no_other_card() -> None:
-    cards = {
-        machine.name: fabrics()[machine.fabric].env.get("UCX_NET_DEVICES")
-        for machine in machines("azure").values()
-        if machine.fabric.startswith("infiniband-")
-    }
-    assert {name: machines("azure")[name].rdma for name in cards}["Standard_ND40rs_v2"] == 1
-    assert cards == {name: ",".join(f"mlx5_ib{n}:1" for n in range(machines("azure")[name].rdma)) for name in cards}
+    with_cards = [row for row in machines("azure").values() if row.fabric.startswith("infiniband-")]
+    assert {row.name: row.rdma for row in with_cards}["Standard_ND40rs_v2"] == 1
+    for row in with_cards:
+        cards = ",".join(f"mlx5_ib{n}:1" for n in range(row.rdma))
+        assert fabrics()[row.fabric].env.get("UCX_NET_DEVICES") == cards, row.name
 
 
 @pytest.mark.parametrize(
     ("memory", "schedulable"), [(1024, 768), (4096, 3072), (16384, 15360), (1900544, 1900544 - 95027)]
 )
 def test_schedulable_memory(memory: int, schedulable: int) -> None:
-    row = {
-        "name": "m",
-        "provider": "p",
-        "vcpus": 1,
-        "gpus": 0,
-        "fabric": "ethernet",
-        "source": "s",
-        "dated": "2026-01-01",
-    }
-    assert Machine.model_validate(row | {"memory_mib": memory}).schedulable_memory_mib == schedulable
+    assert machines("local")["vm-head"].model_copy(update={"memory_mib": memory}).schedulable_memory_mib == schedulable
 
 
 def test_error_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,3 +90,86 @@ def test_error_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(catalog, "_FOLDER", tmp_path)
     with pytest.raises(CatalogError, match=r"catalog/fabrics\.yaml"):
         read_rows("fabrics.yaml", Fabric)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sockets": 4}, "has 96 vCPUs, and its topology has 192"),
+        ({"gpu_numa": (0, 1)}, "has 8 GPUs, and its topology has 2"),
+    ],
+)
+def test_refuses_a_topology_that_contradicts_the_machine(change: dict[str, object], message: str) -> None:
+    row = machines("azure")[H100].model_dump()
+    with pytest.raises(ValueError, match=message):
+        Machine.model_validate(row | {"topology": row["topology"] | change})
+
+
+@pytest.mark.parametrize("fields", [{"spot_usd_per_hour": 1.0}, {"spot_source": "a list of 2026-01-01"}])
+def test_a_spot_price_without_a_source_is_rejected(fields: dict[str, object]) -> None:
+    row = {"name": "m", "usd_per_hour": 2.0, "region": "r", "source": "s", "dated": "2026-01-01"}
+    with pytest.raises(ValidationError, match="both spot_usd_per_hour and spot_source"):
+        Price.model_validate(row | fields)
+
+
+@pytest.mark.parametrize(
+    ("provider", "name", "unknown"),
+    [
+        ("gcp", "a2-highgpu-8g", True),
+        ("gcp", "a2-highgpu-1g", False),
+        ("gcp", "a3-megagpu-8g", False),
+        ("azure", H100, False),
+        ("local", "vm-gpu2", False),
+    ],
+)
+def test_gpu_affinity_is_unknown_without_numa_nodes(provider: str, name: str, unknown: bool) -> None:
+    assert machines(provider)[name].gpu_affinity_unknown is unknown
+
+
+def test_machine_without_gpus_keeps_its_quotas() -> None:
+    machine = machines("gcp")["a2-highgpu-8g"]
+    found = machine.without_gpus()
+    assert (found.gpus, found.gpu_type, found.gpu_device, found.floors) == (0, None, None, None)
+    assert found.usd_per_hour == machine.usd_per_hour
+    assert found.quotas == {name: 8 if count == "gpus" else count for name, count in machine.quotas.items()}
+    assert 8 in found.quotas.values()
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_lock_is_consistent(lock: DriverLock) -> None:
+    assert list(incompatible(lock.versions, conflicts())) == []
+    packages = (*lock.packages.values(), *lock.nvswitch.values())
+    branch = lock.driver.partition(".")[0]
+    of_driver = [package.version for package in packages if package.version.startswith(branch)]
+    assert any(version.startswith(f"{lock.driver}-") for version in of_driver)
+    assert all(version.startswith(lock.driver) for version in of_driver)
+    assert bool(lock.nvswitch) == ("fabric_manager" in lock.versions) == ("nscq" in lock.versions)
+    assert ("their hashes" in lock.unverified) == any(package.sha256 is None for package in packages)
+    assert f"\nreadonly toolkit={lock.versions['container_toolkit']}\n" in TOOLKIT.read_text()
+    assert lock.refused_gpus.keys() <= {row.gpu_type for name in PLATFORMS for row in machines(name).values()}
+    for url in filter(None, (archive.url for archive in lock.archives)):
+        found = [name for name, row in archives().items() if re.match(rf"(?:{row.url})(/|$)", url)]
+        assert len(found) == 1, f"{url} can have no mirror"
+
+
+def test_each_archive_is_a_key_of_mirrors() -> None:
+    assert list(MirrorsSpec.model_fields) == [*archives(), "pypi"]
+
+
+@pytest.mark.parametrize(
+    ("versions", "words"),
+    [
+        ({"driver": "580.1", "fabric_manager": "580.2"}, "driver 580.1 and fabric manager 580.2"),
+        ({"driver": "580.1", "fabric_manager": "580.1", "nscq": "580.2"}, "driver 580.1 and NSCQ 580.2"),
+        ({"driver": "550.1", "cuda": "13.0"}, "this release of CUDA needs driver 580 or later"),
+        ({"driver": "580.1", "cuda": "12.9", "nccl": "2.27.5-1+cuda13.0"}, "NCCL for CUDA 13.0"),
+        ({"driver": "580.1", "container_toolkit": "1.17.7-1"}, "enroot cannot start containers"),
+        ({"driver": "580.1", "fabric_manager": "580.1", "cuda": "13.0", "nccl": "2.27.5-1+cuda12.9"}, None),
+        ({"driver": "550.163.01", "cuda": "12.4", "nccl": "2.22.3-1-1"}, None),
+        ({"container_toolkit": "1.17.8-1"}, None),
+    ],
+)
+def test_incompatible_versions_are_reported(versions: dict[str, str], words: str | None) -> None:
+    found = list(incompatible(versions, conflicts()))
+    assert len(found) == (words is not None)
+    assert (words or "") in "".join(found)

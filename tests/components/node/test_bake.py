@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from ipaddress import IPv4Network
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from components.spec.model import BAKED_NAME
 from components.stackfile.read import parse_stack
 from tests.components.platforms.recording import stack_text
 
-STACKS = ("local", "azure-a100", "gcp-a3-mega")
 ONCE = sorted(file.stage for file in shipped_files() if file.stage and "# runs: once" in file.text.splitlines())
 
 
@@ -26,13 +24,6 @@ def plan_of(stack: str = "local", **edits: Any) -> ClusterPlan:
 
 def name(base: str = "base", **edits: Any) -> str:
     return baked_name(plan_of(**edits), base)
-
-
-@pytest.mark.parametrize("stack", STACKS)
-def test_a_name_is_accepted_in_every_stack_file(stack: str) -> None:
-    plan = plan_of(stack)
-    assert re.fullmatch(BAKED_NAME, baked_name(plan, "base"))
-    assert plan.image.os.replace(".", "-") in baked_name(plan, "base")
 
 
 def test_the_name_changes_with_the_content() -> None:
@@ -53,31 +44,27 @@ def test_the_name_does_not_depend_on_names_and_mirrors() -> None:
         "network__cidr": "10.99.0.0/20",
         "nodes__gpu__count": 3,
         "mirrors": {"debian": "http://mirror.example.org/debian"},
+        "nodes": {"renamed": {"machine": "vm-gpu2", "count": 2}},
     }
     assert {name(**{key: value}) for key, value in edits.items()} == {name()}
-    assert name(nodes={"renamed": {"machine": "vm-gpu2", "count": 2}}) == name()
 
 
-@pytest.mark.parametrize("stack", STACKS)
-def test_the_builder_runs_every_stage_that_runs_once(stack: str) -> None:
-    text = builder_user_data(plan_of(stack))
+@pytest.mark.parametrize("stack", ["local", "azure-a100", "gcp-a3-mega"])
+def test_the_builder_runs_all_stages_and_has_no_keys(stack: str) -> None:
+    plan = plan_of(stack)
+    assert re.fullmatch(BAKED_NAME, baked_name(plan, "base"))
+    assert plan.image.os.replace(".", "-") in baked_name(plan, "base")
+    text = builder_user_data(plan)
     assert ONCE == ["10-base", "15-archive", "20-apt", "31-system"]
     for stage in ONCE:
         assert text.count(f"/stages/{stage}\n") == 1
         assert text.count(f"{stage}\n") > 2, "each kind of node lists the stage"
-
-
-@pytest.mark.parametrize("stack", STACKS)
-def test_the_user_data_of_a_builder_has_no_keys(stack: str) -> None:
-    text = builder_user_data(plan_of(stack))
     assert "users: []" in text
-    for word in ("ssh-ed25519 ", "ssh-rsa ", "PRIVATE KEY", "ssh_authorized_keys"):
-        assert word not in text
+    assert not re.search("ssh-ed25519 |ssh-rsa |PRIVATE KEY|ssh_authorized_keys", text)
 
 
 def test_the_builder_uses_mirrors_and_locks() -> None:
-    mirrors = {"debian": "http://mirror.example.org/debian"}
-    text = builder_user_data(plan_of(mirrors=mirrors))
+    text = builder_user_data(plan_of(mirrors={"debian": "http://mirror.example.org/debian"}))
     assert "/mirrors.sh\n" in text
     assert "http://mirror.example.org/debian" in text
     assert "/driver.lock" not in text.partition("=== /etc")[0]
@@ -85,8 +72,3 @@ def test_the_builder_uses_mirrors_and_locks() -> None:
     locked = replace(plan, workers=tuple(replace(host, driver="install") for host in plan.workers))
     assert "=== /var/lib/trainyard/bundles/birth/kinds/worker-gpu/driver.lock\n" in builder_user_data(locked)
     assert baked_name(locked, "base") != baked_name(plan, "base")
-
-
-def test_addresses_are_only_those_of_the_cluster() -> None:
-    plan = replace(plan_of(), network=IPv4Network("10.77.0.0/20"))
-    assert "TRAINYARD_PRIVATE_IP=10.77.0.4\n" in builder_user_data(plan)

@@ -1,14 +1,15 @@
-"""Slurm configuration files for all supported versions."""
+"""Slurm's configuration files for all supported versions and machine types."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
-from components.catalog import Image, images
+from components.catalog import NUMA_AS_SOCKET_SINCE, Image, Machine, fabrics, images, machines
 from components.node.files import shipped_files
 from components.node.slurm import (
     SLURM_VERSIONS,
@@ -18,11 +19,20 @@ from components.node.slurm import (
     render_slurm_conf,
     render_slurmdbd_conf,
 )
-from components.node.user_data import JOB_USER
 from components.plan.plan import ClusterPlan
+from components.platforms import PLATFORMS
 from trainyard.errors import CatalogError
 
 RENDERERS = [render_slurm_conf, render_gres_conf, render_cgroup_conf, render_slurmdbd_conf]
+KNOWN = [row for provider in PLATFORMS for row in machines(provider).values() if row.topology is not None]
+WITH_AFFINITY = [row for row in KNOWN if row.topology is not None and row.topology.gpu_numa]
+
+# CPU masks per GPU from ai-infrastructure-on-azure at a01b0731, slurm/NCCL/configs/hopper.conf. The order is the same
+# as on ND A100 v4 (azhpc-images at 8e9d055f, topology/ndv4-topo.xml).
+AZURE_MASKS = (
+    "ffffff000000,ffffff000000,ffffff,ffffff,ffffff000000000000000000,ffffff000000000000000000,"
+    "ffffff000000000000,ffffff000000000000"
+)
 
 
 def keys(text: str) -> dict[str, str]:
@@ -30,22 +40,36 @@ def keys(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines() if re.fullmatch(r"\w+=\S+", line))
 
 
+def lines_of(text: str, key: str) -> list[dict[str, str]]:
+    """Return the words of the lines that start with KEY=."""
+    lines = (line for line in text.splitlines() if line.startswith(f"{key}="))
+    return [dict(word.split("=", 1) for word in line.split()) for line in lines]
+
+
 def expand(names: str) -> list[str]:
     """Expand a host list."""
     found = re.fullmatch(r"(.*)\[(\d+)-(\d+)\]", names)
-    if found is None:
-        return [names]
-    return [f"{found[1]}{number}" for number in range(int(found[2]), int(found[3]) + 1)]
+    return [f"{found[1]}{number}" for number in range(int(found[2]), int(found[3]) + 1)] if found else [names]
 
 
-def node_addresses(text: str) -> dict[str, str]:
-    """Return the addresses of the nodes by node name."""
-    lines = [dict(word.split("=", 1) for word in line.split()) for line in text.splitlines() if line[:8] == "NodeName"]
-    return {
-        name: address
-        for line in lines
-        for name, address in zip(expand(line["NodeName"]), expand(line["NodeAddr"]), strict=True)
-    }
+def with_machine(plan: ClusterPlan, machine: Machine, version: tuple[int, int]) -> ClusterPlan:
+    """Return the plan with workers of this machine type and an image with this Slurm version."""
+    image = Image(name="any", os="any", slurm_version=version, source="made up", dated="2026-01-01")
+    return replace(plan, image=image, workers=tuple(replace(host, machine=machine) for host in plan.workers))
+
+
+def gpu_cores(plan: ClusterPlan, gpus: int) -> list[set[int]]:
+    """Return the cores of each GPU in gres.conf in device file order, or empty sets if Cores is absent."""
+    found: dict[int, set[int]] = {}
+    for line in lines_of(render_gres_conf(plan), "NodeName"):
+        device = re.fullmatch(r"/dev/\w+?\[?(\d+)(?:-(\d+)\])?", line["File"])
+        assert device is not None
+        first, _, last = line.get("Cores", "").partition("-")
+        for gpu in range(int(device[1]), int(device[2] or device[1]) + 1):
+            assert gpu not in found
+            found[gpu] = set(range(int(first), int(last) + 1)) if first else set()
+    assert sorted(found) == list(range(gpus))
+    return [found[gpu] for gpu in range(gpus)]
 
 
 def test_outage_of_ten_minutes_is_below_slurms_limit(local_plan: ClusterPlan) -> None:
@@ -58,49 +82,38 @@ def test_outage_of_ten_minutes_is_below_slurms_limit(local_plan: ClusterPlan) ->
 @pytest.mark.parametrize("kind", ["local_plan", "wide_plan"])
 def test_node_lines_have_the_address_of_each_worker(kind: str, request: pytest.FixtureRequest) -> None:
     plan: ClusterPlan = request.getfixturevalue(kind)
-    expected = {host.name: str(host.private_ip) for host in plan.workers}
-    assert node_addresses(render_slurm_conf(plan)) == expected
+    found = [
+        pair
+        for line in lines_of(render_slurm_conf(plan), "NodeName")
+        for pair in zip(expand(line["NodeName"]), expand(line["NodeAddr"]), strict=True)
+    ]
+    assert found == [(host.name, str(host.private_ip)) for host in plan.workers]
 
 
-@pytest.mark.parametrize(
-    ("containers", "included"),
-    [("none", []), ("enroot", ["include /usr/local/share/pyxis/*.conf", "include /usr/share/pyxis/*.conf"])],
-)
-def test_pyxis_is_loaded_only_with_enroot(containers: str, included: list[str], local_plan: ClusterPlan) -> None:
+@pytest.mark.parametrize(("containers", "folders"), [("none", []), ("enroot", ["/usr/local/share", "/usr/share"])])
+def test_pyxis_is_loaded_only_with_enroot(containers: str, folders: list[str], local_plan: ClusterPlan) -> None:
     text = render_plugstack_conf(replace(local_plan, containers=containers))
-    assert [line for line in text.splitlines() if not line.startswith("#")] == included
+    included = [line for line in text.splitlines() if not line.startswith("#")]
+    assert included == [f"include {folder}/pyxis/*.conf" for folder in folders]
 
 
 def test_settings_that_protect_jobs(local_plan: ClusterPlan) -> None:
     conf = keys(render_slurm_conf(local_plan))
-    assert conf["ReturnToService"] == "1"
-    assert conf["KillOnBadExit"] == "1"
-    assert conf["AuthInfo"] == "cred_expire=20"
+    assert (conf["ReturnToService"], conf["KillOnBadExit"], conf["AuthInfo"]) == ("1", "1", "cred_expire=20")
     assert conf["PropagateResourceLimits"] == "NONE"
     assert int(conf["UnkillableStepTimeout"]) >= 5 * int(conf["MessageTimeout"])
-    assert conf["SlurmctldHost"] == "yard-head(10.77.0.4)"
-
-
-def test_health_programs_are_shipped(local_plan: ClusterPlan) -> None:
-    conf = keys(render_slurm_conf(local_plan))
-    shipped = {file.path for file in shipped_files() if file.executable}
-    assert {conf[key] for key in ("HealthCheckProgram", "Prolog", "Epilog")} <= shipped
     # Without this option, a job that is requeued after a failed prolog would be held.
     assert "nohold_on_prolog_fail" in conf["SchedulerParameters"]
+    shipped = {file.path for file in shipped_files() if file.executable}
+    assert {conf[key] for key in ("HealthCheckProgram", "Prolog", "Epilog")} <= shipped
 
 
-@pytest.mark.parametrize(
-    ("version", "flags"),
-    [
-        ((21, 8), "Alloc"),
-        ((22, 5), "Contain"),
-        ((23, 11), "Contain,ForceRequeueOnFail"),
-        ((24, 11), "Contain,ForceRequeueOnFail"),
-    ],
-)
-def test_prolog_flags_are_known_to_the_version(version: tuple[int, int], flags: str, local_plan: ClusterPlan) -> None:
-    image = local_plan.image.model_copy(update={"slurm_version": version})
-    assert keys(render_slurm_conf(replace(local_plan, image=image)))["PrologFlags"] == flags
+def test_settings_that_protect_the_cluster(plan_of_each_image: ClusterPlan) -> None:
+    text, database = render_slurm_conf(plan_of_each_image), render_slurmdbd_conf(plan_of_each_image)
+    assert {line["AllowGroups"] for line in lines_of(text, "PartitionName")} == {"trainer"}
+    assert "disable_triggers" in keys(text)["SlurmctldParameters"].split(",")
+    assert keys(text)["AccountingStorageHost"] == keys(database)["DbdHost"] == "localhost"
+    assert "StoragePass" not in database
 
 
 def test_sets_each_key_once(plan_of_each_image: ClusterPlan) -> None:
@@ -110,71 +123,21 @@ def test_sets_each_key_once(plan_of_each_image: ClusterPlan) -> None:
         assert len(once) == len(set(once))
 
 
-def test_first_group_is_the_default_partition(wide_plan: ClusterPlan) -> None:
-    found = re.findall(
-        r"^PartitionName=(\S+) Nodes=(\S+) AllowGroups=trainer Default=(\S+)",
-        render_slurm_conf(wide_plan),
-        re.MULTILINE,
-    )
-    assert found == [
-        ("big", "wide-big-[0-299]", "YES"),
-        ("single", "wide-single-0", "NO"),
-        ("cpu", "wide-cpu-[0-1]", "NO"),
-    ]
-
-
-def test_default_shares_fit_into_a_node(wide_plan: ClusterPlan) -> None:
-    text = render_slurm_conf(wide_plan)
-    for group in wide_plan.groups:
-        machine = wide_plan.group(group)[0].machine
-        line = re.search(rf"^PartitionName={group} .*$", text, re.MULTILINE)
-        assert line is not None
-        words = dict(word.split("=", 1) for word in line[0].split())
-        assert int(words["DefMemPerCPU"]) * machine.vcpus <= machine.schedulable_memory_mib
-        if machine.gpus:
-            cpus = int(words["DefCpuPerGPU"])
-            assert cpus * machine.gpus <= machine.vcpus
-        else:
-            assert "DefCpuPerGPU" not in words
-
-
-def test_no_cpu_default_with_fewer_cpus_than_gpus(local_plan: ClusterPlan) -> None:
-    # One CPU per GPU is impossible, because the node has one CPU and two GPUs.
-    assert "DefCpuPerGPU" not in render_slurm_conf(local_plan)
-
-
-def test_gres_has_device_files_of_the_catalog(wide_plan: ClusterPlan) -> None:
-    lines = render_gres_conf(wide_plan).splitlines()[1:]
-    assert lines == [
-        "AutoDetect=off",
-        "NodeName=wide-big-[0-299] Name=gpu Type=h100 File=/dev/nvidia[0-7]",
-        "NodeName=wide-single-0 Name=gpu Type=h100 File=/dev/nvidia0",
-    ]
+def test_default_shares_fit_into_a_node(wide_plan: ClusterPlan, local_plan: ClusterPlan) -> None:
+    # A node of the local plan has one CPU and two GPUs, so one CPU per GPU is impossible.
+    for plan, without_cpus in ((wide_plan, {"cpu"}), (local_plan, {"gpu"})):
+        partitions = {line["PartitionName"]: line for line in lines_of(render_slurm_conf(plan), "PartitionName")}
+        assert {name for name, line in partitions.items() if "DefCpuPerGPU" not in line} == without_cpus
+        for name, line in partitions.items():
+            machine = plan.group(name)[0].machine
+            assert int(line["DefMemPerCPU"]) * machine.vcpus <= machine.schedulable_memory_mib
+            assert int(line.get("DefCpuPerGPU", 0)) * machine.gpus <= machine.vcpus
 
 
 def test_no_gres_without_gpus(wide_plan: ClusterPlan) -> None:
     plan = replace(wide_plan, groups={"cpu": wide_plan.groups["cpu"]}, workers=wide_plan.group("cpu"))
     assert "gres" not in render_slurm_conf(plan).replace("AccountingStorageTRES=gres/gpu", "").lower()
     assert render_gres_conf(plan).splitlines()[1:] == ["AutoDetect=off"]
-
-
-def test_only_the_job_users_group_may_use_the_partitions(plan_of_each_image: ClusterPlan) -> None:
-    partitions = [line for line in render_slurm_conf(plan_of_each_image).splitlines() if line[:13] == "PartitionName"]
-    assert partitions
-    assert all(f" AllowGroups={JOB_USER} " in line for line in partitions)
-
-
-def test_slurmctld_accepts_no_triggers(plan_of_each_image: ClusterPlan) -> None:
-    assert "disable_triggers" in keys(render_slurm_conf(plan_of_each_image))["SlurmctldParameters"].split(",")
-
-
-def test_slurmdbd_is_used_over_loopback(plan_of_each_image: ClusterPlan) -> None:
-    assert keys(render_slurm_conf(plan_of_each_image))["AccountingStorageHost"] == "localhost"
-    assert keys(render_slurmdbd_conf(plan_of_each_image))["DbdHost"] == "localhost"
-
-
-def test_slurmdbd_conf_has_no_password(local_plan: ClusterPlan) -> None:
-    assert "StoragePass" not in render_slurmdbd_conf(local_plan)
 
 
 def test_supports_the_slurm_version_of_each_image() -> None:
@@ -186,6 +149,70 @@ def test_supports_the_slurm_version_of_each_image() -> None:
 def test_refuses_unsupported_versions(
     render: Callable[[ClusterPlan], str], version: tuple[int, int], local_plan: ClusterPlan
 ) -> None:
-    odd = Image(name="odd", os="odd", slurm_version=version, source="made up", dated="2026-01-01")
     with pytest.raises(CatalogError, match=rf"Slurm {version[0]}\.{version[1]:02}"):
-        render(replace(local_plan, image=odd))
+        render(with_machine(local_plan, local_plan.workers[0].machine, version))
+
+
+@pytest.mark.parametrize("version", SLURM_VERSIONS)
+def test_product_of_sockets_cores_threads_is_the_cpu_count(version: tuple[int, int], local_plan: ClusterPlan) -> None:
+    for machine in KNOWN:
+        [line] = lines_of(render_slurm_conf(with_machine(local_plan, machine, version)), "NodeName")
+        product = int(line["Sockets"]) * int(line["CoresPerSocket"]) * int(line["ThreadsPerCore"])
+        assert product == int(line["CPUs"]) == machine.vcpus, machine.name
+
+
+@pytest.mark.parametrize("version", SLURM_VERSIONS)
+@pytest.mark.parametrize("machine", WITH_AFFINITY, ids=lambda machine: machine.name)
+def test_each_gpu_has_the_cores_of_its_socket(
+    machine: Machine, version: tuple[int, int], local_plan: ClusterPlan
+) -> None:
+    assert machine.topology is not None
+    plan = with_machine(local_plan, machine, version)
+    [line], cores = lines_of(render_slurm_conf(plan), "NodeName"), gpu_cores(plan, machine.gpus)
+    per_socket = int(line["CoresPerSocket"])
+    # For a GPU, Slurm accepts only the cores of a whole socket. Every socket has at least one GPU.
+    assert all(len(near) == per_socket and min(near) % per_socket == 0 for near in cores)
+    assert set().union(*cores) == set(range(int(line["Sockets"]) * per_socket))
+    for (one, near), (other, also) in pairwise(zip(machine.topology.gpu_numa, cores, strict=True)):
+        if one == other:
+            assert near == also
+        elif version >= NUMA_AS_SOCKET_SINCE:
+            assert near.isdisjoint(also)
+
+
+@pytest.mark.parametrize("name", ["Standard_ND96asr_v4", "Standard_ND96amsr_A100_v4"])
+def test_cores_of_nd_a100_match_the_masks_of_azure(name: str, local_plan: ClusterPlan) -> None:
+    masks = [int(mask, 16) for mask in AZURE_MASKS.split(",")]
+    expected = [{cpu for cpu in range(96) if mask >> cpu & 1} for mask in masks]
+    # With one thread per core, core numbers and CPU numbers are the same.
+    assert gpu_cores(with_machine(local_plan, machines("azure")[name], (23, 11)), 8) == expected
+
+
+@pytest.mark.parametrize("name", ["a3-highgpu-8g", "a3-megagpu-8g"])
+def test_cores_of_a3_match_the_bindings_of_google(name: str, local_plan: ClusterPlan) -> None:
+    """Google binds the threads of each card to cores near the GPUs that share the card's PCIe switch."""
+    threads = fabrics()["gpudirect-tcpx"].env["NCCL_GPUDIRECTTCPX_TX_BINDINGS"]
+    # Core numbers are those of the first threads.
+    first = {card: int(cores.split("-")[0]) for card, cores in (part.split(":") for part in threads.split(";"))}
+    assert list(first) == ["enp6s0", "enp12s0", "enp134s0", "enp140s0"]
+    cores = gpu_cores(with_machine(local_plan, machines("gcp")[name], (23, 11)), 8)
+    assert all(first[card] in cores[gpu] for gpu, card in zip(range(0, 8, 2), first, strict=True))
+
+
+def test_numa_nodes_are_sockets_only_if_numbers_differ(local_plan: ClusterPlan) -> None:
+    option = "SlurmdParameters=numa_node_as_socket\n"
+    a100, h100 = machines("azure")["Standard_ND96asr_v4"], machines("azure")["Standard_ND96isr_H100_v5"]
+    assert option in render_slurm_conf(with_machine(local_plan, a100, (23, 11)))
+    assert option not in render_slurm_conf(with_machine(local_plan, h100, (23, 11)))
+    # Slurm 21.08 does not support the option, so the node has its two real sockets.
+    old = with_machine(local_plan, a100, (21, 8))
+    assert option not in render_slurm_conf(old)
+    assert lines_of(render_slurm_conf(old), "NodeName")[0]["Sockets"] == "2"
+    assert gpu_cores(old, 8)[2] == set(range(48))
+
+
+def test_machine_with_one_socket_has_no_cores_line(local_plan: ClusterPlan) -> None:
+    for machine in KNOWN:
+        assert machine.topology is not None
+        if machine.gpus and machine.topology.sockets * machine.topology.numa_per_socket == 1:
+            assert "Cores=" not in render_gres_conf(with_machine(local_plan, machine, (23, 11))), machine.name

@@ -1,4 +1,4 @@
-"""Quota usage and price of a plan."""
+"""Quotas, prices and storage throughput of a plan."""
 
 from __future__ import annotations
 
@@ -6,16 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from components.catalog import Machine
+from components.catalog import Machine, prices
 from components.plan.plan import ClusterPlan
-from components.platforms.demand import HourlyPrice, QuotaNeed, hourly_price, quota_needs
+from components.platforms.demand import (
+    QuotaNeed,
+    firm_total,
+    firm_usd,
+    hourly_price,
+    quota_needs,
+    services,
+    spot_priced,
+    storage_mib_s,
+    used_prices,
+    used_sources,
+)
 from components.spec.model import CloudSpec
+from components.stackfile.plan_checks import limit_is_effective, report_price, within_budget
+from tests.components.platforms.planning import Edits, planned
 
-
-def machine(name: str, **facts: object) -> Machine:
-    row = {"provider": "p", "vcpus": 96, "memory_mib": 4096, "gpus": 8, "gpu_type": "h100", "gpu_device": "/dev/nvidia"}
-    fact = {"fabric": "ethernet", "source": "made up", "dated": "2026-01-01"}
-    return Machine.model_validate({"name": name, **row, **fact, **facts})
+SPOT_WITH_LIMIT: Edits = {"limits": {"max_usd_per_hour": 100}, "nodes__gpu__capacity": {"kind": "spot"}}
+H100, A2 = "Standard_ND96isr_H100_v5", "a2-highgpu-8g"
 
 
 class EastUs(CloudSpec):
@@ -32,8 +42,15 @@ class EastUs(CloudSpec):
 @pytest.fixture
 def plan(local_plan: ClusterPlan) -> ClusterPlan:
     """A plan with a head and two identical workers, with quotas and prices."""
-    head = machine("head", gpus=0, vcpus=8, quotas={"small": "vcpus", "all": "vcpus"}, usd_per_hour=0.5)
-    big = machine("big", quotas={"large": "gpus", "all": "vcpus", "networks": 9}, spot_quotas={"spot": "vcpus"})
+
+    def with_facts(machine: Machine, **facts: object) -> Machine:
+        return machine.model_copy(update=facts)
+
+    head = with_facts(local_plan.head.machine, vcpus=8, quotas={"small": "vcpus", "all": "vcpus"}, usd_per_hour=0.5)
+    quotas = {"large": "gpus", "all": "vcpus", "networks": 9}
+    spot_quotas = {"spot": "vcpus"}
+    worker = local_plan.workers[0].machine
+    big = with_facts(worker, name="big", gpus=8, vcpus=96, quotas=quotas, spot_quotas=spot_quotas, usd_per_hour=None)
     workers = tuple(replace(host, machine=big) for host in local_plan.workers)
     cloud = EastUs(provider="local", image="debian-13")
     return replace(local_plan, platform=cloud, head=replace(local_plan.head, machine=head), workers=workers)
@@ -43,9 +60,6 @@ def test_quotas_have_different_units(plan: ClusterPlan) -> None:
     amounts = {need.quota: need.amount for need in quota_needs(plan)}
     assert amounts == {"small": 8, "all": 8 + 2 * 96, "large": 16, "networks": 18}
     assert quota_needs(plan)[0] == QuotaNeed(quota="small", region="eastus", amount=8)
-
-
-def test_spot_machines_use_spot_quotas(plan: ClusterPlan) -> None:
     first, second = plan.workers
     mixed = replace(plan, workers=(replace(first, spot=True), second))
     amounts = {need.quota: need.amount for need in quota_needs(mixed)}
@@ -54,10 +68,96 @@ def test_spot_machines_use_spot_quotas(plan: ClusterPlan) -> None:
 
 def test_total_is_unknown_if_a_price_is_unknown(plan: ClusterPlan) -> None:
     price = hourly_price(plan)
-    assert price == HourlyPrice(usd=0.5, unpriced=("big",))
-    assert price.total is None
-
-
-def test_total_is_the_sum_of_known_prices(plan: ClusterPlan) -> None:
-    workers = tuple(replace(host, machine=machine("big", usd_per_hour=10)) for host in plan.workers)
+    assert (price.usd, price.unpriced, price.total) == (0.5, ("big",), None)
+    priced = plan.workers[0].machine.model_copy(update={"usd_per_hour": 10})
+    workers = tuple(replace(host, machine=priced) for host in plan.workers)
     assert hourly_price(replace(plan, workers=workers)).total == 20.5
+
+
+# Premium SSD: MicrosoftDocs/azure-docs at 1d25717f, disk-storage-premium-ssd-sizes.md; Dsv5: at 1a0fe16a,
+# dv5-dsv5-series.md (290 MB/s uncached). The sources use MB/s, and the test uses MiB/s.
+@pytest.mark.parametrize(
+    ("stack", "shared", "expected"),
+    [
+        ("azure-a100", {"kind": "head_nfs", "size_gib": 1024}, 200e6 / 2**20),
+        ("azure-a100", {"kind": "head_nfs", "size_gib": 1025}, 250e6 / 2**20),
+        ("azure-a100", {"kind": "head_nfs", "size_gib": 8192}, 290e6 / 2**20),
+        ("azure-a100", {"kind": "azure_files", "size_gib": 10240}, 1124),
+        ("azure-a100", {"kind": "azure_files", "size_gib": 2200}, 16 * 20),
+        ("azure-a100", {"kind": "azure_netapp", "size_gib": 5120}, 16 * 20),
+        ("azure-h100", {"kind": "azure_netapp", "size_gib": 4096}, 256),
+        ("gcp-a2", {"kind": "filestore", "size_gib": 10240}, 880),
+        ("gcp-a3-mega", {"kind": "head_nfs", "size_gib": 1000}, 720),
+        ("gcp-a3-mega", {"kind": "head_nfs", "size_gib": 4096}, 1200),
+        ("local", {"kind": "head_nfs", "size_gib": 1024}, None),
+        ("gcp-a2", {"kind": "external", "address": "10.0.0.9", "path": "/export"}, None),
+    ],
+)
+def test_storage_throughput(stack: str, shared: dict[str, object], expected: float | None) -> None:
+    found = storage_mib_s(planned(stack, {"storage__shared": shared}).plan)
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize(
+    ("stack", "shared", "per_month"),
+    [
+        ("azure-a100", {"kind": "head_nfs", "size_gib": 1024}, 135.17),
+        ("azure-a100", {"kind": "head_nfs", "size_gib": 2048}, None),
+        ("azure-h100", {"kind": "azure_netapp", "size_gib": 1025}, 2048 * 0.000403 * 730),
+        ("gcp-a3-mega", {"kind": "head_nfs", "size_gib": 1000}, 1000 * 0.000233 * 730),
+        ("gcp-a2", {"kind": "filestore", "size_gib": 10240}, 10240 * 0.000342 * 730),
+    ],
+)
+def test_storage_price(stack: str, shared: dict[str, object], per_month: float | None) -> None:
+    usd = services(planned(stack, {"storage__shared": shared}).plan)[0].usd
+    assert usd == (None if per_month is None else pytest.approx(per_month / 730))
+
+
+@pytest.mark.parametrize(
+    ("stack", "names"),
+    [("azure-h100", ["netapp-Premium", "bastion-standard"]), ("gcp-a3-mega", ["pd-ssd"]), ("local", [])],
+)
+def test_only_azure_has_a_priced_gateway(stack: str, names: list[str]) -> None:
+    assert [service.name for service in services(planned(stack, {}).plan)] == names
+
+
+def test_spot_machines_do_not_use_the_price_on_demand() -> None:
+    stack = planned("azure-h100", SPOT_WITH_LIMIT)
+    price = hourly_price(stack.plan)
+    assert (price.usd, price.unpriced) == (0.384, (f"{H100} (Spot)",))
+    assert [row.name for row in used_prices(stack.plan)] == ["Standard_D8s_v5"]
+    [problem] = limit_is_effective.run(stack)
+    assert f"{H100} (Spot), bastion-standard" in problem.rule
+    known = stack.plan.workers[0].machine.model_copy(update={"spot_usd_per_hour": 20.0})
+    workers = tuple(replace(host, machine=known) for host in stack.plan.workers)
+    assert hourly_price(replace(stack.plan, workers=workers)).total == 40.384
+
+
+def test_limits_and_running_machines_ignore_spot_prices() -> None:
+    on_demand = planned("gcp-a2", {}).plan
+    assert not spot_priced(on_demand)
+    assert firm_total(on_demand) == hourly_price(on_demand).total
+    stack = planned("gcp-a2", SPOT_WITH_LIMIT)
+    assert spot_priced(stack.plan) == (A2,)
+    assert hourly_price(stack.plan).total is not None
+    assert firm_total(stack.plan) is None
+    assert firm_usd(stack.plan.nodes[0]) is None
+    rules = [problem.rule for problem in limit_is_effective.run(stack)]
+    assert f"recorded Spot price of {A2}, but Spot prices change at any time" in rules[-1]
+    [note] = report_price.run(stack)
+    assert "; Spot prices change at any time;" in note.rule
+
+
+def test_spot_machines_use_the_source_of_their_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = prices("gcp")[A2].model_copy(update={"spot_source": "spot list of 2026-01-01"})
+    monkeypatch.setattr("components.platforms.demand.prices", lambda provider: {**prices(provider), row.name: row})
+    found = used_sources(planned("gcp-a2", SPOT_WITH_LIMIT).plan)
+    assert found == (prices("gcp")["n2-standard-8"].source, "spot list of 2026-01-01")
+
+
+def test_limit_includes_the_storage() -> None:
+    # The machines cost 65.924 dollars an hour, and a P30 disk costs 0.185.
+    stacks = [planned("azure-a100", {"limits": {"max_usd_per_hour": limit}}) for limit in (66.11, 66.10)]
+    enough, less = (list(within_budget.run(stack)) for stack in stacks)
+    assert enough == []
+    assert "cost 66.11 dollars an hour" in less[0].rule

@@ -16,7 +16,6 @@ from yard.preview.describe import describe
 _FEW = settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 _MAX_LENGTH = 2000
 """Maximum length of a problem message in characters."""
-_MANY = settings(_FEW, max_examples=10_000)
 
 
 @pytest.fixture(scope="module")
@@ -43,25 +42,17 @@ def check_stack_file(file: Path, content: bytes) -> None:
         assert len(line) < _MAX_LENGTH
 
 
-@given(content=stack_bytes())
+@given(content=stack_bytes() | st.binary(max_size=300) | st.text(max_size=200).map(str.encode))
 @_FEW
-def test_changed_stack_files(file: Path, content: bytes) -> None:
+def test_random_and_changed_stack_files(file: Path, content: bytes) -> None:
     check_stack_file(file, content)
 
 
 @pytest.mark.engine
 @pytest.mark.full
-@given(content=stack_bytes())
-@_MANY
-def test_ten_thousand_changed_stack_files(file: Path, content: bytes) -> None:
-    check_stack_file(file, content)
-
-
-@pytest.mark.engine
-@pytest.mark.full
-@given(content=st.binary(max_size=300))
-@settings(_FEW, max_examples=1000)
-def test_random_bytes(file: Path, content: bytes) -> None:
+@given(content=stack_bytes() | st.binary(max_size=300))
+@settings(_FEW, max_examples=11_000)
+def test_eleven_thousand_stack_files(file: Path, content: bytes) -> None:
     check_stack_file(file, content)
 
 

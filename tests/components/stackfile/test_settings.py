@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pulumi
@@ -16,21 +15,27 @@ from pulumi.runtime.settings import ROOT
 
 from components.stackfile.read import parse_config, parse_stack, read_stack
 from components.stackfile.settings import load_settings
-from tests.components.stackfile.test_bad_stacks import STACKS
+from tests.components.stackfile.test_stackfile import BAD_STACKS
+from tests.conftest import ROOT as CHECKOUT
 from trainyard.errors import StackFileError
 from trainyard.machines import ACCEPT, BAKE, BUILD, END_JOBS, KEEP
 
-STACK = Path(__file__).parents[3] / "stacks" / "Pulumi.local.yaml"
-# One stack file for each kind of error that Pulumi itself does not report.
-ACCEPTED_BY_PULUMI = [
+STACK = CHECKOUT / "stacks" / "Pulumi.local.yaml"
+ACCEPTED_BY_PULUMI = (
     "everything-at-once",
     "cluster-text",
     "cluster-key-missing",
     "stray-key",
     "count-beyond-the-block",
-]
+)
+"""One stack file for each kind of error that Pulumi itself does not report."""
 
 Configure = Callable[..., None]
+
+
+def local_config() -> dict[str, Any]:
+    config: dict[str, Any] = yaml.safe_load(STACK.read_text())["config"]
+    return config
 
 
 class NoResources(Mocks):
@@ -65,15 +70,9 @@ def configure(monkeypatch: pytest.MonkeyPatch) -> Configure:
     return configured
 
 
-def test_loads_the_local_stack(configure: Configure) -> None:
-    configure(yaml.safe_load(STACK.read_text())["config"])
-    settings, read = load_settings(), read_stack(STACK)
-    assert settings.plan == read.plan
-
-
 @pytest.mark.parametrize("name", ACCEPTED_BY_PULUMI)
 def test_reports_the_same_problems_as_the_file(configure: Configure, name: str) -> None:
-    config = yaml.safe_load(STACKS[name])["config"]
+    config = yaml.safe_load(BAD_STACKS[name])["config"]
     configure(config)
     with pytest.raises(StackFileError) as direct:
         parse_config(config, "stacks/Pulumi.test.yaml")
@@ -83,7 +82,7 @@ def test_reports_the_same_problems_as_the_file(configure: Configure, name: str) 
 
 
 def test_refuses_an_encrypted_section(configure: Configure) -> None:
-    configure(yaml.safe_load(STACK.read_text())["config"], secret=["trainyard:cluster"])
+    configure(local_config(), secret=["trainyard:cluster"])
     with pytest.raises(pulumi.RunError, match="must not contain a secret"):
         load_settings()
 
@@ -91,7 +90,7 @@ def test_refuses_an_encrypted_section(configure: Configure) -> None:
 def test_logs_warnings(configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[str] = []
     monkeypatch.setattr(pulumi.log, "warn", warnings.append)
-    config = yaml.safe_load(STACK.read_text())["config"]
+    config = local_config()
     config["trainyard:cluster"]["head"]["machine"] = "vm-gpu2"
     configure(config)
     load_settings()
@@ -100,8 +99,9 @@ def test_logs_warnings(configure: Configure, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_reads_what_one_run_permits(configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = yaml.safe_load(STACK.read_text())["config"]
+    config = local_config()
     configure(config)
+    assert load_settings().plan == read_stack(STACK).plan
     assert not load_settings().end_jobs | load_settings().accepted_host_keys
     configure({**config, END_JOBS: "7,9_2", ACCEPT: "SHA256:a"})
     assert load_settings().end_jobs == {"7", "9_2"}
@@ -117,6 +117,5 @@ def test_reads_what_one_run_permits(configure: Configure, monkeypatch: pytest.Mo
 
 
 def test_a_stack_file_may_contain_what_one_run_permits() -> None:
-    document = yaml.safe_load(STACK.read_text())
-    document["config"] |= {END_JOBS: 7, ACCEPT: "SHA256:a"}
-    assert parse_stack(yaml.safe_dump(document), "test").plan == read_stack(STACK).plan
+    text = yaml.safe_dump({"config": {**local_config(), END_JOBS: 7, ACCEPT: "SHA256:a"}})
+    assert parse_stack(text, "test").plan == read_stack(STACK).plan

@@ -1,16 +1,28 @@
-"""Reading stack files. Invalid files raise StackFileError and no other exception."""
+"""Stack files: the project's own are valid, and each invalid file is refused with all of its problems."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
-from components.plan.check import Level
-from components.stackfile.read import CLUSTER_KEY, parse_config, parse_stack, read_stack
+from components.catalog import images
+from components.plan.check import Computer, Level
+from components.platforms import PLATFORMS
+from components.platforms.registry import platform_model
+from components.spec.cluster import ClusterSpec, NetworkSpec
+from components.spec.explain import dotted, explain, nearest
+from components.spec.model import Model, PlatformSpec
+from components.stackfile.read import cluster_spec, parse_stack, read_stack
+from tests.components.platforms.recording import stack_text
+from tests.conftest import ROOT
+from tests.stack_texts import STACKS
 from trainyard.errors import StackFileError
 
 GOOD = """\
@@ -23,69 +35,78 @@ config:
   gcp:project: example
 encryptionsalt: v1:abc
 """
+MINIMAL = {
+    "name": "yard",
+    "platform": {"provider": "local"},
+    "head": {"machine": "vm-head"},
+    "nodes": {"gpu": {"machine": "vm-gpu2", "count": 2}},
+}
+COMPUTER = Computer(free_memory=lambda plan: 24 * 1024, used_ports=lambda plan, ports: ())
+_PARTS = re.split(r"(?m)^=== (\S+)\n", (ROOT / "tests" / "bad_stacks.txt").read_text())
+BAD_STACKS = dict(zip(_PARTS[1::2], _PARTS[2::2], strict=True))
+"""Invalid stack files by name. Each begins with its problems: `# expect: <path> | <part of the message>`."""
+_MARK = "# expect: "
+PLANTED = "hunter2"
+"""A value in the files that could be a secret. Messages must not contain it."""
+RUNTIMES = {"baremetal-h100": "none", "gcp-a2": "docker", "lambda-a6000": "none", "local": "none"}
+"""Container runtimes other than enroot. Only gcp-a2 sets the key."""
+PLATFORM_MODELS: list[type[PlatformSpec]] = [
+    model for provider in PLATFORMS if (model := platform_model({"provider": provider})) is not None
+]
 
-_WORDS = st.sampled_from(
-    [
-        "name",
-        "platform",
-        "provider",
-        "local",
-        "head",
-        "machine",
-        "vm-head",
-        "nodes",
-        "gpu",
-        "count",
-        "network",
-        "cidr",
-        "secure",
-    ]
-)
-_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | _WORDS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_WORDS | st.text(), inner, max_size=4),
-    max_leaves=12,
-)
+
+@pytest.mark.parametrize("name", BAD_STACKS)
+def test_bad_stack_is_refused(name: str) -> None:
+    lines = (line.removeprefix(_MARK) for line in BAD_STACKS[name].splitlines() if line.startswith(_MARK))
+    expected = [(path, words) for path, _, words in (line.partition(" | ") for line in lines)]
+    assert expected
+    assert all(words for _, words in expected)
+    with pytest.raises(StackFileError) as caught:
+        parse_stack(BAD_STACKS[name], "stacks/Pulumi.bad.yaml", COMPUTER)
+    problems = caught.value.problems
+    assert sorted(problem.path for problem in problems) == sorted(path for path, _ in expected)
+    for path, words in expected:
+        found = [problem.line("f") for problem in problems if problem.path == path]
+        assert any(words in line for line in found), f"'{words}' is not in {found}"
+    assert PLANTED not in str(caught.value)
+    for line in str(caught.value).splitlines()[1:]:
+        assert re.fullmatch(r"  stacks/Pulumi\.bad\.yaml:.*: .*\. Fix: .*", line)
+
+
+@pytest.mark.parametrize("file", STACKS, ids=lambda file: file.stem)
+def test_stack_is_valid_without_warnings(file: Path) -> None:
+    stack, text = read_stack(file), file.read_text()
+    # Users must replace the example network in some stack files.
+    assert {finding.check for finding in stack.findings if finding.level is not Level.INFO} <= {"ssh-example"}
+    assert "encryptionsalt" not in text
+    assert "secure:" not in text
+    assert stack.plan.containers == RUNTIMES.get(file.stem.removeprefix("Pulumi."), "enroot")
+
+
+def test_each_platform_has_a_stack() -> None:
+    assert {read_stack(file).plan.provider for file in STACKS} == set(PLATFORMS)
+    assert set(STACKS) == set((ROOT / "stacks").glob("*.yaml")), "Pulumi finds only stacks/Pulumi.<stack>.yaml"
+
+
+@pytest.mark.parametrize("runtime", ["none", "enroot"])
+def test_stack_file_can_set_another_container_runtime(runtime: str) -> None:
+    for stack in ("azure-a100", "local"):
+        assert parse_stack(stack_text(stack, containers=runtime), "test").plan.containers == runtime
 
 
 def test_ignores_keys_of_other_projects() -> None:
     stack = parse_stack(GOOD, "stacks/Pulumi.good.yaml")
-    assert stack.file == "stacks/Pulumi.good.yaml"
-    assert list(stack.plan.groups) == ["gpu", "more"]
-    assert stack.findings == ()
+    assert (stack.file, list(stack.plan.groups), stack.findings) == ("stacks/Pulumi.good.yaml", ["gpu", "more"], ())
 
 
-def test_accepts_a_stack_with_a_warning() -> None:
-    stack = parse_stack(GOOD.replace("vm-head", "vm-gpu2"), "f")
-    assert [(finding.check, finding.level) for finding in stack.findings] == [("head-gpus-idle", Level.WARNING)]
-
-
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(StackFileError, match=r"none\.yaml:file: No such file or directory\. Fix: "):
-        read_stack(tmp_path / "none.yaml")
-
-
-def test_binary_file(tmp_path: Path) -> None:
-    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(StackFileError, match=r"is not UTF-8 text\. Fix: "):
-        read_stack(tmp_path / "binary.yaml")
-
-
-@given(section=_VALUES)
-@settings(max_examples=150, deadline=None)
-def test_random_sections_raise_stack_file_errors(section: Any) -> None:
-    with pytest.raises(StackFileError) as caught:
-        parse_config({CLUSTER_KEY: section}, "f")
-    assert caught.value.problems
-    for line in str(caught.value).splitlines()[1:]:
-        assert line.startswith("  f:cluster")
-
-
-@given(text=st.text(max_size=200))
-@settings(max_examples=150, deadline=None)
-def test_random_text_raises_stack_file_errors(text: str) -> None:
-    with pytest.raises(StackFileError):
-        parse_stack(text, "f")
+@pytest.mark.parametrize(
+    ("content", "rule"), [(None, "No such file or directory"), (b"\xff\xfe\x00", "is not UTF-8 text")]
+)
+def test_refuses_missing_and_binary_files(tmp_path: Path, content: bytes | None, rule: str) -> None:
+    if content is not None:
+        (tmp_path / "x.yaml").write_bytes(content)
+    with pytest.raises(StackFileError, match=rf"x\.yaml:file: {rule}\. Fix: "):
+        read_stack(tmp_path / "x.yaml")
 
 
 @pytest.mark.parametrize("key", ["null", "5", "true", "2026-01-01"])
@@ -99,3 +120,108 @@ def test_repeated_keys_are_printable(key: str, shown: str) -> None:
     with pytest.raises(StackFileError) as caught:
         parse_stack(f"{key}: 1\n{key}: 2\n{GOOD}", "f")
     assert str(caught.value).splitlines()[1] == f"  f:{shown}: is repeated in line 2. Fix: keep one of them."
+
+
+def test_spec_has_defaults_round_trips_and_is_frozen() -> None:
+    spec = cluster_spec(MINIMAL)
+    assert (spec.scheduler, str(spec.network.cidr), spec.storage.shared.kind) == ("slurm", "10.77.0.0/20", "head_nfs")
+    assert cluster_spec(spec.model_dump(mode="json")) == spec
+    with pytest.raises(ValidationError, match="frozen"):
+        spec.name = "other"
+
+
+@pytest.mark.parametrize("name", ["a", "yard", "a1", "a-b", "abcdefghijklmnop"])
+def test_accepts_valid_names(name: str) -> None:
+    assert cluster_spec(MINIMAL | {"name": name}).name == name
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a-", "A", "1a", "a_b", "a.b", "abcdefghijklmnopq", "a\n", "ä"])
+def test_refuses_invalid_names(name: str) -> None:
+    with pytest.raises(ValidationError):
+        cluster_spec(MINIMAL | {"name": name})
+
+
+@pytest.mark.parametrize("cidr", ["10.0.0.0/12", "172.16.0.0/12", "192.168.4.0/24", "10.77.0.0/20"])
+def test_accepts_private_networks(cidr: str) -> None:
+    assert str(NetworkSpec.model_validate({"cidr": cidr}).cidr) == cidr
+
+
+@pytest.mark.parametrize("cidr", ["127.0.0.0/16", "100.64.0.0/16", "192.0.2.0/24", "0.0.0.0/12", "172.32.0.0/16"])
+def test_refuses_other_networks(cidr: str) -> None:
+    with pytest.raises(ValidationError, match="private range"):
+        NetworkSpec.model_validate({"cidr": cidr})
+
+
+def fields(model: type[BaseModel], path: str) -> Iterator[tuple[str, FieldInfo]]:
+    """Yield all fields of a model and of its sections with their dotted paths."""
+    for name, info in model.model_fields.items():
+        yield f"{path}.{name}", info
+        annotation = info.annotation
+        if get_origin(annotation) is dict:
+            annotation = FieldInfo.from_annotation(get_args(annotation)[1]).annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield from fields(annotation, f"{path}.{name}")
+
+
+@pytest.mark.parametrize("model", [ClusterSpec, *PLATFORM_MODELS])
+def test_each_field_has_an_example(model: type[BaseModel]) -> None:
+    for name, info in fields(model, model.__name__):
+        assert info.examples or info.default is not PydanticUndefined or get_args(info.annotation), name
+
+
+@pytest.mark.parametrize("model", PLATFORM_MODELS)
+def test_images_of_platforms_are_in_the_catalog(model: type[PlatformSpec]) -> None:
+    choices = get_args(model.model_fields["image"].annotation)
+    assert choices
+    assert set(choices) <= set(images())
+
+
+class Odd(Model):
+    """A section with limits, and with types of errors that explain.py does not handle."""
+
+    ratio: float = 0.5
+    word: str = "x"
+    count: Annotated[int, Field(ge=1, le=8, examples=[2])] = 1
+    gib: Annotated[float, Field(ge=0.5, le=64, examples=[16])] = 1
+    usd: Annotated[float | None, Field(gt=0, le=100, examples=[80])] = None
+
+    @field_validator("word")
+    @classmethod
+    def _refuse(cls, value: str) -> str:
+        raise ValueError("the word is wrong")
+
+
+_USD = "usd: must be a number greater than 0 and at most 100. Fix: "
+
+
+@pytest.mark.parametrize(
+    ("section", "rule"),
+    [
+        ({"word": "hunter2"}, "word: the word is wrong. Fix: write something like x."),
+        (
+            {"ratio": "hunter2"},
+            "ratio: Input should be a valid number, unable to parse string as a number. Fix: write something like 0.5.",
+        ),
+        ({"count": 9}, "count: must be a whole number from 1 to 8. Fix: use a number in this range, for example 2."),
+        ({"gib": 65}, "gib: must be a number from 0.5 to 64. Fix: use a number in this range, for example 16."),
+        ({"usd": 101}, f"{_USD}use a number in this range, for "),
+        ({"usd": 0}, _USD),
+        ({"usd": None, "gib": []}, "gib: must be a number from 0.5 to 64. Fix: "),
+    ],
+)
+def test_messages_state_limits_but_no_values(section: Any, rule: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Odd.model_validate(section)
+    [problem] = explain(caught.value, Odd, "odd", {})
+    assert problem.line("f").startswith(f"f:odd.{rule}")
+    assert "hunter2" not in problem.line("f")
+
+
+@pytest.mark.parametrize(("word", "similar"), [("cuont", "count"), ("COUNT", "count"), ("zzz", None)])
+def test_nearest_word(word: str, similar: str | None) -> None:
+    assert nearest(word, ["machine", "count"]) == similar
+
+
+def test_dotted_path_is_printable() -> None:
+    assert dotted("cluster", ("nodes", "a\nb\x1b", "[key]")) == "cluster.nodes.a?b?"
+    assert len(dotted("cluster", ("x" * 500,))) < 60
