@@ -95,65 +95,36 @@ def test_machine_without_a_gpu_fails_after_the_installation(tmp_path: Path) -> N
     assert install(tmp_path, files={}, GPU_TYPE="fake").failure().startswith(message)
 
 
-@pytest.mark.parametrize(
-    ("index", "words"),
-    [
-        (
-            INDEX.replace("-4\n", "-3\n"),
-            f"nvidia-smi {DRIVER}-4 with SHA-256 {HASH}, and the archives have {DRIVER}-2 {DRIVER}-3",
-        ),
-        (INDEX.replace(HASH, "d" * 64), f"(SHA-256 {'d' * 64})"),
-        ("", "and the archives have no such package"),
-    ],
-)
-def test_package_that_differs_from_the_lock_is_refused(tmp_path: Path, index: str, words: str) -> None:
-    ran = install(tmp_path, {"apt-cache show": f"0 {index}"})
-    assert words in ran.failure()
-    assert "Fix: use a mirror that has the locked version" in ran.failure()
-    assert not [line for line in ran.commands if " install " in line]
-
-
 REFUSED = "E: Failed to fetch http://m/debian/dists/trixie/InRelease  Could not connect"
+NO_PACKAGES = {"apt-get -q -y --no-install-recommends --allow": "100 ", "modinfo": "1 "}
+NO_HEADERS = {"apt-get -q -y --no-install-recommends install linux-headers": "100 ", "modinfo": "1 "}
+MAKE_LOG = {f"var/lib/dkms/nvidia/{DRIVER}/build/make.log": "nv.c:1: error: too few arguments\n"}
 
 
 @pytest.mark.parametrize(
-    ("answers", "words"),
+    ("answers", "files", "words"),
     [
-        (
-            {"apt-get -q update": f"100 Err:1 http://m\n{REFUSED}\n"},
-            f"fail driver {DRIVER}: a package archive cannot be read ({REFUSED}). Fix: check",
-        ),
+        ({"apt-get -q update": f"100 Err:1 http://m\n{REFUSED}\n"}, {}, f"archive cannot be read ({REFUSED}). Fix: "),
         (
             {TARGETS: "0 /x/y.list:1 trixie-updates http://m/debian\n"},
-            "the apt sources of this node do not contain the archive of debian-13. Fix: ",
+            {},
+            "not contain the archive of debian-13. Fix: ",
         ),
-        (
-            {"df": "0 Avail\n9000\n1535\n"},
-            f"fail driver {DRIVER}: its installation needs 1536 MiB on /usr and /var, and 1535 MiB",
-        ),
-        (
-            {"apt-get -q -y --no-install-recommends install linux-headers": "100 ", "modinfo": "1 "},
-            f"apt-get cannot install linux-headers-{KERNEL}, which the build",
-        ),
-        (
-            {"apt-get -q -y --no-install-recommends --allow": "100 ", "modinfo": "1 "},
-            "apt-get cannot install the packages",
-        ),
+        ({"df": "0 Avail\n9000\n1535\n"}, {}, "installation needs 1536 MiB on /usr and /var, and 1535 MiB"),
+        ({"apt-cache show": f"0 {INDEX}".replace("-4\n", "-3\n")}, {}, f"archives have {DRIVER}-2 {DRIVER}-3"),
+        ({"apt-cache show": f"0 {INDEX}".replace(HASH, "d" * 64)}, {}, f"(SHA-256 {'d' * 64})"),
+        ({"apt-cache show": "0 "}, {}, "and the archives have no such package"),
+        (NO_HEADERS, {}, f"apt-get cannot install linux-headers-{KERNEL}, which the build"),
+        (NO_PACKAGES, {}, "apt-get cannot install the packages"),
+        (NO_PACKAGES, MAKE_LOG, f"DKMS cannot build the modules for kernel {KERNEL} (nv.c:1: error: too few"),
     ],
-    ids=["archive", "sources", "space", "headers", "packages"],
 )
-def test_failed_installation_is_explained(tmp_path: Path, answers: dict[str, str], words: str) -> None:
-    ran = install(tmp_path, answers)
+def test_failed_installation_is_explained(
+    tmp_path: Path, answers: dict[str, str], files: dict[str, str], words: str
+) -> None:
+    ran = install(tmp_path, answers, files=GPU | files)
     assert words in ran.failure()
-    if "df" in answers:
-        assert not [line for line in ran.commands if " install " in line]
-
-
-def test_error_of_the_compiler_is_reported(tmp_path: Path) -> None:
-    failed = {"apt-get -q -y --no-install-recommends --allow": "100 ", "modinfo": "1 "}
-    log = {f"var/lib/dkms/nvidia/{DRIVER}/build/make.log": "nv.c:1: error: too few arguments\n"}
-    words = f"DKMS cannot build the modules for kernel {KERNEL} (nv.c:1: error: too few"
-    assert words in install(tmp_path, failed, files=GPU | log).failure()
+    assert any(" install " in line for line in ran.commands) is ("modinfo" in answers)
 
 
 def test_interrupted_installation_needs_less_space(tmp_path: Path) -> None:
@@ -217,31 +188,28 @@ def from_image(root: Path, answers: dict[str, str], loaded: str = "", pinned: st
 
 
 @pytest.mark.parametrize(
-    ("pinned", "gpus", "code", "words"),
+    ("pinned", "gpus", "words"),
     [
-        ("580.173.02", 8, 0, ""),
-        ("580.173", 8, 0, ""),
-        ("580.999.01", 8, 0, "log WARNING: this node has driver 580.173.02; the pinned image has 580.999.01"),
-        ("580.173.02", 7, 1, "fail nvidia-smi shows 7 GPUs, the machine type has 8"),
+        ("580.173.02", 8, ""),
+        ("580.173", 8, ""),
+        ("580.999.01", 8, "log WARNING: this node has driver 580.173.02; the pinned image has 580.999.01"),
+        ("580.173.02", 7, "fail nvidia-smi shows 7 GPUs, the machine type has 8"),
     ],
 )
-def test_gpu_count_and_driver_version_are_checked(
-    tmp_path: Path, pinned: str, gpus: int, code: int, words: str
-) -> None:
+def test_gpu_count_and_driver_version_are_checked(tmp_path: Path, pinned: str, gpus: int, words: str) -> None:
     """After an upgrade of the kernel, the module files of the running kernel can be missing."""
     listed = "0 " + "".join(f"GPU {index}: NVIDIA A100\n" for index in range(gpus))
     answers = {"nvidia-smi -L": listed, "modprobe nvidia": "1 Module nvidia not found"}
     ran = from_image(tmp_path, answers, "580.173.02", pinned)
-    assert ran.code == code, ran.errors
-    assert words in "".join(ran.output)
-    assert bool(ran.output) is bool(words)
+    assert ran.output == ([words] if words else [])
+    assert ran.code == (gpus < 8), ran.errors
 
 
 @pytest.mark.parametrize(
     ("refusal", "words"),
     [
-        ("modprobe: ERROR: could not insert 'nvidia': Key was rejected by service", "Secure Boot is on"),
-        ("modprobe: ERROR: could not insert 'nvidia': Required key not available", "Secure Boot is on"),
+        ("could not insert 'nvidia': Key was rejected by service", "Secure Boot is on"),
+        ("could not insert 'nvidia': Required key not available", "Secure Boot is on"),
         ("modprobe: FATAL: Module nvidia not found", "fail modprobe nvidia: modprobe: FATAL: Module nvidia not found"),
     ],
 )
@@ -277,7 +245,6 @@ def test_gpus_of_an_image_driver_stay_initialized(tmp_path: Path) -> None:
         ({}, {"TEST_LEDGER": "/ledger", "DRIVER_FROM": "install"}, True),
         ({}, {"TEST_LEDGER": "/ledger"}, False),
     ],
-    ids=["image without the daemon", "installed driver", "driver of an existing host"],
 )
 def test_persistence_mode_is_set_unless_the_owner_decides(
     tmp_path: Path, answers: dict[str, str], env: dict[str, str], sets: bool
@@ -288,17 +255,13 @@ def test_persistence_mode_is_set_unless_the_owner_decides(
         assert ran.calls("systemctl start") == []
 
 
-@pytest.mark.parametrize("env", [{"GPUS": "0"}, {"GPU_DEVICE": "/dev/fakegpu"}, {"DRIVER_FROM": "none"}])
-def test_nodes_without_a_driver_are_unchanged(tmp_path: Path, env: dict[str, str]) -> None:
-    assert cuda(tmp_path, None, **env).passed().commands == []
-
-
 @pytest.mark.parametrize("existing", ["", "/ledger"])
 def test_uvm_devices_are_created_if_they_are_missing(tmp_path: Path, existing: str) -> None:
-    made = cuda(tmp_path, TEST_LEDGER=existing).passed().calls("modprobe nvidia-uvm", "mknod")
-    devices = (("", 0), ("-tools", 1))
-    nodes = [f"mknod -m 0666 /dev/nvidia-uvm{name} c 511 {minor}" for name, minor in devices]
-    assert made == ["modprobe nvidia-uvm", *nodes]
+    assert cuda(tmp_path, TEST_LEDGER=existing).passed().calls("modprobe nvidia-uvm", "mknod") == [
+        "modprobe nvidia-uvm",
+        "mknod -m 0666 /dev/nvidia-uvm c 511 0",
+        "mknod -m 0666 /dev/nvidia-uvm-tools c 511 1",
+    ]
 
 
 def test_driver_without_the_uvm_module_fails_the_stage(tmp_path: Path) -> None:
@@ -363,9 +326,8 @@ def test_kernel_and_driver_packages_are_held(tmp_path: Path) -> None:
     assert TOPOLOGY in (node.read(FABRIC_ENV) or "")
 
 
-@pytest.mark.parametrize("down", ["1: DOWN", "2: INIT"])
-def test_inactive_port_fails_the_stage(tmp_path: Path, down: str) -> None:
-    devices = UP | {"mlx5_ib3": f"InfiniBand {down}", "mlx5_an0": "Ethernet 4: ACTIVE"}
+def test_inactive_port_fails_the_stage(tmp_path: Path) -> None:
+    devices = UP | {"mlx5_ib3": "InfiniBand 2: INIT", "mlx5_an0": "Ethernet 4: ACTIVE"}
     assert "ports_up" in on_azure(tmp_path, devices).run("35-fabric", RDMA="8").failure()
 
 
@@ -382,44 +344,29 @@ def test_missing_topology_file_is_removed_from_fabric_env(tmp_path: Path) -> Non
     assert node.read(FABRIC_ENV) == "NCCL_IB_HCA=mlx5_ib\n"
 
 
-def test_machine_without_fabric_devices_is_unchanged(tmp_path: Path) -> None:
-    node = Sandbox(tmp_path, FABRIC)
-    node.write({FABRIC_ENV: "NCCL_IB_DISABLE=1\n"})
-    ran = node.run("35-fabric", RDMA="0").passed()
-    assert (ran.commands, ran.output) == ([], ["log no RDMA device on this machine type"])
-
-
 @pytest.mark.parametrize("state", ["4: ACTIVE", "1: DOWN"])
 @pytest.mark.parametrize(
-    "case",
+    ("name", "devices"),
     [
-        (
-            "infiniband",
-            {"mlx5_0": "InfiniBand 4: ACTIVE", "mlx5_1": "Ethernet 4: ACTIVE", "mlx5_10": "InfiniBand"},
-            "NCCL_IB_HCA==of_an_earlier_boot\n",
-            "NCCL_IB_HCA==mlx5_0,mlx5_10\nUCX_NET_DEVICES=mlx5_0:1,mlx5_10:1\n",
-        ),
-        (
-            "gpudirect-gib",
-            {"rocep145s0": "Ethernet 4: ACTIVE", "rocep146s0": "Ethernet"},
-            "NCCL_NET=gIB\n",
-            "NCCL_NET=gIB\n",
-        ),
+        ("infiniband", {"mlx5_0": "InfiniBand 4: ACTIVE", "mlx5_1": "Ethernet 4: ACTIVE", "mlx5_10": "InfiniBand"}),
+        ("gpudirect-gib", {"rocep145s0": "Ethernet 4: ACTIVE", "rocep146s0": "Ethernet"}),
     ],
-    ids=["infiniband", "gib"],
 )
 def test_collectives_use_the_active_devices_of_the_fabric(
-    tmp_path: Path, case: tuple[str, dict[str, str], str, str], state: str
+    tmp_path: Path, name: str, devices: dict[str, str], state: str
 ) -> None:
-    name, devices, env, after = case
-    *others, last = devices
-    node = fabric(tmp_path, {key: devices[key] for key in others} | {last: f"{devices[last]} {state}"}, env)
+    before, after = "", ""
+    if name == "infiniband":
+        before = "NCCL_IB_HCA==of_an_earlier_boot\n"
+        after = "NCCL_IB_HCA==mlx5_0,mlx5_10\nUCX_NET_DEVICES=mlx5_0:1,mlx5_10:1\n"
+    last = [*devices][-1]
+    node = fabric(tmp_path, devices | {last: f"{devices[last]} {state}"}, before)
     ran = node.run("35-fabric", RDMA="2", FABRIC=name)
     if state == "1: DOWN":
         ran.failure()
-    else:
-        ran.passed()
-        assert node.read(FABRIC_ENV) == after
+        return
+    ran.passed()
+    assert node.read(FABRIC_ENV) == after
 
 
 @pytest.mark.parametrize(
@@ -490,7 +437,6 @@ NET = "NCCL_NET=GPUDirectTCPX_v7\nNCCL_PROTO=Simple\n"
         ("8", NET, FOUND, NET),
         ("8", NET, OTHER, "NCCL_PROTO=Simple\n"),
     ],
-    ids=["quoted", "no gpu", "plugin", "plugin that programs do not find"],
 )
 def test_settings_of_nccl_are_copied(tmp_path: Path, gpus: str, env: str, index: str, settings: str | None) -> None:
     """With an NCCL_NET that is not found, NCCL would fail in every program that does not set LD_LIBRARY_PATH."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.cloud_init.stage_sandbox import STAGES, Ran, Sandbox
+from tests.cloud_init.stage_sandbox import Ran, Sandbox
 
 STORAGE = (
     *("systemctl", "exportfs", "mount", "mkfs.ext4", "resize2fs", "blkid", "blockdev", "dd", "systemd-escape"),
@@ -129,19 +127,6 @@ def test_all_mounts_have_nosuid_and_nodev(tmp_path: Path, host: str) -> None:
     assert all(line.endswith(",nosuid,nodev") for line in options), options
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_bind_mount_can_have_its_own_flags() -> None:
-    # mount(8) needs two system calls for this. The stage uses such mounts for /home and /shared of the head.
-    script = """
-      mount -t tmpfs none /mnt && mkdir /mnt/a /mnt/b
-      mount --bind -o nosuid,nodev /mnt/a /mnt/a
-      mount --bind /mnt/b /mnt/b && mount -o remount,bind,nosuid,nodev /mnt/b
-      grep -c '/mnt/[ab] rw,nosuid,nodev' /proc/self/mountinfo
-      grep -c '/ /mnt rw,relatime' /proc/self/mountinfo"""
-    done = subprocess.run(["unshare", "-m", "bash", "-ec", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.split()) == (0, ["2", "1"]), done.stderr
-
-
 def test_worker_mounts_an_external_server_without_changes(tmp_path: Path) -> None:
     held = in_use(tmp_path)
     env = NO_DISK | {"ROLE": "worker", "SHARED_SOURCE": "10.9.8.2:/vol", "SHARED_NFS": "4.1"}
@@ -179,19 +164,12 @@ def test_configured_folder_is_mounted_at_shared(tmp_path: Path, mounted: bool) -
     if mounted:
         node.write({"proc/mounts": f"/dev/sda1 {tmp_path}/shared ext4 rw,nosuid,nodev 0 0\n"})
     ran = node.run("50-storage", **NO_DISK, SHARED_FOLDER=str(folder), TEST_LEDGER=str(tmp_path)).passed()
-    own, shared, nfs = (
-        f"systemctl start {name}" for name in ("srv-raid-trainyard.mount", "shared.mount", "nfs-server.service")
-    )
-    if mounted:
-        assert own in ran.commands
-        assert shared not in ran.commands
-        return
+    units = ["srv-raid-trainyard.mount", *(["shared.mount"] * (not mounted)), "home.mount", "nfs-server.service"]
+    assert ran.calls("systemctl start") == [f"systemctl start {name}" for name in units]
     # The flags must also apply to files that are opened under the folder's own path.
     for name, where in (("shared.mount", "/shared"), ("srv-raid-trainyard.mount", "/srv/raid/trainyard")):
         options = f"What=/srv/raid/trainyard\nWhere={where}\nType=none\nOptions=bind,nosuid,nodev\n"
         assert options in unit(tmp_path, name)
-    order = [ran.commands.index(start) for start in (own, shared, nfs)]
-    assert order == sorted(order)
 
 
 def test_local_folders_are_mounted_at_boot(tmp_path: Path) -> None:
@@ -200,11 +178,6 @@ def test_local_folders_are_mounted_at_boot(tmp_path: Path) -> None:
     assert sorted(link.name for link in wants.iterdir()) == ["home.mount", "shared.mount"]
     # A dependency on the network would be a cycle, because the network is configured after the local file systems.
     assert not [link.name for link in wants.iterdir() if "network" in link.read_text()]
-
-
-def test_root_changes_no_owner_in_the_shared_folder() -> None:
-    # A user can replace a folder in /shared with a link while root changes the owner of the folder.
-    assert "-o trainer" not in (STAGES / "50-storage").read_text()
 
 
 def test_missing_shared_folder_is_not_created(tmp_path: Path) -> None:
@@ -226,33 +199,45 @@ def test_jobs_folder_of_another_user_is_refused(tmp_path: Path, found: str) -> N
 NODES = "c-gpu-0 10.77.2.4 gpu 8 any\nc-gpu-1 10.77.2.5 gpu 8 any\n"
 
 
-def exports(tmp_path: Path, nodes: str, **env: str) -> list[str]:
-    """Run the stage on a head with this list of nodes. Return the exports."""
+@pytest.mark.parametrize("existing", ["", "1"])
+def test_exports_list_only_hosts_of_the_hand_over(tmp_path: Path, existing: str) -> None:
     node = Sandbox(tmp_path, ("exportfs",))
-    node.write({"nodes": nodes})
-    ran = node.run("65-exports", **{**ON_DISK, "TEST_HANDOVER": str(tmp_path)}, **env).passed()
-    assert ran.commands == ["exportfs -ra"]
-    return (node.read("etc/exports.d/trainyard.exports") or "").replace(str(tmp_path), "").splitlines()
+    for count in (2, 1, 0):
+        node.write({"nodes": "".join(NODES.splitlines(keepends=True)[:count])})
+        ran = node.run("65-exports", **ON_DISK, TEST_HANDOVER=str(tmp_path), TEST_LEDGER=existing).passed()
+        assert ran.commands == ["exportfs -ra"]
+        lines = (node.read("etc/exports.d/trainyard.exports") or "").replace(str(tmp_path), "").splitlines()
+        folders = ("/home/trainer" if existing else "/home", "/shared")
+        hosts = [f"{folder} 10.77.2.{host}/32" for folder in folders for host in (4, 5)[:count]]
+        assert [line.partition("(")[0] for line in lines] == hosts
+        # Without subtree_check, forged file handles could open other files in an existing host's file system.
+        assert all((",subtree_check," in line) is bool(existing) for line in lines)
 
 
-def test_exports_list_only_hosts_of_the_hand_over(tmp_path: Path) -> None:
-    places = [f"/{folder} 10.77.2.{host}/32" for folder in ("home", "shared") for host in (4, 5)]
-    assert [line.partition("(")[0] for line in exports(tmp_path, NODES)] == places
-    assert "10.77.2.5" not in "".join(exports(tmp_path, NODES.splitlines(keepends=True)[0]))
-    assert exports(tmp_path, "") == []
-
-
-def test_exports_of_existing_hosts_use_subtree_check(tmp_path: Path) -> None:
-    # Otherwise, forged file handles could open other files in the file system.
-    lines = exports(tmp_path, NODES, TEST_LEDGER="1")
-    assert {line.split()[0] for line in lines} == {"/home/trainer", "/shared"}
-    assert all(",subtree_check," in line for line in lines)
-
-
-@pytest.mark.parametrize("env", [{"ROLE": "worker"}, {"SHARED_SOURCE": "10.9.8.2:/vol"}])
-def test_other_nodes_export_nothing(tmp_path: Path, env: dict[str, str]) -> None:
-    node = Sandbox(tmp_path, ("exportfs",))
-    assert node.run("65-exports", **{**ON_DISK, "TEST_HANDOVER": str(tmp_path), **env}).passed().commands == []
+@pytest.mark.parametrize(
+    ("stage", "env"),
+    [
+        ("33-cuda", {"GPUS": "0"}),
+        ("33-cuda", {"GPU_DEVICE": "/dev/fakegpu"}),
+        ("33-cuda", {"DRIVER_FROM": "none"}),
+        ("35-fabric", {"RDMA": "0"}),
+        ("43-scratch", {}),
+        ("45-transport", {"FABRIC": "ethernet"}),
+        ("52-state", {"ROLE": "worker"}),
+        ("52-state", {"SCHEDULER": "none"}),
+        ("52-state", {"SHARED_DISK": ""}),
+        ("55-accounting", {"ROLE": "worker"}),
+        ("55-accounting", {"SCHEDULER": "none"}),
+        ("65-exports", {"ROLE": "worker"}),
+        ("65-exports", {"SHARED_SOURCE": "10.9.8.2:/vol"}),
+    ],
+)
+def test_stage_does_nothing_on_other_nodes(tmp_path: Path, stage: str, env: dict[str, str]) -> None:
+    node = Sandbox(tmp_path, ("systemctl", "mount", "modprobe", "mknod", "install", "exportfs", "mdadm", "docker"))
+    node.write({"etc/trainyard/fabric.env": "NCCL_IB_DISABLE=1\n"})
+    facts = {"SCHEDULER": "slurm", "GPUS": "1", "GPU_DEVICE": "/dev/nvidia", "TEST_HANDOVER": str(tmp_path)}
+    assert node.run(stage, **{**ON_DISK, **facts, **env}).passed().commands == []
+    assert [path.name for path in (tmp_path / "etc").rglob("*")] == ["trainyard", "fabric.env"]
 
 
 def test_only_a_head_without_scheduler_has_a_hostfile(tmp_path: Path) -> None:
@@ -290,11 +275,6 @@ class Head(Sandbox):
     @property
     def state(self) -> list[str | None]:
         return [self.read(path) for path in FILES]
-
-
-@pytest.mark.parametrize("env", [{"ROLE": "worker"}, {"SCHEDULER": "none"}, {"SHARED_DISK": ""}])
-def test_other_nodes_keep_their_state(tmp_path: Path, env: dict[str, str]) -> None:
-    assert Head(tmp_path).run("52-state", **{**HEAD, **env}).commands == []
 
 
 def test_state_is_moved_once_to_an_image_of_root(tmp_path: Path) -> None:
@@ -425,14 +405,15 @@ def test_disk_with_data_is_not_formatted(tmp_path: Path, array: str, blkid: str,
 
 
 @pytest.mark.parametrize(
-    "node",
+    ("nvme", "is_existing", "is_mounted"),
     [
-        {"nvme": (REMOTE, "nvme_card-pd", "SAMSUNG MZ7L33T8")},
-        {"nvme": (DIRECT, DIRECT), "existing": True},
-        {"nvme": (DIRECT, DIRECT), "mounted": True},
-        {},
+        ((REMOTE, "nvme_card-pd", "SAMSUNG MZ7L33T8"), False, False),
+        ((DIRECT, DIRECT), True, False),
+        ((DIRECT, DIRECT), False, True),
     ],
 )
-def test_stage_does_nothing_without_new_local_disks(tmp_path: Path, node: dict[str, object]) -> None:
-    ran = Node(tmp_path, **node).run().passed()  # type: ignore[arg-type]
+def test_stage_does_nothing_without_new_local_disks(
+    tmp_path: Path, nvme: tuple[str, ...], is_existing: bool, is_mounted: bool
+) -> None:
+    ran = Node(tmp_path, nvme=nvme, existing=is_existing, mounted=is_mounted).run().passed()
     assert ran.calls("mdadm", "mkfs.ext4", "mount ", "apt-get", "blkid") == []
