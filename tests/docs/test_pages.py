@@ -48,31 +48,15 @@ def test_tests_named_in_the_design_exist() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
-def test_named_paths_exist(page: Path) -> None:
+def test_named_paths_links_and_targets_exist(page: Path) -> None:
     assert [path for path in sorted(paths_in(page.read_text())) if not list(ROOT.glob(path))] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=page_name)
-def test_linked_pages_and_headings_exist(page: Path) -> None:
     links = re.findall(r"\]\((?!https?://)([^)#]*)(?:#([^)]+))?\)", page.read_text())
     for link, anchor in links:
         target = (page.parent / link).resolve() if link else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), f"{link}#{anchor}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=page_name)
-def test_named_make_targets_exist(page: Path) -> None:
     targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
     assert set(re.findall(r"`make ([a-z-]+)`", page.read_text())) <= targets
-
-
-def test_security_page_names_files() -> None:
-    text = (ROOT / "SECURITY.md").read_text()
-    assert len(paths_in(text)) > 20
-    # A path that begins with a different folder is a path on a node.
-    relative = {word for word in re.findall(r"`([^`\s/]+/[^`\s]+)`", text)}
-    assert relative - paths_in(text) == set()
 
 
 def first_column(page: str, heading: str) -> list[str]:

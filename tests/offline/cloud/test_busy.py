@@ -141,15 +141,20 @@ def test_up_refuses_before_anything_changes(busy: BusyStack) -> None:
 
 def test_idle_machines_are_changed_without_question(busy: BusyStack) -> None:
     busy.answers("7|ada|c-gpu-0|train\n")
+    busy.put(name="other")
+    refused = busy.stack.preview()
+    assert "restarts or removes c-head, c-gpu-0, c-gpu-1," in refused.text, refused
     busy.put(mtu=1500, c_gpu_1="")
     up = busy.stack.up()
     assert up.code == 0, up
     assert busy.mtu == 1500
-    assert len(busy.calls) == 1
-    # A change to other resources needs no check.
-    busy.put(mtu=1600, c_gpu_1="")
+    assert len(busy.calls) == 2
+    # The head is not asked about changes to other resources, or if it has no Slurm.
+    busy.put(mtu=1600, scheduler="none", c_gpu_1="")
     assert busy.stack.up().code == 0
-    assert len(busy.calls) == 1
+    busy.put(scheduler="none", c_gpu_1="other")
+    assert busy.stack.up().code == 0
+    assert len(busy.calls) == 2
 
 
 def test_a_dead_head_is_replaced_with_a_warning(busy: BusyStack) -> None:
@@ -180,18 +185,3 @@ def test_a_failed_up_does_not_end_the_protection(busy: BusyStack) -> None:
     busy.put(c_gpu_1="other", c_gpu_2="new")
     refused = busy.stack.up()
     assert "job 7 (train) of ada" in refused.text, refused
-
-
-def test_another_cluster_name_ends_every_job(busy: BusyStack) -> None:
-    busy.answers(_JOB)
-    busy.put(name="other")
-    refused = busy.stack.up()
-    assert "restarts or removes c-head, c-gpu-0, c-gpu-1," in refused.text, refused
-
-
-def test_without_slurm_the_head_is_not_asked(busy: BusyStack) -> None:
-    busy.put(scheduler="none")
-    assert busy.stack.up().code == 0
-    busy.put(scheduler="none", c_gpu_1="other")
-    assert busy.stack.up().code == 0
-    assert busy.calls == []
