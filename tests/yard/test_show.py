@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.text import Text
 
 from tests.conftest import ROOT
 from trainyard.outputs import Cluster
@@ -43,7 +44,7 @@ class Terminal(io.StringIO):
 
 
 def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Replace stdout and stderr with a terminal. This is not a fixture, because pytest would undo the replacement."""
+    """Replace stdout and stderr with a terminal. A fixture cannot do this, because pytest replaces them later."""
     made = Terminal()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
@@ -72,15 +73,15 @@ def test_control_characters_are_escaped(text: str, plain: str, coloured: str) ->
     assert printable(text, colours=True) == coloured
 
 
-def test_log_on_a_terminal_keeps_only_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_keep_only_colours_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = f"{RED}loss 1{CLEAR}\r\n10%\r20%\n"
+    show.payload(log)
+    assert capsys.readouterr().out == log
     terminal = open_terminal(monkeypatch)
-    show.payload(f"{RED}loss 1{CLEAR}\r\n10%\r20%\n")
+    show.payload(log)
     assert terminal.getvalue() == f"{RED}loss 1\\x1b[2J\n10%\n20%\n\x1b[0m\n"
-
-
-def test_log_in_a_file_is_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
-    show.payload(f"{RED}loss 1{CLEAR}\r10%\n")
-    assert capsys.readouterr().out == f"{RED}loss 1{CLEAR}\r10%\n"
 
 
 def test_followed_log_keeps_only_colours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,28 +116,18 @@ def test_node_reasons_are_escaped(monkeypatch: pytest.MonkeyPatch, local: Cluste
     assert TITLE not in written
 
 
-def test_doctor_findings_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_findings_json_and_tables_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = open_terminal(monkeypatch)
     finding = HostProblem(node="n0", what=f"{CLEAR}what", cause=f"{TITLE}cause", fix=f"{RED}fix")
     show.say(report({"names": [finding]}, 1, 0, {"names": [f"{CLEAR}fact"]}))
-    assert ESCAPE not in terminal.getvalue()
     assert "what" in terminal.getvalue()
-
-
-def test_json_has_no_raw_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = open_terminal(monkeypatch)
+    assert ESCAPE not in terminal.getvalue()
+    terminal.truncate(terminal.seek(0))
     show.say_json({"line": CLEAR + "\x9b\u202e"})
     assert json.loads(terminal.getvalue()) == {"line": CLEAR + "\x9b\u202e"}
     assert terminal.getvalue().isascii()
     assert ESCAPE not in terminal.getvalue()
-
-
-def test_rich_output_has_only_its_own_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = open_terminal(monkeypatch)
-    from rich.text import Text  # noqa: PLC0415
-
     show.console().print(Text(f"a{CLEAR}", style="red"))
-    assert terminal.getvalue().endswith("\n")
     assert CLEAR not in terminal.getvalue()
     assert RED in terminal.getvalue()
 

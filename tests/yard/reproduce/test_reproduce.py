@@ -12,7 +12,7 @@ from trainyard.errors import BuildError
 from trainyard.outputs import Cluster
 from yard.commands.cli import app
 from yard.init.new_stack import posts
-from yard.job.loader import has_smoke, load_job
+from yard.job.loader import load_job
 from yard.preview.rehearsal import rehearse
 from yard.reproduce.posts import post_names, read_post
 from yard.reproduce.steps import build_images, dockerfile
@@ -51,23 +51,16 @@ def test_every_post_of_a_stack_can_be_reproduced() -> None:
     assert {name: read_post(name, smoke=False).stack for name in POSTS} == posts()
 
 
+@pytest.mark.parametrize("smoke", [False, True])
 @pytest.mark.parametrize("name", POSTS)
-def test_the_jobs_fit_the_stack_of_the_post(name: str) -> None:
-    post = read_post(name, smoke=False)
-    cluster = rehearse(post.stack, "").cluster
+def test_the_jobs_fit_the_stack(name: str, smoke: bool, local: Cluster) -> None:
+    post = read_post(name, smoke=smoke)
+    assert post.differs or not smoke
+    cluster = local if smoke else rehearse(post.stack, "").cluster
     for run in post.jobs:
-        overrides = {} if run.nodes is None else {"nodes": run.nodes}
-        assert prepare(load_job(run.recipe, overrides, {}, run.args), cluster).nodes
-
-
-@pytest.mark.parametrize("name", POSTS)
-def test_the_smallest_size_fits_the_local_stack(name: str, local: Cluster) -> None:
-    post = read_post(name, smoke=True)
-    assert post.stack == "local"
-    assert post.differs
-    for run in post.jobs:
-        job = load_job(run.recipe, {}, {}, run.args, smoke=has_smoke(run.recipe))
-        assert prepare(job, local).environment is None
+        prepared = prepare(run.load(smoke=smoke), cluster)
+        assert prepared.nodes
+        assert not (smoke and prepared.environment)
 
 
 @pytest.mark.parametrize("name", POSTS)
