@@ -1,10 +1,11 @@
-"""Every example runs with the commands in its README.md, on simulated clouds."""
+"""The examples and docs/pulumi.md: their commands run in a copy of the tracked files, on simulated clouds."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,12 +13,14 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.conftest import ROOT
 from tests.plain_clone import PlainClone, commands
 from tests.yard.conftest import MakeProgram, outputs, program
 from trainyard.outputs import dumped
 from yard.run.queue import parse_scontrol
+from yard.stack.workspace import PLUGINS, added_keys
 
 __all__ = ["program"]
 
@@ -36,11 +39,8 @@ EXPECTED = {
 """Expected parts of each example's output."""
 
 
-def test_every_example_has_an_expected_output() -> None:
+def test_every_example_is_complete_and_current() -> None:
     assert {folder.name for folder in EXAMPLES} == set(EXPECTED)
-
-
-def test_the_package_of_the_stack_reference_is_current() -> None:
     text = (ROOT / "examples" / "stack-reference" / "requirements.txt").read_text()
     assert text == f"pulumi=={version('pulumi')}\n"
 
@@ -111,3 +111,50 @@ def test_the_docs_list_every_key_of_a_job() -> None:
     listed = {key for row in rows for key in re.findall(r"`(\w+)`", row)}
     [job] = parse_scontrol("JobId=12 JobState=COMPLETED ExitCode=0:0")
     assert listed == set(job.as_json())
+
+
+PAGE = ROOT / "docs" / "pulumi.md"
+STACK_FILE = "stacks/Pulumi.azure-a100.yaml"
+SECOND_OPERATOR = """
+pulumi login "$BACKEND"
+pulumi install
+pulumi stack select azure-a100
+pulumi preview --diff --expect-no-changes
+.venv/bin/python -m yard refresh --save ~/jobs.json
+.venv/bin/python -m yard hostfile --outputs ~/jobs.json
+"""
+
+
+def test_versions_on_the_page_are_current() -> None:
+    text = PAGE.read_text()
+    for plugin, package in PLUGINS.items():
+        assert f"| plugin {plugin} | {version(package)} |" in text
+    wanted = yaml.safe_load((ROOT / "Pulumi.yaml").read_text())["requiredPulumiVersion"]
+    assert f"| {wanted.removeprefix('>=')} or newer |" in text
+
+
+@pytest.mark.engine
+def test_a_clone_is_deployed_with_the_cli_alone(tmp_path: Path) -> None:
+    clone = PlainClone(tmp_path)
+    printed = clone.run(commands(PAGE, "plain-pulumi"))
+    assert "opt-gpu-0 slots=8\nopt-gpu-1 slots=8\n" in printed
+    assert clone.resources("azure-a100")
+    # The page states which keys Pulumi adds to the stack file.
+    assert list(added_keys((clone.root / STACK_FILE).read_text())) == ["encryptionsalt"]
+    assert "`encryptionsalt`" in PAGE.read_text()
+    check_second_operator(clone, PlainClone(tmp_path / "second"))
+
+
+def check_second_operator(first: PlainClone, second: PlainClone) -> None:
+    """Check that a second clone with the same stack file sees no changes, and saves a file for a job user."""
+    shutil.copy(first.root / STACK_FILE, second.root / STACK_FILE)
+    printed = second.run(
+        SECOND_OPERATOR,
+        BACKEND=f"file://{first.home}/states?metadata=skip",
+        PULUMI_CONFIG_PASSPHRASE_FILE=str(first.home / "passphrase"),
+        TRAINYARD_OFFLINE=str(first.home / "clouds"),
+    )
+    assert printed.endswith("opt-gpu-0 slots=8\nopt-gpu-1 slots=8\n")
+    assert (second.root / STACK_FILE).read_text() == (first.root / STACK_FILE).read_text()
+    outputs = json.loads((second.home / "jobs.json").read_text())
+    assert set(outputs) == {"cluster", "user_private_key"}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Interface
@@ -200,9 +199,3 @@ class HostsProject(Project):
             **cluster,
         }
         self.stack_file.write_text(yaml.safe_dump({"config": {"trainyard:cluster": section}}, sort_keys=False))
-
-
-def timed(action: Callable[[], object]) -> float:
-    begin = time.monotonic()
-    action()
-    return time.monotonic() - begin

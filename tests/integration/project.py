@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -256,13 +255,8 @@ class QueueTimes:
         return self._waited(name, end) - self._waited(name, begin)
 
     def _waited(self, name: str, when: float) -> float:
-        """Return the machine's total waiting time until `when`, interpolated between two samples."""
-        samples = self._samples[name]
-        later = bisect_left(samples, (when,))
-        if later in (0, len(samples)):
-            return samples[later - 1][1] if later else 0.0
-        (before, low), (after, high) = samples[later - 1], samples[later]
-        return low + (high - low) * (when - before) / (after - before)
+        """Return the machine's total waiting time at the last sample before `when`."""
+        return max((waited for at, waited in self._samples[name] if at <= when), default=0.0)
 
     def _record(self) -> None:
         while not self._end.wait(_INTERVAL):

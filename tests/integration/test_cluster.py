@@ -18,12 +18,13 @@ from tests.integration.project import FIRST, HEAD, SECOND, THIRD, Project, alive
 pytestmark = pytest.mark.integration
 
 
-def test_all_nodes_are_ready(cluster: Project) -> None:
+def test_all_nodes_are_ready_and_unchanged(cluster: Project) -> None:
     assert cluster.states() == {FIRST: "idle", SECOND: "idle"}
     outputs = json.loads(cluster.stack("outputs").out)
     assert outputs["cluster"]["contract"] == 1
     assert outputs["ssh"] == "ssh -p 23100 ops@127.0.0.1"
     assert [node["name"] for node in outputs["cluster"]["nodes"]] == [FIRST, SECOND]
+    cluster.stack("preview", "--expect-no-changes")
 
 
 def test_secret_files_are_not_readable(cluster: Project) -> None:
@@ -36,10 +37,6 @@ def test_secret_files_are_not_readable(cluster: Project) -> None:
         user_data = cluster.on(node, "sudo cat /var/lib/cloud/instance/user-data.txt")
         assert "PRIVATE KEY" not in user_data
         assert key not in user_data
-
-
-def test_second_up_changes_nothing(cluster: Project) -> None:
-    cluster.stack("preview", "--expect-no-changes")
 
 
 def test_hello_runs_on_both_nodes(cluster: Project) -> None:
@@ -97,14 +94,10 @@ def test_gpus_are_allocated_and_confined(cluster: Project) -> None:
     assert "Operation not permitted" in one
 
 
-def test_all_reduce_prints_its_table(cluster: Project) -> None:
-    job = cluster.submit("allreduce")
-    output = cluster.follow(str(job["id"]))
-    assert "busbw" in output
-    assert "# Avg bus bandwidth" in output
-
-
-def test_accounting_contains_the_jobs(cluster: Project) -> None:
+def test_all_reduce_prints_its_table_and_is_accounted(cluster: Project) -> None:
+    table = cluster.follow(cluster.submit("allreduce")["id"])
+    assert "busbw" in table
+    assert "# Avg bus bandwidth" in table
     output = cluster.on(HEAD, "sudo sacct -a -n -X -o jobname,state")
     assert "COMPLETED" in output
     assert "FAILED" not in output

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -35,24 +35,11 @@ nohup bash -c 'until compgen -G "/usr/src/nvidia-current-open-*/dkms.conf"; do s
 """Script that fills the disk, including the blocks reserved for root, when the driver's source is unpacked."""
 
 
+@dataclass(frozen=True)
 class Tree:
     """A mounted root file system of the golden image."""
 
-    def __init__(self, folder: Path) -> None:
-        self.root = folder / "root"
-        self._disk = folder / "disk.raw"
-
-    def mount(self) -> None:
-        self.root.mkdir()
-        run("qemu-img", "convert", "-O", "raw", str(ensure_image().disk), str(self._disk))
-        run("mount", "-o", "loop", str(self._disk), str(self.root))
-        for name in ("proc", "dev"):
-            run("mount", "--bind", f"/{name}", str(self.root / name))
-
-    def unmount(self) -> None:
-        for folder in (self.root / "dev", self.root / "proc", self.root):
-            subprocess.run(["umount", str(folder)], check=False, capture_output=True)
-        self._disk.unlink(missing_ok=True)
+    root: Path
 
     def shell(self, script: str) -> subprocess.CompletedProcess[str]:
         environment = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin", "HOME": "/root"}
@@ -93,12 +80,18 @@ def mirror(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mirror]:
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
     if os.geteuid() != 0:
         pytest.skip("needs root: the golden image is mounted")
-    made = Tree(tmp_path_factory.mktemp("tree"))
+    root, disk = (tmp_path_factory.mktemp("tree") / name for name in ("root", "disk.raw"))
     try:
-        made.mount()
-        yield made
+        root.mkdir()
+        run("qemu-img", "convert", "-O", "raw", str(ensure_image().disk), str(disk))
+        run("mount", "-o", "loop", str(disk), str(root))
+        for name in ("proc", "dev"):
+            run("mount", "--bind", f"/{name}", str(root / name))
+        yield Tree(root)
     finally:
-        made.unmount()
+        for folder in (root / "dev", root / "proc", root):
+            subprocess.run(["umount", str(folder)], check=False, capture_output=True)
+        disk.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="module")

@@ -124,16 +124,6 @@ def test_blocked_private_network_is_reported_for_both_hosts(project: HostsProjec
     assert "hosts-node1-lease" not in done.out
 
 
-def test_mariadb_10_6_needs_its_socket_folder(bare: list[BareHost]) -> None:
-    folder = "/etc/systemd/system/mariadb.service.d"
-    hooks = "[Service]\\nExecStartPre=\\nExecStartPost=\\n"
-    started = bare[0].ssh(
-        f"mkdir {folder}; printf '{hooks}' >{folder}/old.conf; systemctl daemon-reload\n"
-        f"systemctl start mariadb; code=$?; rm -r {folder}; systemctl daemon-reload; systemctl reset-failed; exit $code"
-    )
-    assert started.returncode != 0
-
-
 def test_owner_can_install_packages_after_a_failed_stage(
     project: HostsProject, bare: list[BareHost], tmp_path: Path
 ) -> None:
@@ -164,9 +154,6 @@ def test_existing_hosts_become_a_cluster(project: HostsProject, bare: list[BareH
     assert outputs["scheduler"] == "none"
     assert [node["name"] for node in outputs["nodes"]] == ["node1", "node2"]
     assert bare[0].ssh("cat /job/hostfile").stdout == "node1 slots=2\nnode2 slots=2\n"
-
-
-def test_second_up_changes_nothing(project: HostsProject) -> None:
     project.stack("preview", "--expect-no-changes")
 
 
@@ -175,9 +162,6 @@ def test_job_user_can_log_in_everywhere_and_shares_files(bare: list[BareHost]) -
     script = f"echo shared >/shared/word; echo home >~/word; pdsh -R ssh -w node1,node2 '{remote}'"
     done = bare[0].ssh(f"runuser -u trainer -- env HOME=/home/trainer bash -c {json.dumps(script)}".replace("$", "\\$"))
     assert sorted(done.stdout.splitlines()) == [f"node{n}: {word}" for n in (1, 2) for word in ("1", "home", "shared")]
-
-
-def test_shared_mounts_the_configured_folder(bare: list[BareHost]) -> None:
     assert bare[0].ssh("cat /srv/disk/trainyard/word; findmnt -no SOURCE /shared").stdout.startswith("shared\n")
 
 

@@ -3,7 +3,7 @@
 Each resource is the JSON object that the provider has sent, with the fields that the API adds. Operations end at once.
 Names, addresses and host keys are those of the simulated cloud in `offline`. The format of requests and answers follows
 terraform-provider-google-beta@3dc173a39774:google-beta/services/{compute,filestore,resourcemanager} (read 2026-11-24).
-What Google refuses is not simulated, except for missing resources and disks that shrink.
+What Google refuses is not simulated, except for missing resources.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ Json = dict[str, Any]
 _LINK = "https://www.googleapis.com/compute/v1/"
 _CATALOG = ("zones", "regions", "machineTypes", "diskTypes", "images", "family", "acceleratorTypes", "licenses")
 """Collections that contain every name."""
-_NAME = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _DEFAULTS: Mapping[str, Json] = {
     "networks": {"routingConfig": {"routingMode": "REGIONAL"}},
     "subnetworks": {"purpose": "PRIVATE", "stackType": "IPV4_ONLY", "privateIpGoogleAccess": False},
@@ -89,7 +88,9 @@ class GoogleApi:
             return self._post(path, body)
         found = self._find(path)
         if method == "DELETE":
-            self._delete(path)
+            disks = [disk["source"].removeprefix(_LINK) for disk in found.get("disks", ()) if disk.get("autoDelete")]
+            for name in (path, *disks):
+                del self.resources[name]
         elif last in _FIELDS:
             self._change(found, last, body)
         else:
@@ -125,8 +126,6 @@ class GoogleApi:
         path = f"{folder}/{body['name']}"
         if path in self.resources:
             raise ApiError(409, f"The resource '{path}' already exists")
-        if not _NAME.fullmatch(body["name"]):
-            raise ApiError(400, f"Invalid value for field 'resource.name': '{body['name']}'")
         made = {**_DEFAULTS.get(collection, {}), **_linked(body), **self._identity(path)}
         if collection == "instances":
             self._instance(path, made)
@@ -191,25 +190,11 @@ class GoogleApi:
             found["resourcePolicies"] = [*found.get("resourcePolicies", ()), *_linked(body)["resourcePolicies"]]
         elif method == "removeResourcePolicies":
             found["resourcePolicies"] = []
-        elif method == "resize" and int(body["sizeGb"]) < int(found["sizeGb"]):
-            raise ApiError(400, f"The disk cannot shrink from {found['sizeGb']} to {body['sizeGb']} GB")
         elif method in _FIELDS:
             field, value = _FIELDS[method], _linked(body)
             found.update({field: value} if field else value)
         else:
             raise ApiError(501, f"the method {method} is not simulated")
-
-    def _delete(self, path: str) -> None:
-        users = [name for name, other in self.resources.items() if name != path and path in _texts(other)]
-        own = {
-            disk["source"].removeprefix(_LINK)
-            for disk in self.resources[path].get("disks", ())
-            if disk.get("boot") and disk.get("autoDelete")
-        }
-        if users and not users[0].endswith(tuple(own)):
-            raise ApiError(400, f"The resource '{path}' is already being used by '{users[0]}', resourceInUse")
-        for name in (path, *own):
-            del self.resources[name]
 
     def _account(self, folder: str, body: Json) -> Json:
         project = folder.split("/")[1]
@@ -263,15 +248,6 @@ def _linked(value: Any) -> Any:
     if isinstance(value, str) and (found := re.fullmatch(r"(?:https://[\w.]+/compute/\w+/)?(projects/\S+)", value)):
         return f"{_LINK}{found[1]}"
     return value
-
-
-def _texts(value: Any) -> set[str]:
-    """Return the paths of all links in a resource."""
-    if isinstance(value, dict):
-        return {text for name, item in value.items() if name != "selfLink" for text in _texts(item)}
-    if isinstance(value, list):
-        return {text for item in value for text in _texts(item)}
-    return {value.removeprefix(_LINK)} if isinstance(value, str) and value.startswith(_LINK) else set()
 
 
 @contextmanager

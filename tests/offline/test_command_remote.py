@@ -117,10 +117,11 @@ def test_output_is_shown_while_the_command_runs(plugin: Plugin, sshd: Sshd, tmp_
     assert (last.message, last.streamId) == ("gone", first.streamId)
 
 
-def test_a_failure_shows_the_last_lines_and_no_input(plugin: Plugin, sshd: Sshd) -> None:
-    command = "seq 100; sleep 0.3; cat >/dev/null; echo broken >&2; exit 3"
+def test_a_failure_is_final_and_shows_the_last_lines(plugin: Plugin, sshd: Sshd, tmp_path: Path) -> None:
+    command = f"seq 100; echo x >> {tmp_path}/runs; sleep 0.3; cat >/dev/null; echo broken >&2; exit 255"
     message = plugin.create_failure(_inputs(sshd, command, stdin=hidden("the password"), logging="none"))
-    assert message.startswith("exit status 3: running `seq 100;")
+    assert (tmp_path / "runs").read_text() == "x\n"
+    assert message.startswith("exit status 255: running `seq 100;")
     assert message.endswith("99\n100\nbroken")
     assert "\n60\n" not in message
     assert "password" not in message
@@ -143,13 +144,6 @@ def test_parallel_commands_share_one_login(plugin: Plugin, sshd: Sshd) -> None:
         runs = [pool.submit(plugin.stdout, _inputs(sshd, f"echo {n}; sleep 0.2")) for n in range(24)]
     assert [run.result() for run in runs] == [str(n) for n in range(24)]
     assert sshd.logins == 1
-
-
-def test_a_failed_command_runs_once(plugin: Plugin, sshd: Sshd, tmp_path: Path) -> None:
-    message = plugin.create_failure(_inputs(sshd, f"echo x >> {tmp_path}/runs; echo broken >&2; exit 255"))
-    assert message.startswith("exit status 255: running")
-    assert message.endswith("broken")
-    assert (tmp_path / "runs").read_text() == "x\n"
 
 
 def test_a_refused_connection_is_tried_again(plugin: Plugin) -> None:
@@ -189,9 +183,6 @@ def test_another_host_key_is_refused(
     assert "Host key is not trusted" in message
     assert not list(tmp_path.iterdir())
     assert sshd.logins == 0
-
-
-def test_without_a_host_key_every_server_is_accepted(plugin: Plugin, sshd: Sshd) -> None:
     assert plugin.stdout({"connection": sshd.connection(hostKey=None), "create": "echo ok"}) == "ok"
 
 
@@ -223,28 +214,23 @@ def test_the_agent_logs_in(plugin: Plugin, sshd: Sshd, monkeypatch: pytest.Monke
         process.wait(10)
 
 
-def test_a_command_runs_through_a_proxy(plugin: Plugin, sshd: Sshd) -> None:
-    connection = sshd.connection(proxy=sshd.connection())
-    assert plugin.stdout({"connection": connection, "create": "echo ok"}) == "ok"
-    assert sshd.logins == 2
-
-
-def test_both_host_keys_are_verified_through_a_proxy(plugin: Plugin, sshd: Sshd, server_folder: Path) -> None:
+def test_a_proxy_is_used_and_both_host_keys_are_verified(plugin: Plugin, sshd: Sshd, server_folder: Path) -> None:
+    once: Properties = {"dialErrorLimit": 0.0}
     _, other = make_key(server_folder / "other")
-    for connection, logins in (
-        (sshd.connection(dialErrorLimit=0.0, proxy=sshd.connection(dialErrorLimit=0.0, hostKey=other)), 0),
-        (sshd.connection(dialErrorLimit=0.0, proxy=sshd.connection(dialErrorLimit=0.0), hostKey=other), 1),
+    closed = float(free_port())
+    for host_key, proxy_key, port, reason, logins in (
+        (sshd.host_key, other, float(sshd.port), "Host key is not trusted", 0),
+        (other, sshd.host_key, float(sshd.port), "Host key is not trusted", 1),
+        (sshd.host_key, sshd.host_key, closed, "no connection after 1 attempts: ", 2),
+        (sshd.host_key, sshd.host_key, float(sshd.port), "", 4),
     ):
-        message = plugin.create_failure({"connection": connection, "create": "true"})
-        assert "Host key is not trusted" in message
+        proxy = sshd.connection(**once, hostKey=proxy_key)
+        run: Properties = {"connection": sshd.connection(**once, hostKey=host_key, port=port, proxy=proxy)}
+        if reason:
+            assert reason in plugin.create_failure({**run, "create": "true"})
+        else:
+            assert plugin.stdout({**run, "create": "echo ok"}) == "ok"
         assert sshd.logins == logins
-
-
-def test_a_port_that_the_proxy_cannot_reach_is_named(plugin: Plugin, sshd: Sshd) -> None:
-    connection = sshd.connection(dialErrorLimit=1.0, port=float(free_port()), proxy=sshd.connection(dialErrorLimit=0.0))
-    message = plugin.create_failure({"connection": connection, "create": "true"})
-    assert "no connection after 2 attempts" in message
-    assert "refused" in message
 
 
 @pytest.mark.parametrize(
@@ -288,17 +274,13 @@ def test_cancel_ends_all_processes_of_a_connection(plugin: Plugin, sshd: Sshd) -
     _wait_until(lambda: not _processes(f"^{name}"))
 
 
-def test_cancel_ends_a_dial(plugin: Plugin) -> None:
+def test_cancel_ends_a_dial_and_later_commands(plugin: Plugin, sshd: Sshd, tmp_path: Path) -> None:
     connection: Properties = {"host": "127.0.0.1", "port": float(free_port()), "dialErrorLimit": -1.0}
     runs, failures = _failing(plugin, {"connection": connection, "create": "true"})
     plugin.engine.wait_for("Dial 3/inf failed")
     plugin.cancel()
     runs.join(5)
     assert failures == ["cancelled"]
-
-
-def test_no_command_starts_after_cancel(plugin: Plugin, sshd: Sshd, tmp_path: Path) -> None:
-    plugin.cancel()
     assert plugin.create_failure(_inputs(sshd, f"touch {tmp_path}/made")) == "cancelled"
     assert sshd.logins == 0
 

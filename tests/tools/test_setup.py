@@ -57,23 +57,15 @@ def test_missing_packages_are_printed_without_root_and_sudo() -> None:
 def test_pulumi_on_path_is_used_if_new_enough(tmp_path: Path) -> None:
     put_pulumi(tmp_path / "old", "3.100.0")
     put_pulumi(tmp_path / "new", "3.260.1")
-    path = f"{tmp_path}/old:{tmp_path}/new:/usr/bin:/bin"
-    done = shell('choose_pulumi; echo "$pulumi_choice $pulumi_dir"', root=tmp_path, PATH=path)
+    choose = 'choose_pulumi; echo "$pulumi_choice $pulumi_dir"'
+    done = shell(choose, root=tmp_path, PATH=f"{tmp_path}/old:{tmp_path}/new:/usr/bin:/bin")
     assert done.stdout.strip() == f"path {tmp_path}/new"
-
-
-def test_link_to_a_cached_build_is_not_the_users_pulumi(tmp_path: Path) -> None:
-    program = put_pulumi(tmp_path / "cache" / "pulumi" / "x", "3.260.1")
+    # A link to a cached build is not the user's own program.
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "pulumi").symlink_to(program)
-    done = shell(
-        'choose_pulumi; echo "$pulumi_choice"',
-        root=tmp_path,
-        PATH=f"{tmp_path}/bin:/usr/bin:/bin",
-        TRAINYARD_CACHE=f"{tmp_path}/cache",
-    )
-    # This root has no tools/pulumi folder and therefore no cached build.
-    assert done.stdout.strip() != "path"
+    (tmp_path / "bin" / "pulumi").symlink_to(put_pulumi(tmp_path / "cache" / "pulumi" / "x", "3.260.1"))
+    path = f"{tmp_path}/bin:/usr/bin:/bin"
+    done = shell(choose, root=tmp_path, PATH=path, TRAINYARD_CACHE=f"{tmp_path}/cache")
+    assert not done.stdout.startswith("path")
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ def test_only_a_rotation_changes_a_key(keys: TestStack) -> None:
         if "__provider" in one.get("inputs", {}):
             one["inputs"]["__provider"] = one["outputs"]["__provider"] = "another version"
     file.write_text(json.dumps(state))
+    assert file.read_text().count('"__provider": "another version"') == 6
     assert keys("stack", "import", "-s", "test", "--file", str(file)).code == 0
     settled = keys.up("--expect-no-changes")
     assert settled.code == 0, settled

@@ -1,15 +1,20 @@
-"""`make clean` deletes the cache, `make down` deletes the state, and `destroy` refuses protected resources."""
+"""`make demo`, `make clean` and `make down`, and protected resources, which `destroy` spares."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from components.plan.check import Computer
 from components.platforms.local.image import find_image, hold_image
-from tools import down
+from tools import demo, down
 from tools.clean import clean
 from tools.stack import refuse_protected
 from trainyard import checkout
@@ -47,11 +52,7 @@ def test_clean_deletes_the_cache_and_says_what(cache: Path) -> None:
         f"kept {cache / 'images' / 'trainyard-debian-13-0123456789abcdef'}",
     ]
     assert lines[-1].startswith("deleted 0.5 MB in ")
-
-
-def test_clean_of_an_empty_cache_deletes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "absent"))
-    assert [line.partition(" in ")[0] for line in clean(tmp_path / "absent")] == ["deleted 0.0 MB"]
+    assert [line.partition(" in ")[0] for line in clean(cache / "absent")] == ["deleted 0.0 MB"]
 
 
 @pytest.fixture
@@ -70,17 +71,14 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_state_is_removed_after_the_last_stack(state: Path) -> None:
-    down.remove_empty_state()
-    assert not (state / "state/.pulumi").exists()
-    assert [path.name for path in (state / "pulumi-home").iterdir()] == ["plugins"]
-
-
-def test_state_of_another_stack_is_kept(state: Path) -> None:
     other = state / "state/.pulumi/stacks/trainyard/azure-h100.json"
     other.write_text("{}")
     down.remove_empty_state()
-    assert other.exists()
     assert (state / "state/.pulumi/backups").exists()
+    other.unlink()
+    down.remove_empty_state()
+    assert not (state / "state/.pulumi").exists()
+    assert [path.name for path in (state / "pulumi-home").iterdir()] == ["plugins"]
 
 
 def resource(name: str, **more: Any) -> dict[str, Any]:
@@ -102,6 +100,8 @@ def refuse(tmp_path: Path) -> None:
 
 
 def test_protected_resources_are_listed_with_both_fixes(exported: Path, tmp_path: Path) -> None:
+    with pytest.raises(StackError, match="the state cannot be read"):
+        refuse(tmp_path)
     resources = [resource("opt-head"), resource("opt-shared", protect=True), resource("opt-gpu-0", protect=False)]
     exported.write_text(json.dumps({"version": 3, "deployment": {"resources": resources}}))
     with pytest.raises(StackError) as refused:
@@ -118,6 +118,56 @@ def test_stack_without_protected_resources_is_accepted(exported: Path, tmp_path:
     refuse(tmp_path)
 
 
-def test_a_state_that_cannot_be_read_stops_it(tmp_path: Path, exported: Path) -> None:
-    with pytest.raises(StackError, match="the state cannot be read"):
-        refuse(tmp_path)
+_PHASE = """
+import os, signal, time
+from pathlib import Path
+try:
+    Path("started").touch()
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(0.3)
+    Path("ended").touch()
+"""
+_DEMO = "from tools.demo import Phases; Phases().run('a phase', 'phase'); print('not reached')"
+
+
+def test_interrupted_demo_waits_for_its_phase(tmp_path: Path) -> None:
+    (tmp_path / "phase.py").write_text(_PHASE)
+    running = subprocess.Popen(
+        [sys.executable, "-c", _DEMO],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{checkout.ROOT}{os.pathsep}{tmp_path}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not (tmp_path / "started").exists():
+        assert running.poll() is None
+    os.killpg(running.pid, signal.SIGINT)
+    out, errors = running.communicate(timeout=30)
+    assert (tmp_path / "ended").exists()
+    assert "interrupted in a phase" in errors
+    assert running.returncode == 128 + signal.SIGINT
+    assert out == ""
+
+
+def test_used_ports_stop_the_demo_before_the_set_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    computer = Computer(
+        free_memory=lambda plan: 1 << 20, used_ports=lambda plan, ports: [port for port in ports if port == 22101]
+    )
+    monkeypatch.setattr(demo, "THIS_COMPUTER", computer)
+    monkeypatch.setattr(sys, "argv", ["demo", "--check"])
+    assert demo.main() == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith("make demo: 1 problem in stacks/Pulumi.local.yaml; nothing was changed.\n")
+    assert "stacks/Pulumi.local.yaml:cluster.platform.ssh_port_base: port 22101 on 127.0.0.1 is in use" in errors
+    assert "Fix: write `ssh_port_base: 22400` there" in errors
+
+
+def test_the_demo_checks_before_it_builds_the_image() -> None:
+    setup = (checkout.ROOT / "tools/setup.sh").read_text()
+    assert setup.index("tools.demo --check") < setup.index('start image "Golden image"')
+    assert "tools/setup.sh --demo;" in (checkout.ROOT / "Makefile").read_text()
