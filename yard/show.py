@@ -45,6 +45,14 @@ def say_json(value: Any) -> None:
     _write(sys.stdout, json.dumps(value))
 
 
+def answer(text: str, facts: Any, as_json: bool) -> None:
+    """Print a command's result: a message, or facts as one JSON document."""
+    if as_json:
+        say_json(facts)
+    else:
+        say(text)
+
+
 def _write(stream: IO[str], text: str) -> None:
     stream.write(text if text.endswith("\n") else text + "\n")
     stream.flush()
@@ -86,6 +94,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], colours: dict[s
     for row in rows:
         drawn.add_row(*(Text(printable(cell), style=(colours or {}).get(cell, "")) for cell in row))
     console().print(drawn)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as '1 node' or '2 nodes'."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def duration(seconds: int) -> str:

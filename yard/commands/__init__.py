@@ -1,4 +1,4 @@
-"""The `yard` commands, by topic. cli.py lists the topics.
+"""The `yard` commands, by topic.
 
-`yard` imports all these modules at each start, so slow imports are in the functions that need them.
+`yard` imports all of these modules whenever it starts, so slow imports are in the functions that need them.
 """

@@ -13,11 +13,9 @@ from trainyard.errors import ClusterError
 from yard.commands import cluster, jobs, repair, stacks, training
 from yard.show import say, say_json, warn
 
-_FAILED = 1
-
 
 class YardGroup(TyperGroup):
-    """Prints the message of a ClusterError and exits with code 1. With --json, the message is JSON."""
+    """A group of commands that prints the message of a ClusterError, as JSON with --json, and exits with code 1."""
 
     _JSON = "yard.json"
 
@@ -34,16 +32,15 @@ class YardGroup(TyperGroup):
                 say_json({"error": str(error)})
             else:
                 warn(f"yard: {error}")
-            raise Exit(_FAILED) from None
+            raise Exit(1) from None
         except BrokenPipeError:
             # The reader, such as `head`, has closed the pipe.
             sys.stderr.close()
-            raise Exit(_FAILED) from None
+            raise Exit(1) from None
 
 
 TOPICS = (jobs, cluster, stacks, repair, training)
-"""Modules with a Typer `app`, in the order of `yard --help`."""
-
+"""The modules with a Typer `app`, in the order of `yard --help`."""
 
 app = typer.Typer(cls=YardGroup, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 for _topic in TOPICS:

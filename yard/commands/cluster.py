@@ -10,7 +10,7 @@ import typer
 
 from yard.commands import completion
 from yard.commands.options import AfterDashes, JsonOption, OutputsOption, StackOption, remote_of
-from yard.show import say, say_json
+from yard.show import answer, say, say_json
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -21,7 +21,7 @@ _HOSTFILES = {
     "mpi": "{name} slots={slots} max_slots={slots}",
     "ips": "{ip}",
 }
-"""A worker's line in a host file, by format."""
+"""A worker's line in each format of host files."""
 
 
 @app.command(cls=AfterDashes)
@@ -41,7 +41,7 @@ def ssh(
     remote = remote_of(stack, outputs)
     words = context.meta.get(AfterDashes.META, ())
     if remote.stack.cluster.head.tunnel and not as_json:
-        # `ssh` does not print why a tunnel failed, but `run` does. `run` also opens the shared connection.
+        # Unlike `ssh`, `run` prints why a tunnel failed. It also opens the shared connection.
         remote.run("true")
     argv = remote.argv(shell(words) if words else None, remote.host(node, admin=admin))
     if as_json:
@@ -75,10 +75,7 @@ def hostfile(
     """Print a host file that lists the workers."""
     found = remote_of(stack, outputs).stack.cluster.nodes
     lines = [_HOSTFILES[kind].format(name=node.name, slots=max(1, node.gpus), ip=node.private_ip) for node in found]
-    if as_json:
-        say_json({"format": kind, "lines": lines})
-    else:
-        say("\n".join(lines))
+    answer("\n".join(lines), {"format": kind, "lines": lines}, as_json)
 
 
 @app.command()
@@ -118,9 +115,7 @@ def sync(
 def refresh(
     save: Annotated[
         Path | None,
-        typer.Option(
-            "--save", metavar="FILE", help="Also write an outputs file that allows jobs, but not admin logins."
-        ),
+        typer.Option("--save", metavar="FILE", help="Also write an outputs file for jobs, without admin logins."),
     ] = None,
     as_json: JsonOption = False,
     stack: StackOption = "local",
@@ -181,10 +176,9 @@ def forget(
     from yard.stack.hosts import forget_host
 
     urn = forget_host(stack, host)
-    if as_json:
-        say_json({"forgotten": urn})
-        return
-    say(
+    answer(
         f"{host} was removed from the stack; run `pulumi up` or `pulumi destroy` again\n"
-        f"  if the host comes back later, run this command on it: sudo /var/lib/trainyard/borrowed/give-back"
+        f"  if the host comes back later, run this command on it: sudo /var/lib/trainyard/borrowed/give-back",
+        {"forgotten": urn},
+        as_json,
     )

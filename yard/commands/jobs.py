@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 _EXAMPLES = "yard submit train.py --nodes 2 -- --lr 1e-4; yard submit -- python train.py; yard submit job.sbatch"
+JobArgument = Annotated[int, typer.Argument(metavar="JOB", min=1, help="Job number.")]
+FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Follow the log; exit with the job's exit code.")]
+GroupOption = Annotated[str | None, typer.Option("--group", autocompletion=completion.groups, help="Node group.")]
 
 
 @app.command(cls=AfterDashes)
@@ -35,7 +38,7 @@ def submit(
     ] = None,
     nodes: Annotated[int | None, typer.Option("--nodes", min=1, help="Number of nodes.")] = None,
     gpus: Annotated[int | None, typer.Option("--gpus-per-node", min=0, help="GPUs on each node.")] = None,
-    group: Annotated[str | None, typer.Option("--group", autocompletion=completion.groups, help="Node group.")] = None,
+    group: GroupOption = None,
     time: Annotated[str | None, typer.Option("--time", help="Time limit, for example 30m, 2h or 3d.")] = None,
     after: Annotated[
         list[int] | None,
@@ -61,9 +64,7 @@ def submit(
     no_code: Annotated[
         bool, typer.Option("--no-code", help="Do not send the program's directory, or a command's current directory.")
     ] = False,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Follow the log; exit with the job's exit code.")
-    ] = False,
+    follow: FollowOption = False,
     attached: Annotated[bool, typer.Option("--attached", help="Follow the log, and cancel the job on Ctrl-C.")] = False,
     smoke: Annotated[bool, typer.Option("--smoke", help="Run the smallest size.")] = False,
     dry_run: Annotated[
@@ -92,9 +93,8 @@ def submit(
         "after": after, "array": array, "environment": own_path(environment),
     }  # fmt: skip
     options = {key: value for key, value in given.items() if value is not None}
-    prepare = read_request(
-        Request(job=job, words=words, options=options, settings=settings or (), smoke=smoke, code=not no_code)
-    )
+    request = Request(job=job, words=words, options=options, settings=settings or (), smoke=smoke, code=not no_code)
+    prepare = read_request(request)
     try:
         remote = remote_of(stack, outputs)
     except ClusterError as error:
@@ -103,12 +103,10 @@ def submit(
         _rehearse(prepare, stack, error, as_json)
         return
     jobs = prepare(remote.stack.cluster)
-    prepared = jobs[0]
     if dry_run:
-        show_files(jobs, as_json, {"estimate": None}, notes(prepared, remote.stack.cluster))
+        show_files(jobs, as_json, {"estimate": None}, notes(jobs[0], remote.stack.cluster))
         return
     jobs = provide(remote, jobs)
-    prepared = jobs[0]
     if len(jobs) > 1:
         if follow or attached:
             raise typer.BadParameter("--follow and --attached follow a single job; use `yard logs` for an array")
@@ -117,16 +115,14 @@ def submit(
     if attached:
         from yard.run.jobs import submit_attached
 
-        raise typer.Exit(submit_attached(remote, lambda: send(remote, prepared, as_json).job, as_json))
-    submitted = send(remote, prepared, as_json)
+        raise typer.Exit(submit_attached(remote, lambda: send(remote, jobs[0], as_json).job, as_json))
+    submitted = send(remote, jobs[0], as_json)
     if follow:
-        from yard.run.jobs import follow_log
-
-        raise typer.Exit(follow_log(remote, submitted.job, 0, as_json, quiet=False))
+        _follow(remote, submitted.job, 0, as_json)
 
 
 def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) -> None:
-    """Print the job for the planned cluster if the stack has no outputs. Raises `error` if there is no checkout."""
+    """Print the job for the planned cluster, because the stack has no outputs. Raises `error` without a checkout."""
     try:
         checkout.require("yard submit --dry-run")
     except ClusterError:
@@ -136,7 +132,7 @@ def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) 
     from yard.run.submit import estimate, estimate_lines, show_files
 
     rehearsal = rehearse(stack, str(error))
-    # Before the first `pulumi up`, this is not an error. Source of the message: pulumi/pulumi v3.250.0,
+    # Before the first `pulumi up`, this is not an error. The message is from pulumi/pulumi v3.250.0,
     # pkg/backend/backenderr/backenderr.go, read 2026-11-23.
     reason = "the stack does not exist yet" if "no stack named" in rehearsal.reason else rehearsal.reason
     warn(f"yard: {rehearsal.notice}: {reason}")
@@ -152,7 +148,7 @@ def run(
     gpus: Annotated[
         int | None, typer.Option("--gpus", "--gpus-per-node", min=0, help="GPUs on each node. Default: all.")
     ] = None,
-    group: Annotated[str | None, typer.Option("--group", autocompletion=completion.groups, help="Node group.")] = None,
+    group: GroupOption = None,
     time: Annotated[str | None, typer.Option("--time", help="Time limit, for example 30m or 8h. Default: 1h.")] = None,
     environment: EnvironmentOption = None,
     ports: Annotated[
@@ -183,10 +179,6 @@ def run(
         show_session(remote, session, ports or (), terminal=terminal)
         return
     raise typer.Exit(run_session(remote, session, ports or (), terminal=terminal))
-
-
-RankOption = Annotated[int, typer.Option("--rank", min=0, help="Rank whose log to print.")]
-JobArgument = Annotated[int, typer.Argument(metavar="JOB", min=1, help="Job number.")]
 
 
 @app.command()
@@ -241,10 +233,8 @@ def ps(
 @app.command()
 def logs(
     job: JobArgument,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Follow the log; exit with the job's exit code.")
-    ] = False,
-    rank: RankOption = 0,
+    follow: FollowOption = False,
+    rank: Annotated[int, typer.Option("--rank", min=0, help="Rank whose log to print.")] = 0,
     as_json: JsonOption = False,
     stack: StackOption = "local",
     outputs: OutputsOption = None,

@@ -1,4 +1,4 @@
-"""Options shared by several commands, and the arguments after `--`."""
+"""The options that several commands share, and the arguments after `--`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _selected(context: typer.Context, value: str) -> str:
-    """Return `value`. If it is the default value, return the stack selected with `pulumi stack select`, if any."""
+    """Replace the default value by the stack that is selected with `pulumi stack select`, if there is one."""
     if context.resilient_parsing or _source(context, "stack") != "DEFAULT":
         return value
     from yard.stack.pulumi import environment, selected_stack
@@ -31,7 +31,7 @@ def _outputs(context: typer.Context, value: Path | None) -> Path | None:
 
 
 def _source(context: typer.Context, option: str) -> str:
-    """Return COMMANDLINE, ENVIRONMENT or DEFAULT, or an empty string for an option that has not been parsed yet."""
+    """Return COMMANDLINE, ENVIRONMENT or DEFAULT, or '' if the option has not been parsed yet."""
     source = context.get_parameter_source(option)
     return source.name if source else ""
 
@@ -70,7 +70,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def operator_of(context: typer.Context, stack: str, command: str) -> Remote:
-    """Return the connection to a stack's cluster for a command that only operators can run.
+    """Return the connection to a stack's cluster, for a command that only operators can run.
 
     Raises StackError for a job user, whose outputs file contains neither the stack's state nor the admin's key.
     """
@@ -91,9 +91,8 @@ def operator_of(context: typer.Context, stack: str, command: str) -> Remote:
 
 
 def remote_of(stack: str, outputs: Path | None) -> Remote:
-    """Return the connection to a stack's cluster. The outputs come from the file or from Pulumi.
-
-    Raises StackError if the outputs cannot be read.
+    """Return the connection to a stack's cluster, with outputs from the file or from Pulumi. Raises StackError if the
+    outputs cannot be read.
     """
     from yard.stack.load import load_stack
     from yard.stack.remote import Remote
@@ -104,7 +103,7 @@ def remote_of(stack: str, outputs: Path | None) -> Remote:
 class AfterDashes(TyperCommand):
     """A command that stores the arguments after `--` in `context.meta[AfterDashes.META]`.
 
-    In `yard ssh -- hostname`, Typer would use `hostname` as the argument NODE.
+    Otherwise, Typer would use `hostname` in `yard ssh -- hostname` as the argument NODE.
     """
 
     META = "yard.after-dashes"

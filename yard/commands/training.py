@@ -11,7 +11,7 @@ import typer
 
 from yard.commands import completion
 from yard.commands.options import AfterDashes, EnvironmentOption, JsonOption, OutputsOption, StackOption, remote_of
-from yard.show import say, say_json
+from yard.show import answer, say, say_json, table, warn
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -42,17 +42,12 @@ def build(
 
     definition = definition_of(name)
     if dry_run:
-        if as_json:
-            say_json({**definition.request, "digest": definition.digest, "packages": definition.packages})
-            return
-        say(environments.describe(definition, "/shared"))
-        say("  " + " ".join(definition.packages))
+        text = f"{environments.describe(definition, '/shared')}\n  {' '.join(definition.packages)}"
+        facts = {**definition.request, "digest": definition.digest, "packages": definition.packages}
+        answer(text, facts, as_json)
         return
     path = environments.ensure(remote_of(stack, outputs), definition)
-    if as_json:
-        say_json({"name": definition.name, "path": path})
-        return
-    say(path)
+    answer(path, {"name": definition.name, "path": path}, as_json)
 
 
 @env.command("ls")
@@ -80,12 +75,8 @@ def rm(
     """Remove environments that no active job uses."""
     from yard.run import environments
 
-    removed = environments.remove(remote_of(stack, outputs), names)
-    if as_json:
-        say_json({"removed": [made.folder for made in removed]})
-        return
-    for made in removed:
-        say(f"removed {made.folder}")
+    folders = environments.remove(remote_of(stack, outputs), names)
+    answer("\n".join(f"removed {folder}" for folder in folders), {"removed": folders}, as_json)
 
 
 data = typer.Typer(name="data", no_args_is_help=True, rich_markup_mode=None, help="Create and check token files.")
@@ -108,16 +99,14 @@ def synth(
     outputs: OutputsOption = None,
 ) -> None:
     """Create a synthetic dataset with patterns that a model can learn, on the head unless --here is set."""
-    from yard.run import dataset
-    from yard.run.data import absolute
-    from yard.run.data import synth as synth_on_head
+    from yard.run import data, dataset
 
     options = ["--tokens", tokens, "--vocab", str(vocab), "--seed", str(seed), *(["--force"] if force else [])]
     kind = [*(["--json"] if as_json else []), "synth"]
     if here:
         raise typer.Exit(dataset.main([*kind, name, *options]))
     remote = remote_of(stack, outputs)
-    raise typer.Exit(synth_on_head(remote, [*kind, absolute(name, remote.stack.cluster), *options]))
+    raise typer.Exit(data.synth(remote, [*kind, data.absolute(name, remote.stack.cluster), *options]))
 
 
 @data.command()
@@ -130,13 +119,12 @@ def verify(
     outputs: OutputsOption = None,
 ) -> None:
     """Check the index, the tokens and the memory mapping on every host. Exits with code 1 if a check fails."""
-    from yard.run import dataset
-    from yard.run.data import verify as verify_on_hosts
+    from yard.run import data, dataset
 
     if here:
         kind = [*(["--json"] if as_json else []), "verify"]
         raise typer.Exit(dataset.main([*kind, name, *(["--full"] if full else [])]))
-    raise typer.Exit(verify_on_hosts(remote_of(stack, outputs), name, full=full, as_json=as_json))
+    raise typer.Exit(data.verify(remote_of(stack, outputs), name, full=full, as_json=as_json))
 
 
 @app.command()
@@ -196,7 +184,6 @@ def size(
 ) -> None:
     """Show how much memory a model needs on each GPU. Exits with code 1 if no layout fits."""
     from yard import sizing
-    from yard.show import say, say_json, table, warn
 
     named, gb = sizing.model_named(model), sizing.gpu_gb(gpu)
     machines = sizing.Machines(nodes=nodes, gpus_per_node=gpus)
@@ -253,8 +240,7 @@ _HELP = {
     "train": "Training speed. --min is in hardware TFLOPS per rank. Arguments after `--` are passed to train.py.",
     "scaling": "The same training on 1, 2, 4, ... nodes with equal work per rank. --min is the minimum efficiency.",
 }
-"""Help texts by benchmark. yard/run/bench.py defines a function for each benchmark."""
-
+"""The help text for each benchmark, for which yard/run/bench.py defines a function."""
 
 bench = typer.Typer(name="bench", no_args_is_help=True, rich_markup_mode=None, help="Run benchmarks.")
 app.add_typer(bench)

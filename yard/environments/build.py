@@ -1,8 +1,8 @@
-"""Builds one environment. Runs on the head as the job user, and needs only Python's standard library.
+"""Builds an environment on the head, as the job user, with only Python's standard library.
 
-`build.py REQUEST ENVS`: REQUEST is a folder with `request.json` and `requirements.txt`, and ENVS is the folder for all
-environments. The environment is built in a temporary folder in ENVS. The complete folder is renamed. The last line of
-the output is the path of the environment.
+The usage is `build.py REQUEST ENVS`. REQUEST is a folder with `request.json` and `requirements.txt`, and ENVS is the
+folder for all environments. The environment is built in a temporary folder in ENVS, which is renamed when it is
+complete. The last printed line is the environment's path.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from pathlib import Path
 from typing import IO, Any
 
 MARKER = "environment.json"
-"""File that only complete environments contain."""
+"""The file that only a complete environment contains."""
 UNREACHABLE = "the package index cannot be reached"
 _SILENCE = 15
-"""Seconds without output after which the progress is printed."""
+"""After this many seconds without output, the progress is printed."""
 _HASHED = ["--require-hashes", "--no-deps"]
+_VERSION = "{}.{}".format(*sys.version_info)
 
 
 class Failure(Exception):
-    """An environment that cannot be built. The message contains the package and the fix."""
+    """The environment cannot be built. The message contains the package and a fix."""
 
 
 def main(request_folder: Path, envs: Path) -> None:
@@ -51,14 +52,13 @@ def main(request_folder: Path, envs: Path) -> None:
 
 
 def folder_name(name: str, digest: str) -> str:
-    """Return the name of an environment's folder, whose hash covers the definition and the version of Python."""
-    version = "{}.{}".format(*sys.version_info)
-    return f"{name}-{hashlib.sha256(f'{digest} {version}'.encode()).hexdigest()[:12]}"
+    """Return the name of an environment's folder, whose hash covers the definition and Python's version."""
+    return f"{name}-{hashlib.sha256(f'{digest} {_VERSION}'.encode()).hexdigest()[:12]}"
 
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Hold a lock, so that simultaneous requests for the same environment build it only once."""
+    """Hold a lock, so that simultaneous requests build the same environment only once."""
     with file.open("w") as opened:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -93,7 +93,7 @@ def build(request: dict[str, Any], requirements: Path, target: Path) -> None:
 
 
 class Pip:
-    """A new virtual environment, and a copy of pip outside this environment that installs packages into it."""
+    """Installs packages into a new virtual environment, with a copy of pip that is outside the environment."""
 
     def __init__(self, folder: Path, packages: int) -> None:
         self.folder, self.packages, self.done = folder, packages, 0
@@ -104,7 +104,7 @@ class Pip:
 
     def create(self, *, system_packages: bool) -> None:
         more = ["--system-site-packages"] if system_packages else []
-        # The environment does not contain pip, so that its packages remain those in the lock.
+        # The environment does not contain pip, so that nobody adds packages that are not in the lock.
         self.run([sys.executable, "-m", "venv", "--without-pip", *more, str(self.folder)], "venv")
 
     def install(self, *arguments: str) -> None:
@@ -114,7 +114,7 @@ class Pip:
         self.run([self.python, "-m", "pip", "install", *options, *arguments], "pip")
 
     def run(self, command: list[str], title: str) -> None:
-        """Run a command and print its progress. Raises Failure."""
+        """Run a command, and print its progress. Raises Failure if the command fails."""
         # /tmp may be a small file system in memory.
         own = {"TMPDIR": str(self.folder / ".tmp"), "PYTHONPATH": str(self.folder / ".pip"), "PYTHONUNBUFFERED": "1"}
         process = subprocess.Popen(
@@ -136,7 +136,7 @@ class Pip:
             raise Failure(reason(printed, title))
 
     def lines(self, pipe: IO[bytes]) -> Iterator[str]:
-        """Yield a pipe's lines. If the pipe is silent for a long time, print the environment's size."""
+        """Yield a pipe's lines. While the pipe is silent, print the environment's size from time to time."""
         rest = b""
         while True:
             if not select.select([pipe], [], [], _SILENCE)[0]:
@@ -151,7 +151,7 @@ class Pip:
             yield rest.decode(errors="replace")
 
     def progress(self, line: str) -> str | None:
-        """Return the text to print for a line of pip's output, or None."""
+        """Return the text to print for a line of pip's output, if there is one."""
         if line.startswith("Installing collected packages"):
             return "installing the packages"
         found = re.match(r"\s+Downloading (\S+) ?(\(.*\))?", line)
@@ -163,7 +163,7 @@ class Pip:
 
 
 def install(pip: Pip, request: dict[str, Any], requirements: Path) -> None:
-    """Install the packages. Packages in `source` come last, because their builds need the other packages."""
+    """Install the packages. Those in `source` come last, because building them needs the other packages."""
     pip.create(system_packages=request["system_packages"])
     if not request["hashed"]:
         pip.install("-r", str(requirements))
@@ -181,14 +181,14 @@ def install(pip: Pip, request: dict[str, Any], requirements: Path) -> None:
 
 
 def split(lock: str, source: list[str]) -> tuple[str, str]:
-    """Split a lock into the packages with wheels and the packages in `source`."""
+    """Split a lock into the packages with wheels, and those in `source`."""
     entries = re.split(r"(?m)^(?=[A-Za-z0-9])", lock)
     chosen = [entry for entry in entries if re.split(r"[=\s;\[]", entry, maxsplit=1)[0] in source]
     return "".join(entry for entry in entries if entry not in chosen), "".join(chosen)
 
 
 def fetch(pip: Pip, folder: Path, checkouts: list[dict[str, Any]]) -> None:
-    """Check out git repositories at the given commits, and install those that are Python packages."""
+    """Check out git repositories at their commits, and install those that are Python packages."""
     for checkout in checkouts:
         name, url, commit = checkout["name"], checkout["url"], checkout["commit"]
         if not shutil.which("git"):
@@ -197,10 +197,8 @@ def fetch(pip: Pip, folder: Path, checkouts: list[dict[str, Any]]) -> None:
         path.mkdir(parents=True)
         print(f"{name} at {commit[:12]}", flush=True)
         for words in (["init", "-q"], ["fetch", "-q", "--depth", "1", url, commit], ["checkout", "-q", commit]):
-            environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
-            done = subprocess.run(
-                ["git", *words], cwd=path, capture_output=True, text=True, check=False, env=environment
-            )
+            env = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+            done = subprocess.run(["git", *words], cwd=path, capture_output=True, text=True, check=False, env=env)
             if done.returncode:
                 why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
                 raise Failure(f"{name}: {url} at {commit} cannot be fetched ({why}). Fix: give the head access to this "
@@ -212,7 +210,7 @@ def fetch(pip: Pip, folder: Path, checkouts: list[dict[str, Any]]) -> None:
 def pip_wheel() -> Path:
     """Return the wheel of pip that belongs to this Python.
 
-    The distribution's wheel is the last choice, because it may not support another version of Python. For example, pip
+    The distribution's wheel is the last choice, because it may not support other versions of Python. For example, pip
     23.0 from Debian 12 fails with Python 3.13.
     """
     folders = [sysconfig.get_config_var("WHEEL_PKG_DIR")]
@@ -220,14 +218,12 @@ def pip_wheel() -> Path:
     for folder in filter(None, folders):
         for wheel in sorted(Path(folder).glob("pip-*.whl")):
             return wheel
-    version = "{}.{}".format(*sys.version_info)
-    raise Failure(
-        f"Python {version} on the head has no pip. Fix: install the package python3-venv or python{version}-venv"
-    )
+    fix = f"install the package python3-venv or python{_VERSION}-venv"
+    raise Failure(f"Python {_VERSION} on the head has no pip. Fix: {fix}")
 
 
 def relocate(temporary: Path, target: Path) -> None:
-    """Replace the path of the temporary folder in scripts and settings."""
+    """Replace the temporary folder's path in scripts and settings."""
     for file in (temporary / "pyvenv.cfg", *(temporary / "bin").iterdir()):
         if not file.is_symlink():
             content = file.read_bytes()
@@ -255,16 +251,14 @@ def advice(number: int | None) -> str:
 
 
 def reason(printed: list[str], title: str) -> str:
-    """Return one message for the output of a failed command."""
+    """Return one message about a failed command, from its output."""
     text = "\n".join(printed)
-    package = next(
-        iter(re.findall(r"(?:satisfies the requirement|matching distribution found for) ([^\s;(]+)", text)), ""
-    )
     errors = [line for line in printed if line.startswith("ERROR") and line != "ERROR: Exception:"]
-    # If pip fails with an exception, the last line of the traceback names the exception.
+    # If pip fails with an exception, the traceback's last line names the exception.
     last = errors[-1] if errors else printed[-1] if printed else title
+    named = re.search(r"(?:satisfies the requirement|matching distribution found for) ([^\s;(]+)", text)
     collected = re.findall(r"(?m)^Collecting ([^\s;(]+)", text)
-    package = package or (collected[-1] if collected else "the first package")
+    package = named[1] if named else collected[-1] if collected else "the first package"
     if "No space left on device" in text:
         return f"{package}: No space left on device. {advice(28)}"
     if "quota exceeded" in text.lower():
@@ -277,8 +271,7 @@ def reason(printed: list[str], title: str) -> str:
         return (f"{package}: {UNREACHABLE}. Fix: set `mirrors: {{pypi: URL}}` in the stack file, "
                 "or write `index-url` into pip.conf on the head")  # fmt: skip
     if "No matching distribution found" in text:
-        version = "{}.{}".format(*sys.version_info)
-        return (f"{package}: the package index has no file for Python {version} on {os.uname().machine}. Fix: choose "
+        return (f"{package}: the package index has no file for Python {_VERSION} on {os.uname().machine}. Fix: choose "
                 "another version, or use a complete mirror of PyPI")  # fmt: skip
     return f"{package}: {last.removeprefix('ERROR: ')}. Fix: correct the cause, and run `yard env build` again"
 

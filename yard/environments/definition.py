@@ -1,4 +1,4 @@
-"""Definitions of environments: the folders in this package, and the user's requirements files."""
+"""Defines environments: the folders in this package, and users' requirements files."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from trainyard.strict_yaml import load_own
 FOLDER = Path(__file__).parent
 LOCK = "requirements.lock"
 NO_ENVIRONMENT = "none"
-"""Value of `environment` for a job without an environment."""
+"""The value of `environment` for a job without an environment."""
 _MAX_BYTES = 2_000_000
 _NAME = re.compile(r"[^a-z0-9.]+")
 _LONGEST_NAME = 40
 _PACKAGE = re.compile(r"(?m)^([A-Za-z0-9][\w.-]*)")
 _LOCAL = re.compile(r"(-r|-c|-e|--requirement|--constraint|--editable)\b|[./~]|[\w.-]+(\[.*\])?\s*@\s*file:")
-"""Lines of a requirements file that name a file or folder on this computer."""
-_GPUS = "gpus"
+"""Matches a line in a requirements file that names a file or folder on this computer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """An environment. `requirements` is the text that pip installs.
+    """An environment. `requirements` is the text of its requirements file.
 
-    `python` is the version of Python ('3.10'), or empty for the head's python3. With `system_packages`, the
-    distribution's packages are visible. `source` lists packages without a wheel, which are installed last.
-    `checkouts` are git repositories with the keys `name`, `url`, `commit` and, for Python packages, `install`.
+    `python` is a version of Python ('3.10'), or empty for the head's python3. With `system_packages`, the environment
+    also contains the distribution's packages. `source` lists packages without a wheel, which are installed last.
+    `checkouts` are git repositories with the keys `name`, `url`, `commit` and, for Python packages, `install`. `own` is
+    whether the requirements file is the user's.
     """
 
     name: str
@@ -45,26 +45,25 @@ class Definition:
     source: Sequence[str] = ()
     checkouts: Sequence[Mapping[str, Any]] = ()
     own: bool = False
-    """Whether the definition is the user's own file."""
 
     @property
     def hashed(self) -> bool:
-        """Whether the requirements contain hashes, which pip then requires for every package."""
+        """Whether the requirements contain hashes, in which case pip requires one for every package."""
         return "--hash=" in self.requirements
 
     @property
     def packages(self) -> list[str]:
-        """The names of the packages. A package with several versions is listed once."""
+        """The packages' names, each of them once, even if a package is listed with several versions."""
         return list(dict.fromkeys(name.lower() for name in _PACKAGE.findall(self.requirements)))
 
     @property
     def program(self) -> str:
-        """The Python program on the head."""
+        """The name of the Python program on the head."""
         return f"python{self.python or '3'}"
 
     @property
     def request(self) -> dict[str, Any]:
-        """The values from which build.py builds the environment."""
+        """The request that build.py reads."""
         return {
             "name": self.name,
             "system_packages": self.system_packages,
@@ -77,22 +76,22 @@ class Definition:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the request and the requirements, as hexadecimal digits."""
+        """The SHA-256 hash of the request and the requirements."""
         return hashlib.sha256(f"{json.dumps(self.request, sort_keys=True)}\n{self.requirements}".encode()).hexdigest()
 
 
 def environment_names() -> list[str]:
-    """Return the names of the included environments in alphabetical order."""
+    """Return the names of the included environments."""
     return sorted(path.parent.name for path in FOLDER.glob("*/environment.yaml"))
 
 
 def is_file(environment: str) -> bool:
-    """Return whether `environment` is the path to a requirements file, and not a name."""
+    """Return whether `environment` is the path of a requirements file instead of a name."""
     return "/" in environment or Path(environment).suffix in {".txt", ".lock", ".in"}
 
 
 def included(name: str) -> Definition:
-    """Return an included environment, whose name must be in `environment_names`."""
+    """Return the included environment with this name."""
     folder = FOLDER / name
     keys = load_own((folder / "environment.yaml").read_text())
     return Definition(name=name, requirements=(folder / LOCK).read_text(), **keys)
@@ -108,17 +107,17 @@ def own_file(path: Path) -> tuple[Definition | None, list[Problem]]:
     return Definition(name=name, requirements=text, about=f"packages of {path.name}", own=True), []
 
 
-def unknown(name: str) -> Problem:
-    """Return the problem for the name of an unknown environment."""
+def _unknown(name: str, path: str) -> Problem:
     fix = f"use {', '.join(environment_names())}, {NO_ENVIRONMENT}, or a requirements file such as ./requirements.txt"
-    return Problem(path="environment", rule=f"there is no environment '{name}'", fix=fix)
+    return Problem(path=path, rule=f"there is no environment '{name}'", fix=fix)
 
 
 def definition_of(environment: str) -> Definition:
-    """Return an environment by its name or by the path to a requirements file. Raises EnvironmentFileError."""
+    """Return the environment with a name or the path of a requirements file. Raises EnvironmentFileError."""
     if environment in environment_names():
         return included(environment)
-    found, problems = own_file(Path(environment)) if is_file(environment) else (None, [unknown(environment)])
+    unknown = _unknown(environment, "environment")
+    found, problems = own_file(Path(environment)) if is_file(environment) else (None, [unknown])
     if found is None:
         raise EnvironmentFileError(environment, problems)
     return found
@@ -151,9 +150,9 @@ def _line_problems(text: str) -> Iterator[Problem]:
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenEnvironment:
-    """The name of an environment, or the path to a requirements file relative to the job file.
+    """An environment's name, or the path of a requirements file relative to the job file.
 
-    With `gpus_only`, jobs on nodes without GPUs use the Python of the nodes.
+    With `gpus_only`, a job on nodes without GPUs uses the nodes' own Python.
     """
 
     name: str
@@ -161,22 +160,19 @@ class ChosenEnvironment:
 
 
 def environment_rule(value: Any) -> Iterator[Problem]:
-    """Check the value: NAME, FILE, none, or `{gpus: NAME}`."""
-    name = value.get(_GPUS) if isinstance(value, dict) and set(value) == {_GPUS} else value
+    """Check the value of `environment`: NAME, FILE, none, or `{gpus: NAME}`."""
+    name = value.get("gpus") if isinstance(value, dict) and set(value) == {"gpus"} else value
     if not isinstance(name, str) or not name:
         fix = "for example `environment: torch`, or `environment: {gpus: torch}` for nodes with GPUs only"
         yield Problem(path="", rule="must be an environment or a requirements file", fix=fix)
     elif not is_file(name) and name not in (*environment_names(), NO_ENVIRONMENT):
-        problem = unknown(name)
-        yield Problem(path="", rule=problem.rule, fix=problem.fix)
+        yield _unknown(name, "")
 
 
 def read_environment(value: Any) -> ChosenEnvironment | None:
     """Return the chosen environment, or None for `none`. The value must have passed `environment_rule`."""
     if value == NO_ENVIRONMENT:
         return None
-    return (
-        ChosenEnvironment(name=value[_GPUS], gpus_only=True)
-        if isinstance(value, dict)
-        else ChosenEnvironment(name=value)
-    )
+    if isinstance(value, dict):
+        return ChosenEnvironment(name=value["gpus"], gpus_only=True)
+    return ChosenEnvironment(name=value)

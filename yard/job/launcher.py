@@ -1,4 +1,4 @@
-"""Launchers: how the ranks of a job start. Each file in launchers/ defines the launcher with the same name."""
+"""Launchers, which start a job's ranks. Each file in launchers/ defines the launcher of the same name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FOLDER = Path(__file__).parent / "launchers"
 
 
 class Tasks(StrEnum):
-    """Tasks that start the launcher: one per rank, one per node, or one on the first node."""
+    """Where the launcher is started: once per rank, once per node, or once on the first node."""
 
     RANK = "rank"
     NODE = "node"
@@ -23,7 +23,7 @@ class Tasks(StrEnum):
 
 
 class Source(StrEnum):
-    """A job's program: a Python file that yard uploads, a Python file on the cluster, or shell commands."""
+    """The kinds of programs: a Python file that yard uploads, a Python file on the cluster, and shell commands."""
 
     WORKLOAD = "workload"
     SCRIPT = "script"
@@ -32,28 +32,26 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """A launcher."""
+    """A launcher. `starts` and `runtimes` are the kinds of programs and the container runtimes that it supports.
+
+    `work` contains the last lines of the shell function `work`. In these lines, {command} is the command that starts a
+    rank, {file} is the same command without `python3`, {min_nodes} is the minimum number of nodes, and {ssh_port} is
+    the port of the sshd in containers.
+    """
 
     title: str
     tasks: Tasks
     work: str
-    """Last lines of the shell function `work`.
-
-    {command} is the command that starts a rank, and {file} is the same command without `python3`. {min_nodes} is the
-    minimum number of nodes, and {ssh_port} is the port of sshd in containers.
-    """
     starts: frozenset[Source] = frozenset({Source.WORKLOAD, Source.SCRIPT})
-    """Supported kinds of programs."""
     needs_slurm: bool = False
     over_ssh: bool = False
-    """Whether ranks on other nodes are started over SSH. Slurm and the runner do not track such ranks."""
+    """Whether ranks on other nodes are started over SSH, so that neither Slurm nor the runner tracks them."""
     runtimes: frozenset[str] = frozenset({"pyxis", "enroot", "docker"})
-    """Supported container runtimes."""
     elastic: bool = False
-    """Whether the job continues after it loses a node, if at least `min_nodes` nodes remain."""
+    """Whether a job that loses nodes continues if at least `min_nodes` nodes remain."""
 
     def lines(self, values: Mapping[str, str]) -> list[str]:
-        """Return the lines of `work` with values filled in. Lines with {ssh_port} are omitted if it has no value."""
+        """Return the lines of `work` with these values. Lines with {ssh_port} are omitted if it has no value."""
         lines = [line for line in self.work.splitlines() if "ssh_port" in values or "{ssh_port}" not in line]
         return [re.sub(r"\{(file|command|min_nodes|ssh_port)\}", lambda name: values[name[1]], line) for line in lines]
 

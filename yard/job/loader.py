@@ -1,4 +1,4 @@
-"""Reads and checks recipes and job files. Checks that depend on the cluster are in placement.py."""
+"""Reads and checks recipes and job files. placement.py contains the checks that depend on the cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainyard.errors import JobFileError, Problem
 from trainyard.strict_yaml import YamlError, load_strict
 from yard.environments.definition import NO_ENVIRONMENT, ChosenEnvironment, Definition, included, is_file, own_file
 from yard.job.launcher import LAUNCHERS, Launcher, Source, Tasks, launcher
-from yard.job.rules import OWN_FILES, under, unknown_keys, variables
+from yard.job.rules import OWN_FILES, refuse, under, unknown_keys, variables
 from yard.job.spec import INDEX, RULES, RUNTIMES, JobSpec, job_rule, read_spec
 from yard.tree.files import looks_secret
 
@@ -20,8 +20,7 @@ WORKLOADS = Path(__file__).parent.parent / "workloads"
 RECIPES = Path(__file__).parent / "recipes"
 
 
-def combination_problems(raw: Mapping[str, Any], workload: Path | None) -> Iterator[Problem]:
-    """Yield the problems in a parsed job file. `workload`: the path to the workload, or None if there is no file."""
+def _combination_problems(raw: Mapping[str, Any], workload: Path | None) -> Iterator[Problem]:
     given = [source for source in Source if raw.get(source) is not None]
     yield from _source_problems(raw, given, workload)
     name = raw.get("launcher", "srun")
@@ -43,7 +42,7 @@ def combination_problems(raw: Mapping[str, Any], workload: Path | None) -> Itera
 
 
 def shipped_workloads() -> list[str]:
-    """Return the names of the programs in yard/workloads. Files named NAME_*.py are modules of NAME.py."""
+    """Return the names of the programs in yard/workloads, without their modules, which are named PROGRAM_*.py."""
     stems = sorted(path.stem for path in WORKLOADS.glob("[a-z]*.py"))
     return [f"{stem}.py" for stem in stems if not any(stem.startswith(f"{other}_") for other in stems)]
 
@@ -82,7 +81,11 @@ def _launcher_problems(raw: Mapping[str, Any], given: list[Source], name: str, c
         yield Problem(path="launcher", rule=f"{name} runs {kind}", fix=fix)
     if chosen.starts == {Source.SCRIPT} and raw.get("workdir") is None and raw.get("code") is None:
         yield Problem(path="workdir", rule=f"{name} needs a checkout on the cluster", fix="set it to that folder")
-    yield from _container_problems(raw.get("container"), name, chosen)
+    container = raw.get("container")
+    runtime = container.get("runtime") if isinstance(container, dict) else None
+    if runtime in RUNTIMES and runtime not in chosen.runtimes:
+        fix = " or ".join([*sorted(chosen.runtimes), "launcher torchrun, srun or deepspeed-no-ssh"])
+        yield Problem(path="container.runtime", rule=f"{name} does not support {runtime}", fix=f"use {fix}")
     if raw.get("secrets") is not None and chosen.tasks is Tasks.FIRST:
         rule = f"{name} passes the environment of its ranks as arguments, which other users can read"
         yield Problem(path="secrets", rule=rule, fix="use launcher srun, torchrun or deepspeed-no-ssh")
@@ -94,18 +97,11 @@ def _launcher_problems(raw: Mapping[str, Any], given: list[Source], name: str, c
         yield Problem(path="min_nodes", rule=f"must not exceed `nodes` ({most})", fix=f"use {most} or fewer")
 
 
-def _container_problems(container: Any, name: str, chosen: Launcher) -> Iterator[Problem]:
-    runtime = container.get("runtime") if isinstance(container, dict) else None
-    if runtime in RUNTIMES and runtime not in chosen.runtimes:
-        fix = " or ".join([*sorted(chosen.runtimes), "launcher torchrun, srun or deepspeed-no-ssh"])
-        yield Problem(path="container.runtime", rule=f"{name} does not support {runtime}", fix=f"use {fix}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class LoadedJob:
-    """A checked job. `file`: the name of the recipe or the path to the job file. `workload`: the file to upload.
+    """A checked job, from the recipe or job file `file`.
 
-    `code` is the directory to upload. `element` is the number of this job in an array.
+    `workload` and `code` are the file and the directory to upload. `element` is the job's number in an array.
     """
 
     file: str
@@ -118,7 +114,7 @@ class LoadedJob:
 
 
 def recipe_names() -> list[str]:
-    """Return the recipe names in alphabetical order."""
+    """Return the names of the recipes in alphabetical order."""
     return sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 
@@ -131,10 +127,10 @@ def has_smoke(recipe: str) -> bool:
 def load_job(
     job: str, overrides: Mapping[str, Any], env: Mapping[str, str], args: Sequence[str], *, smoke: bool = False
 ) -> LoadedJob:
-    """Load and check a job. Raises JobFileError, which lists all problems.
+    """Load and check a recipe or job file. Raises JobFileError, which lists all problems.
 
-    `overrides` and `env` replace values from the file, and `args` are added to the arguments. With `smoke`, the keys in
-    the file's `smoke` section replace the other keys, and a key without a value is removed.
+    `overrides` and `env` replace values from the file, and `args` are appended to its arguments. With `smoke`, the keys
+    in the file's `smoke` section also replace its other keys, which are removed if the section gives them no value.
     """
     path = find(job)
     raw, problems = _read(path)
@@ -150,9 +146,9 @@ def load_job(
 def check_job(
     file: str, beside: Path, keys: Mapping[str, Any], env: Mapping[str, str], args: Sequence[str]
 ) -> LoadedJob:
-    """Return the job with these keys. Raises JobFileError, which lists all problems and names `file`.
+    """Check a job's keys, and return the job. Raises JobFileError, which lists all problems and names `file`.
 
-    Paths in the keys are relative to the folder `beside`. `env` and `args` are added to the keys with these names.
+    Paths in the keys are relative to the folder `beside`. `env` and `args` are added to the keys of the same names.
     """
     raw = dict(keys)
     if env and isinstance(raw.get("env", {}), dict):
@@ -161,7 +157,7 @@ def check_job(
         raw["args"] = [*raw.get("args", []), *args]
     workload = _workload_file(raw.get("workload"), beside)
     code = beside / raw["code"] if isinstance(raw.get("code"), str) else None
-    problems = [*job_rule(raw), *combination_problems(raw, workload)]
+    problems = [*job_rule(raw), *_combination_problems(raw, workload)]
     problems += [*_folder_problems("workload", workload, beside), *_code_problems(raw, code, beside)]
     if problems:
         raise JobFileError(file, problems)
@@ -175,9 +171,7 @@ def check_job(
 def definition_for(file: str, chosen: ChosenEnvironment | None, beside: Path) -> Definition | None:
     """Return the definition of a job's environment, or None if the job has none.
 
-    The path of a requirements file is relative to `beside`.
-
-    Raises JobFileError, which contains all problems of the user's own file.
+    The path of a requirements file is relative to `beside`. Raises JobFileError, which lists all problems in that file.
     """
     if chosen is None:
         return None
@@ -192,16 +186,12 @@ def definition_for(file: str, chosen: ChosenEnvironment | None, beside: Path) ->
 
 
 def environment_of(job: str, settings: Sequence[str]) -> dict[str, str]:
-    """Return the environment variables in KEY=VALUE settings. Raises JobFileError, which lists all invalid settings."""
+    """Return the environment variables that KEY=VALUE settings define. Raises JobFileError if one is invalid."""
     pairs = [setting.partition("=") for setting in settings]
-    fix = "for example --set OMP_NUM_THREADS=2"
-    problems = [
-        Problem(path="--set", rule=f"'{name}{equals}' is not KEY=VALUE", fix=fix)
-        for name, equals, _ in pairs
-        if not equals or not name
-    ]
-    if problems:
-        raise JobFileError(job, problems)
+    for name, equals, _ in pairs:
+        if not equals or not name:
+            rule = f"'{name}{equals}' is not KEY=VALUE"
+            refuse(job, "--set", rule, "for example --set OMP_NUM_THREADS=2")
     return {name: value for name, _, value in pairs}
 
 
@@ -215,7 +205,7 @@ def find(job: str) -> Path:
     names = [str(file) for file in path.parent.glob(f"*{path.suffix}")] if is_path else recipe_names()
     near = get_close_matches(str(Path(job)), names, n=1)
     fix = f"use a path to a .yaml, .py or .sbatch file, or one of: {', '.join(recipe_names())}"
-    raise JobFileError(job, [Problem(path="(file)", rule=rule, fix=f"write {near[0]}" if near else fix)])
+    refuse(job, "(file)", rule, f"write {near[0]}" if near else fix)
 
 
 def _smoke_problems(small: Any, *, wanted: bool) -> list[Problem]:
@@ -246,8 +236,8 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Problem]]:
 
 
 def _folder_problems(key: str, path: Path | None, beside: Path) -> list[Problem]:
-    """Check the location of a file or directory that is sent. Otherwise, a job file written by another person could
-    upload a private key."""
+    """Check the location of a file or directory that is sent, because a job file from somebody else could name a
+    private key."""
     if path is None:
         return []
     allowed = [folder.resolve() for folder in (WORKLOADS, beside, Path.cwd())]
@@ -274,13 +264,13 @@ def _code_problems(raw: Mapping[str, Any], code: Path | None, beside: Path) -> l
         fix = "move the program to a directory of its own, or add --no-code to send only the program"
         return [Problem(path="code", rule=rule, fix=fix)]
     script = raw.get("script")
-    if isinstance(script, str) and raw.get("workdir") is None and not (code / script).is_file():
-        fix = "use a path relative to `code`"
-        return [Problem(path="script", rule=f"file '{script}' does not exist in '{code}'", fix=fix)]
-    is_sent = isinstance(script, str) and raw.get("workdir") is None
-    if is_sent and not (code / str(script)).resolve().is_relative_to(code.resolve()):
-        fix = "move the file into `code`"
-        return [Problem(path="script", rule=f"file '{script}' is outside '{code}'", fix=fix)]
+    if isinstance(script, str) and raw.get("workdir") is None:
+        if not (code / script).is_file():
+            rule = f"file '{script}' does not exist in '{code}'"
+            return [Problem(path="script", rule=rule, fix="use a path relative to `code`")]
+        if not (code / script).resolve().is_relative_to(code.resolve()):
+            rule = f"file '{script}' is outside '{code}'"
+            return [Problem(path="script", rule=rule, fix="move the file into `code`")]
     return _folder_problems("code", code, beside)
 
 
@@ -300,7 +290,7 @@ def _workload_file(workload: Any, beside: Path) -> Path | None:
 
 
 def describe(name: str) -> dict[str, Any]:
-    """Return the properties of a recipe. Raises JobFileError if the recipe does not exist."""
+    """Return a recipe's properties. Raises JobFileError if it does not exist."""
     spec = load_job(name, {}, {}, []).spec
     return {
         "name": name,

@@ -1,4 +1,4 @@
-"""Checks a job against the cluster and fills in missing values."""
+"""Checks whether a job fits the cluster, and determines the values that the job file omits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from trainyard.errors import JobFileError, Problem, StackError
 from trainyard.outputs import NO_TRANSPORT, Cluster, Node, Transport
 from yard.job.loader import LoadedJob
+from yard.job.rules import refuse
 from yard.job.spec import JobSpec
 
 _CHECKER = "NCCL_SHIMNET_GUEST_CONFIG_CHECKER_CONFIG_FILE"
@@ -29,25 +30,25 @@ _CHECKED = {
         "NCCL_PROTO": "Simple,LL128",
     }
 }
-"""NCCL settings by fabric that the plugin's guest config checker compares with its configuration file.
+"""The NCCL settings that the guest config checker of a fabric's plugin enforces: it ends programs with other values.
 
-The checker ends programs with other values. Google does not publish its list, so these are the tuning settings of the
-profile (google/nccl-plugin-gpudirect-tcpxo at 04815d1b, tcpxo_scripts/nccl-env-profile.sh). Enforcement is documented
-for NCCL_NVLSTREE_MAX_CHUNKSIZE (GoogleCloudPlatform/container-engine-accelerators at 992db812,
-gpudirect-tcpxo/README.md) and reported for NCCL_PROTO (NVIDIA/aicr pull request 422). All read 2026-11-24.
+Google does not publish the checker's list, so these are the profile's tuning settings
+(google/nccl-plugin-gpudirect-tcpxo at 04815d1b, tcpxo_scripts/nccl-env-profile.sh). Enforcement is documented for
+NCCL_NVLSTREE_MAX_CHUNKSIZE (GoogleCloudPlatform/container-engine-accelerators at 992db812, gpudirect-tcpxo/README.md)
+and reported for NCCL_PROTO (NVIDIA/aicr pull request 422). All were read on 2026-11-24.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """The node group on which a job runs, the job's size, and what its script needs to know about the nodes."""
+    """The node group of a job, the job's size, and what its script needs to know about the nodes."""
 
     scheduler: str
     shared_path: str
     group: str
     nodes: int
     hosts: tuple[Node, ...]
-    """All nodes in the group. The scheduler chooses `nodes` of these nodes."""
+    """All nodes in the group, from which the scheduler chooses."""
     gpus_per_node: int
     tasks_per_node: int
     whole_nodes: bool
@@ -56,25 +57,25 @@ class Placement:
     env: Mapping[str, str]
     transport: Transport
     busbw_floor: float | None
-    """Published minimum all-reduce bus bandwidth in GB/s for this number of nodes, or None if none is published."""
+    """The published minimum bus bandwidth of an all-reduce on this many nodes in GB/s, or None."""
 
 
 def refuse_unready(cluster: Cluster) -> None:
-    """Raise StackError if no `pulumi up` has made the cluster ready."""
+    """Raise StackError if the cluster has never become ready."""
     if cluster.warning:
         raise StackError(cluster.warning)
 
 
 def drives_gpus(node: Node) -> bool:
-    """Return whether ranks can use the node's GPUs. Fake GPUs are files that only the scheduler uses."""
+    """Return whether ranks can use the node's GPUs. A fake GPU is a file that only the scheduler uses."""
     return node.gpus > 0 and node.gpu_type != "fake"
 
 
 def place(job: LoadedJob, cluster: Cluster) -> Placement:
-    """Choose a node group and fill in missing values.
+    """Choose the job's node group, and determine the values that the job file omits.
 
-    Without `group`, the first group of the outputs that the job fits into is chosen. Raises JobFileError with the
-    problems of all groups if the job fits into none, and StackError if the cluster has not become ready.
+    If the job file names no group, the first group in the outputs into which the job fits is chosen. Raises
+    JobFileError with the problems of all groups if the job fits into none, and StackError if the cluster is not ready.
     """
     refuse_unready(cluster)
     spec = job.spec
@@ -83,7 +84,7 @@ def place(job: LoadedJob, cluster: Cluster) -> Placement:
         groups.setdefault(node.group, []).append(node)
     if spec.group is not None and spec.group not in groups:
         rule = f"cluster '{cluster.name}' has no node group '{spec.group}'"
-        raise JobFileError(job.file, [Problem(path="group", rule=rule, fix=f"use one of: {', '.join(groups)}")])
+        refuse(job.file, "group", rule, f"use one of: {', '.join(groups)}")
     wanted = [spec.group] if spec.group is not None else list(groups)
     problems = {name: list(_problems(spec, name, groups[name], cluster.spares.get(name, 0))) for name in wanted}
     group = next((name for name in wanted if not problems[name]), None)
@@ -113,23 +114,18 @@ def _gpus(spec: JobSpec, node: Node) -> int:
 
 
 def _problems(spec: JobSpec, group: str, nodes: list[Node], spares: int) -> Iterator[Problem]:
-    found = list(_size_problems(spec, group, nodes, spares))
-    yield from found
-    yield from _setting_problems(spec, nodes[0].fabric)
-    if not found and (problem := _memory_problem(spec, group, nodes[0])):
-        yield problem
-
-
-def _size_problems(spec: JobSpec, group: str, nodes: list[Node], spares: int) -> Iterator[Problem]:
-    usable = len(nodes) - spares
+    usable, gpus = len(nodes) - spares, nodes[0].gpus
     if spec.nodes > usable:
         held = f" for jobs, and {spares} spare" if spares else ""
         rule = f"the job needs {spec.nodes} nodes, but group '{group}' has {usable}{held}"
         yield Problem(path="nodes", rule=rule, fix=f"use --nodes {usable}, or raise the group's count")
-    gpus = nodes[0].gpus
-    if spec.gpus_per_node is not None and spec.gpus_per_node > gpus:
+    if _gpus(spec, nodes[0]) > gpus:
         rule = f"the job needs {spec.gpus_per_node} GPUs per node, but a node in group '{group}' has {gpus}"
         yield Problem(path="gpus_per_node", rule=rule, fix=f"use --gpus-per-node {gpus} or fewer")
+    yield from _setting_problems(spec, nodes[0].fabric)
+    fits = spec.nodes <= usable and _gpus(spec, nodes[0]) <= gpus
+    if fits and (problem := _memory_problem(spec, group, nodes[0])):
+        yield problem
 
 
 def _setting_problems(spec: JobSpec, fabric: str) -> Iterator[Problem]:
@@ -138,15 +134,14 @@ def _setting_problems(spec: JobSpec, fabric: str) -> Iterator[Problem]:
     for name, expected in _CHECKED.get(fabric, {}).items():
         value = spec.env.get(name, expected)
         if value != expected:
-            rule = (
-                f"the NCCL plugin of {fabric} ends programs in which {name} is not {expected}, and the job sets {value}"
-            )
+            ends = f"the NCCL plugin of {fabric} ends programs in which {name} is not {expected}"
+            rule = f"{ends}, and the job sets {value}"
             fix = f"remove {name}, or set {_CHECKER} to the file of another profile of the plugin"
             yield Problem(path=f"env.{name}", rule=rule, fix=fix)
 
 
 def _memory_problem(spec: JobSpec, group: str, node: Node) -> Problem | None:
-    """Return a problem if the job's model does not fit into the GPU memory of this group, or None."""
+    """Return a problem if the job's model does not fit into the GPU memory of a group."""
     if spec.model is None:
         return None
     gpus = _gpus(spec, node) if drives_gpus(node) else 0

@@ -1,4 +1,4 @@
-"""Rules for single values in a job file. Rules for combinations of keys are in combinations.py."""
+"""Rules for single values in a job file. loader.py contains the rules for combinations of keys."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NoReturn
 
-from trainyard.errors import Problem
+from trainyard.errors import JobFileError, Problem
 
 PROVIDED = (
     "JOB_NAME",
@@ -31,39 +31,43 @@ PROVIDED = (
     "BUSBW_FLOOR",
     "ARRAY_INDEX",
 )
-"""Environment variables that every launcher sets for every rank, and ARRAY_INDEX, which is set in arrays.
-
-`args` and `env` may contain these variables as $NAME."""
+"""Environment variables that are set for every rank, and ARRAY_INDEX, which is set in arrays. `args` and `env` may
+contain them as $NAME."""
 
 _VARIABLE = re.compile(r"\$(?:\{(\w*)\}|(\w+))")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _CLOCK = re.compile(r"(?:(\d{1,3})-)?(\d{1,3}):([0-5]\d):([0-5]\d)")
 _SPAN = re.compile(r"(\d{1,6})([smhd])")
 RUN_DIR = re.compile(r"-\d{8}-\d{6}-[0-9a-f]{4}$")
-"""Suffix of every run folder name: the submission time and a random token."""
+"""The end of every run folder's name: the time of submission and a random token."""
 ENVIRONMENT_FILE = "environment"
-"""File that contains the path of the job's Python environment."""
+"""The file in a run folder that contains the path of the job's Python environment."""
 SHARED_SCRIPT = "yard.sh"
-"""Name of the file that contains the shell code shared by all jobs."""
+"""The file in a run folder that contains the shell code shared by all jobs."""
 OWN_FILES = frozenset(
     {SHARED_SCRIPT, "job.sbatch", "job.sh", "job.log", "job.json", "run.sh", "setup.sh", "secrets.sh"}
     | {"state.json", "hostfile", "events", "runner", "code", "submit.sh", "snapshot.json", "snapshot.diff"}
     | {ENVIRONMENT_FILE, "venv", "run-id"}
 )
-"""Names of files that yard writes to the run folder."""
+"""The names of the files that yard writes to a run folder."""
 
 Rule = Callable[[Any], Iterator[Problem]]
-"""Yields the problems in a YAML value. Each problem's path is relative to the value."""
+"""A function that yields the problems in a YAML value. Each problem's path is relative to the value."""
+
+
+def refuse(file: str, path: str, rule: str, fix: str) -> NoReturn:
+    """Raise JobFileError with a single problem."""
+    raise JobFileError(file, [Problem(path=path, rule=rule, fix=fix)])
 
 
 def variables(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield (start, end, name) of every $NAME and ${NAME} in `text`."""
+    """Yield the start, end and name of each $NAME and ${NAME} in `text`."""
     for match in _VARIABLE.finditer(text):
         yield match.start(), match.end(), match[1] if match[1] is not None else match[2]
 
 
 def parse_seconds(text: str) -> int | None:
-    """Return a duration ('90s', '30m', '2h', '3d', 'HH:MM:SS', 'D-HH:MM:SS') in seconds, or None for other formats."""
+    """Return a duration such as '90s', '30m', '2h', '3d', 'HH:MM:SS' or 'D-HH:MM:SS' in seconds, or None if invalid."""
     if span := _SPAN.fullmatch(text):
         return int(span[1]) * _SECONDS[span[2]]
     if clock := _CLOCK.fullmatch(text):
@@ -73,36 +77,33 @@ def parse_seconds(text: str) -> int | None:
 
 
 def under(path: str, problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield the problems in the value at `path`, with complete paths."""
+    """Yield the problems in the value at `path`, with their complete paths."""
     for problem in problems:
         dot = "." if problem.path and not problem.path.startswith("[") else ""
         yield replace(problem, path=f"{path}{dot}{problem.path}")
 
 
-def text_like(pattern: str, rule: str, fix: str) -> Rule:
-    """Return a rule for text that fully matches `pattern`."""
-
+def _required(holds: Callable[[Any], bool], rule: str, fix: str) -> Rule:
     def check(value: Any) -> Iterator[Problem]:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+        if not holds(value):
             yield Problem(path="", rule=rule, fix=fix)
 
     return check
 
 
+def text_like(pattern: str, rule: str, fix: str) -> Rule:
+    """Return a rule for text that matches `pattern`."""
+    return _required(lambda value: isinstance(value, str) and bool(re.fullmatch(pattern, value)), rule, fix)
+
+
 def whole(low: int, high: int) -> Rule:
     """Return a rule for whole numbers from `low` to `high`."""
-
-    def check(value: Any) -> Iterator[Problem]:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            yield Problem(
-                path="", rule=f"must be a whole number from {low} to {high}", fix=f"for example {max(low, 2)}"
-            )
-
-    return check
+    rule, fix = f"must be a whole number from {low} to {high}", f"for example {max(low, 2)}"
+    return _required(lambda value: type(value) is int and low <= value <= high, rule, fix)
 
 
 def one_of(choices: Sequence[str]) -> Rule:
-    """Return a rule that accepts one of the choices."""
+    """Return a rule for one of several texts."""
 
     def check(value: Any) -> Iterator[Problem]:
         if value not in choices:
@@ -114,7 +115,7 @@ def one_of(choices: Sequence[str]) -> Rule:
 
 
 def duration(shortest: int, why: str) -> Rule:
-    """Return a rule for durations of at least `shortest` seconds. `why` is the reason for the minimum."""
+    """Return a rule for durations of at least `shortest` seconds. `why` explains the minimum."""
     fix = "write it in quotes, for example '30m', '2h', '3d' or '02:30:00'"
 
     def check(value: Any) -> Iterator[Problem]:
@@ -128,7 +129,7 @@ def duration(shortest: int, why: str) -> Rule:
 
 
 def list_of(item_rule: Rule, example: str) -> Rule:
-    """Return a rule for lists in which each item follows `item_rule`."""
+    """Return a rule for lists whose items follow `item_rule`."""
 
     def check(value: Any) -> Iterator[Problem]:
         if not isinstance(value, list):
@@ -141,7 +142,7 @@ def list_of(item_rule: Rule, example: str) -> Rule:
 
 
 def word(value: Any) -> Iterator[Problem]:
-    """Check a string or number. Variables in a string must be listed in PROVIDED."""
+    """Check a string or number, which may contain only variables that are in PROVIDED."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         yield Problem(path="", rule="must be text or a number", fix="put the value in quotes")
         return
@@ -154,7 +155,7 @@ def word(value: Any) -> Iterator[Problem]:
 
 
 def environment(value: Any) -> Iterator[Problem]:
-    """Check a mapping from environment variables to values."""
+    """Check a mapping of environment variables."""
     if not isinstance(value, dict):
         fix = "for example `env: {OMP_NUM_THREADS: 1}`"
         yield Problem(path="", rule="must be a mapping from names to values", fix=fix)
@@ -165,7 +166,7 @@ def environment(value: Any) -> Iterator[Problem]:
 
 
 def secret_names(value: Any) -> Iterator[Problem]:
-    """Check that a list contains unique names of environment variables."""
+    """Check a list of environment variables' names, which must be unique."""
     if not isinstance(value, list) or not value:
         fix = "for example `secrets: [HF_TOKEN]`"
         yield Problem(path="", rule="must be a list of environment variable names", fix=fix)
@@ -203,7 +204,7 @@ def texts(value: Any) -> Iterator[Problem]:
 
 
 def section(rules: Mapping[str, Rule], required: Sequence[str], example: str) -> Rule:
-    """Return a rule for a mapping. `rules`: the known keys and their rules. `example`: a correct mapping."""
+    """Return a rule for a mapping. `rules` contains the rule for each key, and `example` is part of the fix."""
 
     def check(value: Any) -> Iterator[Problem]:
         if not isinstance(value, dict):

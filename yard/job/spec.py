@@ -1,6 +1,6 @@
-"""The keys of a job file and their rules.
+"""The keys of a job file, and their rules.
 
-JobSpec is a plain dataclass, because importing pydantic takes longer than the rest of `yard submit`.
+JobSpec is a plain dataclass, because importing pydantic would take longer than the rest of `yard submit`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from yard.job.rules import (
 INDEX = "ARRAY_INDEX"
 """Environment variable that contains a job's number in its array."""
 MOST_ELEMENTS = 100
-"""Maximum number of elements. Each element is a separate job with its own submission and run folder."""
+"""Maximum number of jobs in an array. Each of them has its own submission and run folder."""
 _PART = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?::(\d{1,6}))?)?")
 _LIMIT = re.compile(r"(?P<parts>[^%]+)(?:%(?P<at_once>[1-9]\d{0,5}))?")
 RUNTIMES = ("pyxis", "enroot", "docker")
 SSH_PORT = 2222
-"""Port of sshd in containers. The host's sshd uses port 22 and would start ranks outside the container."""
+"""Port of the sshd in a container. The host's sshd, which uses port 22, would start ranks outside the container."""
 _MINUTE = 60
 _FOLDER = r"(?!(?:.*/)?\.\.(?:/|$))/?[\w.@+-]+(?:/[\w.@+-]+)*"
 _LINES = r"(?s).*\S.*"
@@ -48,16 +48,11 @@ _FOLDER_RULE = text_like(
 _WORDS = text_like(_LINES, "must be text", "write a sentence, in quotes if it contains a colon")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Array:
-    """The numbers of an array's jobs. `at_once`: how many of them may run at the same time, or None for no limit."""
+def parse_array(text: str) -> tuple[list[int], int | None] | None:
+    """Parse sbatch's notation for arrays, such as '0-9', '1,3,5', '0-20:5' or '0-9%2'. Return None if it is invalid.
 
-    indices: tuple[int, ...]
-    at_once: int | None
-
-
-def parse_array(text: str) -> Array | None:
-    """Return an array in sbatch's notation, such as '0-9', '1,3,5', '0-20:5' or '0-9%2', or None for another format."""
+    Otherwise, return the jobs' numbers, and how many of them may run at the same time, or None for no limit.
+    """
     whole = _LIMIT.fullmatch(text)
     found = [_PART.fullmatch(part) for part in whole["parts"].split(",")] if whole else []
     indices: list[int] = []
@@ -67,28 +62,30 @@ def parse_array(text: str) -> Array | None:
         indices += range(int(part[1]), int(part[2] or part[1]) + 1, int(part[3] or 1))
     if whole is None or not indices or len(set(indices)) != len(indices):
         return None
-    return Array(indices=tuple(indices), at_once=int(whole["at_once"]) if whole["at_once"] else None)
+    return indices, int(whole["at_once"]) if whole["at_once"] else None
 
 
-def array_rule(value: Any) -> Iterator[Problem]:
-    """Check an array."""
+def _array(value: Any) -> Iterator[Problem]:
     found = parse_array(value) if isinstance(value, str) else None
     if found is None:
         rule = "must be a list of numbers and ranges, with each number once"
         yield Problem(path="", rule=rule, fix="for example '0-9', '1,3,5' or '0-9%2' (two at the same time), in quotes")
-    elif len(found.indices) > MOST_ELEMENTS:
-        fix = "submit several arrays"
-        yield Problem(path="", rule=f"must have at most {MOST_ELEMENTS} jobs, not {len(found.indices)}", fix=fix)
+    elif len(found[0]) > MOST_ELEMENTS:
+        rule = f"must have at most {MOST_ELEMENTS} jobs, not {len(found[0])}"
+        yield Problem(path="", rule=rule, fix="submit several arrays")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
-    """A job's container. `image` has the form 'registry/name:tag' or, for pyxis and enroot, 'registry#name:tag'."""
+    """A job's container. `image` has the form 'registry/name:tag' or, for pyxis and enroot, 'registry#name:tag'.
+
+    `mounts` has entries of the form HOST:CONTAINER or HOST:CONTAINER:ro. The shared path and /etc/trainyard are always
+    mounted.
+    """
 
     image: str
     runtime: str
     mounts: Sequence[str] = ()
-    """Mounts as HOST:CONTAINER or HOST:CONTAINER:ro. The shared path and /etc/trainyard are always mounted."""
 
 
 def _mount(value: Any) -> Iterator[Problem]:
@@ -101,7 +98,7 @@ def _mount(value: Any) -> Iterator[Problem]:
         yield Problem(path="", rule=rule, fix="for example '/data:/data:ro'")
 
 
-container_rule = section(
+_container = section(
     {
         "image": text_like(r"[\w./:@#+-]+", "must be an image name", "for example 'nvcr.io/nvidia/pytorch:26.01-py3'"),
         "runtime": one_of(RUNTIMES),
@@ -119,64 +116,64 @@ class JobSpec:
     name: str
     nodes: int = 1
     min_nodes: int | None = None
-    """Smallest number of nodes with which an elastic job continues. The default is 1."""
+    """The fewest nodes on which an elastic job continues. None means one node."""
     group: str | None = None
-    """Name of the node group, or None for the first group that is large enough."""
+    """The node group, or None for the first group into which the job fits."""
     gpus_per_node: int | None = None
-    """Number of GPUs per node, or None for all GPUs on a node."""
+    """The number of GPUs on each node, or None for all of them."""
     tasks_per_node: int | None = None
-    """Ranks per node, or None for one rank per real GPU and one rank on nodes without real GPUs."""
+    """The number of ranks on each node, or None for one per real GPU, or one on a node without real GPUs."""
     cpus_per_task: int | None = None
     memory_per_node: str | None = None
-    """Memory per node, or None for all memory that Slurm can allocate."""
+    """The memory on each node, or None for all memory that Slurm can allocate."""
     launcher: str = "srun"
     mpi: str | None = None
-    """Value of srun's --mpi option, or None for Slurm's default."""
+    """The value of srun's --mpi option, or None for Slurm's default."""
     container: Container | None = None
     environment: ChosenEnvironment | None = None
-    """Python environment in which `setup` and the program run, or None if they use the nodes' own Python."""
+    """The Python environment of `setup` and the program, or None if they use the nodes' own Python."""
     workload: str | None = None
-    """Python file to upload: the name of a file in yard/workloads, or a path relative to the job file."""
+    """The Python file to upload, which is in yard/workloads or has a path relative to the job file."""
     script: str | None = None
-    """Python file on the cluster, relative to `workdir`."""
+    """The Python file on the cluster, relative to `workdir`."""
     args: tuple[str, ...] = ()
     run: str | None = None
-    """Shell commands."""
+    """The shell commands to run."""
     setup: str | None = None
-    """Shell commands that each task runs before the program. Tasks on a node run these commands one after another."""
+    """Shell commands that each task runs before the program. The tasks on a node run them one after another."""
     workdir: str | None = None
-    """Working directory of `setup` and the program, relative to the run folder, or None for the run folder."""
+    """The working directory of `setup` and the program, relative to the run folder, which is the default."""
     code: str | None = None
-    """Directory to upload, relative to the job file. Its copy is the default working directory."""
+    """The directory to upload, relative to the job file. Its copy is the default working directory."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Contents of small files that yard uploads to the run folder, by name."""
+    """The contents of small files that yard uploads to the run folder, by name."""
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Sequence[str] = ()
-    """Names of variables that yard copies from the environment of `yard submit` to the ranks."""
+    """The variables that yard copies from the environment of `yard submit` to the ranks."""
     after: Sequence[int] = ()
-    """Numbers of the jobs that must complete before this job starts."""
+    """The numbers of the jobs that must complete before this job starts."""
     array: str | None = None
-    """Numbers of the jobs in an array, in sbatch's notation, or None for a single job."""
+    """The numbers of an array's jobs in sbatch's notation, or None for a single job."""
     time: str = "1h"
     retries: int = 0
-    """Maximum number of restarts after failures. Restarts caused by lost nodes or time limits are not counted."""
+    """The maximum number of restarts after failures, without those caused by lost nodes or time limits."""
     chain: int = 1
-    """Number of identical jobs that run one after another."""
+    """The number of identical jobs that run one after another."""
     heartbeat: str | None = None
-    """Maximum age of the file heartbeat-RANK in CHECKPOINT_DIR or RUN_DIR. If a file is older, the job fails."""
+    """The job fails if a file heartbeat-RANK in CHECKPOINT_DIR or RUN_DIR is older than this."""
     checkpoint_dir: str | None = None
-    """Checkpoint folder, relative to the run folder. If set, the job restarts at its time limit."""
+    """The checkpoint folder, relative to the run folder. A job with checkpoints restarts at its time limit."""
     model: str | None = None
-    """Model name for `yard size`. The job is refused if the model does not fit into GPU memory."""
+    """The model's name in `yard size`. The job is refused if the model does not fit into GPU memory."""
     layout: str = "fsdp"
-    """How the model is distributed across GPUs, as `yard size` writes it."""
+    """How the model is distributed across GPUs, in the notation of `yard size`."""
     about: str | None = None
     software: str | None = None
-    """Software that the nodes need."""
+    """The software that the nodes need."""
     verified: str | None = None
-    """Dates and machines of successful runs."""
+    """The dates and machines of successful runs."""
     unverified: str | None = None
-    """The parts of the recipe that have never run, and the reasons."""
+    """The parts of a recipe that have never run, and the reasons."""
 
     @property
     def seconds(self) -> int:
@@ -185,12 +182,12 @@ class JobSpec:
 
     @property
     def warning_seconds(self) -> int:
-        """Seconds between the warning signal and the time limit: five minutes, or a quarter of a short limit."""
+        """The seconds between the warning signal and the time limit: five minutes, or a quarter of a short limit."""
         return min(300, self.seconds // 4)
 
     @property
     def heartbeat_seconds(self) -> int | None:
-        """Maximum age of a heartbeat in seconds, or None if heartbeats are not checked."""
+        """The maximum age of a heartbeat in seconds, or None if heartbeats are not checked."""
         return parse_seconds(self.heartbeat) if self.heartbeat is not None else None
 
     @property
@@ -200,7 +197,7 @@ class JobSpec:
 
     @property
     def source(self) -> Source:
-        """The key in the job file that specifies the program."""
+        """The key in the job file that names the program."""
         if self.workload is not None:
             return Source.WORKLOAD
         return Source.SCRIPT if self.script is not None else Source.RUN
@@ -221,7 +218,7 @@ RULES: dict[str, Rule] = {
     "memory_per_node": text_like(r"[1-9]\d{0,6}[MG]", "must be a number and M or G", "for example '700M'"),
     "launcher": one_of(LAUNCHERS),
     "mpi": one_of(("pmix", "pmi2")),
-    "container": container_rule,
+    "container": _container,
     "environment": environment_rule,
     "workload": text_like(_LINES, "must be a file", "for example 'allreduce.py'"),
     "script": text_like(r"[\w./@+-]*[\w@+-]\.py", "must be a Python file on the cluster", "for example 'train.py'"),
@@ -234,7 +231,7 @@ RULES: dict[str, Rule] = {
     "env": environment,
     "secrets": secret_names,
     "after": list_of(whole(1, 2**31 - 1), "[12]"),
-    "array": array_rule,
+    "array": _array,
     "time": duration(_MINUTE, "Slurm rounds time limits to minutes"),
     "retries": whole(0, 1000),
     "chain": whole(1, 100),
@@ -253,7 +250,7 @@ job_rule = section(RULES, ("name",), "name: hello")
 
 
 def read_spec(raw: Mapping[str, Any]) -> JobSpec:
-    """Return the job with the keys from a job file, which must follow `job_rule`."""
+    """Return the job that a job file's keys define. The keys must follow `job_rule`."""
     values = dict(raw)
     if "args" in raw:
         values["args"] = tuple(map(str, raw["args"]))

@@ -1,4 +1,4 @@
-"""Benchmarks: jobs that measure a cluster, and their records, which are compared with a floor, printed and saved."""
+"""Runs benchmarks, which are jobs that measure a cluster, and compares, prints and saves their records."""
 
 from __future__ import annotations
 
@@ -19,25 +19,21 @@ from yard.run.environments import provide
 from yard.run.jobs import follow, read_job
 from yard.run.schedulers import scheduler_of
 from yard.run.submit import prepare, submit
-from yard.show import say, say_json, table, warn
+from yard.show import counted, say, say_json, table, warn
 from yard.stack.remote import Remote
 from yard.workloads import allreduce
 
 _FORMAT = 1
 _MOST_ROWS = 20
-"""Number of training steps that are printed. The record contains all steps."""
-_NEEDED = {
-    "nccl": ("size", "time_us", "algbw", "busbw", "wrong"),
-    "train": ("step", "loss", "step_ms", "tokens_per_s"),
-    "scaling": ("nodes", "ranks", "tokens_per_s", "efficiency"),
-}
+"""The most training steps that are printed. The record contains all steps."""
+
 _COMPARABLE = 1 << 30
-"""Minimum message size in bytes for a comparison with a published floor. Smaller messages measure latency."""
+"""The smallest message size in bytes that is compared with a floor. Smaller messages measure latency."""
 _UNITS = ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
 _NCCL = ("-b", "1M", "-e", "8G", "-f", "2", "--warmup", "5", "--iters", "20")
 _TRAIN = ("--preset", "neox-2.7b", "--parallel", "fsdp2", "--compile")
 _TRAIN_ROWS = 8
-"""Sequences per GPU and step. docs/dev/benchmarks.md uses the same number for this preset."""
+"""Sequences per GPU and step, as in docs/dev/benchmarks.md for the same preset."""
 _TINY = ("--preset", "tiny", "--parallel", "ddp")
 _TINY_ROWS = 4
 _TRAIN_OPTIONS = ("--steps", "30", "--save-every", "0", "--run-dir", "$RUN_DIR/bench")
@@ -45,11 +41,10 @@ _TRAIN_OPTIONS = ("--steps", "30", "--save-every", "0", "--run-dir", "$RUN_DIR/b
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One run of a benchmark.
+    """One run of a benchmark, with a row for each message size, training step or number of nodes.
 
-    `taken`: the time in ISO 8601. `floor`: the lowest passing value in GB/s (nccl), TFLOPS per rank (train) or
-    efficiency (scaling), or None if no floor is published. `rows`: one row for each message size, training step or
-    number of nodes.
+    `taken` is the time in ISO 8601. `floor` is the lowest passing value in GB/s (nccl), TFLOPS per rank (train) or
+    efficiency (scaling), or None if no floor is known.
     """
 
     kind: str
@@ -63,13 +58,6 @@ class Record:
     rows: list[dict[str, Any]]
     summary: Mapping[str, Any]
 
-    @property
-    def title(self) -> str:
-        """The title above a table."""
-        benchmark = {"nccl": "All-reduce", "train": "Training", "scaling": "Weak scaling"}[self.kind]
-        size = f"{self.nodes} node{'s' if self.nodes > 1 else ''}, {self.ranks} ranks"
-        return f"{benchmark}: {self.cluster}, group {self.group} ({self.gpu_type or 'no GPU'}), {size}"
-
 
 def save(record: Record, path: Path) -> None:
     """Write the record to a file. Raises BenchError."""
@@ -81,10 +69,10 @@ def save(record: Record, path: Path) -> None:
 
 
 def load(path: Path, kind: str, least: float | None) -> Record:
-    """Read a record from a file. `least` replaces its floor. Raises BenchError if the file is damaged or
-    contains a record of another kind.
+    """Read a record from a file, and replace its floor with `least`, unless that is None.
+
+    Raises BenchError if the file is damaged or contains a record of another kind.
     """
-    again = "Fix: run the benchmark again"
     try:
         raw = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -93,18 +81,17 @@ def load(path: Path, kind: str, least: float | None) -> Record:
         raise BenchError(f"{path} is not a record of this version. Fix: use a file that `yard bench --out` wrote")
     try:
         record = Record(**raw)
-        missing = [key for row in record.rows for key in _NEEDED[record.kind] if key not in row]
-    except (TypeError, KeyError) as error:
-        raise BenchError(f"{path} is damaged ({error}). {again}") from error
-    if missing or not record.rows:
-        raise BenchError(f"{path} is damaged ({missing[0] if missing else 'rows'} missing). {again}")
+        for derive in (failures, notes, _table):
+            derive(record)  # a row may lack a key
+    except (TypeError, KeyError, IndexError) as error:
+        raise BenchError(f"{path} is damaged ({error!r}). Fix: run the benchmark again") from error
     if record.kind != kind:
         raise BenchError(f"{path} is a record of {record.kind}. Fix: use `yard bench {record.kind} --from`")
     return record if least is None else replace(record, floor=least)
 
 
 def failures(record: Record) -> list[str]:
-    """Return a message for each failure, or an empty list if the record passes."""
+    """Return a message for each way in which a record fails."""
     floor, rows = record.floor, record.rows
     if record.kind == "nccl":
         problems = allreduce.problems(rows, floor if rows[-1]["size"] >= _COMPARABLE else None)
@@ -122,7 +109,7 @@ def failures(record: Record) -> list[str]:
 
 
 def notes(record: Record) -> list[str]:
-    """Return the reasons why a record was not compared with a floor."""
+    """Return the reason why a record is not compared with a floor, if it is not."""
     if record.floor is None:
         return ["no floor is published for this machine type and number of nodes; set one with --min"]
     size = record.rows[-1]["size"] if record.kind == "nccl" else _COMPARABLE
@@ -132,9 +119,9 @@ def notes(record: Record) -> list[str]:
 
 
 def show(record: Record, out: Path | None, as_json: bool) -> int:
-    """Print a record, and save it in the folder `out` if it is given.
+    """Print a record, save it in the folder `out` if it is given, and return the exit code, which is 1 if it fails.
 
-    Returns the exit code, which is 1 if the record contains a failure. Raises BenchError if a file cannot be written.
+    Raises BenchError if the file cannot be written.
     """
     failed = failures(record)
     file = None
@@ -144,7 +131,9 @@ def show(record: Record, out: Path | None, as_json: bool) -> int:
     if as_json:
         say_json({**asdict(record), "passed": not failed, "trouble": failed, "file": file and str(file)})
         return 1 if failed else 0
-    say(record.title)
+    title = {"nccl": "All-reduce", "train": "Training", "scaling": "Weak scaling"}[record.kind]
+    size = f"{counted(record.nodes, 'node')}, {record.ranks} ranks"
+    say(f"{title}: {record.cluster}, group {record.group} ({record.gpu_type or 'no GPU'}), {size}")
     table(*_table(record))
     for note in notes(record):
         say(f"note: {note}")
@@ -158,7 +147,7 @@ def show(record: Record, out: Path | None, as_json: bool) -> int:
 
 
 def size_name(size: int) -> str:
-    """Return a number of bytes as text, with a binary unit if the number is a multiple of 1024: 16M, 8G, 12."""
+    """Return a number of bytes as text, such as 12, 16M or 8G."""
     return next((f"{size // scale}{unit}" for scale, unit in _UNITS if size >= scale and size % scale == 0), str(size))
 
 
@@ -168,19 +157,18 @@ def _table(record: Record) -> tuple[Sequence[str], list[Sequence[str]]]:
         return ("SIZE", "TIME, us", "BUSBW, GB/s"), list(rows)
     if record.kind == "train":
         some = record.rows[:: -(-len(record.rows) // _MOST_ROWS)]
-        return ("STEP", "TOKENS/S", "LOSS"), [
-            (str(row["step"]), f"{row['tokens_per_s']:.0f}", f"{row['loss']:.3f}") for row in some
-        ]
-    return ("NODES", "TOKENS/S", "EFFICIENCY"), [
-        (str(row["nodes"]), f"{row['tokens_per_s']:.0f}", f"{row['efficiency']:.3f}") for row in record.rows
-    ]
+        first, last = "step", "loss"
+    else:
+        some, first, last = record.rows, "nodes", "efficiency"
+    cells = [(str(row[first]), f"{row['tokens_per_s']:.0f}", f"{row[last]:.3f}") for row in some]
+    return (first.upper(), "TOKENS/S", last.upper()), list(cells)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """The nodes for a benchmark: `nodes` nodes from one group. `node` is the first of these nodes.
+    """The nodes for a benchmark, of which `node` is the first.
 
-    `environment` replaces the Python environment of the recipes, unless it is None.
+    `environment` replaces the recipes' Python environment, unless it is None.
     """
 
     remote: Remote
@@ -191,9 +179,9 @@ class Field:
 
 
 def field_of(remote: Remote, group: str | None, nodes: int | None, environment: str | None = None) -> Field:
-    """Return the first `nodes` nodes of the group, or all nodes except spares. Raises BenchError if there are fewer.
+    """Return the first `nodes` nodes of a group, or all of them except spares. Raises BenchError if there are fewer.
 
-    Without `group`, the group with the most GPUs per node is used.
+    The default group is the one with the most GPUs per node.
     """
     cluster = remote.stack.cluster
     groups = list(dict.fromkeys(node.group for node in cluster.nodes))
@@ -213,7 +201,7 @@ def counts(most: int) -> list[int]:
 
 
 def nccl(field: Field, args: Sequence[str], least: float | None) -> Record:
-    """Measure all-reduce. Raises BenchError if the job has no results."""
+    """Measure all-reduces. Raises BenchError if the job has no results."""
     sizes = _NCCL if drives_gpus(field.node) else ()
     run_dir, _ = _run(field, "allreduce", [*sizes, *args])
     report: dict[str, Any] = json.loads(_read(field, f"{run_dir}/allreduce.json"))
@@ -237,20 +225,16 @@ def scaling(field: Field, args: Sequence[str], least: float | None) -> Record:
     """Measure training on 1, 2, 4, ... nodes with the same batch size per rank."""
     points = [train(replace(field, nodes=nodes), args, None) for nodes in counts(field.nodes)]
     first = points[0].summary["tokens_per_s"]
-    rows = [
-        {
-            "nodes": point.nodes,
-            "ranks": point.ranks,
-            "tokens_per_s": point.summary["tokens_per_s"],
-            "efficiency": point.summary["tokens_per_s"] / (point.nodes * first),
-        }
-        for point in points
-    ]
+    rows = []
+    for point in points:
+        rate = point.summary["tokens_per_s"]
+        efficiency = rate / (point.nodes * first)
+        rows.append({"nodes": point.nodes, "ranks": point.ranks, "tokens_per_s": rate, "efficiency": efficiency})
     return _record(field, "scaling", points[-1].ranks, least, rows, {})
 
 
 def summary_of(log: Sequence[str]) -> dict[str, Any]:
-    """Return the summary printed by the trainer. Raises BenchError if it is missing or has no rates."""
+    """Return the summary that the trainer printed. Raises BenchError if it is missing or has no rates."""
     for line in reversed(log):
         if line.startswith('{"summary"'):
             found: dict[str, Any] = json.loads(line)
@@ -279,11 +263,9 @@ def _record(  # noqa: PLR0913, PLR0917  (one parameter for each part of a record
 
 
 def _run(field: Field, recipe: str, args: Sequence[str]) -> tuple[str, list[str]]:
-    """Run a recipe and print its log on stderr. Returns its run folder and log. An interrupt cancels the job."""
+    """Run a recipe, print its log on stderr, and return its run folder and log. An interrupt cancels the job."""
     remote = field.remote
-    overrides: dict[str, Any] = {
-        "nodes": field.nodes, "group": field.group, "retries": 0, "name": f"bench-{recipe}",
-    }  # fmt: skip
+    overrides: dict[str, Any] = {"nodes": field.nodes, "group": field.group, "retries": 0, "name": f"bench-{recipe}"}
     if field.environment is not None:
         overrides["environment"] = field.environment
     (job,) = provide(remote, [prepare(load_job(recipe, overrides, {}, args), remote.stack.cluster)])

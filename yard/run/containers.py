@@ -1,4 +1,4 @@
-"""Containers for a job: variables for shared.sh, and srun options for pyxis."""
+"""Renders a job's container: the variables that shared.sh reads, and srun's options for pyxis."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from yard.job.rules import PROVIDED
 from yard.job.spec import SSH_PORT, Container
 
 PASSED_ON = tuple(name for name in PROVIDED if name not in {"BUSBW_FLOOR", "ARRAY_INDEX"})
-"""Variables that are set on the host and copied to the container. The other variables are set in the container."""
+"""Variables that are set on the host and copied into the container. The other variables are set in the container."""
 _FACTS = "/etc/trainyard"
-"""Folder that contains the node's settings."""
+"""The folder on a node that contains the node's settings."""
 
 
 def mounts(container: Container, placement: Placement) -> tuple[str, ...]:
-    """Return the mounts for all containers, NCCL's transport and the job, as HOST:CONTAINER[:ro]."""
+    """Return the mounts that all containers, NCCL's transport and the job need, as HOST:CONTAINER[:ro]."""
     shared = placement.shared_path
     of_transport = (f"{path.removesuffix(':ro')}:{path}" for path in placement.transport.mounts)
     return f"{shared}:{shared}", f"{_FACTS}:{_FACTS}:ro", *of_transport, *container.mounts
 
 
 def container_lines(container: Container | None, placement: Placement, *, over_ssh: bool) -> list[str]:
-    """Return the lines that set the variables of shared.sh. `over_ssh`: whether ranks are started over SSH."""
+    """Return the lines that set shared.sh's variables. `over_ssh` is whether ranks are started over SSH."""
     if container is None:
         return ["readonly container_runtime=''"]
     lines = [f"readonly container_runtime={container.runtime}"]
@@ -36,8 +36,8 @@ def container_lines(container: Container | None, placement: Placement, *, over_s
 
 
 def pyxis_options(container: Container, placement: Placement) -> list[str]:
-    """Return the container options for srun. sbatch would not pass these options to srun."""
-    # The image's variables override the host's variables, except those in --container-env.
+    """Return srun's options for the container, which srun does not inherit from sbatch."""
+    # The image's variables override the host's variables, except for those in --container-env.
     return [
         f"--container-image={shlex.quote(enroot_name(container.image))}",
         f"--container-mounts={shlex.quote(','.join(mounts(container, placement)))}",
@@ -50,7 +50,7 @@ def pyxis_options(container: Container, placement: Placement) -> list[str]:
 
 
 def enroot_name(image: str) -> str:
-    """Return the image name for enroot and pyxis, which expect '#' after the registry."""
+    """Return an image's name for enroot and pyxis, which expect '#' after the registry."""
     registry, slash, rest = image.partition("/")
     return f"{registry}#{rest}" if slash and re.search(r"[.:]", registry) and "#" not in registry else image
 
@@ -65,7 +65,7 @@ def _enroot(container: Container, placement: Placement) -> list[str]:
 
 
 def _docker(container: Container, placement: Placement, *, over_ssh: bool) -> list[str]:
-    # The container runs as the job user, because the shared path's NFS server maps root to nobody.
+    # The container runs as the job user, because the NFS server of the shared path maps root to nobody.
     users = ("/etc/passwd:/etc/passwd:ro", "/etc/group:/etc/group:ro")
     port = SSH_PORT if over_ssh else 0
     return [
@@ -76,7 +76,7 @@ def _docker(container: Container, placement: Placement, *, over_ssh: bool) -> li
 
 
 def _options(option: Callable[[str, str, bool], str], mounted: Iterable[str]) -> list[str]:
-    """Return the lines that set container_options. `option`: returns the option for a mount."""
+    """Return the lines that set container_options. `option` returns the value of --mount for a mount."""
     lines = ["readonly container_options=("]
     for mount in mounted:
         source, target = mount.removesuffix(":ro").split(":")
@@ -85,7 +85,7 @@ def _options(option: Callable[[str, str, bool], str], mounted: Iterable[str]) ->
 
 
 def _docker_mount(source: str, target: str, read_only: bool) -> str:
-    # --mount fails if the path does not exist on the host. --volume would create a folder that root owns.
+    # If the path does not exist on the host, --mount fails, while --volume would create a folder that belongs to root.
     return f"{shlex.quote(f'type=bind,source={source},target={target}')}{',readonly' if read_only else ''}"
 
 

@@ -1,4 +1,4 @@
-"""`yard data`: runs yard/run/dataset.py on the cluster's hosts."""
+"""Runs dataset.py on the cluster's hosts, for `yard data`."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ _PROGRAM = Path(str(dataset.__file__)).read_bytes()
 
 
 def absolute(path: str, cluster: Cluster) -> str:
-    """Return an absolute path on the cluster. Relative paths are resolved against the shared path."""
+    """Return an absolute path on the cluster. A relative path is relative to the shared path."""
     return path if path.startswith("/") else f"{cluster.shared_path}/{path}"
 
 
 def synth(remote: Remote, arguments: Sequence[str]) -> int:
-    """Run `dataset ARGUMENTS` on the head. Returns the exit code."""
-    remote.run("true")  # raises an error with a fix if the head is unreachable
+    """Run `dataset.py ARGUMENTS` on the head, and return the exit code."""
+    remote.run("true")  # if the head is unreachable, the error contains a fix
     return subprocess.run(_argv(remote, None, arguments), input=_PROGRAM, check=False).returncode
 
 
 def verify(remote: Remote, path: str, *, full: bool, as_json: bool) -> int:
-    """Check a dataset on the head and all workers. Returns the exit code, which is 1 if a check fails.
+    """Check a dataset on the head and all workers, which must read the same bytes. With `full`, the head reads every
+    token.
 
-    All hosts must read the same bytes. With `full`, the head reads every token.
+    Return the exit code, which is 1 if a check fails.
     """
     remote.run("true")
     head, *workers = host_names(remote.stack.cluster)
@@ -46,7 +47,7 @@ def verify(remote: Remote, path: str, *, full: bool, as_json: bool) -> int:
         results = {head: first.result(), **dict(zip(workers, others, strict=True))}
     found = {name: facts for name, facts in results.items() if isinstance(facts, dict)}
     problems = {name: problem for name, problem in results.items() if isinstance(problem, str)}
-    # A full check reads more tokens and has another digest, so only hosts that read the fewest tokens are compared.
+    # A full check reads more tokens, so its digest cannot be compared with those of the other hosts.
     fewest = min((facts["looked_at"] for facts in found.values()), default=0)
     digests = {name: facts["digest"] for name, facts in found.items() if facts["looked_at"] == fewest}
     if len(set(digests.values())) > 1:
@@ -76,5 +77,5 @@ def _verify_on(remote: Remote, name: str, arguments: Sequence[str]) -> dict[str,
 
 
 def _argv(remote: Remote, name: str | None, arguments: Sequence[str]) -> list[str]:
-    """Return the ssh command that runs the program from standard input on a host, or on the head if `name` is None."""
+    """Return the ssh command that runs a program from stdin on a host, or on the head if `name` is None."""
     return remote.argv(f"python3 - {shlex.join(arguments)}", remote.host(name))

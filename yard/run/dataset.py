@@ -1,12 +1,11 @@
-"""Creates a synthetic dataset of token ids, and verifies a dataset. Needs only Python 3.10.
+"""Creates a synthetic dataset of token ids, and verifies datasets.
 
-`yard data` sends this file to a host and runs it there, so it imports no other modules of the project.
-
-A dataset NAME consists of three files. NAME.idx is written last, so all files exist if it exists.
+`yard data` sends this file to a host and runs it there, so it needs only Python 3.10 and imports no other modules of
+the project. A dataset NAME consists of three files, of which NAME.idx is written last.
 
 NAME.bin    token ids, little endian, 2 or 4 bytes each; train.py maps this file into memory
-NAME.idx    sizes and offsets of the documents, in the format of Megatron and gpt-neox
-NAME.json   size of the vocabulary, bytes per token id, and the seed
+NAME.idx    the documents' sizes and offsets, in the format that Megatron and gpt-neox use
+NAME.json   the size of the vocabulary, the number of bytes per token id, and the seed
 """
 
 from __future__ import annotations
@@ -30,26 +29,26 @@ _MAGIC = b"MMIDIDX\x00\x00"
 _HEADER = struct.Struct("<9sQBQQ")
 """Magic, version, type code, number of sequences, and length of the document list."""
 _TYPE_CODES = {2: 8, 4: 4}
-"""Megatron's type codes by bytes per token id: uint16 and int32 (core/datasets/indexed_dataset.py, DType)."""
+"""Megatron's type codes for 2 and 4 bytes per token id: uint16 and int32 (core/datasets/indexed_dataset.py, DType)."""
 _ARRAY_KINDS = {2: "H", 4: "I"}
 _TWO_BYTES = 1 << 16
 _MEAN_TOKENS = 1024
 _WINDOW_BYTES = 1 << 16
 _WINDOWS = 64
-"""Number of windows that a quick check reads. They are evenly spaced and include both ends of the file."""
+"""The number of evenly spaced windows that a quick check reads, including both ends of the file."""
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 _CREATE_AGAIN = "create the dataset again"
 
 
 class DatasetError(Exception):
-    """A dataset or an option is invalid. The message contains the problem and a fix."""
+    """A dataset or an option is invalid."""
 
     def __init__(self, problem: str, fix: str) -> None:
         super().__init__(f"{problem}. Fix: {fix}.")
 
 
 def count(text: str) -> int:
-    """Return the number in a string such as 5000, 10K, 3M or 2G (powers of 1000). Raises ValueError."""
+    """Return the number that a string such as 5000, 10K, 3M or 2G means (powers of 1000). Raises ValueError."""
     digits, unit = (text, "") if text.isdigit() else (text[:-1], text[-1:].upper())
     if unit not in _UNITS or not digits.isdigit() or not int(digits):
         raise ValueError(text)
@@ -62,10 +61,10 @@ def part(name: Path, suffix: str) -> Path:
 
 
 def synthesise(name: Path, tokens: int, vocab: int, seed: int, *, force: bool) -> dict[str, Any]:
-    """Write a dataset of `tokens` ids below `vocab`, and return the facts in NAME.json.
+    """Write a dataset of `tokens` ids below `vocab`, and return the contents of NAME.json.
 
-    Each document contains consecutive ids from a random start, which a model can learn, and ends with the id
-    `vocab` - 1. The same seed produces the same bytes. Raises DatasetError if the dataset exists and `force` is false.
+    Each document counts up from a random id, which a model can learn, and ends with the id `vocab` - 1. The same seed
+    produces the same bytes. Raises DatasetError if the dataset exists, unless `force` is set.
     """
     if part(name, ".idx").exists() and not force:
         raise DatasetError(f"{name}.idx exists", "use another name, or --force")
@@ -94,15 +93,18 @@ def synthesise(name: Path, tokens: int, vocab: int, seed: int, *, force: bool) -
 
 
 def verify(name: Path, *, full: bool) -> dict[str, Any]:
-    """Check the index, the token ids and the memory mapping. Raises DatasetError if the dataset is damaged.
+    """Check the index, the memory mapping, and the token ids in 64 windows or, with `full`, all token ids.
 
-    With `full`, every token is checked; otherwise, 64 windows are. Returns the numbers of documents and tokens, the
-    number of checked tokens (`looked_at`), and a digest of the checked bytes.
+    Return the dataset's size, the number of checked tokens (`looked_at`), and a digest of the checked bytes. Raises
+    DatasetError if the dataset is damaged.
     """
     width, sizes = _read_index(part(name, ".idx"))
     path, vocab = part(name, ".bin"), _vocab(name)
-    size, expected = _size(path), width * sum(sizes)
-    if size != expected:
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read ({error.strerror})", _CREATE_AGAIN) from None
+    if size != (expected := width * sum(sizes)):
         raise DatasetError(f"{path} has {size} bytes, but its index requires {expected}", _CREATE_AGAIN)
     digest, largest, seen = 0, 0, 0
     with path.open("rb", buffering=0) as file, _mapped(path, file.fileno(), size) as memory:
@@ -116,19 +118,13 @@ def verify(name: Path, *, full: bool) -> dict[str, Any]:
             largest = max(largest, *array(_ARRAY_KINDS[width], window))
     if vocab is not None and largest >= vocab:
         raise DatasetError(f"{path} contains token {largest}, but its vocabulary has {vocab} tokens", _CREATE_AGAIN)
-    return {
-        "documents": len(sizes),
-        "tokens": sum(sizes),
-        "token_bytes": width,
-        "vocab": vocab,
-        "looked_at": seen,
-        "digest": f"{digest:08x}",
-    }
+    facts = {"documents": len(sizes), "tokens": sum(sizes), "token_bytes": width, "vocab": vocab}
+    return {**facts, "looked_at": seen, "digest": f"{digest:08x}"}
 
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file, which replaces `path` after it has been completely written to disk."""
+    """Open a temporary file, which replaces `path` when it has been completely written to disk."""
     new = path.with_name(f"{path.name}.tmp")
     try:
         with new.open("wb") as file:
@@ -141,19 +137,18 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _lists(sizes: array[int], width: int) -> tuple[array[int], ...]:
-    """Return the lists in an index.
+    """Return the lists in an index: each document's size in tokens, its offset in bytes, and its first sequence.
 
-    They are the size of each document in tokens, its offset in bytes, and the index of each document's first sequence
-    followed by the number of sequences. A document is one sequence here.
+    Each document is one sequence. The last list ends with the number of sequences.
     """
     offsets = array("q", accumulate((size * width for size in sizes), initial=0))[:-1]
     return sizes, offsets, array("q", range(len(sizes) + 1))
 
 
 def _read_index(path: Path) -> tuple[int, array[int]]:
-    """Return the bytes per token id and the size of each document in tokens.
+    """Return the bytes per token id, and each document's size in tokens.
 
-    Raises DatasetError if the index is damaged, or if another tool wrote it with several sequences per document.
+    Raises DatasetError if the index is damaged, or if another tool has written several sequences per document.
     """
     try:
         content = path.read_bytes()
@@ -176,15 +171,8 @@ def _read_index(path: Path) -> tuple[int, array[int]]:
     return width, sizes
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise DatasetError(f"{path} cannot be read ({error.strerror})", _CREATE_AGAIN) from None
-
-
 def _vocab(name: Path) -> int | None:
-    """Return the size of the vocabulary, or None if another tool created the dataset without a .json file."""
+    """Return the size of the vocabulary, or None if another tool has created the dataset without a .json file."""
     try:
         return int(json.loads(part(name, ".json").read_bytes())["vocab"])
     except FileNotFoundError:
@@ -228,7 +216,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line. Returns the exit code, which is 1 after an error."""
     options = parse(arguments)
     try:
         if options.kind == "synth":

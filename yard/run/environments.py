@@ -1,6 +1,6 @@
-"""Builds, lists and removes environments on a cluster's shared file system.
+"""Builds, lists and removes Python environments on a cluster's shared file system, where all nodes can use them.
 
-The job user builds environments on the head, over SSH, so root never reads a user's file. All nodes use the result.
+The job user builds them on the head, over SSH, so that root never reads a user's file.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import shlex
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from trainyard.errors import BuildError, JobError
 from trainyard.outputs import Cluster
@@ -30,52 +31,42 @@ _LOCAL = (
     "index that listens on this computer has the address 10.0.2.2 there. Without an index, use `--env none`: the "
     "virtual machines' own Python contains torch and numpy"
 )
-"""Advice for the local stack. 10.0.2.2 is the address of the computer in QEMU's user network (QEMU documentation,
-"Network emulation", read 2026-11-24)."""
+"""Advice for the local stack. 10.0.2.2 is the computer's address in QEMU's user network (QEMU documentation, "Network
+emulation", read 2026-11-24)."""
 _PREFIX = "environment: "
-"""Prefix of the last line that build.py prints."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Built:
-    """A complete environment. `built` is a Unix time, `size` is in bytes, and `seconds` is the build duration."""
-
-    folder: str
-    name: str
-    python: str
-    built: int
-    size: int
-    seconds: int
+"""The beginning of the error message that build.py prints."""
 
 
 def folder_of(shared_path: str) -> str:
-    """Return the folder that contains all environments."""
+    """Return the folder that contains a cluster's environments."""
     return f"{shared_path}/envs"
 
 
 def describe(definition: Definition, shared_path: str) -> str:
-    """Return a sentence about the environment for dry runs. The hash in the path covers the head's Python version."""
+    """Return a sentence about an environment for dry runs, which do not know the hash in its path.
+
+    The hash depends on the head's Python version.
+    """
     hashes = "with hashes" if definition.hashed else "without hashes"
     git = f", {len(definition.checkouts)} git checkouts" if definition.checkouts else ""
-    where = f"{folder_of(shared_path)}/{definition.name}-HASH"
-    unknown = (
-        ""
-        if definition.hashed
-        else ("; a dry run does not look up packages without hashes in an index, so it does not find a misspelt name")
-    )
-    return (
+    found = (
         f"environment {definition.name}: up to {len(definition.packages)} packages {hashes}{git}, for the head's "
-        f"{definition.program}; built once in {where}{unknown}"
+        f"{definition.program}; built once in {folder_of(shared_path)}/{definition.name}-HASH"
+    )
+    if definition.hashed:
+        return found
+    return (
+        f"{found}; a dry run does not look up packages without hashes in an index, so it does not find a misspelt name"
     )
 
 
 def notes(job: Prepared, cluster: Cluster) -> list[str]:
-    """Return the lines about a job's environment for dry runs."""
+    """Return the lines that a dry run prints about a job's environment."""
     return [] if job.environment is None else [describe(job.environment, cluster.shared_path)]
 
 
 def provide(remote: Remote, jobs: Sequence[Prepared]) -> list[Prepared]:
-    """Return the jobs with the path of their environment, which is built if it does not exist. Raises BuildError."""
+    """Add the path of their environment to jobs, and build it if it does not exist. Raises BuildError."""
     if not jobs or jobs[0].environment is None:
         return list(jobs)
     path = ensure(remote, jobs[0].environment)
@@ -83,7 +74,7 @@ def provide(remote: Remote, jobs: Sequence[Prepared]) -> list[Prepared]:
 
 
 def ensure(remote: Remote, definition: Definition) -> str:
-    """Return the path of an environment. If it does not exist, build it. Raises BuildError."""
+    """Return the path of an environment, and build it if it does not exist. Raises BuildError."""
     envs = folder_of(remote.stack.cluster.shared_path)
     state, _, path = remote.run(_find_line(definition, envs)).strip().partition(" ")
     head = remote.stack.cluster.head.name
@@ -98,8 +89,12 @@ def ensure(remote: Remote, definition: Definition) -> str:
     return _build(remote, definition, envs)
 
 
-def built(remote: Remote) -> list[Built]:
-    """Return the complete environments by folder name."""
+def built(remote: Remote) -> list[dict[str, Any]]:
+    """Return the complete environments.
+
+    `folder` is the name of an environment's folder, `built` is a Unix time, `size` is in bytes, and `seconds` is how
+    long the build took.
+    """
     envs = folder_of(remote.stack.cluster.shared_path)
     loop = f'for f in */{build.MARKER}; do [ ! -e "$f" ] || {{ printf "%s\\t" "${{f%/*}}"; cat "$f"; }}; done'
     rows = remote.run(f"cd {shlex.quote(envs)} 2>/dev/null || exit 0; {loop}").splitlines()
@@ -107,56 +102,49 @@ def built(remote: Remote) -> list[Built]:
     for row in rows:
         folder, _, text = row.partition("\t")
         facts = json.loads(text)
-        found.append(Built(folder=folder, size=facts.pop("bytes"), **facts))
+        found.append({"folder": folder, "size": facts.pop("bytes"), **facts})
     return found
 
 
-def remove(remote: Remote, chosen: Sequence[str]) -> list[Built]:
-    """Remove environments by folder name, or all environments with a name. Returns them.
+def remove(remote: Remote, chosen: Sequence[str]) -> list[str]:
+    """Remove the environments with these folders or names, and return their folders.
 
-    Raises JobError if an environment does not exist or an active job uses it.
+    Raises JobError if there is no such environment, or if an active job is using one.
     """
-    known = built(remote)
-    found = [made for made in known if {made.folder, made.name} & set(chosen)]
+    names = {made["folder"]: made["name"] for made in built(remote)}
     for name in chosen:
-        if not any(name in (made.folder, made.name) for made in found):
-            there = ", ".join(made.folder for made in known) or "none"
-            raise JobError(f"there is no environment '{name}'. Fix: use one of: {there}")
+        if name not in {*names, *names.values()}:
+            raise JobError(f"there is no environment '{name}'. Fix: use one of: {', '.join(names) or 'none'}")
+    found = [folder for folder, name in names.items() if {folder, name} & set(chosen)]
     envs = folder_of(remote.stack.cluster.shared_path)
     users = _users(remote)
-    for made in found:
-        if job := users.get(f"{envs}/{made.folder}"):
+    for folder in found:
+        if job := users.get(f"{envs}/{folder}"):
             fix = f"wait until the job has ended, or run `yard cancel {job}`"
-            raise JobError(f"job {job} uses environment {made.folder}. Fix: {fix}")
-    for made in found:
+            raise JobError(f"job {job} uses environment {folder}. Fix: {fix}")
+    for folder in found:
         # After the rename, no job can start with an incomplete environment.
-        path, gone = (shlex.quote(f"{envs}/{prefix}{made.folder}") for prefix in ("", ".removed-"))
+        path, gone = (shlex.quote(f"{envs}/{prefix}{folder}") for prefix in ("", ".removed-"))
         remote.run(f"rm -rf {gone}; mv {path} {gone} && rm -rf {gone}", seconds=900)
     return found
 
 
-def show(environments: Sequence[Built], as_json: bool) -> None:
+def show(environments: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     """Print a table of environments."""
     if as_json:
-        say_json([asdict(made) for made in environments])
+        say_json(environments)
         return
-    rows = [
-        (
-            made.folder,
-            made.python,
-            f"{made.size / 1e9:.2f} GB",
-            f"{datetime.fromtimestamp(made.built, UTC):%Y-%m-%d %H:%M}",
-        )
-        for made in environments
-    ]
+    rows = []
+    for made in environments:
+        date = f"{datetime.fromtimestamp(made['built'], UTC):%Y-%m-%d %H:%M}"
+        rows.append((made["folder"], made["python"], f"{made['size'] / 1e9:.2f} GB", date))
     table(("FOLDER", "PYTHON", "SIZE", "BUILT (UTC)"), rows)
 
 
 def _users(remote: Remote) -> Mapping[str, int]:
-    """Return an active job for each environment that is in use, by the environment's folder."""
-    jobs = {
-        job.run_dir: job.id for job in scheduler_of(remote.stack.cluster.scheduler).recent(remote, 1) if not job.ended
-    }
+    """Return an active job for each environment that is in use, by the environment's path."""
+    scheduler = scheduler_of(remote.stack.cluster.scheduler)
+    jobs = {job.run_dir: job.id for job in scheduler.recent(remote, 1) if not job.ended}
     if not jobs:
         return {}
     files = " ".join(shlex.quote(f"{folder}/{ENVIRONMENT_FILE}") for folder in jobs)
@@ -166,7 +154,7 @@ def _users(remote: Remote) -> Mapping[str, int]:
 
 
 def _find_line(definition: Definition, envs: str) -> str:
-    # Computes the same name as build.py, but without Python, which takes half a second to start on an emulated machine.
+    # This computes the same name as build.py. On an emulated machine, starting Python would take half a second.
     line = (
         f"v=$({definition.program} -V 2>/dev/null) || {{ echo no-python; exit; }}; v=${{v#Python }}; "
         f"h=$(printf '%s %s' {definition.digest} \"${{v%.*}}\" | sha256sum); "
@@ -188,7 +176,7 @@ def _build(remote: Remote, definition: Definition, envs: str) -> str:
     )
     command = remote.argv(f"bash -c {shlex.quote(line)}", remote.host(None))
     last = ""
-    # A file as stdin prevents a broken pipe if the remote command exits early, so that its message can be read.
+    # With a file as stdin, the pipe does not break if the remote command exits early, so its message can be read.
     with tempfile.TemporaryFile() as archive:
         archive.write(pack(_FOLDER, files))
         archive.seek(0)
@@ -202,7 +190,7 @@ def _build(remote: Remote, definition: Definition, envs: str) -> str:
                 last = line_read.decode(errors="replace").rstrip()
             message = process.stderr.read().decode(errors="replace").strip()
         except KeyboardInterrupt:
-            # When build.py prints its next line, it detects the closed connection and removes the partial environment.
+            # When build.py prints its next line, it notices the closed connection and removes the partial environment.
             process.terminate()
             raise
     if process.returncode == 0:

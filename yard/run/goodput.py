@@ -1,13 +1,13 @@
-"""Measures goodput: the time spent on useful steps divided by the wall time from a job's first start to its end.
+"""Measures goodput: the time spent on useful steps, divided by the wall time from a job's first start to its end.
 
-yard runs this file on the head, and a job with checkpoints runs it at its end, with Python 3.10 or newer. Usage:
-`goodput.py JOB=RUN_DIR...` prints the goodput of each job as JSON, and `goodput.py --line JOB=RUN_DIR` prints a line
-for the job's log.
+yard runs this file on the head, and a job with checkpoints runs it at its end. It needs Python 3.10 or newer.
+`goodput.py JOB=RUN_DIR...` prints each job's goodput as JSON, and `goodput.py --line JOB=RUN_DIR` prints a line for the
+job's log.
 
-A program records its steps in the file metrics.jsonl in its checkpoint folder, as train.py does. Each line is an object
-with the keys `step` (the number of completed steps), `steps` (the number of steps that the line describes), `step_ms`
-(the duration of a step), `time` (seconds since 1970) and, after a checkpoint, `checkpoint_s`. If a later start
-repeats a step, only the repetition counts as useful.
+A program records its steps in metrics.jsonl in its checkpoint folder, as train.py does. Each line is an object with the
+keys `step` (the number of completed steps), `steps` (the number of steps that the line describes), `step_ms` (the
+duration of one step), `time` (seconds since 1970) and, after a checkpoint, `checkpoint_s`. If a later start repeats a
+step, only the repetition counts as useful.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SACCT_SECONDS = 30
 
 @dataclass(frozen=True)
 class Span:
-    """A start of a job. Both times are in seconds since 1970."""
+    """One start of a job. Both times are in seconds since 1970."""
 
     begin: float
     end: float
@@ -38,7 +38,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Steps:
-    """Steps from a line of metrics.jsonl. All times are in seconds."""
+    """The steps that a line of metrics.jsonl describes. All times are in seconds."""
 
     first: int
     last: int
@@ -49,10 +49,10 @@ class Steps:
 
 @dataclass(frozen=True)
 class Goodput:
-    """A job's goodput. `goodput` is a fraction, and all times are in seconds.
+    """A job's goodput as a fraction, and how the job spent its time in seconds.
 
-    `waiting_s`: time between an end and the next start. `redone_s`: steps that a later start repeated. `saving_s`:
-    checkpoints. `other_s`: start-up and everything else.
+    The lost time is divided into the time between starts (`waiting_s`), steps that a later start repeated (`redone_s`),
+    checkpoints (`saving_s`), and everything else, such as start-up (`other_s`).
     """
 
     goodput: float
@@ -78,11 +78,11 @@ class Goodput:
 def parse_sacct(text: str, job: str, now: float) -> list[Span]:
     """Parse the output of `sacct -X -D -n -P -o JobIDRaw,Start,End` with times in seconds since 1970.
 
-    Each start of a job has its own row. A requeue resets the submit time, and the submit time is part of the row's key
+    Each start of a job has its own row, because a requeue resets the submit time, which is part of the row's key
     (sacct(1), "Submit", and accounting_storage_mysql.c, "unique index (id_job, time_submit)"). The start is "None" or
     "Unknown" for a job that has not started, and the end is "Unknown" for a running job (_make_time_str_internal in
     common/parse_time.c). Sources: SchedMD/slurm at 21.08.5, 22.05.8, 23.11.4 and 24.11.5, read 2026-11-22. If `job` is
-    the number of a job array, sacct also prints the other jobs in the array.
+    a job array, sacct also prints the array's other jobs.
     """
     rows = re.findall(rf"(?m)^{job}\|(\d+)\|(\w+)$", text)
     spans = [Span(float(begin), float(end) if end.isdigit() else now) for begin, end in rows]
@@ -90,7 +90,7 @@ def parse_sacct(text: str, job: str, now: float) -> list[Span]:
 
 
 def parse_events(lines: Iterable[str], now: float) -> list[Span]:
-    """Return the starts since the last `yard resume`, from the file `events` in the run folder."""
+    """Parse a job's file `events`, and return the starts since the last `yard resume`."""
     spans: list[Span] = []
     begin: float | None = None
     for line in lines:
@@ -106,7 +106,7 @@ def parse_events(lines: Iterable[str], now: float) -> list[Span]:
 
 
 def parse_metrics(lines: Iterable[str]) -> Iterator[Steps]:
-    """Yield the steps in metrics.jsonl. Damaged lines and lines without the keys are skipped."""
+    """Yield the steps in metrics.jsonl, without lines that are damaged or lack a key."""
     for line in lines:
         try:
             row = json.loads(line)
@@ -117,10 +117,10 @@ def parse_metrics(lines: Iterable[str]) -> Iterator[Steps]:
 
 
 def measure(spans: Sequence[Span], steps: Iterable[Steps]) -> Goodput | None:
-    """Return a job's goodput, or None if the job has not started or has recorded no step.
+    """Return a job's goodput, or None if the job has not started or has recorded no steps.
 
-    `spans` is sorted. Steps of other jobs in the same folder, for example of a chain, are not counted. A program may
-    record whole seconds, so a step in the second of the first start counts.
+    `spans` must be sorted. The folder may also contain the steps of other jobs, for example in a chain, which are not
+    counted. A step in the same second as the first start is counted, because a program may record whole seconds.
     """
     if not spans:
         return None
@@ -156,7 +156,7 @@ def measure(spans: Sequence[Span], steps: Iterable[Steps]) -> Goodput | None:
 
 
 def of_job(job: str, run_dir: Path) -> Goodput | None:
-    """Return the goodput of the job in a run folder, or None if its program records no steps."""
+    """Return the goodput of the job with this run folder, or None if its program records no steps."""
     events = _lines(run_dir / "events")
     folder = next((line.split(" ", 2)[2] for line in reversed(events) if line.split(" ")[1:2] == ["saves"]), None)
     metrics = _lines(Path(folder) / METRICS) if folder is not None else []
@@ -174,20 +174,17 @@ def _lines(path: Path) -> list[str]:
 
 
 def _accounted(job: str, now: float) -> list[Span]:
-    """Return the starts in Slurm's accounting, or nothing without Slurm."""
+    """Return the starts in Slurm's accounting, or an empty list without Slurm."""
     command = ["sacct", "-X", "-D", "-n", "-P", "-j", job, "-o", "JobIDRaw,Start,End"]
-    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
+    env = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
     try:
-        found = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=_SACCT_SECONDS, check=False
-        )
+        found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_SACCT_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
     return parse_sacct(found.stdout, job, now)
 
 
 def main(arguments: Sequence[str]) -> str:
-    """Return the text to print for the arguments."""
     jobs = [argument.partition("=") for argument in arguments if argument != "--line"]
     found = {job: of_job(job, Path(run_dir)) for job, _, run_dir in jobs}
     if "--line" in arguments:

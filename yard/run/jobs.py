@@ -18,7 +18,7 @@ from yard.job.rules import RUN_DIR
 from yard.run import goodput
 from yard.run.queue import Job, explain, parse_one, waiting
 from yard.run.schedulers import scheduler_of
-from yard.show import INTERRUPTED, duration, payload, say, say_json, table, warn
+from yard.show import INTERRUPTED, answer, counted, duration, payload, say, say_json, table, warn
 from yard.stack.remote import Remote
 
 _FOLLOW = Path(__file__).parent / "follow.sh"
@@ -27,11 +27,11 @@ _RECONNECT_SECONDS = 300
 """Maximum time to wait for a head that does not respond."""
 _RETRY_SECONDS = 2
 _BEFORE_SECONDS, _AFTER_SECONDS = 600, 180
-"""How long before and after a job's end a fault counts. Slurm can need a minute or more to notice a fault that has
-already ended the job."""
+"""A fault may have ended a job if Slurm noticed it at most this long before or after the job's end. Slurm can take
+more than a minute to notice one."""
 _SUSPECT = frozenset({"FAILED", "NODE_FAIL", "TIMEOUT"})
 _SIGNALLED = 128
-"""An exit code above this value means that a signal ended the process."""
+"""A higher exit code means that a signal ended the process."""
 _COLOURS = {
     **dict.fromkeys(("FAILED", "NODE_FAIL", "TIMEOUT", "LOST", "down", "down*"), "red"),
     **dict.fromkeys(("COMPLETED", "idle"), "green"),
@@ -47,13 +47,6 @@ def read_job(remote: Remote, job: int) -> Job:
     return found
 
 
-def read_log(remote: Remote, job: int, rank: int) -> str:
-    """Return a rank's current log, which can be empty. Raises JobError if the job does not exist."""
-    # follow.sh ends immediately, because stdin is closed.
-    text = remote.run(_follow_line(remote, job, rank, 0), seconds=120)
-    return text.partition(_TRAILER)[0]
-
-
 def follow(
     remote: Remote,
     job: int,
@@ -61,12 +54,11 @@ def follow(
     show: Callable[[str], None],
     note: Callable[[str], None] = lambda text: None,
 ) -> Job:
-    """Call `show` for each line of a log until the job ends. Returns the job in its final state.
+    """Call `show` for each line of a rank's log until the job ends, and return the ended job.
 
-    Until the job's program prints something, `note` is called with sentences about the state of the job.
-
-    If the connection to the head is lost, the function reconnects, because the job may still be running. Raises
-    JobError if the job does not exist, and RemoteError if the head does not respond within five minutes.
+    Until the job's program prints something, `note` is called with sentences about the job's state. If the connection
+    to the head is lost, the function reconnects, because the job may still be running. Raises JobError if the job does
+    not exist, and RemoteError if the head does not respond within five minutes.
     """
     read_job(remote, job)
     shown = 0
@@ -85,7 +77,6 @@ def follow(
 
 
 def describe_silence(job: int, state: str, reason: str, seconds: str) -> str:
-    """Return a sentence about a job whose program has printed nothing yet."""
     if state == "RUNNING":
         silent = f" for {seconds} s" if int(seconds) else ""
         return f"yard: job {job} is running; its program has printed nothing{silent} (it is starting and importing)"
@@ -111,10 +102,10 @@ def _follow_line(remote: Remote, job: int, rank: int, skip: int) -> str:
 
 
 def node_faults(remote: Remote, jobs: Iterable[Job]) -> dict[int, str]:
-    """Return a sentence by job number, for each failed job with a node that had a fault around the job's end."""
+    """Return a sentence about each failed job that may have failed because of a node's fault, by job number."""
     cluster = remote.stack.cluster
     folder = f"{cluster.shared_path}/jobs/"
-    # Other users choose the working directories of their jobs.
+    # Other users choose their jobs' working directories.
     failed = {job.id: job for job in jobs if job.state in _SUSPECT and job.run_dir.startswith(folder)}
     if not failed or cluster.scheduler != "slurm":
         return {}
@@ -140,7 +131,7 @@ def _faults(job: Job, end: float, changes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def expand(node_list: str) -> Iterator[str]:
-    """Yield the names in Slurm's notation, for example "gpu-[0-1,3]"."""
+    """Yield the names of the nodes in a list such as "gpu-[0-1,3]", which is Slurm's notation."""
     for prefix, ranges in re.findall(r"([^,\[]+)(?:\[([^\]]*)\])?,?", node_list):
         if not ranges:
             yield prefix
@@ -152,7 +143,7 @@ def expand(node_list: str) -> Iterator[str]:
 
 
 def follow_log(remote: Remote, job: int, rank: int, as_json: bool, *, quiet: bool) -> int:
-    """Print a rank's log until the job ends. Returns the command's exit code, which is 0 only if the job completed."""
+    """Print a rank's log until the job ends. Return the command's exit code, which is 0 only if the job completed."""
 
     def show(line: str) -> None:
         if quiet:
@@ -166,20 +157,20 @@ def follow_log(remote: Remote, job: int, rank: int, as_json: bool, *, quiet: boo
     fault = node_faults(remote, [ended]).get(job)
     if as_json:
         say_json({**ended.as_json(), "node_fault": fault})
-    else:
-        warn(f"yard: job {job} {ended.state}: {explain(ended)}")
-    if fault and not as_json:
+        return ended.verdict
+    warn(f"yard: job {job} {ended.state}: {explain(ended)}")
+    if fault:
         warn(f"yard: {fault}")
-    elif not as_json and ended.state == "FAILED" and ended.exit_code > _SIGNALLED:
+    elif ended.state == "FAILED" and ended.exit_code > _SIGNALLED:
         warn("yard: a signal ended the rank; `yard ps` shows within some minutes if a node of the job had a fault")
     return ended.verdict
 
 
 def submit_attached(remote: Remote, submit: Callable[[], int], as_json: bool) -> int:
-    """Submit a job and follow its log. Returns the command's exit code.
+    """Submit a job, follow its log, and return the command's exit code.
 
-    SIGINT, SIGTERM and SIGHUP cancel the job, and the function waits until its ranks have ended. A signal during the
-    submission takes effect afterwards, because only a job with a number can be cancelled.
+    After SIGINT, SIGTERM or SIGHUP, the function cancels the job and waits until its ranks have ended. A signal during
+    the submission takes effect afterwards, because only a job with a number can be cancelled.
     """
     interrupts = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     early: list[int] = []
@@ -204,7 +195,7 @@ def submit_attached(remote: Remote, submit: Callable[[], int], as_json: bool) ->
 
 
 def cancel_jobs(remote: Remote, jobs: Sequence[int], as_json: bool) -> None:
-    """Cancel jobs, or all of the job user's active jobs if `jobs` is empty. Raises JobError for unknown jobs."""
+    """Cancel jobs, or all of the job user's active jobs if `jobs` is empty. Raises JobError for an unknown job."""
     cluster = remote.stack.cluster
     scheduler = scheduler_of(cluster.scheduler)
     if jobs:
@@ -214,27 +205,22 @@ def cancel_jobs(remote: Remote, jobs: Sequence[int], as_json: bool) -> None:
     running = [job for job in chosen if not job.ended]
     if running:
         scheduler.cancel(remote, running)
-    if as_json:
-        say_json({"cancelled": [job.id for job in running], "already_ended": [job.id for job in chosen if job.ended]})
-        return
-    for job in chosen:
-        say(f"job {job.id} ({job.name}): " + (f"had already ended, {job.state}" if job.ended else "cancelled"))
-    if not chosen:
-        say("no job is pending or running")
+    states = [f"had already ended, {job.state}" if job.ended else "cancelled" for job in chosen]
+    lines = [f"job {job.id} ({job.name}): {state}" for job, state in zip(chosen, states, strict=True)]
+    facts = {"cancelled": [job.id for job in running], "already_ended": [job.id for job in chosen if job.ended]}
+    answer("\n".join(lines) or "no job is pending or running", facts, as_json)
 
 
 def resume_job(remote: Remote, job: int, as_json: bool) -> None:
-    """Restart a finished job in its run folder. Raises JobError if the job is active or has completed."""
+    """Restart a failed or cancelled job in its run folder. Raises JobError if the job is active or has completed."""
     found = read_job(remote, job)
     if not found.ended:
         raise JobError(f"job {job} is {found.state}; run `yard wait {job}`, and then resume it")
     if found.state == "COMPLETED":
         raise JobError(f"job {job} has completed; submit a new job")
     number = scheduler_of(remote.stack.cluster.scheduler).resume(remote, found)
-    if as_json:
-        say_json({"id": number, "resumes": job, "run_dir": found.run_dir})
-    else:
-        say(f"job {number} ({found.name}) continues in {found.run_dir}")
+    facts = {"id": number, "resumes": job, "run_dir": found.run_dir}
+    answer(f"job {number} ({found.name}) continues in {found.run_dir}", facts, as_json)
 
 
 def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
@@ -254,7 +240,7 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
             str(job.id),
             job.name,
             job.state,
-            job.node_list or (f"{job.nodes} node" if job.nodes == 1 else f"{job.nodes} nodes"),
+            job.node_list or counted(job.nodes, "node"),
             duration(job.elapsed_s),
             "" if job.restarts is None else str(job.restarts),
             *(_cells(goodputs.get(str(job.id))) if long else ()),
@@ -271,9 +257,9 @@ def _cells(found: Mapping[str, float] | None) -> tuple[str, str]:
 
 
 def _goodputs(remote: Remote, jobs: Iterable[Job]) -> dict[str, Mapping[str, float] | None]:
-    """Return each job's goodput by job number. It is None if the job has recorded no steps."""
+    """Return each job's goodput by job number, or None for a job that has recorded no steps."""
     folder = f"{remote.stack.cluster.shared_path}/jobs/"
-    # Other users choose the working directories of their jobs.
+    # Other users choose their jobs' working directories.
     words = [f"{job.id}={job.run_dir}" for job in jobs if job.run_dir.startswith(folder)]
     program = Path(goodput.__file__).read_bytes()
     found: dict[str, Mapping[str, float] | None] = json.loads(
@@ -283,12 +269,13 @@ def _goodputs(remote: Remote, jobs: Iterable[Job]) -> dict[str, Mapping[str, flo
 
 
 def show_log(remote: Remote, job: int, rank: int, as_json: bool) -> None:
-    """Print a rank's current log. If the log is empty, print the job's state."""
-    text = read_log(remote, job, rank)
-    if as_json:
-        say_json({**read_job(remote, job).as_json(), "rank": rank, "lines": text.splitlines()})
-        return
+    """Print a rank's current log, or the job's state if the log is empty."""
+    # follow.sh ends immediately, because stdin is closed.
+    text = remote.run(_follow_line(remote, job, rank, 0), seconds=120).partition(_TRAILER)[0]
     found = read_job(remote, job)
+    if as_json:
+        say_json({**found.as_json(), "rank": rank, "lines": text.splitlines()})
+        return
     if fault := node_faults(remote, [found]).get(job):
         warn(f"yard: job {job} {found.state}: {explain(found)}; {fault}")
     if text:
@@ -298,13 +285,12 @@ def show_log(remote: Remote, job: int, rank: int, as_json: bool) -> None:
     if RUN_DIR.search(found.run_dir):
         warn(f"yard: rank {rank} has no output; {state}")
     else:
-        # The default value of sbatch's --output option.
-        log = f"{found.run_dir}/slurm-{job}.out"
+        log = f"{found.run_dir}/slurm-{job}.out"  # the default of sbatch's --output option
         warn(f"yard: job {job} was not submitted with `yard submit`; its log is probably {log}; {state}")
 
 
 def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
-    """Print all hosts and their states or, with `history`, when each worker left service and returned."""
+    """Print all hosts and their states. With `history`, print when workers left service and returned instead."""
     cluster = remote.stack.cluster
     if history:
         _list_history(remote, as_json)
@@ -318,14 +304,8 @@ def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
         warn(f"yard: the states of the nodes are unknown: {error}")
     if text := cluster.warning:
         warn(f"yard: {text}")
-    head = {
-        "name": cluster.head.name,
-        "group": "",
-        "state": "head",
-        "reason": "",
-        "private_ip": cluster.head.private_ip,
-    }
-    found: list[dict[str, Any]] = [{**head, "gpus": 0, "gpu_type": None}]
+    head = {"name": cluster.head.name, "group": "", "state": "head", "reason": ""}
+    found: list[dict[str, Any]] = [{**head, "private_ip": cluster.head.private_ip, "gpus": 0, "gpu_type": None}]
     for node in cluster.nodes:
         state, reason = states.get(node.name, ("unknown", "Slurm does not list this node; run `pulumi up`"))
         # In a group with spares, Slurm reserves each node that runs no job.

@@ -1,7 +1,7 @@
-"""Reads the state files of jobs and signals their runners. yard runs this file on the head, with Python 3.10 or newer.
+"""Reads jobs' state files and signals the jobs' runners. yard runs it on the head, with Python 3.10 or newer.
 
-Usage: query.py JOBS_DIR COMMAND. The commands are `jobs DAYS`, `job NUMBER`, `cancel NUMBER...` and `nodes`. The result
-is printed as JSON.
+Usage: `query.py JOBS_DIR COMMAND`, which prints JSON. The commands are `jobs DAYS`, `job NUMBER`, `cancel NUMBER...`
+and `nodes`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIELDS = ("id", "name", "user", "group", "state", "reason", "nodes", "node_list"
 
 
 def is_alive(runner: dict[str, Any] | None, submitted: float) -> bool:
-    """Return whether the runner is alive. The start time is compared, because the kernel reuses process ids."""
+    """Return whether a job's runner is alive. Its start time is compared too, because the kernel reuses process ids."""
     if runner is None:
         return time.time() - submitted < STARTING_SECONDS
     if Path("/proc/sys/kernel/random/boot_id").read_text().strip() != runner["boot"]:
@@ -38,43 +38,38 @@ def is_alive(runner: dict[str, Any] | None, submitted: float) -> bool:
 
 
 def is_active(state: dict[str, Any]) -> bool:
-    """Return whether the job is waiting or running."""
     return state["state"] in {"PENDING", "RUNNING"}
 
 
 def read(run_dir: Path) -> dict[str, Any] | None:
-    """Return a job's state, or None if there is no state file. If the runner has died, the state changes to LOST."""
+    """Return a job's state, or None if there is no state file. A job whose runner has died is recorded as LOST."""
     try:
         state: dict[str, Any] = json.loads((run_dir / "state.json").read_text())
     except (OSError, ValueError):
         return None
     if is_active(state) and not is_alive(state["runner"], state["submitted"]):
         state.update(state="LOST", exit_code=1, ended=time.time())
-        record_lost(run_dir, state)
+        # If the disk is full, the next call tries again.
+        with suppress(OSError):
+            fresh = run_dir / f".state.{os.getpid()}"
+            fresh.write_text(json.dumps(state) + "\n")
+            fresh.replace(run_dir / "state.json")
+            with (run_dir / "job.log").open("a") as log:
+                log.write("yard: the job's runner was killed or the head restarted; the ranks end automatically\n")
+            with (run_dir / "events").open("a") as events:
+                events.write(f"{time.time():.0f} end 1\n")
     return state
 
 
-def record_lost(run_dir: Path, state: dict[str, Any]) -> None:
-    """Record that a job is lost. On a full disk, this fails, and the next call to `read` tries again."""
-    with suppress(OSError):
-        fresh = run_dir / f".state.{os.getpid()}"
-        fresh.write_text(json.dumps(state) + "\n")
-        fresh.replace(run_dir / "state.json")
-        with (run_dir / "job.log").open("a") as log:
-            log.write("yard: the job's runner was killed or the head restarted; the ranks end automatically\n")
-        with (run_dir / "events").open("a") as events:
-            events.write(f"{time.time():.0f} end 1\n")
-
-
 def row(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of yard's Job class."""
+    """Return the arguments of yard's `Job`."""
     until = state["ended"] or time.time()
     elapsed = int(until - state["started"]) if state["started"] else 0
     return {**{name: state[name] for name in FIELDS}, "elapsed_s": elapsed}
 
 
 def jobs(folder: Path, days: int) -> list[dict[str, Any]]:
-    """Return the active jobs and the jobs that ended in the last `days` days, newest first."""
+    """Return the active jobs, and those that ended in the last `days` days, newest first."""
     since = time.time() - days * DAY
     numbers = sorted((int(path.name) for path in (folder / ".ids").glob("[0-9]*")), reverse=True)
     states = [read(folder / ".ids" / str(number)) for number in numbers]
@@ -82,7 +77,7 @@ def jobs(folder: Path, days: int) -> list[dict[str, Any]]:
 
 
 def cancel(run_dir: Path) -> None:
-    """Signal the runner of an active job to cancel the job. If necessary, wait until the runner has started."""
+    """Tell an active job's runner to cancel the job, and wait for the runner if it has not started yet."""
     while (state := read(run_dir)) is not None and is_active(state):
         if state["runner"]:
             os.kill(state["runner"]["pid"], signal.SIGINT)
@@ -91,7 +86,7 @@ def cancel(run_dir: Path) -> None:
 
 
 def nodes(folder: Path) -> list[str]:
-    """Return the names of the nodes on which a job is running. Its runner holds a lock on a file for each node."""
+    """Return the nodes that are running a job. The job's runner holds a lock on a file for each of them."""
     busy = []
     for path in (folder / ".nodes").glob("node-*"):
         with path.open() as file:
@@ -103,7 +98,6 @@ def nodes(folder: Path) -> list[str]:
 
 
 def run(folder: Path, command: Sequence[str]) -> Any:
-    """Run a command and return its result."""
     match command:
         case ["jobs", days]:
             return jobs(folder, int(days))

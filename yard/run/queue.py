@@ -1,6 +1,6 @@
-"""Jobs and their states, and parsers for the text output of scontrol and sacct. All functions are pure.
+"""Jobs, their states, and parsers for the text that scontrol and sacct print. All functions are pure.
 
-The text format of both commands has not changed since Slurm 22.05. The JSON format changed with each release.
+The text format of both commands has not changed since Slurm 22.05, while each release has changed the JSON format.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SACCT_FIELDS = "JobIDRaw,State,ExitCode,NNodes,NodeList,ElapsedRaw,Partition,Use
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A job. `exit_code` is 128 + N if signal N ended the job. `restarts` is None for jobs from Slurm's accounting."""
+    """A job. `exit_code` is 128 + N if signal N ended the job. The accounting does not contain `restarts`."""
 
     id: int
     name: str
@@ -42,7 +42,7 @@ class Job:
 
     @property
     def verdict(self) -> int:
-        """Exit code of commands that wait for the job: 0 only if the job completed."""
+        """The exit code of commands that wait for the job, which is 0 only if the job completed."""
         return 0 if self.state == "COMPLETED" else self.exit_code or 1
 
     def as_json(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def parse_one(text: str) -> Job | None:
 
 
 def submitted_job(printed: str) -> int:
-    """Return the job number, the last word in the output of a submission. Raises RemoteError if there is no number."""
+    """Return the job number, which is a submission's last printed word. Raises RemoteError if it is not a number."""
     last = printed.split()[-1:]
     if not last or not last[0].isdigit():
         text = " ".join(printed.split())
@@ -76,7 +76,7 @@ def submitted_job(printed: str) -> int:
 
 
 def explain(job: Job) -> str:
-    """Explain the job's state for `yard ps`."""
+    """Explain a job's state."""
     if job.state == "PENDING":
         return waiting(job.reason)
     if job.state in _STATES:
@@ -85,7 +85,7 @@ def explain(job: Job) -> str:
 
 
 def waiting(reason: str) -> str:
-    """Explain why a job is pending. `reason` is Slurm's word for it."""
+    """Explain Slurm's reason for a pending job."""
     return _WAITING.get(reason, f"waiting ({reason})")
 
 
@@ -134,7 +134,7 @@ def _from_scontrol(line: str) -> Job:
         user=found.get("UserId", "").partition("(")[0],
         group=found.get("Partition", ""),
         state=found["JobState"],
-        # Some reasons also contain node names, such as `ReqNodeNotAvail,_UnavailableNodes:w1`.
+        # Some reasons also name nodes, such as `ReqNodeNotAvail,_UnavailableNodes:w1`.
         reason=found.get("Reason", "None").partition(",")[0],
         nodes=int(found.get("NumNodes", "0").split("-")[0]),
         node_list="" if found.get("NodeList") == "(null)" else found.get("NodeList", ""),
@@ -147,10 +147,10 @@ def _from_scontrol(line: str) -> Job:
 
 def _from_sacct(row: list[str]) -> Job:
     job, state, code, nodes, node_list, elapsed, group, user, folder, name = row
-    # The state of a cancelled job contains a user id: `CANCELLED by 2000`.
+    # A cancelled job's state contains a user id: `CANCELLED by 2000`.
     state = state.split()[0]
     if state == "REQUEUED":
-        # The job was cancelled between two starts, and the accounting records no further state.
+        # The job was cancelled between two starts, after which the accounting records no other state.
         state = "CANCELLED"
     return Job(
         id=int(job),
@@ -169,6 +169,6 @@ def _from_sacct(row: list[str]) -> Job:
 
 
 def _run_folder(folder: str) -> str:
-    """Return a job's run folder. The working directory of a user's Slurm script is `code` in the run folder."""
+    """Return the run folder of a job that runs in `folder`. A user's Slurm script runs in the subfolder `code`."""
     parent, _, name = folder.rpartition("/")
     return parent if name == "code" and RUN_DIR.search(parent) else folder

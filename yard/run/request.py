@@ -1,16 +1,14 @@
 """Reads the argument of `yard submit`: a recipe, a job file, a Python file, a Slurm script, or a shell command.
 
-yard submits a user's Slurm script unchanged. Options on sbatch's command line override the script's options. The run
-folder contains SUBMIT_SCRIPT and the folder `code` with the script. The job starts in `code`.
+A user's Slurm script is submitted unchanged, with options on sbatch's command line that override the script's options.
+Its run folder contains SUBMIT_SCRIPT, and the folder `code` with the script, in which the job starts.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -22,7 +20,7 @@ from trainyard.outputs import Cluster
 from yard.environments.definition import NO_ENVIRONMENT, is_file, read_environment
 from yard.job.loader import check_job, definition_for, environment_of, find, holds_home, load_job, recipe_names
 from yard.job.placement import refuse_unready
-from yard.job.rules import ENVIRONMENT_FILE, environment, parse_seconds, under
+from yard.job.rules import ENVIRONMENT_FILE, environment, parse_seconds, refuse, under
 from yard.job.spec import RULES
 from yard.run.schedulers import SUBMIT_SCRIPT, clock
 from yard.run.script import CODE
@@ -31,9 +29,7 @@ from yard.show import warn
 from yard.tree.files import collect, one_file
 
 COMMAND_LINE = "command line"
-"""Name of a shell command in messages."""
-_YAML = (".yaml", ".yml")
-_SLURM = (".sbatch", ".slurm")
+"""What messages call a shell command."""
 _DIRECTIVE = re.compile(r"(?m)^#SBATCH\s")
 _NAME = re.compile(r"[^a-z0-9._-]+")
 _LONGEST_NAME = 40
@@ -45,8 +41,8 @@ OPTIONS = {
     "time": "time",
     "array": "array",
 }
-"""sbatch's option for each key of a job file."""
-# By default, sbatch passes its own environment variables to the job (sbatch(1), --export, read 2026-11-23).
+"""The sbatch option for each key of a job file."""
+# By default, a job inherits sbatch's environment variables (sbatch(1), --export, read 2026-11-23).
 _ACTIVATE = (
     f"if [[ -e {ENVIRONMENT_FILE} ]]; then",
     f"  VIRTUAL_ENV=$(<{ENVIRONMENT_FILE})",
@@ -63,15 +59,15 @@ fi
 echo "$id"
 """
 Prepare = Callable[[Cluster], Sequence[Prepared]]
-"""Function that prepares a job, or the jobs of an array, for a cluster."""
+"""A function that prepares a job, or an array's jobs, for a cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """The command line of `yard submit`.
 
-    `job` is a recipe or a file, or None for the command in `words`. `options` are keys of a job file, and `settings`
-    are KEY=VALUE pairs. `code`: whether the program's directory is sent.
+    `job` is a recipe or a file, or None if `words` is a command. `options` are keys of a job file, and `settings` are
+    KEY=VALUE pairs. `code` is whether the program's directory is sent.
     """
 
     job: str | None
@@ -83,7 +79,7 @@ class Request:
 
 
 class Program(StrEnum):
-    """Kinds of files that `yard submit` accepts."""
+    """The kinds of files that `yard submit` accepts."""
 
     JOB = "job file"
     PYTHON = "Python file"
@@ -91,24 +87,28 @@ class Program(StrEnum):
 
 
 def kind_of(job: str) -> Program:
-    """Return what kind of program `job` is. A recipe is a JOB. Raises JobFileError if the file cannot be submitted."""
+    """Return what kind of program a recipe or file is. Raises JobFileError if the file cannot be submitted."""
     path = Path(job)
     if job in recipe_names():
         if path.is_file():
             rule = "is a recipe and also a file in this directory"
             fix = f"use `./{job}` for the file; to submit the recipe, run yard in another directory"
-            raise JobFileError(job, [Problem(path="(file)", rule=rule, fix=fix)])
+            refuse(job, "(file)", rule, fix)
         return Program.JOB
     if path.is_dir():
-        fix = f"name the program, for example `yard submit {path / 'train.py'}`"
-        raise JobFileError(job, [Problem(path="(file)", rule="is a directory", fix=fix)])
-    if path.suffix in _YAML or not path.exists():
+        refuse(job, "(file)", "is a directory", f"name the program, for example `yard submit {path / 'train.py'}`")
+    if path.suffix in {".yaml", ".yml"} or not path.exists():
         find(job)
         return Program.JOB
-    kind, problems = _kind_of_text(path)
-    if problems or kind is None:
-        raise JobFileError(job, problems)
-    return kind
+    text = _text_of(path)
+    if path.suffix == ".py":
+        return Program.PYTHON
+    if path.suffix in {".sbatch", ".slurm"} or _DIRECTIVE.search(text):
+        if not text.startswith("#!"):
+            refuse(job, "line 1", "a Slurm script must begin with `#!`", "write `#!/bin/bash` into the first line")
+        return Program.SLURM
+    rule = "is not a Python file (.py), a Slurm script (#SBATCH lines) or a job file (.yaml)"
+    refuse(job, "(file)", rule, f"rename it, or run it as a command: `yard submit -- bash {shlex.quote(path.name)}`")
 
 
 def python_job(path: Path, *, code: bool) -> dict[str, Any]:
@@ -118,9 +118,9 @@ def python_job(path: Path, *, code: bool) -> dict[str, Any]:
 
 
 def command_job(words: Sequence[str], *, code: bool) -> dict[str, Any]:
-    """Return the keys of a job that runs a shell command once on each node.
+    """Return the keys of a job that runs a command, or a shell command line if it is a single word, once on each node.
 
-    A single word is run as a shell command line. With `code`, the current directory is sent with the job.
+    With `code`, the current directory is sent with the job.
     """
     line = words[0] if len(words) == 1 else shlex.join(words)
     name = {"name": job_name(_program_in(line)), "launcher": "srun-node", "run": line}
@@ -128,67 +128,36 @@ def command_job(words: Sequence[str], *, code: bool) -> dict[str, Any]:
 
 
 def job_name(text: str) -> str:
-    """Return the text as a valid job name."""
+    """Turn a text into a valid job name."""
     return _NAME.sub("-", text.lower())[:_LONGEST_NAME].strip("._-") or "job"
 
 
 def _program_in(line: str) -> str:
-    """Return the name of the first script in a command, without the folder and the suffix.
-
-    For a command without a script, return the name of its program.
-    """
+    """Return the name of a command's first script or, without a script, of its program, without folder and suffix."""
     words = [word for word in re.split(r"\s+", line.strip()) if not word.startswith("-")]
     scripts = [word for word in words if word.endswith((".py", ".sh"))]
     return Path((scripts or words or ["job"])[0]).stem
 
 
-def _kind_of_text(path: Path) -> tuple[Program | None, list[Problem]]:
-    text, problem = _text_of(path)
-    if problem is not None:
-        return None, [problem]
-    if path.suffix == ".py":
-        return Program.PYTHON, list(_syntax_problems(text))
-    if path.suffix in _SLURM or _DIRECTIVE.search(text):
-        fix = "write `#!/bin/bash` into the first line"
-        shebang = Problem(path="line 1", rule="a Slurm script must begin with `#!`", fix=fix)
-        return Program.SLURM, [] if text.startswith("#!") else [shebang]
-    rule = "is not a Python file (.py), a Slurm script (#SBATCH lines) or a job file (.yaml)"
-    fix = f"rename it, or run it as a command: `yard submit -- bash {shlex.quote(path.name)}`"
-    return None, [Problem(path="(file)", rule=rule, fix=fix)]
-
-
-def _text_of(path: Path) -> tuple[str, Problem | None]:
+def _text_of(path: Path) -> str:
     if not path.is_file():
-        return "", Problem(path="(file)", rule="is not a regular file", fix="name a Python file or a Slurm script")
+        refuse(str(path), "(file)", "is not a regular file", "name a Python file or a Slurm script")
     try:
         text = path.read_bytes().decode()
     except OSError as error:
-        return "", Problem(path="(file)", rule=f"cannot be read ({error.strerror})", fix="make it readable")
+        refuse(str(path), "(file)", f"cannot be read ({error.strerror})", "make it readable")
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
         fix = f"name a Python file, or run the program as a command: `yard submit -- ./{shlex.quote(path.name)}`"
-        return "", Problem(path="(file)", rule="is not a text file in UTF-8", fix=fix)
+        refuse(str(path), "(file)", "is not a text file in UTF-8", fix)
     if not text.strip():
-        return "", Problem(path="(file)", rule="is empty", fix="save the program in it")
-    return text, None
-
-
-def _syntax_problems(text: str) -> Iterator[Problem]:
-    # The nodes may have a newer Python than this machine, so the fix names a command that skips this check.
-    fix = "correct the line; for the syntax of a newer Python on the nodes, use `yard submit -- python3 FILE`"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(text)
-    except SyntaxError as error:
-        yield Problem(path=f"line {error.lineno or 1}", rule=f"is not valid Python ({error.msg})", fix=fix)
-    except (ValueError, RecursionError) as error:
-        yield Problem(path="(file)", rule=f"is not valid Python ({error})", fix=fix)
+        refuse(str(path), "(file)", "is empty", "save the program in it")
+    return text
 
 
 def prepare_script(path: Path, request: Request, env: Mapping[str, str], cluster: Cluster) -> Prepared:
-    """Check a script and prepare its submission. Raises JobFileError, which lists all problems, and SyncError."""
+    """Check a Slurm script and prepare its submission. Raises JobFileError, which lists all problems, or SyncError."""
     options, code = request.options, request.code
     file, folder = str(path), path.parent
     problems = [*_option_problems(options, env), *_cluster_problems(options, cluster)]
@@ -216,7 +185,8 @@ def prepare_script(path: Path, request: Request, env: Mapping[str, str], cluster
 
 def submit_script(script: str, options: Mapping[str, Any], env: Mapping[str, str], args: Sequence[str]) -> str:
     """Return the shell script that submits a Slurm script and prints the job's number."""
-    words = [f"--{OPTIONS[key]}={_value(key, value)}" for key, value in options.items() if key in OPTIONS]
+    values = {**options, "time": clock(parse_seconds(options.get("time", "")) or 0)}
+    words = [f"--{OPTIONS[key]}={values[key]}" for key in options if key in OPTIONS]
     command = shlex.join(["sbatch", "--parsable", *words])
     lines = [
         "#!/usr/bin/env bash",
@@ -228,10 +198,6 @@ def submit_script(script: str, options: Mapping[str, Any], env: Mapping[str, str
         f'id=$({command} "$@" {shlex.join([f"./{script}", *args])})',
     ]
     return "\n".join(lines) + _LINK_LOG
-
-
-def _value(key: str, value: Any) -> str:
-    return clock(parse_seconds(value) or 0) if key == "time" else str(value)
 
 
 def _option_problems(options: Mapping[str, Any], env: Mapping[str, str]) -> list[Problem]:
@@ -259,8 +225,7 @@ def _cluster_problems(options: Mapping[str, Any], cluster: Cluster) -> list[Prob
 
 
 def read_request(request: Request) -> Prepare:
-    """Check a request without the cluster, and return the function that prepares its job, or the jobs of its array,
-    for a cluster.
+    """Check a request without the cluster, and return the function that prepares its jobs for a cluster.
 
     Both functions raise JobFileError, which lists all problems.
     """
@@ -281,7 +246,7 @@ def read_request(request: Request) -> Prepare:
 
 
 def own_path(environment: str | None) -> str | None:
-    """Return the value of --env. A path is relative to the current directory, and not to the job file."""
+    """Return the value of --env, with an absolute path, because it is relative to the current directory."""
     return str(Path(environment).absolute()) if environment is not None and is_file(environment) else environment
 
 
@@ -295,4 +260,4 @@ def _sends_here(request: Request) -> bool:
 def _refuse_smoke(request: Request, job: str) -> None:
     if request.smoke:
         fix = "omit --smoke; only recipes and job files have a smoke size"
-        raise JobFileError(job, [Problem(path="smoke", rule="this job has no smoke size", fix=fix)])
+        refuse(job, "smoke", "this job has no smoke size", fix)

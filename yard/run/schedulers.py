@@ -1,6 +1,6 @@
-"""The schedulers: Slurm, and yard's own runner for clusters without a scheduler.
+"""The schedulers: Slurm, whose commands yard runs on the head, and yard's own runner for clusters without a scheduler.
 
-yard runs Slurm's commands on the head. It uploads the runner with each job, and the runner starts and watches the job.
+yard uploads the runner with each job. The runner starts and watches the job.
 """
 
 from __future__ import annotations
@@ -16,36 +16,35 @@ from trainyard.errors import JobError, Problem
 from yard.job.launcher import Tasks
 from yard.job.loader import LoadedJob
 from yard.job.placement import Placement, drives_gpus
-from yard.job.spec import parse_array
 from yard.run.containers import pyxis_options
 from yard.run.queue import SACCT_FIELDS, Job, parse_one, parse_sacct, parse_scontrol, submitted_job
 from yard.stack.remote import Remote
 
 _FABRIC = "/etc/trainyard/fabric.env"
-"""File on each node with NCCL's settings for the node's fabric."""
+"""File on each node that contains NCCL's settings for the node's fabric."""
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _ACCOUNTING = "===sacct==="
 """Separates the output of scontrol from the output of sacct."""
 _LINK = 'id=${id%%;*}; ln -sfn "../$name" "../.ids/$id"; echo "$id"'
-"""Links the job's number to the run folder, so that `yard logs` finds the log without Slurm."""
+"""Shell code that links a job's number to its run folder, so that `yard logs` finds the log without Slurm."""
 _ALLOCATION = frozenset(f"--{option}" for option in (
     "job-name", "partition", "nodes", "ntasks-per-node", "gpus-per-node", "exclusive", "mem", "time"
 ))  # fmt: skip
-"""Options of a job's script that salloc(1) also accepts and that an interactive session needs."""
+"""The options in a job's script that an interactive session needs and that salloc(1) also accepts."""
 SUBMIT_SCRIPT = "submit.sh"
 """File in the run folder that submits a user's Slurm script and prints the job's number."""
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
-"""SSH command on the head, which stores a private key for the nodes and the nodes' host keys."""
+"""The command with which the runner connects from the head, where the key and the host keys for the nodes are."""
 _QUERY = Path(__file__).parent / "query.py"
 _RUNNER = Path(__file__).parent / "runner"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """An interactive session. The shell of `host` (None: the head) runs `line`.
+    """An interactive session: a shell command (`line`) that runs on `host`, or on the head if `host` is None.
 
-    `job_name` identifies the session's job in the scheduler, or is empty if there is no job. `node` is the node on
-    which the session runs, or None if the scheduler chooses the node later.
+    `job_name` is the name of the session's job, or empty without Slurm. `node` is the session's node, or None if Slurm
+    chooses it later.
     """
 
     host: str | None
@@ -55,46 +54,45 @@ class Session:
 
 
 def shell_line(command: str | None, first: str = "") -> str:
-    """Return a shell command that sets NCCL's variables and runs `command`, or a login shell if it is None.
-
-    `first` is a shell line to run before these commands.
-    """
+    """Return a shell command that runs `first`, sets NCCL's variables, and runs `command`, or a login shell if None."""
     program = "exec bash -l" if command is None else command
     lines = [first, f"set -a; [ ! -r {_FABRIC} ] || . {_FABRIC}; set +a", program]
     return f"bash -c {shlex.quote('; '.join(line for line in lines if line))}"
 
 
 def until_disconnected(line: str) -> str:
-    """Return a shell command that runs `line` and stops it when the SSH session ends. It needs no terminal."""
+    """Return a shell command that runs `line` and stops it when the SSH session ends, even without a terminal."""
     return f"exec python3 -c {shlex.quote(_SUPERVISOR.read_text())} bash -c {shlex.quote(line)}"
 
 
-def unpack(name: str) -> str:
-    """Return shell code that unpacks stdin into the folder `name`. If unpacking fails, the code removes the folder.
+def unpack(jobs_dir: str, name: str) -> str:
+    """Return shell code that unpacks stdin into the folder `name`, or removes the folder if unpacking fails.
 
-    The folder has mode 0700, because other users must not read its scripts, logs and secrets. The umask 077 applies
-    only in a subshell, because Slurm uses the umask at submission for files that the job writes. The file `run-id`
-    contains a random number, which the launcher torchrun-elastic uses as a secret.
+    The folder has mode 0700, because other users must not read its scripts, logs and secrets. The umask 077 is set in a
+    subshell, because the job's files get the umask that is in effect when `sbatch` runs. The file `run-id` contains a
+    random number, which the torchrun-elastic launcher uses as a secret.
     """
-    final, partial = shlex.quote(name), shlex.quote(f"{name}.part")
+    folder, final, partial = (shlex.quote(text) for text in (jobs_dir, name, f"{name}.part"))
+    enter = f"set -eu; umask 022; cd {folder} 2>/dev/null || {{ mkdir -p {folder}; cd {folder}; }}"
     read = f"mkdir {partial}; tar -xC {partial} --strip-components=1 || {{ rm -rf {partial}; exit 1; }}"
     run_id = f"od -An -N16 -tx8 /dev/urandom | tr -d ' \\n' >{partial}/run-id"
-    return f"(umask 077; {read}; {run_id}); mv -T {partial} {final}"
+    return f"{enter}; (umask 077; {read}; {run_id}); mv -T {partial} {final}"
 
 
 class Slurm:
-    """Runs a cluster's jobs with Slurm. The class Runner has the same attributes and methods."""
+    """Runs a cluster's jobs with Slurm. `Runner` has the same attributes and methods.
+
+    `script` is the name of a job's script, `source_lines` are its last lines, and `shell` is the file in this folder
+    that becomes the last part of yard.sh.
+    """
 
     script = "job.sbatch"
-    """File name of a job's script."""
     shell = "slurm.sh"
-    """File in this folder that becomes the last part of yard.sh."""
     source_lines = (
         "# Slurm runs a copy of this file without arguments. Tasks run this file with an argument.",
         "(($#)) || RUN_DIR=$SLURM_SUBMIT_DIR",
         'source "$RUN_DIR/yard.sh"',
     )
-    """Last lines of a job's script."""
 
     def problems(self, job: LoadedJob) -> Iterator[Problem]:
         """Yield a problem for each value that Slurm does not support."""
@@ -104,7 +102,7 @@ class Slurm:
             yield Problem(path="container.runtime", rule=rule, fix=fix)
 
     def header(self, job: LoadedJob, placement: Placement) -> list[str]:
-        """Return the first comment and the #SBATCH options in a job's script."""
+        """Return the lines with the first comment and the #SBATCH options in a job's script."""
         spec, chosen = job.spec, job.launcher
         options = [
             f"job-name={spec.name}",
@@ -140,7 +138,7 @@ class Slurm:
         # An elastic job must continue when it loses a node.
         step = ["--no-kill", "--kill-on-bad-exit=0"] if chosen.elastic else ["--kill-on-bad-exit=1"]
         if spec.cpus_per_task is not None:
-            # sbatch does not pass this option to srun.
+            # srun does not inherit this option from sbatch.
             step.append(f"--cpus-per-task={spec.cpus_per_task}")
         if spec.mpi is not None:
             step.append(f"--mpi={spec.mpi}")
@@ -156,15 +154,15 @@ class Slurm:
         ]
 
     def files(self, job: LoadedJob, placement: Placement) -> Mapping[str, str]:
-        """Return the additional files for a job by name."""
+        """Return the contents of a job's additional files by name."""
         return {}
 
     def submit_line(self, jobs_dir: str, name: str, chain: int, script: str = script, after: Sequence[str] = ()) -> str:
-        """Return a shell command that unpacks a job's tar archive from stdin and submits the job.
+        """Return a shell command that unpacks a job's tar archive from stdin, submits the job and prints its number.
 
-        `script` is the job's script, or SUBMIT_SCRIPT. `after` contains Slurm dependencies, such as 'afterok:12'. The
-        command prints the job's number. For a chain, it submits `chain` jobs and prints the number of the first job. It
-        starts few processes, because process creation is slow on emulated machines.
+        `script` is the job's script, or SUBMIT_SCRIPT. `after` contains Slurm dependencies, such as 'afterok:12'. For a
+        chain, the command submits `chain` jobs and prints the first job's number. It starts few processes, because
+        starting one is slow on emulated machines.
         """
         # By default, a job whose dependency failed stays in the queue (sbatch(1), --kill-on-invalid-dep; read
         # 2026-11-22).
@@ -175,11 +173,10 @@ class Slurm:
             # Each job starts when the previous job has ended, successfully or not.
             wait = '"--dependency=afterany:${last%%;*}"'
             link = 'ln -sfn "../$name" "../.ids/${last%%;*}"'
-            more = (
-                f"; last=$id; for _ in $(seq {chain - 1}); do last=$(sbatch --parsable {wait} job.sbatch); {link}; done"
-            )
+            again = f"last=$(sbatch --parsable {wait} job.sbatch); {link}"
+            more = f"; last=$id; for _ in $(seq {chain - 1}); do {again}; done"
         return (
-            f"set -eu; umask 022; cd {shlex.quote(jobs_dir)}; [ -d .ids ] || mkdir -p .ids; {unpack(name)}; "
+            f"{unpack(jobs_dir, name)}; [ -d .ids ] || mkdir -p .ids; "
             f'name={shlex.quote(name)}; cd "$name"; '
             f'id=$({start}) || {{ cd ..; rm -r "$name"; exit 1; }}{more}; {_LINK}'
         )
@@ -187,36 +184,31 @@ class Slurm:
     def session(
         self, remote: Remote, job: LoadedJob, placement: Placement, command: str | None, *, terminal: bool
     ) -> Session:
-        """Return a session on the first node of an allocation. The allocation ends with the session.
+        """Return a session on an allocation's first node. The allocation ends with the session.
 
-        The session's step overlaps other steps (srun(1), --overlap), so that `srun` in the session can use all
-        resources of the allocation. --preserve-env keeps the number of nodes and tasks of the allocation, as in Slurm's
-        default for interactive steps (slurm.conf(5), InteractiveStepOptions; read 2026-11-22).
+        The session's step overlaps other steps (srun(1), --overlap), so that `srun` in the session can use all of the
+        allocation's resources. --preserve-env keeps the allocation's number of nodes and tasks, as in Slurm's default
+        for interactive steps (slurm.conf(5), InteractiveStepOptions; read 2026-11-22).
         """
         options = [line.removeprefix("#SBATCH ") for line in self.header(job, placement) if line.startswith("#SBATCH")]
         allocation = [option for option in options if option.partition("=")[0] in _ALLOCATION]
-        step = [
-            "--nodes=1",
-            "--ntasks=1",
-            "--ntasks-per-node=1",
-            "--overlap",
-            "--preserve-env",
-            *(["--pty"] if terminal else []),
-        ]
+        step = ["--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--overlap", "--preserve-env"]
+        if terminal:
+            step.append("--pty")
         if placement.gpus_per_node:
             step.append(f"--gpus-per-node={placement.gpus_per_node}")
         line = f"salloc {shlex.join(allocation)} srun {' '.join(step)} {shell_line(command)}"
         return Session(host=None, line=line if terminal else until_disconnected(line), job_name=job.spec.name)
 
     def session_node(self, remote: Remote, session: Session) -> str | None:
-        """Return the first node of a session, or None if the session waits for nodes."""
+        """Return a session's first node, or None if the session is waiting for nodes."""
         name = shlex.quote(session.job_name)
         list_line = f'scontrol show hostnames "$(squeue -h -u "$USER" -t RUNNING -n {name} -o %N)"'
         return next(iter(remote.run(list_line).split()), None)
 
     def recent(self, remote: Remote, days: int) -> list[Job]:
         """Return the jobs from the last `days` days, newest first."""
-        # slurmctld keeps recent jobs, even without accounting. The accounting database keeps older jobs.
+        # slurmctld knows recent jobs, even without accounting. The accounting database also knows older jobs.
         command = (
             f"scontrol -o show jobs; echo {_ACCOUNTING}; "
             f"sacct -a -X -n -P -S now-{days}days -o {SACCT_FIELDS} 2>/dev/null || true"
@@ -226,7 +218,7 @@ class Slurm:
         return sorted(jobs.values(), key=lambda job: job.id, reverse=True)
 
     def find(self, remote: Remote, job: int) -> Job | None:
-        """Return a job from slurmctld or the accounting, or None if it does not exist."""
+        """Return a job, or None if neither slurmctld nor the accounting knows it."""
         command = f"scontrol -o show job {job} 2>/dev/null || sacct -X -n -P -j {job} -o {SACCT_FIELDS}"
         return parse_one(remote.run(command))
 
@@ -235,11 +227,11 @@ class Slurm:
         remote.run("scancel " + " ".join(str(job.id) for job in jobs))
 
     def resume(self, remote: Remote, job: Job) -> int:
-        """Submit the script in the run folder again. Returns the new job number.
+        """Submit the script in the run folder again, and return the new job number.
 
-        Raises RemoteError if the job was not submitted by yard.
+        Raises RemoteError if yard did not submit the job.
         """
-        # A user's Slurm script can have another working directory, so the link is more reliable.
+        # A user's Slurm script can change its working directory, so the link is more reliable.
         link = shlex.quote(f"{remote.stack.cluster.shared_path}/jobs/.ids/{job.id}")
         refusal = f"job {job.id} was not submitted with `yard submit`, so yard has no copy of its script"
         start = f"if [ -e {SUBMIT_SCRIPT} ]; then bash {SUBMIT_SCRIPT}; else sbatch --parsable {self.script}; fi"
@@ -251,7 +243,7 @@ class Slurm:
         return submitted_job(printed)
 
     def nodes(self, remote: Remote) -> dict[str, tuple[str, str]]:
-        """Return (state, reason) for each node. The state ends with '*' if the node does not respond."""
+        """Return each node's state and reason. The state ends with '*' if the node does not respond."""
         lines = remote.run("sinfo -a -h -N -o '%N|%T|%E'").splitlines()
         rows = (line.split("|", 2) for line in lines if line.count("|") >= 2)  # noqa: PLR2004  (two separators)
         return {name: (state, "" if reason == "none" else reason) for name, state, reason in rows}
@@ -265,14 +257,13 @@ def clock(seconds: int) -> str:
 
 
 class Runner:
-    """Runs the jobs of a cluster without a scheduler. The class Slurm has the same attributes and methods."""
+    """Runs jobs on a cluster without a scheduler. `Slurm` has the same attributes and methods, which it describes."""
 
     script = "job.sh"
     shell = "direct.sh"
     source_lines = ('source "$RUN_DIR/yard.sh"',)
 
     def problems(self, job: LoadedJob) -> Iterator[Problem]:
-        """Yield a problem for each value that needs Slurm."""
         spec = job.spec
         if job.launcher.needs_slurm:
             rule = f"{spec.launcher} needs Slurm, which this cluster does not run"
@@ -283,44 +274,36 @@ class Runner:
         for key in ("cpus_per_task", "memory_per_node", "mpi", "after"):
             if getattr(spec, key):
                 yield Problem(path=key, rule="needs a scheduler, which this cluster does not run", fix="remove it")
-        array = parse_array(spec.array) if spec.array is not None else None
-        if array is not None and array.at_once is not None:
+        if spec.array is not None and "%" in spec.array:
             rule = "without a scheduler, free nodes alone limit how many jobs run at the same time"
-            yield Problem(path="array", rule=rule, fix=f"remove '%{array.at_once}'")
+            yield Problem(path="array", rule=rule, fix=f"remove '%{spec.array.partition('%')[2]}'")
         if spec.chain > 1:
             rule = "without a scheduler, a job with checkpoints restarts at its time limit and needs no chain"
             yield Problem(path="chain", rule=rule, fix="remove it")
 
     def header(self, job: LoadedJob, placement: Placement) -> list[str]:
-        """Return the first comment in a job's script."""
         return ["# Written by yard. Code shared by all jobs is in yard.sh. runner/ starts the tasks."]
 
     def settings(self, job: LoadedJob, placement: Placement) -> list[str]:
-        """Return the line that sets CUDA_VISIBLE_DEVICES if the job does not use all GPUs on a node."""
         node, gpus = placement.hosts[0], placement.gpus_per_node
         if not drives_gpus(node) or gpus == node.gpus:
             return []
         return [f"export CUDA_VISIBLE_DEVICES={','.join(map(str, range(gpus)))}"]
 
     def files(self, job: LoadedJob, placement: Placement) -> Mapping[str, str]:
-        """Return the additional files for a job by name: job.json and the runner."""
         runner = {f"runner/{path.name}": path.read_text() for path in sorted(_RUNNER.glob("*.py"))}
         return {"job.json": render_request(job, placement), **runner}
 
     def submit_line(self, jobs_dir: str, name: str, chain: int, script: str = script, after: Sequence[str] = ()) -> str:
-        """Return a shell command that unpacks a job's tar archive from stdin, starts the job and prints its number."""
         folder = shlex.quote(f"{jobs_dir}/{name}")
-        return (
-            f"set -eu; umask 022; mkdir -p {shlex.quote(jobs_dir)}; cd {shlex.quote(jobs_dir)}; {unpack(name)}; "
-            f"cd {folder}; python3 -m runner submit {folder}"
-        )
+        return f"{unpack(jobs_dir, name)}; cd {folder}; python3 -m runner submit {folder}"
 
     def session(
         self, remote: Remote, job: LoadedJob, placement: Placement, command: str | None, *, terminal: bool
     ) -> Session:
-        """Return a session on one of the group's idle nodes. The runner does not reserve the node.
+        """Return a session on one of the group's idle nodes, which is not reserved.
 
-        Raises JobError if all nodes run jobs, or if the session needs more than one node.
+        Raises JobError if all nodes are running jobs, or if the session needs more than one node.
         """
         if placement.nodes > 1:
             raise JobError("without a scheduler, a session uses one node; omit --nodes, or use `yard submit`")
@@ -335,29 +318,24 @@ class Runner:
         return Session(host=node, line=line if terminal else until_disconnected(line), node=node)
 
     def session_node(self, remote: Remote, session: Session) -> str | None:
-        """Return the node of a session."""
         return session.node
 
     def recent(self, remote: Remote, days: int) -> list[Job]:
-        """Return the active jobs and the jobs that ended in the last `days` days, newest first."""
         return [Job(**row) for row in self._query(remote, "jobs", str(days))]
 
     def find(self, remote: Remote, job: int) -> Job | None:
-        """Return a job, or None if it does not exist."""
         return next((Job(**row) for row in self._query(remote, "job", str(job))), None)
 
     def cancel(self, remote: Remote, jobs: Sequence[Job]) -> None:
-        """Signal the runners of the jobs. A runner stops the ranks of its job and then exits."""
         self._query(remote, "cancel", *(str(job.id) for job in jobs))
 
     def resume(self, remote: Remote, job: Job) -> int:
-        """Start the runner again. Returns the job number, which does not change."""
         folder = shlex.quote(job.run_dir)
         remote.run(f"cd {folder} && python3 -m runner resume {folder}")
         return job.id
 
     def nodes(self, remote: Remote) -> dict[str, tuple[str, str]]:
-        """Return (state, reason) for each node. Nodes without a job are 'idle', even if they do not respond."""
+        # A node without a job counts as idle, even if it does not respond.
         busy = self._query(remote, "nodes")
         return {node.name: ("allocated" if node.name in busy else "idle", "") for node in remote.stack.cluster.nodes}
 

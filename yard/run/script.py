@@ -1,10 +1,10 @@
-"""Renders a job's files: its script, the shared shell code, the workload and the files defined in the job file.
+"""Renders a job's files: its script, the shared shell code, the workload, and the files defined in the job file.
 
-The shared shell code is uploaded with each job, so a requeued or resumed job runs the same code as before.
+The shared shell code is uploaded with each job, so that a requeued or resumed job runs the same code as before.
 
-A job file lists the names of the job's secrets. `yard submit` reads the values from its own environment and sends them
-over SSH's standard input. On the cluster, they are in SECRETS_FILE in the run folder, which only the job user can read.
-Each task sources this file, so Slurm's copies of the job's script and environment contain no secret values.
+A job file lists the names of the job's secrets. `yard submit` reads their values from its own environment and sends
+them on ssh's standard input. On the cluster, the values are in SECRETS_FILE in the run folder, which only the job user
+can read. Each task sources this file, so that Slurm's copies of the script and the environment contain no secrets.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from yard.job.spec import INDEX, SSH_PORT
 from yard.run import goodput
 from yard.run.containers import PASSED_ON, container_lines
 from yard.run.schedulers import scheduler_of
+from yard.show import counted
 
 RUN_LINES = "run.sh"
 SETUP_LINES = "setup.sh"
 GOODPUT = "goodput.py"
 CODE = "code"
-"""Folder in the run folder that contains the uploaded directory."""
+"""The folder in the run folder that contains the uploaded directory."""
 _HERE = Path(__file__).parent
 _WARNING = "# Ignore the warning before the time limit, unless the program handles it."
 SECRETS_FILE = "secrets.sh"
 
 
 def shell_word(text: str) -> str:
-    """Quote `text` for bash, except variables such as $RANK, which bash expands."""
+    """Quote `text` for bash, but not variables such as $RANK, which bash expands."""
     parts: list[str] = []
     end = 0
     for start, stop, name in variables(text):
@@ -46,7 +47,7 @@ def shell_word(text: str) -> str:
 
 
 def render_files(job: LoadedJob, placement: Placement) -> dict[str, str]:
-    """Return the contents of all of the job's files by name."""
+    """Return the contents of all files that a job needs, by name."""
     spec, scheduler = job.spec, scheduler_of(placement.scheduler)
     files = {
         scheduler.script: render_script(job, placement),
@@ -71,14 +72,14 @@ def workload_files(workload: Path) -> list[Path]:
 
 
 def shared_script(end: str) -> str:
-    """Return yard.sh, which is the same for all jobs on a scheduler. `end`: file with the scheduler's code."""
+    """Return yard.sh, which is the same for all of a scheduler's jobs. The file `end` contains its last part."""
     _, _, last = (_HERE / end).read_text().partition("\n")
     names = f"readonly provided_names=({' '.join(PASSED_ON)})"
     return f"{(_HERE / 'shared.sh').read_text()}\n{names}\n\n{last}"
 
 
 def render_script(job: LoadedJob, placement: Placement) -> str:
-    """Return the job's script, which sources yard.sh in its last line."""
+    """Return a job's script, whose last line sources yard.sh."""
     spec, scheduler = job.spec, scheduler_of(placement.scheduler)
     floor = "" if placement.busbw_floor is None else f"{placement.busbw_floor:g}"
     index = {} if job.element is None else {INDEX: str(job.element)}
@@ -104,14 +105,10 @@ def render_script(job: LoadedJob, placement: Placement) -> str:
 
 
 def _opening(job: LoadedJob, placement: Placement) -> list[str]:
-    size = f"{_count(placement.nodes, 'node')}, {_count(placement.nodes * placement.tasks_per_node, 'rank')}"
+    size = f"{counted(placement.nodes, 'node')}, {counted(placement.nodes * placement.tasks_per_node, 'rank')}"
     lines = ["#!/usr/bin/env bash", f"# Job {job.spec.name}: {size}, started by {job.launcher.title}."]
     notes = (("Needs", job.spec.software), ("Unverified", job.spec.unverified))
     return lines + [f"# {word}: {line}" for word, text in notes for line in (text or "").splitlines()]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _work(job: LoadedJob, placement: Placement, exports: Mapping[str, str], *, over_ssh: bool) -> list[str]:
@@ -120,7 +117,7 @@ def _work(job: LoadedJob, placement: Placement, exports: Mapping[str, str], *, o
         *([f"use_transport {shlex.quote(library)}"] if library is not None else []),
         *(f"export {name}={shell_word(value)}" for name, value in exports.items()),
         *([f'source "$RUN_DIR/{SECRETS_FILE}"'] if spec.secrets else []),
-        # For `run`, USR2 is not ignored here, because a shell cannot trap a signal that was ignored when it started.
+        # With `run`, USR2 is not ignored, because a shell cannot trap a signal that was ignored when it started.
         *([_WARNING, "trap '' USR2"] if spec.source is not Source.RUN else []),
         *_launch(job, over_ssh=over_ssh),
     ]
@@ -143,21 +140,19 @@ def _launch(job: LoadedJob, *, over_ssh: bool) -> list[str]:
 
 
 def secrets_script(job: str, names: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return shell lines that export the named variables from `environ`.
+    """Return shell lines that export variables with their values in `environ`.
 
-    Raises JobFileError, which names all variables that are unset or empty.
+    Raises JobFileError, which lists all variables that are unset or empty.
     """
-    missing = [name for name in names if not environ.get(name)]
-    if missing:
-        raise JobFileError(
-            job,
-            [
-                Problem(
-                    path="secrets",
-                    rule=f"environment variable {name} is not set on this machine",
-                    fix=f"run `read -rs {name} && export {name}`, paste the value, and submit again",
-                )
-                for name in missing
-            ],
+    problems = [
+        Problem(
+            path="secrets",
+            rule=f"environment variable {name} is not set on this machine",
+            fix=f"run `read -rs {name} && export {name}`, paste the value, and submit again",
         )
+        for name in names
+        if not environ.get(name)
+    ]
+    if problems:
+        raise JobFileError(job, problems)
     return "".join(f"export {name}={shlex.quote(environ[name])}\n" for name in names)

@@ -1,4 +1,4 @@
-"""Command `yard submit`: checks a job, renders its files, and submits or prints them."""
+"""Checks a job, renders its files, and submits or prints them, for `yard submit`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from yard.run.jobs import read_job
 from yard.run.queue import submitted_job
 from yard.run.schedulers import scheduler_of
 from yard.run.script import CODE, SECRETS_FILE, render_files, secrets_script
-from yard.show import duration, payload, say, say_json, warn
+from yard.show import counted, duration, payload, say, say_json, warn
 from yard.stack.remote import Remote
 from yard.tree.files import Tree, add, collect
 from yard.tree.snapshot import Snapshot, take_snapshot
@@ -39,13 +39,13 @@ _HOUR = 3600
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A checked job and the contents of its files by name.
+    """A checked job, and the contents of its files by name.
 
-    `file` is the job's name in messages, and `script` is the name of its main file. `tree` is the directory to upload.
-    `starts` describes the processes that the job starts. `working_tree` is the directory whose git state is recorded.
-    `after` contains the numbers of the jobs that must complete first, and `at_once` is the maximum number of jobs in an
-    array that run at the same time, or None for no limit. `group`, `nodes` and `seconds` (the time limit of each start)
-    are empty for a Slurm script, which specifies its own size. `environment` is the job's Python environment.
+    `file` is the job's name in messages, and `script` is the name of its main file. `tree` is the directory to upload,
+    and `working_tree` is the directory whose git state is recorded. `starts` describes the processes that the job
+    starts. `after` contains the numbers of the jobs that must complete first, and `at_once` is the maximum number of an
+    array's jobs that run at the same time, or None for no limit. `group`, `nodes` and `seconds` (the time limit of each
+    start) are empty for a Slurm script, which specifies its own size.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Submitted:
 
 
 def prepare(loaded: LoadedJob, cluster: Cluster) -> Prepared:
-    """Check the job against the cluster and render its files. Raises JobFileError if the job does not fit."""
+    """Check whether a job fits the cluster, and render its files. Raises JobFileError if it does not fit."""
     scheduler, spec = scheduler_of(cluster.scheduler), loaded.spec
     if problems := list(scheduler.problems(loaded)):
         raise JobFileError(loaded.file, problems)
@@ -100,14 +100,15 @@ def prepare(loaded: LoadedJob, cluster: Cluster) -> Prepared:
 
 
 def prepare_all(loaded: LoadedJob, cluster: Cluster) -> list[Prepared]:
-    """Return the prepared jobs of an array, or one job. Raises JobFileError if the job does not fit."""
-    array = parse_array(loaded.spec.array) if loaded.spec.array is not None else None
+    """Prepare a job or, if it is an array, each of its jobs. Raises JobFileError if a job does not fit."""
+    array = parse_array(loaded.spec.array or "")
     if array is None:
         found = [prepare(loaded, cluster)]
     else:
-        named = ((index, replace(loaded.spec, name=f"{loaded.spec.name}-{index}")) for index in array.indices)
+        indices, at_once = array
+        named = ((index, replace(loaded.spec, name=f"{loaded.spec.name}-{index}")) for index in indices)
         elements = (prepare(replace(loaded, spec=spec, element=index), cluster) for index, spec in named)
-        found = [replace(prepared, at_once=array.at_once) for prepared in elements]
+        found = [replace(prepared, at_once=at_once) for prepared in elements]
     warn_about_pmi2(found[0].files.values())
     return found
 
@@ -121,18 +122,17 @@ def environment_on(loaded: LoadedJob, placement: Placement) -> Definition | None
 
 
 def _starts(loaded: LoadedJob, placement: Placement) -> str:
-    spec, ranks = loaded.spec, placement.tasks_per_node
+    spec, ranks = loaded.spec, counted(placement.tasks_per_node, "rank")
     nodes = "1 node" if placement.nodes == 1 else f"each of {placement.nodes} nodes"
     if spec.source is not Source.RUN:
-        what = spec.script or spec.workload
-        return f"{spec.launcher} starts {what} on {nodes}, {ranks} rank{'s' if ranks > 1 else ''} per node"
+        return f"{spec.launcher} starts {spec.script or spec.workload} on {nodes}, {ranks} per node"
     if loaded.launcher.tasks is Tasks.NODE:
         return f"the command starts once on {nodes}"
-    return f"the command starts once for each rank on {nodes}, {ranks} rank{'s' if ranks > 1 else ''} per node"
+    return f"the command starts once for each rank on {nodes}, {ranks} per node"
 
 
 def warn_about_pmi2(texts: Iterable[str]) -> None:
-    """Print a warning if a script starts ranks with PMI2, because the ranks do not fail if their MPI lacks PMI2.
+    """Print a warning if a script starts ranks with PMI2, because ranks whose MPI lacks PMI2 do not fail.
 
     Source: open-mpi/ompi issue 13523 (Open MPI 5.0.3), read 2026-11-24.
     """
@@ -144,8 +144,9 @@ def warn_about_pmi2(texts: Iterable[str]) -> None:
 
 
 def show_files(jobs: Sequence[Prepared], as_json: bool, estimated: Mapping[str, Any], notes: Iterable[str]) -> None:
-    """Print `notes`, the first job's other files and, last, its script. Without `as_json`, only the line count is
-    printed for long files. With `as_json`, the facts in `estimated` are added instead of the notes.
+    """Print `notes`, the first job's other files (only the line count of long files), and its script.
+
+    With `as_json`, print all files with the facts in `estimated` instead.
     """
     prepared = jobs[0]
     files, tree = dict(prepared.files), prepared.tree
@@ -171,9 +172,9 @@ def show_files(jobs: Sequence[Prepared], as_json: bool, estimated: Mapping[str, 
 
 
 def send_all(remote: Remote, jobs: Sequence[Prepared], as_json: bool) -> None:
-    """Submit the jobs of an array and print their numbers. With `at_once`, later jobs wait until earlier jobs end.
+    """Submit an array's jobs and print their numbers. With `at_once`, later jobs wait until earlier jobs have ended.
 
-    Raises the same errors as `submit`. The jobs that were submitted before the error stay in the queue.
+    Raises the same errors as `submit`. Jobs that were submitted before an error stay in the queue.
     """
     numbers: list[int] = []
     at_once = jobs[0].at_once
@@ -183,7 +184,7 @@ def send_all(remote: Remote, jobs: Sequence[Prepared], as_json: bool) -> None:
 
 
 def send(remote: Remote, prepared: Prepared, as_json: bool, *, ended: int | None = None) -> Submitted:
-    """Submit the job and print its number. `ended` and the errors are the same as for `submit`."""
+    """Submit a job and print its number. `ended` and the errors are those of `submit`."""
     submitted = submit(remote, prepared, ended=ended)
     commit = submitted.snapshot.title if submitted.snapshot else None
     if as_json:
@@ -194,19 +195,18 @@ def send(remote: Remote, prepared: Prepared, as_json: bool, *, ended: int | None
     if (tree := prepared.tree) is not None:
         say(f"{_sent(tree)}{f', commit {commit}' if commit else ''}; {prepared.starts}")
         for name in tree.left_out:
-            warn(
-                f"yard: {name} was not sent, because it looks like a secret; use `secrets` in a job file for its values"
-            )
+            why = "it looks like a secret; use `secrets` in a job file for its values"
+            warn(f"yard: {name} was not sent, because {why}")
     return submitted
 
 
 def _sent(tree: Tree) -> str:
     size = f"{tree.size / _MIB:.1f} MiB" if tree.size >= _MIB else f"{tree.size / 1024:.1f} KiB"
-    return f"{len(tree.names)} file{'' if len(tree.names) == 1 else 's'} of {tree.folder.resolve()} ({size})"
+    return f"{counted(len(tree.names), 'file')} of {tree.folder.resolve()} ({size})"
 
 
 def submit(remote: Remote, prepared: Prepared, *, ended: int | None = None) -> Submitted:
-    """Submit the job. With `ended`, the job starts only after the job with this number has ended.
+    """Submit a job. With `ended`, it starts only after the job with this number has ended.
 
     Raises JobFileError if a secret is not set, JobError if the job must wait for a job that cannot complete, and
     RemoteError if the scheduler rejects the job.
@@ -220,7 +220,8 @@ def submit(remote: Remote, prepared: Prepared, *, ended: int | None = None) -> S
     after = [f"afterok:{number}" for number in unfinished(remote, prepared.after)]
     after += [] if ended is None else [f"afterany:{ended}"]
     jobs_dir = f"{remote.stack.cluster.shared_path}/jobs"
-    name = run_dir_name(prepared.name, datetime.now(UTC), secrets.token_hex(2))
+    # The names of a job's run folders are unique and sort by time.
+    name = f"{prepared.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     scheduler = scheduler_of(remote.stack.cluster.scheduler)
     line = scheduler.submit_line(jobs_dir, name, prepared.chain, prepared.script, after)
     seconds = _SUBMIT_SECONDS + (tree.size // _MIB * _SECONDS_PER_MIB if tree is not None else 0)
@@ -235,13 +236,8 @@ def submit(remote: Remote, prepared: Prepared, *, ended: int | None = None) -> S
     return Submitted(job=submitted_job(printed), run_dir=f"{jobs_dir}/{name}", snapshot=snapshot)
 
 
-def run_dir_name(name: str, now: datetime, token: str) -> str:
-    """Return a unique name for a run folder. The names of a job's run folders sort by time."""
-    return f"{name}-{now:%Y%m%d-%H%M%S}-{token}"
-
-
 def pack(folder: str, files: Mapping[str, str], tree: Tree | None = None) -> bytes:
-    """Return a tar archive that contains `files` in a folder named `folder`, and the tree in the subfolder `code`.
+    """Return a tar archive of a folder that contains `files`, and the tree in its subfolder `code`.
 
     Only the owner can read the files. Raises SyncError if a file in the tree cannot be read.
     """
@@ -259,9 +255,9 @@ def pack(folder: str, files: Mapping[str, str], tree: Tree | None = None) -> byt
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """A planned cluster. `file` is the stack file, and `reason` is why the stack has no outputs.
+    """A planned cluster from the stack file `file`. `reason` is why the stack has no outputs.
 
-    `costs` describes the list prices of the cluster, and `node_usd` is the list price of one node in each group in
+    `costs` describes the cluster's list prices, and `node_usd` contains the list price of a node in each group in
     dollars per hour, or None if it is unknown.
     """
 
@@ -273,12 +269,12 @@ class Rehearsal:
 
     @property
     def notice(self) -> str:
-        """Message that a plan was used instead of a cluster."""
+        """The message that a plan was used instead of a cluster."""
         return f"dry run with the plan of {self.file}, without a cluster"
 
 
 def estimate(rehearsal: Rehearsal, jobs: Sequence[Prepared]) -> dict[str, Any]:
-    """Return the estimate in the format that `--json` prints. Unknown values are None."""
+    """Return the estimated cost in the format that `--json` prints. Unknown values are None."""
     job = jobs[0]
     price = rehearsal.node_usd.get(job.group)
     hourly = None if price is None else round(price * job.nodes, 2)
@@ -292,32 +288,27 @@ def estimate(rehearsal: Rehearsal, jobs: Sequence[Prepared]) -> dict[str, Any]:
         "job_usd_per_hour": hourly,
         "limit_s": job.seconds or None,
         "usd_at_limit": limit,
-        # No run of a job on a cloud is recorded.
+        # No job's run on a cloud is recorded.
         "time_s": None,
     }
 
 
 def estimate_lines(rehearsal: Rehearsal, jobs: Sequence[Prepared]) -> Iterator[str]:
-    """Yield the estimate as sentences."""
+    """Yield the estimated cost as sentences."""
     job, found = jobs[0], estimate(rehearsal, jobs)
     if not job.nodes:
         yield "job: its size is in the script, so yard does not check whether it fits; Slurm checks it"
     else:
-        yield from _job_lines(job, found, len(jobs))
+        each = f"each of {len(jobs)} jobs" if len(jobs) > 1 else "job"
+        hourly = "unknown" if found["job_usd_per_hour"] is None else f"${found['job_usd_per_hour']:.2f}"
+        yield f"{each}: fits on {counted(job.nodes, 'node')} of group {job.group}; list price per hour: {hourly}"
+        cost = "" if found["usd_at_limit"] is None else f", which costs at most ${found['usd_at_limit']:.2f}"
+        ends = f"each start ends after {duration(job.seconds)}{cost}"
+        yield f"time: unknown, because no run on these machines is recorded; {ends}"
     yield from (f"cluster: {line}" for line in rehearsal.costs)
     if job.environment is None:
         yield "environment: Python of the nodes or the container; images of clouds have no PyTorch (use --env torch)"
     yield rehearsal.notice
-
-
-def _job_lines(job: Prepared, found: Mapping[str, Any], count: int) -> Iterator[str]:
-    each = f"each of {count} jobs" if count > 1 else "job"
-    hourly = "unknown" if found["job_usd_per_hour"] is None else f"${found['job_usd_per_hour']:.2f}"
-    nodes = "1 node" if job.nodes == 1 else f"{job.nodes} nodes"
-    yield f"{each}: fits on {nodes} of group {job.group}; list price per hour: {hourly}"
-    cost = "" if found["usd_at_limit"] is None else f", which costs at most ${found['usd_at_limit']:.2f}"
-    limit = duration(job.seconds)
-    yield f"time: unknown, because no run on these machines is recorded; each start ends after {limit}{cost}"
 
 
 def unfinished(remote: Remote, jobs: Iterable[int]) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Runs a command on a node until the command or the SSH session ends. yard sends this program to the node.
 
-Without a terminal, sshd does not signal a command whose client has disconnected, so an allocation would remain. sshd
-closes its end of the command's output, which poll(2) reports as POLLERR or POLLHUP. Needs only the standard library.
+When the client of a session without a terminal disconnects, sshd does not signal the command, so its allocation would
+remain. But sshd closes its end of the command's output, which poll(2) reports as POLLERR or POLLHUP.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ _GRACE_SECONDS = 20
 
 
 def main() -> int:
-    """Run the command in the arguments. Return its exit code, or 128 plus the number of the signal that ended it."""
     child = subprocess.Popen(sys.argv[1:], start_new_session=True)
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)

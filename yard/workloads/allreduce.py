@@ -1,9 +1,9 @@
-"""All-reduce benchmark with the output format of nccl-tests. It needs only torch and the standard library.
+"""Measures all-reduces, and prints the results in the format of nccl-tests.
 
-Each rank needs RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or Slurm's variables, in its environment. The
-backend is NCCL on GPUs and Gloo on CPUs. Sizes are bytes per rank, and 1 GB is 1e9 bytes. algbw is size / time, and
-busbw is algbw * 2(n-1)/n (nccl-tests doc/PERFORMANCE.md). dist.all_reduce works in place, so the out-of-place columns
-are empty.
+The program needs only torch and the standard library. Each rank needs RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
+MASTER_PORT, or Slurm's variables, in its environment. The backend is NCCL on GPUs and Gloo on CPUs. Sizes are in bytes
+per rank, and 1 GB is 1e9 bytes. algbw is size / time, and busbw is algbw * 2(n-1)/n (nccl-tests doc/PERFORMANCE.md).
+The out-of-place columns are empty, because dist.all_reduce works in place.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _RANK_VARIABLES = (
     ("RANK", "SLURM_PROCID", "0"), ("WORLD_SIZE", "SLURM_NTASKS", "1"), ("LOCAL_RANK", "SLURM_LOCALID", "0"),
 )  # fmt: skip
-"""Torch's variable, Slurm's variable, and the value for a single process."""
+"""Torch's variable, Slurm's variable, and the default value, which is that of a single process."""
 _ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _SHORT = {"float32": "float", "bfloat16": "bfloat16", "float16": "half"}
 
 
 def parse_size(text: str) -> int:
-    """Return the number of bytes for a size such as 8, 4K, 16M or 8G. Raises ValueError."""
+    """Return the number of bytes that a size such as 8, 4K, 16M or 8G means. Raises ValueError."""
     digits, unit = (text, "") if text.isdigit() else (text[:-1], text[-1:].upper())
     if unit not in _UNITS or not digits.isdigit():
         raise ValueError(f"'{text}' is not a size; use, for example, 8, 4K, 16M or 8G")
@@ -42,7 +42,7 @@ def sweep(begin: int, end: int, factor: int) -> Iterator[int]:
 
 
 def busbw(size: int, seconds: float, ranks: int) -> float:
-    """Return the bus bandwidth in GB/s of one all-reduce."""
+    """Return an all-reduce's bus bandwidth in GB/s."""
     factor = 2 * (ranks - 1) / ranks if ranks > 1 else 1
     return size / seconds / 1e9 * factor
 
@@ -59,7 +59,7 @@ def header() -> str:
 
 
 def repetitions(wanted: int, one: float, limit: float | None) -> int:
-    """Return the number of iterations that fit into the limit, from 1 to `wanted`. `one`: seconds per iteration."""
+    """Return how many iterations of `one` seconds fit into the limit, from 1 to `wanted`."""
     return wanted if limit is None or one <= 0 else max(1, min(wanted, int(limit / one)))
 
 
@@ -70,14 +70,14 @@ def row(result: dict[str, Any]) -> str:
 
 
 def rank_from_environment() -> tuple[int, int, int]:
-    """Return (rank, world size, local rank). Slurm's variables are used if torch's are missing."""
+    """Return the rank, the world size and the local rank. Slurm's variables are used if torch's are missing."""
     for name, slurm, default in _RANK_VARIABLES:
         os.environ.setdefault(name, os.environ.get(slurm, default))
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
 
 
 class Bench:
-    """One rank in the benchmark."""
+    """One rank of the benchmark."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.rank, self.ranks, local = rank_from_environment()
@@ -106,11 +106,12 @@ class Bench:
             sys.stdout.flush()
 
     def barrier(self) -> None:
-        """Wait for all ranks. With NCCL, torch prints a warning if device_ids is not set."""
+        """Wait for all ranks."""
+        # Without device_ids, torch prints a warning with NCCL.
         self.dist.barrier(device_ids=[self.device.index] if self.cuda else None)
 
     def wrong(self, buffer: Any) -> int:
-        """Reduce known values once. Returns the number of wrong elements, summed over all ranks."""
+        """Reduce known values once, and return the number of wrong elements on all ranks."""
         buffer.fill_(self.rank + 1)
         self.dist.all_reduce(buffer)
         count = (buffer != self.ranks * (self.ranks + 1) // 2).sum().to(self.torch.int64)
@@ -118,10 +119,9 @@ class Bench:
         return int(count)
 
     def counts(self, buffer: Any) -> tuple[int, int]:
-        """Return the numbers of warm-ups and iterations.
+        """Return the numbers of warm-ups and iterations, each of which must fit into `max_seconds`.
 
-        With `max_seconds`, each number is limited to the all-reduces that fit into this time. One all-reduce is timed
-        for this calculation.
+        One all-reduce is timed for this purpose.
         """
         limit, one = self.arguments.max_seconds, 0.0
         if limit is not None:
@@ -136,7 +136,7 @@ class Bench:
         return repetitions(self.arguments.warmup, one, limit), repetitions(self.arguments.iters, one, limit)
 
     def seconds(self, buffer: Any) -> float:
-        """Return the mean seconds per all-reduce, averaged over all ranks."""
+        """Return the mean duration of an all-reduce in seconds, averaged over all ranks."""
         buffer.zero_()
         warmup, iters = self.counts(buffer)
         for _ in range(warmup):
@@ -159,7 +159,7 @@ class Bench:
         return float(mean) / self.ranks
 
     def largest(self) -> int:
-        """Return half of the free memory, in bytes, on the rank with the least free memory."""
+        """Return half of the free memory in bytes on the rank with the least free memory."""
         if self.cuda:
             free = self.torch.cuda.mem_get_info()[0]
         else:
@@ -169,7 +169,7 @@ class Bench:
         return int(least)
 
     def run(self) -> list[dict[str, Any]]:
-        """Measure all sizes, and print a table row after each size."""
+        """Measure all sizes, and print a row after each of them."""
         element = _ELEMENT_BYTES[self.arguments.dtype]
         end = min(self.arguments.end, self.largest())
         if end < self.arguments.end:
@@ -189,7 +189,7 @@ class Bench:
 
 
 def problems(results: Sequence[Mapping[str, Any]], floor: float | None) -> list[str]:
-    """Return the problems with the results. `floor`: the minimum busbw in GB/s at the largest size."""
+    """Return the problems with the results. `floor` is the minimum busbw in GB/s at the largest size."""
     if not results:
         return ["no size fits into memory"]
     found, last = [], results[-1]
@@ -224,7 +224,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> NoReturn:
-    """Run the benchmark. The exit code is 1 if elements are wrong or busbw is below the floor."""
+    """Run the benchmark. The exit code is 1 if elements are wrong or the busbw is below the floor."""
     arguments = parse()
     bench = Bench(arguments)
     results = bench.run()
@@ -243,10 +243,10 @@ def main() -> NoReturn:
 
 
 def leave(bench: Bench, code: int) -> NoReturn:
-    """Wait for all ranks and exit without running destructors.
+    """Wait for all ranks, and exit without running destructors.
 
-    Gloo's destructor can block forever (seen with torch 2.6), because it waits for its threads while it holds the
-    interpreter lock.
+    Gloo's destructor can block forever (seen with torch 2.6), because it holds the interpreter lock while it waits for
+    its threads.
     """
     bench.barrier()
     if bench.cuda:

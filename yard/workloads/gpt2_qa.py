@@ -1,8 +1,8 @@
-"""Trains GPT-2 with a question-answering head on synthetic data, with DDP or FSDP2, as a test of a cluster.
+"""Trains GPT-2 with a question-answering head on synthetic data, with DDP or FSDP2, to test a cluster.
 
-The model has the shape of GPT-2 (124M) and random weights. Each step uses a new random batch. The program needs only
-torch and the standard library. Each rank needs RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in its
-environment. The last line of the output is a summary in JSON.
+The model has the shape of GPT-2 (124M) and random weights, and each step uses a new random batch. The program needs
+only torch and the standard library. Each rank needs RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in its
+environment. The last printed line is a summary in JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TIMEOUT = timedelta(minutes=5)
 WARM_UP_STEPS = 3
 VOCABULARY = 50257
 SIZES = {"gpt2": (12, 768, 12), "tiny": (2, 64, 4)}
-"""Number of layers, hidden size and number of heads."""
+"""The number of layers, the hidden size, and the number of heads."""
 
 
 def choose_backend(wanted: str, dist: Any, *, cuda: bool) -> str:
@@ -27,9 +27,7 @@ def choose_backend(wanted: str, dist: Any, *, cuda: bool) -> str:
     if wanted == "auto":
         return "nccl" if cuda else "gloo"
     if wanted == "nccl" and not (cuda and dist.is_nccl_available()):
-        raise SystemExit(
-            "this torch has no backend nccl: it needs a GPU and a torch built for CUDA; use --backend auto"
-        )
+        raise SystemExit("this torch has no backend nccl: it needs a GPU and a torch for CUDA; use --backend auto")
     if wanted == "ucc" and not dist.is_ucc_available():
         raise SystemExit(
             "this torch has no backend ucc: PyPI's torch does not include it, and PyPI's package `ucc` is unrelated; "
@@ -39,7 +37,7 @@ def choose_backend(wanted: str, dist: Any, *, cuda: bool) -> str:
 
 
 def build(torch: Any, size: str, seq: int) -> Any:
-    """Return GPT-2 with two scores per token: for the start and for the end of an answer."""
+    """Return GPT-2 with two scores per token, for the start and the end of an answer."""
     layers, hidden, heads = SIZES[size]
     nn = torch.nn
 

@@ -1,9 +1,9 @@
-"""Fine-tunes an OPT model with DeepSpeed's ZeRO-3, which shards weights, gradients and optimizer states across ranks.
+"""Fine-tunes an OPT model in bf16 with DeepSpeed's ZeRO-3, which shards weights, gradients and optimizer states.
 
-Each rank loads only its shard of a checkpoint, so no host needs memory for the whole model. The precision is bf16. The
-program needs deepspeed, transformers and accelerate. DeepSpeed's launchers, torchrun and the schedulers can start the
-program. Without --data, the data is synthetic. Without --model, options define the shape of the model, the weights are
-random, and nothing is downloaded.
+Each rank loads only its shard of a checkpoint, so that no host needs memory for the whole model. The program needs
+deepspeed, transformers and accelerate, and can be started by DeepSpeed's launchers, torchrun or a scheduler. Without
+--data, the data is synthetic. Without --model, the weights are random, options define the model's shape, and nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 VOCABULARY = 50272
 IGNORED = -100
-"""Label for positions that the loss ignores (transformers, OPTForCausalLM.forward, argument `labels`)."""
+"""The label of positions that the loss ignores (transformers, OPTForCausalLM.forward, argument `labels`)."""
 
 
 def deepspeed_config(options: argparse.Namespace) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def deepspeed_config(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def load_model(transformers: Any, options: argparse.Namespace, config: dict[str, Any]) -> Any:
-    """Return the model, which is sharded during its construction."""
+    """Return the model, which is sharded while it is constructed."""
     from transformers.integrations import HfDeepSpeedConfig  # noqa: PLC0415
 
     # While this object exists, from_pretrained loads only each rank's shard.
@@ -58,17 +58,17 @@ def load_model(transformers: Any, options: argparse.Namespace, config: dict[str,
 
 
 def sample_numbers(batch_number: int, rank: int, ranks: int, batch: int, count: int) -> list[int]:
-    """Return the indices of the samples in one rank's batch, out of `count` samples.
+    """Return the indices of the samples in a rank's batch, out of `count` samples.
 
-    Ranks read consecutive parts of the data. After the last sample, they continue with the first sample. A restarted
-    job continues with the samples that follow its last checkpoint.
+    The ranks read consecutive parts of the data, and start again after the last sample. A restarted job continues with
+    the samples after its last checkpoint.
     """
     first = (batch_number * ranks + rank) * batch
     return [(first + index) % count for index in range(batch)]
 
 
 def read_texts(path: Path) -> list[str]:
-    """Return the field `text` from each JSON line in a file. Raises ValueError if the file contains no text."""
+    """Return the field `text` of each JSON line in a file. Raises ValueError if there are no lines."""
     texts = [json.loads(line)["text"] for line in path.read_text().splitlines() if line.strip()]
     if not texts:
         raise ValueError(f"{path} contains no lines; it must contain JSON objects with a field `text`, one per line")
@@ -76,7 +76,7 @@ def read_texts(path: Path) -> list[str]:
 
 
 class Batches:
-    """The training data for one rank. A batch maps each input of the model to a tensor of shape (batch, seq)."""
+    """A rank's training data. A batch maps each of the model's inputs to a tensor of shape (batch, seq)."""
 
     def __init__(self, torch: Any, transformers: Any, options: argparse.Namespace, rank: int, ranks: int) -> None:
         self._torch, self._options, self._rank, self._ranks = torch, options, rank, ranks
@@ -86,7 +86,7 @@ class Batches:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(options.model)
 
     def batch(self, number: int) -> dict[str, Any]:
-        """Return batch `number`, counted from 0 across all starts of the job."""
+        """Return batch `number`, counted from 0 across all of the job's starts."""
         options = self._options
         if not self._texts:
             random = self._torch.Generator().manual_seed(number * self._ranks + self._rank)

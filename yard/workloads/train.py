@@ -1,10 +1,10 @@
-"""Trains a GPT with DDP or FSDP2. A different number of ranks can load the checkpoints.
+"""Trains a GPT with DDP or FSDP2, with checkpoints that any number of ranks can load.
 
-It needs only torch, the standard library, and train_*.py in the same folder. --float8 also needs torchao. Each rank
-needs RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or Slurm's variables, in its environment. Each step's
-batch is divided among the ranks and depends only on the seed and the step. A resumed run therefore produces the same
-losses as an uninterrupted run, on any number of ranks. The run directory contains metrics.jsonl, with one JSON object
-per line, and the files heartbeat-RANK, which each rank writes every 5 seconds.
+The program needs only torch, the standard library, and train_*.py in the same folder, and --float8 also needs torchao.
+Each rank needs RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or Slurm's variables, in its environment.
+Each step's batch is divided among the ranks, and depends only on the seed and the step. A resumed run therefore
+produces the same losses as an uninterrupted one, on any number of ranks. In the run directory, rank 0 writes a JSON
+object per line to metrics.jsonl, and each rank writes a file heartbeat-RANK every 5 seconds.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ else:
     import train_model as gpt
 
 WARM_UP_STEPS = 10
-"""Number of initial steps, with compilation, allocation and connection set-up, to exclude from statistics."""
+"""The number of initial steps that the statistics exclude, because of compilation, allocation and connection set-up."""
 TIMEOUT = timedelta(minutes=5)
-"""Timeout for collectives. It ends a run with a frozen rank, and must exceed the duration of the longest step."""
+"""The timeout for collectives, which ends a run with a frozen rank. It must exceed the duration of the longest step."""
 SAVE_TIMEOUT = timedelta(hours=1)
-"""Timeout for checkpoints. A checkpoint of the preset 20b is 240 GB, and the storage may be slow."""
+"""The timeout for checkpoints. One of the 20b preset has 240 GB, and the storage may be slow."""
 _HEARTBEAT_SECONDS = 5.0
 _RANK_VARIABLES = (
     ("RANK", "SLURM_PROCID", "0"), ("WORLD_SIZE", "SLURM_NTASKS", "1"), ("LOCAL_RANK", "SLURM_LOCALID", "0"),
 )  # fmt: skip
-"""Torch's variable, Slurm's variable, and the value for a single process."""
+"""Torch's variable, Slurm's variable, and the default value, which is that of a single process."""
 
 
 def rank_from_environment() -> tuple[int, int, int]:
-    """Return (rank, world size, local rank). Slurm's variables are used if torch's are missing."""
+    """Return the rank, the world size and the local rank. Slurm's variables are used if torch's are missing."""
     for name, slurm, default in _RANK_VARIABLES:
         os.environ.setdefault(name, os.environ.get(slurm, default))
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
 
 
 class Trainer:
-    """One rank in a training run."""
+    """One rank of a training run."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -115,14 +115,13 @@ class Trainer:
         kind = self.torch.bfloat16 if self.cuda else None
         policy = MixedPrecisionPolicy(param_dtype=kind, reduce_dtype=self.torch.float32)
         for part in (*model.blocks, model.head):
-            fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=not self.options.keep_unsharded)
+            fully_shard(part, mesh=mesh, mp_policy=policy)
         return fully_shard(model, mesh=mesh, mp_policy=policy)
 
     def say(self, text: str) -> None:
         """Print on rank 0."""
         if self.rank == 0:
-            sys.stdout.write(f"{text}\n")
-            sys.stdout.flush()
+            print(text, flush=True)
 
     def _state(self) -> dict[str, Any]:
         from torch.distributed.checkpoint.state_dict import get_state_dict  # noqa: PLC0415
@@ -134,7 +133,7 @@ class Trainer:
         self.dist.barrier(group=self.savers, device_ids=[self.device.index] if self.cuda else None)
 
     def save(self) -> float:
-        """Write a checkpoint. Returns the duration in seconds. Raises SystemExit on all ranks if the write fails."""
+        """Write a checkpoint, and return the duration in seconds. If a write fails, all ranks raise SystemExit."""
         import torch.distributed.checkpoint as dcp  # noqa: PLC0415
 
         begin = time.perf_counter()
@@ -147,11 +146,11 @@ class Trainer:
         except (Exception, dcp.CheckpointException) as error:  # CheckpointException derives from BaseException
             reasons = f"rank {self.rank}: {error}"
             if isinstance(error, dcp.CheckpointException):
-                # DCP raises this error on all ranks after all ranks have stopped writing.
+                # DCP raises this error on all ranks, after they have stopped writing.
                 if self.rank == 0:
                     shutil.rmtree(folder, ignore_errors=True)
                 reasons = "; ".join(f"rank {rank}: {failure[0]}" for rank, failure in sorted(error.failures.items()))
-            # On Python 3.13, torch can raise an unrelated error instead of the cause.
+            # With Python 3.13, torch can raise an unrelated error instead of the cause.
             free = shutil.disk_usage(self.run_dir).free >> 20
             raise SystemExit(
                 f"train: the checkpoint {folder} could not be written; {free} MiB are free there ({reasons}). "
@@ -163,7 +162,7 @@ class Trainer:
         return time.perf_counter() - begin
 
     def resume(self) -> None:
-        """Load the newest complete checkpoint. Rank 0 selects it, because NFS caches can differ between nodes."""
+        """Load the newest complete checkpoint, which rank 0 selects, because the nodes' NFS caches can differ."""
         found: list[Any] = [None, ""]
         if self.rank == 0 and (newest := files.latest_step(self.run_dir)) is not None:
             found = [newest, files.distrust(self.run_dir, newest)]
@@ -186,7 +185,7 @@ class Trainer:
         self.say(f"resumed at step {self.step}")
 
     def advance(self) -> tuple[Any, float]:
-        """Run one step. Returns this rank's loss as a tensor on the device, and the seconds spent loading the batch."""
+        """Run one step. Return this rank's loss as a tensor on the device, and how long loading the batch took."""
         begin = time.perf_counter()
         first = self.rank * self.rows
         tokens = self.data.batch(self.step, self.options.batch, first, first + self.rows).to(self.device)
@@ -201,14 +200,14 @@ class Trainer:
         return loss.detach().float(), waited
 
     def metrics(self, seconds: float) -> dict[str, float | None]:
-        """Return the rates and peak memory of a step that took `seconds`."""
+        """Return the rates of a step that took `seconds`, and the peak memory."""
         options = self.options
         peak = gpt.peak_tflops(self.torch.cuda.get_device_name()) if self.cuda else None
         rates = gpt.rates(self.shape, options.batch, self.ranks, seconds, peak, recompute=options.recompute)
         return {**rates, "peak_memory_gib": self.torch.cuda.max_memory_allocated() / 2**30 if self.cuda else None}
 
     def run(self) -> NoReturn:
-        """Train until the last step or a signal, write a checkpoint, and end the process with exit code 0."""
+        """Train until the last step or a signal, write a checkpoint, and exit with code 0."""
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self.resume()
         durations: list[float] = []
@@ -248,14 +247,14 @@ class Trainer:
                 (self.run_dir / f"heartbeat-{self.rank}").write_text(f"{self.step} {time.time():.1f}\n")
 
     def _leave(self, error: str = "") -> NoReturn:
-        """End the process, with exit code 1 if there is an error. Rank 0 prints the error.
+        """Exit, with code 1 if there is an error, which rank 0 prints.
 
-        The ranks wait for each other before they exit, because a launcher ends the other ranks when one rank fails.
+        The ranks wait for each other before they exit, because a launcher ends the other ranks when one of them fails.
         """
         if error and self.rank == 0:
             sys.stderr.write(f"{error}\n")
-        # os._exit skips Gloo's destructor, which can block forever (seen with torch 2.6), because it waits for its
-        # threads while it holds the interpreter lock.
+        # os._exit skips Gloo's destructor, which can block forever (seen with torch 2.6), because it holds the
+        # interpreter lock while it waits for its threads.
         self._meet()
         if self.dist.get_backend() == "nccl":
             self.dist.destroy_process_group()
@@ -296,7 +295,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true", help="apply torch.compile to the blocks and the loss")
     parser.add_argument("--float8", action="store_true", help="float8 matrix products in the blocks; needs torchao")
     parser.add_argument("--recompute", action="store_true", help="recompute activations: less memory, more computation")
-    parser.add_argument("--keep-unsharded", action="store_true", help="FSDP2: keep weights gathered until backward")
+
     chosen = parser.parse_args(arguments)
     if min(chosen.steps, chosen.log_every, chosen.batch) < 1 or chosen.save_every < 0 or chosen.keep <= 1:
         parser.error("--steps, --log-every and --batch must be at least 1, --keep at least 2")

@@ -17,12 +17,12 @@ def step_dir(run_dir: Path, step: int) -> Path:
 
 
 def is_whole(folder: Path) -> bool:
-    """Return whether a checkpoint is complete. torch creates .metadata after all ranks have written their files."""
+    """Return whether a checkpoint is complete. torch creates .metadata when all ranks have written their files."""
     return (folder / ".metadata").is_file()
 
 
 def latest_step(run_dir: Path) -> int | None:
-    """Return the step in the file `latest`, or None if the step has no complete checkpoint."""
+    """Return the step in the file `latest`, or None if that step has no complete checkpoint."""
     try:
         step = int((run_dir / "latest").read_text())
     except (FileNotFoundError, ValueError):
@@ -31,9 +31,10 @@ def latest_step(run_dir: Path) -> int | None:
 
 
 def distrust(run_dir: Path, step: int) -> str:
-    """Return why a checkpoint must not be loaded, or "". torch unpickles .metadata, which can run code.
+    """Return why a checkpoint must not be loaded, or '' if it may be.
 
-    Only this user, root and the user's own group may be able to write to the run directory and to the checkpoint.
+    torch unpickles .metadata, which can run code. Therefore, only this user, root and the user's own group may be able
+    to write to the run directory and the checkpoint.
     """
     folder = step_dir(run_dir, step)
     for path in (run_dir, run_dir / "latest", folder, *folder.iterdir()):
@@ -46,7 +47,8 @@ def distrust(run_dir: Path, step: int) -> str:
 
 
 def publish(run_dir: Path, step: int, keep: int) -> None:
-    """Write `step` to `latest` atomically, and delete all complete checkpoints up to `step` except the last `keep`."""
+    """Write `step` to `latest` atomically, and delete all checkpoints up to `step` except the last `keep` complete
+    ones."""
     fresh = run_dir / "latest.new"
     with fresh.open("w") as file:
         file.write(f"{step}\n")
@@ -60,7 +62,7 @@ def publish(run_dir: Path, step: int, keep: int) -> None:
 
 
 class Data:
-    """The training data: synthetic tokens, or a memory-mapped file of unsigned token ids."""
+    """The training data, which is synthetic or a memory-mapped file of unsigned token ids."""
 
     def __init__(self, torch: Any, options: argparse.Namespace, shape: Shape) -> None:
         self.torch, self.shape, self.seed, self.source = torch, shape, options.seed, options.data
@@ -80,11 +82,11 @@ class Data:
         )
 
     def batch(self, step: int, batch: int, first: int, last: int) -> Any:
-        """Return rows `first` to `last` - 1 of a step's batch. Each row has seq + 1 tokens."""
+        """Return the rows from `first` to `last` - 1 in a step's batch. Each row has seq + 1 tokens."""
         generator = self.torch.Generator().manual_seed(self.seed * 1_000_003 + step)
         width = self.shape.seq + 1
         if self.tokens is None:
-            # Each row counts up from a random number. The model can learn this pattern, so the loss must fall.
+            # Each row counts up from a random number, which the model can learn, so the loss must fall.
             start = self.torch.randint(0, self.shape.vocab, (batch, 1), generator=generator)
             return ((start + self.torch.arange(width)) % self.shape.vocab)[first:last]
         starts = self.torch.randint(0, len(self.tokens) - width + 1, (batch,), generator=generator)[first:last]

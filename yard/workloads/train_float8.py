@@ -22,7 +22,7 @@ Source: torchao 0.18.0 (5f2baf9), docs/source/eager_tutorials/pretraining.rst, r
 
 
 def obstacle(torch: Any) -> str | None:
-    """Return the reason why this rank cannot train in float8, with a fix, or None."""
+    """Return why this rank cannot train in float8, with a fix, or None if it can."""
     cuda = torch.cuda
     if not cuda.is_available():
         return (
@@ -30,9 +30,10 @@ def obstacle(torch: Any) -> str | None:
             "Fix: omit --float8; on a host with a GPU, correct its driver or install a CUDA build of torch"
         )
     if (found := cuda.get_device_capability()) < LEAST_CAPABILITY:
+        least, own = (f"{major}.{minor}" for major, minor in (LEAST_CAPABILITY, found))
         return (
-            f"it needs compute capability {_version(LEAST_CAPABILITY)} or higher, and {cuda.get_device_name()} has "
-            f"{_version(found)}. Fix: omit --float8, or use newer GPUs (H100, H200, B200)"
+            f"it needs compute capability {least} or higher, and {cuda.get_device_name()} has {own}. "
+            "Fix: omit --float8, or use newer GPUs (H100, H200, B200)"
         )
     try:
         _torchao()
@@ -45,9 +46,9 @@ def obstacle(torch: Any) -> str | None:
 
 
 def refusal(torch: Any, dist: Any) -> str:
-    """Return one message about all ranks that cannot train in float8, or an empty string if there are none.
+    """Return one message about all ranks that cannot train in float8, or '' if there are none.
 
-    All ranks must call this function, and all get the same result. The ranks can have different GPUs and packages.
+    All ranks must call this function, and get the same result, although their GPUs and packages may differ.
     """
     obstacles: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(obstacles, obstacle(torch))
@@ -62,21 +63,19 @@ def refusal(torch: Any, dist: Any) -> str:
 
 
 def convert(model: Any) -> None:
-    """Replace the linear layers in the blocks with torchao's float8 layers.
+    """Replace the linear layers in the blocks with torchao's float8 layers, before torch.compile and FSDP2 are applied.
 
-    The new layers contain the same parameters, so checkpoints do not depend on --float8. torch.compile and FSDP2 must
-    be applied afterwards. Each tensor has one scale. On two H200s, the preset 13b with 22 layers reached
-    1.29 times the speed of bf16 (docs/dev/benchmarks.md). In a trial, it reached 1.22 times the speed of bf16 with one
-    scale per row, and 1.27 times with float8 all-gathers.
+    The new layers contain the same parameters, so checkpoints do not depend on --float8. Each tensor has one scale. On
+    two H200s, the 13b preset with 22 layers was 1.29 times as fast as in bf16 (docs/dev/benchmarks.md). In a trial, it
+    was 1.22 times as fast with one scale per row, and 1.27 times as fast with float8 all-gathers.
     """
     convert_to_float8_training, config = _torchao()
     convert_to_float8_training(model, module_filter_fn=is_converted, config=config)
 
 
 def is_converted(_module: Any, name: str) -> bool:
-    """Return whether the layer `name` is converted. The logits stay in bf16, as in torchtitan's examples.
-
-    Source: torchtitan b5bcd76, torchtitan/components/quantization/float8.md, read on 2026-11-22.
+    """Return whether a layer is converted. The logits stay in bf16, as in torchtitan's examples (torchtitan b5bcd76,
+    torchtitan/components/quantization/float8.md, read on 2026-11-22).
     """
     return name.startswith("blocks.")
 
@@ -84,15 +83,11 @@ def is_converted(_module: Any, name: str) -> bool:
 def _torchao() -> tuple[Any, Any]:
     """Return torchao's function and its configuration. Can raise any error if torchao is missing or incompatible.
 
-    from_recipe_name exists since torchao 0.9 (branch release/0.9, torchao/float8/config.py, read on 2026-11-22).
+    torchao has had from_recipe_name since 0.9 (branch release/0.9, torchao/float8/config.py, read on 2026-11-22).
     """
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # noqa: PLC0415
 
     return convert_to_float8_training, Float8LinearConfig.from_recipe_name("tensorwise")
-
-
-def _version(capability: tuple[int, int]) -> str:
-    return "{}.{}".format(*capability)
 
 
 def _where(ranks: list[str], total: int) -> str:

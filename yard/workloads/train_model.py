@@ -1,4 +1,4 @@
-"""The GPT that train.py trains: shapes, FLOPs and modules. Importing this file does not need torch."""
+"""The GPT that train.py trains: its shapes, FLOPs and modules. Importing this file does not need torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Shape:
-    """Shape of a GPT: number of layers, hidden size, attention heads, vocabulary size and sequence length."""
+    """A GPT's number of layers, hidden size, number of attention heads, vocabulary size and sequence length."""
 
     layers: int
     hidden: int
@@ -20,12 +20,12 @@ class Shape:
 
     @property
     def layer_parameters(self) -> int:
-        """Number of parameters in one layer: 12 h^2 in matrices, and 13 h in biases and norms."""
+        """The number of parameters in one layer: 12 h^2 in matrices, and 13 h in biases and norms."""
         return 12 * self.hidden**2 + 13 * self.hidden
 
     @property
     def parameters(self) -> int:
-        """Total number of parameters with tied embeddings and learned positions."""
+        """The total number of parameters with tied embeddings and learned positions."""
         return self.layers * self.layer_parameters + (self.vocab + self.seq + 2) * self.hidden
 
 
@@ -39,36 +39,36 @@ PRESETS = {
     "20b": Shape(44, 6144, 64, 50432, 2048),
     "opt-175b": Shape(96, 12288, 96, 50272, 2048),
 }
-"""13b has the shape of 20b, but a hidden size of 4096, as in Lambda's post about scaling."""
+"""The shapes by name. 13b has the shape of 20b with a hidden size of 4096, as in Lambda's post about scaling."""
 
 PEAK_TFLOPS = {
     "A100": 312, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "H200": 989, "B200": 2250, "A6000": 154.85,
 }  # fmt: skip
-"""Dense bf16 TFLOPS per GPU, from vendors' data sheets as listed in torchtitan. The first matching name applies."""
+"""Dense bf16 TFLOPS per GPU, from vendors' data sheets as listed in torchtitan. The first name that matches applies."""
 
 
 def hardware_flops(shape: Shape, batch: int, recompute: bool) -> float:
-    """Return the FLOPs of one step according to the formula used by gpt-neox (Narayanan et al. 2021, eq. 3)."""
+    """Return the FLOPs of one step, with gpt-neox's formula (Narayanan et al. 2021, eq. 3)."""
     passes = 4 if recompute else 3
     h, s = shape.hidden, shape.seq
     return 24 * passes * batch * s * shape.layers * h**2 * (1 + s / (6 * h) + shape.vocab / (16 * shape.layers * h))
 
 
 def model_flops(shape: Shape, batch: int) -> float:
-    """Return the FLOPs of one step without recomputation: 6N + 12 l h s per token, torchtitan's definition for MFU."""
+    """Return the FLOPs of one step without recomputation: 6N + 12 l h s per token, as torchtitan defines MFU."""
     per_token = 6 * shape.parameters + 12 * shape.layers * shape.hidden * shape.seq
     return per_token * batch * shape.seq
 
 
 def peak_tflops(device: str) -> float | None:
-    """Return the peak bf16 TFLOPS of a GPU, or None if it is not in PEAK_TFLOPS."""
+    """Return a GPU's peak bf16 TFLOPS, or None if they are unknown."""
     return next((peak for name, peak in PEAK_TFLOPS.items() if name in device), None)
 
 
 def rates(  # noqa: PLR0913  (all are needed)
     shape: Shape, batch: int, ranks: int, seconds: float, peak: float | None, *, recompute: bool
 ) -> dict[str, float | None]:
-    """Return the rates of a step that took `seconds`. `peak`: the peak bf16 TFLOPS of the GPU, or None."""
+    """Return the rates of a step that took `seconds`. `peak` is the GPU's peak bf16 TFLOPS, or None."""
     tokens = batch * shape.seq
     model = model_flops(shape, batch) / seconds / ranks / 1e12
     return {
@@ -83,12 +83,12 @@ def rates(  # noqa: PLR0913  (all are needed)
 
 
 def percentile(ordered: list[float], share: float) -> float:
-    """Return a percentile of sorted values by the nearest-rank method. `share`: 0 to 1."""
+    """Return a percentile of sorted values by the nearest-rank method. `share` is from 0 to 1."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def step_times(durations: list[float]) -> dict[str, float]:
-    """Return the median, 95th percentile and maximum in milliseconds. `durations`: at least one value, in seconds."""
+    """Return the median, 95th percentile and maximum in milliseconds of at least one duration in seconds."""
     ordered = sorted(durations)
     return {
         "step_ms_p50": statistics.median(ordered) * 1e3,
@@ -98,7 +98,6 @@ def step_times(durations: list[float]) -> dict[str, float]:
 
 
 def build_model(torch: Any, shape: Shape, recompute: bool) -> Any:
-    """Return the GPT."""
     nn, functional = torch.nn, torch.nn.functional
 
     class Block(nn.Module):  # type: ignore[misc, name-defined]

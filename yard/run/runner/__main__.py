@@ -1,4 +1,4 @@
-"""Commands of the runner, which run in the job's run folder."""
+"""The runner's commands, which are started in the job's run folder."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .attempt import Attempt, Claim, Outcome, TooFewNodes, claim, unusable
 from .job import EventLog, JobRequest, State, identity
 
 _FAILURES_TO_AVOID = 2
-"""A job avoids a node after this number of failures."""
+"""A job avoids a node on which it has failed this many times."""
 _RESULT_SECONDS = 3600.0
-"""How long the runner tries to write the job's result, for example while the disk is full."""
+"""How long the runner tries to write the job's result, for example if the disk is full."""
 _NO_CHECKPOINT = ("heartbeat-", "metrics")
-"""Files whose names begin with these words are in the checkpoint folder, but are not checkpoints."""
+"""Prefixes of files in the checkpoint folder that are not checkpoints."""
 
 
 def submit(run_dir: Path) -> int:
-    """Start a job's runner in the background. Returns the job's number."""
+    """Start a job's runner in the background, and return the job's number."""
     ids = run_dir.parent / ".ids"
     ids.mkdir(exist_ok=True)
     number = max((int(path.name) for path in ids.iterdir() if path.name.isdigit()), default=0) + 1
@@ -48,7 +48,7 @@ def submit(run_dir: Path) -> int:
 
 
 def resume(run_dir: Path) -> None:
-    """Restart the runner of a finished job. All retries are available again."""
+    """Start a new runner for a job that has ended. All retries are available again."""
     state = State.read(run_dir)
     state.state, state.runner, state.restarts = "PENDING", None, state.restarts + 1
     state.submitted, state.ended, state.exit_code = time.time(), 0.0, 0
@@ -58,7 +58,7 @@ def resume(run_dir: Path) -> None:
 
 
 def launch(run_dir: Path) -> None:
-    """Start the command `run` in a new session."""
+    """Start the `run` command in a new session."""
     with (run_dir / "runner.log").open("ab") as log:
         subprocess.Popen(
             [sys.executable, "-m", "runner", "run", str(run_dir)],
@@ -71,38 +71,39 @@ def launch(run_dir: Path) -> None:
 
 
 class Run:
-    """A job, including all its restarts. Runs on the head."""
+    """A job, including all its restarts."""
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir, self.request = run_dir, JobRequest.read(run_dir)
         self.state, self.events = State.read(run_dir), EventLog(run_dir)
         self.stopped_by = 0
-        """The signal that stops the job, or 0. `yard cancel` sends SIGINT, and a shutdown of the head sends SIGTERM."""
+        """The signal that stops the job, or 0. `yard cancel` sends SIGINT, and the head sends SIGTERM when it shuts
+        down."""
         signal.signal(signal.SIGHUP, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda received, _: setattr(self, "stopped_by", received))
         self.update("PENDING", "Resources", runner=identity())
 
     def update(self, state: str, reason: str = "None", **more: object) -> None:
-        """Set the job's state and write it to state.json."""
+        """Change the job's state, and write it to state.json."""
         self.state.state, self.state.reason = state, reason
         for name, value in more.items():
             setattr(self.state, name, value)
         try:
             self.state.write()
         except OSError as error:
-            # A full disk does not stop the ranks. The next update writes the state again.
+            # A full disk does not end the job. The next update writes the state again.
             sys.stderr.write(f"state not written: {error}\n")
 
     def run(self) -> None:
-        """Start the job repeatedly until it completes, is cancelled, or has no retries left."""
+        """Start the job again and again until it completes, is cancelled, or has no retries left."""
         while reason := self.judge(self.start()):
             self.events.note(f"requeue {reason}")
             self.events.say(f"{reason}: restarting the job")
             self.update("PENDING", "Resources", restarts=self.state.restarts + 1)
 
     def start(self) -> Outcome:
-        """Reserve nodes and run the job once."""
+        """Reserve nodes, and run the job on them once."""
         failures = self.events.failures()
         avoid = {node for node in failures if node and failures.count(node) >= _FAILURES_TO_AVOID}
         try:
@@ -115,7 +116,6 @@ class Run:
             claimed.release()
 
     def attempt(self, claimed: Claim) -> Outcome:
-        """Run the job once on reserved nodes."""
         restart, names = self.state.restarts, ",".join(host.name for host in claimed.hosts)
         (self.run_dir / ".started").touch()
         if (folder := self.request.checkpoints(self.run_dir)) is not None:
@@ -126,8 +126,7 @@ class Run:
         self.events.say(f"job {self.state.id}, start {restart}, on {names}")
         started = self.state.started or time.time()
         self.update("RUNNING", node_list=names, nodes=len(claimed.hosts), started=started)
-        # The port is below the ephemeral range, and changes with each start, because an old rank may still use its
-        # port.
+        # The port is below the ephemeral range. It changes with each start, because an old rank may still be using it.
         port = 20000 + (self.state.id * 10 + restart) % 12000
         outcome = Attempt(self.request, self.run_dir, claimed.hosts, restart, port).run(self.stopped)
         if outcome.message:
@@ -135,11 +134,10 @@ class Run:
         return outcome
 
     def stopped(self) -> bool:
-        """Return whether the job must stop."""
         return self.stopped_by != 0
 
     def judge(self, outcome: Outcome) -> str:
-        """Return the reason for a restart. If the job has ended, write its result and return ''."""
+        """Return the reason for a restart, or record the job's result and return ''."""
         if outcome.how == "cancelled":
             return self.end("LOST" if self.stopped_by == signal.SIGTERM else "CANCELLED", outcome.code)
         if outcome.how == "time" and self.has_new_checkpoint():
@@ -147,7 +145,7 @@ class Run:
         if outcome.how in {"completed", "time"}:
             return self.end("TIMEOUT" if outcome.code else "COMPLETED", outcome.code)
         if outcome.how in {"lost", "faulty"}:
-            # If the node is usable again, only the job failed, so the restart counts as a retry.
+            # If the node is usable again, the restart counts as a retry, because only the job has failed.
             lost = [host for host in self.request.hosts if host.name == outcome.node]
             if unusable(self.request.ssh, lost):
                 return f"{outcome.how} {outcome.node}"
@@ -158,14 +156,13 @@ class Run:
         return f"failure {count} of at most {self.request.retries}"
 
     def has_new_checkpoint(self) -> bool:
-        """Return whether the last start wrote a checkpoint."""
         folder = self.request.checkpoints(self.run_dir)
         since = (self.run_dir / ".started").stat().st_mtime
         files = (path for path in folder.rglob("*") if not path.name.startswith(_NO_CHECKPOINT)) if folder else ()
         return any(path.stat().st_mtime > since for path in files)
 
     def end(self, state: str, code: int) -> str:
-        """Write the result of the job. Returns '', because there is no reason for a restart."""
+        """Record the job's result, and return '', because there is no reason for a restart."""
         self.update(state, exit_code=code, ended=time.time())
         deadline = time.monotonic() + _RESULT_SECONDS
         while State.read(self.run_dir).state != state and time.monotonic() < deadline:
@@ -176,7 +173,7 @@ class Run:
         return ""
 
     def report_goodput(self) -> None:
-        """Add the job's goodput to its log, if the job writes checkpoints and its program has recorded steps."""
+        """Append the job's goodput to its log, if the job writes checkpoints and its program has recorded steps."""
         if (program := self.run_dir / "goodput.py").exists():
             command = [sys.executable, str(program), "--line", f"{self.state.id}={self.run_dir}"]
             line = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
@@ -185,7 +182,6 @@ class Run:
 
 
 def main() -> None:
-    """Run the command in sys.argv."""
     match sys.argv[1:]:
         case ["submit", folder]:
             print(submit(Path(folder)))  # noqa: T201  (yard reads it)

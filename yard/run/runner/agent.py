@@ -1,9 +1,9 @@
 """Runs on a node: starts the tasks of one attempt, reports their states, and stops them.
 
-The first line on stdin is the request in JSON. Each further line is a command: `signal NAME`, `stop SECONDS`, or `beat`
-every two seconds. If no line arrives for `lease_seconds`, the head or the connection has failed, and the agent stops
-the tasks. The agent prints one event in JSON per line. The output of the tasks goes to the agent's stderr, which the
-head writes to the job's log.
+The first line on stdin is a request in JSON. Each further line is a command: `signal NAME`, `stop SECONDS`, or `beat`,
+which the head sends every two seconds. If no line arrives for `lease_seconds`, the agent stops the tasks, because the
+head or the connection has failed. The agent prints one event per line in JSON. The tasks write to the agent's stderr,
+which the head appends to the job's log.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pathlib import Path
 from typing import Any
 
 RANK_MARK = "RUN_DIR="
-"""Environment variable that all of a job's processes have. Its value is the run folder."""
+"""Environment variable that all of a job's processes have. It contains the run folder."""
 NODE_MARK = "YARD_NODE="
-"""Environment variable that is set in all processes started by an agent: the run folder and the node's name."""
+"""Environment variable that all of an agent's child processes have. It contains the run folder and the node's name."""
 AGENT_MARK = "YARD_AGENT="
-"""Environment variable that is set in agents. Its value is the run folder."""
+"""Environment variable that agents have. It contains the run folder."""
 TICK = 0.3
 BEAT_SECONDS = 2.0
 
 
 def marked(marks: Sequence[str]) -> Iterator[int]:
-    """Yield the ids of other processes that started with one of `marks` (NAME=VALUE) in their environment."""
+    """Yield the ids of all other processes that were started with one of `marks` (NAME=VALUE) in their environment."""
     wanted = {mark.encode() for mark in marks}
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)
@@ -57,7 +57,7 @@ def sweep(marks: Sequence[str]) -> int:
 
 
 def signal_group(pid: int, number: int) -> None:
-    """Send a signal to a process group. A group that no longer exists is ignored."""
+    """Send a signal to a process group, unless the group has ended."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 
@@ -78,7 +78,7 @@ class Agent:
 
     def run(self) -> None:
         """Run the tasks until the head stops them or the connection fails."""
-        # If the agent of an earlier attempt was killed, its processes are still running.
+        # If an earlier attempt's agent was killed, its processes are still running.
         if self.request["env"]["RESTART_COUNT"] != "0" and (found := sweep([self.request["mark"]])):
             self.report(event="swept", count=found)
         self.remove_containers()
@@ -94,7 +94,6 @@ class Agent:
         self.leave()
 
     def start(self, rank: int, local: int) -> None:
-        """Start a task in a new session."""
         self.tasks[rank] = subprocess.Popen(
             ["bash", f"{self.run_dir}/job.sh", "task"],
             env=self.environment(rank, local),
@@ -106,12 +105,11 @@ class Agent:
         )
 
     def environment(self, rank: int, local: int) -> dict[str, str]:
-        """Return the environment for a task."""
         place = {"RANK": str(rank), "LOCAL_RANK": str(local), "NODE_RANK": str(self.request["node_rank"])}
         return {**os.environ, **self.request["env"], **place}
 
     def receive(self) -> None:
-        """Read commands from the head."""
+        """Read and perform commands from the head."""
         try:
             got = os.read(0, 65536)
         except BlockingIOError:
@@ -130,7 +128,7 @@ class Agent:
                 self.grace, self.leaving = float(value), True
 
     def check_tasks(self) -> None:
-        """Report tasks that have ended and ranks that are frozen. Report every two seconds that this agent is alive."""
+        """Report ended tasks, and every two seconds that this agent is alive. Then look for frozen ranks and faults."""
         now = time.monotonic()
         for rank, task in list(self.tasks.items()):
             if (code := task.poll()) is not None:
@@ -146,13 +144,11 @@ class Agent:
             self.leaving = True
 
     def check_heartbeats(self) -> None:
-        """Report ranks whose last heartbeat is too old."""
         limit = self.request["heartbeat_seconds"]
         if limit is None or not self.tasks:
             return
         for rank in self.request["beating"]:
-            # A rank without a heartbeat in this attempt may still be loading data, or its program may write no
-            # heartbeats.
+            # A rank without a heartbeat may still be loading data, or its program may not write heartbeats.
             with suppress(OSError):
                 beat = Path(self.request["heartbeat_dir"], f"heartbeat-{rank}").stat().st_mtime
                 age = time.time() - beat
@@ -162,7 +158,7 @@ class Agent:
 
     def check_health(self) -> None:
         """Report a fatal fault of this node once. Other faults do not end a running job."""
-        # The file is missing if no health checks run on this node.
+        # Without health checks, there is no such file.
         with suppress(OSError):
             severity, _, reason = self.verdict.read_text(errors="replace").strip().partition(" ")
             if severity == "fatal" and not self.faulty:
@@ -170,7 +166,7 @@ class Agent:
                 self.report(event="faulty", reason=reason)
 
     def leave(self) -> None:
-        """Stop all tasks with SIGTERM and then SIGKILL, and kill all of the job's other processes on this node."""
+        """Stop all tasks with SIGTERM and then SIGKILL, and kill the job's other processes on this node."""
         for task in self.tasks.values():
             signal_group(task.pid, signal.SIGTERM)
         deadline = time.monotonic() + self.grace
@@ -183,7 +179,6 @@ class Agent:
         self.report(event="bye", swept=sweep([self.request["mark"]]))
 
     def remove_containers(self) -> None:
-        """Remove the docker containers of this node's tasks, if the job uses docker."""
         if not self.request["leaves"]:
             return
         for rank, local in self.request["ranks"]:
@@ -192,15 +187,15 @@ class Agent:
                 subprocess.run(line, env=self.environment(rank, local), timeout=30, check=False)
 
     def report(self, **event: Any) -> None:
-        """Send an event to the head. A closed connection is ignored."""
+        """Send an event to the head, unless the connection is closed."""
         with suppress(OSError):
             os.write(1, (json.dumps(event) + "\n").encode())
 
 
 def run_agent(verdict: Path) -> None:
-    """Read the request from stdin and run its tasks. `verdict` is the file that the node's health checks write."""
+    """Read a request from stdin and run its tasks. The node's health checks write the file `verdict`."""
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
-        # A signal must not end the agent while its tasks run. A handler is used, because tasks would inherit SIG_IGN.
+        # A signal must not end the agent while its tasks are running. Tasks would inherit SIG_IGN, but not a handler.
         signal.signal(number, lambda *_: None)
     line = b""
     while not line.endswith(b"\n"):

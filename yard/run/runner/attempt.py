@@ -1,7 +1,7 @@
-"""One start of a job: reserves nodes, and runs an agent on each until all ranks end, a rank fails or the time is over.
+"""Starts a job once: reserves nodes, and runs an agent on each of them until the ranks end, one fails, or time is up.
 
-A node runs one job at a time, and waiting jobs get nodes in the order of their job numbers. A reservation is a file
-lock, which the kernel releases when the runner ends. All runners run on the head.
+Each node runs one job at a time, and waiting jobs get nodes in the order of their numbers. A reservation is a lock on
+a file on the head, which the kernel releases when the runner ends.
 """
 
 from __future__ import annotations
@@ -17,89 +17,69 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from .agent import AGENT_MARK, BEAT_SECONDS, NODE_MARK, RANK_MARK, TICK
 from .job import EventLog, Host, JobRequest
 
 VERDICT = "/run/trainyard/health/verdict"
-"""File with the severity and the reason of a node's worst fault, or an empty file. The daemon in
+"""File with the severity and reason of a node's worst fault. It is empty if the node has no fault. The daemon in
 cloud-init/files/usr/local/lib/trainyard/health writes it."""
 _PROBE_SECONDS = 15.0
 _SWEEP_SECONDS = 8.0
-_BUSY_SECONDS = 0.5
-"""Time until the next attempt if too few nodes are free."""
-_UNUSABLE_SECONDS = 3.0
-"""Time until the next attempt if nodes are unusable."""
+_BUSY_SECONDS, _UNUSABLE_SECONDS = 0.5, 3.0
+"""Time until the next attempt if too few nodes are free, and if nodes are unusable."""
 PATIENCE_SECONDS = 600.0
 """Maximum time that a job waits for unusable nodes."""
 LEASE_SECONDS = 20
-"""An agent stops its tasks if it receives no line from the head for this number of seconds."""
+"""An agent that has received nothing from the head for this long stops its tasks."""
 SILENT_SECONDS = 15.0
-"""A node is considered lost if its agent sends no event for this number of seconds."""
+"""A node is considered lost if its agent has sent nothing for this long."""
 _HASTE, _GRACE = 2.0, 20.0
-"""Seconds between SIGTERM and SIGKILL: after a failure, and after a cancellation or time limit."""
+"""Time between SIGTERM and SIGKILL after a failure, and after a cancellation or time limit."""
 _LAST_SECONDS = 8.0
-"""Additional seconds before the head closes the connections to the agents."""
+"""Additional time before the head closes the connections to the agents."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of an attempt."""
+    """An attempt's result. `how` is completed, failed, frozen, lost, faulty, time or cancelled.
+
+    `node` is the name of the node that caused a failure.
+    """
 
     how: str
-    """Kind of result: completed, failed, frozen, lost, faulty, time or cancelled."""
     code: int = 0
     node: str = ""
-    """Name of the node that caused the failure, or ''."""
     message: str = ""
 
 
 @dataclass
 class NodeAgent:
-    """The connection to a node's agent during one start of a job. `ssh` is the process that runs the agent."""
+    """The connection to a node's agent. `ranks` contains the rank and local rank of each task that the agent starts.
+
+    `ssh` is the process that runs the agent, `input` and `output` are its pipes, and `rest` is an incomplete line.
+    """
 
     host: Host
     ranks: list[tuple[int, int]]
-    """Rank and local rank of each task that the agent starts."""
     ssh: subprocess.Popen[bytes]
     input: int
-    """File descriptor of the agent's stdin."""
     output: int
-    """File descriptor of the agent's stdout."""
     last_received: float = field(default_factory=time.monotonic)
     ended: set[int] = field(default_factory=set)
     rest: bytes = b""
-    """Received bytes after the last newline."""
     said_bye: bool = False
     open: bool = True
 
     def send(self, line: str) -> None:
-        """Send a line to the agent. A closed connection is ignored."""
+        """Send a line to the agent, unless the connection is closed."""
         with suppress(OSError):
             os.write(self.input, line.encode() + b"\n")
 
 
-def start_agent(
-    ssh: Sequence[str], run_dir: Path, host: Host, ranks: list[tuple[int, int]], log: IO[bytes]
-) -> NodeAgent:
-    """Start a node's agent over SSH. Its stderr is written to `log`."""
-    folder = shlex.quote(str(run_dir))
-    line = f"cd {folder} && exec env {AGENT_MARK}{folder} python3 -m runner agent {VERDICT}"
-    process = subprocess.Popen([*ssh, host.name, line], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
-    assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018  (pipes; for the type checker)
-    return NodeAgent(host, ranks, process, process.stdin.fileno(), process.stdout.fileno())
-
-
-def sweep_nodes(ssh: Sequence[str], run_dir: Path, hosts: Sequence[Host]) -> list[str]:
-    """Kill the job's processes on nodes whose agents have failed. Returns the names of nodes that do not respond."""
-    folder = shlex.quote(str(run_dir))
-    found = _run_on(ssh, hosts, f"cd {folder} && exec python3 -m runner sweep {folder}", _SWEEP_SECONDS)
-    return [name for name, output in found.items() if output is None]
-
-
 def unusable(ssh: Sequence[str], hosts: Sequence[Host]) -> dict[str, str]:
-    """Return the nodes that cannot run a job, as a mapping from the name to the reason.
+    """Return the reason why each unusable node cannot run a job, by node.
 
     A node is unusable if it does not respond over SSH within 15 seconds, or if a health check has found a fault.
     """
@@ -112,10 +92,7 @@ def unusable(ssh: Sequence[str], hosts: Sequence[Host]) -> dict[str, str]:
 
 
 def _run_on(ssh: Sequence[str], hosts: Sequence[Host], line: str, seconds: float) -> dict[str, str | None]:
-    """Run a shell command on all given nodes.
-
-    Returns its output by node, or None for nodes where the command failed or timed out.
-    """
+    """Run a shell command on several nodes. Return each node's output, or None if the command failed or timed out."""
     processes = {
         host.name: subprocess.Popen(
             [*ssh, host.name, line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace"
@@ -135,47 +112,41 @@ def _run_on(ssh: Sequence[str], hosts: Sequence[Host], line: str, seconds: float
 
 
 class TooFewNodes(Exception):
-    """Too few nodes are usable. The message lists the unusable nodes with their reasons."""
+    """Too few nodes are usable. The message contains the reason for each unusable node."""
 
 
 class Claim:
-    """Nodes that are reserved for a job until `release` is called."""
+    """Nodes that are reserved for a job. `excluded` contains the reason for each free but unusable node."""
 
     def __init__(self) -> None:
         self._locks: dict[Host, int] = {}
         self.excluded: dict[str, str] = {}
-        """Free nodes that are unusable, as a mapping from the name to the reason."""
 
     @property
     def hosts(self) -> list[Host]:
         """The reserved nodes."""
         return list(self._locks)
 
-    def take(self, folder: Path, host: Host) -> bool:
-        """Reserve a node. Returns whether the node was free."""
+    def take(self, folder: Path, host: Host) -> None:
+        """Reserve a node, unless another job has reserved it."""
         lock = _lock(folder / f"node-{host.name}")
         if lock is not None:
             self._locks[host] = lock
-        return lock is not None
 
-    def keep(self, hosts: Collection[Host]) -> None:
-        """Release all other nodes."""
+    def release(self, *, keep: Collection[Host] = ()) -> None:
+        """Release all nodes, except those in `keep`."""
         for host in self.hosts:
-            if host not in hosts:
+            if host not in keep:
                 os.close(self._locks.pop(host))
-
-    def release(self) -> None:
-        """Release all nodes."""
-        self.keep([])
 
 
 def claim(
     request: JobRequest, number: int, folder: Path, avoid: Collection[str], cancelled: Callable[[], bool]
 ) -> Claim:
-    """Wait for free and usable nodes, and reserve them.
+    """Wait for free and usable nodes, and reserve them. The claim is empty if the job is cancelled.
 
-    `avoid`: names of nodes that are used only if the group has too few other nodes. Returns an empty claim if the job
-    is cancelled. Raises TooFewNodes if nodes are unusable for PATIENCE_SECONDS.
+    The nodes named in `avoid` are used only if the group has too few other nodes. Raises TooFewNodes if nodes have been
+    unusable for PATIENCE_SECONDS.
     """
     folder.mkdir(parents=True, exist_ok=True)
     ticket = folder / f"waits-{request.group}-{number:09}"
@@ -202,7 +173,7 @@ def _attempt(request: JobRequest, folder: Path, ticket: Path, avoid: Collection[
     """Reserve as many nodes as the job needs, or none."""
     claimed = Claim()
     if any(_is_locked(other) for other in folder.glob(f"waits-{request.group}-*") if other.name < ticket.name):
-        # Another job with a lower number is waiting.
+        # A job with a lower number is waiting.
         return claimed
     preferred = [host for host in request.hosts if host.name not in avoid]
     for host in preferred if len(preferred) >= request.nodes else request.hosts:
@@ -215,12 +186,12 @@ def _attempt(request: JobRequest, folder: Path, ticket: Path, avoid: Collection[
         reasons = unusable(request.ssh, probed)
         answering += [host for host in probed if host.name not in reasons]
         claimed.excluded |= reasons
-    claimed.keep(answering if len(answering) == request.nodes else [])
+    claimed.release(keep=answering if len(answering) == request.nodes else ())
     return claimed
 
 
 def _lock(path: Path) -> int | None:
-    """Lock a file. Returns its file descriptor, or None if another process has locked it."""
+    """Lock a file. Return its file descriptor, or None if another process has locked it."""
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -251,7 +222,7 @@ class Attempt:
         self.nodes = [self._start(host, index) for index, host in enumerate(hosts)]
 
     def run(self, cancelled: Callable[[], bool]) -> Outcome:
-        """Wait for the result, and then stop all ranks. `cancelled` returns whether the job must stop."""
+        """Wait for the outcome, and then stop all ranks. `cancelled` returns whether the job must stop."""
         outcome: Outcome | None = None
         while outcome is None:
             for key, _ in self.selector.select(TICK):
@@ -270,7 +241,12 @@ class Attempt:
         ranks = [(first + local, local) for local in range(per_node)] if request.tasks == "rank" else [(first, 0)]
         if request.tasks == "first" and index and not request.others:
             ranks = []
-        node = start_agent(request.ssh, self.run_dir, host, ranks, self.log)
+        folder = shlex.quote(str(self.run_dir))
+        line = f"cd {folder} && exec env {AGENT_MARK}{folder} python3 -m runner agent {VERDICT}"
+        command = [*request.ssh, host.name, line]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log)
+        assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018  (for the type checker)
+        node = NodeAgent(host, ranks, process, process.stdin.fileno(), process.stdout.fileno())
         node.send(json.dumps(self._part(host, index, ranks)))
         os.set_blocking(node.input, False)
         self.selector.register(node.output, selectors.EVENT_READ, node)
@@ -282,7 +258,7 @@ class Attempt:
         name, _, value = mark.partition("=")
         return {
             "env": {**self.env, name: value},
-            # Ranks that a launcher on the first node starts on other nodes inherit the first node's marker.
+            # Ranks on other nodes that a launcher starts from the first node inherit the first node's mark.
             "mark": f"{RANK_MARK}{self.run_dir}" if self.request.tasks == "first" else mark,
             "node_rank": index,
             "ranks": ranks,
@@ -290,7 +266,7 @@ class Attempt:
             "lease_seconds": LEASE_SECONDS,
             "heartbeat_seconds": self.request.heartbeat_seconds,
             "heartbeat_dir": self.env.get("CHECKPOINT_DIR", self.env["RUN_DIR"]),
-            # All ranks on this node, including ranks started by a launcher on the first node.
+            # These are all ranks on this node, including those that a launcher starts from the first node.
             "beating": list(range(index * per_node, (index + 1) * per_node)),
         }
 
@@ -300,7 +276,7 @@ class Attempt:
                 node.send(line)
 
     def _receive(self, node: NodeAgent) -> Outcome | None:
-        """Read events from an agent. Returns the outcome of the attempt if an event determines it."""
+        """Read an agent's events. Return the attempt's outcome if an event determines it."""
         got = os.read(node.output, 65536)
         if not got:
             return self._close(node, f"the connection to {node.host.name} ended")
@@ -336,7 +312,7 @@ class Attempt:
         return None
 
     def _close(self, node: NodeAgent, message: str) -> Outcome | None:
-        """Close the connection to an agent. If the agent has not reported that it is exiting, the node is lost."""
+        """Close the connection to an agent. If the agent has not announced its end, its node counts as lost."""
         node.open = False
         self.selector.unregister(node.output)
         if node.said_bye or self.ending:
@@ -344,7 +320,7 @@ class Attempt:
         return self._fail(node, Outcome("lost", 1, node.host.name, message))
 
     def _fail(self, node: NodeAgent, outcome: Outcome) -> Outcome | None:
-        """Return the outcome, or None if the job can continue without the node."""
+        """Return the outcome, or None if the job continues without this node."""
         left = [other for other in self.nodes if other.open and other is not node]
         # The first node hosts the rendezvous.
         if node is self.nodes[0] or len(left) < self.request.min_nodes:
@@ -373,7 +349,7 @@ class Attempt:
         return Outcome("time", 1) if age > self.request.seconds else None
 
     def _end(self, grace: float) -> None:
-        """Stop all ranks. Afterwards, no rank is running on any node that responds."""
+        """Stop all ranks. Afterwards, no rank is running on any node that still responds."""
         self.ending = True
         self._send(f"stop {grace}")
         deadline = time.monotonic() + grace + _LAST_SECONDS
@@ -385,5 +361,8 @@ class Attempt:
             node.ssh.kill()
             node.ssh.communicate()
         failed = [node.host for node in self.nodes if not node.said_bye]
-        for name in sweep_nodes(self.request.ssh, self.run_dir, failed):
-            self.events.say(f"{name} does not respond; its processes end automatically within {LEASE_SECONDS} s")
+        folder = shlex.quote(str(self.run_dir))
+        sweep = f"cd {folder} && exec python3 -m runner sweep {folder}"
+        for name, output in _run_on(self.request.ssh, failed, sweep, _SWEEP_SECONDS).items():
+            if output is None:
+                self.events.say(f"{name} does not respond; its processes end automatically within {LEASE_SECONDS} s")

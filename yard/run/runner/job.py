@@ -1,4 +1,4 @@
-"""Files in the run folder: job.json (the request from yard), state.json (the job's state), events and job.log."""
+"""Reads and writes the files in the run folder: job.json (yard's request), state.json, events and job.log."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Host:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """Contents of job.json. `tasks` is one of the values of Tasks in yard/job/launcher.py."""
+    """The contents of job.json. `tasks` is a value of Tasks in yard/job/launcher.py."""
 
     name: str
     group: str
     hosts: tuple[Host, ...]
     nodes: int
     min_nodes: int
-    """If the job loses nodes, it continues as long as this number of nodes remains."""
+    """A job that loses nodes continues while at least this many nodes remain."""
     tasks: str
     others: bool
     """Whether the script also runs on the other nodes if `tasks` is 'first'."""
     leaves: bool
-    """Whether to run the `leave` part of the script, which removes docker containers."""
+    """Whether to run the script's `leave` part, which removes docker containers."""
     tasks_per_node: int
     gpus_per_node: int
     retries: int
@@ -42,21 +42,19 @@ class JobRequest:
     heartbeat_seconds: int | None
     checkpoint_dir: str
     ssh: tuple[str, ...]
-    """SSH command, to which the runner appends the node's name and a shell command."""
+    """The ssh command, to which the runner appends a node's name and a shell command."""
 
     @classmethod
     def read(cls, run_dir: Path) -> JobRequest:
-        """Read job.json."""
         found = json.loads((run_dir / "job.json").read_text())
         hosts = tuple(Host(**host) for host in found.pop("hosts"))
         return cls(hosts=hosts, ssh=tuple(found.pop("ssh")), **found)
 
     def checkpoints(self, run_dir: Path) -> Path | None:
-        """Return the checkpoint folder, or None if the job writes no checkpoints."""
         return run_dir / self.checkpoint_dir if self.checkpoint_dir else None
 
     def environment(self, run_dir: Path, hosts: list[Host], restart: int, port: int) -> dict[str, str]:
-        """Write the host file and return the environment that all ranks share."""
+        """Write the host file, and return the environment variables that all ranks share."""
         file = run_dir / "hostfile"
         file.write_text("".join(f"{host.name} slots={self.tasks_per_node}\n" for host in hosts))
         env = {
@@ -81,7 +79,7 @@ class JobRequest:
 
 @dataclass
 class State:
-    """Contents of state.json. `state` is a Slurm job state or LOST. Times are seconds since the epoch."""
+    """The contents of state.json. `state` is a Slurm job state or LOST. Times are in seconds since 1970."""
 
     id: int
     name: str
@@ -98,11 +96,10 @@ class State:
     started: float = 0.0
     ended: float = 0.0
     runner: dict[str, Any] | None = None
-    """Result of `identity` for the job's runner, or None before the runner has started."""
+    """The runner's `identity`, or None if the runner has not started yet."""
 
     @classmethod
     def read(cls, run_dir: Path) -> State:
-        """Read state.json."""
         return cls(**json.loads((run_dir / "state.json").read_text()))
 
     def write(self) -> None:
@@ -118,30 +115,30 @@ class State:
 
 
 def identity() -> dict[str, Any]:
-    """Return the process id, start time and boot id. No other process has the same three values."""
+    """Return this process's id, start time and boot id, which together identify the process."""
     ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
     return {"pid": os.getpid(), "ticks": ticks, "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip()}
 
 
 class EventLog:
-    """The job's log and its events."""
+    """Appends to a job's log and to its file `events`."""
 
     def __init__(self, run_dir: Path) -> None:
         self._log, self._events = run_dir / "job.log", run_dir / "events"
 
     def say(self, text: str) -> None:
-        """Add a line to the job's log, which also contains the output of rank 0."""
-        # If the disk is full, the job continues without the line.
+        """Append a line to the job's log, which also contains rank 0's output."""
+        # If the disk is full, the job continues without this line.
         with suppress(OSError), self._log.open("a") as file:
             file.write(f"yard: {text}\n")
 
     def note(self, text: str) -> None:
-        """Add an event with the current time. `text`: the kind of event and its values."""
+        """Append an event with the current time. `text` is the event's kind and values."""
         with suppress(OSError), self._events.open("a") as file:
             file.write(f"{time.time():.0f} {text}\n")
 
     def failures(self) -> list[str]:
-        """Return the nodes that caused the failures since the last resume. An unknown node is ''."""
+        """Return the node that caused each failure since the last resume, or '' if the node is unknown."""
         found: list[str] = []
         for line in self._events.read_text().splitlines() if self._events.exists() else ():
             match line.split():
