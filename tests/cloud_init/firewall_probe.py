@@ -1,8 +1,7 @@
 """Prints as JSON which accounts and machines can connect to which services in a network namespace.
 
-test_firewall.py runs the program as root. The first argument is "metadata", with the namespaces `box` (a container) and
-`cloud`, or "ports", with the namespaces `other` (a second node) and `neighbour` (a machine that is not in the cluster).
-The second argument is a file of nftables rules, or "-" for none.
+test_firewall.py runs the program as root. The first argument is "metadata" (in cloud_network.sh) or "ports" (in
+cluster_network.sh). The second argument is a file of nftables rules, or "-" for none.
 """
 
 from __future__ import annotations
@@ -84,7 +83,6 @@ def answer(pipe: int) -> str:
 
 
 def connect(client: Client, address: str, port: int) -> str:
-    """Connect from a new process. Return its answer."""
     return answer(start(client, address, port))
 
 
@@ -119,7 +117,6 @@ def reached(address: str, namespace: str = "", callers: Mapping[str, int] = CALL
 
 
 def reached_metadata(client: Client) -> dict[str, str]:
-    """Return the results of a client for each of the cloud's services."""
     found = {name: connect(client, address, 80) for name, address in METADATA.items()}
     datagram = client._replace(protocol=socket.IPPROTO_UDP)
     found["dns"], found["udp"] = (connect(by, METADATA["metadata"], 53) for by in (client, datagram))
@@ -127,7 +124,6 @@ def reached_metadata(client: Client) -> dict[str, str]:
 
 
 def of_metadata() -> dict[str, object]:
-    """Return the results for the cloud's services, by caller."""
     clients = {
         "root": Client(0),
         "job": Client(JOB),

@@ -37,12 +37,10 @@ class NodeSandbox:
             (self.root / folder).mkdir(parents=True, exist_ok=True)
 
     def write(self, path: str, text: str) -> None:
-        """Write a file on the node."""
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
         (self.root / path).write_text(text)
 
     def read(self, path: str) -> str:
-        """Return the text of a file on the node."""
         return (self.root / path).read_text()
 
     def answer(self, command: str, script: str) -> None:
@@ -53,7 +51,6 @@ class NodeSandbox:
         self.write(f"calls-{command}", "")
 
     def calls(self, command: str) -> list[str]:
-        """Return the arguments from each call of a replaced command."""
         return self.read(f"calls-{command}").splitlines()
 
     def moved(self, script: str) -> str:
@@ -83,14 +80,10 @@ class NodeSandbox:
         )  # fmt: skip
 
     def start_bootstrap(self) -> subprocess.Popen[str]:
-        """Start the bootstrap from the active bundle."""
-        return subprocess.Popen(
-            [self.root / "usr/local/lib/trainyard/bootstrap"], env=self.environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+        path, pipe = self.root / "usr/local/lib/trainyard/bootstrap", subprocess.PIPE
+        return subprocess.Popen([path], env=self.environment, text=True, stdout=pipe, stderr=pipe)
 
     def bootstrap(self) -> subprocess.CompletedProcess[str]:
-        """Run the bootstrap from the active bundle."""
         process = self.start_bootstrap()
         out, errors = process.communicate(timeout=60)
         return subprocess.CompletedProcess(process.args, process.returncode, out, errors)

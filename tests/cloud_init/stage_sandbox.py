@@ -115,22 +115,18 @@ class Sandbox:
             capture_output=True, text=True, check=False, timeout=30,
             env={"PATH": f"{bin_folder}:{os.environ['PATH']}"} | {f"TRAINYARD_{key}": env[key] for key in env},
         )  # fmt: skip
-        output, commands = done.stdout.splitlines(), log.read_text().splitlines()
-        return Ran(code=done.returncode, output=output, commands=commands, errors=done.stderr)
+        return Ran(done.returncode, done.stdout.splitlines(), log.read_text().splitlines(), done.stderr)
 
     def write(self, files: Mapping[str, str]) -> None:
-        """Write files on the node, by path."""
         for path, text in files.items():
             (self.root / path).parent.mkdir(parents=True, exist_ok=True)
             (self.root / path).write_text(text)
 
     def read(self, path: str) -> str | None:
-        """Return the text of a file on the node, or None if it does not exist."""
         file = self.root / path
         return file.read_text() if file.exists() else None
 
     def _sourced(self, line: re.Match[str]) -> str:
-        """Return the text of a file that a stage sources."""
         return _SOURCE.sub(self._sourced, (STAGES.parent / line[1]).read_text())
 
     def _moved(self, text: str) -> str:

@@ -17,77 +17,13 @@ from tests.cloud_init.firewall_probe import CALLERS
 from tests.cloud_init.stage_sandbox import STAGES, Sandbox
 from trainyard.checkout import ROOT
 
-_CLOUD = """
-set -e
-mount -t tmpfs none /run
-mkdir /run/netns
-ip link set lo up
-for name in box cloud; do
-  ip netns add $name
-  ip link add $name type veth peer name eth0 netns $name
-  ip link set $name up
-  ip -n $name link set eth0 up
-  ip -n $name link set lo up
-done
-ip addr add 10.1.1.1/24 dev box
-ip -n box addr add 10.1.1.2/24 dev eth0
-ip -n box route add default via 10.1.1.1
-ip addr add 10.1.2.1/24 dev cloud
-ip -n cloud addr add 10.1.2.2/24 dev eth0
-ip -n cloud route add default via 10.1.2.1
-for address in 169.254.169.254/32 168.63.129.16/32; do
-  ip -n cloud addr add $address dev lo
-  ip route add $address via 10.1.2.2
-done
-ip addr add fd00::1/64 dev cloud nodad
-ip -n cloud addr add fd00::2/64 dev eth0 nodad
-ip -n cloud addr add fd20:ce::254/128 dev lo nodad
-ip route add fd20:ce::254/128 via fd00::2
-ip addr add fd01::1/64 dev box nodad
-ip -n box addr add fd01::2/64 dev eth0 nodad
-ip -n box route add default via fd01::1
-ip -n cloud route add default via fd00::1
-echo 1 >/proc/sys/net/ipv4/ip_forward
-echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
-"""
-"""A node, a container on a bridge (box), and a cloud network with its services."""
-_CLUSTER = """
-set -e
-mount -t tmpfs none /run
-mkdir /run/netns
-ip link set lo up
-for bridge in private extra; do
-  ip link add $bridge type bridge
-  ip link set $bridge up
-done
-ip addr add 10.1.1.1/24 dev private
-ip addr add fd00::1/64 dev private nodad
-ip addr add 10.1.2.1/24 dev extra
-# join NAMESPACE BRIDGE ADDRESS...
-join() {
-  local name=$1 bridge=$2 address
-  shift 2
-  ip link add ${name:0:5}-$bridge type veth peer name $bridge netns $name
-  ip link set ${name:0:5}-$bridge master $bridge up
-  ip -n $name link set $bridge up
-  ip -n $name link set lo up
-  for address; do ip -n $name addr add $address dev $bridge; done
-}
-ip netns add other
-ip netns add neighbour
-join other private 10.1.1.2/24
-join neighbour private 10.1.1.3/24
-join neighbour extra 10.1.2.3/24
-ip -n neighbour addr add fd00::3/64 dev private nodad
-"""
-"""A node, a second node (other), and a machine in the same network that is not in the cluster (neighbour)."""
 OPEN = dict.fromkeys(CALLERS, "open")
 SERVICES_OPEN = dict.fromkeys(("metadata", "wire", "metadata6", "elsewhere", "dns", "udp"), "open")
 SERVICES_REFUSED = SERVICES_OPEN | dict.fromkeys(("metadata", "wire", "metadata6"), "refused")
 
 
 def can_filter() -> bool:
-    """Return whether this test may create network namespaces and load rules in them."""
+    """Return whether these tests may create network namespaces and load rules in them."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("nft", "ip", "unshare"))):
         return False
     rule = "table inet t { chain c { type filter hook output priority 0; meta skuid 0 reject; }; }"
@@ -100,12 +36,10 @@ namespaces = pytest.mark.skipif(not can_filter(), reason="needs root and nft")
 
 def answers(kind: str, rules: Path | str) -> dict[str, Any]:
     """Apply the rules on each node twice, and connect to the services from several users and machines."""
-    network = _CLOUD if kind == "metadata" else _CLUSTER
-    done = subprocess.run(
-        ["unshare", "--net", "--mount", "bash", "-c", f'{network}\nexec "$@"', "-",
-         sys.executable, "-m", "tests.cloud_init.firewall_probe", kind, str(rules)],
-        capture_output=True, text=True, check=False, timeout=120, cwd=ROOT,
-    )  # fmt: skip
+    network = Path(__file__).with_name("cloud_network.sh" if kind == "metadata" else "cluster_network.sh")
+    probe = (sys.executable, "-m", "tests.cloud_init.firewall_probe", kind, str(rules))
+    command = ["unshare", "--net", "--mount", "bash", "-c", 'source "$0"; exec "$@"', str(network), *probe]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -113,14 +47,10 @@ def answers(kind: str, rules: Path | str) -> dict[str, Any]:
 
 def node(root: Path, answers: dict[str, str] | None = None) -> Sandbox:
     """Return a node on which nftables is installed."""
-    made = Sandbox(root, ("dpkg-query", "apt-get", "systemctl", "id", "nft"))
-    made.answers = {"dpkg-query": "0 installed", "id -u slurm": "0 64030"} | (answers or {})
-    made.write(
-        {
-            "etc/trainyard/fabric.env": "GLOO_SOCKET_IFNAME=private\nNCCL_SOCKET_IFNAME==private\n",
-            "handover/hosts": "10.1.1.1 yard-head\n10.1.1.2 yard-gpu-0\n",
-        }
-    )
+    usual = {"dpkg-query": "0 installed", "id -u slurm": "0 64030"}
+    made = Sandbox(root, ("dpkg-query", "apt-get", "systemctl", "id", "nft"), usual | (answers or {}))
+    fabric = "GLOO_SOCKET_IFNAME=private\nNCCL_SOCKET_IFNAME==private\n"
+    made.write({"etc/trainyard/fabric.env": fabric, "handover/hosts": "10.1.1.1 yard-head\n10.1.1.2 yard-gpu-0\n"})
     return made
 
 

@@ -29,12 +29,13 @@ OF_DAEMONS = (
 """Folders that belong to slurm, munge or mysql on a head."""
 GIVEN = {
     ("52-state", "$state/slurmctld"),  # the state's file system belongs to root
+    ("44-containers", '$disk/user-$uid"/{cache,data,temp}'),
     ("60-munge", "/etc/munge/munge.key"),
     ("70-slurm", "/etc/slurm/slurmdbd.conf"),
     ("70-slurm", "$folder"),  # /var/lib/slurm/slurmctld
 }
-"""Files and folders that a script gives to a daemon, by script. The parent folder of each belongs to root."""
-_GIVES = re.compile(r"(?:-o (?:slurm|munge|mysql)\b.*|put_\w+ (\S+) .*\b(?:slurm|munge|mysql):.*)$", re.M)
+"""Files and folders that a script gives to a daemon or to the job user. Root owns the parent folder of each."""
+_GIVES = re.compile(r"(?:-o (?:slurm|munge|mysql|trainer)\b.*|put_\w+ (\S+) .*\b(?:slurm|munge|mysql):.*)$", re.M)
 VICTIM_MODE = 0o700
 LEASE = HOST_PROGRAMS / "lease"
 OLD_LINE = "ssh-ed25519 AAAAadmin+/= admin@yard\n"
@@ -121,13 +122,13 @@ def check_victim(host: Path) -> None:
 
 @needs_root
 def test_state_replaced_by_a_link_changes_no_folder_of_root(host: Path) -> None:
-    (host / "lib/slurmctld").symlink_to(host / "victim")
-    assert own_state(host).returncode == 0
-    check_victim(host)
     state = host / "lib/slurmctld"
-    assert not state.is_symlink()
-    assert (state.owner(), state.stat().st_mode & 0o7777, (host / "lib").owner()) == ("daemon", 0o700, "root")
-    assert own_state(host).returncode == 0
+    state.symlink_to(host / "victim")
+    for _ in range(2):
+        assert own_state(host).returncode == 0
+        check_victim(host)
+        assert not state.is_symlink()
+        assert (state.owner(), state.stat().st_mode & 0o7777, (host / "lib").owner()) == ("daemon", 0o700, "root")
 
 
 @needs_root
@@ -152,15 +153,13 @@ def home(folder: Path) -> Path:
     return folder
 
 
+AS_TRAINER = (
+    f'as_trainer() {{ setpriv --reuid={USER} --regid={USER} --init-groups -- env HOME="$HOME_OF_USER" "$@"; }}\n'
+    "TRAINYARD_CLUSTER=yard\n"
+)
 SCRIPTS = {
-    "50-storage": (
-        f'as_trainer() {{ setpriv --reuid={USER} --regid={USER} --init-groups -- env HOME="$HOME_OF_USER" "$@"; }}\n'
-        f"TRAINYARD_CLUSTER=c\n{function(STAGES / '50-storage', 'job_user_key')}\njob_user_key\n"
-    ),
-    "60-munge": (
-        f'as_trainer() {{ setpriv --reuid={USER} --regid={USER} --init-groups -- env HOME="$HOME_OF_USER" "$@"; }}\n'
-        f"TRAINYARD_CLUSTER=yard\n{function(STAGES / '60-munge', 'remove_admin_key')}\nremove_admin_key\n"
-    ),
+    "50-storage": f"{AS_TRAINER}{function(STAGES / '50-storage', 'job_user_key')}\njob_user_key\n",
+    "60-munge": f"{AS_TRAINER}{function(STAGES / '60-munge', 'remove_admin_key')}\nremove_admin_key\n",
     "lease": (
         f"{function(LEASE, 'may_log_in')}\n"
         f'may_log_in {USER} "$HOME_OF_USER" "ssh-ed25519 AAAA one\nssh-ed25519 BBBB two"\n'
@@ -169,13 +168,9 @@ SCRIPTS = {
 
 
 def run(script: str, home: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", "-euc", SCRIPTS[script]],
-        env={"PATH": os.environ["PATH"], "HOME_OF_USER": str(home)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {"PATH": os.environ["PATH"], "HOME_OF_USER": str(home)}
+    command = ["bash", "-euc", SCRIPTS[script]]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 @needs_root

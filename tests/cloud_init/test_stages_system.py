@@ -338,32 +338,23 @@ class TCPStore:
     def __init__(self, host, port=0, is_master=False, wait_for_workers=True, use_libuv=True):
         if use_libuv and not {built}:
             raise RuntimeError("use_libuv was requested but PyTorch was built without libuv support")
-        self.values = {{}}
-
-    def set(self, key, value):
-        self.values[key] = value
 """
 _RENDEZVOUS = """
+from collections import namedtuple
+
+RendezvousInfo = namedtuple("RendezvousInfo", "store rank world_size ranks")
+
 class RendezvousStoreInfo:
     @staticmethod
     def build(rank, store, local_addr):
-        store.set("MASTER_ADDR", local_addr)
         return f"own store at {local_addr}"
-
-class RendezvousInfo:
-    def __init__(self, store, rank, world_size, ranks):
-        self.store, self.rank, self.world_size, self.ranks = store, rank, world_size, ranks
 """
 _STATIC = """
 from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousInfo
 
 class StaticTCPRendezvous:
-    master_addr = "head"
-
-    @property
-    def use_agent_store(self):
-        return True
+    master_addr, use_agent_store = "head", True
 
     def next_rendezvous(self):
         return RendezvousInfo(TCPStore(self.master_addr), 0, 2, "agent's store")

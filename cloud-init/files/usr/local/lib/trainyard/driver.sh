@@ -71,8 +71,8 @@ add_archives() {
     fail "driver $TRAINYARD_DRIVER: a package archive cannot be read ($(grep -m1 '^[EW]:' /run/trainyard/apt-update)). Fix: check the network and \`mirrors\` in the stack file"
 }
 
-# differences: prints each package in `names` for which the archives have no file with the locked version and hash, and
-# the versions in the archives.
+# differences: prints each package in `names` that the archives do not have with the locked version and hash, and the
+# versions that they have.
 differences() {
   apt-cache show "${names[@]}" 2>/dev/null | awk -v names=" ${names[*]} " '
     FILENAME != "-" { if (index(names, " " $2 " ")) { version[$2] = $3; hash[$2] = $4; order[++count] = $2 }; next }
@@ -189,7 +189,7 @@ reboot_for() {
   fail "$1, and the reboot did not start"
 }
 
-# unload_other_driver: removes nouveau, or another version of the driver, from the kernel.
+# unload_other_driver: removes nouveau or another version of the driver from the kernel.
 unload_other_driver() {
   local loaded
   if [[ -e /sys/module/nouveau ]]; then

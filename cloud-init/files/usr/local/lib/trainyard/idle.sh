@@ -19,11 +19,11 @@ is_idle() {
   [[ $idle == yes ]]
 }
 
-# is_free: drains the node, and then succeeds if no job is running on it. Otherwise, sets `jobs` to the IDs of the jobs,
-# or to "" if slurmctld does not respond.
+# is_free: drains the node, and then succeeds if no job is running on it. Otherwise, sets `jobs` to the jobs' IDs, or to
+# "" if slurmctld does not respond.
 # If slurmd is not running, or if the stack file now has `scheduler: none`, Slurm starts no further jobs, and slurmctld
-# may have stopped. The node is then not drained, and the function only looks for processes of jobs, which continue to
-# run when slurmd stops. If there is such a process, `jobs` is "unknown".
+# may have stopped. The node is then not drained, and the function only looks for jobs' processes, which continue to run
+# when slurmd stops. If there is such a process, `jobs` is "unknown".
 is_free() {
   jobs=''
   if uses_slurm && systemctl is-active --quiet slurmd.service; then

@@ -14,9 +14,9 @@ begin_pass() {
   [[ -d $pass_inputs ]] || mkdir "$pass_inputs"
 }
 
-# read_shared: sets `shared` to the hash of the files that every stage can read: birth.env and the bundle. The hash does
-# not cover the stages, the list of stages, and the parameters of other kinds of nodes. The paths are relative, because
-# the path of a bundle contains its digest.
+# read_shared: sets `shared` to the hash of the files that every stage can read: birth.env and the bundle without the
+# stages, their list and the parameters for other kinds of nodes. The paths are relative, because a bundle's path
+# contains its digest.
 read_shared() {
   local own=./kinds/${kind##*/}
   [[ -z $shared ]] || return 0
@@ -42,8 +42,8 @@ read_received() {
 
 # is_unchanged NAME: succeeds if the stage and all stages before it have the same inputs as in their last successful
 # run. `text` must contain the stage's text. Sets `stamp` to the stage's inputs. A stage with "# runs: every pass"
-# installs the hand-over and records that it has been read. If the stage is skipped, because the newest hand-over has
-# the same content as the last one, this function records that the newest one has been read.
+# installs the hand-over and records that it has been read. If that stage is skipped because the newest hand-over has
+# the same content as the last one, this function records it instead.
 is_unchanged() {
   read_shared
   stamp=$text$shared

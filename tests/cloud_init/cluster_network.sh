@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Creates a node, a second node (other), and a machine in the same network that is not in the cluster (neighbour).
+# Sourced in a new namespace.
+set -e
+mount -t tmpfs none /run
+mkdir /run/netns
+ip link set lo up
+for bridge in private extra; do
+  ip link add "$bridge" type bridge
+  ip link set "$bridge" up
+done
+ip addr add 10.1.1.1/24 dev private
+ip addr add fd00::1/64 dev private nodad
+ip addr add 10.1.2.1/24 dev extra
+# join NAMESPACE BRIDGE ADDRESS...
+join() {
+  local name=$1 bridge=$2 address
+  shift 2
+  ip link add "${name:0:5}-$bridge" type veth peer name "$bridge" netns "$name"
+  ip link set "${name:0:5}-$bridge" master "$bridge" up
+  ip -n "$name" link set "$bridge" up
+  ip -n "$name" link set lo up
+  for address; do ip -n "$name" addr add "$address" dev "$bridge"; done
+}
+ip netns add other
+ip netns add neighbour
+join other private 10.1.1.2/24
+join neighbour private 10.1.1.3/24
+join neighbour extra 10.1.2.3/24
+ip -n neighbour addr add fd00::3/64 dev private nodad
