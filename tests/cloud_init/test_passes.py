@@ -11,11 +11,8 @@ from tests.cloud_init.node_sandbox import NodeSandbox
 
 PARAMETERS = "TRAINYARD_NODE=n\nTRAINYARD_ROLE=worker\nTRAINYARD_GROUP=gpu\n"
 
-
 READS = '# runs: every pass\ncp "$root/var/lib/trainyard/handover/complete" "$root/run/trainyard/handover"\n'
 """A stage that, like 60-munge, reads the hand-over."""
-
-
 SLURM = "TRAINYARD_OS=debian-13\nTRAINYARD_SCHEDULER=slurm\n"
 REASONS = "readonly drain_reason=TY:update\n"
 NO_SCHEDULER = SLURM.replace("slurm", "none")
@@ -23,22 +20,22 @@ NO_SCHEDULER = SLURM.replace("slurm", "none")
 
 def node_with(root: Path, stages: dict[str, str], bundle: str = "b") -> NodeSandbox:
     """Return a node with these stages in its active bundle."""
-    node = NodeSandbox(root)
-    texts = {
-        "etc/trainyard/birth.env": PARAMETERS,
-        "etc/ssh/ssh_host_ed25519_key.pub": "ssh-ed25519 AAAA root@n\n",
-        "etc/systemd/system/trainyard-bootstrap.service": "",
-        "etc/systemd/system/multi-user.target.wants/x": "",
-        f"var/lib/trainyard/bundles/{bundle}/stage.sh": f"root={root}\n",
-        **({f"var/lib/trainyard/bundles/{bundle}/reasons.sh": REASONS} if bundle != "birth" else {}),
-        f"var/lib/trainyard/bundles/{bundle}/kinds/worker-gpu/kind.env": SLURM,
-        f"var/lib/trainyard/bundles/{bundle}/kinds/worker-gpu/stages": "".join(f"{name}\n" for name in stages),
-        **({"var/lib/trainyard/handover/complete": "one\n"} if bundle != "birth" else {}),
-        **{f"var/lib/trainyard/bundles/{bundle}/stages/{name}": text for name, text in stages.items()},
-    }
-    for path, text in texts.items():
-        node.write(path, text)
-    node.activate(bundle, "bootstrap", "place", *(["idle.sh", "passes.sh"] if bundle != "birth" else []))
+    node, folder = NodeSandbox(root), f"var/lib/trainyard/bundles/{bundle}"
+    node.write("etc/trainyard/birth.env", PARAMETERS)
+    node.write("etc/ssh/ssh_host_ed25519_key.pub", "ssh-ed25519 AAAA root@n\n")
+    node.write("etc/systemd/system/trainyard-bootstrap.service", "")
+    node.write("etc/systemd/system/multi-user.target.wants/x", "")
+    node.write(f"{folder}/stage.sh", f"root={root}\n")
+    node.write(f"{folder}/kinds/worker-gpu/kind.env", SLURM)
+    node.write(f"{folder}/kinds/worker-gpu/stages", "".join(f"{name}\n" for name in stages))
+    for name, text in stages.items():
+        node.write(f"{folder}/stages/{name}", text)
+    if bundle == "birth":
+        node.activate(bundle, "bootstrap", "place")
+        return node
+    node.write(f"{folder}/reasons.sh", REASONS)
+    node.write("var/lib/trainyard/handover/complete", "one\n")
+    node.activate(bundle, "bootstrap", "place", "idle.sh", "passes.sh")
     return node
 
 
@@ -115,8 +112,6 @@ def pass_after(node: NodeSandbox, bundle: str, changes: dict[str, str], mark: bo
 
 EVERY_BOOT = "# runs: every boot\n# next to jobs: yes\ntrue\n"
 STAGES = ["40-first", "60-names", "70-second", "80-third"]
-
-
 NEW_STAGE = {
     "stages/75-new": EVERY_BOOT,
     "kinds/worker-gpu/stages": "".join(f"{name}\n" for name in sorted([*STAGES, "75-new"])),

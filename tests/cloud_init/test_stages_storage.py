@@ -240,19 +240,24 @@ def test_stage_does_nothing_on_other_nodes(tmp_path: Path, stage: str, env: dict
     assert [path.name for path in (tmp_path / "etc").rglob("*")] == ["trainyard", "fabric.env"]
 
 
-def test_only_a_head_without_scheduler_has_a_hostfile(tmp_path: Path) -> None:
-    node = Sandbox(tmp_path)
-    node.write({"hostfile": "a slots=8\n"})
-    for scheduler, there in (("none", True), ("slurm", False)):
-        node.run("75-hostfile", ROLE="head", SCHEDULER=scheduler, TEST_HANDOVER=str(tmp_path)).passed()
-        assert (tmp_path / "job/hostfile").exists() == there
-
-
-@pytest.mark.parametrize(("was", "left"), [("copy", "theirs\n"), ("absent", None), (None, "here\n")])
-def test_hostfile_of_an_existing_head_is_restored(tmp_path: Path, was: str | None, left: str | None) -> None:
+@pytest.mark.parametrize(
+    ("scheduler", "was", "left"),
+    [
+        ("none", "copy", "a slots=8\n"),
+        # With Slurm, the owner's file of an existing head is restored.
+        ("slurm", "copy", "theirs\n"),
+        ("slurm", "absent", None),
+        ("slurm", "", "here\n"),
+    ],
+)
+def test_only_a_head_without_scheduler_has_a_hostfile(
+    tmp_path: Path, scheduler: str, was: str, left: str | None
+) -> None:
     node, notes = Sandbox(tmp_path), f"{tmp_path}/job/hostfile\t{was}\n" if was else ""
-    node.write({"ledger/copies/job/hostfile": "theirs\n", "ledger/notes": notes, "job/hostfile": "here\n"})
-    node.run("75-hostfile", ROLE="head", TEST_LEDGER=str(tmp_path / "ledger")).passed()
+    node.write({"hostfile": "a slots=8\n", "job/hostfile": "here\n"})
+    node.write({"ledger/copies/job/hostfile": "theirs\n", "ledger/notes": notes})
+    env = {"ROLE": "head", "TEST_LEDGER": str(tmp_path / "ledger"), "TEST_HANDOVER": str(tmp_path)}
+    node.run("75-hostfile", SCHEDULER=scheduler, **env).passed()
     assert node.read("job/hostfile") == left
 
 

@@ -141,14 +141,17 @@ def test_jobs_are_warned_of_an_event_once_after_the_drain(cluster: Cluster) -> N
     assert (cluster.warned, cluster.requeued) == (["7"], [])
 
 
-def test_requeue_is_repeated_if_slurm_does_not_answer(cluster: Cluster) -> None:
+def test_drain_and_requeue_are_repeated_if_slurm_does_not_answer(cluster: Cluster) -> None:
     daemon = start(cluster)
     cluster.jobs, cluster.answers = ["7"], False
     FAULTS["gpu-count"][0][0](cluster.site)
     rounds(daemon, CHECKS["gpu-count"].fails)
+    assert not (daemon.cache / "drained").exists()
     assert cluster.requeued == []
     cluster.answers = True
-    rounds(daemon, 1)
+    daemon.settle()
+    assert cluster.drained
+    assert (daemon.cache / "drained").exists()
     assert cluster.requeued == ["7"]
 
 
@@ -159,18 +162,6 @@ def test_verdict_of_an_earlier_daemon_requeues_no_jobs(cluster: Cluster) -> None
     rounds(start(cluster), CHECKS["gpu-count"].fails)
     assert cluster.drained
     assert cluster.requeued == []
-
-
-def test_slurm_that_does_not_answer_is_asked_again(cluster: Cluster) -> None:
-    daemon = start(cluster)
-    cluster.answers = False
-    FAULTS["disk-full"][0][0](cluster.site)
-    rounds(daemon, 3)
-    assert not (daemon.cache / "drained").exists()
-    cluster.answers = True
-    daemon.settle()
-    assert cluster.drained
-    assert (daemon.cache / "drained").exists()
 
 
 def test_node_registers_again_after_a_fault_of_munge(cluster: Cluster) -> None:
@@ -188,21 +179,25 @@ def test_node_registers_again_after_a_fault_of_munge(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "reason"),
+    ("state", "reason", "returns"),
     [
-        ("DOWN+NOT_RESPONDING", "Not responding"),
-        ("DOWN+NOT_RESPONDING", "TY:gone: no answer for 15 s"),
-        ("DOWN", "TY:gone: no answer for 15 s"),
-        ("IDLE+DRAIN+NOT_RESPONDING", "TY:slurmd: the machine answers, but its slurmd does not"),
-        ("IDLE+NOT_RESPONDING", "none"),
+        ("DOWN+NOT_RESPONDING", "Not responding", True),
+        ("DOWN+NOT_RESPONDING", "TY:gone: no answer for 15 s", True),
+        ("DOWN", "TY:gone: no answer for 15 s", True),
+        ("IDLE+DRAIN+NOT_RESPONDING", "TY:slurmd: the machine answers, but its slurmd does not", True),
+        ("IDLE+NOT_RESPONDING", "none", True),
+        ("DOWN", "bad cable", False),
+        ("DOWN", "Node unexpectedly rebooted", False),
+        ("DOWN", "TY:roll", False),
     ],
 )
-def test_frozen_node_registers_and_returns(state: str, reason: str, cluster: Cluster) -> None:
+def test_only_a_frozen_node_registers_and_returns(state: str, reason: str, returns: bool, cluster: Cluster) -> None:
     daemon = start(cluster)
     rounds(daemon, 4)
     cluster.state, cluster.reason = state, reason
     daemon.settle()
-    assert (cluster.state, cluster.reason, cluster.started) == ("IDLE", "none", 1)
+    expected = ("IDLE", "none", 1) if returns else (state, reason, 0)
+    assert (cluster.state, cluster.reason, cluster.started) == expected
 
 
 def test_node_without_a_registration_is_not_resumed(cluster: Cluster) -> None:
@@ -215,15 +210,6 @@ def test_node_without_a_registration_is_not_resumed(cluster: Cluster) -> None:
     daemon.settle()
     assert cluster.state == "DOWN+NOT_RESPONDING"
     assert sum(waits) == 15
-
-
-@pytest.mark.parametrize("reason", ["bad cable", "Node unexpectedly rebooted", "TY:roll"])
-def test_node_down_for_another_reason_stays_down(reason: str, cluster: Cluster) -> None:
-    daemon = start(cluster)
-    rounds(daemon, 4)
-    cluster.state, cluster.reason = "DOWN", reason
-    daemon.settle()
-    assert (cluster.state, cluster.reason, cluster.started) == ("DOWN", reason, 0)
 
 
 @pytest.mark.parametrize(("state", "reason"), [("DOWN", "TY:gone: no answer for 15 s"), ("IDLE+DRAIN", REASON)])
