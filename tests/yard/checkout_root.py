@@ -15,7 +15,6 @@ _COPY = "from trainyard.checkout import ROOT"
 
 
 def use_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make code that reads `checkout.ROOT` use this folder."""
     _import_copies()
     monkeypatch.setattr(trainyard.checkout, "ROOT", root)
 

@@ -103,8 +103,6 @@ class LocalHead:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A fake program on PATH that records its calls."""
-
     folder: Path
     name: str
 
@@ -116,7 +114,6 @@ class Program:
 
     @property
     def stdin(self) -> bytes:
-        """The content of stdin in the last call."""
         return (self.folder / f"{self.name}.stdin").read_bytes()
 
 
@@ -148,7 +145,6 @@ class FakeStack:
     pulumi: Program
 
     def export(self, value: dict[str, Any]) -> None:
-        """Change the outputs of the stack."""
         (self.root / "outputs.json").write_text(json.dumps(value))
 
     def deploy(self, cluster: Cluster) -> None:
@@ -164,7 +160,6 @@ class FakeStack:
 
     @property
     def folder(self) -> Path:
-        """The folder that contains yard's files for the stack."""
         return self.root / ".trainyard" / "ssh" / "local"
 
 
@@ -184,7 +179,6 @@ def stack(
     local_outputs: Cluster,
     sockets: Path,
 ) -> FakeStack:
-    """A deployed stack `local`."""
     use_root(tmp_path, monkeypatch)
     (tmp_path / "Pulumi.yaml").touch()
     monkeypatch.setattr(yard.stack.load, "SOCKETS", sockets)

@@ -47,14 +47,12 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], list[str]]:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Return a copy of the catalog's price file."""
     copy = tmp_path / "prices.yaml"
     copy.write_text(FILE.read_text())
     return copy
 
 
 def meter(name: str, price: float, **other: Any) -> dict[str, Any]:
-    """Return a Retail Prices API item with its documented fields."""
     return {
         "currencyCode": "USD",
         "tierMinimumUnits": 0.0,
@@ -71,7 +69,6 @@ def meter(name: str, price: float, **other: Any) -> dict[str, Any]:
 
 
 def asked_for(url: str) -> str:
-    """Return the machine type in a query filter."""
     return parse_qs(urlsplit(url).query)["$filter"][0].rpartition("armSkuName eq '")[2].rstrip("'")
 
 

@@ -133,7 +133,6 @@ def test_findings_json_and_tables_are_escaped(monkeypatch: pytest.MonkeyPatch) -
 
 
 def writers(tree: ast.AST) -> Iterator[str]:
-    """Yield all calls that print without yard/show.py."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue

@@ -25,7 +25,6 @@ from yard.stack.remote import Remote
 
 
 def with_nodes(cluster: Cluster, **changes: Any) -> Cluster:
-    """Return the cluster with changed fields of all workers."""
     return replace(cluster, nodes=tuple(replace(node, **changes) for node in cluster.nodes))
 
 
@@ -51,7 +50,6 @@ def problems(probe: str, cluster: Cluster, lines: Mapping[str, Sequence[str]]) -
 
 
 def edit(lines: Lines, host: str, old: str, new: str) -> None:
-    """Replace a text in a healthy host's lines."""
     text = "\n".join(lines[host])
     assert old in text, "the case must replace the output of a healthy host"
     lines[host] = [line for line in text.replace(old, new).split("\n") if line]

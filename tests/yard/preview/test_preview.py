@@ -35,8 +35,6 @@ Render = Callable[[Preview], str]
 
 @pytest.fixture
 def edited(tmp_path: Path) -> DescribeEdited:
-    """Return a function that describes a stack of this project with edited cluster keys."""
-
     def make(stack: str, name: str = "", **edits: object) -> Description:
         named = name or stack
         (tmp_path / f"Pulumi.{named}.yaml").write_text(stack_text(stack, **edits))
@@ -278,7 +276,6 @@ def grown(edited: DescribeEdited) -> Report:
 
 @pytest.fixture
 def refused(edited: DescribeEdited) -> Report:
-    """The report for an invalid stack with two problems."""
     return report(edited("azure-a100", "bad", nodes__gpu__count=0, head__machine="x<b>|`y`"))
 
 

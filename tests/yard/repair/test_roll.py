@@ -51,7 +51,6 @@ class Site:
     """Nodes that a failed `pulumi up` has replaced, and that are not yet in service."""
 
     def run(self, command: str, *, admin: bool = False, **_: object) -> str:
-        """Run a command on the head."""
         if command.startswith("sinfo"):
             return "".join(f"{name}|{self._shown(name)}|{reason}\n" for name, (_, reason) in self.states.items())
         assert admin
@@ -125,7 +124,6 @@ def remote() -> Remote:
 
 
 def actions(site: Site) -> list[str]:
-    """Return the events that change state. Queries are omitted."""
     return [event for event in site.events if not event.startswith("squeue")]
 
 
@@ -272,7 +270,6 @@ def urn(kind: str, name: str) -> str:
 
 @pytest.fixture
 def export(stack: FakeStack, program: MakeProgram, tmp_path: Path) -> list[dict[str, object]]:
-    """The resources that `pulumi stack export` prints."""
     resources: list[dict[str, object]] = [
         {
             "urn": urn(kind, f"{prefix}yard-gpu-{index}"),

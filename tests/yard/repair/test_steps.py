@@ -39,7 +39,6 @@ def case(reason: str = DISK, state: str = "drained", ago: float = HOUR, *steps: 
 
 
 def returned(found: Case, ago: float) -> Case:
-    """Return a node that has been in service again for `ago` seconds."""
     return replace(found, state="idle", reason="", changes=(*found.changes, Change(NOW - ago, "")))
 
 

@@ -15,7 +15,6 @@ from yard.stack.hosts import forget_host, scan
 
 @pytest.fixture
 def key(tmp_path: Path) -> str:
-    """A valid host key."""
     file = tmp_path / "host"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(file)], check=True)
     return " ".join(file.with_suffix(".pub").read_text().split()[:2])
@@ -64,7 +63,6 @@ def urn(name: str) -> str:
 
 
 def command(name: str) -> dict[str, str]:
-    """Return a command in the state."""
     parent = "urn:pulumi:s::trainyard::a::c-hosts"
     return {"urn": urn(name), "type": "command:remote:Command", "parent": parent}
 

@@ -234,7 +234,6 @@ def test_pulumi_also_prefers_the_backend_of_the_project(logged_in: dict[str, str
 
 
 def put_lock(backend: Path, pid: int, host: str | None = None) -> Path:
-    """Write a lock file as the Pulumi CLI does."""
     lock = backend / ".pulumi" / "locks" / "organization" / "trainyard" / "local" / "0a1b.json"
     lock.parent.mkdir(parents=True)
     holder = {

@@ -193,7 +193,6 @@ def sync(*words: str | Path) -> tuple[int, str, str]:
 
 @pytest.fixture
 def head(stack: FakeStack, local_outputs: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A head that runs on this machine."""
     with running(new_server(tmp_path_factory.mktemp("sshd"))) as server:
         outputs: dict[str, Any] = dumped(local_outputs)
         outputs["head"] |= {"port": server.port, "user": getpass.getuser(), "host_key": server.host_key}
@@ -203,7 +202,6 @@ def head(stack: FakeStack, local_outputs: Cluster, tmp_path_factory: pytest.Temp
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A repository that contains all kinds of files."""
     folder = tmp_path / "my work"
     files = {
         ".gitignore": "*.log\n/runs/\n!keep.log\n",
