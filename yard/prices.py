@@ -28,7 +28,7 @@ SCOPE = (
 URL = "https://prices.azure.com/api/retail/prices"
 SOURCE = "Azure Retail Prices API"
 _REGION = "eastus"
-"""Region of machine types that have no row in prices.yaml."""
+"""The region of machine types that have no row in prices.yaml."""
 _SECONDS = 30
 _MOST_PAGES = 100
 

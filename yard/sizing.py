@@ -20,7 +20,7 @@ GPU_GB = {
 
 
 class SizeError(ClusterError):
-    """The `kind`, which is a model, GPU or layout, is unknown or invalid."""
+    """A model, GPU or layout, which `kind` names, is unknown or invalid."""
 
     def __init__(self, kind: str, name: str, rule: str, fix: str) -> None:
         super().__init__(Problem(path=name, rule=rule, fix=fix).line(kind))
@@ -318,7 +318,7 @@ def refusal(model: str, gpu_type: str | None, machines: Machines, layout: str = 
 
 
 def shown_layouts(model: Model, machines: Machines) -> list[Layout]:
-    """Return the data-parallel layouts, and those with one model-parallel replica for each node or for all nodes."""
+    """Return the data-parallel layouts, and those whose model-parallel replicas use one node or all nodes."""
     replica_sizes = {1, machines.gpus_per_node, machines.gpus}
     return [layout for layout in layouts(model, machines) if layout.tensor * layout.pipeline in replica_sizes]
 

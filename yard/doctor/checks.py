@@ -55,7 +55,7 @@ EXPLAINED_BY: Mapping[tuple[str, str], Collection[str]] = {
     ("health", "clock-offset"): ("clock",),
     ("health", "nfs-hang"): ("mounts", "nfs"),
 }
-"""The checks that find the cause of a problem on the same host. Keys are the problem's check and its first word."""
+"""Which checks explain a problem on the same host, by the problem's check and first word."""
 _MAKE_A_NODE_UNAVAILABLE = ("reach", "munge", "clock", "mounts", "nfs", "health", "services", "status")
 
 
@@ -80,7 +80,7 @@ def judge(examined: Examined) -> dict[str, list[HostProblem]]:
 
 
 def run_doctor(remote: Remote, as_json: bool) -> int:
-    """Check the cluster and print the problems. Returns 1 if there are any, and 0 otherwise."""
+    """Check the cluster and print the problems. Returns 1 if there are any, otherwise 0."""
     start = time.monotonic()
     if text := remote.stack.cluster.warning:
         warn(f"yard: {text}")

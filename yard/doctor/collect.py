@@ -1,6 +1,6 @@
 """Runs the probes on all hosts in parallel, over one SSH connection per host.
 
-Some probes need facts about the other hosts, so there are two phases. Between them, each host receives these facts.
+The probes run in two phases, because some need facts that the other hosts report in the first.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def probe_script(cluster: Cluster, name: str, nonce: str) -> str:
 
 
 def examine(remote: Remote) -> dict[str, HostReport]:
-    """Return each host's report by name, with the head's first. Unreachable hosts have a report with an error."""
+    """Return the hosts' reports by name, the head's first. An unreachable host's report contains an error."""
     cluster = remote.stack.cluster
     nonce = secrets.token_hex(4)
     sessions: dict[str, _Session] = {}

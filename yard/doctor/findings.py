@@ -17,7 +17,7 @@ Rows = list[tuple[str, ...]]
 
 @dataclass(kw_only=True)
 class HostReport:
-    """The rows that each probe printed on a host. If the report is incomplete, `error` states the reason."""
+    """What the probes printed on a host, as rows by probe. If the report is incomplete, `error` says why."""
 
     name: str
     rows: dict[str, Rows] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class HostReport:
         self.rows.setdefault(probe, []).append(tuple(fields))
 
     def of(self, probe: str) -> Rows:
-        """Return a probe's rows, if there are any."""
+        """Return the rows that a probe printed."""
         return self.rows.get(probe, [])
 
     def value(self, probe: str, key: str) -> str:
@@ -69,7 +69,7 @@ class HostProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class Examined:
-    """The stack's outputs and the reports from all hosts. The head's report is first."""
+    """The stack's outputs, and the reports from all hosts, the head's first."""
 
     cluster: Cluster
     reports: Mapping[str, HostReport]
@@ -110,7 +110,7 @@ def _texts() -> dict[str, dict[str, str]]:
 
 
 def problem(host: str, text: str, **values: object) -> HostProblem:
-    """Return a host's problem. `text` is its id in problems.yaml, and `values` replace the names in braces there."""
+    """Return a host's problem, whose texts are listed as `text` in problems.yaml. `values` are filled into them."""
     rerun = f"run `yard ssh {host} --admin -- sudo systemctl restart trainyard-bootstrap`"
     parts = (_texts()[text][part].format(host=host, rerun=rerun, **values) for part in ("what", "cause", "fix"))
     return HostProblem(host, *parts)
@@ -124,7 +124,7 @@ def rdma_layer(fabric: str) -> str | None:
 
 
 def outliers(values: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Yield the name, the value and the most frequent value for each entry that differs from the others."""
+    """For each value that is not the most frequent one, yield its name, the value and the most frequent value."""
     for usual, _ in Counter(values.values()).most_common(1):
         yield from ((name, value, usual) for name, value in values.items() if value != usual)
 

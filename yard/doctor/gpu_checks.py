@@ -75,7 +75,7 @@ _NETWORKS = {
     "infiniband": r"IB(ext\w*)?",
     "roce": r"IB(ext\w*)?",
 }
-"""Regular expression for the network name in NCCL's log, by fabric. "infiniband" stands for all fabrics whose names
+"""Regular expressions for the network name in NCCL's log, by fabric. "infiniband" stands for all fabrics whose names
 begin with it.
 
 IBext is HPC-X's plugin, which uses the same cards as NCCL's own IB. Source: NCCL logs in public repositories and in

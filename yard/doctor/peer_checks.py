@@ -18,7 +18,7 @@ def check_reach(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_names(examined: Examined) -> Iterator[HostProblem]:
-    """On all hosts, every host name resolves to that host's private address."""
+    """Every host's name resolves to its private address on all hosts."""
     for report in examined.answered:
         for name, address in examined.cluster.addresses.items():
             found = report.value("names", name) or "no address"

@@ -38,7 +38,7 @@ Values = Mapping[tuple[str, ...], Any]
 _TEMPLATES = Path(__file__).parent / "templates"
 _MOST_DIGITS = 9
 _PLACES = {"azure": ("region", regions_with), "gcp": ("zone", zones_with)}
-"""By cloud, the key of the region or zone, and a function that returns where all given machine types are available."""
+"""For each cloud, the key of its region or zone, and a function that returns those with all given machine types."""
 _OPTIONS = {
     r"cluster\.access.*": "--ssh-from",
     r"cluster\.limits.*": "--budget",
@@ -50,7 +50,7 @@ _OPTIONS = {
     r"cluster\.nodes\.[^.]+\.machine": "--machine",
     r"cluster\.(platform|nodes\.[^.]+)\.hosts.*": "--host",
 }
-"""Which option sets a value in the stack file. Other problems belong to the option that caused them."""
+"""The option that sets each value in the stack file. Any other problem belongs to the option that caused it."""
 _HOST_FORMAT = "[USER@]ADDRESS[:PORT][=PRIVATE_IP]"
 _HOST = re.compile(
     r"(?:(?P<user>[a-z_][a-z0-9_-]{0,31})@)?(?P<address>[A-Za-z0-9][A-Za-z0-9.-]{0,252})"
@@ -72,7 +72,7 @@ class InitError(FileError):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A question about a value, which `text` describes and `option` can also set."""
+    """A question about a value that `option` can also set."""
 
     key: str
     option: str
@@ -267,10 +267,10 @@ def _parse_host(text: str) -> NewHost:
 
 
 def host_values(section: Mapping[str, Any], hosts: Sequence[NewHost], keys: Mapping[str, str]) -> Values:
-    """Return the changes for other hosts, whose roles are those of the hosts in `section`. `keys`: by target.
+    """Return the changes that replace the hosts of `section`. `keys` contains the host keys by target.
 
-    The first host becomes a node only if the head is one. SSH connections to the other hosts go through it if they
-    went through the head.
+    The first host becomes a node only if the head is one. The others are reached through it if the nodes were reached
+    through the head.
     """
     (group, nodes), *_ = section["nodes"].items()
     own_head = section["head"]["host"] not in nodes["hosts"]
@@ -303,17 +303,14 @@ def behind_head(section: Mapping[str, Any]) -> bool:
 
 
 def network_of(addresses: Sequence[str]) -> IPv4Network:
-    """Return the smallest network from /24 to /12 that contains all addresses. If none does, return the first's /12."""
+    """Return the smallest network from /24 to /12 with all addresses, or the first one's /12 if there is none."""
     networks = (IPv4Network(f"{addresses[0]}/{prefix}", strict=False) for prefix in range(24, 12, -1))
     found = (each for each in networks if all(IPv4Address(address) in each for address in addresses))
     return next(found, IPv4Network(f"{addresses[0]}/12", strict=False))
 
 
 def collect(options: Mapping[str, str], draft: StackDraft, *, prompt: bool) -> StackDraft:
-    """Return the draft with all answers, from `options` and, if `prompt` is true, from prompts.
-
-    Raises InitError with all problems.
-    """
+    """Answer all questions from `options` and, if `prompt` is true, by prompting. Raises InitError."""
     problems = list[Problem]()
     # The other questions depend on the platform, and the choices at a prompt depend on the given options.
     for question in sorted(QUESTIONS, key=lambda each: each.key not in {"name", "provider", *options}):
@@ -358,7 +355,7 @@ def _checked(question: Question, text: str, draft: StackDraft) -> tuple[StackDra
 
 
 def problems_of(draft: StackDraft, option: str = "") -> list[Problem]:
-    """Return the draft's problems. Their paths are the options that set the values, or `option`."""
+    """Return the draft's problems. Each path is the option that sets the value or, if there is none, `option`."""
     try:
         draft.plan()
     except StackFileError as error:

@@ -46,16 +46,16 @@ class NewStack:
 
 
 def posts() -> dict[str, str]:
-    """Return the stacks that reproduce blog posts by post. Their files contain the line `# post: NAME`."""
+    """Return each blog post's stack, whose file contains the line `# post: NAME`."""
     found = {stack: _POST.search(committed_text(stack)) for stack in stack_names()}
     return {post[1]: stack for stack, post in found.items() if post}
 
 
 def init(options: Mapping[str, str], *, post: str | None, force: bool, offline: bool, prompt: bool) -> NewStack:
-    """Write a stack file, which is a copy if `post` is a blog post. `options`: by the key of their question.
+    """Write a new stack file, which starts as a copy of the blog post's stack if `post` is not None.
 
-    If `offline` is true, the cloud's CLI is not used. Raises InitError, or RemoteError if an existing host cannot be
-    reached. Nothing is written after an error.
+    `options` contains the given answers by question. If `offline` is true, the cloud's CLI is not used. Raises
+    InitError, or RemoteError if an existing host cannot be reached. Nothing is written after an error.
     """
     source = _stack_of(post) if post else None
     start = replace(_copy(source) if source else StackDraft(), force=force)
@@ -121,7 +121,7 @@ def _scanned(draft: StackDraft) -> tuple[StackDraft, tuple[ScannedKey, ...]]:
 
 
 def _write(file: Path, text: str, *, force: bool) -> None:
-    """Raises InitError if the file cannot be written, or if it exists and `force` is false."""
+    """Write the file. Raises InitError if that fails, or if the file exists and `force` is false."""
     try:
         if not force:
             with file.open("x") as opened:

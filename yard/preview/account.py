@@ -46,7 +46,7 @@ class Verdict:
 class Account:
     """An account's quotas, or the problem that prevented reading them.
 
-    `notes` contains other obstacles, such as a disabled API, each with a command that helps.
+    `notes` contains other obstacles, such as a disabled API, each with a command.
     """
 
     problem: str | None = None
@@ -94,7 +94,7 @@ def account_of(
 def judge(needs: Sequence[Quota], usage: Mapping[str, Usage], command: Callable[[str], str]) -> tuple[Verdict, ...]:
     """Return a verdict for each required quota. `command` returns the command that shows a quota.
 
-    The case of quota names and their spaces, '_' and '-' are ignored, because the clouds spell them differently.
+    Names are compared without case, spaces, '_' and '-', because the clouds spell them differently.
     """
     reported = {_plain(name): used for name, used in usage.items()}
     rows = [(need, reported.get(_plain(need.quota))) for need in needs]

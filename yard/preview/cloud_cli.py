@@ -49,7 +49,7 @@ class AzureCli:
         self._run = run
 
     def usage(self, quotas: Sequence[str]) -> dict[str, Usage]:
-        """Return the usage by quota name, without quotas that cannot be read. Azure reports no usage of NetApp."""
+        """Return the usage by quota name, without unreadable quotas. For NetApp, Azure reports only the limit."""
         found = _azure_usages(self._run(self._words("vm", "list-usage")))
         for quota in _LISTS.keys() & set(quotas):
             with suppress(Unanswered):
@@ -142,7 +142,7 @@ def _limit(value: Any) -> float | None:
 
 
 _FAMILY = re.compile(r"(?P<id>(PREEMPTIBLE-)?GPUS-PER-GPU-FAMILY)\{gpu_family=(?P<family>\w+)\}")
-"""Quotas for GPU families, which only the Cloud Quotas API reports, by the dimensions gpu_family and region."""
+"""Quotas for GPU families. Only the Cloud Quotas API reports them, with the dimensions gpu_family and region."""
 
 
 class GcloudCli:

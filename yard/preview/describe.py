@@ -27,7 +27,7 @@ from yard.stack.workspace import stack_names
 CONTRACT = 3
 """Version of `Snapshot`. Snapshots with different versions are not compared."""
 PLACEHOLDERS = AccessKeys("ssh-ed25519 AAAAadmin admin@cluster", "ssh-ed25519 AAAAcluster cluster@cluster")
-"""They stand for the public keys that `pulumi up` creates."""
+"""Stand-ins for the public keys that `pulumi up` creates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Snapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """A stack file's plan, or None if the file is invalid, and the findings of the checks."""
+    """A stack file's plan, which is None if the file is invalid, and the checks' findings."""
 
     stack: str
     plan: ClusterPlan | None
@@ -92,7 +92,7 @@ class Description:
 
 
 def describe(stack: str, folder: Path = ROOT / "stacks", computer: Computer | None = None) -> Description:
-    """Return a stack's description, also if its file is invalid. `Planned` describes `computer`."""
+    """Return a stack's description, even if its file is invalid. For `computer`, see `Planned`."""
     try:
         return describe_valid(stack, read_stack(folder / f"Pulumi.{stack}.yaml", computer))
     except StackFileError as error:

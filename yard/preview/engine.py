@@ -26,7 +26,7 @@ from yard.stack.pulumi import end_session, interruptible
 from yard.stack.workspace import Workspace
 
 UNCHANGED = frozenset({"same", "read", "discard"})
-"""Operations that change no resource. A `discard` removes a resource that was only read from the state."""
+"""Operations that change no resource. `discard` removes a read-only resource from the state."""
 _FALSE_ALARM = re.compile(r"Detected that \S+ exited prematurely")
 """Pulumi reports this for a working plugin if another plugin needs more than 5 s to exit, because all plugins share one
 time limit for the Cancel request. Python's dynamic provider sometimes misses SIGINT (11 of about 600 exits, measured on

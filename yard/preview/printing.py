@@ -36,7 +36,7 @@ UNPROVED = "no stack has been created on a real Azure or Google Cloud yet (docs/
 LONGEST = 65_000
 """GitHub rejects comments with more than 65,536 characters."""
 MARKER = "<!-- trainyard-preview -->"
-"""The comment's first line, by which the workflow finds an earlier comment that it replaces."""
+"""The comment's first line. The workflow searches for it to find the earlier comment that it replaces."""
 
 _HOST_COLUMNS = ("hosts", "addresses", "machine", "GPUs", "fabric", "placement", "capacity")
 _QUOTA_COLUMNS = ("quota", "region", "needed", "used", "limit", "result")
@@ -180,7 +180,7 @@ def host_ranges(hosts: Sequence[str]) -> list[str]:
 
 
 def findings(report: Report) -> list[Finding]:
-    """Return errors, warnings and notes, in this order. Tables already show the notes on prices and quotas."""
+    """Return errors, then warnings, then notes. Those on prices and quotas are omitted, because tables show them."""
     shown = (each for each in report.description.findings if each.check not in {"price", "quota"})
     return sorted(shown, key=lambda each: list(Level).index(each.level))
 

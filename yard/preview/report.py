@@ -19,7 +19,7 @@ from yard.preview.engine import Resources, preview_all
 from yard.show import warn
 
 FORMAT = 1
-"""Version of the JSON document. Increase it if the meaning of a key changes."""
+"""The version of the JSON document, which increases if the meaning of a key changes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """The results of all stacks. `base_problem` is the reason if the stacks could not be compared with `base`."""
+    """The results of all stacks. If they could not be compared with `base`, `base_problem` says why."""
 
     offline: bool
     base: str | None

@@ -202,7 +202,7 @@ def _perform(remote: Remote, decision: Decision) -> int:
 
 
 def install_timer(stack: str, max_usd_per_hour: float | None) -> None:
-    """Start a timer of the user's systemd that runs `yard heal --auto` every five minutes. Raises StackError."""
+    """Start a timer in the user's systemd that runs `yard heal --auto` every five minutes. Raises StackError."""
     unit = f"trainyard-heal-{stack.replace('/', '-')}"
     limits = [] if max_usd_per_hour is None else ["--max-usd-per-hour", f"{max_usd_per_hour:g}"]
     command = [sys.executable, "-m", "yard", "heal", "--auto", "--stack", stack, *limits]

@@ -19,14 +19,14 @@ _POLL_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A machine in the stack's state. `created` is when it was created, which a replacement changes."""
+    """A machine in the stack's state. `created` is its creation time, which changes after a replacement."""
 
     urn: str
     created: str
 
 
 def machines(stack: str, names: Collection[str]) -> dict[str, Machine]:
-    """Return the machines by host name, without hosts that the stack's state lacks. Raises StackError."""
+    """Return the machines by host name. Hosts without a machine in the stack's state are omitted."""
     done = pulumi.run(["stack", "export", "--stack", stack], pulumi.environment(required=True))
     if done.returncode:
         raise StackError(f"`pulumi stack export` of {stack} failed: {done.stderr.strip()}")

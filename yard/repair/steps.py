@@ -33,11 +33,11 @@ PROBATION_SECONDS = 3600.0
 STRIKES = 3
 STRIKE_SECONDS = 7 * 86400.0
 REPAIRED_SHARE = 0.05
-"""The largest share of all nodes that is repaired at the same time, although one node always is."""
+"""At most this share of all nodes, but at least one node, is repaired at the same time."""
 REPAIRS_PER_DAY = 3
-"""The largest number of a node's repairs in a day."""
+"""A node is repaired at most this often per day."""
 EPIDEMIC_NODES, EPIDEMIC_SECONDS = 3, 600.0
-"""A fault is an epidemic if it affects so many nodes, and a large share of their group, within this time."""
+"""A fault that affects this many nodes and a large share of their group within this time is an epidemic."""
 _DAY = 86400.0
 
 States = Mapping[str, tuple[str, str]]
@@ -51,7 +51,7 @@ class Phase(StrEnum):
     PROBATION = "probation"
     """In service again after a repair."""
     FOREIGN = "foreign"
-    """Out of service for another reason than a fault, which an operator, `yard roll` or the cloud has set."""
+    """Out of service for a reason other than a fault, which an operator, `yard roll` or the cloud has set."""
     QUARANTINED = "quarantined"
     SUSPECT = "suspect"
     DRAINING = "draining"
@@ -136,7 +136,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest permitted price, if there is a limit, and the stack's price, if it is known."""
+    """The price limit, if there is one, and the stack's price, if it is known."""
 
     max_usd_per_hour: float | None
     usd_per_hour: float | None
@@ -149,9 +149,9 @@ def cases(
     actions: Iterable[Action],
     authors: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Case]:
-    """Return a case for each worker. `groups` and `authors`, who set the states, are by node.
+    """Return a case for each worker.
 
-    `history` is the content of repair.json.
+    `groups` maps each node to its group, and `authors` to whoever set its state. repair.json contains the `history`.
     """
     done = sorted(actions, key=lambda action: action.time)
     return [
@@ -246,7 +246,7 @@ def _foreign(case: Case) -> str:
 
 
 def limit(decisions: Sequence[Decision], cases: Sequence[Case], limits: Limits, now: float) -> list[Decision]:
-    """Return the decisions with WAIT and the reason instead of each step that a limit forbids.
+    """Return the decisions, with WAIT and a reason in place of each step that a limit forbids.
 
     Without limits, repairs could turn a network fault or a faulty check into an outage of the cluster.
     """

@@ -28,7 +28,7 @@ _CONNECTIONS = 16
 
 
 def plan(post: Post, as_json: bool) -> None:
-    """Print a post's steps, requirements and figures, which needs no cluster."""
+    """Print a post's steps, requirements and figures. This needs no cluster."""
     loaded = [run.load(smoke=post.smoke) for run in post.jobs]
     if as_json:
         say_json(
@@ -148,7 +148,7 @@ def dockerfile(image: str) -> Path:
 
 
 def build_images(remote: Remote, image: str, say: Callable[[str], None]) -> None:
-    """Build an image on the workers that lack it. Raises BuildError with the workers on which it failed."""
+    """Build an image on the workers that lack it. Raises BuildError, which names the workers that failed."""
     workers = [node.name for node in remote.stack.cluster.nodes]
     say(f"building the image {image} on {len(workers)} nodes, unless they have it")
     with ThreadPoolExecutor(_CONNECTIONS) as pool:

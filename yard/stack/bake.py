@@ -47,8 +47,8 @@ def request_of(stack: str) -> Request:
 def bake(request: Request, *, simulated: bool = False) -> str:
     """Build the image if it does not exist, and return the value for `baked_image` in the stack file.
 
-    Raises PlatformError or StackError if the image cannot be built, and KeyboardInterrupt after an interruption. The
-    builder has then been removed. If `simulated` is set, the cloud is simulated.
+    Raises PlatformError or StackError if the image cannot be built, and KeyboardInterrupt after an interruption,
+    in both cases after it has removed the builder. If `simulated` is set, the cloud is simulated.
     """
     if request.baking.here is not None:
         with interruptible("removing the builder"):

@@ -13,9 +13,9 @@ from yard.stack import pulumi
 
 _TARGET = re.compile(r"(?P<address>[A-Za-z0-9][A-Za-z0-9.-]{0,252})(?::(?P<port>[0-9]{1,5}))?")
 _KINDS = {"ssh-ed25519": "ed25519", "ecdsa-sha2-nistp256": "ecdsa", "ssh-rsa": "rsa"}
-"""Key types in order of preference, and their names in sshd's file names."""
+"""Key types in order of preference, with the names that sshd's key files use."""
 _LEASE_TYPE, _SUFFIX = "command:remote:Command", "-lease"
-"""The type, and the end of the name, of the resource that connects to its host when it is deleted."""
+"""The type of the resource that connects to its host when it is deleted, and the end of its name."""
 _SECONDS = 15
 _NOT_SCANNED = (255, 127)
 """ssh's exit codes if the connection fails, and if the remote host has no ssh-keyscan."""

@@ -199,7 +199,7 @@ def forget(folder: Path) -> None:
 
 
 def _version(file: Path) -> str:
-    """Return a text that changes with the file. Every deployment changes the state file."""
+    """Return a text that changes when the file does. Every deployment changes the state file."""
     if not file.is_file():
         return f"{file}:absent"
     status = file.stat()

@@ -76,7 +76,7 @@ def state_file(variables: Mapping[str, str], stack: str) -> Path | None:
 def selected_stack(variables: Mapping[str, str]) -> str | None:
     """Return the stack that PULUMI_STACK or `pulumi stack select` has selected, or None if neither has.
 
-    Only on Pulumi Cloud, the name contains the organization.
+    The name contains the organization only on Pulumi Cloud.
     """
     name = variables.get("PULUMI_STACK") or _recorded_stack(variables)
     parts = name.split("/")
@@ -219,7 +219,7 @@ def clear_stale(backend: Path, stack: str) -> list[int]:
 
 
 def _is_pulumi(pid: int) -> bool:
-    """Return whether the process runs pulumi. Another program can have the id of a process that has ended."""
+    """Return whether this is a pulumi process. Another program can have the id of a process that has ended."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         return state != "Z" and Path(f"/proc/{pid}/comm").read_text().startswith("pulumi")

@@ -195,7 +195,7 @@ class Workspace:
         self.backend = backend_folder(self.environment)
 
     def exists(self) -> bool:
-        """Return whether the backend contains the stack, which is assumed for remote backends."""
+        """Return whether the backend contains the stack. The answer for a remote backend is always True."""
         state_path = state_file(self.environment, self.name)
         return state_path is None or state_path.exists()
 

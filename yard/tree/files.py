@@ -1,4 +1,4 @@
-"""Selects the files of a directory that are sent: not those that git ignores or that look like secrets."""
+"""Selects the files of a directory that are sent, without those that git ignores or that look like secrets."""
 
 from __future__ import annotations
 
