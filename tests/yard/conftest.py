@@ -9,19 +9,36 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import trainyard.checkout
 import yard.stack.load
-from tests.yard.checkout_root import use_root
+from tests.architecture.modules import modules
 from trainyard.errors import RemoteError
 from trainyard.outputs import Cluster, Head, Node, dumped
 from yard.job.loader import LoadedJob, load_job
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFoRtHeTeStSoNlYnOtARealHoStKeYaTaLl00000000"
+
+
+def use_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the root folder of the checkout during a test."""
+    _import_copies()
+    monkeypatch.setattr(trainyard.checkout, "ROOT", root)
+
+
+@cache
+def _import_copies() -> None:
+    """Import all modules that copy ROOT. A module first imported during a test would keep the folder of this test."""
+    for name, path in modules().items():
+        if "from trainyard.checkout import ROOT" in path.read_text() and not name.startswith(("tools.", "offline.")):
+            import_module(name)
 
 
 def outputs(gpus: int, gpu_type: str | None, count: int, floor: float | None, pair: float | None = None) -> Cluster:

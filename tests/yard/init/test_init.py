@@ -25,8 +25,7 @@ from components.platforms.azure.spec import size_of
 from components.platforms.gcp.spec import family_of
 from components.stackfile.read import read_stack
 from tests.conftest import ROOT
-from tests.yard.checkout_root import use_root
-from tests.yard.conftest import MakeProgram
+from tests.yard.conftest import MakeProgram, use_root
 from trainyard.errors import RemoteError
 from yard.commands.cli import app
 from yard.init.answers import _PLACES as PLACES

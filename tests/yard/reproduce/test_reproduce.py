@@ -171,8 +171,3 @@ def test_images_belong_to_the_recipes(name: str) -> None:
     local_images = {container.image for container in wanted if container and "/" not in container.image}
     assert local_images == ({f"{post.image}:latest"} if post.image else set())
     assert post.image is None or "COPY" not in dockerfile(post.image).read_text()
-
-
-def test_the_help_lists_all_posts() -> None:
-    out = yard_command("--help")[1]
-    assert [name for name in POSTS if name not in out] == []

@@ -20,8 +20,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.conftest import ROOT
-from tests.yard.checkout_root import use_root
-from tests.yard.conftest import FakeStack
+from tests.yard.conftest import FakeStack, use_root
 from trainyard import checkout
 from trainyard.errors import StackError
 from yard.commands.options import OutputsOption, StackOption
