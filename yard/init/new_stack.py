@@ -20,7 +20,7 @@ from trainyard import checkout
 from trainyard.errors import Problem
 from yard.init.answers import LOCAL_COMPUTER, InitError, StackDraft, behind_head, collect, host_values, parse_hosts
 from yard.preview.account import read_account
-from yard.preview.describe import describe_valid
+from yard.preview.describe import Description
 from yard.preview.printing import UNPROVED, Line, costs, finding_line, findings, headline, quotas, show_parts
 from yard.preview.report import Report, stack_json
 from yard.show import console, say, warn
@@ -72,7 +72,8 @@ def init(options: Mapping[str, str], *, post: str | None, force: bool, offline: 
     lines = ["# yaml-language-server: $schema=schema.json", *(f"# {line}" for line in textwrap.wrap(about, 118))]
     text = "\n".join([*lines, draft.text])
     file = checkout.ROOT / "stacks" / f"Pulumi.{name}.yaml"
-    description = describe_valid(name, parse_stack(text, f"stacks/{file.name}", LOCAL_COMPUTER))
+    parsed = parse_stack(text, f"stacks/{file.name}", LOCAL_COMPUTER)
+    description = Description(stack=name, plan=parsed.plan, findings=parsed.findings)
     account = None
     if description.quota and not offline:
         warn("reading quotas and available machine types with the cloud's CLI")

@@ -19,7 +19,7 @@ from components.node.user_data import AccessKeys, cloud_config, install_script, 
 from components.plan.check import Computer, Finding, Level
 from components.plan.plan import ClusterPlan, HostPlan
 from components.platforms.demand import hourly_price, quota_needs, services
-from components.stackfile.read import Stack, read_stack
+from components.stackfile.read import read_stack
 from trainyard.checkout import ROOT
 from trainyard.errors import CatalogError, Problem, StackFileError
 from yard.stack.workspace import stack_names
@@ -94,17 +94,14 @@ class Description:
 def describe(stack: str, folder: Path = ROOT / "stacks", computer: Computer | None = None) -> Description:
     """Return a stack's description, even if its file is invalid. For `computer`, see `Planned`."""
     try:
-        return describe_valid(stack, read_stack(folder / f"Pulumi.{stack}.yaml", computer))
+        read = read_stack(folder / f"Pulumi.{stack}.yaml", computer)
+        return Description(stack=stack, plan=read.plan, findings=read.findings)
     except StackFileError as error:
         problems = error.problems
     except CatalogError as error:
         problems = (Problem(path="cluster", rule=str(error), fix="correct the catalog file"),)
     findings = tuple(Finding(check="", level=Level.ERROR, problem=problem) for problem in problems)
     return Description(stack=stack, plan=None, findings=findings)
-
-
-def describe_valid(stack: str, read: Stack) -> Description:
-    return Description(stack=stack, plan=read.plan, findings=read.findings)
 
 
 def known_usd(plan: ClusterPlan) -> float:

@@ -13,7 +13,6 @@ from typing import Any
 from trainyard.outputs import Cluster
 from yard.run import dataset
 from yard.show import say, say_json, warn
-from yard.stack.load import host_names
 from yard.stack.remote import Remote
 
 _CONNECTIONS = 16
@@ -39,7 +38,7 @@ def verify(remote: Remote, path: str, *, full: bool, as_json: bool) -> int:
     Return the exit code, which is 1 if a check fails.
     """
     remote.run("true")
-    head, *workers = host_names(remote.stack.cluster)
+    head, *workers = remote.stack.cluster.addresses
     arguments = ["--json", "verify", absolute(path, remote.stack.cluster)]
     with ThreadPoolExecutor(_CONNECTIONS) as pool:
         first = pool.submit(_verify_on, remote, head, [*arguments, "--full"] if full else arguments)

@@ -51,11 +51,6 @@ _PART = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"
 _STACK_NAME = re.compile(f"{_PART}(/{_PART}){{0,2}}")
 
 
-def host_names(cluster: Cluster) -> list[str]:
-    """Return the host names without the admin's suffix. The head is first."""
-    return list(cluster.addresses)
-
-
 def known_hosts(cluster: Cluster) -> str:
     """Return the text of the known_hosts file, which contains host names but no addresses or ports."""
     keys = {cluster.head.name: cluster.head.host_key, **{node.name: node.host_key for node in cluster.nodes}}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from trainyard.errors import RemoteError
-from yard.stack.load import ADMIN_KEY, ADMIN_SUFFIX, TUNNEL_LOG, Stack, host_names, load_stack
+from yard.stack.load import ADMIN_KEY, ADMIN_SUFFIX, TUNNEL_LOG, Stack, load_stack
 
 _SSH_FAILED = 255
 _NEVER_STARTED = (
@@ -38,7 +38,7 @@ class Remote:
 
         Raises RemoteError if the host is unknown, or if the outputs contain no key for an `admin` login.
         """
-        known = host_names(self.stack.cluster)
+        known = list(self.stack.cluster.addresses)
         chosen = name or known[0]
         if chosen not in known:
             raise RemoteError(f"there is no host '{chosen}' in this cluster; its hosts: {', '.join(known)}")
