@@ -17,8 +17,7 @@ from tests.components.platforms.azure import conftest as azure
 from tests.components.platforms.gcp import conftest as gcp
 from tests.components.platforms.recording import record, stack_text
 from tests.yard.conftest import outputs
-from tests.yard.doctor.doctor_samples import FIRST, HEAD, healthy
-from tests.yard.doctor.test_doctor import examined
+from tests.yard.doctor.test_doctor import FIRST, HEAD, examined, healthy
 from trainyard.errors import StackFileError
 from yard.doctor.checks import CHECKS
 from yard.doctor.collect import PROBES
