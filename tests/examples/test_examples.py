@@ -142,11 +142,8 @@ def test_a_clone_is_deployed_with_the_cli_alone(tmp_path: Path) -> None:
     # The page states which keys Pulumi adds to the stack file.
     assert list(added_keys((clone.root / STACK_FILE).read_text())) == ["encryptionsalt"]
     assert "`encryptionsalt`" in PAGE.read_text()
-    check_second_operator(clone, PlainClone(tmp_path / "second"))
-
-
-def check_second_operator(first: PlainClone, second: PlainClone) -> None:
-    """Check that a second clone with the same stack file sees no changes, and saves a file for a job user."""
+    # A second clone with the same stack file sees no changes, and saves a file for a job user.
+    first, second = clone, PlainClone(tmp_path / "second")
     shutil.copy(first.root / STACK_FILE, second.root / STACK_FILE)
     printed = second.run(
         SECOND_OPERATOR,

@@ -12,11 +12,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import yaml
 
@@ -26,7 +26,7 @@ HEAD, FIRST, SECOND, THIRD = "it-head", "it-gpu-0", "it-gpu-1", "it-gpu-2"
 AS_TRAINER = "sudo setpriv --reuid=trainer --regid=trainer --init-groups env -C /shared HOME=/home/trainer"
 STAGES = "cloud-init/files/usr/local/lib/trainyard/stages"
 _INTERVAL = 0.2
-"""Seconds between two samples of QueueTimes."""
+"""Seconds between two samples of a queue."""
 _BOOT_ID = re.compile(r"[0-9a-f-]{36}")
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".trainyard", "__pycache__", ".*_cache", ".hypothesis", "build")
 
@@ -225,46 +225,37 @@ def alive(pid: int) -> bool:
         return False
 
 
-class QueueTimes:
-    """Records how long the virtual processor of each machine waits for a physical processor of this computer.
+QueueTime = Callable[[str, float, float], float]
+"""Returns the seconds that a machine has waited between two times of time.monotonic()."""
+
+
+@contextmanager
+def recorded_queue(names: Iterable[str], pid: Callable[[str], int]) -> Iterator[QueueTime]:
+    """Record how long the virtual processor of each machine waits for a physical processor of this computer.
 
     While the virtual processor waits, no program in the machine runs. Tests subtract this time from measured durations.
-    Each machine must have one virtual processor.
+    Each machine must have one virtual processor. `pid` returns the process id of a machine.
     """
+    samples: Mapping[str, list[tuple[float, float]]] = {name: [] for name in names}
+    end = threading.Event()
 
-    def __init__(self, names: Iterable[str], pid: Callable[[str], int]) -> None:
-        """`pid` returns the process id of a machine by its name, and raises AssertionError or OSError before the
-        machine has started."""
-        self._pid = pid
-        self._samples: Mapping[str, list[tuple[float, float]]] = {name: [] for name in names}
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._record, daemon=True)
+    def record() -> None:
+        while not end.wait(_INTERVAL):
+            for name, found in samples.items():
+                # The machine may not have started yet, or may have ended.
+                with suppress(AssertionError, OSError, ValueError):
+                    found.append((time.monotonic(), _queued(pid(name))))
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+    def waited(name: str, when: float) -> float:
+        return max((total for at, total in samples[name] if at <= when), default=0.0)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def between(self, name: str, begin: float, end: float) -> float:
-        """Return the seconds that the machine waited between two times of time.monotonic()."""
-        return self._waited(name, end) - self._waited(name, begin)
-
-    def _waited(self, name: str, when: float) -> float:
-        """Return the machine's total waiting time at the last sample before `when`."""
-        return max((waited for at, waited in self._samples[name] if at <= when), default=0.0)
-
-    def _record(self) -> None:
-        while not self._end.wait(_INTERVAL):
-            for name, samples in self._samples.items():
-                try:
-                    samples.append((time.monotonic(), _queued(self._pid(name))))
-                except (AssertionError, OSError, ValueError):
-                    continue
+    thread = threading.Thread(target=record, daemon=True)
+    thread.start()
+    try:
+        yield lambda name, begin, until: waited(name, until) - waited(name, begin)
+    finally:
+        end.set()
+        thread.join()
 
 
 def _queued(pid: int) -> float:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.integration.project import FIRST, HEAD, SECOND, STAGES, Project, QueueTimes, wait_until
+from tests.integration.project import FIRST, HEAD, SECOND, STAGES, Project, QueueTime, recorded_queue, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
@@ -33,20 +33,20 @@ def active(cluster: Project, node: str) -> str:
     return cluster.on(node, "basename $(readlink /usr/local/lib/trainyard)").strip()
 
 
-def seconds_to_apply(cluster: Project, queue: QueueTimes) -> tuple[float, float]:
+def seconds_to_apply(cluster: Project, queue: QueueTime) -> tuple[float, float]:
     """Return the seconds from the hand-over on the head until the last node was ready, and the longest time in this
     period that a node waited for a processor. The period is determined from the modification times of files."""
     begin = float(cluster.on(HEAD, "sudo stat -c %.3Y /var/lib/trainyard/handover/complete"))
     end = max(float(cluster.on(node, "stat -c %.3Y /var/lib/trainyard/status.json")) for node in NODES)
     monotonic = time.monotonic() - time.time()
-    return end - begin, max(queue.between(node, monotonic + begin, monotonic + end) for node in NODES)
+    return end - begin, max(queue(node, monotonic + begin, monotonic + end) for node in NODES)
 
 
 def test_changed_stage_reaches_nodes_beside_a_job(cluster: Project) -> None:
     job = cluster.sleeper()
     before = [(cluster.pid(node), cluster.boot_id(node)) for node in NODES]
     put_stage(cluster, "mark", "one")
-    with QueueTimes(NODES, cluster.pid) as queue:
+    with recorded_queue(NODES, cluster.pid) as queue:
         cluster.stack("up", timeout=600)
     assert words(cluster, "mark") == ["one"] * 3
     assert len({active(cluster, node) for node in NODES}) == 1

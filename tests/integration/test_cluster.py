@@ -48,15 +48,12 @@ def test_hello_runs_on_both_nodes(cluster: Project) -> None:
     assert "Permission denied" in cluster.on(HEAD, f"cat {job['run_dir']}/job.sbatch 2>&1 || true")
 
 
-def test_yard_lists_and_cancels_jobs_and_lists_nodes(cluster: Project, tmp_path: Path) -> None:
-    sleeper = tmp_path / "sleeper.yaml"
-    sleeper.write_text("name: sleeper\nnodes: 2\ntime: 5m\nrun: sleep 200\n")
-    job = int(cluster.submit(str(sleeper))["id"])
-    listed = {row["id"]: row for row in cluster.yard_json("ps")}
-    assert (listed[job]["name"], listed[job]["state"]) in {("sleeper", "RUNNING"), ("sleeper", "PENDING")}
-    cluster.yard("cancel", str(job))
-    assert cluster.yard("wait", str(job), timeout=120, check=False).code != 0
-    assert {row["id"]: row["state"] for row in cluster.yard_json("ps", "--all")}[job].startswith("CANCELLED")
+def test_yard_lists_and_cancels_jobs_and_lists_nodes(cluster: Project) -> None:
+    job = cluster.sleeper()
+    assert cluster.job_state({"id": int(job)}) == "RUNNING"
+    cluster.yard("cancel", job)
+    assert cluster.yard("wait", job, timeout=120, check=False).code != 0
+    assert {row["id"]: row["state"] for row in cluster.yard_json("ps", "--all")}[int(job)].startswith("CANCELLED")
     assert cluster.yard("hostfile", "--format", "deepspeed").out == f"{FIRST} slots=2\n{SECOND} slots=2\n"
     assert cluster.yard("hostfile", "--format", "ips").out == "10.77.2.1\n10.77.2.2\n"
     cluster.wait_idle(60)

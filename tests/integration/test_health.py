@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from tests.integration.project import AS_TRAINER, FIRST, HEAD, SECOND, Project, QueueTimes, wait_until
+from tests.integration.project import AS_TRAINER, FIRST, HEAD, SECOND, Project, recorded_queue, wait_until
 from yard.repair.heal import NEEDS_A_PERSON
 from yard.repair.steps import PATIENCE_SECONDS
 
@@ -55,13 +55,13 @@ def seconds_until(cluster: Project, fault: str, reason: str, limit: float) -> fl
         scontrol -o show node {NODE} | grep -o 'State=[^ ]*'
         scontrol -o show node {NODE} | grep -o 'Reason=.*'
     """
-    with QueueTimes((NODE,), cluster.pid) as queue:
+    with recorded_queue((NODE,), cluster.pid) as queue:
         out = cluster.as_root(NODE, script)
         boot = time.monotonic() - float(cluster.on(NODE, "cat /proc/uptime").split()[0])
     assert f"Reason={reason}" in out, out
     _, *times = next(line for line in out.splitlines() if line.startswith("took")).split()
     begin, end = map(float, times)
-    queued = queue.between(NODE, boot + begin, boot + end)
+    queued = queue(NODE, boot + begin, boot + end)
     sys.stdout.write(f"{reason}: drained after {end - begin:.1f} s, of which {queued:.1f} s in the queue\n")
     return end - begin - queued
 

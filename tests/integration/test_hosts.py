@@ -172,9 +172,7 @@ def test_setuid_files_have_no_effect_under_any_path(bare: list[BareHost]) -> Non
         assert "nosuid" in bare[0].ssh(f"findmnt -no OPTIONS --target {path}/other").stdout
         assert bare[0].ssh(f"setpriv --reuid=trainer --clear-groups {path}/other -un").stdout.strip() == "trainer"
     bare[0].ssh(f"rm {folder}/other")
-
-
-def test_owner_keeps_login_home_and_host_names(bare: list[BareHost]) -> None:
+    # The owner keeps login, home and host names.
     output = bare[1].ssh("ls /home; hostname; getent hosts odd; sudo true").stdout
     assert "owner\n" in output
     assert "odd.example.org\n10.77.0.11 " in output

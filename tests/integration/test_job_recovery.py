@@ -227,23 +227,6 @@ def test_direct_job_continues_after_a_killed_rank(
     assert starts(direct, HEAD, killed[launcher]) == [f"{FIRST},{SECOND}"] * 2
 
 
-def test_ctrl_c_leaves_no_process_on_any_host(direct: Project, tmp_path: Path) -> None:
-    file = job_file(tmp_path, "attached", nodes=2, run=SLEEPING)
-    attached = direct.start("python", "-m", "yard", "submit", "--attached", file)
-    assert attached.stdout is not None
-    output = ""
-    while "has saved" not in output:
-        line = attached.stdout.readline()
-        assert line, output
-        output += line
-    attached.send_signal(signal.SIGINT)
-    rest, _ = attached.communicate(timeout=120)
-    assert attached.returncode == 130, output + rest
-    job = direct.yard_json("ps")[0]
-    assert (job["name"], job["state"]) == ("attached", "CANCELLED")
-    assert [left_on(direct, node, job) for node in (HEAD, FIRST, SECOND)] == ["", "", ""]
-
-
 def test_direct_job_continues_after_a_frozen_node(direct: Project, frozen: list[int], tmp_path: Path) -> None:
     job = direct.submit(job_file(tmp_path, "frozen", run=SLEEPING))
     wait_saved(direct, HEAD, job)

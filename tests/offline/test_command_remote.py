@@ -17,6 +17,7 @@ import pytest
 from pulumi.runtime.proto import engine_pb2
 
 from offline.values import Properties, Value
+from tests.offline.cloud.stack import wait_until
 from tests.offline.loopback_sshd import Sshd, free_port, make_key, running
 from tests.offline.plugin import REMOTE, Engine, Plugin, hidden, urn
 
@@ -39,13 +40,6 @@ def _failing(plugin: Plugin, inputs: Properties) -> tuple[threading.Thread, list
     thread = threading.Thread(target=lambda: failures.append(plugin.create_failure(inputs)))
     thread.start()
     return thread, failures
-
-
-def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_create_update_and_delete_share_one_login(plugin: Plugin, sshd: Sshd, tmp_path: Path) -> None:
@@ -202,7 +196,7 @@ def test_the_agent_logs_in(plugin: Plugin, sshd: Sshd, monkeypatch: pytest.Monke
     agent = sshd.folder / "agent"
     process = subprocess.Popen(["ssh-agent", "-D", "-a", agent], stdout=subprocess.DEVNULL)
     try:
-        _wait_until(agent.exists)
+        wait_until(agent.exists)
         subprocess.run(["ssh-add", "-q", sshd.folder / "user"], env={"SSH_AUTH_SOCK": str(agent)}, check=True)
         given = sshd.connection(privateKey=None, agentSocketPath=str(agent))
         assert plugin.stdout({"connection": given, "create": "echo ok"}) == "ok"
@@ -264,14 +258,14 @@ def test_a_silent_machine_is_given_up(plugin: Plugin, sshd: Sshd, monkeypatch: p
 def test_cancel_ends_all_processes_of_a_connection(plugin: Plugin, sshd: Sshd) -> None:
     name = f"sleep 63.{sshd.port}"
     all_runs = [_failing(plugin, _inputs(sshd, f"{name}; true # {number}")) for number in range(12)]
-    _wait_until(lambda: len(_processes(f"^{name}").splitlines()) == 8)
+    wait_until(lambda: len(_processes(f"^{name}").splitlines()) == 8)
     began = time.monotonic()
     plugin.cancel()
     for runs, failures in all_runs:
         runs.join()
         assert failures == ["cancelled"]
     assert time.monotonic() - began < 3
-    _wait_until(lambda: not _processes(f"^{name}"))
+    wait_until(lambda: not _processes(f"^{name}"))
 
 
 def test_cancel_ends_a_dial_and_later_commands(plugin: Plugin, sshd: Sshd, tmp_path: Path) -> None:
@@ -340,7 +334,7 @@ def test_a_signal_ends_the_plugin_and_its_connections(
     plugin.create(REMOTE, _inputs(sshd, "true"))
     process.send_signal(number)
     assert process.wait(10) == code
-    _wait_until(lambda: closed in sshd.log.read_text())
+    wait_until(lambda: closed in sshd.log.read_text())
 
 
 def test_the_plugin_ends_when_its_input_closes(started: Start) -> None:
@@ -355,7 +349,7 @@ def test_an_end_during_a_command_ends_the_command(started: Start, sshd: Sshd, ca
     process, plugin = started()
     name = f"sleep 62.{sshd.port}"
     runs, failures = _failing(plugin, _inputs(sshd, name))
-    _wait_until(lambda: name in _processes(f"^{name}"))
+    wait_until(lambda: name in _processes(f"^{name}"))
     if cancel_first:
         plugin.cancel()
         runs.join()

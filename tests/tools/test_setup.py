@@ -172,8 +172,7 @@ def test_the_users_official_plugin_is_used(tmp_path: Path, chosen: bool) -> None
 
 
 def test_a_link_to_the_replacement_is_not_official(tmp_path: Path) -> None:
-    replacement = ROOT / "offline" / "bin" / "pulumi-resource-command"
-    install_command(tmp_path / ".pulumi", replacement)
+    install_command(tmp_path / ".pulumi", ROOT / "offline" / "bin" / "pulumi-resource-command")
     assert choose_plugin(tmp_path) == ("stand-in", tmp_path / "offline" / "bin" / "pulumi-resource-command")
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,10 @@ outputs = {"selfLink": None}
 """Creates resources from type tokens. No SDK is imported, because the import would take seconds."""
 
 
+@dataclass(frozen=True, repr=False)
 class Run:
-    def __init__(self, code: int, text: str) -> None:
-        self.code = code
-        self.text = text
+    code: int
+    text: str
 
     def __repr__(self) -> str:
         return f"exit code {self.code}:\n{self.text}"
