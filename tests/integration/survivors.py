@@ -58,6 +58,17 @@ sleep 900
 """
 """Writes a checkpoint and then sleeps. If a checkpoint exists, the job exits immediately."""
 
+WARNED = """\
+if [[ -e $CHECKPOINT_DIR/saved ]]; then
+  echo 'continues after the warning'
+  exit 0
+fi
+trap 'touch "$CHECKPOINT_DIR/saved"; exit 0' USR2
+echo 'waits for the warning'
+while :; do sleep 1 || true; done
+"""
+"""Writes a checkpoint when USR2 warns of the end, for example of a time limit. The next start continues."""
+
 
 def job_file(folder: Path, name: str, **keys: Any) -> str:
     file = folder / f"{name}.yaml"

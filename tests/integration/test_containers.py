@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.integration.mirror import GUEST_VIEW, Mirror
 from tests.integration.project import Project, wait_until
@@ -60,15 +59,9 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
         project.down(check=False)
 
 
-def write(folder: Path, name: str, **keys: Any) -> str:
-    file = folder / f"{name}.yaml"
-    file.write_text(yaml.safe_dump({"name": name, "nodes": 2, "time": "20m", **keys}))
-    return str(file)
-
-
 def test_two_containers_run_an_all_reduce(box: Project, tmp_path: Path) -> None:
     sizes = ["-b", "8", "-e", "1M", "-f", "8", "--warmup", "1", "--iters", "3"]
-    file = write(tmp_path, "contained", workload="allreduce.py", args=sizes, setup=_INSIDE, **DOCKER)
+    file = job_file(tmp_path, "contained", nodes=2, workload="allreduce.py", args=sizes, setup=_INSIDE, **DOCKER)
     output = finish(box, box.submit(file), 900)
     assert "rank 0 is in a container" in output
     assert "# Avg bus bandwidth" in output
@@ -78,7 +71,7 @@ def test_two_containers_run_an_all_reduce(box: Project, tmp_path: Path) -> None:
 
 def test_launcher_reaches_the_other_container_over_ssh(box: Project, tmp_path: Path) -> None:
     keys = {"workload": "allreduce.py", "launcher": "deepspeed-pdsh", "setup": _FAKE_DEEPSPEED}
-    output = finish(box, box.submit(write(tmp_path, "ssh", **keys, **DOCKER)), 600)
+    output = finish(box, box.submit(job_file(tmp_path, "ssh", nodes=2, **keys, **DOCKER)), 600)
     for node in WORKERS:
         assert f"{node}: uid {JOB_UID} in a container" in output
     for node in WORKERS:
@@ -87,7 +80,7 @@ def test_launcher_reaches_the_other_container_over_ssh(box: Project, tmp_path: P
 
 def test_missing_image_ends_the_job_with_its_name(box: Project, tmp_path: Path) -> None:
     container = {"image": "localhost:5999/absent:1", "runtime": "docker"}
-    job = box.submit(write(tmp_path, "absent", run="echo never", container=container))
+    job = box.submit(job_file(tmp_path, "absent", nodes=2, run="echo never", container=container))
     output = box.yard("logs", str(job["id"]), "-f", timeout=300, check=False).out
     assert "localhost:5999/absent:1" in output
     assert "never" not in output.splitlines()

@@ -19,6 +19,7 @@ from tests.integration.project import FIRST, HEAD, SECOND, Project, wait_until
 from tests.integration.survivors import (
     ON_THE_MACHINES,
     SLEEPING,
+    WARNED,
     counting,
     finish,
     job_file,
@@ -30,14 +31,6 @@ from yard.job.launcher import launcher as chosen
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
-_LIMITED = """\
-if [[ -e $CHECKPOINT_DIR/saved ]]; then
-  echo 'continues past the time limit'
-  exit 0
-fi
-trap 'touch "$CHECKPOINT_DIR/saved"; exit 0' USR2
-while :; do sleep 1 || true; done
-"""
 _BAD_NODE = """\
 echo "$NODE_IP" >>"$CHECKPOINT_DIR/failed"
 bad=$(sort "$CHECKPOINT_DIR/failed" | uniq -d)
@@ -56,8 +49,8 @@ def jobs(cluster: Project, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     """The submitted jobs by name, without the job for the frozen node."""
     folder = tmp_path_factory.mktemp("jobs")
     files = {
-        "limit": job_file(folder, "limit", time="1m", run=_LIMITED),
-        "chain": job_file(folder, "chain", time="1m", chain=2, run=_LIMITED),
+        "limit": job_file(folder, "limit", time="1m", run=WARNED),
+        "chain": job_file(folder, "chain", time="1m", chain=2, run=WARNED),
         "bad-node": job_file(folder, "bad-node", retries=3, run=_BAD_NODE),
         **{launcher: counting(folder, launcher) for launcher in ON_THE_MACHINES},
     }
@@ -76,7 +69,7 @@ def test_job_continues_after_a_killed_rank(launcher: str, cluster: Project, jobs
 def test_job_is_requeued_at_its_time_limit(cluster: Project, jobs: dict[str, dict[str, Any]]) -> None:
     output = finish(cluster, jobs["limit"])
     assert "time limit, checkpoint written: restarting the job" in output
-    assert "continues past the time limit" in output
+    assert "continues after the warning" in output
 
 
 def test_next_job_of_a_chain_starts_at_the_time_limit(cluster: Project, jobs: dict[str, dict[str, Any]]) -> None:
@@ -86,7 +79,7 @@ def test_next_job_of_a_chain_starts_at_the_time_limit(cluster: Project, jobs: di
     assert len(both) == 2, rows
     output = finish(cluster, {"id": max(both)})
     assert "time limit: the next job of the chain continues" in output
-    assert "continues past the time limit" in output
+    assert "continues after the warning" in output
     assert len(starts(cluster, HEAD, chain)) == 2
 
 

@@ -199,15 +199,6 @@ def test_node_without_its_link_is_lost_and_returns(cluster: Project) -> None:
     wait_until("the return", 300, lambda: in_service(cluster, victim))
 
 
-_SAVES_WHEN_WARNED = """\
-if [[ -e $CHECKPOINT_DIR/saved ]]; then
-  echo 'continues elsewhere'
-  exit 0
-fi
-trap 'touch "$CHECKPOINT_DIR/saved"; exit 0' USR2
-echo 'waits for the warning'
-while :; do sleep 1 || true; done
-"""
 _METADATA = r"""
 import json
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -235,7 +226,7 @@ _ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
 
 def test_job_leaves_a_machine_that_is_evicted(cluster: Project, tmp_path: Path) -> None:
     wait_until("the spare", 60, lambda: len(spares(cluster)) == 1)
-    job = cluster.submit(survivors.job_file(tmp_path, "spot", nodes=1, run=_SAVES_WHEN_WARNED))
+    job = cluster.submit(survivors.job_file(tmp_path, "spot", nodes=1, run=survivors.WARNED))
     number = int(job["id"])
     log = f"sudo cat {job['run_dir']}/job.log"
     wait_until("the job", 120, lambda: "waits for the warning" in cluster.on(HEAD, log, check=False))
@@ -259,7 +250,7 @@ def test_job_leaves_a_machine_that_is_evicted(cluster: Project, tmp_path: Path) 
         sys.stdout.write(f"an announced eviction drains the node after {time.monotonic() - begin:.1f} s\n")
         output = survivors.finish(cluster, job, 300)
         assert "a node leaves, checkpoint written: restarting the job" in output
-        assert "continues elsewhere" in output
+        assert "continues after the warning" in output
         assert survivors.starts(cluster, HEAD, job)[0] == victim
         assert survivors.starts(cluster, HEAD, job)[1] != victim
         ask = "bash -c '(: </dev/tcp/169.254.169.254/80) 2>/dev/null && echo open || echo closed'"

@@ -19,11 +19,6 @@ HOST: Value = {"host": "192.0.2.1"}
 
 def test_the_plugin_reports_the_sdk_version(plugin: Plugin) -> None:
     assert plugin.stub.GetPluginInfo(empty_pb2.Empty()).version == "1.2.1"
-    configured = plugin.stub.Configure(provider_pb2.ConfigureRequest())
-    handshake = plugin.stub.Handshake(provider_pb2.ProviderHandshakeRequest())
-    assert configured.supportsPreview
-    assert configured.acceptSecrets == handshake.accept_secrets is True
-    assert configured.acceptOutputs == handshake.accept_outputs is False
 
 
 def test_check_makes_the_connection_a_secret(plugin: Plugin) -> None:
