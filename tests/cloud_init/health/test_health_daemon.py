@@ -350,8 +350,6 @@ def test_damaged_ledger_is_replaced(tmp_path: Path) -> None:
         ("IDLE+DRAIN", "TY:munge: munged is not running", REASON, "drain"),
         ("IDLE+DRAIN", "bad cable", REASON, None),
         ("IDLE+DRAIN", "TY:roll", REASON, None),
-        ("IDLE+DRAIN", "TY:update", REASON, None),
-        ("IDLE+DRAIN", "Kill task failed", REASON, None),
         ("DOWN", "Node unexpectedly rebooted", REASON, None),
         ("IDLE", "none", None, None),
         ("IDLE+DRAIN", REASON, None, "resume"),
@@ -359,9 +357,7 @@ def test_damaged_ledger_is_replaced(tmp_path: Path) -> None:
         ("IDLE+DRAIN", "TY:munge: munged is not running", None, None),  # The munge check has not passed.
         ("IDLE+DRAIN", "bad cable", None, None),
         ("IDLE+DRAIN", "TY:roll", None, None),
-        ("IDLE+DRAIN", "TY:update", None, None),
         ("IDLE+DRAIN", "TY:disk-full", None, None),
-        ("IDLE+DRAIN", "TY:nccl_pair: slow", None, None),
         ("DOWN", "Node unexpectedly rebooted", None, None),
     ],
 )

@@ -81,7 +81,7 @@ infrastructure_validations/slurm/NCCL/configs/hopper.conf (OMPI_MCA_coll_hcoll_e
 """
 _NO_PROGRAM, _TIMED_OUT = 90, 124
 _BUSY = re.compile("Unable to allocate resources|Requested nodes are busy|allocation failure", re.IGNORECASE)
-"""Messages from srun --immediate if a job has taken the nodes (Slurm 24.11, src/common/slurm_errno.c and
+"""Messages that `srun --immediate` prints if a job has taken the nodes (Slurm 24.11, src/common/slurm_errno.c and
 src/srun/allocate.c, read 2026-11-22)."""
 _ENDED = re.compile(
     r"^(srun: (Job step aborted|Force Terminated|error: .*(Exited|Terminated|Killed))|slurmstepd.*\*\*\*)"
@@ -182,7 +182,7 @@ def resume(names: Iterable[str]) -> None:
 
 @dataclass
 class Gate:
-    """The gate for one group, and the nodes that can be measured now."""
+    """The gate for one group. `nodes` are those that can be measured now."""
 
     group: Group
     nodes: dict[str, Node]
@@ -194,7 +194,7 @@ class Gate:
     """Nodes that a job took before they were measured. The next run of the gate measures them."""
     unsettled: set[str] = field(default_factory=set)
     """Nodes without a result, and both nodes of each bad pair whose faulty node is unknown. The next run measures them
-    again, because it would otherwise succeed."""
+    again instead of succeeding."""
     failed: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
     """The sets of nodes that could not be measured, by reason."""
 
@@ -279,7 +279,7 @@ class Gate:
                     self.record.faulty[name] = f"was not measured: {reason}"
 
     def _condemn(self, slow: dict[str, str], names: Sequence[str], floor: float | None) -> None:
-        """Drain the slow nodes, which are given with their results, unless a common cause is likely."""
+        """Drain these slow nodes, unless a common cause is likely. `slow` contains their results."""
         if is_epidemic(len(slow), len(names)):
             self.unsettled |= slow.keys()
             shown = "; ".join(f"{name} {text}" for name, text in slow.items())

@@ -45,7 +45,7 @@ class Verdict:
     suspects: Mapping[str, Pair]
     """For each slow node, its pair with a good node, which is to be measured again."""
     undecided: tuple[Pair, ...]
-    """Slow pairs of which nobody knows which node is slow."""
+    """Slow pairs in which either node may be the slow one."""
 
 
 def rounds(names: Sequence[str], fresh: Collection[str]) -> list[list[Pair]]:

@@ -1,1 +1,1 @@
-"""Decides on the head whether the cluster is ready (trainyard-gate)."""
+"""The gate, which decides on the head whether the cluster is ready."""

@@ -200,7 +200,7 @@ def reasons(states: str) -> dict[str, str]:
 
 
 def drained_nodes() -> dict[str, str]:
-    """Return the nodes that the bandwidth gate or `yard heal` has drained, without which the cluster can be ready."""
+    """Return the nodes that the bandwidth gate or `yard heal` has drained. The cluster can be ready without them."""
     causes = {name: cause_of(reason) or "" for name, reason in reasons("drain").items()}
     return {name: DRAINED_BY[cause] for name, cause in causes.items() if cause in DRAINED_BY}
 

@@ -104,7 +104,7 @@ class Daemon:
         self.clears = dict.fromkeys(self.checks, 0)
         """How often an operator has cleared each check's verdict."""
         self.requeued = self.ledger.worst
-        """The last verdict whose jobs were requeued. A verdict in the file was handled by an earlier daemon."""
+        """The last verdict after which jobs were requeued. An earlier daemon has handled the stored verdicts."""
         self.warned = self.ledger.verdicts.get(EVENT)
         """The last event that the jobs were warned about."""
         self.saved = 0.0

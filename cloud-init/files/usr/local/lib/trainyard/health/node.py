@@ -19,7 +19,7 @@ PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 SEVERITIES = ("fatal", "degraded", "note")
 """The severities of checks, most severe first. Every fault except a "note" drains the node."""
 METADATA = "169.254.169.254"
-"""Address of the metadata service on Azure and Google Cloud (cloud-init/README.md, section "Metadata service")."""
+"""The address of the metadata service on Azure and Google Cloud (cloud-init/README.md, section "Metadata service")."""
 _AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
 _NTP_EPOCH = 2208988800
 """Seconds from 1900 to 1970 (RFC 5905, section 6)."""
@@ -40,7 +40,7 @@ class Ran:
 
 
 def run_tool(argv: list[str], timeout: float) -> Ran:
-    """Run a program for at most `timeout` seconds."""
+    """Run a program for at most `timeout` seconds. Do not wait for a program that cannot be killed."""
     name = argv[0]
     if name in _stuck:
         if _stuck[name].poll() is None:

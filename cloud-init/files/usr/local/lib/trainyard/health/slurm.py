@@ -31,7 +31,7 @@ class SlurmNode:
 
     @property
     def was_lost(self) -> bool:
-        """Whether trainyard-repair took the node out of service, because it did not respond."""
+        """Whether trainyard-repair took the node out of service because it did not respond."""
         return cause_of(self.reason) in {GONE, SLURMD}
 
 

@@ -1,4 +1,4 @@
-"""Checks of disks, memory, the clock, munge, NFS, remains of jobs, and events that the cloud announces."""
+"""Checks of disks, memory, the clock, munge, NFS, leftovers of jobs, and events that the cloud announces."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _stat(node: Node, path: str) -> None:
 
 
 def leftover_processes(node: Node, check: Check) -> Outcome:
-    """Check that the processes which survived the epilog have ended."""
+    """Check that the processes that survived the epilog have ended."""
     alive = [pid for pid in node.events.get(check.id, "").split() if node.path(f"/proc/{pid}/stat").exists()]
     if alive:
         return failed("processes of an ended job cannot be killed")

@@ -1,6 +1,6 @@
 """Verdicts: confirmed faults of a node.
 
-They are stored on disk, so they survive a restart of the daemon, a reboot, and Slurm's clearing of DRAIN.
+They are stored on disk, so they remain after a restart of the daemon, after a reboot, and when Slurm clears DRAIN.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from health.node import FAIL, PASS, SEVERITIES, Check, Outcome
 from trainyard.faults import reason_for
 
 _HISTORY = 50
-"""Number of entries that are kept of the history, which records when verdicts begin and end."""
+"""How many entries are kept of the history, which records when verdicts begin and end."""
 _STORED = ("boot_id", "verdicts", "history", "baseline", "kmsg")
 
 
@@ -80,7 +80,7 @@ class Ledger:
 
     @property
     def worst(self) -> Verdict | None:
-        """The verdict that gives the drain reason: the oldest of the most severe verdicts, or None for no drain."""
+        """The verdict that gives the drain reason: the oldest of the most severe verdicts, or None if none drains."""
         draining = [verdict for verdict in self.verdicts.values() if verdict.severity != "note"]
         return min(draining, key=lambda verdict: (SEVERITIES.index(verdict.severity), verdict.since), default=None)
 

@@ -1,1 +1,1 @@
-"""The repair service of the head: holds spares back, finds lost nodes, and decides how faulty nodes are repaired."""
+"""The head's repair service, which holds spares back and finds lost nodes."""

@@ -37,7 +37,7 @@ _SECONDS = 20
 _BUSY = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 _NAME = re.compile(r"^NodeName=(\S+)")
 _SPARES = "spares-"
-"""The name of a reservation begins with this prefix, which the group's name follows."""
+"""A reservation's name consists of this prefix and the group's name."""
 _RESERVATION = re.compile(rf"^ReservationName={_SPARES}(\S+) .* Nodes=(\S+)")
 _EPIDEMIC_SECONDS = 60.0
 """The time without an answer after which workers are lost even if many of them do not answer."""
@@ -48,7 +48,7 @@ _ROUND_SECONDS = 10.0
 """The longest time that one round adds to a worker's silence. The clock of a head that was frozen can jump."""
 _CONNECT_SECONDS = 3.0
 _CLOSED_PORT = 9
-"""The "discard" port, on which no program listens and no program logs connections. A refusal counts as an answer."""
+"""The "discard" port, on which no program on a node listens or logs connections. A refusal counts as an answer."""
 
 History = Mapping[str, tuple[Change, ...]]
 """Changes by node name, oldest first."""
@@ -188,7 +188,7 @@ class Watch:
     down: set[str] = field(default_factory=set)
     """The workers that were down while they were silent, and have not answered since."""
     unregistered: dict[str, float] = field(default_factory=dict)
-    """The time at which a worker was first found to answer although its slurmd does not respond."""
+    """When each worker began to answer although its slurmd does not respond."""
     last: float | None = None
 
     def record(self, names: Collection[str], answers: Collection[str], now: float) -> None:
@@ -225,7 +225,7 @@ class Watch:
             yield ["update", f"nodename={name}", "state=down", f"reason={node.slurm.reason if is_drained else gone}"]
 
     def without_slurmd(self, nodes: Mapping[str, Node], answers: Collection[str], now: float) -> Iterator[list[str]]:
-        """Yield the scontrol arguments that drain workers which answer although their slurmd does not respond.
+        """Yield the scontrol arguments that drain workers if they answer although their slurmd does not.
 
         Such a worker may be unable to report the cause itself, for example because munge rejects its clock.
         """
@@ -329,7 +329,7 @@ class Service:
             save_history(self.state / "repair.json", found)
 
     def _hold_spares(self, nodes: Mapping[str, Node], *, release: bool) -> None:
-        # Without spares, the only task is to delete the reservations from an earlier configuration, once.
+        # Without spares, the service only deletes an earlier configuration's reservations, and only once.
         if self.reservations_checked and not self.has_spares:
             return
         listed = self.control("-o", "show", "reservation")
