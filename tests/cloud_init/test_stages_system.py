@@ -321,6 +321,14 @@ def test_own_host_line_has_the_hostname_if_it_differs(hostname: str, line: str) 
     assert call("own_host_line", f"{names}\nown_host_line") == line
 
 
+def test_mariadb_has_a_folder_for_its_socket(tmp_path: Path) -> None:
+    (tmp_path / "etc/trainyard").mkdir(parents=True)
+    Sandbox(tmp_path, ("systemctl", "mariadb")).run("55-accounting", ROLE="head").passed()
+    lines = (tmp_path / "etc/systemd/system/mariadb.service.d/trainyard.conf").read_text().splitlines()
+    # The first line removes MariaDB 10.6's hook that creates the folder.
+    assert {"ExecStartPre=", "RuntimeDirectory=mysqld", "RuntimeDirectoryMode=0755"} <= set(lines)
+
+
 def test_no_service_stops_with_munged() -> None:
     files = [file for file in (checkout.ROOT / "cloud-init/files/etc/systemd/system").rglob("*") if file.is_file()]
     stops = re.compile(r"^(Requires|Requisite|BindsTo|PartOf)=.*\bmunge\b", re.M)
