@@ -152,7 +152,7 @@ async def early_outputs(cluster: Cluster) -> AsyncIterator[pulumi.Output[dict[st
     existing machines even if `pulumi up` fails or is interrupted. The engine stores the last registered outputs of a
     failed update, and keeps older outputs with other names
     (pulumi/pulumi@v3.250.0:pkg/resource/deploy/step_executor.go, executeRegisterResourceOutputs, and
-    deployment_executor.go, Execute; read 2026-11-24; tests/components/cluster/test_early_outputs.py).
+    deployment_executor.go, Execute; read 2026-11-24; tests/components/cluster/test_bringup.py).
 
     An earlier `up`'s outputs remain until all machines are known. If it made the cluster ready, `unready` stays None,
     because jobs can run on the other nodes after a failed step.

@@ -1,10 +1,9 @@
-"""Tests that fail if a new check, platform, machine type or stage is incomplete."""
+"""Tests that fail if a new module, check, platform or machine type is incomplete."""
 
 from __future__ import annotations
 
-import re
+import ast
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,40 +15,33 @@ from components.platforms.gcp.spec import family_of
 from components.platforms.registry import platform_facts
 from components.stackfile.draft_checks import DRAFT_CHECKS
 from components.stackfile.plan_checks import PLAN_CHECKS
-from tests.conftest import ROOT
+from tests.architecture.modules import ROOT, modules, nodes
 from yard.sizing import largest_gb
 
-COMPONENTS = ROOT / "components"
-STAGES = sorted((ROOT / "cloud-init" / "files" / "usr" / "local" / "lib" / "trainyard" / "stages").iterdir())
-WITH_CHECKS = sorted(file for file in COMPONENTS.rglob("*.py") if "\n@check(" in file.read_text())
+WITH_CHECKS = sorted(name for name, path in modules().items() if "\n@check(" in path.read_text())
 
 
-def module_name(file: Path) -> str:
-    return file.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+def test_every_module_has_a_docstring() -> None:
+    trees = {name: tree for name in modules() for tree in nodes(name)[:1] if isinstance(tree, ast.Module)}
+    assert [name for name, tree in trees.items() if tree.body and not ast.get_docstring(tree)] == []
 
 
-@pytest.mark.parametrize("file", WITH_CHECKS, ids=module_name)
-def test_every_check_of_a_module_is_registered(file: Path) -> None:
+@pytest.mark.parametrize("module", WITH_CHECKS)
+def test_every_check_of_a_module_is_registered(module: str) -> None:
     registered: list[Check[Any]] = [*DRAFT_CHECKS, *PLAN_CHECKS]
     registered += [found for provider in PLATFORMS for found in platform_facts(provider).checks]
     known = {found.find for found in registered}
-    checks = [item for item in vars(import_module(module_name(file))).values() if isinstance(item, Check)]
+    checks = [item for item in vars(import_module(module)).values() if isinstance(item, Check)]
     assert [found.id for found in checks if found.find not in known] == []
 
 
 def test_every_platform_package_is_registered() -> None:
-    packages = {file.parent.name for file in (COMPONENTS / "platforms").glob("*/spec.py")}
+    packages = {file.parent.name for file in (ROOT / "components" / "platforms").glob("*/spec.py")}
     assert packages == set(PLATFORMS)
 
 
-@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: str(stage.name))
-def test_stage_declares_when_it_runs(stage: Path) -> None:
-    assert re.search(r"(?m)^# runs: (once|every boot|every pass)$", stage.read_text())
-
-
-@pytest.mark.parametrize("machine", sorted(machines("gcp")))
-def test_every_google_machine_type_has_a_family(machine: str) -> None:
-    assert family_of(machine).boot_disks
+def test_every_google_machine_type_has_a_family() -> None:
+    assert [machine for machine in machines("gcp") if not family_of(machine).boot_disks] == []
 
 
 @pytest.mark.parametrize("provider", sorted(PLATFORMS))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 
 from tests.architecture.modules import ROOT, modules, nodes
 
@@ -12,27 +11,12 @@ DYNAMIC_PROVIDERS = {"components.keys", "components.host_keys", "components.plat
 """Pulumi's state contains the names of these modules, so renaming one breaks existing stacks."""
 
 
-def lists_that_start_with(word: str) -> Iterator[str]:
-    """Yield the modules that contain a list or tuple whose first element is `word`, for example a command line."""
-    for name in modules():
-        for node in nodes(name):
-            first = node.elts[0] if isinstance(node, ast.List | ast.Tuple) and node.elts else None
-            if isinstance(first, ast.Constant) and first.value == word:
-                yield name
-
-
-def test_one_module_starts_pulumi() -> None:
-    assert set(lists_that_start_with("pulumi")) == {"yard.stack.pulumi"}
-
-
-def test_one_module_reads_the_environment_of_set_up() -> None:
-    found = {
-        name
-        for name, path in modules().items()
-        for node in nodes(name)
-        if isinstance(node, ast.Constant) and node.value == "env.sh"
-    }
-    assert found == {"yard.stack.pulumi"}
+def test_one_module_starts_pulumi_and_reads_its_environment() -> None:
+    every = [(name, node) for name in modules() for node in nodes(name)]
+    lists = [(name, node.elts[0]) for name, node in every if isinstance(node, ast.List | ast.Tuple) and node.elts]
+    starts = {name for name, node in lists if isinstance(node, ast.Constant) and node.value == "pulumi"}
+    reads = {name for name, node in every if isinstance(node, ast.Constant) and node.value == "env.sh"}
+    assert starts == reads == {"yard.stack.pulumi"}
 
 
 def test_one_module_computes_the_root_of_the_checkout() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.trainyard.tunnel_programs import BASTION, IAP
+from tests.yard.conftest import HOST_KEY, outputs
 from trainyard.errors import ContractError
-from trainyard.outputs import Cluster, Head, Node, dumped, read_head, read_outputs, ssh_command
+from trainyard.outputs import dumped, read_head, read_outputs, ssh_command
 
-HOST_KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{'k' * 43}"
 HEAD = {"address": "203.0.113.7", "port": 22, "admin_user": "ops", "proxy_jump": None}
 OPTION = "\n  ProxyCommand touch /tmp/taken"
 
@@ -32,53 +32,28 @@ def test_the_ssh_command_has_valid_arguments(change: dict[str, object], words: l
 
 def contract() -> dict[str, Any]:
     """Return outputs in which every field used in the SSH configuration has a value."""
-    head = Head(
-        name="yard-head",
-        address="127.0.0.1",
-        port=22200,
-        private_ip="10.77.0.4",
-        user="trainer",
-        admin_user="ops",
-        host_key=HOST_KEY,
-        proxy_jump="ops@bastion.example.org:2222",
-        tunnel=tuple(BASTION),
-    )
-    node = Node(
-        name="yard-gpu-0",
-        private_ip="10.77.2.1",
-        group="gpu",
-        gpus=8,
-        gpu_type="h100",
-        fabric="ethernet",
-        host_key=HOST_KEY,
-        address="203.0.113.8",
-    )
-    outputs = Cluster(
-        name="yard",
-        provider="azure",
-        scheduler="slurm",
-        head=head,
-        nodes=(node,),
-        env={},
-        thresholds={},
-        usd_per_hour=None,
-    )
-    return dumped(outputs)
+    cluster = outputs(8, "h100", 1, None)
+    head = replace(cluster.head, proxy_jump="ops@bastion.example.org:2222", tunnel=tuple(BASTION))
+    return dumped(replace(cluster, head=head))
 
 
 def test_valid_outputs_are_read_without_a_change() -> None:
-    assert dumped(read_outputs(contract())) == contract()
+    found = read_outputs(contract())
+    assert dumped(found) == contract()
+    assert list(found.addresses.items()) == [("yard-head", "10.77.0.4"), ("yard-gpu-0", "10.77.2.1")]
 
 
 @pytest.mark.parametrize("place", ["head", "node"])
 @pytest.mark.parametrize("suffix", [OPTION, "\n", "\r", " -oProxyCommand=x", '"', "\0", "$(x)", "`x`"])
 def test_no_field_can_add_a_line_or_an_option(place: str, suffix: str) -> None:
-    sound = contract()
-    part = sound["head"] if place == "head" else sound["nodes"][0]
+    def part(contract: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = contract["head"] if place == "head" else contract["nodes"][0]
+        return found
+
     # Every string field of the host, except hardware names, which are not used in SSH files.
-    for field in sorted(part.keys() - {"gpus", "gpu_type", "fabric", "port"}):
+    for field in sorted(part(contract()).keys() - {"gpus", "gpu_type", "fabric", "port"}):
         changed = contract()
-        target = changed["head"] if place == "head" else changed["nodes"][0]
+        target = part(changed)
         value = target[field]
         target[field] = [*value[:-1], value[-1] + suffix] if isinstance(value, list) else value + suffix
         with pytest.raises(ContractError, match=field):
@@ -108,22 +83,18 @@ def test_no_field_can_add_a_line_or_an_option(place: str, suffix: str) -> None:
     ],
 )
 def test_values_that_are_unsafe_for_ssh_are_refused(field: str, value: Any) -> None:
-    outputs = contract()
-    outputs["head"][field] = value
+    changed = contract()
+    changed["head"][field] = value
     with pytest.raises(ContractError, match=field):
-        read_outputs(outputs)
+        read_outputs(changed)
 
 
-def test_both_tunnels_are_accepted_and_none_is_left_out() -> None:
-    outputs = contract()
-    outputs["head"]["tunnel"] = list(IAP)
-    assert read_outputs(outputs).head.tunnel == tuple(IAP)
-    del outputs["head"]["tunnel"]
-    assert "tunnel" not in dumped(read_outputs(outputs))["head"]
-
-
-def test_addresses_begin_with_the_head() -> None:
-    assert list(read_outputs(contract()).addresses.items()) == [("yard-head", "10.77.0.4"), ("yard-gpu-0", "10.77.2.1")]
+def test_empty_fields_are_left_out() -> None:
+    found = read_outputs(contract())
+    full = replace(found, head=replace(found.head, tunnel=tuple(IAP)), spares={"gpu": 1}, unready="the gate has failed")
+    assert read_outputs(dumped(full)) == full
+    assert not dumped(found).keys() & {"spares", "unready"}
+    assert "tunnel" not in dumped(replace(found, head=replace(found.head, tunnel=None)))["head"]
 
 
 def test_integers_that_the_engine_wrote_as_floats_are_read() -> None:
@@ -152,16 +123,3 @@ def test_damaged_outputs_are_refused_with_the_path(change: dict[str, Any], messa
 def test_outputs_that_yard_would_refuse_are_not_written() -> None:
     with pytest.raises(ContractError, match="name must match"):
         dumped(replace(read_outputs(contract()), name="Not a name"))
-
-
-def test_the_reason_of_an_unready_cluster_is_read_back() -> None:
-    unready = replace(read_outputs(contract()), unready="the gate has not passed")
-    assert read_outputs(dumped(unready)) == unready
-    assert "unready" not in dumped(read_outputs(contract()))
-
-
-def test_spares_are_left_out_if_there_are_none() -> None:
-    outputs = contract()
-    assert "spares" not in dumped(read_outputs(outputs))
-    outputs["spares"] = {"gpu": 1}
-    assert dumped(read_outputs(outputs))["spares"] == {"gpu": 1}

@@ -1,4 +1,4 @@
-"""Tests of `running_jobs` with a real SSH server: direct connections, tunnels, time limits and failures."""
+"""Running jobs that a change would end: digests, the list of jobs with a real SSH server, and the message."""
 
 from __future__ import annotations
 
@@ -10,22 +10,36 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from components.cluster import busy
-from components.cluster.busy import LIST_JOBS, RunningJob, UnknownError, last_cluster, running_jobs
+from components.cluster.busy import (
+    LIST_JOBS,
+    RunningJob,
+    UnknownError,
+    busy_message,
+    changed_or_removed_hosts,
+    ended_jobs,
+    hosts_of,
+    last_cluster,
+    machine_digests,
+    parse_jobs,
+    running_jobs,
+)
+from components.stackfile.read import parse_stack, read_stack
+from tests.components.platforms.recording import stack_text
 from tests.offline.loopback_sshd import Sshd, free_port, new_server, running, sshd_binary
+from tests.stack_texts import STACKS
 from tests.trainyard.tunnel_programs import BASTION, TunnelPrograms
 from trainyard.outputs import Head, read_head
-
-pytestmark = pytest.mark.engine
 
 JOB = RunningJob(id="7", user="ada", name="train", nodes="yard-gpu-0")
 
 
 @pytest.fixture(scope="module")
-def sshd() -> Iterator[Sshd]:
+def server() -> Iterator[Sshd]:
     """A running SSH server."""
     if not sshd_binary():
         pytest.skip("needs sshd (Debian: apt-get install openssh-server)")
@@ -35,12 +49,28 @@ def sshd() -> Iterator[Sshd]:
     shutil.rmtree(folder)
 
 
-@pytest.fixture(autouse=True)
-def _one_job(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def sshd(server: Sshd, monkeypatch: pytest.MonkeyPatch) -> Sshd:
+    """A running SSH server on which one job is running."""
     monkeypatch.setattr(busy, "LIST_JOBS", "echo '7|ada|yard-gpu-0|train'")
+    return server
 
 
-def head(sshd: Sshd, **changes: object) -> Head:
+@pytest.fixture
+def programs(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TunnelPrograms]:
+    """Fake cloud CLIs that open tunnels to the SSH server. They must have ended after the test."""
+    made = TunnelPrograms(tmp_path / "bin")
+    made.install(sshd.port)
+    monkeypatch.setenv("PATH", str(made.folder), prepend=":")
+    yield made
+    deadline = time.monotonic() + 20
+    while made.running:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def list_jobs(sshd: Sshd, **changes: object) -> tuple[RunningJob, ...]:
+    """Return the running jobs, from a head with these changed fields."""
     facts = {
         "name": "yard-head",
         "address": "127.0.0.1",
@@ -50,81 +80,149 @@ def head(sshd: Sshd, **changes: object) -> Head:
         "admin_user": getpass.getuser(),
         "host_key": sshd.host_key,
     }
-    return read_head({**facts, **changes})
+    head: Head = read_head({**facts, **changes})
+    return asyncio.run(running_jobs(head, sshd.private_key))
 
 
-def wait_for_end(programs: TunnelPrograms) -> None:
-    deadline = time.monotonic() + 20
-    while programs.running:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+@pytest.mark.engine
+def test_returns_the_jobs_of_the_head(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list_jobs(sshd) == (JOB,)
+    if not shutil.which("squeue"):
+        monkeypatch.setattr(busy, "LIST_JOBS", LIST_JOBS)
+        assert list_jobs(sshd) == ()
 
 
-def list_jobs(found: Head, key: str) -> tuple[RunningJob, ...]:
-    return asyncio.run(running_jobs(found, key))
-
-
-def test_returns_the_jobs_of_the_head(sshd: Sshd) -> None:
-    assert list_jobs(head(sshd), sshd.private_key) == (JOB,)
-
-
-def test_returns_no_jobs_if_slurm_is_not_installed(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
-    if shutil.which("squeue"):
-        pytest.skip("Slurm is installed on this computer")
-    monkeypatch.setattr(busy, "LIST_JOBS", LIST_JOBS)
-    assert list_jobs(head(sshd), sshd.private_key) == ()
-
-
-def test_uses_and_ends_the_tunnel(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    programs = TunnelPrograms(tmp_path / "bin")
-    programs.install(sshd.port)
-    monkeypatch.setenv("PATH", str(programs.folder), prepend=":")
-    assert list_jobs(head(sshd, port=1, tunnel=BASTION), sshd.private_key) == (JOB,)
+@pytest.mark.engine
+def test_uses_and_ends_the_tunnel(sshd: Sshd, programs: TunnelPrograms) -> None:
+    assert list_jobs(sshd, port=1, tunnel=BASTION) == (JOB,)
     assert len(programs.calls) == 1
-    wait_for_end(programs)
 
 
-def test_refuses_a_wrong_host_key(sshd: Sshd) -> None:
+@pytest.mark.engine
+def test_ends_the_tunnel_after_a_timeout(sshd: Sshd, programs: TunnelPrograms, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs.behave("late=60")
+    monkeypatch.setattr(busy, "_TUNNEL_SECONDS", 2.0)
+    with pytest.raises(UnknownError, match="did not answer within"):
+        list_jobs(sshd, port=1, tunnel=BASTION)
+
+
+@pytest.mark.engine
+def test_reports_why_the_head_lists_no_jobs(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
     other = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE0iG0wYxVYt9B5nXGWQqBOFjCkN3sQfYqkUcLSgPq1t"
     with pytest.raises(UnknownError, match="Host key verification failed"):
-        list_jobs(head(sshd, host_key=other), sshd.private_key)
-
-
-def test_reports_a_refused_connection(sshd: Sshd) -> None:
+        list_jobs(sshd, host_key=other)
     with pytest.raises(UnknownError, match="Connection refused"):
-        list_jobs(head(sshd, port=free_port()), sshd.private_key)
-
-
-def test_reports_the_errors_of_squeue(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+        list_jobs(sshd, port=free_port())
     monkeypatch.setattr(busy, "LIST_JOBS", "echo 'slurm_load_jobs error' >&2; false")
     with pytest.raises(UnknownError, match="slurm_load_jobs error"):
-        list_jobs(head(sshd), sshd.private_key)
+        list_jobs(sshd)
 
 
+@pytest.mark.engine
 def test_times_out_if_the_head_does_not_answer(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(busy, "_SECONDS", 0.5)
     began = time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(UnknownError, match="did not answer within"):
-        list_jobs(head(sshd, port=silent.getsockname()[1]), sshd.private_key)
+        list_jobs(sshd, port=silent.getsockname()[1])
     assert time.monotonic() - began < 5
-
-
-def test_ends_the_tunnel_after_a_timeout(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    programs = TunnelPrograms(tmp_path / "bin")
-    programs.install(sshd.port)
-    programs.behave("late=60")
-    monkeypatch.setenv("PATH", str(programs.folder), prepend=":")
-    monkeypatch.setattr(busy, "_TUNNEL_SECONDS", 2.0)
-    with pytest.raises(UnknownError, match="did not answer within"):
-        list_jobs(head(sshd, port=1, tunnel=BASTION), sshd.private_key)
-    wait_for_end(programs)
-
-
-def test_returns_no_cluster_without_outputs() -> None:
-    assert last_cluster(None) is None
 
 
 @pytest.mark.parametrize("outputs", ["text", {}, {"scheduler": "slurm", "nodes": [], "head": {"name": "-oProxy"}}])
 def test_refuses_outputs_of_a_different_version(outputs: object) -> None:
+    assert last_cluster(None) is None
     with pytest.raises(UnknownError, match="different version"):
         last_cluster(outputs)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "hosts"),
+    [
+        ("", []),
+        ("yard-gpu-0", ["yard-gpu-0"]),
+        ("yard-gpu-[0-2,7]", ["yard-gpu-0", "yard-gpu-1", "yard-gpu-2", "yard-gpu-7"]),
+        ("a-0,b-[08-10],c", ["a-0", "b-08", "b-09", "b-10", "c"]),
+    ],
+)
+def test_expands_host_lists(nodes: str, hosts: list[str]) -> None:
+    assert list(hosts_of(nodes)) == hosts
+
+
+@pytest.mark.parametrize(("name", "shown"), [("a|b c", "a|b c"), ("\x1b[2J\u202ename", "?[2J?name")])
+def test_job_names_may_contain_anything(name: str, shown: str) -> None:
+    (found,) = parse_jobs(f"12_3|trainer|yard-gpu-[0-1]|{name}\n")
+    assert found == RunningJob(id="12_3", user="trainer", name=shown, nodes="yard-gpu-[0-1]")
+
+
+def test_rejects_other_output() -> None:
+    with pytest.raises(ValueError, match="unpack"):
+        parse_jobs("Welcome to this machine\n")
+
+
+def job(nodes: str, number: str = "12") -> RunningJob:
+    return RunningJob(id=number, user="trainer", name="train", nodes=nodes)
+
+
+@pytest.mark.parametrize(
+    ("machine", "ended"), [("yard-gpu-1", ["1"]), ("yard-gpu-2", []), ("yard-head", ["1", "2", "3"])]
+)
+def test_returns_only_jobs_on_changed_machines(machine: str, ended: list[str]) -> None:
+    jobs = (job("yard-gpu-[0-1]", "1"), job("yard-gpu-10", "2"), job("", "3"))
+    assert [found.id for found in ended_jobs(jobs, [machine], "yard-head")] == ended
+
+
+def test_message_has_machines_jobs_users_and_fix() -> None:
+    text = busy_message([job("yard-gpu-[0-1]")], ["yard-gpu-0", "yard-gpu-1"])
+    assert text.startswith("this change replaces, restarts or removes yard-gpu-0, yard-gpu-1, and running jobs")
+    assert "\n  job 12 (train) of trainer on yard-gpu-[0-1]\n" in text
+    assert text.endswith("run `pulumi up --config trainyard:end_jobs=12`")
+    long = busy_message([job("n", str(number)) for number in range(30)], [f"n-{index}" for index in range(512)])
+    assert len(long.splitlines()) == 23
+    assert "  and 10 more" in long
+    assert "n-19 and 492 more," in long
+
+
+def digests(stack: str, **edits: Any) -> dict[str, str]:
+    return machine_digests(parse_stack(stack_text(stack, **edits), "test").plan)
+
+
+@pytest.mark.parametrize("file", STACKS, ids=lambda file: file.name)
+def test_each_host_has_a_digest(file: Path) -> None:
+    plan = read_stack(file).plan
+    assert list(machine_digests(plan)) == [host.name for host in plan.hosts]
+    assert plan.platform.beside_machines <= set(type(plan.platform).model_fields)
+
+
+@pytest.mark.parametrize(
+    ("stack", "edits", "names"),
+    [
+        ("local", {"nodes__gpu__count": 3}, ""),
+        ("local", {"nodes__gpu__count": 1}, "gpu-1"),
+        ("local", {"nodes__gpu__machine": "vm-gpu2-large"}, "gpu-0 gpu-1"),
+        ("local", {"head__machine": "vm-gpu2-large"}, "head"),
+        ("local", {"scheduler": "none"}, "head gpu-0 gpu-1"),
+        ("local", {"name": "other"}, "head gpu-0 gpu-1"),
+        ("local", {"network__cidr": "10.78.0.0/20"}, "head gpu-0 gpu-1"),
+        ("local", {"platform__ssh_port_base": 23000}, "head gpu-0 gpu-1"),
+        ("azure-a100", {"platform__boot_disk_gib": 300}, "head gpu-0 gpu-1"),
+        ("gcp-a2", {"platform__boot_disk_gib": 300}, "head gpu-0 gpu-1"),
+        ("local", {"limits": {"max_usd_per_hour": 5}}, ""),
+        ("azure-a100", {"platform__protect_storage": False}, ""),
+        ("azure-a100", {"storage__shared__size_gib": 8192}, ""),
+        ("gcp-a2", {"platform__iap_port": 22201}, ""),
+        ("azure-a100", {"platform__image_version": "24.04.2026072901"}, ""),
+        ("gcp-a2", {"platform__custom_image": "projects/p/global/images/own"}, ""),
+        ("local", {"platform__baked_image": "trainyard-debian-13-0123456789abcdef"}, ""),
+        # Existing hosts are changed in place.
+        ("lambda-a6000", {"scheduler": "none", "containers": "docker"}, ""),
+    ],
+)
+def test_only_changed_or_removed_machines_are_returned(stack: str, edits: dict[str, Any], names: str) -> None:
+    found = changed_or_removed_hosts(digests(stack), digests(stack, **edits))
+    assert [name.partition("-")[2] for name in found] == names.split()
+
+
+def test_digests_of_another_version_are_not_compared() -> None:
+    after = {"a": "2-0", "b": "2-0"}
+    assert changed_or_removed_hosts({"a": "2-1", "b": "2-0"}, after) == ("a",)
+    assert changed_or_removed_hosts({"a": "0123456789abcdef", "b": "1-0"}, after) == ()
+    assert changed_or_removed_hosts({"a": "2-0", "gone": "1-0"}, after) == ("gone",)

@@ -21,17 +21,12 @@ def test_lists_existing_resources_and_prices() -> None:
     assert "  c-gpu-1:" not in text
 
 
-def test_names_resources_with_unknown_price() -> None:
-    text = leftovers_message("x", "s", [leftover("c-head", 0.5), leftover("c-shared", None)])
+def test_the_total_omits_unknown_prices_and_unfinished_ones() -> None:
+    unknown, unfinished = leftover("c-shared", None), leftover("c-gpu-0", 10, exists=False)
+    text = leftovers_message("x", "s", [leftover("c-head", 0.5), unknown, unfinished])
     assert "c-shared: machine m, price unknown" in text
     assert "in total 0.50 dollars an hour at list prices, plus the unknown price of c-shared" in text
-
-
-def test_lists_unfinished_resources_separately() -> None:
-    text = leftovers_message("x", "s", [leftover("c-head", 0.5), leftover("c-gpu-0", 10, exists=False)])
-    assert text.index("Unfinished resources") > text.index("c-head")
-    assert text.index("c-gpu-0") > text.index("Unfinished resources")
-    assert "in total 0.50 dollars" in text
+    assert text.index("c-head") < text.index("Unfinished resources") < text.index("c-gpu-0")
 
 
 @pytest.mark.parametrize(

@@ -135,21 +135,9 @@ def test_accepts_valid_names(name: str) -> None:
     assert cluster_spec(MINIMAL | {"name": name}).name == name
 
 
-@pytest.mark.parametrize("name", ["", "-a", "a-", "A", "1a", "a_b", "a.b", "abcdefghijklmnopq", "a\n", "ä"])
-def test_refuses_invalid_names(name: str) -> None:
-    with pytest.raises(ValidationError):
-        cluster_spec(MINIMAL | {"name": name})
-
-
 @pytest.mark.parametrize("cidr", ["10.0.0.0/12", "172.16.0.0/12", "192.168.4.0/24", "10.77.0.0/20"])
 def test_accepts_private_networks(cidr: str) -> None:
     assert str(NetworkSpec.model_validate({"cidr": cidr}).cidr) == cidr
-
-
-@pytest.mark.parametrize("cidr", ["127.0.0.0/16", "100.64.0.0/16", "192.0.2.0/24", "0.0.0.0/12", "172.32.0.0/16"])
-def test_refuses_other_networks(cidr: str) -> None:
-    with pytest.raises(ValidationError, match="private range"):
-        NetworkSpec.model_validate({"cidr": cidr})
 
 
 def fields(model: type[BaseModel], path: str) -> Iterator[tuple[str, FieldInfo]]:
