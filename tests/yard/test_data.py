@@ -18,7 +18,6 @@ from tests.yard.conftest import FakeStack, MakeProgram, Program
 from tests.yard.test_cli import yard as run_yard
 from yard.run import dataset
 from yard.run.dataset import DatasetError, main, verify
-from yard.workloads import train, train_files, train_model
 
 
 def yard(*words: str) -> tuple[int, str, str]:
@@ -48,6 +47,8 @@ def test_a_seed_always_gives_the_same_bytes(tmp_path: Path) -> None:
     follows = sum(after == (before + 1) % 511 for before, after in pairwise(first))
     assert follows > 0.99 * len(first)
     assert verify(tmp_path / "a", full=True)["vocab"] == 512
+    synth(tmp_path / "wide", "--tokens", "5K", "--vocab", "70000")
+    assert max(tokens_of(tmp_path / "wide", "I")) == 69_999
 
 
 def test_the_index_has_the_format_of_megatron(tmp_path: Path) -> None:
@@ -65,24 +66,6 @@ def test_the_index_has_the_format_of_megatron(tmp_path: Path) -> None:
     assert sum(sizes) == len(tokens)
     for size, pointer in zip(sizes, pointers, strict=True):
         assert tokens[pointer // 2 + size - 1] == 511, "each document ends with the last id"
-
-
-def test_the_trainer_reads_both_token_widths(tmp_path: Path) -> None:
-    class Mapper:
-        """Replacement for torch in which `from_file` returns an array."""
-
-        int16, int32 = "H", "I"
-
-        def from_file(self, name: str, *, shared: bool, size: int, dtype: str) -> array.array[int]:
-            return array.array(dtype, Path(name).read_bytes())[:size]
-
-    for vocab, width in ((512, 2), (70_000, 4)):
-        synth(tmp_path / str(vocab), "--tokens", "5K", "--vocab", str(vocab))
-        options = train.parse(["--data", str(tmp_path / f"{vocab}.bin"), "--token-bytes", str(width)])
-        data = train_files.Data(Mapper(), options, train_model.PRESETS["tiny"])
-        assert data.tokens is not None
-        assert len(data.tokens) == 5000
-        assert max(data.tokens) == vocab - 1
 
 
 def test_an_existing_dataset_is_kept_without_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,7 @@ class Goodput:
         )
 
 
-def parse_sacct(text: str, job: str, now: float) -> list[Span]:
+def parse_starts(text: str, job: str, now: float) -> list[Span]:
     """Parse the output of `sacct -X -D -n -P -o JobIDRaw,Start,End` with times in seconds since 1970.
 
     Each start of a job has its own row, because a requeue resets the submit time, which is part of the row's key
@@ -181,7 +181,7 @@ def _accounted(job: str, now: float) -> list[Span]:
         found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_SACCT_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return parse_sacct(found.stdout, job, now)
+    return parse_starts(found.stdout, job, now)
 
 
 def main(arguments: Sequence[str]) -> str:

@@ -1,21 +1,25 @@
-"""Every combination of launcher, container runtime and scheduler is either rendered or rejected."""
+"""Every combination of launcher, container runtime and scheduler is rendered or rejected; shellcheck and quoting."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import CheckGolden
+from tests.conftest import ROOT, CheckGolden
 from tests.yard.conftest import job_of
 from trainyard.errors import JobFileError
 from trainyard.outputs import Cluster
 from yard.job.launcher import LAUNCHERS, Source, launcher
+from yard.job.loader import WORKLOADS, shipped_workloads
+from yard.job.placement import place
 from yard.job.spec import RUNTIMES
-from yard.run.script import shared_script
+from yard.run.script import render_files, render_script, shared_script, shell_word, workload_files
 from yard.run.submit import prepare
 
 SCHEDULERS = ("slurm", "none")
@@ -85,3 +89,58 @@ def test_shellcheck_accepts_whole_scripts(name: str, tmp_path: Path, wide: Clust
         [shellcheck, "--shell=bash", UNREACHABLE, *files], capture_output=True, text=True, check=False
     )
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "yard").rglob("*.sh")), ids=lambda path: path.name)
+def test_shellcheck_accepts_scripts(script: Path) -> None:
+    shellcheck = shutil.which("shellcheck")
+    assert shellcheck, "shellcheck is missing; install the development packages"
+    done = subprocess.run([shellcheck, "--shell=bash", str(script)], capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["plain", "", "two words", "it's", '"quoted"', "$RUN_DIR/x y", "a$RANK${RANK}b", "`id`;*", "back\\slash", "\n"],
+)
+def test_words_reach_the_workload_unchanged(text: str) -> None:
+    script = f"RUN_DIR='/run dir' RANK=7; printf %s {shell_word(text)}"
+    printed = subprocess.run(["bash", "-uc", script], capture_output=True, text=True, check=True).stdout
+    assert printed == text.replace("${RANK}", "7").replace("$RANK", "7").replace("$RUN_DIR", "/run dir")
+
+
+@pytest.mark.parametrize("name", shipped_workloads())
+def test_workload_runs_without_the_package(name: str, tmp_path: Path) -> None:
+    for file in workload_files(WORKLOADS / name):
+        shutil.copy(file, tmp_path)
+    environment = {"PATH": os.environ["PATH"], "PYTHONSAFEPATH": ""}
+    command = [sys.executable, str(tmp_path / name), "--help"]
+    done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_workload_with_a_reserved_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "yard.sh").write_text("echo\n")
+    with pytest.raises(JobFileError, match=r"yard\.sh is reserved by yard"):
+        job_of(tmp_path, "name: fine\nworkload: ./yard.sh\n")
+
+
+def test_partial_node_is_not_exclusive(tmp_path: Path, wide: Cluster) -> None:
+    job = job_of(tmp_path, "name: fine\nrun: echo\ngpus_per_node: 2\nmemory_per_node: 64G\ntime: 2d\n")
+    script = render_script(job, place(job, wide))
+    assert "--exclusive" not in script
+    assert "#SBATCH --mem=64G\n" in script
+    assert "#SBATCH --time=2-00:00:00\n" in script
+    assert "readonly gpus_per_node=2 tasks_per_node=2\n" in script
+
+
+def test_run_ignores_the_bash_startup_file(tmp_path: Path, local: Cluster) -> None:
+    """bash reads ~/.bashrc if sshd started it, and Debian's ~/.bashrc fails with `set -u`."""
+    job = job_of(tmp_path, "name: quiet\nnodes: 1\nrun: echo work\n")
+    files = render_files(job, place(job, local))
+    line = next(line for line in files["job.sbatch"].splitlines() if "run.sh" in line)
+    (tmp_path / "run.sh").write_text(files["run.sh"])
+    (tmp_path / ".bashrc").write_text("echo start-up file\n")
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "RUN_DIR": str(tmp_path), "SSH_CLIENT": "10.0.0.1 1 22"}
+    done = subprocess.run(["bash", "--norc", "-c", line], env=env, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("work\n", "")

@@ -139,18 +139,8 @@ H200 = {1 << 24: 265.5, 1 << 26: 312.3, 1 << 28: 340.0, 1 << 29: 348.3, 1 << 30:
 
 
 def record(kind: str, rows: list[dict[str, Any]], floor: float | None = None, **summary: float) -> Record:
-    return Record(
-        kind=kind,
-        cluster="lab",
-        group="gpu",
-        gpu_type="h200",
-        nodes=1,
-        ranks=4,
-        taken="2026-11-21T12:00:00+00:00",
-        floor=floor,
-        rows=rows,
-        summary=summary,
-    )
+    where = {"cluster": "lab", "group": "gpu", "gpu_type": "h200", "taken": "2026-11-21T12:00:00+00:00"}
+    return Record(kind=kind, nodes=1, ranks=4, floor=floor, rows=rows, summary=summary, **where)
 
 
 def nccl_record(floor: float | None = None, speed: float = 1.0, wrong: int = 0) -> Record:
@@ -233,19 +223,13 @@ def test_damaged_or_unsuitable_records_are_refused(text: str, message: str, tmp_
 
 
 def test_a_saved_record_is_compared_with_a_new_floor(tmp_path: Path) -> None:
+    saved = ("nccl", "--from", str(tmp_path / "r.json"))
     save(nccl_record(300), tmp_path / "r.json")
-    code, out, _ = yard("nccl", "--from", str(tmp_path / "r.json"))
+    code, out, _ = yard(*saved)
     assert (code, out.splitlines()[-1]) == (0, "passed")
-    code, _, err = yard("nccl", "--from", str(tmp_path / "r.json"), "--min", "400")
+    code, _, err = yard(*saved, "--min", "400")
     assert code == 1
     assert "FAILED: busbw 364.90 GB/s" in err
-    answer = json.loads(yard("nccl", "--from", str(tmp_path / "r.json"), "--min", "400", "--json")[1])
+    answer = json.loads(yard(*saved, "--min", "400", "--json")[1])
     assert (answer["passed"], answer["floor"], len(answer["rows"])) == (False, 400.0, 7)
-
-
-def test_the_record_is_saved_in_the_folder(tmp_path: Path) -> None:
-    save(scaling_record(), tmp_path / "r.json")
-    code, out, _ = yard("scaling", "--from", str(tmp_path / "r.json"), "--out", str(tmp_path / "kept"))
-    saved = tmp_path / "kept" / "scaling-lab-2026-11-21T120000Z.json"
-    assert (code, f"written: {saved}" in out, "0.963" in out) == (0, True, True)
-    assert load(saved, "scaling", None) == scaling_record()
+    assert load(tmp_path / "r.json", "nccl", None) == nccl_record(300)

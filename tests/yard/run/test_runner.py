@@ -51,20 +51,17 @@ class Job:
     def pids(self) -> list[int]:
         return sorted(marked([f"RUN_DIR={self.run_dir}"]))
 
-    def until(self, condition: Callable[[], object], seconds: float = PATIENCE) -> float:
-        """Wait until `condition` returns a true value. Return the elapsed seconds."""
+    def until(self, condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+        """Wait until `condition` returns a true value."""
         begin = time.monotonic()
         while not condition():
-            assert time.monotonic() - begin < seconds, f"{self.state}\n{self.log}\n{self.runner_log}"
+            runner_log = (self.run_dir / "runner.log").read_text()
+            assert time.monotonic() - begin < seconds, f"{self.state}\n{self.log}\n{runner_log}"
             time.sleep(0.05)
-        return time.monotonic() - begin
 
-    @property
-    def runner_log(self) -> str:
-        return (self.run_dir / "runner.log").read_text()
-
-    def up(self, start: int, ranks: int) -> None:
-        self.until(lambda: all((self.run_dir / f"up-{start}-{rank}").exists() for rank in range(ranks)))
+    def up(self, start: int, ranks: tuple[int, ...] = (0, 1, 2, 3)) -> Job:
+        self.until(lambda: all((self.run_dir / f"up-{start}-{rank}").exists() for rank in ranks))
+        return self
 
     def ended(self) -> str:
         self.until(lambda: self.state["state"] not in {"PENDING", "RUNNING"})
@@ -146,9 +143,8 @@ def job_file(name: str, run: str, more: str = "") -> str:
 
 
 def test_ranks_get_their_environment(make: MakeJob) -> None:
-    job = make(
-        job_file("place", 'echo "$RANK/$WORLD_SIZE $LOCAL_RANK $NODE_RANK/$NNODES $MASTER_ADDR $NODE_IP"')
-    ).submit()
+    run = 'echo "$RANK/$WORLD_SIZE $LOCAL_RANK $NODE_RANK/$NNODES $MASTER_ADDR $NODE_IP"'
+    job = make(job_file("place", run)).submit()
     assert job.ended() == "COMPLETED"
     assert "0/4 0 0/2 10.77.2.1 10.77.2.1\n" in job.log
     printed = [(job.run_dir / f"rank-{rank}.log").read_text() for rank in (1, 2, 3)]
@@ -162,12 +158,11 @@ def test_ranks_get_their_environment(make: MakeJob) -> None:
 
 
 def test_killed_rank_restarts_the_job(make: MakeJob) -> None:
-    job = make(job_file("kill", BEATING, "retries: 1\n")).submit()
-    job.up(0, 4)
+    job = make(job_file("kill", BEATING, "retries: 1\n")).submit().up(0)
     os.kill(job.rank_pids(3)[0], signal.SIGKILL)
     first = set(job.pids())
-    assert job.until(lambda: not first.intersection(job.pids())) < 8
-    job.up(1, 4)
+    job.until(lambda: not first.intersection(job.pids()), 8)
+    job.up(1)
     assert "rank 3 on yard-gpu-1 ended with exit code 137" in job.log
     (job.run_dir / "enough").touch()
     assert job.ended() == "COMPLETED"
@@ -181,8 +176,7 @@ def test_failed_job_has_the_exit_code_of_the_rank(make: MakeJob) -> None:
 
 
 def test_frozen_rank_is_detected_by_its_heartbeat(make: MakeJob) -> None:
-    job = make(job_file("freeze", BEATING, "heartbeat: 10s\n"), heartbeat_seconds=2).submit()
-    job.up(0, 4)
+    job = make(job_file("freeze", BEATING, "heartbeat: 10s\n"), heartbeat_seconds=2).submit().up(0)
     for pid in job.rank_pids(1):
         os.kill(pid, signal.SIGSTOP)
     assert job.ended() == "FAILED"
@@ -190,31 +184,24 @@ def test_frozen_rank_is_detected_by_its_heartbeat(make: MakeJob) -> None:
 
 
 def test_ranks_end_when_the_runner_is_killed(make: MakeJob) -> None:
-    job = make(job_file("orphan", BEATING)).submit()
-    job.up(0, 4)
+    job = make(job_file("orphan", BEATING)).submit().up(0)
     os.kill(job.state["runner"]["pid"], signal.SIGKILL)
-    assert job.until(lambda: job.pids() == []) < 10
+    job.until(lambda: job.pids() == [], 10)
 
 
-def test_killed_agent_leaves_no_process(make: MakeJob) -> None:
-    job = make(job_file("agent", BEATING)).submit()
-    job.up(0, 4)
-    os.kill(job.agents()[0], signal.SIGKILL)
+@pytest.mark.parametrize(
+    ("number", "message"), [(signal.SIGKILL, "the connection to"), (signal.SIGSTOP, "has sent nothing for 15 s")]
+)
+def test_node_without_an_agent_is_lost(number: signal.Signals, message: str, make: MakeJob) -> None:
+    job = make(job_file("agent", BEATING)).submit().up(0)
+    os.kill(job.agents()[0], number)
     assert job.ended() == "FAILED"
-
-
-def test_frozen_agent_counts_as_a_lost_node(make: MakeJob) -> None:
-    job = make(job_file("stuck", BEATING)).submit()
-    job.up(0, 4)
-    os.kill(job.agents()[0], signal.SIGSTOP)
-    assert job.ended() == "FAILED"
-    assert "has sent nothing for 15 s" in job.log
+    assert message in job.log
 
 
 @pytest.mark.parametrize(("number", "state"), [(signal.SIGINT, "CANCELLED"), (signal.SIGTERM, "LOST")])
 def test_signal_to_the_runner_ends_all_ranks(number: signal.Signals, state: str, make: MakeJob) -> None:
-    job = make(job_file("cancel", BEATING)).submit()
-    job.up(0, 4)
+    job = make(job_file("cancel", BEATING)).submit().up(0)
     os.kill(job.state["runner"]["pid"], number)
     # The runner receives SIGTERM when the head shuts down.
     assert job.ended() == state
@@ -223,7 +210,7 @@ def test_signal_to_the_runner_ends_all_ranks(number: signal.Signals, state: str,
 def test_second_job_waits_for_the_nodes(make: MakeJob) -> None:
     first = make(job_file("first", BEATING.replace("enough", "go"))).submit()
     second = make(job_file("second", "echo done"), hosts=[{"name": f"yard-gpu-{i}", "ip": "127.0.0.1"} for i in (0, 1)])
-    first.up(0, 4)
+    first.up(0)
     second.submit()
     time.sleep(1.5)
     assert (second.state["state"], second.state["reason"]) == ("PENDING", "Resources")
@@ -260,8 +247,7 @@ def test_node_with_two_failures_is_avoided(make: MakeJob) -> None:
 
 
 def test_elastic_job_continues_without_a_node(make: MakeJob) -> None:
-    job = make(job_file("elastic", BEATING.replace("enough", "go")), min_nodes=1, tasks="node").submit()
-    job.until(lambda: all((job.run_dir / f"up-0-{rank}").exists() for rank in (0, 2)))
+    job = make(job_file("elastic", BEATING.replace("enough", "go")), min_nodes=1, tasks="node").submit().up(0, (0, 2))
     os.kill(job.rank_pids(2)[0], signal.SIGKILL)
     job.until(lambda: "continues without this node" in job.log)
     (job.run_dir / "go").touch()
@@ -278,10 +264,9 @@ def test_a_node_with_a_fault_is_not_used(make: MakeJob, tmp_path: Path) -> None:
 
 
 def test_a_fatal_fault_restarts_the_job_on_other_nodes(make: MakeJob, tmp_path: Path) -> None:
-    job = make(job_file("xid", BEATING)).submit()
-    job.up(0, 4)
+    job = make(job_file("xid", BEATING)).submit().up(0)
     (tmp_path / "verdict-yard-gpu-1").write_text("fatal TY:gpu-xid: Xid 79, the GPU is lost\n")
-    job.up(1, 4)
+    job.up(1)
     (job.run_dir / "enough").touch()
     assert job.ended() == "COMPLETED"
     assert (job.state["restarts"], job.state["node_list"]) == (1, "yard-gpu-0,yard-gpu-2")
@@ -289,8 +274,7 @@ def test_a_fatal_fault_restarts_the_job_on_other_nodes(make: MakeJob, tmp_path: 
 
 
 def test_other_faults_do_not_end_a_running_job(make: MakeJob, tmp_path: Path) -> None:
-    job = make(job_file("warm", BEATING)).submit()
-    job.up(0, 4)
+    job = make(job_file("warm", BEATING)).submit().up(0)
     (tmp_path / "verdict-yard-gpu-1").write_text("degraded TY:gpu-throttle: GPU 0 is hot\n")
     time.sleep(5)  # the agents read the file every two seconds
     (job.run_dir / "enough").touch()

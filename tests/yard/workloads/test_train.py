@@ -1,9 +1,10 @@
-"""The trainer without torch: arithmetic, checkpoint folders, float8 refusals and errors; torchao is a fake."""
+"""The trainers without torch: arithmetic, checkpoints, float8 refusals, errors and data; torchao is a fake."""
 
 from __future__ import annotations
 
 import os
 import sys
+from argparse import Namespace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from yard.workloads import train, train_files, train_float8
+from yard.workloads.opt_zero3 import IGNORED, Batches, read_texts, sample_numbers
 from yard.workloads.train_model import PRESETS, Shape, hardware_flops, model_flops, peak_tflops, percentile, step_times
 
 
@@ -23,23 +25,13 @@ def test_flops_reproduce_lambdas_scaling_table(gpus: int, samples_per_s: float, 
 
 
 @pytest.mark.parametrize(
-    ("shape", "parameters"),
-    [
-        (Shape(12, 768, 12, 50257, 1024), 124_439_808),  # GPT-2 small, as published
-        (Shape(48, 1600, 25, 50257, 1024), 1_557_611_200),  # GPT-2 XL
-    ],
-)
-def test_parameter_counts_match_published_models(shape: Shape, parameters: int) -> None:
-    assert shape.parameters == parameters
-
-
-@pytest.mark.parametrize(
     ("preset", "billions"),
     [("gpt2-124m", 0.124), ("opt-125m", 0.125), ("neox-2.7b", 2.65), ("opt-6.7b", 6.7), ("13b", 9.1), ("20b", 20.2)],
 )
 def test_preset_sizes_match_their_names(preset: str, billions: float) -> None:
     # 13b is Lambda's name for the 20B shape with a hidden size of 4096. This model has 9.1 billion parameters.
     assert PRESETS[preset].parameters / 1e9 == pytest.approx(billions, rel=0.02)
+    assert Shape(12, 768, 12, 50257, 1024).parameters == 124_439_808  # GPT-2 small, as published
 
 
 @pytest.mark.parametrize("shape", PRESETS.values(), ids=PRESETS)
@@ -259,3 +251,64 @@ def test_layers_in_blocks_are_converted(converted: list[dict[str, Any]]) -> None
     assert call["config"] == "config tensorwise"
     names = ["blocks.0.qkv", "blocks.0.out", "blocks.11.up", "blocks.11.down", "head.logits"]
     assert [name for name in names if call["module_filter_fn"](None, name)] == names[:-1]
+
+
+def numbers(batch_number: int, ranks: int, batch: int, count: int) -> list[int]:
+    """Return the sample indices of all ranks for one batch."""
+    return [number for rank in range(ranks) for number in sample_numbers(batch_number, rank, ranks, batch, count)]
+
+
+def test_ranks_read_different_samples() -> None:
+    assert numbers(0, ranks=4, batch=2, count=100) == list(range(8))
+    assert numbers(1, ranks=4, batch=2, count=100) == list(range(8, 16))
+
+
+def test_every_sample_is_read_before_one_repeats() -> None:
+    read = [number for batch in range(5) for number in numbers(batch, ranks=2, batch=3, count=30)]
+    assert sorted(read) == list(range(30))
+    assert numbers(0, ranks=2, batch=4, count=3) == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+def test_blank_lines_are_skipped(tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text('{"text": "a"}\n\n{"text": "b"}\n')
+    assert read_texts(file) == ["a", "b"]
+    file.write_text("\n\n")
+    with pytest.raises(ValueError, match="contains no lines"):
+        read_texts(file)
+
+
+class Tensor:
+    """One row of numbers with the two operations that Batches uses."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        self.numbers = numbers
+
+    def __eq__(self, other: object) -> Any:
+        return [number == other for number in self.numbers]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def masked_fill(self, mask: list[bool], value: int) -> list[int]:
+        return [value if hidden else number for number, hidden in zip(self.numbers, mask, strict=True)]
+
+
+class Tokenizer:
+    """Returns two tokens and two padding tokens. The id of the padding token, 2, is also the id of a normal token."""
+
+    def __call__(self, texts: list[str], **options: object) -> dict[str, Tensor]:
+        assert (options["padding"], options["max_length"]) == ("max_length", 4)
+        self.texts = texts
+        return {"input_ids": Tensor([7, 2, 2, 2]), "attention_mask": Tensor([1, 1, 0, 0])}
+
+
+def test_the_loss_ignores_padding_only(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n{"text": "c"}\n')
+    tokenizer = Tokenizer()
+    auto = SimpleNamespace(from_pretrained=lambda _: tokenizer)
+    options = Namespace(data=str(tmp_path / "data.jsonl"), model="m", batch=1, seq=4)
+    data = Batches(None, SimpleNamespace(AutoTokenizer=auto), options, rank=0, ranks=1)
+    batch = data.batch(2)
+    assert tokenizer.texts == ["c"]
+    assert batch["labels"] == [7, 2, IGNORED, IGNORED]
+    assert batch["attention_mask"].numbers == [1, 1, 0, 0]

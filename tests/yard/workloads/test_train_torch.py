@@ -60,19 +60,17 @@ class Ranks:
         ]  # fmt: skip
 
     def end(self) -> tuple[list[int], str]:
-        """Wait for all ranks. Return their exit codes and their standard error."""
+        """Wait for all ranks, and return their exit codes and what they printed on stderr."""
         printed = [process.communicate(timeout=180)[1] for process in self.processes]
         return [process.returncode for process in self.processes], "".join(printed)
 
     def kill(self) -> None:
-        """Kill the remaining ranks."""
         for process in self.processes:
             process.kill()
         self.end()
 
 
 def train_to_the_end(ranks: int, *arguments: str, program: Path = TRAIN) -> None:
-    """Run all ranks and check that they succeed."""
     codes, printed = Ranks(ranks, *arguments, program=program).end()
     assert codes == [0] * ranks, printed
 
@@ -98,7 +96,7 @@ def wait_for_step(run_dir: Path, step: int) -> None:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
-    """Return the losses from an uninterrupted run."""
+    """The losses of an uninterrupted run."""
     run_dir = tmp_path_factory.mktemp("unbroken")
     train_to_the_end(1, "--run-dir", str(run_dir), "--steps", str(STEPS), "--save-every", "0")
     return losses(run_dir)
@@ -185,20 +183,25 @@ def test_token_width_does_not_change_the_losses(tmp_path: Path) -> None:
         )  # fmt: skip
         results.append(losses(run_dir))
     assert results[0] == results[1]
-
-
-def test_ids_above_the_vocabulary_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "data.bin"
-    file.write_bytes(array.array("H", [65535] * 100).tobytes())
-    codes, printed = Ranks(1, "--data", str(file), "--run-dir", str(tmp_path), "--steps", "1").end()
+    (tmp_path / "2.bin").write_bytes(array.array("H", [65535] * 100).tobytes())
+    codes, printed = Ranks(1, "--data", str(tmp_path / "2.bin"), "--run-dir", str(tmp_path), "--steps", "1").end()
     assert codes == [1]
-    assert f"{file} contains token 65535, but the preset's vocabulary has 512. Fix:" in printed
+    assert "contains token 65535, but the preset's vocabulary has 512. Fix:" in printed
 
 
-def test_indivisible_batch_is_refused(tmp_path: Path) -> None:
-    codes, printed = Ranks(3, "--run-dir", str(tmp_path)).end()
-    assert codes == [1, 1, 1]
-    assert "--batch 8 must be a multiple of the world size 3" in printed
+@pytest.mark.parametrize(
+    ("ranks", "arguments", "message"),
+    [
+        (1, ["--data", "nowhere"], "train: --data nowhere is not a file"),
+        (3, [], "--batch 8 must be a multiple of the world size 3"),
+        (2, ["--float8"], "train: --float8 is not possible on all ranks: it needs a CUDA GPU, and torch finds none."),
+    ],
+)
+def test_impossible_runs_are_refused(ranks: int, arguments: list[str], message: str, tmp_path: Path) -> None:
+    codes, printed = Ranks(ranks, *arguments, "--run-dir", str(tmp_path)).end()
+    assert codes == [1] * ranks
+    assert message in printed
+    assert "Traceback" not in printed
     assert not list(tmp_path.iterdir())
 
 
@@ -212,15 +215,6 @@ def test_records_contain_the_fields_of_benchmarks(tmp_path: Path) -> None:
         assert record["hardware_tflops"] > 0
         assert record["model_tflops"] > 0
         assert record["mfu"] is None  # a CPU has no peak in the table
-
-
-def test_float8_without_a_gpu_is_refused_once(tmp_path: Path) -> None:
-    codes, printed = Ranks(2, "--float8", "--run-dir", str(tmp_path)).end()
-    assert codes == [1, 1]
-    assert printed.count("train: ") == 1
-    assert "train: --float8 is not possible on all ranks: it needs a CUDA GPU, and torch finds none. Fix:" in printed
-    assert "Traceback" not in printed
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("layout", ["ddp", "fsdp2"])
