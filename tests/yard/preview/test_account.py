@@ -33,6 +33,8 @@ AZ_ANSWER = [
 ]
 PROJECT_ANSWER = {"kind": "compute#project", "quotas": [{"limit": 8.0, "metric": "GPUS_ALL_REGIONS", "usage": 0.0}]}
 REGION_ANSWER = {"name": "us-central1", "quotas": [{"limit": 16.0, "metric": "NVIDIA_A100_GPUS", "usage": 0.0}]}
+GCP_BODIES = {"project-info": PROJECT_ANSWER, "regions": REGION_ANSWER}
+SKU = "Standard_ND96isr_H100_v5"
 
 
 def need(quota: str, amount: int) -> Quota:
@@ -81,17 +83,15 @@ def test_azure_lists_addresses_and_netapp_only_if_needed(program: MakeProgram) -
     answer = read_account(AZURE, [need("PublicIPAddresses", 2), need("totalTiBsPerSubscription", 4)])
     assert [verdict.short_by for verdict in answer.verdicts] == [1, 0]
     assert [verdict.used for verdict in answer.verdicts] == [9, None]
-
-
-def test_a_failed_list_leaves_its_quota_unknown(program: MakeProgram) -> None:
     program("az", answers(vm=AZ_ANSWER))
-    [verdict] = read_account(AZURE, [need("totalTiBsPerSubscription", 4)]).verdicts
-    assert verdict.short_by is None
-    assert verdict.command == "az netappfiles quota-limit list --location eastus --output json"
+    answer = read_account(AZURE, [need("cores", 1), need("totalTiBsPerSubscription", 4)], [SKU])
+    assert [verdict.short_by for verdict in answer.verdicts] == [0, None], "a failed list leaves its quota unknown"
+    assert answer.verdicts[1].command == "az netappfiles quota-limit list --location eastus --output json"
+    assert answer.notes[0].startswith("further checks were skipped: az failed: no answer")
 
 
 def test_gcp_quotas_of_project_and_region_are_read(program: MakeProgram) -> None:
-    gcloud = program("gcloud", answers(**{"project-info": PROJECT_ANSWER, "regions": REGION_ANSWER}))
+    gcloud = program("gcloud", answers(**GCP_BODIES))
     needs = [need("NVIDIA_A100_GPUS", 16), need("GPUS_ALL_REGIONS", 16), need("A9_CPUS", 8)]
     answer = read_account(GCP, needs)
     assert gcloud.calls == [
@@ -103,8 +103,7 @@ def test_gcp_quotas_of_project_and_region_are_read(program: MakeProgram) -> None
 
 
 def test_gpu_family_and_filestore_quotas_are_read(program: MakeProgram) -> None:
-    bodies = {"project-info": PROJECT_ANSWER, "regions": REGION_ANSWER}
-    program("gcloud", answers(**bodies, **{"describe?GPUS-": FAMILY_ANSWER, "Enterprise": FILESTORE_ANSWER}))
+    program("gcloud", answers(**GCP_BODIES, **{"describe?GPUS-": FAMILY_ANSWER, "Enterprise": FILESTORE_ANSWER}))
     needs = [need("GPUS-PER-GPU-FAMILY{gpu_family=NVIDIA_H100}", 16), need("EnterpriseStorageGibPerRegion", 10240)]
     needs.append(need("PREEMPTIBLE-GPUS-PER-GPU-FAMILY{gpu_family=NVIDIA_H100}", 16))
     verdicts = read_account(GCP, needs).verdicts
@@ -112,17 +111,18 @@ def test_gpu_family_and_filestore_quotas_are_read(program: MakeProgram) -> None:
     assert verdicts[2].command.startswith("gcloud beta quotas info describe PREEMPTIBLE-GPUS-PER-GPU-FAMILY-per-")
 
 
-def test_gcp_reports_disabled_apis_and_missing_types(program: MakeProgram) -> None:
+def test_gcp_reports_what_the_stack_cannot_use(program: MakeProgram) -> None:
+    refusal = '[[ "$*" != *image* ]] || { echo "not found" >&2; exit 3; }; '
     enabled = [{"config": {"name": name}} for name in required_services() if name != "file.googleapis.com"]
-    bodies = {"project-info": PROJECT_ANSWER, "regions": REGION_ANSWER, "services": enabled}
-    program("gcloud", answers(**bodies, **{"machine-types": [{"name": "n2-standard-8"}], "images": {}}))
-    notes = read_account(GCP, [need("NVIDIA_A100_GPUS", 16)], ["n2-standard-8", "a2-highgpu-8g"]).notes
-    assert len(notes) == 2
-    assert "run `gcloud services enable file.googleapis.com --project my-project-123456`" in notes[0]
-    assert "us-central1-f does not offer a2-highgpu-8g" in notes[1]
+    bodies = {**GCP_BODIES, "services": enabled, "machine-types": [{"name": "n2-standard-8"}], "images": {}}
+    apis = "run `gcloud services enable file.googleapis.com --project my-project-123456`"
+    image, machine = "image cannot be read with `gcloud compute images describe ", "does not offer a2-highgpu-8g"
+    for script, texts in ((answers(**bodies), [apis, machine]), (refusal + answers(**bodies), [apis, image, machine])):
+        program("gcloud", script)
+        notes = read_account(GCP, [need("NVIDIA_A100_GPUS", 16)], ["n2-standard-8", "a2-highgpu-8g"]).notes
+        assert [text in note for text, note in zip(texts, notes, strict=True)] == [True] * len(texts), notes
 
 
-SKU = "Standard_ND96isr_H100_v5"
 REGISTERED = [{"namespace": name, "registrationState": "Registered"} for name in SERVICES.values()]
 NO_LOCATION = {"type": "Location", "reasonCode": "NotAvailableForSubscription"}
 NO_ZONE = {"type": "Zone", "restrictionInfo": {"zones": ["1"]}, "reasonCode": "x"}
@@ -153,22 +153,6 @@ def test_azure_reports_what_the_stack_cannot_use(
     program("az", answers(**bodies | changed))
     notes = read_account(AZURE | {"zone": "1"}, [need("cores", 1)], [SKU]).notes
     assert [text in note for text, note in zip(texts, notes, strict=True)] == [True] * len(texts)
-
-
-def test_an_unreadable_google_image_is_reported(program: MakeProgram) -> None:
-    refusal = '[[ "$*" != *image* ]] || { echo "not found" >&2; exit 3; }; '
-    enabled = [{"config": {"name": name}} for name in required_services()]
-    bodies = {"project-info": PROJECT_ANSWER, "regions": REGION_ANSWER, "services": enabled}
-    program("gcloud", refusal + answers(**bodies, **{"machine-types": [{"name": "n2-standard-8"}]}))
-    [note] = read_account(GCP, [need("NVIDIA_A100_GPUS", 16)], ["n2-standard-8"]).notes
-    assert "the image cannot be read with `gcloud compute images describe " in note
-
-
-def test_quotas_are_kept_if_further_checks_fail(program: MakeProgram) -> None:
-    program("az", answers(vm=AZ_ANSWER))
-    answer = read_account(AZURE, [need("cores", 1)], [SKU])
-    assert answer.verdicts[0].known
-    assert answer.notes[0].startswith("further checks were skipped: az failed: no answer")
 
 
 @pytest.mark.parametrize(

@@ -181,21 +181,17 @@ def test_unusable_revisions_are_reported(repository: Path) -> None:
         snapshots_at(commit_of("HEAD"))
 
 
-def test_a_revision_needs_a_git_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_revision_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(difference, "ROOT", tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     with pytest.raises(UnknownRevision, match="not a git repository"):
         commit_of("HEAD")
-
-
-@pytest.mark.parametrize("ref", ["no-such", "--help", "HEAD~99", ""])
-def test_an_unknown_revision_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ref: str) -> None:
     git(tmp_path, "init", "--quiet")
     git(tmp_path, "commit", "--quiet", "--allow-empty", "-m", "one")
-    monkeypatch.setattr(difference, "ROOT", tmp_path)
     assert commit_of("HEAD") == git(tmp_path, "rev-parse", "HEAD")
-    with pytest.raises(UnknownRevision, match="git cannot resolve this revision"):
-        commit_of(ref)
+    for ref in ("no-such", "--help", "HEAD~99", ""):
+        with pytest.raises(UnknownRevision, match="git cannot resolve this revision"):
+            commit_of(ref)
 
 
 def between(before: Description | None, after: Description) -> Difference:

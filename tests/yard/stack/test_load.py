@@ -26,7 +26,7 @@ from yard.stack.load import forget, load_stack, save_for_jobs
 from yard.stack.remote import Remote, shell
 
 
-def test_outputs_are_cached_until_the_state_changes(stack: FakeStack) -> None:
+def test_outputs_are_cached_for_a_state_and_backend(stack: FakeStack, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_stack("local") == load_stack("local")
     assert stack.pulumi.calls == ["stack output --json --show-secrets --non-interactive -s local"]
     stack.touch_state("changed")
@@ -34,6 +34,11 @@ def test_outputs_are_cached_until_the_state_changes(stack: FakeStack) -> None:
     assert len(stack.pulumi.calls) == 2
     load_stack("local", refresh=True)
     assert len(stack.pulumi.calls) == 3
+    for number, url in enumerate(("s3://one", "s3://two"), start=4):
+        monkeypatch.setenv("PULUMI_BACKEND_URL", url)
+        load_stack("local")
+        load_stack("local")
+        assert len(stack.pulumi.calls) == number
 
 
 def test_only_the_owner_reads_the_key(stack: FakeStack) -> None:

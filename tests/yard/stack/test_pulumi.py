@@ -20,12 +20,11 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.conftest import ROOT
-from tests.yard.conftest import FakeStack, use_root
+from tests.yard.conftest import use_root
 from trainyard import checkout
 from trainyard.errors import StackError
 from yard.commands.options import OutputsOption, StackOption
 from yard.stack import pulumi, workspace
-from yard.stack.load import load_stack
 from yard.stack.pulumi import (
     backend_folder,
     backend_url,
@@ -143,16 +142,6 @@ def test_yard_uses_the_private_backend_without_a_login(set_up: dict[str, str], m
     for name, value in team.items():
         monkeypatch.setenv(name, value)
     assert team.items() <= pulumi.environment().items()
-
-
-def test_cached_outputs_belong_to_one_backend(stack: FakeStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://one")
-    load_stack("local")
-    load_stack("local")
-    assert len(stack.pulumi.calls) == 1
-    monkeypatch.setenv("PULUMI_BACKEND_URL", "s3://two")
-    load_stack("local")
-    assert len(stack.pulumi.calls) == 2
 
 
 app = typer.Typer()
