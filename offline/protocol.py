@@ -1,4 +1,4 @@
-"""What this project's plugins share: their part of Pulumi's provider protocol, and the process that serves it."""
+"""The parts of Pulumi's provider protocol that this project's plugins share, and the process that serves a plugin."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Stopped(Exception):
 
 
 class Failure(NamedTuple):
-    """A problem in the input whose path is `property`."""
+    """A problem with the input at the path `property`."""
 
     property: str
     reason: str
@@ -158,12 +158,12 @@ class Plugin(provider_pb2_grpc.ResourceProviderServicer):
 
 
 def token_of(urn: str) -> str:
-    """Return the resource type in a URN."""
+    """Return a URN's resource type."""
     return urn.split("::")[2].rpartition("$")[2]
 
 
 def stack_of(urn: str) -> str:
-    """Return the stack in a URN ("urn:pulumi:STACK::project::...")."""
+    """Return a URN's stack ("urn:pulumi:STACK::project::...")."""
     return urn.split("::", maxsplit=1)[0].rpartition(":")[2]
 
 

@@ -106,10 +106,10 @@ def reveal(value: Value) -> Value:
 
 
 def changes(old: Mapping[str, Value], new: Mapping[str, Value], *, whole: bool = True) -> dict[str, Change]:
-    """Return the kind of each change by its path ("triggers[0]", "environment.A").
+    """Compare two sets of properties. Return the kind of each change by its path ("triggers[0]", "environment.A").
 
-    A secret counts as a single value, and keys that the engine adds are ignored. With `whole`, adding or removing an
-    object or a list is one change. Otherwise, it is a change of each value inside.
+    A secret counts as a single value, and keys that the engine adds are ignored. With `whole`, an added or removed
+    object or list is one change. Otherwise, each value inside it is a change.
     """
     return dict(_object_changes("", _own(old), _own(new), whole))
 
@@ -143,7 +143,7 @@ def _changes(path: str, old: Value, new: Value, whole: bool) -> Iterator[tuple[s
 
 
 def _emptied(value: Value, other: Value) -> Value:
-    """Return `value`, or an empty list or object if `value` is None and `other` is a filled one."""
+    """Replace a missing value with an empty list or object if `other` is a list or object that is not empty."""
     if value is not None or not isinstance(other, dict | list) or not other:
         return value
     if isinstance(other, list):

@@ -152,7 +152,7 @@ def _cpu_seconds(pids: list[int]) -> float:
 
 
 def report(figures: list[Figure]) -> int:
-    """Print the figures. Return the exit code, which is 1 if one is above its ceiling."""
+    """Print the figures, and return exit code 1 if one of them is above its ceiling."""
     over = [figure for figure in figures if figure.value > figure.ceiling]
     for figure in figures:
         mark = "OVER" if figure in over else "ok"

@@ -38,7 +38,7 @@ class Phases:
         """
         begin = time.monotonic()
         interrupts: list[int] = []
-        # The command would inherit SIG_IGN, but it does not inherit a handler.
+        # A command inherits SIG_IGN, but not a handler.
         before = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
         try:
             code = subprocess.run([sys.executable, "-m", *command], check=False).returncode

@@ -124,7 +124,7 @@ class Azure(Cloud):
         return [item for item in found if isinstance(item, str)]
 
     def _path(self, described: Described) -> str:
-        """Return a type's id pattern. If the type has no rules, guess it from the resource's and its parents' names."""
+        """Return a type's id pattern. Without rules, guess it from the names of the resource and its parents."""
         if known := self.rules.of(described.token).path:
             return known
         _, module, kind = described.token.split(":")

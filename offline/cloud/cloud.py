@@ -16,7 +16,7 @@ from trainyard.checkout import ROOT
 from trainyard.strict_yaml import load_own
 
 Function: TypeAlias = "Callable[[World, Properties], Properties]"
-"""A data source: a function that returns the result, or raises ResourceError."""
+"""The implementation of a data source, which returns the result or raises ResourceError."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Cloud(Protocol):
         return inputs
 
     def reported(self, described: Described, inputs: Properties) -> Properties:
-        """Return the inputs as the cloud's API reports them, which is what a diff compares new inputs with."""
+        """Return the inputs as the cloud's API reports them. A diff compares new inputs with these."""
         return inputs
 
     def identity(self, described: Described, inputs: Properties) -> str:

@@ -57,7 +57,7 @@ class Fault:
 
     @property
     def key(self) -> str:
-        """The key that counts matching operations. After an edit, a fault has a new key and starts at zero."""
+        """The key under which matching operations are counted. An edited fault has a new key, so it starts at zero."""
         return f"fault {hashlib.sha256(repr(self).encode()).hexdigest()}"
 
 
@@ -124,7 +124,7 @@ def changed_outside(fault: Fault, record: Record) -> Record | None:
 
 
 def evicted(record: Record) -> Record | None:
-    """Return an evicted Spot machine, which is now stopped, or None if its eviction deletes it.
+    """Return a Spot machine as its eviction leaves it: stopped, or None if the eviction deletes it.
 
     If the program sets desiredStatus, Google's provider returns the machine's current status as desiredStatus
     (resource_compute_instance.go), so a refresh detects the difference.

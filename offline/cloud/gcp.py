@@ -22,11 +22,11 @@ _FILESTORE = "gcp:filestore/instance:Instance"
 _BAKE = "trainyard/bake"
 """The guest attribute that contains a bake's result."""
 _BOOT_DISK = "/disks/offline-boot-"
-"""Replaces `/instances/` in a machine's id to form the id of its boot disk."""
+"""Replacing `/instances/` in a machine's id with this text gives the boot disk's id."""
 _LOCATIONS = ("zone", "region", "location")
 _BOOTING = 2
-"""How many requests of each kind (guest attributes, console output, state) a new machine answers while it is still
-booting. Until then, it has published no host key."""
+"""A new machine is still booting during this many requests of each kind (guest attributes, console output, state). It
+publishes its host key only afterwards."""
 
 
 class Gcp(Cloud):
@@ -203,7 +203,7 @@ def _last(link: Value) -> str:
 
 
 def _guessed_path(described: Described) -> str:
-    """Guess the id pattern of a type without rules from its inputs: zone, region or location."""
+    """Guess the id pattern of a type without rules from whether it has a zone, region or location."""
     kind = described.token.rpartition(":")[2]
     collection = f"{kind[0].lower()}{kind[1:]}s"
     scope = next((name for name in _LOCATIONS if name in described.inputs), "")

@@ -17,7 +17,7 @@ from offline.protocol import Operation, ResourceError
 from offline.values import Properties, Value, changes, reveal
 
 _STATUS = frozenset({"currentStatus", EVICTED})
-"""Outputs that starting a stopped machine removes."""
+"""Outputs that disappear when a stopped machine is started."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class Maker:
 
 
 def preview_outputs(cloud: Cloud, described: Described, inputs: Properties, old: Made | None = None) -> Properties:
-    """Return the outputs after a creation or an update of `old`. Those that the cloud chooses are unknown."""
+    """Return a preview's outputs for a creation, or for an update of `old`. The cloud's own values are unknown."""
     known = _known_outputs(cloud, described, inputs, old or Made())
     return Filler(cloud.sdk, described.folder, preview=True).fill(described.outputs, known, "")
 

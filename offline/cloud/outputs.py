@@ -17,11 +17,11 @@ _PRIVATE = IPv4Network("198.51.100.0/24")
 """Both ranges are reserved for documentation (RFC 5737), so their addresses belong to no real machine."""
 _DEEPEST = 4
 _KEY_BEGINS = 26
-"""Length of the base64 text that all ed25519 public keys begin with."""
+"""Length of the base64 prefix that all ed25519 public keys share."""
 _NUMBERS = frozenset({"instanceId", "networkId", "numericId", "subnetworkId", "diskId", "proxyId", "uniqueId"})
 _UUIDS = ("Guid", "vmId", "principalId", "clientId", "tenantId", "uniqueId", "resourceGuid", "objectId")
 _EPOCH = "1970-01-01T00:00:00Z"
-"""The creation time of every resource, which is constant so that the next diff does not show it."""
+"""Every resource has the same creation time, because a new time would appear in the next diff."""
 
 
 def public_address(seed: str) -> str:
@@ -34,7 +34,7 @@ def private_address(seed: str) -> str:
 
 
 def fingerprint(seed: str) -> str:
-    """Return a fingerprint, as clouds use it to detect concurrent updates."""
+    """Return a fingerprint like those that clouds use to detect concurrent updates."""
     return base64.b64encode(hashlib.sha256(seed.encode()).digest()[:8]).decode()
 
 
@@ -124,4 +124,4 @@ _TEXTS: tuple[tuple[Callable[[str], bool], Callable[[str], str]], ...] = (
     (lambda name: name.lower().endswith(("ipaddress", "ip")), public_address),
     (lambda name: name == "provisioningState", lambda path: "Succeeded"),
 )
-"""Conditions on a property's name, each with a function that makes the value. The first match counts."""
+"""Conditions on a property's name, each with a function that makes the value. The first match applies."""

@@ -22,7 +22,7 @@ _EFFECTS = ("replace", "shrink", "refuse", "stop", "start")
 
 @dataclass(frozen=True)
 class Rule:
-    """Rules for a resource type. A property path contains no list indices, and matches all paths below it as well."""
+    """Rules for a resource type. Property paths contain no list indices, and also match the paths below them."""
 
     path: str = ""
     """Pattern for the type's ids, or "" if it is unknown."""
@@ -43,7 +43,7 @@ class Rule:
 
     @cached_property
     def own_name(self) -> str:
-        """The property that contains the resource's name, which is the last one in `path`, or ""."""
+        """The property that names the resource, which is the last one in `path`, or "" if there is none."""
         return next((name for name in reversed(_HOLE.findall(self.path)) if name not in _PLACES), "")
 
     def replacing(self, old: Properties, new: Properties) -> set[str]:

@@ -103,7 +103,7 @@ def _generic(name: str, parts: list[Kind]) -> Kind:
 
 
 def _is_optional(annotation: ast.expr | None) -> bool:
-    """Return whether an annotation allows a missing value, inside Input or Output as well."""
+    """Return whether an annotation, possibly inside Input or Output, allows a missing value."""
     match annotation:
         case ast.Constant(value=str(text)):
             return _is_optional(ast.parse(text, mode="eval").body)
@@ -151,7 +151,7 @@ class UnknownToken(Exception):
 
 
 class Sdk:
-    """Pulumi's Python SDK in a package, for example "pulumi_gcp"."""
+    """One of Pulumi's Python SDKs, by the name of its package ("pulumi_gcp")."""
 
     def __init__(self, package: str) -> None:
         spec = importlib.util.find_spec(package)

@@ -41,8 +41,8 @@ class Record:
 
 
 _read_before: dict[Path, tuple[tuple[int, int], Record]] = {}
-"""Each file's record, with the modification time and inode that it was read from. The cache exists because destroying a
-large stack reads each record many times."""
+"""A cache of records by file, with the file's modification time and inode. Without it, destroying a large stack would
+read each file many times."""
 
 
 def base_folder() -> Path:
@@ -98,7 +98,7 @@ class World:
             (self._links / _name(key) / _name(identity)).unlink(missing_ok=True)
 
     def seed(self, identity: str) -> str:
-        """Return a text that differs between all the resources that have ever had this id."""
+        """Return a text that is unique among all resources that have ever had this id."""
         gone = self.counted(_gone(identity))
         return f"{identity} after {gone}" if gone else identity
 

@@ -52,9 +52,9 @@ _GATE_OUTPUT = "offline: no machine was checked; nothing is ready"
 
 
 class CommandProvider(Plugin):
-    """Implements the resource. A changed trigger replaces it, and any other change runs `update`, or else `create`.
+    """Implements the resource. A changed trigger replaces it. Any other change runs `update`, or else `create`.
 
-    The commands run over SSH, unless the machines are simulated.
+    The commands run over SSH unless the machines are simulated.
     """
 
     def __init__(self, log: EngineLog, stop: Stop) -> None:

@@ -1,4 +1,4 @@
-"""A run of a command. Its output is shown line by line while it runs, and becomes its result."""
+"""A running command, whose output is shown line by line and becomes the resource's output."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Stream:
 
 
 class Run:
-    """A run of `command`, one of the resource's properties. `properties` has all of them, without secret marks."""
+    """A run of one of a resource's commands. `properties` are the resource's properties without secret marks."""
 
     def __init__(self, operation: Operation, properties: Properties, command: Value) -> None:
         self.operation = operation

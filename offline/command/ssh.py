@@ -48,7 +48,7 @@ kill -s TERM -- "-$p" 2>/dev/null || sudo -n kill -s TERM -- "-$p" 2>/dev/null; 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An SSH server and a login. A value that is not set is an empty string, or 0 seconds."""
+    """An SSH server and a login. An unset value is an empty string, or 0 seconds."""
 
     path: str
     """This object's property path, for error messages."""
@@ -171,7 +171,7 @@ class RemoteRunner:
 
 
 class Link:
-    """A connection to one machine. The first command logs in, as does the first one after the connection is lost."""
+    """A connection to one machine. The first command logs in, as does the first one after the connection was lost."""
 
     def __init__(self, where: Connection) -> None:
         self._where = where
@@ -250,7 +250,7 @@ class Link:
             return self._open[-1]
 
     async def _end_commands(self) -> None:
-        """End the processes of all commands on this connection, once."""
+        """End the processes of all commands on this connection. Only the first call has an effect."""
         if self._commands_ended or not self._open:
             return
         self._commands_ended = True
