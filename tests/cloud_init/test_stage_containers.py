@@ -38,17 +38,12 @@ def run(tmp_path: Path, answers: dict[str, str] | None = None, without: tuple[st
 
 def test_docker_stage_installs_toolkit_and_adds_group_member(tmp_path: Path) -> None:
     ran = run(tmp_path).passed()
-    version = "1.17.8-1"
-    packages = ("nvidia-container-toolkit", "nvidia-container-toolkit-base", "libnvidia-container-tools")
-    wanted = " ".join(f"{name}={version}" for name in (*packages, "libnvidia-container1"))
-    assert f"{INSTALL} {wanted}" in ran.commands
-    source = (tmp_path / "etc/apt/sources.list.d/trainyard-container-toolkit.list").read_text()
-    assert source.endswith("https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH) /\n")
-    assert "signed-by=" in source
+    [install] = [line for line in ran.commands if line.startswith(INSTALL)]
+    assert install.count("=1.17.8-1") == 4
+    assert "signed-by=" in (tmp_path / "etc/apt/sources.list.d/trainyard-container-toolkit.list").read_text()
     pin = (tmp_path / "etc/apt/preferences.d/trainyard-container-toolkit").read_text()
     assert "Pin: version 1.17.7-1\nPin-Priority: -1\n" in pin
-    assert "usermod --append --groups docker trainer" in ran.commands
-    assert "systemctl restart docker.service" in ran.commands
+    assert {"usermod --append --groups docker trainer", "systemctl restart docker.service"} <= set(ran.commands)
 
 
 def use_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -181,26 +176,18 @@ def test_enroot_profile_is_loaded_if_ubuntu_restricts_namespaces(tmp_path: Path,
         assert (tmp_path / RULE).read_text() == "1\n"
 
 
-@pytest.mark.parametrize("mounted", [True, False])
-def test_enroot_uses_the_local_disks_and_private_folders(tmp_path: Path, mounted: bool) -> None:
+@pytest.mark.parametrize(("mounted", "disk"), [("0 ", "/mnt/localssd/enroot"), ("1 ", "/var/lib/enroot")])
+def test_enroot_uses_the_local_disks_and_private_folders(tmp_path: Path, mounted: str, disk: str) -> None:
     Sandbox(tmp_path).write({"usr/share/enroot/hooks.d/50-slurm-pmi.sh": ""})
-    ran = run(tmp_path, {"id": "0 1001\n", "mountpoint": "0 " if mounted else "1 "}, CONTAINERS="enroot").passed()
-    disk = "/mnt/localssd/enroot" if mounted else "/var/lib/enroot"
+    ran = run(tmp_path, {"id": "0 1001\n", "mountpoint": mounted}, CONTAINERS="enroot").passed()
     own = f"{disk}/user-1001"
     assert f"install -d -m 0755 /run/enroot {disk} {own}" in ran.commands
-    assert f"{INSTALL} squashfuse fuse-overlayfs" in ran.commands
     private = f"/run/enroot/user-1001 {own}/cache {own}/data {own}/temp"
     assert f"install -d -m 0700 -o trainer -g trainer {private}" in ran.commands
-    settings = dict(
-        line.split(" ", 1) for line in (tmp_path / "etc/enroot/enroot.conf.d/trainyard.conf").read_text().splitlines()
-    )
-    theirs = f"{tmp_path}{disk}/user-$(id -u)"
-    assert settings == {
-        "ENROOT_RUNTIME_PATH": f"{tmp_path}/run/enroot/user-$(id -u)",
-        "ENROOT_CACHE_PATH": f"{theirs}/cache",
-        "ENROOT_DATA_PATH": f"{theirs}/data",
-        "ENROOT_TEMP_PATH": f"{theirs}/temp",
-    }
+    settings = (tmp_path / "etc/enroot/enroot.conf.d/trainyard.conf").read_text().replace(str(tmp_path), "")
+    folders = {"RUNTIME": "/run/enroot/user-$(id -u)"}
+    folders |= {name: f"{disk}/user-$(id -u)/{name.lower()}" for name in ("CACHE", "DATA", "TEMP")}
+    assert settings == "".join(f"ENROOT_{name}_PATH {path}\n" for name, path in folders.items())
     assert "ln -s /usr/share/enroot/hooks.d/50-slurm-pmi.sh /etc/enroot/hooks.d/" in ran.commands
 
 
