@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,15 @@ def words_of(line: str) -> list[str]:
     return [re.sub(r"^\[|\]$|(?<=[a-z])\|[a-z]+", "", word) for word in words]
 
 
+@cache
+def yard() -> Any:
+    """Return the command line. Typer takes 50 ms to build it, and the pages contain hundreds of commands."""
+    return get_command(app)
+
+
 def parse(words: list[str]) -> None:
     """Parse a command as `yard` would, without running it. Raises UsageError."""
-    command: Any = get_command(app)
+    command = yard()
     if words == ["yard", "--install-completion"]:
         return  # parsing this option would write to the shell's start-up file
     parent = None
@@ -82,10 +89,9 @@ def parse(words: list[str]) -> None:
 def failure(line: str) -> str | None:
     words = words_of(line)
     # A sentence such as "`yard logs` prints ..." names a command without arguments, so it is not parsed.
-    group: Any = get_command(app)
+    group = yard()
     for word in words[1:] or [""]:
         group = getattr(group, "commands", {}).get(word)
-        group = group.build() if hasattr(group, "build") else group
         if group is None:
             break
     else:
