@@ -42,7 +42,7 @@ class _SecretsProvider(ResourceProvider):
 
 
 class _KeysProvider(_SecretsProvider):
-    """Like the other providers, this class must not be renamed, because the state contains the names of both."""
+    """This and the other providers must not be renamed, because the state contains the names of their classes."""
 
     def create(self, props: dict[str, Any]) -> CreateResult:
         cluster = props["cluster"]

@@ -17,15 +17,15 @@ UPDATE = f"{_PREFIX}update"
 """Reason for draining a node until its jobs have ended, because the bootstrap must change it (idle.sh)."""
 
 GONE = "gone"
-"""The machine does not respond (trainyard-repair)."""
+"""Cause: the machine does not respond (trainyard-repair)."""
 SLURMD = "slurmd"
-"""The machine responds, but its slurmd does not (trainyard-repair)."""
+"""Cause: the machine responds, but its slurmd does not (trainyard-repair)."""
 BANDWIDTH = "bandwidth"
-"""The node's all-reduces are slow or wrong (trainyard-bandwidth)."""
+"""Cause: the node's all-reduces are slow or wrong (trainyard-bandwidth)."""
 EVENT = "event"
-"""The cloud has announced an eviction or a restart, which ends without a repair."""
+"""Cause: the cloud has announced an eviction or a restart, which ends without a repair."""
 QUARANTINE = "quarantine"
-"""`yard heal` has given up the node, which stays out of service until an operator resumes it."""
+"""Cause: `yard heal` has given up the node, which stays out of service until an operator resumes it."""
 
 _GONE = re.compile(r"(?i)not responding|node unexpectedly rebooted")
 """Reasons that slurmctld sets (slurmctld/node_mgr.c and ping_nodes.c of Slurm 24.11.5, read 2026-11-22)."""
@@ -62,7 +62,7 @@ def is_own(reason: str) -> bool:
 
 
 def fault(reason: str) -> str | None:
-    """Return the fault (the ID of a health check, GONE, SLURMD or BANDWIDTH), or None if the reason is none."""
+    """Return the reason's fault (a health check's ID, GONE, SLURMD or BANDWIDTH), or None for other reasons."""
     if _GONE.match(reason):
         return GONE
     cause = cause_of(reason)

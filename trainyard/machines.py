@@ -14,7 +14,7 @@ HOST_INPUTS = MappingProxyType(
 """The input with the host's name, by the machine's resource type. Existing hosts are not resources in the stack."""
 
 BAKE = "trainyard:bake"
-"""Configuration key with which `yard bake` makes the program build or keep an image instead of a cluster."""
+"""Configuration key that `yard bake` sets to build or keep an image instead of creating a cluster."""
 BUILD, KEEP = "build", "keep"
 BAKED_IMAGE = "baked_image"
 """A key in the stack file, and an output of stacks that bake an image."""

@@ -1,7 +1,8 @@
 """Version 1 of the outputs contract: the format of a stack's `cluster` output.
 
 The Pulumi program writes the output with `dumped` and yard reads it with `read_outputs`, which run the same checks. The
-types are dataclasses, because importing pydantic takes longer than the rest of a yard command.
+types are dataclasses, because importing pydantic takes longer than the rest of a yard command. A field that can be null
+has a default, because Pulumi's engine omits null values when a program reads the output.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from trainyard.errors import ContractError
 
@@ -39,7 +40,7 @@ def read(kind: Any, value: Any, path: str = "") -> Any:
     if is_dataclass(kind):
         return _dataclass(kind, value, path)
     if kind in _SCALARS:
-        return _SCALARS[kind](value, path)
+        return _scalar(kind, value, path)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in {Union, UnionType}:
         return None if value is None else read(arguments[0], value, path)
@@ -70,24 +71,14 @@ def _field_types(kind: Any) -> dict[str, Any]:
     return {field.name: types[field.name] for field in fields(kind)}
 
 
-def _string(value: Any, path: str) -> str:
-    _require(isinstance(value, str), path, "must be a string")
-    return str(value)
+_SCALARS = {str: "must be a string", int: "must be an integer", float: "must be a number"}
 
 
-def _number(value: Any, path: str) -> float:
-    _require(isinstance(value, int | float) and not isinstance(value, bool), path, "must be a number")
-    return float(value)
-
-
-def _integer(value: Any, path: str) -> int:
+def _scalar(kind: Any, value: Any, path: str) -> Any:
+    valid = isinstance(value, str if kind is str else int | float) and not isinstance(value, bool)
     # The engine writes integers as floats, such as 22.0.
-    valid = isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0
-    _require(valid, path, "must be an integer")
-    return int(value)
-
-
-_SCALARS: dict[Any, Callable[[Any, str], Any]] = {str: _string, int: _integer, float: _number}
+    _require(valid and (kind is not int or value % 1 == 0), path, _SCALARS[kind])
+    return kind(value)
 
 
 def _matches(pattern: str) -> Callable[[str, str], str]:
@@ -136,8 +127,6 @@ Tunnel = Annotated[tuple[_Word, ...], _tunnel]
 
 CONTRACT = 1
 
-_Part = TypeVar("_Part", "Head", "Cluster")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
@@ -166,7 +155,7 @@ class Node:
     private_ip: PrivateIp
     group: Name
     gpus: int
-    gpu_type: str | None
+    gpu_type: str | None = None
     fabric: str
     host_key: HostKey
     address: Address | None = None
@@ -208,7 +197,7 @@ class Cluster:
     transport: Mapping[str, Transport] = field(default_factory=dict)
     thresholds: Mapping[str, float | None]
     pair_thresholds: Mapping[str, float | None] = field(default_factory=dict)
-    usd_per_hour: float | None
+    usd_per_hour: float | None = None
     spares: Mapping[str, int] = field(default_factory=dict)
     repair: str = "ask"
     unready: str | None = None
@@ -234,7 +223,7 @@ class Cluster:
 
 
 def dumped(cluster: Cluster) -> dict[str, Any]:
-    """Return the outputs as JSON values. Raises ContractError for a value that the contract forbids.
+    """Return the outputs as JSON values. Raises ContractError if the contract forbids a value.
 
     Because older versions of yard reject unknown fields, an empty `tunnel`, `transport`, `spares` or `unready` is
     omitted, and so is `repair: ask`.
@@ -271,17 +260,8 @@ def read_outputs(raw: Any) -> Cluster:
             f"the stack uses outputs contract {contract}, but this yard reads contract {CONTRACT}; "
             "use the trainyard version that deployed the stack, or run `pulumi up` with this version"
         )
-    return _checked(Cluster, raw)
-
-
-def read_head(raw: Any) -> Head:
-    """Return the head in a `cluster` output. Raises ContractError for a wrong value."""
-    return _checked(Head, raw)
-
-
-def _checked(kind: type[_Part], raw: Any) -> _Part:
     try:
-        found: _Part = read(kind, raw)
+        found: Cluster = read(Cluster, raw)
     except Invalid as error:
         raise ContractError(f"the stack's `cluster` output is damaged ({error}); run `pulumi up` again") from error
     return found

@@ -219,10 +219,10 @@ def serve(listener: socket.socket, tunnels: Tunnels) -> int:
 
 
 def until_end(work: Callable[[], int], *ignored: int) -> int:
-    """Run `work` in a thread. Returns its exit code, or 1 if stdin is closed or a signal, not `ignored`, arrives first.
+    """Run `work` in a thread. Returns its exit code, or 1 if stdin is closed or a signal arrives first.
 
-    OpenSSH sends a signal and closes stdin at the same time, so signal handlers must not interrupt the shutdown by
-    raising an exception.
+    Signals in `ignored` have no effect. OpenSSH sends a signal and closes stdin at the same time, so signal handlers
+    must not interrupt the shutdown by raising an exception.
     """
     events, notify = os.pipe()
     os.set_blocking(notify, False)

@@ -46,8 +46,8 @@ class Throughput(Fact):
             base = float("inf") if rate is None else rate * _MIB_PER_MB
         else:
             base = self.mib_s + self.mib_s_per_gib * size_gib or float("inf")
-        limits = [self.most_mib_s, None if self.most_mb_s is None else self.most_mb_s * _MIB_PER_MB]
-        return min(base, *(limit for limit in limits if limit is not None), float("inf"))
+        most_mb_s = float("inf") if self.most_mb_s is None else self.most_mb_s
+        return min(base, self.most_mib_s or float("inf"), most_mb_s * _MIB_PER_MB)
 
 
 class ServicePrice(Fact):
@@ -92,7 +92,6 @@ class Topology(Fact):
     numa_per_socket: int = Field(default=1, ge=1)
     gpu_numa: tuple[int, ...] = ()
     unverified: tuple[str, ...] = ()
-    """Names of the fields whose values are not stated in any published page or code."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -159,7 +158,7 @@ class AptArchive(_Part):
 
 
 class DriverLock(Fact):
-    """Driver versions that work together on the operating system with the row's name."""
+    """Compatible versions for the operating system that the row is named after."""
 
     versions: dict[str, str]
     """Versions by name, as in images.yaml. Every row contains `driver`."""
@@ -235,7 +234,6 @@ class Price(Fact):
     """A machine's list prices in one region, or None if they are unknown."""
 
     usd_per_hour: float | None = Field(gt=0)
-    """On-demand price."""
     spot_usd_per_hour: float | None = Field(default=None, gt=0)
     """Spot price on the date in `spot_source`. It can change at any time."""
     spot_source: str = ""
@@ -261,8 +259,6 @@ class Floors(Fact):
 
 
 class Machine(Fact):
-    """A machine type offered by a provider."""
-
     provider: str
     vcpus: int = Field(ge=1)
     memory_mib: int = Field(ge=512)
@@ -272,9 +268,9 @@ class Machine(Fact):
     """Prefix of the GPU device files: '/dev/nvidia' for real GPUs."""
     fabric: str
     topology: Topology | None = None
-    """From topologies.yaml, or None if no source states the topology."""
+    """The row in topologies.yaml, or None if no source states the topology."""
     floors: Floors | None = None
-    """From floors.yaml, or None if no source states the floors."""
+    """The row in floors.yaml, or None if no source states the floors."""
     rdma: int = Field(default=0, ge=0)
     """How many RDMA devices a node must have before collectives can use its fabric."""
     rdma_devices: tuple[str, ...] = ()
@@ -283,7 +279,7 @@ class Machine(Fact):
     """How much of each quota a machine uses. Spot machines use `spot_quotas` instead."""
     spot_quotas: dict[str, Count] = Field(default_factory=dict)
     unverified: tuple[str, ...] = ()
-    """Names of the fields whose values are not stated in any published page or code."""
+    """Names of the fields whose values no published page or code states."""
     usd_per_hour: float | None = None
     """On-demand price from prices.yaml, or None if unknown."""
     spot_usd_per_hour: float | None = None
@@ -312,7 +308,7 @@ class Machine(Fact):
         return self.gpus > 0 and self.gpu_type != "fake"
 
     def without_gpus(self) -> Machine:
-        """Return a copy without GPUs for the scheduler. It has the same prices and uses as much of each quota."""
+        """Return a copy without GPUs, but with the same prices and the same use of quotas."""
         counts = {"gpus": self.gpus}
         quotas, spot_quotas = (
             {name: counts.get(str(count), count) for name, count in known.items()}
@@ -360,7 +356,6 @@ class ImageContract(Fact):
     """The facts about a published image, before its first boot, that bootstrap stages depend on."""
 
     files: dict[str, str] = Field(default_factory=dict)
-    """File contents by path."""
     removed: tuple[str, ...] = ()
     """Paths or patterns of deleted files."""
     services: dict[str, Literal["enabled", "disabled", "masked"]] = Field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""The bring-up: configures a cluster's machines by sending the hand-over to the head, then waits for the gate.
+"""The bring-up of a cluster: sends the hand-over to the head, then waits until the gate passes.
 
-The hand-over contains keys and Slurm's configuration. The gate is a program that checks whether all nodes are ready.
+The hand-over contains keys and Slurm's configuration. The gate is a program that waits until all nodes are ready.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ With such a hook in the state, `pulumi destroy` fails without --run-program
 2026-11-22).
 
 During `pulumi destroy`, nothing warns about running jobs. If the gate's delete command listed them, `destroy` would
-retry for minutes and then fail if the head were unreachable, as it is without the program's tunnel. Adding the command
-would also run existing gates again (pulumi/pulumi-command@1355b24:provider/pkg/provider/remote/commandController.go,
-Update and Delete; read 2026-11-24).
+retry for minutes and then fail if the head were unreachable, for example because only the program opens its tunnel.
+Adding the command would also run existing gates again
+(pulumi/pulumi-command@1355b24:provider/pkg/provider/remote/commandController.go, Update and Delete; read 2026-11-24).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from components.plan.plan import ClusterPlan, HostPlan
 from components.platforms.base import MACHINES
 from trainyard.errors import ContractError, PlatformError
 from trainyard.machines import END_JOBS
-from trainyard.outputs import Head, read_head
+from trainyard.outputs import Cluster, Head, read_outputs
 
 _DIGITS = 16
 VERSION = "2"
-"""Prefix of each digest. It must change with the facts in a digest, because unchanged machines then get new digests."""
+"""Prefix of each digest. It must change if digests cover other facts, so that unchanged machines are not refused."""
 
 
 def machine_digests(plan: ClusterPlan) -> dict[str, str]:
@@ -98,10 +98,6 @@ class RunningJob:
     name: str
     nodes: str
 
-    @property
-    def line(self) -> str:
-        return f"  job {self.id} ({self.name}) of {self.user} on {self.nodes}"
-
 
 def parse_jobs(text: str) -> tuple[RunningJob, ...]:
     """Parse the output of LIST_JOBS. Raises ValueError if a line is malformed."""
@@ -133,7 +129,7 @@ def ended_jobs(jobs: Sequence[RunningJob], machines: Collection[str], head: str)
 
 
 def busy_message(jobs: Sequence[RunningJob], machines: Sequence[str]) -> str:
-    shown = [job.line for job in jobs[:_SHOWN]]
+    shown = [f"  job {job.id} ({job.name}) of {job.user} on {job.nodes}" for job in jobs[:_SHOWN]]
     more = [f"  and {len(jobs) - _SHOWN} more"] if len(jobs) > _SHOWN else []
     return "\n".join(
         [
@@ -165,46 +161,33 @@ class UnknownError(Exception):
     """The running jobs are unknown. The message states why."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LastCluster:
-    """The cluster after the last `up` that knew its machines. `workers` includes a head that runs jobs."""
-
-    scheduler: str
-    head: Head
-    workers: tuple[str, ...]
-
-    @property
-    def machines(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((self.head.name, *self.workers)))
-
-
 def refuse_to_end_jobs(admin_key: pulumi.Output[str], permitted: Collection[str]) -> pulumi.ResourceOptions:
     """Return the resource options with the hook, which permits ending the jobs whose IDs are in `permitted`."""
 
-    # If the stack already has outputs, the component is new because the cluster's name or platform has changed.
-    async def created(_args: pulumi.ResourceHookArgs) -> None:
-        await _check(admin_key, permitted, lambda cluster: cluster.machines)
+    def hook(name: str, machines: Callable[[pulumi.ResourceHookArgs, Cluster], Sequence[str]]) -> Any:
+        async def check(args: pulumi.ResourceHookArgs) -> None:
+            await _check(admin_key, permitted, partial(machines, args))
 
-    async def updated(args: pulumi.ResourceHookArgs) -> None:
-        await _check(admin_key, permitted, partial(_changed_machines, args))
+        return pulumi.ResourceHook(f"trainyard-busy-{name}", check, pulumi.ResourceHookOptions(on_dry_run=True))
 
-    options = pulumi.ResourceHookOptions(on_dry_run=True)
-    # There are two hooks, because `old_inputs` is empty for new components and for components without inputs.
-    binding = pulumi.ResourceHookBinding(
-        before_create=[pulumi.ResourceHook("trainyard-busy-create", created, options)],
-        before_update=[pulumi.ResourceHook("trainyard-busy-update", updated, options)],
+    # There are two hooks, because `old_inputs` is empty for new components and for components without inputs. If the
+    # stack already has outputs, a new component means that the cluster's name or platform has changed.
+    return pulumi.ResourceOptions(
+        hooks=pulumi.ResourceHookBinding(
+            before_create=[hook("create", lambda _, cluster: tuple(cluster.addresses))],
+            before_update=[hook("update", _changed_machines)],
+        )
     )
-    return pulumi.ResourceOptions(hooks=binding)
 
 
 async def _check(
-    admin_key: pulumi.Output[str], permitted: Collection[str], machines_of: Callable[[LastCluster], tuple[str, ...]]
+    admin_key: pulumi.Output[str], permitted: Collection[str], machines_of: Callable[[Cluster], Sequence[str]]
 ) -> None:
     """Raise PlatformError if the change would end jobs, or only log a warning in a preview.
 
     If the head does not answer, `up` continues with a warning, because the change may repair the head.
     """
-    machines: tuple[str, ...] = ()
+    machines: Sequence[str] = ()
     try:
         cluster = last_cluster(await last_cluster_output())
         if cluster is None or cluster.scheduler != "slurm" or not (machines := machines_of(cluster)):
@@ -225,19 +208,19 @@ async def _check(
     pulumi.log.warn(f"`pulumi up` will refuse this: {message}")
 
 
-def _changed_machines(args: pulumi.ResourceHookArgs, cluster: LastCluster) -> tuple[str, ...]:
+def _changed_machines(args: pulumi.ResourceHookArgs, cluster: Cluster) -> tuple[str, ...]:
     """Return the machines that the change replaces, restarts or removes.
 
     A component from an older version of this project has no digests, so only its removed machines are returned.
     """
     before, after = ((inputs or {}).get(MACHINES) or {} for inputs in (args.old_inputs, args.new_inputs))
     if not before:
-        return tuple(name for name in cluster.machines if name not in after)
+        return tuple(name for name in cluster.addresses if name not in after)
     return changed_or_removed_hosts(before, after)
 
 
 async def last_cluster_output() -> Any:
-    """Return the last `up`'s `cluster` output, or None if there is none. Raises UnknownError if outputs are unreadable.
+    """Return the stack's `cluster` output, or None if there is none. Raises UnknownError if it cannot be read.
 
     It is read from the stack, not from the component, because the engine keeps the stack's outputs if an `up` fails
     (pulumi/pulumi@v3.250.0:pkg/resource/deploy/step_executor.go, executeRegisterResourceOutputs; read 2026-11-22).
@@ -250,19 +233,13 @@ async def last_cluster_output() -> Any:
     return found["outputs"].get("cluster")
 
 
-def last_cluster(outputs: Any) -> LastCluster | None:
-    """Parse the `cluster` output, or return None if there is none. Raises UnknownError for another version's output.
-
-    `read_outputs` cannot parse the output, because the engine omits null values.
-    """
+def last_cluster(outputs: Any) -> Cluster | None:
+    """Parse the `cluster` output, or return None if there is none. Raises UnknownError for another version's output."""
     if outputs is None:
         return None
     try:
-        head = read_head(outputs["head"])
-        return LastCluster(
-            scheduler=outputs["scheduler"], head=head, workers=tuple(node["name"] for node in outputs["nodes"])
-        )
-    except (ContractError, KeyError, TypeError) as error:
+        return read_outputs(outputs)
+    except ContractError as error:
         raise UnknownError("the stack's outputs were written by a different version of this project") from error
 
 

@@ -32,10 +32,7 @@ def outputs_of(
     host_keys: Mapping[str, str],
     tunnel: Sequence[str] | None,
 ) -> dict[str, Any]:
-    """Return the `cluster` output with the workers whose host keys are known.
-
-    `endpoints` contains the hosts' addresses and ports in turn.
-    """
+    """Return the `cluster` output with the workers whose host keys are known. `endpoints`: addresses and ports."""
     direct = {host.plan.name for host in hosts if not host.through_head}
     endpoint_of = dict(
         zip((host.plan.name for host in hosts), zip(endpoints[::2], endpoints[1::2], strict=True), strict=True)
@@ -113,10 +110,9 @@ class Cluster(pulumi.ComponentResource):
                 refuse_to_end_jobs(keys.admin_private, args.end_jobs),
             ),
         )
-        hosts = made.hosts
         self.admin_private_key = pulumi.Output.secret(keys.admin_private)
         self.user_private_key = pulumi.Output.secret(secrets.user.private)
-        self._plan, self._hosts = plan, hosts
+        self._plan, self._hosts = plan, made.hosts
         self.bringup = BringUp(
             f"{name}-bringup",
             BringUpArgs(plan=plan, platform=made, keys=secrets, accepted_host_keys=args.accepted_host_keys),

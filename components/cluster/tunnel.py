@@ -1,4 +1,4 @@
-"""The tunnel to the head during `pulumi up`, which a relay (relay.py) opens and closes when the program exits."""
+"""The tunnel to the head during `pulumi up`. A relay (relay.py) keeps it open until the Pulumi program exits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pulumi
 
@@ -19,8 +19,7 @@ from trainyard import relay
 RELAY = Path(relay.__file__)
 _LOOPBACK = "127.0.0.1"
 _RELAYS: list[subprocess.Popen[str]] = []
-"""These references keep the relays' standard inputs open. They close when this process ends for any reason, and the
-relays then close their tunnels."""
+"""Keeps the standard input of each relay open until this process ends, when the relays close their tunnels."""
 
 
 def require_tunnel(tunnel: Tunnel) -> None:
@@ -48,13 +47,13 @@ def require_tunnel(tunnel: Tunnel) -> None:
 
 def open_tunnel(command: pulumi.Output[Sequence[str]], port: pulumi.Input[int]) -> pulumi.Output[str]:
     """Start the relay, and return its address once the head's sshd has answered. Raises pulumi.RunError."""
-    return pulumi.Output.all(command, port).apply(lambda values: _open(values[0], values[1]))
 
+    async def opened(values: Sequence[Any]) -> str:
+        if not pulumi.runtime.is_dry_run():
+            await _serve(values[0], values[1])
+        return _LOOPBACK
 
-async def _open(command: Sequence[str], port: int) -> str:
-    if not pulumi.runtime.is_dry_run():
-        await _serve(command, port)
-    return _LOOPBACK
+    return pulumi.Output.all(command, port).apply(opened)
 
 
 async def _serve(command: Sequence[str], port: int) -> None:

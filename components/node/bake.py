@@ -53,12 +53,13 @@ def baked_name(plan: ClusterPlan, base: str) -> str:
     The hash covers the image that the builder boots (`base`), the scripts on the builder, and the parameters that they
     read, but not the nodes' names and addresses.
     """
-    scripts = {file.member: file.text for file in _scripts(plan)} | {"bake": _PROGRAM.read_text()}
+    scripts = {file.member: file.text for file in _files(plan) if file.member not in _ON_BUILDER | {MIRRORS}}
+    scripts["bake"] = _PROGRAM.read_text()
     read = set(_PARAMETER.findall("".join(scripts.values()))) - _WITHOUT_EFFECT
-    kinds = {
-        json.dumps([host.role.value, _stages(plan, host), _parameters(plan, host, read), driver_lock(plan, host)])
-        for host in _kinds(plan)
-    }
+    kinds = set[str]()
+    for host in _kinds(plan):
+        parameters = [line for line in kind_env(plan, host).splitlines() if line.partition("=")[0] in read]
+        kinds.add(json.dumps([host.role.value, _stages(plan, host), parameters, driver_lock(plan, host)]))
     content = json.dumps([_FORMAT, base, scripts, sorted(kinds)], sort_keys=True)
     return f"{image_prefix(plan)}{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
@@ -104,11 +105,6 @@ def _files(plan: ClusterPlan) -> Iterator[NodeFile]:
             yield file
 
 
-def _scripts(plan: ClusterPlan) -> Iterator[NodeFile]:
-    """Yield the files that determine the image's content."""
-    return (file for file in _files(plan) if file.member not in _ON_BUILDER | {MIRRORS})
-
-
 def _stages(plan: ClusterPlan, host: HostPlan) -> list[str]:
     return [file.stage for file in _shipped(plan, host) if file.stage and _is_baked(file)]
 
@@ -119,7 +115,3 @@ def _is_baked(file: NodeFile) -> bool:
 
 def _shipped(plan: ClusterPlan, host: HostPlan) -> tuple[NodeFile, ...]:
     return files_for(host.machine.fabric, plan.containers, host.driver)
-
-
-def _parameters(plan: ClusterPlan, host: HostPlan, read: set[str]) -> list[str]:
-    return [line for line in kind_env(plan, host).splitlines() if line.partition("=")[0] in read]

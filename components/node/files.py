@@ -1,7 +1,7 @@
 """The files under cloud-init/files and their paths on a node.
 
-A node has a folder below BUNDLES for the files from user-data and one for each bundle. LIBRARY is a link to the active
-folder. Programs are symbolic links to its files, and units are copies.
+A node has a folder below BUNDLES for the files from user-data, and one for each bundle. LIBRARY is a link to the
+active folder. Programs are symbolic links to its files, and units are copies.
 """
 
 from __future__ import annotations

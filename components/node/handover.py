@@ -18,7 +18,7 @@ from components.node.slurm import (
     render_slurm_conf,
     render_slurmdbd_conf,
 )
-from components.plan.plan import ClusterPlan, HostPlan
+from components.plan.plan import ClusterPlan
 
 
 def hosts_block(plan: ClusterPlan) -> str:
@@ -57,8 +57,11 @@ def handover_files(
     plan: ClusterPlan, host_keys: Mapping[str, str], secrets: Secrets, bundle: Bundle
 ) -> dict[str, bytes]:
     """Return the files in the head's hand-over by relative path."""
+    # The gate checks the InfiniBand partition of hosts with `same_fabric`, while the cloud itself enforces `compact`.
     nodes = "".join(
-        f"{host.name} {host.private_ip} {host.group} {host.machine.gpus} {_fabric(host)}\n" for host in plan.workers
+        f"{host.name} {host.private_ip} {host.group} {host.machine.gpus} "
+        f"{'same_fabric' if host.placement == 'same_fabric' else 'any'}\n"
+        for host in plan.workers
     )
     text = {
         "bundle.sha256": f"{bundle.digest}\n",
@@ -80,14 +83,6 @@ def handover_files(
         "munge.key": base64.b64decode(secrets.munge_key),
         **{path: content.encode() for path, content in text.items()},
     }
-
-
-def _fabric(host: HostPlan) -> str:
-    """Return `same_fabric` if the gate must check the host's InfiniBand partition, or `any`, even if it is `compact`.
-
-    The cloud enforces `compact`.
-    """
-    return host.placement if host.placement == "same_fabric" else "any"
 
 
 def pack(files: Mapping[str, bytes]) -> str:

@@ -106,10 +106,13 @@ def driver_lock(plan: ClusterPlan, host: HostPlan) -> str | None:
 
 
 def mirror_program(mirrors: Mapping[str, str], *, distribution: bool = False) -> str:
-    """Return a `sed -E` program that replaces archives with mirrors: the distribution's archives, or all others."""
-    known = archives()
-    wanted = [name for name, archive in known.items() if archive.distribution == distribution and name in mirrors]
-    return ";".join(_substitution(known[name].url, mirrors[name]) for name in wanted)
+    """Return a `sed -E` program that replaces the distribution's archives, or all others, with mirrors."""
+    substitutions = []
+    for name, archive in archives().items():
+        if archive.distribution == distribution and name in mirrors:
+            end = re.compile(archive.url).groups + 1
+            substitutions.append(rf"s%{archive.url}([/[:space:]]|$)%{mirrors[name]}\{end}%g")
+    return ";".join(substitutions)
 
 
 def _lock(plan: ClusterPlan, host: HostPlan) -> DriverLock | None:
@@ -127,8 +130,3 @@ def _lock_lines(lock: DriverLock) -> Iterator[str]:
     for path, text in lock.files.items():
         yield f"file {path}\n"
         yield from (f"| {line}\n" for line in text.splitlines())
-
-
-def _substitution(pattern: str, mirror: str) -> str:
-    end = re.compile(pattern).groups + 1
-    return rf"s%{pattern}([/[:space:]]|$)%{mirror}\{end}%g"

@@ -153,7 +153,7 @@ def _group(plan: ClusterPlan, host: HostPlan) -> dict[str, Any]:
 
 _SILENT_SECONDS = 15
 _SILENT_CLOUD_SECONDS = 35
-"""Clouds pause machines for maintenance, by assumption for at most 30 seconds."""
+"""Clouds pause machines for maintenance, which is assumed to take at most 30 seconds."""
 
 
 def render_repair(plan: ClusterPlan) -> str | None:

@@ -159,7 +159,7 @@ def render_cgroup_conf(plan: ClusterPlan) -> str:
 
 
 def render_plugstack_conf(plan: ClusterPlan) -> str:
-    """Return plugstack.conf. For jobs with enroot, it loads pyxis, a SPANK plugin, on each node that has pyxis.
+    """Return plugstack.conf, which loads the pyxis plugin, for jobs with enroot, on each node that has it.
 
     `make install` in pyxis and the pyxis packages use these paths (NVIDIA/pyxis at 10751994). The head serves this file
     to the workers, but each node includes its own files, and ignores a pattern that matches none

@@ -97,7 +97,7 @@ def _shipped(fabric: str, containers: str, driver: str, has_mirrors: bool) -> tu
 
 
 def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two cloud-configs and concatenate lists. Raises CatalogError if both set another value."""
+    """Merge two cloud-configs and concatenate their lists. Raises CatalogError if both set the same other key."""
     merged = {**first, **second}
     for key in first.keys() & second.keys():
         if not (isinstance(first[key], list) and isinstance(second[key], list)):
@@ -111,24 +111,16 @@ def host_users(head: IPv4Address, role: Role, keys: AccessKeys) -> list[dict[str
     # The cluster key works only from the head, and only to run commands on workers.
     from_head = f'restrict,from="{head}" {keys.cluster_public}'
     is_worker = role is Role.WORKER
-    admin = {
+    common = {"shell": "/bin/bash", "lock_passwd": True}
+    admin: dict[str, Any] = common | {
         "name": ADMIN_USER,
         "uid": ADMIN_UID,
         "homedir": ADMIN_HOME,
         "gecos": "Trainyard administrator",
-        "shell": "/bin/bash",
-        "lock_passwd": True,
         "sudo": "ALL=(ALL) NOPASSWD:ALL",
         "ssh_authorized_keys": [keys.admin_public, *([from_head] if is_worker else [])],
     }
-    job_user: dict[str, Any] = {
-        "name": JOB_USER,
-        "uid": JOB_UID,
-        "homedir": JOB_HOME,
-        "gecos": "Trainyard jobs",
-        "shell": "/bin/bash",
-        "lock_passwd": True,
-    }
+    job_user = common | {"name": JOB_USER, "uid": JOB_UID, "homedir": JOB_HOME, "gecos": "Trainyard jobs"}
     # Workers mount the head's /home, so cloud-init must not write to it.
     home = {"no_create_home": True} if is_worker else {}
     return [admin, job_user | home]

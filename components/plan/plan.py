@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
@@ -21,16 +21,12 @@ enlarging a group does not affect other groups."""
 
 
 class Role(StrEnum):
-    """A host's role."""
-
     HEAD = "head"
     WORKER = "worker"
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostPlan:
-    """A planned host."""
-
     name: str
     role: Role
     group: str | None
@@ -72,7 +68,7 @@ class ClusterPlan:
     busbw_gate: float | Literal["default", "off"]
     """Bandwidth gate: the floor in GB/s for pairs of nodes or a single node, `default` or `off`."""
     unmeasured: Literal["warn", "drain"]
-    """Bandwidth gate: whether nodes that cannot be measured stay in service."""
+    """Bandwidth gate: whether nodes without a measurement stay in service."""
     repair: Literal["ask", "auto"]
     """Whether `yard heal --auto` replaces machines."""
     mirrors: Mapping[str, str]
@@ -127,11 +123,17 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
         head, workers = _created_hosts(spec, machines, image)
     else:
         head, workers = _existing_hosts(spec, machines, image, existing)
+    containers: str | None = spec.containers
+    if containers is None:
+        # The default is never docker, which makes the job user root. The owners of existing hosts decide which software
+        # is installed there.
+        has_gpus = any(host.runs_jobs and host.machine.has_nvidia_gpus for host in (head, *workers))
+        containers = "enroot" if has_gpus and existing is None else "none"
     return ClusterPlan(
         name=spec.name,
         platform=spec.platform,
         scheduler=spec.scheduler,
-        containers=container_runtime(spec.containers, (head, *workers), exists=existing is not None),
+        containers=containers,
         network=spec.network.cidr,
         groups=spec.nodes,
         access=spec.access,
@@ -145,18 +147,6 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
         head=head,
         workers=workers,
     )
-
-
-def container_runtime(chosen: str | None, hosts: Sequence[HostPlan], *, exists: bool) -> str:
-    """Return the nodes' container runtime: `chosen`, or a default that depends on the machines.
-
-    The default is never docker, which makes the job user root, and is `none` on existing hosts, whose owners decide
-    which software is installed.
-    """
-    if chosen is not None:
-        return chosen
-    has_gpus = any(host.runs_jobs and host.machine.has_nvidia_gpus for host in hosts)
-    return "enroot" if has_gpus and not exists else "none"
 
 
 def driver_origin(chosen: str | None, machine: Machine, image: Image, *, exists: bool) -> str:
@@ -190,6 +180,8 @@ def _created_hosts(
         for position, (group, section) in enumerate(spec.nodes.items(), start=1)
         for index in range(section.count)
     )
+    machine = machines[spec.head.machine]
+    has_driver = machine.has_nvidia_gpus and "driver" in image.versions
     head = HostPlan(
         name=f"{spec.name}-head",
         role=Role.HEAD,
@@ -197,9 +189,9 @@ def _created_hosts(
         index=0,
         slot=HEAD_OFFSET,
         private_ip=network[HEAD_OFFSET],
-        machine=machines[spec.head.machine],
+        machine=machine,
         runs_jobs=False,
-        driver=_head_driver(machines[spec.head.machine], image),
+        driver="image" if has_driver else "none",
     )
     return head, workers
 
@@ -234,8 +226,3 @@ def _existing_hosts(
 def _usable(machine: Machine, driver: str | None) -> Machine:
     """Return the machine without its GPUs if they need a driver and have none."""
     return machine.without_gpus() if driver == "none" and machine.has_nvidia_gpus else machine
-
-
-def _head_driver(machine: Machine, image: Image) -> str:
-    """Return where the driver comes from on a head that runs no jobs. No driver is installed there."""
-    return "image" if machine.has_nvidia_gpus and "driver" in image.versions else "none"

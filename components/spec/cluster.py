@@ -27,7 +27,7 @@ MAX_GROUPS = 7
 """The network is divided into eight equal blocks: one for the head, and one for each node group."""
 
 _WIDEST, _NARROWEST = 12, 24
-"""Shortest and longest permitted prefix. 172.16.0.0/12 is the second largest private network (RFC 1918)."""
+"""Shortest and longest prefix of the network. The shortest is that of 172.16.0.0/12, a private range of RFC 1918."""
 
 
 class NetworkSpec(Model):
@@ -94,12 +94,12 @@ class GroupSpec(Model):
     hosts: Annotated[tuple[HostName, ...], Field(examples=[["node1", "node2"]])] = ()
     """The existing hosts in the group, instead of `count`."""
     placement: Annotated[Literal["none", "compact", "same_fabric"], Field(examples=["none"])] = "none"
-    """Placement of the machines: without a constraint, close together, or in one InfiniBand fabric."""
+    """Where the machines are placed: anywhere, close together, or in one InfiniBand fabric."""
     capacity: Annotated[CapacitySpec, Field(examples=[{"kind": "on_demand"}])] = CapacitySpec()
     driver: Annotated[Literal["image", "install", "none"] | None, Field(examples=["image"])] = None
     """NVIDIA's driver: from the image, installed by the bring-up, or none. Default: see the platform's page."""
     spares: Annotated[int, Field(ge=0, strict=True, description="must be a whole number", examples=[1])] = 0
-    """Number of nodes in `count` that run no jobs until they replace a lost or drained node. Requires Slurm."""
+    """How many of the nodes run no jobs until they replace a lost or drained node. Requires Slurm."""
 
     @model_validator(mode="before")
     @classmethod
@@ -167,25 +167,22 @@ class LimitsSpec(Model):
     max_usd_per_hour: Annotated[
         float | None, Field(gt=0, le=1_000_000, allow_inf_nan=False, description="must be a number", examples=[80])
     ] = None
-    """Maximum sum of the known list prices for machines, shared storage and gateway. A preview lists unknown prices."""
+    """How much machines, shared storage and gateway may cost at known list prices. A preview lists unknown prices."""
 
 
 class GatesSpec(Model):
-    """Conditions for a ready cluster, in addition to the task that must run on every node."""
+    """What a cluster must fulfil to be ready, besides running a task on every node."""
 
     nccl_busbw: Annotated[
         Literal["default", "off"] | Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False, strict=True)],
         Field(description="must be default, off or the minimum bus bandwidth in GB/s", examples=["default", 185]),
     ] = "default"
-    """Measurement of all-reduce under Slurm. With `default`, real GPUs are measured and compared with the floors of
+    """The all-reduce bandwidth under Slurm. With `default`, real GPUs are measured and compared with the floors of
     their machine type. A number is the floor in GB/s for pairs of nodes and, if the machine type has no floor, for
-    the only node of a group. Without a floor, results are only recorded."""
-
-    unmeasured: Annotated[
-        Literal["warn", "drain"], Field(description="must be warn or drain", examples=["warn", "drain"])
-    ] = "warn"
-    """What happens to a node whose all-reduce cannot be started or prints no result: `warn` prints a warning, and the
-    node stays in service; `drain` also drains the node."""
+    a group's only node. Without a floor, results are only recorded."""
+    unmeasured: Annotated[Literal["warn", "drain"], Field(examples=["warn"])] = "warn"
+    """What happens to a node whose all-reduce does not start or prints no result: `warn` only prints a warning, and
+    `drain` also drains the node."""
 
     @field_validator("nccl_busbw", mode="before")
     @classmethod
@@ -204,7 +201,7 @@ Mirror = Annotated[
 
 
 class MirrorsSpec(Model):
-    """Mirrors of package archives. A node downloads from a mirror instead of the archive."""
+    """Mirrors that nodes use instead of package archives."""
 
     debian: Mirror = None
     debian_security: Mirror = None
@@ -214,7 +211,7 @@ class MirrorsSpec(Model):
     nvidia_enroot: Mirror = None
     google_cloud: Mirror = None
     pypi: Annotated[Mirror, Field(examples=["https://mirror.example.org/pypi/simple"])] = None
-    """Index of Python packages, which becomes pip's default on every node."""
+    """The Python package index that pip uses by default on every node."""
 
     def by_archive(self) -> dict[str, str]:
         """Return the mirrors' URLs by archive, in the order of the fields."""
@@ -222,7 +219,7 @@ class MirrorsSpec(Model):
 
 
 class StorageSpec(Model):
-    """Storage of the cluster."""
+    """The cluster's storage."""
 
     shared: Annotated[SharedStorageSpec, Field(examples=[{"kind": "head_nfs"}])] = SharedStorageSpec()
 
@@ -248,11 +245,9 @@ class ClusterSpec(Model):
     access: Annotated[AccessSpec, Field(examples=[{"allow_ssh_from": ["203.0.113.0/24"]}])] = AccessSpec()
     limits: Annotated[LimitsSpec, Field(examples=[{"max_usd_per_hour": 80}])] = LimitsSpec()
     gates: Annotated[GatesSpec, Field(examples=[{"nccl_busbw": "default"}])] = GatesSpec()
-    repair: Annotated[Literal["ask", "auto"], Field(description="must be ask or auto", examples=["ask", "auto"])] = (
-        "ask"
-    )
-    """Repair of faulty nodes with `yard heal --auto`, which a timer runs: `ask` only prints the steps, and `auto` also
-    reboots nodes and replaces machines. Requires Slurm."""
+    repair: Annotated[Literal["ask", "auto"], Field(examples=["ask"])] = "ask"
+    """How `yard heal --auto`, which a timer runs, repairs faulty nodes: `ask` only prints the steps, and `auto` also
+    reboots nodes and replaces machines. `auto` requires Slurm."""
     mirrors: Annotated[MirrorsSpec, Field(examples=[{"debian": "http://mirror.example.org/debian"}])] = MirrorsSpec()
     silence: Annotated[
         tuple[
@@ -268,7 +263,7 @@ class ClusterSpec(Model):
         ],
         Field(examples=[["head-gpus-idle"]]),
     ] = ()
-    """Ids of checks whose warnings and notes are not printed."""
+    """IDs of checks whose warnings and notes are not printed."""
 
     @model_validator(mode="after")
     def _check_scheduler(self) -> Self:

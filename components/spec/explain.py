@@ -18,7 +18,6 @@ from pydantic_core import ErrorDetails, PydanticUndefined
 from trainyard.errors import Problem, RuleError
 
 _LONGEST_KEY = 40
-_UNKNOWN_KEY, _MISSING_KEY = "extra_forbidden", "missing"
 _KEY_MARK = "[key]"
 """pydantic appends this to the location of an invalid key in a mapping."""
 
@@ -30,11 +29,11 @@ def explain(
 ) -> list[Problem]:
     """Return the errors as problems. `sections` contains the models of sections whose content selects the model."""
     details = error.errors(include_url=False)
-    misspelt = {_intended(detail["loc"], model, sections) for detail in details if detail["type"] == _UNKNOWN_KEY}
+    misspelt = {_intended(detail["loc"], model, sections) for detail in details if detail["type"] == "extra_forbidden"}
     return [
         _problem(detail, model, path, sections)
         for detail in details
-        if not (detail["type"] == _MISSING_KEY and detail["loc"] in misspelt)
+        if not (detail["type"] == "missing" and detail["loc"] in misspelt)
     ]
 
 
@@ -65,7 +64,7 @@ def _problem(
     if isinstance(error, RuleError):
         return Problem(path=dotted(path, (*loc, error.at) if error.at else loc), rule=error.rule, fix=error.fix)
     owner, field = _locate(model, loc, sections)
-    if detail["type"] == _UNKNOWN_KEY:
+    if detail["type"] == "extra_forbidden":
         rule, fix = _unknown_key(str(loc[-1]), owner)
     else:
         values = _values(detail, field)
@@ -173,7 +172,7 @@ _MESSAGES = {
     "ip_v4_network": _DESCRIBED,
     "less_than_equal": _RANGE,
     "literal_error": ("must be one of: {choices}", "{choice}"),
-    _MISSING_KEY: ("is missing", "add `{key}: {example}`"),
+    "missing": ("is missing", "add `{key}: {example}`"),
     "model_type": _SECTION,
     "string_pattern_mismatch": _DESCRIBED,
     "string_type": ("must be text", f"{_EXAMPLE}, quoted if YAML would parse it as another type"),

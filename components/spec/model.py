@@ -46,8 +46,6 @@ PLATFORMS = "platforms"
 """Key in pydantic's validation context for the function that parses the `platform:` section
 (components/platforms/registry.py), because this package does not know the providers."""
 
-_RESERVED_GROUPS = frozenset({"head", "default", "all"})
-
 
 class Model(BaseModel):
     """Base class for the sections of a stack file. It rejects unknown keys, and keeps values out of error messages."""
@@ -59,7 +57,7 @@ class Model(BaseModel):
 
 
 def _not_reserved(name: str) -> str:
-    if name in _RESERVED_GROUPS:
+    if name in {"head", "default", "all"}:
         raise RuleError(f"'{name}' is reserved", "name the group after its machines, for example gpu")
     return name
 

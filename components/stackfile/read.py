@@ -18,7 +18,7 @@ from components.plan.plan import ClusterPlan, plan_cluster
 from components.platforms.registry import platform_facts, platform_model, platform_spec
 from components.spec.cluster import ClusterSpec, GroupSpec, HeadSpec, NetworkSpec
 from components.spec.explain import dotted, explain, nearest
-from components.spec.model import MACHINES, PLATFORMS, ExistingHostsSpec, PlatformSpec, machine_types
+from components.spec.model import MACHINES, PLATFORMS, ExistingHostsSpec, machine_types
 from components.stackfile.draft_checks import DRAFT_CHECKS
 from components.stackfile.plan_checks import PLAN_CHECKS
 from trainyard.errors import Problem, StackFileError
@@ -139,11 +139,19 @@ def _draft(section: dict[Any, Any], malformed: set[tuple[str | int, ...]]) -> Dr
     # Keys that are not text are rejected, but `malformed` contains them as text.
     groups = {key: group for key, group in nodes.items() if isinstance(key, str)} if isinstance(nodes, dict) else {}
     model = platform_model(section.get("platform"))
+    provider = section["platform"]["provider"] if model else ""
+    platform = platform_spec(section["platform"]) if well_formed("platform") else None
+    known_machines: tuple[str, ...] | None = None
+    if platform is not None:
+        known_machines = tuple(machine_types(platform))
+    # An invalid section does not describe the machine types of existing hosts.
+    elif model is not None and not issubclass(model, ExistingHostsSpec):
+        known_machines = tuple(machines(provider))
     return Draft(
-        provider=section["platform"]["provider"] if model else "",
-        platform=platform_spec(section["platform"]) if well_formed("platform") else None,
+        provider=provider,
+        platform=platform,
         machines={path: name for loc, path, name in _machine_names(section) if loc not in malformed},
-        known_machines=_known_machines(section, model, well_formed("platform")),
+        known_machines=known_machines,
         network=NetworkSpec.model_validate(section.get("network", {})) if well_formed("network") else None,
         head=HeadSpec.model_validate(section["head"]) if well_formed("head") else None,
         nodes={name: GroupSpec.model_validate(group) for name, group in groups.items() if well_formed("nodes", name)},
@@ -158,17 +166,6 @@ def _machine_names(section: dict[Any, Any]) -> Iterator[tuple[tuple[str, ...], s
         machine = value.get("machine") if isinstance(value, dict) else None
         if isinstance(machine, str):
             yield (*loc, "machine"), dotted("cluster", (*loc, "machine")), machine
-
-
-def _known_machines(
-    section: dict[Any, Any], model: type[PlatformSpec] | None, platform_is_valid: bool
-) -> tuple[str, ...] | None:
-    if platform_is_valid:
-        return tuple(machine_types(platform_spec(section["platform"])))
-    # An invalid section does not describe the machine types of existing hosts.
-    if model is None or issubclass(model, ExistingHostsSpec):
-        return None
-    return tuple(machines(section["platform"]["provider"]))
 
 
 def _errors(found: Iterable[Finding]) -> list[Problem]:

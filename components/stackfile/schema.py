@@ -72,9 +72,9 @@ def _definitions() -> dict[str, Any]:
 def _machines_of(provider: str) -> dict[str, Any]:
     """Return a rule that restricts `machine` to the provider's machine types, so that editors suggest them."""
     machine = {"properties": {"machine": {"enum": sorted(machines(provider))}}}
-    # Stack files for existing hosts can define further machine types.
-    defines_machines = {"required": ["machines"]}
-    chosen = {"properties": {"provider": {"const": provider}}, "required": ["provider"], "not": defines_machines}
+    # Stack files for existing hosts can define further machine types under `machines`.
+    others = {"required": ["machines"]}
+    chosen = {"properties": {"provider": {"const": provider}}, "required": ["provider"], "not": others}
     return {
         "if": {"properties": {"platform": chosen}, "required": ["platform"]},
         "then": {"properties": {"head": machine, "nodes": {"additionalProperties": machine}}},

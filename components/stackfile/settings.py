@@ -26,7 +26,7 @@ class Settings:
     accepted_host_keys: frozenset[str]
     """Fingerprints of SSH host keys that may replace a machine's recorded key."""
     end_jobs: frozenset[str]
-    """Ids of running jobs that this run may end."""
+    """IDs of running jobs that this run may end."""
     bakes: bool
     """Whether the stack contains an image instead of a cluster."""
     builds: bool

@@ -11,7 +11,7 @@ import pytest
 from tests.trainyard.tunnel_programs import BASTION, IAP
 from tests.yard.conftest import HOST_KEY, outputs
 from trainyard.errors import ContractError
-from trainyard.outputs import dumped, read_head, read_outputs, ssh_command
+from trainyard.outputs import dumped, read_outputs, ssh_command
 
 HEAD = {"address": "203.0.113.7", "port": 22, "admin_user": "ops", "proxy_jump": None}
 OPTION = "\n  ProxyCommand touch /tmp/taken"
@@ -97,9 +97,15 @@ def test_empty_fields_are_left_out() -> None:
     assert "tunnel" not in dumped(replace(found, head=replace(found.head, tunnel=None)))["head"]
 
 
-def test_integers_that_the_engine_wrote_as_floats_are_read() -> None:
-    head = read_head({**contract()["head"], "port": 22200.0})
-    assert (head.port, type(head.port)) == (22200, int)
+def test_values_are_read_as_the_engine_changes_them() -> None:
+    changed = contract()
+    changed["head"]["port"] = 22200.0
+    # The engine also omits null values.
+    changed["nodes"][0]["gpus"] = 8.0
+    del changed["nodes"][0]["gpu_type"], changed["usd_per_hour"]
+    found = read_outputs(changed)
+    assert (found.head.port, type(found.head.port), found.nodes[0].gpus) == (22200, int, 8)
+    assert (found.nodes[0].gpu_type, found.usd_per_hour) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +116,7 @@ def test_integers_that_the_engine_wrote_as_floats_are_read() -> None:
         ({"env": {"gpu": {"A": 1}}}, "env.gpu.A must be a string"),
         ({"usd_per_hour": "1"}, "usd_per_hour must be a number"),
         ({"head": None}, "head must be an object"),
-        ({"nodes": [{"name": "a"}]}, "nodes.0 missing 6 required"),
+        ({"nodes": [{"name": "a"}]}, "nodes.0 missing 5 required"),
         ({"contract": 2}, "contract 2"),
         ({"contract": None}, "wait until `pulumi up`"),
     ],

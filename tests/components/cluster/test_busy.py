@@ -33,7 +33,7 @@ from tests.components.platforms.recording import stack_text
 from tests.offline.loopback_sshd import Sshd, free_port, new_server, running, sshd_binary
 from tests.stack_texts import STACKS
 from tests.trainyard.tunnel_programs import BASTION, TunnelPrograms
-from trainyard.outputs import Head, read_head
+from trainyard.outputs import Head, read
 
 JOB = RunningJob(id="7", user="ada", name="train", nodes="yard-gpu-0")
 
@@ -80,8 +80,7 @@ def list_jobs(sshd: Sshd, **changes: object) -> tuple[RunningJob, ...]:
         "admin_user": getpass.getuser(),
         "host_key": sshd.host_key,
     }
-    head: Head = read_head({**facts, **changes})
-    return asyncio.run(running_jobs(head, sshd.private_key))
+    return asyncio.run(running_jobs(read(Head, {**facts, **changes}), sshd.private_key))
 
 
 @pytest.mark.engine

@@ -11,7 +11,7 @@ import pytest
 from components.cluster.busy import VERSION
 from tests.offline.cloud.stack import ROOT, TestStack
 from trainyard.machines import END_JOBS
-from trainyard.outputs import Cluster, Node, dumped, read_head
+from trainyard.outputs import Cluster, Head, Node, dumped, read
 
 pytestmark = pytest.mark.engine
 
@@ -52,7 +52,7 @@ _JOB = "7|ada|c-gpu-[0-1]|train\n"
 def contract(scheduler: str = "slurm") -> dict[str, Any]:
     """Return the `cluster` output for a head and two workers."""
     address = {"address": "192.0.2.1", "port": 22, "private_ip": "10.0.0.4"}
-    head = read_head({"name": "c-head", "user": "trainer", "admin_user": "ops", "host_key": _HOST_KEY, **address})
+    head = read(Head, {"name": "c-head", "user": "trainer", "admin_user": "ops", "host_key": _HOST_KEY, **address})
     nodes = tuple(Node(name=f"c-gpu-{index}", private_ip=f"10.0.1.{index + 4}", **_NODE) for index in range(2))
     facts: dict[str, Any] = {"env": {}, "thresholds": {}, "usd_per_hour": None}
     return dumped(Cluster(name="c", provider="any", scheduler=scheduler, head=head, nodes=nodes, **facts))
