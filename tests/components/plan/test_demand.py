@@ -21,7 +21,7 @@ from components.platforms.demand import (
     used_sources,
 )
 from components.spec.model import CloudSpec
-from components.stackfile.plan_checks import limit_is_effective, report_price, within_budget
+from components.stackfile.plan_checks import limit_is_effective, report_price, storage_throughput, within_budget
 from tests.components.platforms.planning import Edits, planned
 
 SPOT_WITH_LIMIT: Edits = {"limits": {"max_usd_per_hour": 100}, "nodes__gpu__capacity": {"kind": "spot"}}
@@ -96,6 +96,13 @@ def test_total_is_unknown_if_a_price_is_unknown(plan: ClusterPlan) -> None:
 def test_storage_throughput(stack: str, shared: dict[str, object], expected: float | None) -> None:
     found = storage_mib_s(planned(stack, {"storage__shared": shared}).plan)
     assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_the_hours_of_a_checkpoint_are_those_of_a_full_memory() -> None:
+    storage = {"kind": "head_nfs", "size_gib": 1024}
+    [broken] = storage_throughput.run(planned("azure-a100", {"storage__shared": storage}))
+    # 16 GPUs write 70 GB each at 200 MB/s.
+    assert "takes up to 1.6 hours. Smaller models take less time" in broken.rule
 
 
 @pytest.mark.parametrize(
