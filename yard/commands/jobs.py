@@ -14,7 +14,7 @@ from yard.commands.options import AfterDashes, EnvironmentOption, JsonOption, Ou
 from yard.show import warn
 
 if TYPE_CHECKING:
-    from yard.run.request import Prepare
+    from yard.run.submit import Prepare
     from yard.stack.remote import Remote
 
 app = typer.Typer(rich_markup_mode=None)
@@ -82,8 +82,7 @@ def submit(
     its #SBATCH lines.
     """
     from yard.run.environments import notes, provide
-    from yard.run.request import Request, own_path, read_request
-    from yard.run.submit import send, send_all, show_files
+    from yard.run.submit import Request, own_path, read_request, send, send_all, show_files
 
     words = context.meta.get(AfterDashes.META, ())
     if job is None and not words:
@@ -163,8 +162,8 @@ def run(
 
     With `--port 8888`, a Jupyter server in the session is at http://127.0.0.1:8888 on this computer.
     """
-    from yard.run.request import own_path
     from yard.run.session import prepare_session, run_session, show_session
+    from yard.run.submit import own_path
     from yard.stack.remote import shell
 
     words = context.meta.get(AfterDashes.META, ())

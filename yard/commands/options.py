@@ -91,9 +91,7 @@ def operator_of(context: typer.Context, stack: str, command: str) -> Remote:
 
 
 def remote_of(stack: str, outputs: Path | None) -> Remote:
-    """Return the connection to a stack's cluster, with outputs from the file or from Pulumi. Raises StackError if the
-    outputs cannot be read.
-    """
+    """Return the connection to a stack's cluster. Raises StackError if its outputs cannot be read."""
     from yard.stack.load import load_stack
     from yard.stack.remote import Remote
 

@@ -208,14 +208,10 @@ def size(
         raise typer.Exit(0 if fits else 1)
     on = f"{machines.gpus} {gpu} of {gb} GB"
     say(f"{named.name}: {named.parameters / 1e9:.2f} billion parameters on {on}. Largest memory of a GPU in GB:")
-    cells = [
-        (
-            sized.layout.name,
-            *(f"{part / 1e9:.1f}" for part in (*asdict(sized.memory).values(), sized.memory.total)),
-            "fits" if sized.fits else "too large",
-        )
-        for sized in sizes
-    ]
+    cells = []
+    for sized in sizes:
+        parts = (f"{part / 1e9:.1f}" for part in (*asdict(sized.memory).values(), sized.memory.total))
+        cells.append((sized.layout.name, *parts, "fits" if sized.fits else "too large"))
     columns = ("LAYOUT", *(part.name.upper() for part in fields(sizing.Memory)), "TOTAL", "")
     table(columns, cells, {"fits": "green", "too large": "red"})
     say(advice)
@@ -260,7 +256,7 @@ def _command(kind: str) -> Callable[..., None]:
         outputs: OutputsOption = None,
     ) -> None:
         from yard.run import bench
-        from yard.run.request import own_path
+        from yard.run.submit import own_path
 
         if saved:
             record = bench.load(saved, kind, least)

@@ -18,9 +18,9 @@ FOLDER = Path(__file__).parent
 LOCK = "requirements.lock"
 NO_ENVIRONMENT = "none"
 """The value of `environment` for a job without an environment."""
+_FIX = "name a requirements file in pip's format"
 _MAX_BYTES = 2_000_000
-_NAME = re.compile(r"[^a-z0-9.]+")
-_LONGEST_NAME = 40
+
 _PACKAGE = re.compile(r"(?m)^([A-Za-z0-9][\w.-]*)")
 _LOCAL = re.compile(r"(-r|-c|-e|--requirement|--constraint|--editable)\b|[./~]|[\w.-]+(\[.*\])?\s*@\s*file:")
 """Matches a line in a requirements file that names a file or folder on this computer."""
@@ -99,11 +99,14 @@ def included(name: str) -> Definition:
 
 def own_file(path: Path) -> tuple[Definition | None, list[Problem]]:
     """Return the environment that a requirements file defines, or the problems in the file."""
-    text, problems = _read(path)
-    problems += _line_problems(text)
-    if problems:
+    try:
+        text = path.read_bytes()[: _MAX_BYTES + 1].decode()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        return None, [Problem(path="environment", rule=f"'{path}' cannot be read ({reason})", fix=_FIX)]
+    if problems := list(_problems(path, text)):
         return None, problems
-    name = _NAME.sub("-", path.stem.lower())[:_LONGEST_NAME].strip("-.") or "own"
+    name = re.sub(r"[^a-z0-9.]+", "-", path.stem.lower())[:40].strip("-.") or "own"
     return Definition(name=name, requirements=text, about=f"packages of {path.name}", own=True), []
 
 
@@ -123,21 +126,10 @@ def definition_of(environment: str) -> Definition:
     return found
 
 
-def _read(path: Path) -> tuple[str, list[Problem]]:
-    fix = "name a requirements file in pip's format"
-    try:
-        text = path.read_bytes()[: _MAX_BYTES + 1].decode()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        return "", [Problem(path="environment", rule=f"'{path}' cannot be read ({reason})", fix=fix)]
-    if len(text) > _MAX_BYTES:
-        return "", [Problem(path="environment", rule=f"'{path}' is larger than {_MAX_BYTES} bytes", fix=fix)]
-    if not _PACKAGE.search(text):
-        return "", [Problem(path="environment", rule=f"'{path}' names no package", fix=fix)]
-    return text, []
-
-
-def _line_problems(text: str) -> Iterator[Problem]:
+def _problems(path: Path, text: str) -> Iterator[Problem]:
+    if len(text) > _MAX_BYTES or not _PACKAGE.search(text):
+        why = "names no package" if len(text) <= _MAX_BYTES else f"is larger than {_MAX_BYTES} bytes"
+        yield Problem(path="environment", rule=f"'{path}' {why}", fix=_FIX)
     for number, line in enumerate(text.splitlines(), start=1):
         if _LOCAL.match(line.strip()):
             rule = f"line {number} names a local file or folder, which is not sent to the cluster"
@@ -150,13 +142,11 @@ def _line_problems(text: str) -> Iterator[Problem]:
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenEnvironment:
-    """An environment's name, or the path of a requirements file relative to the job file.
-
-    With `gpus_only`, a job on nodes without GPUs uses the nodes' own Python.
-    """
+    """A job's environment, which is the name of an included one or the path of a requirements file."""
 
     name: str
     gpus_only: bool = False
+    """Whether the job uses the nodes' own Python if they have no GPUs."""
 
 
 def environment_rule(value: Any) -> Iterator[Problem]:

@@ -12,8 +12,19 @@ from trainyard.errors import JobFileError, Problem
 from trainyard.strict_yaml import YamlError, load_strict
 from yard.environments.definition import NO_ENVIRONMENT, ChosenEnvironment, Definition, included, is_file, own_file
 from yard.job.launcher import LAUNCHERS, Launcher, Source, Tasks, launcher
-from yard.job.rules import OWN_FILES, refuse, under, unknown_keys, variables
-from yard.job.spec import INDEX, RULES, RUNTIMES, JobSpec, job_rule, read_spec
+from yard.job.spec import (
+    INDEX,
+    OWN_FILES,
+    RULES,
+    RUNTIMES,
+    JobSpec,
+    job_rule,
+    read_spec,
+    refuse,
+    under,
+    unknown_keys,
+    variables,
+)
 from yard.tree.files import looks_secret
 
 WORKLOADS = Path(__file__).parent.parent / "workloads"
@@ -99,29 +110,26 @@ def _launcher_problems(raw: Mapping[str, Any], given: list[Source], name: str, c
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedJob:
-    """A checked job, from the recipe or job file `file`.
-
-    `workload` and `code` are the file and the directory to upload. `element` is the job's number in an array.
-    """
+    """A checked job, from the recipe or job file `file`."""
 
     file: str
     spec: JobSpec
     launcher: Launcher
     workload: Path | None
+    """The file to upload."""
     code: Path | None = None
+    """The directory to upload."""
     environment: Definition | None = None
     element: int | None = None
+    """The job's number in an array."""
 
 
 def recipe_names() -> list[str]:
-    """Return the names of the recipes in alphabetical order."""
     return sorted(path.stem for path in RECIPES.glob("*.yaml"))
 
 
 def has_smoke(recipe: str) -> bool:
-    """Return whether a recipe has a smoke size."""
-    raw, _ = _read(find(recipe))
-    return raw.get("smoke") is not None
+    return _read(find(recipe))[0].get("smoke") is not None
 
 
 def load_job(
@@ -169,10 +177,7 @@ def check_job(
 
 
 def definition_for(file: str, chosen: ChosenEnvironment | None, beside: Path) -> Definition | None:
-    """Return the definition of a job's environment, or None if the job has none.
-
-    The path of a requirements file is relative to `beside`. Raises JobFileError, which lists all problems in that file.
-    """
+    """Return a job's environment, if it has one. The path of a requirements file is relative to `beside`."""
     if chosen is None:
         return None
     if not is_file(chosen.name):

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from trainyard.errors import JobFileError, Problem, StackError
 from trainyard.outputs import NO_TRANSPORT, Cluster, Node, Transport
 from yard.job.loader import LoadedJob
-from yard.job.rules import refuse
-from yard.job.spec import JobSpec
+from yard.job.spec import JobSpec, refuse
 
 _CHECKER = "NCCL_SHIMNET_GUEST_CONFIG_CHECKER_CONFIG_FILE"
 _CHECKED = {

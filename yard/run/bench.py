@@ -119,10 +119,7 @@ def notes(record: Record) -> list[str]:
 
 
 def show(record: Record, out: Path | None, as_json: bool) -> int:
-    """Print a record, save it in the folder `out` if it is given, and return the exit code, which is 1 if it fails.
-
-    Raises BenchError if the file cannot be written.
-    """
+    """Print a record, save it in the folder `out` if it is given, and return the exit code. Raises BenchError."""
     failed = failures(record)
     file = None
     if out is not None:
@@ -166,10 +163,7 @@ def _table(record: Record) -> tuple[Sequence[str], list[Sequence[str]]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """The nodes for a benchmark, of which `node` is the first.
-
-    `environment` replaces the recipes' Python environment, unless it is None.
-    """
+    """The nodes for a benchmark, of which `node` is the first. `environment` replaces that of the recipes."""
 
     remote: Remote
     group: str

@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable
 
 from yard.job.placement import Placement
-from yard.job.rules import PROVIDED
-from yard.job.spec import SSH_PORT, Container
+from yard.job.spec import PROVIDED, SSH_PORT, Container
 
 PASSED_ON = tuple(name for name in PROVIDED if name not in {"BUSBW_FLOOR", "ARRAY_INDEX"})
 """Variables that are set on the host and copied into the container. The other variables are set in the container."""

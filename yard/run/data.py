@@ -15,7 +15,6 @@ from yard.run import dataset
 from yard.show import say, say_json, warn
 from yard.stack.remote import Remote
 
-_CONNECTIONS = 16
 _VERIFY_SECONDS = 600
 _PROGRAM = Path(str(dataset.__file__)).read_bytes()
 
@@ -32,15 +31,11 @@ def synth(remote: Remote, arguments: Sequence[str]) -> int:
 
 
 def verify(remote: Remote, path: str, *, full: bool, as_json: bool) -> int:
-    """Check a dataset on the head and all workers, which must read the same bytes. With `full`, the head reads every
-    token.
-
-    Return the exit code, which is 1 if a check fails.
-    """
+    """Check that all hosts read the same intact dataset, and return the exit code. With `full`, the head reads all."""
     remote.run("true")
     head, *workers = remote.stack.cluster.addresses
     arguments = ["--json", "verify", absolute(path, remote.stack.cluster)]
-    with ThreadPoolExecutor(_CONNECTIONS) as pool:
+    with ThreadPoolExecutor(16) as pool:
         first = pool.submit(_verify_on, remote, head, [*arguments, "--full"] if full else arguments)
         others = pool.map(lambda name: _verify_on(remote, name, arguments), workers)
         results = {head: first.result(), **dict(zip(workers, others, strict=True))}

@@ -31,7 +31,7 @@ _HEADER = struct.Struct("<9sQBQQ")
 _TYPE_CODES = {2: 8, 4: 4}
 """Megatron's type codes for 2 and 4 bytes per token id: uint16 and int32 (core/datasets/indexed_dataset.py, DType)."""
 _ARRAY_KINDS = {2: "H", 4: "I"}
-_TWO_BYTES = 1 << 16
+
 _MEAN_TOKENS = 1024
 _WINDOW_BYTES = 1 << 16
 _WINDOWS = 64
@@ -69,7 +69,7 @@ def synthesise(name: Path, tokens: int, vocab: int, seed: int, *, force: bool) -
     if part(name, ".idx").exists() and not force:
         raise DatasetError(f"{name}.idx exists", "use another name, or --force")
     part(name, ".idx").unlink(missing_ok=True)
-    width = 2 if vocab <= _TWO_BYTES else 4
+    width = 2 if vocab <= 1 << 16 else 4
     kind, longest = _ARRAY_KINDS[width], _MEAN_TOKENS * 3 // 2
     ring = array(kind, range(vocab - 1)) * (longest // (vocab - 1) + 2)
     end = array(kind, [vocab - 1]).tobytes()
@@ -146,10 +146,7 @@ def _lists(sizes: array[int], width: int) -> tuple[array[int], ...]:
 
 
 def _read_index(path: Path) -> tuple[int, array[int]]:
-    """Return the bytes per token id, and each document's size in tokens.
-
-    Raises DatasetError if the index is damaged, or if another tool has written several sequences per document.
-    """
+    """Return the bytes per token id, and each document's size in tokens. Several sequences per document are refused."""
     try:
         content = path.read_bytes()
     except OSError as error:

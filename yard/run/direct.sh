@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Last part of yard.sh on a cluster without a scheduler. The runner executes parts of the job's script on each node.
+# The last part of yard.sh on a cluster without a scheduler, where the runner executes parts of a job's script on nodes.
 # shellcheck disable=SC2034,SC2317,SC2329
 readonly job_script=job.sh
 

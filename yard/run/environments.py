@@ -19,7 +19,7 @@ from trainyard.errors import BuildError, JobError
 from trainyard.outputs import Cluster
 from yard.environments import build
 from yard.environments.definition import Definition
-from yard.job.rules import ENVIRONMENT_FILE
+from yard.job.spec import ENVIRONMENT_FILE
 from yard.run.schedulers import scheduler_of
 from yard.run.submit import Prepared, pack
 from yard.show import say_json, table, warn
@@ -43,10 +43,7 @@ def folder_of(shared_path: str) -> str:
 
 
 def describe(definition: Definition, shared_path: str) -> str:
-    """Return a sentence about an environment for dry runs, which do not know the hash in its path.
-
-    The hash depends on the head's Python version.
-    """
+    """Return a sentence about an environment, without the hash in its path, which depends on the head's Python."""
     hashes = "with hashes" if definition.hashed else "without hashes"
     git = f", {len(definition.checkouts)} git checkouts" if definition.checkouts else ""
     found = (
@@ -90,11 +87,7 @@ def ensure(remote: Remote, definition: Definition) -> str:
 
 
 def built(remote: Remote) -> list[dict[str, Any]]:
-    """Return the complete environments.
-
-    `folder` is the name of an environment's folder, `built` is a Unix time, `size` is in bytes, and `seconds` is how
-    long the build took.
-    """
+    """Return the complete environments. `built` is a Unix time, `size` is in bytes, and building took `seconds`."""
     envs = folder_of(remote.stack.cluster.shared_path)
     loop = f'for f in */{build.MARKER}; do [ ! -e "$f" ] || {{ printf "%s\\t" "${{f%/*}}"; cat "$f"; }}; done'
     rows = remote.run(f"cd {shlex.quote(envs)} 2>/dev/null || exit 0; {loop}").splitlines()
@@ -107,10 +100,8 @@ def built(remote: Remote) -> list[dict[str, Any]]:
 
 
 def remove(remote: Remote, chosen: Sequence[str]) -> list[str]:
-    """Remove the environments with these folders or names, and return their folders.
-
-    Raises JobError if there is no such environment, or if an active job is using one.
-    """
+    """Remove the environments with these folders or names, and return their folders. Raises JobError if one is unknown
+    or in use."""
     names = {made["folder"]: made["name"] for made in built(remote)}
     for name in chosen:
         if name not in {*names, *names.values()}:

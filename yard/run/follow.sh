@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# follow.sh JOBS_DIR JOB RANK SKIP: prints the log of a rank without its first SKIP lines, and follows the log across
-# all restarts until the job ends. The last line contains the character 0x1e and the job's record from scontrol or
-# state.json. Until the program prints something, lines that begin with the character 0x1f contain the job's state, the
-# reason and the number of seconds since the log is silent. The script ends when its stdin is closed. It runs on the head and starts few processes, because process
-# creation is slow on emulated machines.
+# follow.sh JOBS_DIR JOB RANK SKIP prints a rank's log without its first SKIP lines, and follows it across all restarts
+# until the job ends. The last line consists of the character 0x1e and the job's record from scontrol or state.json.
+# Until the program prints something, lines that begin with the character 0x1f contain the job's state, the reason for
+# it, and how many seconds the log has been silent. The script ends when its stdin is closed. It runs on the head, and
+# starts few processes, because starting one is slow on emulated machines.
 set -uo pipefail
 jobs=$1 job=$2 rank=$3 skip=$4
 run=$jobs/.ids/$job
 ended=0 open=0 partial='' queried=-100 completing=0 header='' began=0 heard=0 noted=
 
-# Each element of a Slurm array has its own number, but only the array's number has a link to the run folder.
+# Each job in a Slurm array has its own number, but only the array's number has a link to the run folder.
 find_array() {
   [[ ! -e $run ]] || return 0
   state && queried=-100
@@ -32,8 +32,8 @@ introduce() {
   header=
 }
 
-# Sets `log` to the log of the rank's task. A task may have several ranks, and its log is named after the first rank. A
-# user's Slurm script has one log, whose path is in a link in the run folder and in Slurm's record.
+# Sets `log` to the log of the rank's task, which is named after the task's first rank. A user's Slurm script has one
+# log, whose path is in a link in the run folder and in Slurm's record.
 log_of() {
   local file best=-1 number
   if ((rank > 0)); then
@@ -77,7 +77,7 @@ more() {
   [[ -z $line ]] || partial=1 began=1
 }
 
-# Prints the state when it has changed, and every 20 s while the job is running without output from its program.
+# Prints the state when it has changed, and every 20 s while the job is running but its program has printed nothing.
 note() {
   local reason=None
   ((began == 0 && skip == 0 && ended == 0)) || return 0
@@ -131,8 +131,8 @@ read_commit
 while :; do
   more
   last_event
-  # Query the state after the event `end`, and every ten seconds, because the job cannot write the event if the disk is
-  # full.
+  # The state is queried after the event `end`, and every ten seconds, because a job cannot record the event on a full
+  # disk.
   if ((ended || SECONDS - queried >= 10)); then
     state
     case $now in
@@ -140,7 +140,7 @@ while :; do
       COMPLETING) ((completing += ended)) ;;
       *) break ;;
     esac
-    # An unreachable node can keep the job in COMPLETING for a long time. The job counts as ended a minute after `end`.
+    # The job counts as ended a minute after `end`, because an unreachable node can keep it in COMPLETING for a long time.
     ((completing < 60)) || break
   fi
   code=0

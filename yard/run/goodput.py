@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 METRICS = "metrics.jsonl"
-_SACCT_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,7 @@ def _accounted(job: str, now: float) -> list[Span]:
     command = ["sacct", "-X", "-D", "-n", "-P", "-j", job, "-o", "JobIDRaw,Start,End"]
     env = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
     try:
-        found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_SACCT_SECONDS, check=False)
+        found = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
     return parse_starts(found.stdout, job, now)

@@ -14,18 +14,17 @@ from typing import Any
 
 from trainyard.errors import JobError, RemoteError
 from trainyard.faults import fault
-from yard.job.rules import RUN_DIR
+from yard.job.spec import RUN_DIR
 from yard.run import goodput
 from yard.run.queue import Job, explain, parse_one, waiting
 from yard.run.schedulers import scheduler_of
 from yard.show import INTERRUPTED, answer, counted, duration, payload, say, say_json, table, warn
 from yard.stack.remote import Remote
 
-_FOLLOW = Path(__file__).parent / "follow.sh"
 _TRAILER, _NOTE = "\x1e", "\x1f"
 _RECONNECT_SECONDS = 300
 """Maximum time to wait for a head that does not respond."""
-_RETRY_SECONDS = 2
+
 _BEFORE_SECONDS, _AFTER_SECONDS = 600, 180
 """A fault may have ended a job if Slurm noticed it at most this long before or after the job's end. Slurm can take
 more than a minute to notice one."""
@@ -86,7 +85,7 @@ def describe_silence(job: int, state: str, reason: str, seconds: str) -> str:
 def _wait_for_head(remote: Remote) -> None:
     deadline = time.monotonic() + _RECONNECT_SECONDS
     while True:
-        time.sleep(_RETRY_SECONDS)
+        time.sleep(2)
         try:
             remote.run("true")
         except RemoteError:
@@ -97,8 +96,9 @@ def _wait_for_head(remote: Remote) -> None:
 
 
 def _follow_line(remote: Remote, job: int, rank: int, skip: int) -> str:
-    script, jobs = shlex.quote(_FOLLOW.read_text()), shlex.quote(f"{remote.stack.cluster.shared_path}/jobs")
-    return f"exec bash -c {script} follow {jobs} {job} {rank} {skip}"
+    script = (Path(__file__).parent / "follow.sh").read_text()
+    jobs = shlex.quote(f"{remote.stack.cluster.shared_path}/jobs")
+    return f"exec bash -c {shlex.quote(script)} follow {jobs} {job} {rank} {skip}"
 
 
 def node_faults(remote: Remote, jobs: Iterable[Job]) -> dict[int, str]:
@@ -235,25 +235,17 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
     if not found:
         say("no jobs; `yard submit hello` starts one")
         return
-    lines = [
-        (
-            str(job.id),
-            job.name,
-            job.state,
-            job.node_list or counted(job.nodes, "node"),
-            duration(job.elapsed_s),
-            "" if job.restarts is None else str(job.restarts),
-            *(_cells(goodputs.get(str(job.id))) if long else ()),
-            "; ".join(filter(None, (explain(job), faults.get(job.id)))),
-        )
-        for job in found
-    ]
+    lines = []
+    for job in found:
+        nodes = job.node_list or counted(job.nodes, "node")
+        restarts = "" if job.restarts is None else str(job.restarts)
+        used = goodputs.get(str(job.id))
+        cells = (f"{used['goodput']:.0%}", duration(round(used["lost_s"]))) if used else ("", "")
+        why = "; ".join(filter(None, (explain(job), faults.get(job.id))))
+        first = (str(job.id), job.name, job.state, nodes, duration(job.elapsed_s), restarts)
+        lines.append((*first, *(cells if long else ()), why))
     more = ("GOODPUT", "LOST") if long else ()
     table(("JOB", "NAME", "STATE", "NODES", "ELAPSED", "RESTARTS", *more, "REASON"), lines, _COLOURS)
-
-
-def _cells(found: Mapping[str, float] | None) -> tuple[str, str]:
-    return (f"{found['goodput']:.0%}", duration(round(found["lost_s"]))) if found else ("", "")
 
 
 def _goodputs(remote: Remote, jobs: Iterable[Job]) -> dict[str, Mapping[str, float] | None]:

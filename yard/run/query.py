@@ -17,7 +17,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-DAY = 86400
 STARTING_SECONDS = 30
 """Maximum time between a job's submission and its runner's start."""
 FIELDS = ("id", "name", "user", "group", "state", "reason", "nodes", "node_list", "restarts", "exit_code", "run_dir")
@@ -70,7 +69,7 @@ def row(state: dict[str, Any]) -> dict[str, Any]:
 
 def jobs(folder: Path, days: int) -> list[dict[str, Any]]:
     """Return the active jobs, and those that ended in the last `days` days, newest first."""
-    since = time.time() - days * DAY
+    since = time.time() - days * 86400
     numbers = sorted((int(path.name) for path in (folder / ".ids").glob("[0-9]*")), reverse=True)
     states = [read(folder / ".ids" / str(number)) for number in numbers]
     return [row(state) for state in states if state is not None and (not state["ended"] or state["ended"] > since)]

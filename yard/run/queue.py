@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainyard.errors import RemoteError
-from yard.job.rules import RUN_DIR, parse_seconds
+from yard.job.spec import RUN_DIR, parse_seconds
 
 LIVE = frozenset(
     {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESIZING"}

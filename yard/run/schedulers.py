@@ -22,7 +22,7 @@ from yard.stack.remote import Remote
 
 _FABRIC = "/etc/trainyard/fabric.env"
 """File on each node that contains NCCL's settings for the node's fabric."""
-_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+_HERE = Path(__file__).parent
 _ACCOUNTING = "===sacct==="
 """Separates the output of scontrol from the output of sacct."""
 _LINK = 'id=${id%%;*}; ln -sfn "../$name" "../.ids/$id"; echo "$id"'
@@ -35,8 +35,6 @@ SUBMIT_SCRIPT = "submit.sh"
 """File in the run folder that submits a user's Slurm script and prints the job's number."""
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
 """The command with which the runner connects from the head, where the key and the host keys for the nodes are."""
-_QUERY = Path(__file__).parent / "query.py"
-_RUNNER = Path(__file__).parent / "runner"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +60,7 @@ def shell_line(command: str | None, first: str = "") -> str:
 
 def until_disconnected(line: str) -> str:
     """Return a shell command that runs `line` and stops it when the SSH session ends, even without a terminal."""
-    return f"exec python3 -c {shlex.quote(_SUPERVISOR.read_text())} bash -c {shlex.quote(line)}"
+    return f"exec python3 -c {shlex.quote((_HERE / 'supervisor.py').read_text())} bash -c {shlex.quote(line)}"
 
 
 def unpack(jobs_dir: str, name: str) -> str:
@@ -109,25 +107,20 @@ class Slurm:
             f"partition={placement.group}",
             f"nodes={placement.nodes}",
             f"ntasks-per-node={1 if chosen.tasks is Tasks.NODE else placement.tasks_per_node}",
-        ]
-        if spec.cpus_per_task is not None:
-            options.append(f"cpus-per-task={spec.cpus_per_task}")
-        if placement.gpus_per_node:
-            options.append(f"gpus-per-node={placement.gpus_per_node}")
-        if placement.whole_nodes:
-            options.append("exclusive")
-        options += [
+            f"cpus-per-task={spec.cpus_per_task}" if spec.cpus_per_task is not None else "",
+            f"gpus-per-node={placement.gpus_per_node}" if placement.gpus_per_node else "",
+            "exclusive" if placement.whole_nodes else "",
             f"mem={spec.memory_per_node or 0}",
             f"time={clock(spec.seconds)}",
             "requeue",
-            *(["no-kill"] if chosen.elastic else []),
+            "no-kill" if chosen.elastic else "",
             "open-mode=append",
             f"signal=B:USR2@{spec.warning_seconds}",
             "output=job.log",
         ]
         return [
             "# Written by yard. Code shared by all jobs is in yard.sh. To resubmit this job, run `sbatch job.sbatch`.",
-            *(f"#SBATCH --{option}" for option in options),
+            *(f"#SBATCH --{option}" for option in options if option),
         ]
 
     def settings(self, job: LoadedJob, placement: Placement) -> list[str]:
@@ -227,10 +220,7 @@ class Slurm:
         remote.run("scancel " + " ".join(str(job.id) for job in jobs))
 
     def resume(self, remote: Remote, job: Job) -> int:
-        """Submit the script in the run folder again, and return the new job number.
-
-        Raises RemoteError if yard did not submit the job.
-        """
+        """Submit the script in the run folder again, and return the new job number, unless yard did not submit it."""
         # A user's Slurm script can change its working directory, so the link is more reliable.
         link = shlex.quote(f"{remote.stack.cluster.shared_path}/jobs/.ids/{job.id}")
         refusal = f"job {job.id} was not submitted with `yard submit`, so yard has no copy of its script"
@@ -291,7 +281,7 @@ class Runner:
         return [f"export CUDA_VISIBLE_DEVICES={','.join(map(str, range(gpus)))}"]
 
     def files(self, job: LoadedJob, placement: Placement) -> Mapping[str, str]:
-        runner = {f"runner/{path.name}": path.read_text() for path in sorted(_RUNNER.glob("*.py"))}
+        runner = {f"runner/{path.name}": path.read_text() for path in sorted((_HERE / "runner").glob("*.py"))}
         return {"job.json": render_request(job, placement), **runner}
 
     def submit_line(self, jobs_dir: str, name: str, chain: int, script: str = script, after: Sequence[str] = ()) -> str:
@@ -301,10 +291,7 @@ class Runner:
     def session(
         self, remote: Remote, job: LoadedJob, placement: Placement, command: str | None, *, terminal: bool
     ) -> Session:
-        """Return a session on one of the group's idle nodes, which is not reserved.
-
-        Raises JobError if all nodes are running jobs, or if the session needs more than one node.
-        """
+        # The session's node is not reserved.
         if placement.nodes > 1:
             raise JobError("without a scheduler, a session uses one node; omit --nodes, or use `yard submit`")
         busy = self._query(remote, "nodes")
@@ -341,7 +328,7 @@ class Runner:
 
     def _query(self, remote: Remote, *words: str) -> Any:
         folder = shlex.quote(f"{remote.stack.cluster.shared_path}/jobs")
-        return json.loads(remote.run(f"python3 - {folder} {' '.join(words)}", stdin=_QUERY.read_bytes()))
+        return json.loads(remote.run(f"python3 - {folder} {' '.join(words)}", stdin=(_HERE / "query.py").read_bytes()))
 
 
 def render_request(job: LoadedJob, placement: Placement) -> str:

@@ -17,8 +17,7 @@ from trainyard.errors import JobFileError, Problem
 from yard.job.launcher import Source
 from yard.job.loader import WORKLOADS, LoadedJob
 from yard.job.placement import Placement
-from yard.job.rules import SHARED_SCRIPT, variables
-from yard.job.spec import INDEX, SSH_PORT
+from yard.job.spec import INDEX, SHARED_SCRIPT, SSH_PORT, variables
 from yard.run import goodput
 from yard.run.containers import PASSED_ON, container_lines
 from yard.run.schedulers import scheduler_of
@@ -29,7 +28,6 @@ SETUP_LINES = "setup.sh"
 GOODPUT = "goodput.py"
 CODE = "code"
 """The folder in the run folder that contains the uploaded directory."""
-_HERE = Path(__file__).parent
 _WARNING = "# Ignore the warning before the time limit, unless the program handles it."
 SECRETS_FILE = "secrets.sh"
 
@@ -73,9 +71,10 @@ def workload_files(workload: Path) -> list[Path]:
 
 def shared_script(end: str) -> str:
     """Return yard.sh, which is the same for all of a scheduler's jobs. The file `end` contains its last part."""
-    _, _, last = (_HERE / end).read_text().partition("\n")
+    here = Path(__file__).parent
+    _, _, last = (here / end).read_text().partition("\n")
     names = f"readonly provided_names=({' '.join(PASSED_ON)})"
-    return f"{(_HERE / 'shared.sh').read_text()}\n{names}\n\n{last}"
+    return f"{(here / 'shared.sh').read_text()}\n{names}\n\n{last}"
 
 
 def render_script(job: LoadedJob, placement: Placement) -> str:
@@ -140,10 +139,7 @@ def _launch(job: LoadedJob, *, over_ssh: bool) -> list[str]:
 
 
 def secrets_script(job: str, names: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return shell lines that export variables with their values in `environ`.
-
-    Raises JobFileError, which lists all variables that are unset or empty.
-    """
+    """Return shell lines that export variables from `environ`. Raises JobFileError, which lists those without value."""
     problems = [
         Problem(
             path="secrets",

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Shell code shared by all jobs. yard appends slurm.sh or direct.sh and uploads the result as yard.sh with each job.
-# The job's script sets its variables, defines the function `work`, and then sources yard.sh.
+# Shell code that all jobs share. yard appends slurm.sh or direct.sh, and uploads the result as yard.sh with each job.
+# A job's script sets variables, defines the function `work`, and then sources yard.sh.
 # shellcheck disable=SC2153,SC2154,SC2317,SC2329
 set -euo pipefail
 
 say() { printf 'yard: %s\n' "$*"; }
 
-# note TEXT: appends an event to the file `events`, which `yard logs` and the function `failures` read.
+# note TEXT appends an event to the file `events`, which `yard logs` and the function `failures` read.
 note() { printf '%(%s)T %s\n' -1 "$*" >>"$RUN_DIR/events"; }
 
 # Runs a task: sets the rank, address and log, and then runs the program, in the job's container if there is one.
@@ -24,10 +24,10 @@ task() {
   esac
 }
 
-# Prepares the environment and runs the program. If the job has a container, this function runs in the container.
+# Prepares the environment and runs the program, in the job's container if there is one.
 begin() {
   set -a
-  # The node's bootstrap writes this file, because the name of the network interface depends on the node.
+  # The node's bootstrap writes this file, because the network interface's name depends on the node.
   # shellcheck source=/dev/null
   source /etc/trainyard/fabric.env
   set +a
@@ -40,7 +40,7 @@ begin() {
     exit 1
   fi
   if [[ -r $RUN_DIR/setup.sh ]]; then
-    # The tasks on a node run setup.sh one after another, so that only the first task installs software.
+    # A node's tasks run setup.sh one after another, so that only the first of them installs software.
     local folder
     private_folder
     exec 9>"$folder/setup-$JOB_NAME"
@@ -52,7 +52,7 @@ begin() {
   work
 }
 
-# Activates the job's Python environment, which is the same folder on all nodes. $RUN_DIR/venv is a link to it.
+# Activates the job's Python environment, which has the same path on all nodes, and links $RUN_DIR/venv to it.
 use_environment() {
   local folder version
   folder=$(<"$RUN_DIR/environment")
@@ -69,16 +69,16 @@ use_environment() {
   export VIRTUAL_ENV=$folder PATH=$folder/bin:$PATH
 }
 
-# NCCL names its network, plugin and topology file only in its log. `yard doctor` reads the log, unless the job's
-# settings redirect the log.
+# NCCL names its network, plugin and topology file only in its log, which `yard doctor` reads, unless the job's settings
+# redirect it.
 record_nccl() {
   [[ -e /dev/nvidiactl && " ${own_env[*]} " != *' NCCL_DEBUG'* ]] || return 0
   mkdir -p "$RUN_DIR/nccl"
   export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,NET NCCL_DEBUG_FILE=$RUN_DIR/nccl/%h.%p
 }
 
-# private_folder: sets `folder` to a folder on a local disk that only the job user can write to. All users can write to
-# its parent folder.
+# Sets `folder` to a folder on a local disk to which only the job user can write, although all users can write to its
+# parent folder.
 private_folder() {
   folder=/var/tmp/yard-$UID
   [[ ! -d /mnt/localssd/jobs ]] || folder=/mnt/localssd/jobs/yard-$UID
@@ -88,9 +88,9 @@ private_folder() {
   fi
 }
 
-# use_transport FOLDER: prepends the folder that contains the fabric's NCCL plugin to LD_LIBRARY_PATH. Fails if the
-# folder contains no plugin. Otherwise, NCCL would use plain TCP and report no error. If a node could not install an
-# optional plugin, its folder contains the file `not-installed`, and the job runs without the plugin.
+# use_transport FOLDER prepends the folder with the fabric's NCCL plugin to LD_LIBRARY_PATH. It fails if there is no
+# plugin, because NCCL would use plain TCP without reporting an error. If a node could not install an optional plugin,
+# the folder contains the file `not-installed`, and the job runs without the plugin.
 use_transport() {
   local plugins=("$1"/libnccl-net*.so*)
   if [[ -e $1/not-installed ]]; then
@@ -106,7 +106,7 @@ use_transport() {
 
 # --- launchers --------------------------------------------------------------------------------------------------------
 
-# Prints the names of the variables that a launcher must forward to ranks on other nodes.
+# Prints the variables that a launcher must forward to ranks on other nodes.
 names_for_ranks() {
   local name
   for name in PATH LD_LIBRARY_PATH JOB_NAME RUN_DIR CHECKPOINT_DIR RESTART_COUNT NNODES NODE_IPS GPUS_PER_NODE \
@@ -116,9 +116,8 @@ names_for_ranks() {
   done | sort -u
 }
 
-# Writes DeepSpeed's environment file as KEY=VALUE lines without comments or empty lines, because DeepSpeed cannot parse
-# them. Values with special characters are rejected, because DeepSpeed puts the values on pdsh's command line without
-# quotes (0.19) or in double quotes (0.16).
+# Writes DeepSpeed's environment file, which must not contain comments or empty lines. Values with special characters
+# are rejected, because DeepSpeed puts them on pdsh's command line without quotes (0.19) or in double quotes (0.16).
 write_deepspeed_env() {
   export DS_ENV_FILE=$RUN_DIR/deepspeed.env
   local name
@@ -131,11 +130,11 @@ write_deepspeed_env() {
   done >"$DS_ENV_FILE"
 }
 
-# Adds mpirun to PATH. Azure's HPC image provides Open MPI only as an environment module
+# Adds mpirun to PATH, because Azure's HPC image contains Open MPI only as an environment module
 # (components/catalog/image_contracts.yaml).
 load_mpirun() {
   if ! command -v mpirun >/dev/null && [[ -e /usr/share/modules/init/bash ]]; then
-    # The modules package's scripts read unset variables.
+    # The scripts in the modules package read unset variables.
     set +u
     # shellcheck source=/dev/null
     source /usr/share/modules/init/bash
@@ -144,19 +143,18 @@ load_mpirun() {
   fi
 }
 
-# Runs the first torchrun on PATH: from the active environment, the container, or the node. The node's torchrun
+# Runs the first torchrun on PATH, from the active environment, the container or the node. The node's own torchrun
 # (cloud-init/files/usr/local/lib/trainyard/torchrun) also supports builds of torch without libuv.
 start_torchrun() { exec torchrun "$@"; }
 
 # --- containers -------------------------------------------------------------------------------------------------------
 
-# Enables enroot's hook 99-mellanox.sh, which mounts the RDMA devices. Without these devices, NCCL uses TCP.
-# Sources: NVIDIA/enroot conf/hooks/99-mellanox.sh; measured by edwardsp/azcluster at 798568d, CHANGELOG. Read
-# 2026-11-22.
+# Enables enroot's hook 99-mellanox.sh, which mounts the RDMA devices, without which NCCL uses TCP. Sources:
+# NVIDIA/enroot, conf/hooks/99-mellanox.sh; measured by edwardsp/azcluster at 798568d, CHANGELOG; read 2026-11-22.
 use_rdma_devices() { [[ ! -d /dev/infiniband ]] || export MELLANOX_VISIBLE_DEVICES=all; }
 
-# read_container_env NAME...: sets container_env to an --env option for each variable that is set and is listed in
-# provided_names or NAME.
+# read_container_env NAME... sets container_env to an --env option for each variable in provided_names or NAME... that
+# is set.
 read_container_env() {
   container_env=()
   local name
@@ -169,13 +167,13 @@ enter_enroot() {
   local image=$container_file folder
   if ! command -v enroot >/dev/null; then say "node $NODE_RANK has no enroot; use an image that contains it"; exit 1; fi
   private_folder
-  # Without a login session, enroot's defaults are /run/enroot, which only root can create, and folders in the home
-  # folder, which is on NFS (NVIDIA/enroot at 8ea147d3, enroot.in, read 2026-11-23).
+  # Without a login session, enroot would use /run/enroot, which only root can create, and the home folder, which is on
+  # NFS (NVIDIA/enroot at 8ea147d3, enroot.in, read 2026-11-23).
   export ENROOT_RUNTIME_PATH=$folder/enroot/run ENROOT_DATA_PATH=$folder/enroot/data
   export ENROOT_CACHE_PATH=$folder/enroot/cache ENROOT_TEMP_PATH=$folder
   if [[ -n $container_uri ]]; then
     image=$folder/$container_file
-    # One task per node imports the image, and the other tasks wait.
+    # One task on each node imports the image, while the others wait.
     exec 8>"$folder/lock"
     flock 8
     [[ -s $image ]] || enroot import --output "$image" "$container_uri"
@@ -207,16 +205,16 @@ leave() {
   ((container_ssh_port == 0)) || rm -rf -- "$(key_folder)"
 }
 
-# contain PART: runs a part of the job's script in a docker container.
+# contain PART runs a part of the job's script in a docker container.
 contain() {
   check_docker
   # By default, docker allows 64 MB of shared memory and up to 2^30 open files. pdsh would close all of them before it
   # starts ssh (moby/moby issue 38814, seen on 2026-11-23). Here, nofile is the node's limit (31-system).
   local options=(--network host --ipc host --ulimit memlock=-1 --ulimit stack=67108864 --ulimit nofile=1048576
     --cap-add SYS_PTRACE --security-opt no-new-privileges --user "$(id -u):$(id -g)" "${container_options[@]}")
-  # Programs write caches to the home folder, for example Triton and Hugging Face. dockerd cannot mount the home folder on
-  # NFS (copy_keys), and without a mount it would create a folder that belongs to root. Therefore the home folder in a
-  # container is a folder on the node's local disk, which later jobs use again.
+  # Programs such as Triton and Hugging Face write caches to the home folder. dockerd cannot mount the home folder from
+  # NFS (see copy_keys), and without a mount, it would create a folder that belongs to root. Therefore, the home folder
+  # in a container is a folder on the node's local disk, which later jobs use again.
   local folder
   private_folder
   mkdir -p "$folder/home/.ssh"
@@ -253,8 +251,8 @@ check_docker() {
   fi
 }
 
-# copy_keys FOLDER: copies the job user's key pair to a local folder and writes an SSH configuration there. dockerd
-# cannot mount ~/.ssh, because dockerd runs as root and the home folder's NFS server maps root to nobody.
+# copy_keys FOLDER copies the job user's key pair to a local folder, and writes an SSH configuration there. dockerd
+# cannot mount ~/.ssh, because it runs as root, which the home folder's NFS server maps to nobody.
 copy_keys() {
   rm -rf -- "$1"
   # mkdir fails if the folder belongs to another user.
@@ -264,7 +262,7 @@ copy_keys() {
   fi
   # The ranks of this job are the only clients of the container's sshd.
   install -m 0600 -- "$1/id_ed25519.pub" "$1/authorized_keys"
-  # DeepSpeed also runs ssh without the options that it passes to pdsh, so the options are in a configuration file
+  # The options are in a configuration file, because DeepSpeed also runs ssh without the options that it passes to pdsh
   # (deepspeedai/DeepSpeed at edaa7221, deepspeed/launcher/runner.py; EleutherAI/DeeperSpeed at 91d1c55b, the same;
   # read 2026-11-22).
   install -m 0600 /dev/stdin "$1/config" <<CONFIG
@@ -275,7 +273,7 @@ GlobalKnownHostsFile /dev/null
 CONFIG
 }
 
-# host_key ADDRESS: prints the path to a file that contains the public host key of the container's sshd on a node.
+# host_key ADDRESS prints the path of the file with the public host key of the sshd in a node's container.
 host_key() { printf '%s/.ssh-host-%d-%s' "$RUN_DIR" "$RESTART_COUNT" "$1"; }
 
 # Runs sshd in the container.
@@ -283,7 +281,7 @@ listen() {
   local folder
   folder=$(mktemp -d)
   ssh-keygen -q -t ed25519 -N "" -f "$folder/host"
-  # The first node trusts the keys in the run folder, because only the job user can write to it.
+  # The first node trusts keys in the run folder, because only the job user can write to it.
   install -m 0644 "$folder/host.pub" "$(host_key "$NODE_IP").new"
   mv "$(host_key "$NODE_IP").new" "$(host_key "$NODE_IP")"
   exec /usr/sbin/sshd -D -e -f /dev/null -p "$container_ssh_port" -o ListenAddress="$NODE_IP" \
@@ -291,12 +289,12 @@ listen() {
     -o UsePAM=no -o PasswordAuthentication=no -o AuthorizedKeysFile="$HOME/.ssh/authorized_keys"
 }
 
-# Waits until sshd is ready in all containers, and then runs the program in the first node's container.
+# Waits until the sshd in each container is ready, and then runs the program in the first node's container.
 lead() {
   listen &
   local address name rest key deadline=$((SECONDS + 300)) known=$RUN_DIR/known_hosts port=$container_ssh_port
   : >"$known"
-  # Line N of the host file contains the name of the node with the Nth address.
+  # Line N of the host file contains the name of the node that has the Nth address.
   exec 7<"$HOSTFILE"
   for address in ${NODE_IPS//,/ }; do
     until (: <"/dev/tcp/$address/$port") 2>/dev/null && [[ -s $(host_key "$address") ]]; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Last part of yard.sh on a cluster with Slurm. The batch script starts the tasks and decides whether the job restarts.
+# The last part of yard.sh on a cluster with Slurm, where the batch script starts the tasks and restarts the job.
 # shellcheck disable=SC2034,SC2154,SC2317,SC2329
 readonly job_script=job.sbatch
 
@@ -10,13 +10,13 @@ provide() {
   local hosts addresses host
   mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
   # /etc/hosts contains the private addresses, which collectives must use. Loopback addresses (127.0.1.1) are skipped,
-  # because other nodes cannot connect to them.
+  # because other nodes cannot reach them.
   mapfile -t addresses < <(getent hosts "${hosts[@]}" | awk '$1 !~ /^127\./ { print $1 }')
   if ((${#addresses[@]} != NNODES)); then
     say "only ${#addresses[@]} of the names ${hosts[*]} resolve on ${SLURMD_NODENAME:-this node}; run \`yard doctor\`"
     exit 1
   fi
-  # The port is below the ephemeral range, and changes with each start, because an old rank may still use its port.
+  # The port is below the ephemeral range. It changes with each start, because an old rank may still be using it.
   export MASTER_ADDR=${addresses[0]} MASTER_PORT=$((20000 + (SLURM_JOB_ID * 10 + RESTART_COUNT) % 12000))
   local IFS=,
   export WORLD_SIZE=$((NNODES * tasks_per_node))
@@ -30,19 +30,19 @@ provide() {
   fi
 }
 
-# Sets the rank of a task. In the batch shell, Slurm's variables are those of the first task.
+# Sets a task's rank. In the batch shell, Slurm's variables are those of the first task.
 find_place() {
   export RANK=$((SLURM_PROCID * ranks_per_task)) LOCAL_RANK=$SLURM_LOCALID NODE_RANK=$SLURM_NODEID
 }
 
-# Writes the log to the NFS server every two seconds for `yard logs --follow`. NFS may delay writes by half a minute.
+# Sends the log to the NFS server every two seconds, because NFS may delay writes by half a minute.
 keep_log_fresh() {
   trap '' USR2
   while sleep 2; do sync --data "$RUN_DIR/job.log" || true; done
 }
 
-# sweep RUN_DIR: kills all processes on this node that started with this RUN_DIR in their environment. Slurm does not
-# track ranks that are started over SSH.
+# sweep RUN_DIR kills all processes on this node that were started with this RUN_DIR in their environment, because Slurm
+# does not track ranks that are started over SSH.
 sweep() {
   local file pid
   for file in /proc/[0-9]*/environ; do
@@ -51,14 +51,14 @@ sweep() {
   done
 }
 
-# sweep_nodes [LOST...]: kills the ranks on this node and on all other nodes except the lost ones. It uses SSH, because
-# Slurm may refuse a second step.
+# sweep_nodes [LOST...] kills the ranks on all nodes except the lost ones, over SSH, because Slurm may refuse a second
+# step.
 sweep_nodes() {
   local host sweeps=()
   sweep "$RUN_DIR"
   while read -r host _; do
     [[ " $* $SLURMD_NODENAME " != *" $host "* ]] || continue
-    # With RUN_DIR in its environment, this ssh would be killed, too.
+    # With RUN_DIR in its environment, this ssh would be killed too.
     env -u RUN_DIR ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$host" bash "$RUN_DIR/yard.sh" sweep "$RUN_DIR" 2>&1 &
     sweeps+=($!)
   done <"$HOSTFILE"
@@ -66,13 +66,13 @@ sweep_nodes() {
   ((${#sweeps[@]} == 0)) || wait "${sweeps[@]}" || true
 }
 
-# Kills the ranks that were started over SSH, which Slurm does not track.
+# Kills ranks that were started over SSH, which Slurm does not track.
 sweep_untracked() { ((over_ssh == 0)) || sweep_nodes; }
 
-# After the loss of a node, Slurm starts the job again when all its ranks have ended. A rank that waits for the lost node
-# in a collective operation ignores SIGTERM, and Slurm would kill it only after KillWait (60 s). If this script runs for
-# more than 10 s after SIGTERM, slurmd checks only every 10 s whether it has ended (pause_for_job_completion in Slurm's
-# slurmd_common.c, read 2026-11-23; seen with Slurm 24.11.5).
+# After the loss of a node, Slurm starts the job again when all of its ranks have ended. But a rank that is waiting for
+# the lost node in a collective ignores SIGTERM, and Slurm would kill it only after KillWait (60 s). If this script runs
+# for more than 10 s after SIGTERM, slurmd checks only every 10 s whether it has ended (pause_for_job_completion in
+# Slurm's slurmd_common.c, read 2026-11-23; seen with Slurm 24.11.5).
 sweep_after_loss() {
   mapfile -t lost < <(sinfo -h -N -n "$SLURM_JOB_NODELIST" -t down -o %N | sort -u)
   ((${#lost[@]})) || return 0
@@ -86,8 +86,8 @@ start_step() {
   exec srun "${step_options[@]}" bash "$RUN_DIR/$job_script" task
 }
 
-# watch_heartbeats STEP: ends the step if a heartbeat file from this start is too old. NFS may delay the modification
-# time by up to a minute.
+# watch_heartbeats STEP ends the step if a heartbeat file from this start is too old, with a margin of a minute, because
+# NFS may delay the modification time.
 watch_heartbeats() {
   trap '' USR2
   local file age
@@ -103,8 +103,8 @@ watch_heartbeats() {
   done
 }
 
-# end_before_limit STEP: ends the step shortly before the time limit if the program ignores the warning. At the limit,
-# Slurm would cancel the job and not restart it.
+# end_before_limit STEP ends the step shortly before the time limit if the program ignores the warning, because Slurm
+# would cancel the job at the limit and not restart it.
 end_before_limit() {
   trap '' USR2
   sleep $((warning_seconds - (warning_seconds < 120 ? warning_seconds / 2 : 60)))
@@ -114,7 +114,7 @@ end_before_limit() {
   ((leads == 0)) || kill "$1" 2>/dev/null || true
 }
 
-# Runs the step as a background job, because bash runs traps only between commands and during `wait`.
+# Runs the step in the background, because bash runs traps only between commands and during `wait`.
 run_step() {
   local step again
   start_step &
@@ -129,7 +129,7 @@ run_step() {
     fi
     # Slurm sends no signal to a launcher in the batch shell.
     ((leads == 0)) || kill -"$((cancelled ? 15 : 12))" "$step" 2>/dev/null || true
-    # Without the redirection, bash prints a message with the path of this file when a step is killed.
+    # Without the redirection, bash would print a message with this file's path when a step is killed.
     {
       ((cancelled == 0)) || sweep_after_loss
       wait "$step" || again=$?
@@ -139,8 +139,8 @@ run_step() {
   done
 }
 
-# Sets `failed_node`, `failed_task` and, if it is known, `rc` to the values of the first failed task. After a failure,
-# srun ends the other tasks, which exit with other codes. Keeps them if srun reported no failed task in this start.
+# Sets `failed_node`, `failed_task` and, if it is known, `rc` to the values of the task that failed first, if srun has
+# reported one in this start. After a failure, srun ends the other tasks, which exit with other codes.
 find_failure() {
   local line
   while [[ -z $failed_task ]] && read -r line; do
@@ -150,8 +150,8 @@ find_failure() {
   done < <(tail -c "+$((log_size + 1))" "$RUN_DIR/job.log")
 }
 
-# Prints which task failed first. If its rank has a separate log, also prints the Python errors in this log except those
-# of torchrun, or the last lines of the log if it contains no such errors.
+# Prints which task failed first. If its rank has a separate log, it also prints the log's Python errors except those of
+# torchrun, or the log's last lines if there are no such errors.
 report_failure() {
   local rank=$((${failed_task:-0} * ranks_per_task))
   if [[ -z $failed_task ]]; then
@@ -165,8 +165,8 @@ report_failure() {
   fi
 }
 
-# Excludes nodes on which the job failed twice, if the group has enough other nodes. Slurm accepts this change only for
-# pending jobs, and a job is pending after `scontrol requeue`.
+# Excludes nodes on which the job has failed twice, if the group has enough other nodes. Slurm accepts this change only
+# for pending jobs, and a job is pending after `scontrol requeue`.
 avoid_nodes() {
   local bad others
   bad=$(awk '$2 == "failed" && NF > 3 { if (++count[$4] == 2) print $4 }' "$RUN_DIR/events" | paste -sd,)
@@ -184,7 +184,7 @@ avoid_nodes() {
   fi
 }
 
-# requeue REASON: restarts this job with the same number. Returns only if the job must not restart.
+# requeue REASON restarts this job with the same number. It returns only if the job must not restart.
 requeue() {
   # A job that is not RUNNING was cancelled, reached its time limit or lost a node, and must not be requeued.
   ((cancelled == 0)) || return 0
@@ -193,7 +193,7 @@ requeue() {
   say "$1: restarting the job"
   scontrol requeue "$SLURM_JOB_ID" || return 0
   avoid_nodes
-  # Slurm now ends this script: it sends SIGTERM once, possibly while `scontrol` is running, and SIGKILL after a minute.
+  # Slurm now ends this script. It sends SIGTERM, possibly while `scontrol` is still running, and SIGKILL after a minute.
   trap 'exit "$rc"' TERM
   ((cancelled)) || {
     sleep 120 &
@@ -202,7 +202,7 @@ requeue() {
   exit "$rc"
 }
 
-# Prints the number of failures across all starts of the job since the last `yard resume`.
+# Prints how often the job has failed since the last `yard resume`.
 failures() {
   local count=0 event
   while read -r _ event _; do
@@ -214,13 +214,13 @@ failures() {
   printf '%d' "$count"
 }
 
-# Prints the name of a checkpoint file from this start, if there is one.
+# Prints the name of a checkpoint file that was written in this start, if there is one.
 new_checkpoint() {
   find "$CHECKPOINT_DIR" -type f -newer "$RUN_DIR/.started" ! -name 'heartbeat-*' ! -name 'metrics*' -print -quit
 }
 
-# Prints the reason for SIGUSR2. Slurm sends it before the time limit. `yard roll` and the health service send it before
-# a node leaves. Before Slurm 23.02, the end time of the job is unknown.
+# Prints the reason for SIGUSR2, which Slurm sends before the time limit, and `yard roll` and the health service before
+# a node leaves. Before Slurm 23.02, the job's end time is unknown.
 occasion() {
   if ((${SLURM_JOB_END_TIME:-0} > EPOCHSECONDS + warning_seconds + 60)); then
     printf 'a node leaves'
@@ -229,7 +229,7 @@ occasion() {
   fi
 }
 
-# Decides from the exit code whether the job has finished or must restart.
+# Decides whether the job has finished or must restart.
 judge() {
   if ((out_of_time)) && [[ -n $checkpoint_dir ]]; then
     if ((chain > 1)); then
@@ -240,7 +240,7 @@ judge() {
       say 'no checkpoint since the last start; the job does not restart at the time limit'
     fi
   elif ((rc == 0 && cancelled == 0)); then
-    # The other jobs in a chain read this file and exit immediately.
+    # If this file exists, later jobs in a chain exit immediately.
     touch "$RUN_DIR/finished"
   elif ((cancelled == 0)); then
     find_failure
@@ -250,13 +250,13 @@ judge() {
   fi
 }
 
-# Prints the job's goodput if the program has recorded the training steps.
+# Prints the job's goodput, if its program has recorded steps.
 report_goodput() {
   [[ -n $checkpoint_dir && -s $CHECKPOINT_DIR/metrics.jsonl ]] || return 0
   python3 "$RUN_DIR/goodput.py" --line "$SLURM_JOB_ID=$RUN_DIR" | sed 's/^/yard: /' || true
 }
 
-# Without pyxis, srun rejects the options for the container. Another start would not help.
+# Without pyxis, srun rejects the container's options, so another start would not help.
 require_pyxis() {
   if [[ $container_runtime == pyxis && $(srun --help) != *--container-image* ]]; then
     say "Slurm has no pyxis here; set \`containers: enroot\`, and use an image that contains enroot and pyxis"
@@ -284,7 +284,7 @@ main() {
   run_step
   sweep_untracked
   judge
-  # After the loss of a node, the next start reports the goodput, so that this script ends sooner.
+  # After the loss of a node, this script must end soon, so the next start reports the goodput.
   ((${#lost[@]})) || report_goodput
   kill %keep_log_fresh %watch_heartbeats %end_before_limit 2>/dev/null || true
   # `yard logs --follow` stops after the event `end`, so the log must be complete before this event.

@@ -119,10 +119,7 @@ class Bench:
         return int(count)
 
     def counts(self, buffer: Any) -> tuple[int, int]:
-        """Return the numbers of warm-ups and iterations, each of which must fit into `max_seconds`.
-
-        One all-reduce is timed for this purpose.
-        """
+        """Time one all-reduce, and return how many warm-ups and how many iterations fit into `max_seconds`."""
         limit, one = self.arguments.max_seconds, 0.0
         if limit is not None:
             begin = time.perf_counter()
@@ -243,11 +240,9 @@ def main() -> NoReturn:
 
 
 def leave(bench: Bench, code: int) -> NoReturn:
-    """Wait for all ranks, and exit without running destructors.
-
-    Gloo's destructor can block forever (seen with torch 2.6), because it holds the interpreter lock while it waits for
-    its threads.
-    """
+    """Wait for all ranks, and exit without running destructors."""
+    # Gloo's destructor can block forever (seen with torch 2.6), because it holds the interpreter lock while it waits
+    # for its threads.
     bench.barrier()
     if bench.cuda:
         bench.dist.destroy_process_group()

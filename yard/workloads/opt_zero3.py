@@ -58,11 +58,7 @@ def load_model(transformers: Any, options: argparse.Namespace, config: dict[str,
 
 
 def sample_numbers(batch_number: int, rank: int, ranks: int, batch: int, count: int) -> list[int]:
-    """Return the indices of the samples in a rank's batch, out of `count` samples.
-
-    The ranks read consecutive parts of the data, and start again after the last sample. A restarted job continues with
-    the samples after its last checkpoint.
-    """
+    """Return the samples in a rank's batch. The ranks read consecutive parts, and start again after the last sample."""
     first = (batch_number * ranks + rank) * batch
     return [(first + index) % count for index in range(batch)]
 

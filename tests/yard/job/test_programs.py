@@ -10,7 +10,7 @@ import pytest
 
 from tests.yard.conftest import FakeStack, MakeProgram
 from tests.yard.test_cli import yard
-from yard.run.request import command_job
+from yard.run.submit import command_job
 
 SLURM = "#!/bin/bash\n#SBATCH --nodes=1\nsrun hostname\n"
 REFUSED: dict[str, tuple[str | bytes | None, str, str]] = {

@@ -15,7 +15,7 @@ from trainyard.outputs import Cluster
 from yard.job.launcher import LAUNCHERS, Tasks, launcher
 from yard.job.loader import WORKLOADS, load_job
 from yard.job.placement import place
-from yard.job.rules import parse_seconds
+from yard.job.spec import parse_seconds
 from yard.run.schedulers import Runner, Slurm
 from yard.run.script import SECRETS_FILE, render_files, secrets_script
 from yard.run.submit import pack

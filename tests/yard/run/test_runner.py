@@ -189,14 +189,12 @@ def test_ranks_end_when_the_runner_is_killed(make: MakeJob) -> None:
     job.until(lambda: job.pids() == [], 10)
 
 
-@pytest.mark.parametrize(
-    ("number", "message"), [(signal.SIGKILL, "the connection to"), (signal.SIGSTOP, "has sent nothing for 15 s")]
-)
-def test_node_without_an_agent_is_lost(number: signal.Signals, message: str, make: MakeJob) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_node_without_an_agent_is_lost(number: signal.Signals, make: MakeJob) -> None:
     job = make(job_file("agent", BEATING)).submit().up(0)
     os.kill(job.agents()[0], number)
     assert job.ended() == "FAILED"
-    assert message in job.log
+    assert "has sent nothing for 15 s" in job.log
 
 
 @pytest.mark.parametrize(("number", "state"), [(signal.SIGINT, "CANCELLED"), (signal.SIGTERM, "LOST")])

@@ -20,9 +20,8 @@ from trainyard.errors import JobFileError, RemoteError, StackError
 from trainyard.outputs import Cluster
 from yard.preview.rehearsal import rehearse as planned
 from yard.run.queue import parse_scontrol
-from yard.run.request import Request, read_request
 from yard.run.schedulers import Slurm
-from yard.run.submit import Prepared, pack
+from yard.run.submit import Prepared, Request, pack, read_request
 from yard.stack.workspace import stack_names
 
 SSH = """

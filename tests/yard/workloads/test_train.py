@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from yard.workloads import train, train_files, train_float8
+from yard.workloads import train
 from yard.workloads.opt_zero3 import IGNORED, Batches, read_texts, sample_numbers
 from yard.workloads.train_model import PRESETS, Shape, hardware_flops, model_flops, peak_tflops, percentile, step_times
 
@@ -64,7 +64,7 @@ def test_percentiles_are_observed_values() -> None:
 
 def checkpoint(run_dir: Path, step: int, *, whole: bool = True) -> Path:
     """Create a folder that contains the files of a checkpoint."""
-    folder = train_files.step_dir(run_dir, step)
+    folder = train.step_dir(run_dir, step)
     folder.mkdir(parents=True)
     (folder / "__0_0.distcp").write_bytes(b"shard")
     if whole:
@@ -73,30 +73,30 @@ def checkpoint(run_dir: Path, step: int, *, whole: bool = True) -> Path:
 
 
 def test_published_checkpoint_is_the_latest(tmp_path: Path) -> None:
-    assert train_files.latest_step(tmp_path) is None
+    assert train.latest_step(tmp_path) is None
     for step in (5, 10):
         checkpoint(tmp_path, step)
-        train_files.publish(tmp_path, step, keep=2)
+        train.publish(tmp_path, step, keep=2)
     checkpoint(tmp_path, 15, whole=False)
-    assert train_files.latest_step(tmp_path) == 10
+    assert train.latest_step(tmp_path) == 10
 
 
 @pytest.mark.parametrize("path", [".", "latest", "step-00000005", "step-00000005/.metadata"])
 def test_a_checkpoint_that_others_can_write_is_refused(path: str, tmp_path: Path) -> None:
     checkpoint(tmp_path, 5)
-    train_files.publish(tmp_path, 5, keep=2)
-    assert train_files.distrust(tmp_path, 5) == ""
+    train.publish(tmp_path, 5, keep=2)
+    assert train.distrust(tmp_path, 5) == ""
     for mode in (0o777, 0o702):
         (tmp_path / path).chmod(mode)
-        assert train_files.distrust(tmp_path, 5) == f"other users can write to {tmp_path / path}"
+        assert train.distrust(tmp_path, 5) == f"other users can write to {tmp_path / path}"
     (tmp_path / path).chmod(0o770)
-    assert train_files.distrust(tmp_path, 5) == "", "the umask of many accounts is 002, with a group of their own"
+    assert train.distrust(tmp_path, 5) == "", "the umask of many accounts is 002, with a group of their own"
 
 
 @pytest.mark.parametrize("path", [".", "step-00000005", "step-00000005/__0_0.distcp"])
 def test_a_checkpoint_of_another_user_is_refused(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint(tmp_path, 5)
-    train_files.publish(tmp_path, 5, keep=2)
+    train.publish(tmp_path, 5, keep=2)
     own, stat = os.getuid(), Path.stat
 
     def other(self: Path, **more: bool) -> os.stat_result:
@@ -105,14 +105,14 @@ def test_a_checkpoint_of_another_user_is_refused(path: str, tmp_path: Path, monk
         return os.stat_result(found)
 
     monkeypatch.setattr(Path, "stat", other)
-    assert train_files.distrust(tmp_path, 5) == f"{tmp_path / path} belongs to uid {own + 1000}"
+    assert train.distrust(tmp_path, 5) == f"{tmp_path / path} belongs to uid {own + 1000}"
 
 
 @pytest.mark.parametrize("text", ["", "ten", "12"])
 def test_latest_without_complete_checkpoint_is_ignored(text: str, tmp_path: Path) -> None:
     checkpoint(tmp_path, 12, whole=False)
     (tmp_path / "latest").write_text(text)
-    assert train_files.latest_step(tmp_path) is None
+    assert train.latest_step(tmp_path) is None
 
 
 def test_newest_complete_checkpoints_are_kept(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_newest_complete_checkpoints_are_kept(tmp_path: Path) -> None:
     checkpoint(tmp_path, 13, whole=False)
     checkpoint(tmp_path, 15)
     newer = checkpoint(tmp_path, 20, whole=False)  # another run has written this newer checkpoint, so it must be kept
-    train_files.publish(tmp_path, 15, keep=2)
+    train.publish(tmp_path, 15, keep=2)
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-00000010", "step-00000015", newer.name]
 
 
@@ -169,7 +169,7 @@ def test_data_file_is_checked_before_the_start(
         file.write_bytes(content)
     options = train.parse(["--data", str(file), "--token-bytes", str(token_bytes)])
     with pytest.raises(SystemExit) as error:
-        train_files.Data(None, options, PRESETS["tiny"])
+        train.Data(None, options, PRESETS["tiny"])
     assert f"{file} " in str(error.value)
     assert said in str(error.value)
 
@@ -208,16 +208,16 @@ def converted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     ],
 )
 def test_gpus_without_float8_are_refused(capability: tuple[int, int] | None, said: str | None) -> None:
-    found = train_float8.obstacle(torch_with(capability))
+    found = train.float8_obstacle(torch_with(capability))
     assert found is None if said is None else (found or "").startswith(said)
 
 
 def test_missing_or_old_torchao_is_refused(converted: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["torchao.float8"], "Float8LinearConfig", SimpleNamespace())
-    assert "torchao cannot be used (AttributeError: " in (train_float8.obstacle(torch_with((9, 0))) or "")
+    assert "torchao cannot be used (AttributeError: " in (train.float8_obstacle(torch_with((9, 0))) or "")
     monkeypatch.setitem(sys.modules, "torchao", None)
     monkeypatch.delitem(sys.modules, "torchao.float8")
-    said = train_float8.obstacle(torch_with((9, 0))) or ""
+    said = train.float8_obstacle(torch_with((9, 0))) or ""
     assert said.startswith("torchao cannot be used (ModuleNotFoundError: ")
     assert "install torchao 0.9 or newer, in a release compatible with torch 2.11.0" in said
 
@@ -234,18 +234,18 @@ def test_missing_or_old_torchao_is_refused(converted: list[dict[str, Any]], monk
 def test_one_message_names_all_refused_ranks(
     obstacles: tuple[str | None, ...], said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train_float8, "obstacle", lambda _torch: obstacles[0])
+    monkeypatch.setattr(train, "float8_obstacle", lambda _torch: obstacles[0])
 
     def gather(into: list[str | None], _mine: str | None) -> None:
         into[:] = obstacles
 
     ranks = SimpleNamespace(get_world_size=lambda: len(obstacles), all_gather_object=gather)
-    lines = train_float8.refusal(torch_with((9, 0)), ranks).splitlines()
+    lines = train.float8_refusal(torch_with((9, 0)), ranks).splitlines()
     assert lines == [f"train: --float8 is not possible {part}" for part in said]
 
 
 def test_layers_in_blocks_are_converted(converted: list[dict[str, Any]]) -> None:
-    train_float8.convert("model")
+    train.convert_to_float8("model")
     (call,) = converted
     assert call["model"] == "model"
     assert call["config"] == "config tensorwise"

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from yard.workloads import train, train_files
+from yard.workloads import train
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -29,10 +29,10 @@ TRAIN = Path(train.__file__)
 EMULATED_FLOAT8 = f"""
 import sys
 sys.path.insert(0, {str(TRAIN.parent)!r})
-import train, train_float8
+import train
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-train_float8.obstacle = lambda torch: None
-train_float8._torchao = lambda: (convert_to_float8_training, Float8LinearConfig(emulate=True))
+train.float8_obstacle = lambda torch: None
+train._torchao = lambda: (convert_to_float8_training, Float8LinearConfig(emulate=True))
 train.Trainer(train.parse()).run()
 """
 """A program that runs train.py with --float8 on a CPU, where torchao emulates the matrix products."""
@@ -89,7 +89,7 @@ def losses(run_dir: Path) -> dict[int, float]:
 def wait_for_step(run_dir: Path, step: int) -> None:
     """Wait until a checkpoint at or after `step` is published."""
     deadline = time.monotonic() + 120
-    while (train_files.latest_step(run_dir) or 0) < step:
+    while (train.latest_step(run_dir) or 0) < step:
         assert time.monotonic() < deadline, f"no checkpoint of step {step} in two minutes"
         time.sleep(0.02)
 
@@ -128,9 +128,9 @@ def test_killed_run_continues_from_its_checkpoint(unbroken: dict[int, float], tm
     assert codes[0] > 0, f"the surviving rank must fail: {printed}"
     # Simulates a rank that is killed while it writes the checkpoint for step 8.
     (tmp_path / "latest").write_text("4\n")
-    half = train_files.step_dir(tmp_path, 8)
+    half = train.step_dir(tmp_path, 8)
     shutil.rmtree(half, ignore_errors=True)
-    shutil.copytree(train_files.step_dir(tmp_path, 4), half, ignore=shutil.ignore_patterns(".metadata"))
+    shutil.copytree(train.step_dir(tmp_path, 4), half, ignore=shutil.ignore_patterns(".metadata"))
     before = len(records(tmp_path))
     train_to_the_end(2, *arguments, str(STEPS))
     again = records(tmp_path)[before:]
@@ -150,7 +150,7 @@ def test_signal_to_one_rank_ends_all_with_a_checkpoint(number: signal.Signals, t
     finally:
         run.kill()
     assert codes == [0, 0], printed
-    assert train_files.latest_step(tmp_path) == records(tmp_path)[-1]["step"]
+    assert train.latest_step(tmp_path) == records(tmp_path)[-1]["step"]
 
 
 def test_failed_checkpoint_keeps_the_previous_one(tmp_path: Path) -> None:
@@ -159,10 +159,10 @@ def test_failed_checkpoint_keeps_the_previous_one(tmp_path: Path) -> None:
     # A file size limit simulates a full disk, so the write fails on every rank.
     codes, printed = Ranks(2, *arguments, "4", most_bytes=1 << 19).end()
     assert codes == [1, 1], printed
-    assert f"the checkpoint {train_files.step_dir(tmp_path, 4)} could not be written; " in printed
+    assert f"the checkpoint {train.step_dir(tmp_path, 4)} could not be written; " in printed
     assert "MiB are free there (rank 0: " in printed
     assert [path.name for path in tmp_path.glob("step-*")] == ["step-00000002"]
-    assert train_files.latest_step(tmp_path) == 2
+    assert train.latest_step(tmp_path) == 2
 
 
 @pytest.mark.parametrize("flag", ["--recompute", "--deterministic"])
@@ -234,10 +234,10 @@ def test_checkpoints_do_not_depend_on_float8(layout: str, unbroken: dict[int, fl
 
 
 def test_code_in_a_checkpoint_of_others_does_not_run(tmp_path: Path) -> None:
-    folder = train_files.step_dir(tmp_path, 4)
+    folder = train.step_dir(tmp_path, 4)
     folder.mkdir()
     (folder / ".metadata").write_bytes(pickle.dumps(_Attack(str(tmp_path / "ran"))))
-    train_files.publish(tmp_path, 4, keep=2)
+    train.publish(tmp_path, 4, keep=2)
     tmp_path.chmod(0o777)
     codes, printed = Ranks(2, "--steps", "6", "--run-dir", str(tmp_path)).end()
     assert codes == [1, 1]

@@ -13,8 +13,6 @@ from .agent import AGENT_MARK, RANK_MARK, run_agent, sweep
 from .attempt import Attempt, Claim, Outcome, TooFewNodes, claim, unusable
 from .job import EventLog, JobRequest, State, identity
 
-_FAILURES_TO_AVOID = 2
-"""A job avoids a node on which it has failed this many times."""
 _RESULT_SECONDS = 3600.0
 """How long the runner tries to write the job's result, for example if the disk is full."""
 _NO_CHECKPOINT = ("heartbeat-", "metrics")
@@ -105,7 +103,8 @@ class Run:
     def start(self) -> Outcome:
         """Reserve nodes, and run the job on them once."""
         failures = self.events.failures()
-        avoid = {node for node in failures if node and failures.count(node) >= _FAILURES_TO_AVOID}
+        # The job avoids a node on which it has failed twice.
+        avoid = {node for node in failures if node and failures.count(node) > 1}
         try:
             claimed = claim(self.request, self.state.id, self.run_dir.parent / ".nodes", avoid, self.stopped)
         except TooFewNodes as error:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .agent import AGENT_MARK, BEAT_SECONDS, NODE_MARK, RANK_MARK, TICK
 from .job import EventLog, Host, JobRequest
@@ -43,12 +43,9 @@ _LAST_SECONDS = 8.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """An attempt's result. `how` is completed, failed, frozen, lost, faulty, time or cancelled.
+    """An attempt's result. `node` is the name of the node that caused a failure."""
 
-    `node` is the name of the node that caused a failure.
-    """
-
-    how: str
+    how: Literal["completed", "failed", "frozen", "lost", "faulty", "time", "cancelled"]
     code: int = 0
     node: str = ""
     message: str = ""
@@ -56,19 +53,18 @@ class Outcome:
 
 @dataclass
 class NodeAgent:
-    """The connection to a node's agent. `ranks` contains the rank and local rank of each task that the agent starts.
-
-    `ssh` is the process that runs the agent, `input` and `output` are its pipes, and `rest` is an incomplete line.
-    """
+    """The connection to a node's agent, which runs in the process `ssh` with the pipes `input` and `output`."""
 
     host: Host
     ranks: list[tuple[int, int]]
+    """The rank and local rank of each task that the agent starts."""
     ssh: subprocess.Popen[bytes]
     input: int
     output: int
     last_received: float = field(default_factory=time.monotonic)
     ended: set[int] = field(default_factory=set)
     rest: bytes = b""
+    """A line whose end has not been received yet."""
     said_bye: bool = False
     open: bool = True
 
@@ -79,10 +75,7 @@ class NodeAgent:
 
 
 def unusable(ssh: Sequence[str], hosts: Sequence[Host]) -> dict[str, str]:
-    """Return the reason why each unusable node cannot run a job, by node.
-
-    A node is unusable if it does not respond over SSH within 15 seconds, or if a health check has found a fault.
-    """
+    """Return why nodes are unusable, by node: they do not respond over SSH within 15 seconds, or they have a fault."""
     found = _run_on(ssh, hosts, f"cat {VERDICT} 2>/dev/null || true", _PROBE_SECONDS)
     reasons = {
         name: "does not respond" if verdict is None else verdict.strip().partition(" ")[2]
