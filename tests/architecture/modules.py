@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -30,22 +30,19 @@ def nodes(module: str) -> tuple[ast.AST, ...]:
 
 @cache
 def imports(module: str) -> frozenset[str]:
-    """Return the names of all modules imported by a module.
+    """Return the names of the modules that a module imports, also inside functions and under TYPE_CHECKING.
 
-    Imports inside functions and under TYPE_CHECKING are included. `from a import b` gives `a.b` if `a.b` is a module in
-    this project, and `a` otherwise.
+    `from a import b` gives `a.b` if `a.b` is a module in this project, and `a` otherwise.
     """
-    return frozenset(_imports(module))
-
-
-def _imports(module: str) -> Iterator[str]:
+    found: set[str] = set()
     for node in nodes(module):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             source = _source(module, node)
             names = (f"{source}.{alias.name}" for alias in node.names)
-            yield from (name if name in modules() else source for name in names)
+            found.update(name if name in modules() else source for name in names)
+    return frozenset(found)
 
 
 def _source(module: str, node: ast.ImportFrom) -> str:
@@ -58,17 +55,12 @@ def _source(module: str, node: ast.ImportFrom) -> str:
     return ".".join((*parents, *filter(None, [node.module])))
 
 
-@cache
-def _inside(module: str) -> frozenset[str]:
-    return imports(module) & modules().keys()
-
-
 def reachable(module: str, without: str = "") -> set[str]:
     """Return the modules in this project that a module imports, directly or indirectly, but not through `without`."""
     found: set[str] = set()
     waiting = [module]
     while waiting:
-        new = _inside(waiting.pop()) - found - {without}
+        new = (imports(waiting.pop()) & modules().keys()) - found - {without}
         found |= new
         waiting.extend(new)
     return found

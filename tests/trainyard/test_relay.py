@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.offline.cloud.stack import wait_until
 from tests.offline.loopback_sshd import free_port
 from tests.trainyard.tunnel_programs import BASTION, IAP, TunnelPrograms
 from trainyard import relay
@@ -23,14 +24,6 @@ pytestmark = pytest.mark.engine
 RELAY = relay.__file__
 BANNER = b"SSH-2.0-test\r\n"
 COMMANDS = pytest.mark.parametrize("command", [BASTION, IAP], ids=["bastion", "iap"])
-
-
-def soon(condition: Callable[[], object], seconds: float = 15) -> None:
-    """Wait until a condition is true, or fail after a time limit."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -152,7 +145,7 @@ def test_ctrl_c_does_not_end_a_shared_connection(start: Start, tmp_path: Path) -
 def test_ssh_that_ends_early_stops_the_attempts(start: Start, programs: TunnelPrograms, tmp_path: Path) -> None:
     programs.behave("unreachable")
     process = start("stdio", tmp_path / "log", IAP)
-    soon(lambda: len(programs.calls) > 1)
+    wait_until(lambda: len(programs.calls) > 1)
     assert process.stdin
     process.stdin.close()
     process.wait(15)
@@ -181,7 +174,7 @@ def test_serve_is_ready_once_the_server_answers(start: Start, programs: TunnelPr
     programs.behave("unreachable")
     port = free_port()
     process = start("serve", port, IAP)
-    soon(lambda: programs.calls)
+    wait_until(lambda: bool(programs.calls))
     programs.behave("late=0.5")
     assert line(process) == "ready"
     assert echo(port, b"one" * 50_000) == b"one" * 50_000
@@ -222,7 +215,7 @@ def test_a_killed_owner_leaves_no_process(start: Start, programs: TunnelPrograms
             assert connection.recv(100) == BANNER
             owner.send_signal(signal.SIGKILL)
             owner.wait(15)
-            soon(lambda: not programs.running)
-        soon(lambda: not Path(f"/proc/{pid}").exists())
+            wait_until(lambda: not programs.running)
+        wait_until(lambda: not Path(f"/proc/{pid}").exists())
     with pytest.raises(ProcessLookupError):
         os.killpg(pid, 0)

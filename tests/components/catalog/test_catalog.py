@@ -64,10 +64,9 @@ def test_machine_files_are_of_known_platforms() -> None:
     assert {file.stem for file in files} == set(PLATFORMS)
 
 
-@pytest.mark.parametrize("name", sorted(images()))
-def test_fabric_manager_has_the_version_of_the_driver(name: str) -> None:
-    versions = images()[name].versions
-    assert versions.get("fabric_manager", versions.get("driver")) == versions.get("driver")
+def test_versions_in_each_image_are_compatible() -> None:
+    for name, image in images().items():
+        assert list(incompatible(image.versions, conflicts())) == [], name
 
 
 def test_mpi_uses_the_infiniband_cards_and_no_other_card() -> None:

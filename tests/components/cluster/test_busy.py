@@ -30,6 +30,7 @@ from components.cluster.busy import (
 )
 from components.stackfile.read import parse_stack, read_stack
 from tests.components.platforms.recording import stack_text
+from tests.offline.cloud.stack import wait_until
 from tests.offline.loopback_sshd import Sshd, free_port, new_server, running, sshd_binary
 from tests.stack_texts import STACKS
 from tests.trainyard.tunnel_programs import BASTION, TunnelPrograms
@@ -63,10 +64,7 @@ def programs(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     made.install(sshd.port)
     monkeypatch.setenv("PATH", str(made.folder), prepend=":")
     yield made
-    deadline = time.monotonic() + 20
-    while made.running:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not made.running)
 
 
 def list_jobs(sshd: Sshd, **changes: object) -> tuple[RunningJob, ...]:

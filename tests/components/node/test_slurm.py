@@ -156,9 +156,12 @@ def test_refuses_unsupported_versions(
 @pytest.mark.parametrize("version", SLURM_VERSIONS)
 def test_product_of_sockets_cores_threads_is_the_cpu_count(version: tuple[int, int], local_plan: ClusterPlan) -> None:
     for machine in KNOWN:
-        [line] = lines_of(render_slurm_conf(with_machine(local_plan, machine, version)), "NodeName")
+        plan = with_machine(local_plan, machine, version)
+        [line] = lines_of(render_slurm_conf(plan), "NodeName")
         product = int(line["Sockets"]) * int(line["CoresPerSocket"]) * int(line["ThreadsPerCore"])
         assert product == int(line["CPUs"]) == machine.vcpus, machine.name
+        # On one socket, each GPU is near all cores.
+        assert line["Sockets"] != "1" or "Cores=" not in render_gres_conf(plan), machine.name
 
 
 @pytest.mark.parametrize("version", SLURM_VERSIONS)
@@ -209,10 +212,3 @@ def test_numa_nodes_are_sockets_only_if_numbers_differ(local_plan: ClusterPlan) 
     assert option not in render_slurm_conf(old)
     assert lines_of(render_slurm_conf(old), "NodeName")[0]["Sockets"] == "2"
     assert gpu_cores(old, 8)[2] == set(range(48))
-
-
-def test_machine_with_one_socket_has_no_cores_line(local_plan: ClusterPlan) -> None:
-    for machine in KNOWN:
-        assert machine.topology is not None
-        if machine.gpus and machine.topology.sockets * machine.topology.numa_per_socket == 1:
-            assert "Cores=" not in render_gres_conf(with_machine(local_plan, machine, (23, 11))), machine.name

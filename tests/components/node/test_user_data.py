@@ -215,7 +215,7 @@ def test_the_bring_up_starts_again_after_a_crash(installed: Path, local_plan: Cl
     assert "\nsync -f /etc/systemd/system\nsystemctl start " in install_script(local_plan, local_plan.head)
 
 
-def test_shipped_files_have_no_comments() -> None:
+def test_shipped_files_have_only_comments_that_are_read() -> None:
     for file in shipped_files():
         original = (FILES / file.path.lstrip("/")).read_text()
         assert "\t" not in original, file.path
@@ -230,10 +230,6 @@ def test_shipped_files_have_no_comments() -> None:
         assert file.text.startswith("#!") == file.executable, file.path
         if file.text.startswith("#!/usr/bin/env bash") or file.stage:
             subprocess.run(["bash", "-n"], input=file.text, text=True, check=True)
-
-
-def test_every_stage_states_when_it_runs() -> None:
-    for file in shipped_files():
         if file.stage:
             assert len(re.findall(r"^# next to jobs: (?:yes|no)$", file.text, re.MULTILINE)) == 1, file.path
             assert len(re.findall(r"^# runs: (?:once|every boot|every pass)$", file.text, re.MULTILINE)) == 1, file.path

@@ -29,6 +29,7 @@ REGISTERED: list[Check[Any]] = [*DRAFT_CHECKS, *PLAN_CHECKS, *OF_PLATFORMS]
 CHECKS = {check.id: check for check in REGISTERED}
 LOCAL = planned("local", {})
 HOST = {"address": "203.0.113.10", "private_ip": "10.77.0.10", "name": "node1"}
+PATH = {"storage__shared": {"kind": "head_nfs", "path": "/raid/trainyard"}}
 GPU_HOSTS, DRIVER = "cluster.nodes.gpu.hosts", "cluster.nodes.gpu.driver"
 LIMIT, SIZE = "cluster.limits.max_usd_per_hour", "cluster.storage.shared.size_gib"
 
@@ -63,14 +64,6 @@ def with_disk(stack: str, size_gib: int) -> Planned:
     return planned(stack, {"storage__shared": {"kind": "head_nfs", "size_gib": size_gib}})
 
 
-def with_path(stack: str) -> Planned:
-    return planned(stack, {"storage__shared": {"kind": "head_nfs", "path": "/raid/trainyard"}})
-
-
-def with_ssh(network: str) -> Planned:
-    return planned("gcp-a2", {"access": {"allow_ssh_from": [network], "via": "public"}})
-
-
 def with_versions(**versions: str) -> Planned:
     """Return a plan whose image contains these software versions."""
     image: Image = LOCAL.plan.image.model_copy(update={"versions": versions})
@@ -78,10 +71,7 @@ def with_versions(**versions: str) -> Planned:
 
 
 def with_driver(driver: str | None, gpu: str = "a100", image: str = "debian-13", host: bool = False) -> Planned:
-    """Return a plan whose group has these GPUs and this value of `driver`.
-
-    The group consists of local machines, or of an existing host if `host` is set.
-    """
+    """Return a plan whose group has these GPUs and this value of `driver`, with a local machine or an existing host."""
     vm = machines("local")["vm-gpu2"]
     machine = vm if gpu == "fake" else vm.model_copy(update={"gpu_type": gpu, "gpu_device": "/dev/nvidia"})
     existing = {"provider": "hosts", "image": image, "hosts": [HOST]}
@@ -112,8 +102,12 @@ CASES: dict[str, tuple[Any, Any, str]] = {
     "network-free": (draft(cidr="172.18.0.0/16"), draft(cidr="172.17.200.0/24"), "cluster.network.cidr"),
     "head-gpus-idle": (draft(), draft(head="vm-gpu2"), "cluster.head.machine"),
     "disk-size": (with_disk("azure-a100", 32767), with_disk("azure-a100", 32768), SIZE),
-    "shared-path": (with_path("lambda-a6000"), with_path("gcp-a2"), "cluster.storage.shared.path"),
-    "ssh-example": (with_ssh("198.51.101.0/24"), with_ssh("198.51.100.7/32"), "cluster.access.allow_ssh_from.0"),
+    "shared-path": (planned("lambda-a6000", PATH), planned("gcp-a2", PATH), "cluster.storage.shared.path"),
+    "ssh-example": (
+        planned("gcp-a2", {"access__allow_ssh_from": ["198.51.101.0/24"]}),
+        planned("gcp-a2", {"access__allow_ssh_from": ["198.51.100.7/32"]}),
+        "cluster.access.allow_ssh_from.0",
+    ),
     "image-versions": (
         with_versions(driver="1.2", fabric_manager="1.2"),
         with_versions(driver="1.2", fabric_manager="1.3"),

@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from components.catalog import Machine, prices
-from components.plan.plan import ClusterPlan
+from components.catalog import prices
 from components.platforms.demand import (
-    QuotaNeed,
     firm_total,
     firm_usd,
     hourly_price,
@@ -20,7 +18,6 @@ from components.platforms.demand import (
     used_prices,
     used_sources,
 )
-from components.spec.model import CloudSpec
 from components.stackfile.plan_checks import limit_is_effective, report_price, storage_throughput, within_budget
 from tests.components.platforms.planning import Edits, planned
 
@@ -28,50 +25,26 @@ SPOT_WITH_LIMIT: Edits = {"limits": {"max_usd_per_hour": 100}, "nodes__gpu__capa
 H100, A2 = "Standard_ND96isr_H100_v5", "a2-highgpu-8g"
 
 
-class EastUs(CloudSpec):
-    """A cloud with the quota region eastus."""
-
-    @property
-    def quota_region(self) -> str:
-        return "eastus"
-
-    def offer(self, kind: str) -> str | None:
-        return None
-
-
-@pytest.fixture
-def plan(local_plan: ClusterPlan) -> ClusterPlan:
-    """A plan with a head and two identical workers, with quotas and prices."""
-
-    def with_facts(machine: Machine, **facts: object) -> Machine:
-        return machine.model_copy(update=facts)
-
-    head = with_facts(local_plan.head.machine, vcpus=8, quotas={"small": "vcpus", "all": "vcpus"}, usd_per_hour=0.5)
-    quotas = {"large": "gpus", "all": "vcpus", "networks": 9}
-    spot_quotas = {"spot": "vcpus"}
-    worker = local_plan.workers[0].machine
-    big = with_facts(worker, name="big", gpus=8, vcpus=96, quotas=quotas, spot_quotas=spot_quotas, usd_per_hour=None)
-    workers = tuple(replace(host, machine=big) for host in local_plan.workers)
-    cloud = EastUs(provider="local", image="debian-13")
-    return replace(local_plan, platform=cloud, head=replace(local_plan.head, machine=head), workers=workers)
+@pytest.mark.parametrize(
+    ("stack", "edits", "amounts"),
+    [
+        ("azure-a100", {}, {"standardDSv5Family": 8, "cores": 8 + 2 * 96, "standard NDAMSv4_A100Family": 2 * 96}),
+        ("azure-a100", SPOT_WITH_LIMIT, {"cores": 8, "lowPriorityCores": 2 * 96}),
+        ("gcp-a2", {}, {"N2_CPUS": 8, "NVIDIA_A100_GPUS": 16, "A2_CPUS": 2 * 96, "NETWORKS": 1}),
+        ("gcp-a2", SPOT_WITH_LIMIT, {"PREEMPTIBLE_NVIDIA_A100_GPUS": 16}),
+        ("gcp-a2", {"nodes__gpu__driver": "none"}, {"NVIDIA_A100_GPUS": 16}),
+    ],
+)
+def test_quotas_have_different_units(stack: str, edits: Edits, amounts: dict[str, int]) -> None:
+    plan = planned(stack, edits).plan
+    assert {need.quota: need.amount for need in quota_needs(plan) if need.quota in amounts} == amounts
+    assert {need.region for need in quota_needs(plan)} == {plan.region}
 
 
-def test_quotas_have_different_units(plan: ClusterPlan) -> None:
-    amounts = {need.quota: need.amount for need in quota_needs(plan)}
-    assert amounts == {"small": 8, "all": 8 + 2 * 96, "large": 16, "networks": 18}
-    assert quota_needs(plan)[0] == QuotaNeed(quota="small", region="eastus", amount=8)
-    first, second = plan.workers
-    mixed = replace(plan, workers=(replace(first, spot=True), second))
-    amounts = {need.quota: need.amount for need in quota_needs(mixed)}
-    assert (amounts["spot"], amounts["large"]) == (96, 8)
-
-
-def test_total_is_unknown_if_a_price_is_unknown(plan: ClusterPlan) -> None:
-    price = hourly_price(plan)
-    assert (price.usd, price.unpriced, price.total) == (0.5, ("big",), None)
-    priced = plan.workers[0].machine.model_copy(update={"usd_per_hour": 10})
-    workers = tuple(replace(host, machine=priced) for host in plan.workers)
-    assert hourly_price(replace(plan, workers=workers)).total == 20.5
+def test_total_is_unknown_if_a_price_is_unknown() -> None:
+    price = hourly_price(planned("gcp-a2", {"nodes__gpu__machine": "a4-highgpu-8g"}).plan)
+    assert (price.usd, price.unpriced, price.total) == (0.389, ("a4-highgpu-8g",), None)
+    assert hourly_price(planned("gcp-a2", {}).plan).total == 59.163
 
 
 # Premium SSD: MicrosoftDocs/azure-docs at 1d25717f, disk-storage-premium-ssd-sizes.md; Dsv5: at 1a0fe16a,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import pulumi
 import pytest
 import yaml
 from pulumi.runtime import set_all_config
-from pulumi.runtime.mocks import MockCallArgs, MockResourceArgs, Mocks, set_mocks
+from pulumi.runtime.mocks import set_mocks
 from pulumi.runtime.settings import ROOT
 
 from components.stackfile.read import parse_config, parse_stack, read_stack
 from components.stackfile.settings import load_settings
+from tests.components.platforms.recording import Recorder
 from tests.components.stackfile.test_stackfile import BAD_STACKS
 from tests.conftest import ROOT as CHECKOUT
 from trainyard.errors import StackFileError
@@ -38,21 +39,15 @@ def local_config() -> dict[str, Any]:
     return config
 
 
-class NoResources(Mocks):
-    """Mocks that fail if a resource is created or a function is called."""
-
-    def new_resource(self, args: MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
-        raise AssertionError(f"{args.typ} was created")
-
-    def call(self, args: MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]] | None]:
-        raise AssertionError(f"{args.token} was called")
+def refuse(args: object) -> NoReturn:
+    raise AssertionError(f"{args} was created or called")
 
 
 @pytest.fixture(autouse=True)
 def _stack() -> Iterator[None]:
     # The SDK does not create a root resource if one exists, so no unfinished tasks remain.
     ROOT.set(object())  # type: ignore[arg-type]
-    set_mocks(NoResources(), project="trainyard", stack="test")
+    set_mocks(Recorder(refuse, refuse), project="trainyard", stack="test")
     yield
     ROOT.set(None)
     set_all_config({}, [])
