@@ -46,7 +46,7 @@ VERSION = "2"
 
 
 def machine_digests(plan: ClusterPlan) -> dict[str, str]:
-    """Return the hosts' digests by name. A machine with a different digest is replaced or restarted.
+    """Return the hosts' digests by name. A change that replaces or restarts a machine changes its digest.
 
     Existing hosts are changed in place, so their digests cover only their roles. Digests do not cover the image, which
     replaces no machine, or the access keys and the shared storage's address, which are not known yet.

@@ -124,7 +124,7 @@ class Cluster(pulumi.ComponentResource):
     def described(
         self, host_keys: pulumi.Output[dict[str, str]], unready: str | None = None
     ) -> pulumi.Output[dict[str, Any]]:
-        """Return the `cluster` output with those hosts that have host keys, which are the head or all hosts."""
+        """Return the `cluster` output with the hosts that have host keys, which are the head or all hosts."""
         reason = {} if unready is None else {"unready": unready}
         tunnel = pulumi.Output.from_input(self._hosts[0].tunnel)
 

@@ -81,8 +81,7 @@ class Leftovers:
     def watch(self, args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
         """Track a billed resource and add the error hook to it.
 
-        This is a transformation and not a transform, which would not receive the resource. The resource's id shows
-        whether it exists.
+        This is a transformation, because a transform would not receive the resource, whose ID shows whether it exists.
         """
         if args.type_ not in self._billed or not isinstance(args.resource, pulumi.CustomResource):
             return None

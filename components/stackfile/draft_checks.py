@@ -35,7 +35,7 @@ def machine_known(draft: Draft) -> Iterator[Broken]:
 
 @check("group-fits", Level.ERROR, "use {capacity} or fewer, or a larger cluster.network.cidr")
 def group_fits(draft: Draft) -> Iterator[Broken]:
-    """No group has more nodes than the number of addresses in its block."""
+    """No group has more nodes than its block has addresses."""
     if draft.network is None or (draft.platform is not None and existing_hosts(draft.platform) is not None):
         return
     capacity = group_capacity(draft.network.cidr)

@@ -17,7 +17,7 @@ _KEY = f"ssh-ed25519 {'A' * 68} cluster@{'a' * 16}"  # as long as a real public 
 
 @check("user-data-fits", Level.ERROR, "remove text under cloud-init/files, or download it in a bootstrap stage")
 def user_data_fits(planned: Planned) -> Iterator[Broken]:
-    """User-data does not exceed the size limit of the platform. One host of each role and group is checked."""
+    """User-data does not exceed the platform's size limit. One host of each role and group is checked."""
     plan = planned.plan
     limit = platform_facts(plan.provider).user_data_limit
     for host in (plan.head, *(plan.group(name)[0] for name in plan.groups)):
@@ -43,7 +43,7 @@ def disk_size(planned: Planned) -> Iterator[Broken]:
 
 @check("shared-path", Level.ERROR, "remove it, or use kind: external")
 def shared_path(planned: Planned) -> Iterator[Broken]:
-    """With head_nfs, a path can be set only for existing hosts. Other platforms use a separate disk."""
+    """With head_nfs, only existing hosts have a path, because other platforms use a separate disk."""
     shared = planned.plan.storage
     if shared.kind == "head_nfs" and shared.path is not None and not planned.plan.uses_existing_hosts:
         yield Broken(
@@ -69,7 +69,7 @@ def ssh_network_is_real(planned: Planned) -> Iterator[Broken]:
 
 @check("within-budget", Level.ERROR, "use fewer or smaller machines, or raise the limit")
 def within_budget(planned: Planned) -> Iterator[Broken]:
-    """The total of the known list prices for machines, shared storage and gateway does not exceed the price limit."""
+    """At known list prices, machines, shared storage and gateway do not cost more than the price limit."""
     limit = planned.plan.limits.max_usd_per_hour
     usd = hourly_price(planned.plan).usd + sum(service.usd or 0 for service in services(planned.plan))
     if limit is not None and usd > limit:
@@ -132,7 +132,7 @@ def report_price(planned: Planned) -> Iterator[Broken]:
     "compare it with your account's usage and limits before `pulumi up`; a quota increase takes days",
 )
 def report_quota(planned: Planned) -> Iterator[Broken]:
-    """The required quotas are reported. Otherwise, a missing quota becomes visible only when machines are created."""
+    """The required quotas are reported, because a missing quota otherwise shows only when machines are created."""
     needs = quota_needs(planned.plan)
     if not needs:
         return
@@ -149,7 +149,7 @@ _MIN_MIB_S_PER_GPU = 20
 
 @check("storage-throughput", Level.WARNING, "use a larger size_gib, or a faster kind or tier")
 def storage_throughput(planned: Planned) -> Iterator[Broken]:
-    """The shared storage can write the checkpoints from all GPUs within an hour."""
+    """The shared storage can write a checkpoint from all GPUs within an hour."""
     rate = storage_mib_s(planned.plan)
     gpus = sum(host.machine.gpus for host in planned.plan.nodes)
     if rate is None or not gpus or rate >= gpus * _MIN_MIB_S_PER_GPU:
@@ -165,7 +165,7 @@ def storage_throughput(planned: Planned) -> Iterator[Broken]:
 
 @check("image-versions", Level.ERROR, "use a different image, or change the versions in components/catalog/images.yaml")
 def image_versions(planned: Planned) -> Iterator[Broken]:
-    """The versions pinned for the image are compatible."""
+    """The image's pinned versions are compatible."""
     image = planned.plan.image
     for rule in incompatible(image.versions, conflicts()):
         yield Broken(path="cluster.platform.image", rule=f"{image.name} has {rule}")
@@ -193,7 +193,7 @@ def prices_match_region(planned: Planned) -> Iterator[Broken]:
 
 @check("unconfirmed", Level.INFO, "compare them with your provider's documentation")
 def unverified_facts(planned: Planned) -> Iterator[Broken]:
-    """All facts about the machine types and the installed driver are stated on a public page or in public code."""
+    """Public pages or code state all facts about the machine types and the installed driver."""
     lock = driver_locks().get(planned.plan.image.os)
     if lock is not None and lock.unverified and any(host.driver == "install" for host in planned.plan.hosts):
         rule = f"unverified: {', '.join(lock.unverified)} of driver {lock.driver} for {lock.name}"
@@ -217,7 +217,7 @@ def unverified_facts(planned: Planned) -> Iterator[Broken]:
     "correct the versions in components/catalog/drivers.yaml",
 )
 def driver_available(planned: Planned) -> Iterator[Broken]:
-    """Each group with NVIDIA GPUs has a driver, either the driver in the image or a driver with locked versions."""
+    """Each group with NVIDIA GPUs has a driver, either in the image or with locked versions."""
     plan = planned.plan
     image, lock = plan.image, driver_locks().get(plan.image.os)
     systems = {"systems": ", ".join(driver_locks())}
@@ -244,7 +244,7 @@ def driver_available(planned: Planned) -> Iterator[Broken]:
 
 @check("driver-without-gpus", Level.WARNING, "remove it, or silence the check to test the installation")
 def driver_needs_gpus(planned: Planned) -> Iterator[Broken]:
-    """Only groups with NVIDIA GPUs install a driver. On other machines, the bring-up fails after the installation."""
+    """Only groups with NVIDIA GPUs install a driver, because without GPUs, the bring-up fails afterwards."""
     for name in planned.plan.groups:
         host = planned.plan.group(name)[0]
         if host.driver == "install" and not host.machine.has_nvidia_gpus:
