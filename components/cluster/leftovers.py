@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pulumi
 
 from components.plan.plan import ClusterPlan
-from components.platforms.demand import gateway_usd, host_usd, storage_usd
+from components.platforms.demand import host_usd, service_usd
 from components.platforms.registry import PlatformFacts
 
 _SETTLE_SECONDS = 0.2
@@ -72,8 +72,8 @@ class Leftovers:
     def __init__(self, plan: ClusterPlan, platform: PlatformFacts) -> None:
         self._hosts = {host.name: host for host in plan.hosts}
         self._billed = platform.billed
-        self._usd = dict.fromkeys(platform.storage_types, storage_usd(plan))
-        self._usd |= dict.fromkeys(platform.gateway_types, gateway_usd(plan))
+        self._usd = dict.fromkeys(platform.storage_types, service_usd(plan, plan.storage.kind))
+        self._usd |= dict.fromkeys(platform.gateway_types, service_usd(plan, "bastion"))
         self._seen: list[tuple[str, str, bool, pulumi.CustomResource]] = []
         self._warned = False
         self._hook = pulumi.ErrorHook("trainyard-leftovers", self._failed)

@@ -11,7 +11,7 @@ import pulumi
 from components.plan.plan import ClusterPlan
 
 BUILD_SECONDS = 5400
-"""Maximum time until the builder shuts down. A driver installation compiles kernel modules."""
+"""Maximum time until the builder shuts down. To install a driver, it compiles kernel modules."""
 POLL_SECONDS = 10
 
 
@@ -21,27 +21,27 @@ class BakeArgs:
 
     plan: ClusterPlan
     name: str
-    """Name of the image."""
+    """The image's name."""
     builds: bool
-    """Whether the stack contains the builder. Without the builder, the stack only keeps an existing image."""
+    """Whether the stack contains the builder. Without it, the stack only keeps an existing image."""
     admin_key: str
-    """An SSH public key, which some clouds require to create a machine. The private key no longer exists."""
+    """A public SSH key, because some clouds require one to create a machine. The private key no longer exists."""
 
 
 class Baker(pulumi.ComponentResource):
     """Component that builds an image. Subclasses set `image`."""
 
     image: pulumi.Output[str]
-    """The value of `baked_image` in the stack file."""
+    """The value for `baked_image` in the stack file."""
 
     def __init__(self, args: BakeArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(f"trainyard:index:{type(self).__name__}", args.name, {}, opts)
 
 
 def builder_plan(plan: ClusterPlan, name: str) -> ClusterPlan:
-    """Return the plan of the builder: a head without workers and without access from outside.
+    """Return the builder's plan: a head without workers and without access from outside, which boots the base image.
 
-    The builder boots the base image. It has the machine type of the head, which is cheaper than a GPU machine.
+    It has the head's machine type, because that is cheaper than a GPU machine.
     """
     return replace(
         plan,
@@ -56,9 +56,9 @@ def builder_plan(plan: ClusterPlan, name: str) -> ClusterPlan:
 
 
 async def disk_of_stopped(name: str, read: Callable[[], Awaitable[str | None]]) -> str:
-    """Return the id of the builder's boot disk when the builder is off.
+    """Wait until the builder is off, and return its boot disk's id. Raises pulumi.RunError after BUILD_SECONDS.
 
-    `read` returns the id, or None while the builder is on. Raises pulumi.RunError after BUILD_SECONDS.
+    `read` returns the id, or None while the builder is on.
     """
     for attempt in range(BUILD_SECONDS // POLL_SECONDS):
         if attempt:

@@ -1,11 +1,11 @@
-"""The interface of a platform: its arguments and its hosts."""
+"""A platform's interface: its arguments and its hosts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pulumi
 
@@ -19,18 +19,17 @@ if TYPE_CHECKING:
     from pulumi_command.remote import ProxyConnectionArgs
 
 MACHINES = "machines"
-"""Name of the component input that maps host names to machine digests."""
+"""Name of the component input that contains each machine's digest by host name."""
 _WAIT_SECONDS = 900
-"""Maximum wait. A machine with eight GPUs can need half of this time to start."""
+"""Maximum wait for a host key. A machine with eight GPUs can take half of this time to start."""
 _LONGEST_FIRST_BOOT = timedelta(minutes=20)
-"""If an older machine has not published its key, it is stopped or broken."""
+"""An older machine that has not published its key is stopped or broken."""
 
 
 def host_key_wait(created: str | None) -> int:
-    """Return the maximum wait in seconds for the host key of a machine that was created at this time (RFC 3339).
+    """Return how many seconds to wait for the host key of a machine that was created at this time (RFC 3339).
 
-    The wait begins now. In a preview, for an older machine or an unknown creation time, the wait is 0, and the key is
-    read once.
+    The key is read only once (0) in a preview, if the machine is older, and if its age is unknown.
     """
     if pulumi.runtime.is_dry_run() or not created:
         return 0
@@ -38,10 +37,10 @@ def host_key_wait(created: str | None) -> int:
 
 
 def moved_from(opts: pulumi.ResourceOptions | None) -> Sequence[pulumi.Alias] | None:
-    """Return the aliases of a resource that was a child of the component's parent before the component existed.
+    """Return aliases for a child of a component with these options, or None if the component has no parent.
 
-    `opts` are the component's options. With these aliases, `up` finds the resource in the state of an older version, so
-    it does not replace the resource. Returns None for a component without a parent, which no older version created.
+    In older versions, the resource was a child of the component's parent. Because of the aliases, `up` finds it in
+    their state instead of replacing it. Older versions created no component without a parent.
     """
     if opts is None or opts.parent is None:
         return None
@@ -49,27 +48,11 @@ def moved_from(opts: pulumi.ResourceOptions | None) -> Sequence[pulumi.Alias] | 
 
 
 INPUT = "sharedDiskGib"
-"""Input to the platform's component. Resource hooks can read its value from the last `up`."""
-
-
-def shared_disk_inputs(plan: ClusterPlan) -> dict[str, pulumi.Input[int]]:
-    """Return the input with the size of the head's data disk, or {} if the head has no data disk."""
-    has_disk = plan.storage.kind == "head_nfs" and isinstance(plan.platform, CloudSpec)
-    return {INPUT: plan.storage.size_gib} if has_disk else {}
-
-
-def refuse_to_shrink() -> pulumi.ResourceOptions:
-    """Return resource options that let a platform's component reject a smaller disk, in previews and in `up`.
-
-    The engine runs the hook before it registers the component, which is the parent of every machine and disk.
-    Therefore `up` fails before it changes any resource, even with --skip-preview.
-    """
-    hook = pulumi.ResourceHook("trainyard-shared-disk", refuse_smaller, pulumi.ResourceHookOptions(on_dry_run=True))
-    return pulumi.ResourceOptions(hooks=pulumi.ResourceHookBinding(before_update=[hook]))
+"""Name of the component input that contains the size of the head's data disk."""
 
 
 def refuse_smaller(args: pulumi.ResourceHookArgs) -> None:
-    """Raise PlatformError if the new inputs have a smaller disk than the old inputs."""
+    """Raise PlatformError if the new inputs have a smaller disk than the old ones, which come from the last `up`."""
     old, new = ((inputs or {}).get(INPUT) for inputs in (args.old_inputs, args.new_inputs))
     if old is None or new is None or new >= old:
         return
@@ -86,26 +69,26 @@ class Host:
 
     plan: HostPlan
     address: pulumi.Input[str]
-    """The address that SSH uses, which can differ from the private address."""
+    """The address to which SSH connects, which may differ from the private address."""
     port: pulumi.Input[int]
     user: str
     """The admin user, with sudo."""
     host_key: pulumi.Output[str]
-    """SSH host key ("ssh-ed25519 AAAA..."), read over a channel other than SSH, or "" if no key is available."""
+    """SSH host key ("ssh-ed25519 AAAA..."), read over a channel other than SSH, or "" if no key is available yet."""
     host_key_declared: bool = False
-    """Whether the stack file sets the host key. A change to such a key is intentional."""
+    """Whether the host key comes from the stack file, so that a change to it is intentional."""
     machine_id: pulumi.Output[str]
     """Id that changes if and only if a new machine with an empty disk replaces this one."""
     boots: pulumi.Output[int] | None = None
-    """Number of times that the platform has started the machine. `up` waits for the node again if the number changes.
-    None in clouds, where a stopped machine returns to service without `up` after it is started."""
+    """Number of times that the platform has started the machine, after each of which `up` waits for the node again.
+    None in clouds, where a machine that was stopped and started returns to service without `up`."""
     data_disk: pulumi.Output[str] | None = None
-    """Unique id of the head's data disk, or None if the host has no data disk."""
+    """Unique id of the head's data disk, or None if the host has none."""
     through_head: bool = False
-    """Whether SSH uses the head node as the jump host."""
+    """Whether SSH uses the head as the jump host."""
     tunnel: pulumi.Output[Sequence[str]] | None = None
-    """Command that opens a tunnel to the SSH port. The command listens on the loopback port that replaces "{port}", and
-    runs until it is interrupted. The command is known only after the host and the tunnel service have been created."""
+    """Command that opens a tunnel from a loopback port, which replaces "{port}", to the SSH port. It runs until it is
+    interrupted, and is known only after the host and the tunnel service have been created."""
     proxy: ProxyConnectionArgs | None = None
     """The jump host, or None for a direct connection."""
     proxy_jump: str | None = None
@@ -118,17 +101,14 @@ class PlatformArgs:
 
     plan: ClusterPlan
     admin_key: pulumi.Output[str]
-    """The admin's public SSH key. It is in user-data, and some clouds require it to create a machine."""
+    """The admin's public SSH key, which is in user-data. Some clouds also require it to create a machine."""
     cluster_key: pulumi.Output[str]
-    """Public key that the head uses to connect to workers."""
+    """The public key with which the head connects to workers."""
     machines: Mapping[str, str] = field(default_factory=dict)
-    """Digests of the machines' properties by host name. Resource hooks can read the digests from the last `up`."""
+    """Digests of the machines' properties by host name, which resource hooks compare with those of the last `up`."""
 
     def births(self, shared: pulumi.Input[SharedFiles]) -> Mapping[str, pulumi.Output[Birth]]:
-        """Return each host's user-data and identity, by name.
-
-        On some platforms, the location of the shared files is an output of the shared storage.
-        """
+        """Return each host's user-data and identity by name. The location `shared` can be an output of the storage."""
         known = pulumi.Output.all(self.admin_key, self.cluster_key, shared)
 
         def birth(host: HostPlan) -> pulumi.Output[Birth]:
@@ -138,18 +118,26 @@ class PlatformArgs:
 
 
 class Platform(pulumi.ComponentResource):
-    """Component that creates the machines of a plan. Subclasses set `hosts`, and `shared` if the default is wrong."""
+    """Component that creates a plan's machines. Subclasses set `hosts`, and `shared` if the default is wrong."""
 
     hosts: Sequence[Host]
-    """The hosts in the order of the plan, which begins with the head."""
+    """The hosts in the plan's order, which begins with the head."""
     shared: pulumi.Input[SharedFiles] = ON_HEAD
     """Location of the shared files."""
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        disk = shared_disk_inputs(args.plan)
-        guarded = pulumi.ResourceOptions.merge(opts, refuse_to_shrink() if disk else None)
-        inputs = {**disk, **({MACHINES: dict(args.machines)} if args.machines else {})}
-        super().__init__(f"trainyard:index:{type(self).__name__}", name, inputs, guarded)
+        inputs: dict[str, Any] = {MACHINES: dict(args.machines)} if args.machines else {}
+        plan = args.plan
+        if plan.storage.kind == "head_nfs" and isinstance(plan.platform, CloudSpec):
+            inputs[INPUT] = plan.storage.size_gib
+            # The engine runs the hook before it registers the component, which is the parent of every machine and disk.
+            # Therefore `up` fails before it changes a resource, even with --skip-preview.
+            hook = pulumi.ResourceHook(
+                "trainyard-shared-disk", refuse_smaller, pulumi.ResourceHookOptions(on_dry_run=True)
+            )
+            guard = pulumi.ResourceOptions(hooks=pulumi.ResourceHookBinding(before_update=[hook]))
+            opts = pulumi.ResourceOptions.merge(opts, guard)
+        super().__init__(f"trainyard:index:{type(self).__name__}", name, inputs, opts)
 
 
 def cloud_hosts(
@@ -160,30 +148,26 @@ def cloud_hosts(
     tunnel: tuple[pulumi.Output[Sequence[str]], int] | None,
     data_disk: pulumi.Output[str] | None,
 ) -> list[Host]:
-    """Return a cloud's hosts in the order of the plan. SSH reaches the workers through the head.
+    """Return a cloud's hosts in the plan's order. SSH reaches the workers through the head.
 
-    `machines` contains the id and the host key of each machine. The other arguments belong to the head. SSH uses its
-    public address, the tunnel (a command and its loopback port), or otherwise its private address.
+    `machines` contains each machine's id and host key. The other arguments belong to the head, to which SSH connects at
+    its public address, through the tunnel (a command and its loopback port), or else at its private address.
     """
-    hosts = []
-    for host in plan.hosts:
-        is_head, (machine_id, host_key) = host is plan.head, machines[host.name]
-        address: pulumi.Input[str] = str(host.private_ip)
-        if is_head and public_ip is not None:
-            address = public_ip
-        elif is_head and tunnel is not None:
-            address = "127.0.0.1"
-        hosts.append(
-            Host(
-                plan=host,
-                address=address,
-                port=tunnel[1] if is_head and tunnel is not None else 22,
-                user=ADMIN_USER,
-                host_key=host_key,
-                machine_id=machine_id,
-                data_disk=data_disk if is_head else None,
-                through_head=not is_head,
-                tunnel=tunnel[0] if is_head and tunnel is not None else None,
-            )
+    head, *workers = (
+        Host(
+            plan=host,
+            address=str(host.private_ip),
+            port=22,
+            user=ADMIN_USER,
+            host_key=machines[host.name][1],
+            machine_id=machines[host.name][0],
+            through_head=host is not plan.head,
         )
-    return hosts
+        for host in plan.hosts
+    )
+    head = replace(head, data_disk=data_disk)
+    if public_ip is not None:
+        head = replace(head, address=public_ip)
+    elif tunnel is not None:
+        head = replace(head, address="127.0.0.1", tunnel=tunnel[0], port=tunnel[1])
+    return [head, *workers]

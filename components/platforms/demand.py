@@ -1,4 +1,4 @@
-"""Quotas, prices and storage throughput for a plan."""
+"""A plan's quotas, prices and storage throughput."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class QuotaNeed:
 
 @dataclass(frozen=True, kw_only=True)
 class HourlyPrice:
-    """Total list price of the machines per hour."""
+    """The machines' total list price per hour."""
 
     usd: float
     """Sum of the known prices."""
@@ -31,12 +31,12 @@ class HourlyPrice:
 
     @property
     def total(self) -> float | None:
-        """The price of all machines, or None if a price is unknown."""
+        """Return the price of all machines, or None if any price is unknown."""
         return None if self.unpriced else self.usd
 
 
 def quota_needs(plan: ClusterPlan) -> tuple[QuotaNeed, ...]:
-    """Return how much of each quota the cluster needs. Machine quotas come before other quotas."""
+    """Return how much of each quota the cluster needs. Quotas for machines come first."""
     amounts: Counter[str] = Counter()
     for host in plan.hosts:
         quotas = host.machine.spot_quotas if host.spot else host.machine.quotas
@@ -48,10 +48,10 @@ def quota_needs(plan: ClusterPlan) -> tuple[QuotaNeed, ...]:
 
 
 def hourly_price(plan: ClusterPlan) -> HourlyPrice:
-    """Return the price of the machines per hour.
+    """Return the machines' price per hour.
 
-    A reserved machine is listed at its on-demand price, which is an upper limit. A Spot machine is listed at its Spot
-    price, or as unknown if the catalog does not contain this price.
+    A reserved machine has its on-demand price, which is an upper limit. A Spot machine has its Spot price, which is
+    unknown if the catalog does not contain it.
     """
     unpriced = (host for host in plan.hosts if host_usd(host) is None)
     names = (f"{host.machine.name} (Spot)" if host.spot else host.machine.name for host in unpriced)
@@ -59,23 +59,25 @@ def hourly_price(plan: ClusterPlan) -> HourlyPrice:
     return HourlyPrice(usd=round(usd, 3), unpriced=tuple(dict.fromkeys(names)))
 
 
-def used_prices(plan: ClusterPlan) -> tuple[Price, ...]:
-    """Return the catalog's list price of each host. Hosts without a known price are omitted."""
+def _priced(plan: ClusterPlan) -> list[tuple[Price, bool]]:
+    """Return the catalog's price row of each host whose price is known, and whether its Spot price is used."""
     listed = prices(plan.provider)
-    return tuple(listed[host.machine.name] for host in plan.hosts if host_usd(host) is not None)
+    return [(listed[host.machine.name], host.spot) for host in plan.hosts if host_usd(host) is not None]
+
+
+def used_prices(plan: ClusterPlan) -> tuple[Price, ...]:
+    """Return the catalog's price row of each host whose price is known."""
+    return tuple(row for row, _ in _priced(plan))
 
 
 def used_sources(plan: ClusterPlan) -> tuple[str, ...]:
-    """Return the sources of the hosts' known prices. Spot prices have separate sources."""
-    listed = prices(plan.provider)
-    known = (host for host in plan.hosts if host_usd(host) is not None)
-    rows = ((listed[host.machine.name], host.spot) for host in known)
-    return tuple(dict.fromkeys(row.spot_source if spot else row.source for row, spot in rows))
+    """Return the sources of the hosts' known prices. Spot prices have their own sources."""
+    return tuple(dict.fromkeys(row.spot_source if spot else row.source for row, spot in _priced(plan)))
 
 
 def spot_priced(plan: ClusterPlan) -> tuple[str, ...]:
-    """Return the names of the machine types whose Spot price is used. Spot prices change at any time."""
-    return tuple(dict.fromkeys(host.machine.name for host in plan.hosts if host.spot and host_usd(host) is not None))
+    """Return the machine types whose Spot price is used, because Spot prices can change at any time."""
+    return tuple(dict.fromkeys(row.name for row, spot in _priced(plan) if spot))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,27 +93,21 @@ class Service:
 
 
 def services(plan: ClusterPlan) -> tuple[Service, ...]:
-    """Return the shared storage, followed by the gateway. Services without a row in service_prices.yaml are omitted."""
+    """Return the shared storage and then the gateway. Services without a row in service_prices.yaml are omitted."""
     kinds = [plan.storage.kind, *(["bastion"] if plan.access.via == "bastion" else [])]
     return tuple(service for kind in kinds if (service := _service(plan, kind)))
 
 
-def storage_usd(plan: ClusterPlan) -> float | None:
-    """Return the list price of the shared storage in dollars per hour, or None if it is unknown."""
-    service = _service(plan, plan.storage.kind)
-    return service.usd if service else None
-
-
-def gateway_usd(plan: ClusterPlan) -> float | None:
-    """Return the list price of the gateway in dollars per hour, or None if it is unknown."""
-    service = _service(plan, "bastion")
+def service_usd(plan: ClusterPlan, kind: str) -> float | None:
+    """Return the list price in dollars per hour of a kind of storage or of `bastion`, or None if it is unknown."""
+    service = _service(plan, kind)
     return service.usd if service else None
 
 
 def storage_mib_s(plan: ClusterPlan) -> float | None:
-    """Return the maximum write throughput of the shared storage in MiB/s, or None if no source states it.
+    """Return the shared storage's maximum write throughput in MiB/s, or None if no source states it.
 
-    With `head_nfs`, the head's disk and, if known, its machine type limit the throughput.
+    With `head_nfs`, the head's disk limits the throughput and so does its machine type, if that limit is known.
     """
     shared, known = plan.storage, throughputs(plan.provider)
     row = _service_row(plan, shared.kind)
@@ -136,12 +132,12 @@ def _service(plan: ClusterPlan, kind: str) -> Service | None:
 
 
 def host_usd(host: HostPlan) -> float | None:
-    """Return the list price of a host in dollars per hour, or None if unknown. Spot machines have a separate price."""
+    """Return a host's list price in dollars per hour, or None if it is unknown. Spot machines have a separate price."""
     return host.machine.spot_usd_per_hour if host.spot else host.machine.usd_per_hour
 
 
 def firm_usd(host: HostPlan) -> float | None:
-    """Return the list price of a host in dollars per hour, or None if it is unknown or is a Spot price.
+    """Return a host's list price in dollars per hour, or None if it is unknown or is a Spot price.
 
     Limits on the cost of running machines use this price, because a recorded Spot price can be too low.
     """
@@ -149,7 +145,7 @@ def firm_usd(host: HostPlan) -> float | None:
 
 
 def firm_total(plan: ClusterPlan) -> float | None:
-    """Return the list price of the machines in dollars per hour, or None if any price is unknown or is a Spot price."""
+    """Return the machines' list price in dollars per hour, or None if any price is unknown or is a Spot price."""
     return None if any(firm_usd(host) is None for host in plan.hosts) else hourly_price(plan).usd
 
 

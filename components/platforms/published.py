@@ -1,13 +1,15 @@
-"""Lists of regions and zones that the clouds publish, as files in components/catalog."""
+"""The clouds' lists of regions and zones, which are files in components/catalog."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from trainyard.errors import CatalogError
+from components.spec.explain import nearest
+from trainyard.errors import CatalogError, RuleError
 from trainyard.strict_yaml import load_own
 
 _FOLDER = Path(__file__).parents[1] / "catalog"
@@ -24,6 +26,37 @@ class Published(BaseModel):
     """The date on which the source was published."""
     dated: _Date
     """The date on which the source was read."""
+
+
+class Places(Published):
+    """A list of all regions or zones. Subclasses define `names`."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all places."""
+        raise NotImplementedError
+
+    def in_all(self, lists: Iterable[Collection[str]]) -> tuple[str, ...]:
+        """Return the names that all of the lists contain, or all names if there are none."""
+        wanted = list(lists)
+        return tuple(name for name in self.names if all(name in known for known in wanted)) or self.names
+
+    def check(self, name: str, usable: Sequence[str], what: str, command: str, near: Sequence[str] = ()) -> str:
+        """Return `name` if the list contains it. Otherwise, raise RuleError and suggest usable names.
+
+        The message prefers the names in `near`. `command` prints all names.
+        """
+        if name in self.names:
+            return name
+        if near:
+            fix = f"use one of {', '.join(near)}"
+        elif meant := nearest(name, usable):
+            fix = f"write {meant}"
+        elif len(usable) < len(self.names):
+            fix = f"use one of {', '.join(usable)}"
+        else:
+            fix = f"use a name that `{command}` prints"
+        raise RuleError(f"must be {what} (list of {self.listed})", fix)
 
 
 _Published = TypeVar("_Published", bound=Published)

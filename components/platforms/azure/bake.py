@@ -1,9 +1,8 @@
 """AzureBaker builds a gallery image version from the OS disk of a builder. It has never run on Azure.
 
 A version can be created from a managed disk. `waagent -deprovision` generalizes the disk, so the image definition has
-the state GENERALIZED. If a marketplace image has a plan, the image definition needs the same plan. The pinned image
-has no plan: machine.py creates machines from it without one. Source: MicrosoftDocs/azure-compute-docs at 5781de0a,
-articles/virtual-machines/image-version.md (read 2026-11-22).
+the state GENERALIZED. It would also need the marketplace image's purchase plan, but the pinned image has none. Source:
+MicrosoftDocs/azure-compute-docs at 5781de0a, articles/virtual-machines/image-version.md (read 2026-11-22).
 """
 
 from __future__ import annotations
@@ -11,24 +10,22 @@ from __future__ import annotations
 from typing import Any
 
 import pulumi
-import pulumi_azure_native
-from pulumi_azure_native import compute, resources
+from pulumi_azure_native import compute
 
 from components.node.bake import builder_user_data
-from components.platforms.azure.network import Network, ResourceGroup
-from components.platforms.azure.nodes import MachineType, NodeArgs, image_of, machine
-from components.platforms.azure.platform import network_args, without_former_types
+from components.platforms.azure.network import Network
+from components.platforms.azure.nodes import NodeArgs, machine
+from components.platforms.azure.platform import machine_type, network_args, own_options, resource_group
 from components.platforms.azure.spec import AzureSpec
 from components.platforms.baker import BUILD_SECONDS, BakeArgs, Baker, builder_plan, disk_of_stopped
 
 VERSION = "1.0.0"
-"""The only version in a definition, because the definition's name contains the hash of the content."""
-_COMMAND = "trainyard-bake"
+"""The only version of an image definition, whose name contains the hash of the image's content."""
 _STOPPED = frozenset({"PowerState/stopped", "PowerState/deallocated"})
-"""Status codes in the instance view of a machine that is off. After a shutdown from within the guest, the machine is
-stopped and still billed. The format is PowerState/<state> (MicrosoftDocs/azure-compute-docs@3255b21,
-articles/virtual-machines/states-billing.md, read 2026-11-22). Azure can also stop a machine briefly during its
-creation, so the status is queried only after the run command has ended."""
+"""Status codes of a machine that is off. A machine that its guest shut down is stopped, and still billed. The format is
+PowerState/<state> (MicrosoftDocs/azure-compute-docs@3255b21, articles/virtual-machines/states-billing.md, read
+2026-11-22). Because Azure can also stop a machine briefly while it creates it, the status is queried only after the run
+command has ended."""
 _REPORT = """\
 while sleep 5; do
   read -r line </run/trainyard/bake || continue
@@ -38,7 +35,7 @@ while sleep 5; do
   esac
 done
 """
-"""Script of a run command that waits until the stages have finished. If a stage fails, `pulumi up` fails."""
+"""Script that waits until the stages have finished. If a stage fails, so does the run command, and with it `up`."""
 CAPTURE = """\
 # The agent reports the result of the run command before it is deprovisioned.
 sleep 120
@@ -51,13 +48,9 @@ class AzureBaker(Baker):
 
     def __init__(self, args: BakeArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         spec = args.plan.platform_spec(AzureSpec)
-        provider = pulumi_azure_native.Provider(
-            f"{args.name}-provider", subscription_id=spec.subscription, location=spec.region
-        )
-        own = pulumi.ResourceOptions(providers=[provider], transformations=[without_former_types])
-        super().__init__(args, pulumi.ResourceOptions.merge(opts, own))
+        super().__init__(args, pulumi.ResourceOptions.merge(opts, own_options(args.name, spec)))
         self._args, self._child = args, pulumi.ResourceOptions(parent=self)
-        self._group = self._make_group(spec)
+        self._group = resource_group(spec, args.name, args.name, self._child, label="trainyard-image")
         definition = self._definition()
         source = self._builder() if args.builds else pulumi.Output.from_input("")
         self.image = compute.GalleryImageVersion(
@@ -83,13 +76,6 @@ class AzureBaker(Baker):
         # (MicrosoftDocs/azure-compute-docs@3515c0f, articles/virtual-machines/create-gallery.md, read 2026-11-22).
         return self._args.name.replace("-", "_")
 
-    def _make_group(self, spec: AzureSpec) -> ResourceGroup:
-        name = self._args.name
-        group = resources.ResourceGroup(
-            name, resource_group_name=name, location=spec.region, tags={"trainyard-image": name}, opts=self._child
-        )
-        return ResourceGroup(cluster=name, name=group.name, id=group.id, region=spec.region, zone=spec.zone)
-
     def _definition(self) -> compute.GalleryImage:
         name = self._args.name
         gallery = compute.Gallery(name, gallery_name=self._gallery_name, **self._group.common, opts=self._child)
@@ -100,12 +86,12 @@ class AzureBaker(Baker):
             identifier=compute.GalleryImageIdentifierArgs(publisher="trainyard", offer="node", sku=name),
             os_type=compute.OperatingSystemTypes.LINUX,
             os_state=compute.OperatingSystemStateTypes.GENERALIZED,
-            # The default is generation 1. Without the feature SecurityType, the definition does not restrict the
-            # security type of machines (MicrosoftDocs/azure-compute-docs@48a3724,
-            # articles/virtual-machines/shared-image-galleries.md, read 2026-11-22). The pinned image boots on sizes
-            # that support only generation 2, for example ND96isr_H100_v5.
-            # Unverified: machine.py sets no securityProfile. If Azure then creates the builder with Trusted Launch,
-            # this definition needs the feature SecurityType. With an NVMe disk controller, it needs DiskControllerType.
+            # The default is generation 1, but some sizes, for example ND96isr_H100_v5, support only generation 2.
+            # Without the SecurityType feature, the definition does not restrict the machines' security type
+            # (MicrosoftDocs/azure-compute-docs@48a3724, articles/virtual-machines/shared-image-galleries.md, read
+            # 2026-11-22). Unverified: `machine` sets no securityProfile. If Azure then creates the builder with Trusted
+            # Launch, this definition needs the SecurityType feature. With an NVMe disk controller, it needs
+            # DiskControllerType.
             hyper_v_generation=compute.HyperVGeneration.V2,
             architecture=compute.Architecture.X64,
             **self._group.common,
@@ -113,7 +99,7 @@ class AzureBaker(Baker):
         )
 
     def _builder(self) -> pulumi.Output[str]:
-        """Declare the builder. Returns the id of its OS disk, which is known after the builder has shut down."""
+        """Declare the builder, and return the id of its OS disk, which is known once the builder has shut down."""
         plan = builder_plan(self._args.plan, "bake")
         network = Network(f"{plan.name}-network", network_args(plan, self._group), self._child)
         made = machine(
@@ -123,26 +109,20 @@ class AzureBaker(Baker):
                 user_data=builder_user_data(self._args.plan, CAPTURE),
                 identity=self._args.name,
             ),
-            MachineType(
-                size=plan.head.machine.name,
-                image=image_of(plan),
-                boot_disk_gib=plan.platform_spec(AzureSpec).boot_disk_gib,
-                subnet_id=network.nodes,
-                admin_key=self._args.admin_key,
-            ),
+            machine_type(plan, plan.head, network.nodes, self._args.admin_key),
             self._group,
             self._child,
         )
         ended = compute.VirtualMachineRunCommandByVirtualMachine(
             f"{plan.head.name}-report",
-            run_command_name=_COMMAND,
+            run_command_name="trainyard-bake",
             vm_name=made.name,
             source=compute.VirtualMachineRunCommandScriptSourceArgs(script=_REPORT),
             async_execution=False,
             timeout_in_seconds=BUILD_SECONDS,
             treat_failure_as_deployment_failure=True,
             **self._group.common,
-            # Azure deletes run commands only while the machine runs (host_keys.py).
+            # Azure deletes run commands only while the machine is running (`host_key` in nodes.py).
             opts=pulumi.ResourceOptions(parent=made, retain_on_delete=True),
         )
         where = pulumi.Output.all(ended.id, self._group.name, made.name)
@@ -150,11 +130,11 @@ class AzureBaker(Baker):
 
 
 async def _disk(made: compute.VirtualMachine, group: str, name: str) -> str | None:
-    """Return the id of the OS disk, or None while the machine is on."""
+    """Return the OS disk's id, or None while the machine is on."""
     found = await compute.get_virtual_machine_output(
         resource_group_name=group, vm_name=name, expand="instanceView", opts=pulumi.InvokeOptions(parent=made)
     ).future()
     if found is None or not {status.code for status in found.instance_view.statuses or ()} & _STOPPED:
         return None
-    disks: Any = found.storage_profile
-    return str(disks.os_disk.managed_disk.id)
+    profile: Any = found.storage_profile
+    return str(profile.os_disk.managed_disk.id)

@@ -18,18 +18,15 @@ SERVICES = {
     "resources": "Microsoft.Resources",
     "storage": "Microsoft.Storage",
 }
-"""Resource provider that `pulumi up` needs for each module of Pulumi types (Microsoft, "Resource providers for Azure
-services", read 2026-11-22). The module of azure-native:compute:VirtualMachine is "compute"."""
+"""The resource provider that a module's Pulumi types need (Microsoft, "Resource providers for Azure services", read
+2026-11-22). For example, azure-native:compute:VirtualMachine is in the "compute" module."""
 
-ROLES = {
-    "Contributor": "every resource in the cluster",
-}
-"""Roles on the subscription, with the resources that need the role (Microsoft, "Azure built-in roles", read
+ROLES = {"Contributor": "every resource in the cluster"}
+"""The roles on the subscription, and what each of them is needed for (Microsoft, "Azure built-in roles", read
 2026-11-22)."""
 
 
 def register_command(namespace: str) -> str:
-    """Return the command that registers a resource provider."""
     return f"az provider register --namespace {namespace}"
 
 
@@ -39,23 +36,17 @@ _GIB_PER_TIB = 1024
 
 
 def _base_image(plan: ClusterPlan) -> str:
-    """Return the base image with the region and the subscription in which the gallery version exists."""
+    """Return the base image, and the region and subscription in which the image version will be."""
     spec = plan.platform_spec(AzureSpec)
     return f"{spec.base_image(str(plan.image.reference))} {spec.region} {spec.subscription or ''}"
 
 
-def _tunnel(plan: ClusterPlan) -> Tunnel:
-    port = plan.platform_spec(AzureSpec).bastion_port
-    return Tunnel(program=PROGRAM, port=port, option="cluster.platform.bastion_port")
-
-
 def _quotas(plan: ClusterPlan) -> Mapping[str, int]:
-    """Return how much of each quota the stack needs for resources other than machines, in the quota's unit.
+    """Return how much of each quota the stack needs for other resources than machines, in the quota's unit.
 
     The names are those that `az network list-usages` and `az netappfiles quota-limit list` print (read 2026-11-22).
     """
-    # The NAT gateway has a public address. With `via: public`, the head has a second one. With `via: bastion`, the
-    # Bastion has the second one.
+    # The NAT gateway has a public address, and so does the head (`via: public`) or the Bastion (`via: bastion`).
     needs = {"PublicIPAddresses": 1 if plan.access.via == "private" else 2}
     shared = plan.storage
     if shared.kind == "azure_netapp":
@@ -65,13 +56,13 @@ def _quotas(plan: ClusterPlan) -> Mapping[str, int]:
 
 FACTS = PlatformFacts(
     baking=Baking(base=_base_image),
-    # Maximum size of custom data in bytes, before base64 encoding (SDK documentation of osProfile.customData; read
-    # 2026-11-22).
+    # The maximum size of custom data in bytes, before it is encoded in base64 (osProfile.customData in the SDK's
+    # documentation, read 2026-11-22).
     user_data_limit=65535,
     checks=(*checks_in(rules), *access_rules("azure"), *image_rules("azure")),
     quotas=_quotas,
-    tunnel=_tunnel,
-    # Limit of Premium SSD (Microsoft, "Azure managed disk types").
+    tunnel=lambda plan: Tunnel(PROGRAM, plan.platform_spec(AzureSpec).bastion_port, "cluster.platform.bastion_port"),
+    # The Premium SSD limit (Microsoft, "Azure managed disk types").
     largest_disk_gib=32767,
     billed={
         "azure-native:compute:VirtualMachine": "machine",

@@ -1,4 +1,4 @@
-"""The virtual network of a cluster: subnets, security rules, NAT gateway and Bastion."""
+"""A cluster's virtual network: subnets, security rules, NAT gateway and Bastion."""
 
 from __future__ import annotations
 
@@ -13,40 +13,36 @@ from pulumi_azure_native import network
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceGroup:
-    """The resource group of a cluster."""
+    """A cluster's resource group."""
 
     cluster: str
     name: pulumi.Output[str]
     id: pulumi.Output[str]
     region: str
     zone: str | None
-    """Availability zone of machines and disks, or None if Azure chooses the zone."""
+    """Availability zone of the machines and disks, or None if Azure chooses it."""
 
     @property
     def zones(self) -> list[str] | None:
-        """Value of the `zones` argument for zonal resources."""
+        """Return the `zones` argument of zonal resources."""
         return None if self.zone is None else [self.zone]
 
     @property
-    def tags(self) -> dict[str, str]:
-        """Tags for every resource that supports tags."""
-        return {"trainyard-cluster": self.cluster}
-
-    @property
     def common(self) -> dict[str, Any]:
-        """Arguments for every resource with a region: the resource group, the region and the tags."""
-        return {"resource_group_name": self.name, "location": self.region, "tags": self.tags}
+        """Return the arguments of every resource with a region: the resource group, the region and the tags."""
+        tags = {"trainyard-cluster": self.cluster}
+        return {"resource_group_name": self.name, "location": self.region, "tags": tags}
 
 
 HEAD_IDLE_MINUTES = 30
-"""Idle timeout for TCP connections to the head's public address. Azure's default is 4 minutes and the maximum is 30
+"""Idle timeout of TCP connections to the head's public address. Azure's default is 4 minutes, and its maximum is 30
 (Azure blog, "New: Configurable Idle Timeout for Azure Load Balancer", read 2026-11-22)."""
 _NAT_IDLE_MINUTES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkArgs:
-    """Arguments for a network. `name` is the name of the cluster."""
+    """Arguments for a network. `name` is the cluster's name."""
 
     resource_group: ResourceGroup
     name: str
@@ -54,7 +50,7 @@ class NetworkArgs:
     head: IPv4Address
     """Private address of the head, the only machine that accepts SSH from outside."""
     ssh_from: Sequence[IPv4Network] = ()
-    """Networks that may connect to the head over SSH. The Bastion's subnet replaces them if there is a Bastion."""
+    """Networks that may connect to the head over SSH, unless there is a Bastion, whose subnet replaces them."""
     bastion_cidr: IPv4Network | None = None
     """Subnet for a Bastion, or None for a network without one."""
     netapp_cidr: IPv4Network | None = None
@@ -64,14 +60,14 @@ class NetworkArgs:
 
 
 class Network(pulumi.ComponentResource):
-    """The network of all nodes. The head accepts SSH from outside. Traffic between nodes is not restricted."""
+    """The nodes' network. Only the head accepts SSH from outside, and traffic between nodes is not restricted."""
 
     nodes: pulumi.Output[str]
-    """Id of the nodes' subnet, to which the security rules and the NAT gateway apply."""
+    """Id of the nodes' subnet, which has the security rules and the NAT gateway."""
     netapp: pulumi.Output[str] | None = None
     """Id of the subnet that is delegated to NetApp Files, or None."""
     bastion: pulumi.Output[str] | None = None
-    """Id of the Bastion, or None. Tunnels need the Bastion, which takes minutes to create."""
+    """Id of the Bastion, or None. Azure needs minutes to create a Bastion."""
 
     def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:azure:Network", name, None, opts)
@@ -90,7 +86,7 @@ class Network(pulumi.ComponentResource):
         self.nodes = self._nodes_subnet(args)
         if netapp is not None:
             delegation = network.DelegationArgs(name="netapp", service_name="Microsoft.NetApp/volumes")
-            # Private subnets do not apply to delegated subnets (MicrosoftDocs/azure-docs at 76cb79f7,
+            # A delegated subnet cannot be private (MicrosoftDocs/azure-docs at 76cb79f7,
             # articles/virtual-network/ip-services/default-outbound-access.md of 2026-01-30, read 2026-11-24).
             self.netapp = self._subnet("netapp", netapp, delegations=[delegation])
         if bastion is not None:
@@ -111,8 +107,7 @@ class Network(pulumi.ComponentResource):
             args.cidr,
             network_security_group=network.NetworkSecurityGroupArgs(id=rules.id),
             nat_gateway=network.SubResourceArgs(id=self._nat()),
-            # Set explicitly, because Azure's default changed between API versions. Nodes reach the internet only
-            # through the NAT gateway.
+            # Nodes reach the internet only through the NAT gateway. The default depends on the version of Azure's API.
             default_outbound_access=False,
             service_endpoints=[endpoint] if args.storage_endpoint else None,
         )
@@ -122,7 +117,7 @@ class Network(pulumi.ComponentResource):
     ) -> pulumi.Output[str]:
         """Declare a subnet and return its id.
 
-        The subnet depends on the previous one, because Azure rejects concurrent changes to one network.
+        It depends on the previous subnet, because Azure rejects concurrent changes to a network.
         """
         self._last = subnet = network.Subnet(
             f"{self._name}-{name}",
@@ -172,9 +167,9 @@ class Network(pulumi.ComponentResource):
 def public_address(
     name: str, resource_group: ResourceGroup, opts: pulumi.ResourceOptions, *, idle_minutes: int | None = None
 ) -> network.PublicIPAddress:
-    """Declare a static public address with the name "<name>-address".
+    """Declare a static public address called "<name>-address".
 
-    The address is not zonal, so it stays the same if the machines move to another zone.
+    The address is not zonal, so that it stays the same if the machines move to a different zone.
     """
     return network.PublicIPAddress(
         f"{name}-address",
@@ -188,7 +183,7 @@ def public_address(
 
 
 def _security_rules(args: NetworkArgs) -> list[network.SecurityRuleArgs]:
-    """Return the inbound rules, which allow SSH to the head and traffic between nodes, and deny all other traffic."""
+    """Return the inbound rules, which allow only SSH to the head and traffic between nodes."""
     ssh_from = args.ssh_from if args.bastion_cidr is None else (args.bastion_cidr,)
     ssh = _inbound(
         "ssh",
@@ -207,13 +202,6 @@ def _security_rules(args: NetworkArgs) -> list[network.SecurityRuleArgs]:
 
 
 def _inbound(name: str, priority: int, access: str, **properties: Any) -> network.SecurityRuleArgs:
-    """Return an inbound rule. By default, the rule covers all protocols and ports."""
-    everything = {"protocol": "*", "destination_port_range": "*"}
-    return network.SecurityRuleArgs(
-        name=name,
-        priority=priority,
-        access=access,
-        direction="Inbound",
-        source_port_range="*",
-        **{**everything, **properties},
-    )
+    """Return an inbound rule, which covers all protocols and ports by default."""
+    defaults = {"direction": "Inbound", "protocol": "*", "source_port_range": "*", "destination_port_range": "*"}
+    return network.SecurityRuleArgs(name=name, priority=priority, access=access, **{**defaults, **properties})

@@ -1,4 +1,4 @@
-"""Head, NodeGroup and Placement: a cluster's machines on Azure, their placement and their SSH host keys."""
+"""Head, NodeGroup and Placement: a cluster's machines on Azure, with their placement and SSH host keys."""
 
 from __future__ import annotations
 
@@ -29,41 +29,41 @@ _REPLACED_BY = [
     "proximityPlacementGroup",
     "zones",
 ]
-"""Properties that Azure cannot change on a running machine. Without a replacement, the provider would plan an update
-that Azure rejects."""
+"""Properties that Azure cannot change on a running machine. Unless the machine is replaced, the provider would plan an
+update that Azure rejects."""
 
 _OS_DISK = "storageProfile.osDisk"
-"""Changes to this property are ignored, because Azure adds the disk's name to it. The replacement trigger contains the
-size of the disk."""
+"""Changes to this property are ignored, because Azure adds the disk's name to it. The disk's size is in the replacement
+trigger instead."""
 _SHARED_DISK_FACTS = [
     "storageProfile.dataDisks[0].diskSizeGB",
     "storageProfile.dataDisks[0].managedDisk.storageAccountType",
 ]
-"""Changes to these properties are ignored. The program does not set these properties, but after a machine has been
-stopped and started, a refresh adds them to the state."""
+"""Changes to these properties are ignored, because the program does not set them, but a refresh adds them to the state
+after a machine has been stopped and started."""
 
 _BIRTH = ("osProfile.customData", "storageProfile.imageReference")
-"""Changes to these properties have no effect on existing machines, so they are ignored. A machine that is replaced, for
-example with `pulumi up --replace`, gets the new values, because the engine ignores the properties only when it compares
-states (tests/components/platforms/test_births.py runs this with pulumi 3.250.0)."""
+"""Changes to these properties are ignored, because they would have no effect on existing machines. A machine that is
+replaced, for example with `pulumi up --replace`, gets the new values, because the engine ignores the properties only
+when it compares states (tests/components/platforms/test_engine.py tests this with pulumi 3.250.0)."""
 
 _LUN = 0
 DATA_DISK = f"/dev/disk/azure/scsi1/lun{_LUN}"
-"""Path of the shared disk on the machine. The Azure agent creates this link for SCSI disks."""
+"""Path of the shared disk, a link that the Azure agent creates for SCSI disks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineType:
-    """The facts that the machines of a group share."""
+    """What all machines of a group have in common."""
 
     size: str
-    """Azure's name of the VM size, for example Standard_ND96isr_H100_v5."""
+    """Azure's name for the VM size, for example Standard_ND96isr_H100_v5."""
     image: str
-    """publisher:offer:sku:version, or the id of a custom image."""
+    """publisher:offer:sku:version, or a custom image's id."""
     boot_disk_gib: int
     subnet_id: pulumi.Input[str]
     admin_key: pulumi.Input[str]
-    """The public SSH key that Azure requires to create a machine."""
+    """A public SSH key, without which Azure creates no machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +80,14 @@ class NodeArgs:
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
-    """How Azure provides the machines of a group."""
+    """How Azure provides a group's machines."""
 
     spot: bool = False
     reservation: str | None = None
     """Resource id of a capacity reservation group."""
     placement: PlacementKind = PlacementKind.NONE
     placement_id: pulumi.Input[str] | None = None
-    """Resource id of the placement. Its kind is `placement`."""
+    """The placement's resource id."""
 
 
 ON_DEMAND = Capacity()
@@ -105,17 +105,13 @@ def machine(  # noqa: PLR0913  (the parts of a machine that differ between the h
 ) -> compute.VirtualMachine:
     """Declare a machine and its network interface, and return the machine.
 
-    A change to identity or boot disk size replaces the machine. A change to user-data or image alone does not. The old
-    machine is deleted first, because the new machine uses the same name, network interface and shared disk.
+    The machine is replaced if its identity or the size of its boot disk changes, but not if only its user-data or image
+    changes. The old machine is deleted first, because the new one has the same name, network interface and shared disk.
     """
     replaced = pulumi.ResourceOptions(
         replace_on_changes=_REPLACED_BY,
         replacement_trigger=[kind.boot_disk_gib, node.identity],
-        ignore_changes=[
-            _OS_DISK,
-            *_BIRTH,
-            *(_SHARED_DISK_FACTS if data_disk is not None else ()),
-        ],
+        ignore_changes=[_OS_DISK, *_BIRTH, *(_SHARED_DISK_FACTS if data_disk is not None else ())],
         delete_before_replace=True,
     )
     card = _card(node, kind, resource_group, public_address, opts)
@@ -128,7 +124,7 @@ def machine(  # noqa: PLR0913  (the parts of a machine that differ between the h
         zones=None if in_availability_set else resource_group.zones,
         hardware_profile=compute.HardwareProfileArgs(vm_size=kind.size),
         priority="Spot" if capacity.spot else None,
-        # A deallocated machine keeps its disk, name and address, so a later start restores the same node.
+        # Because a deallocated machine keeps its disk, name and address, a later start restores the same node.
         eviction_policy="Deallocate" if capacity.spot else None,
         billing_profile=compute.BillingProfileArgs(max_price=-1) if capacity.spot else None,
         capacity_reservation=compute.CapacityReservationProfileArgs(
@@ -144,7 +140,7 @@ def machine(  # noqa: PLR0913  (the parts of a machine that differ between the h
             network_interfaces=[compute.NetworkInterfaceReferenceArgs(id=card.id, primary=True, delete_option="Detach")]
         ),
         storage_profile=_disks(kind, data_disk),
-        # The console log is the only diagnostic output of a machine that SSH cannot reach.
+        # If SSH cannot reach a machine, the console log is its only diagnostic output.
         diagnostics_profile=compute.DiagnosticsProfileArgs(boot_diagnostics=compute.BootDiagnosticsArgs(enabled=True)),
         **resource_group.common,
         opts=pulumi.ResourceOptions.merge(opts, replaced),
@@ -152,7 +148,7 @@ def machine(  # noqa: PLR0913  (the parts of a machine that differ between the h
 
 
 def image_of(plan: ClusterPlan) -> str:
-    """Return the image of new machines: publisher:offer:sku:version, or the id of a custom image."""
+    """Return the image that new machines boot: publisher:offer:sku:version, or a custom image's id."""
     return plan.platform_spec(AzureSpec).image_reference(str(plan.image.reference))
 
 
@@ -184,11 +180,11 @@ def _card(
 
 
 def _system(node: NodeArgs, kind: MachineType) -> compute.OSProfileArgs:
-    # Azure requires this path. cloud-init installs the key at the path that user-data defines.
+    # Azure requires this path, but cloud-init installs the key at the path that user-data defines.
     key = compute.SshPublicKeyArgs(key_data=kind.admin_key, path=f"/home/{ADMIN_USER}/.ssh/authorized_keys")
     return compute.OSProfileArgs(
         computer_name=node.name,
-        # Azure requires an admin user. cloud-init creates all users from user-data, including this one.
+        # Azure requires an admin user, although cloud-init creates it and all other users from user-data.
         admin_username=ADMIN_USER,
         custom_data=pulumi.Output.from_input(node.user_data).apply(
             lambda text: base64.b64encode(text.encode()).decode()
@@ -196,7 +192,7 @@ def _system(node: NodeArgs, kind: MachineType) -> compute.OSProfileArgs:
         linux_configuration=compute.LinuxConfigurationArgs(
             disable_password_authentication=True,
             ssh=compute.SshConfigurationArgs(public_keys=[key]),
-            # After an automatic kernel update, the installed GPU driver would not match the kernel.
+            # After an automatic kernel update, the GPU driver would not match the kernel.
             patch_settings=compute.LinuxPatchSettingsArgs(patch_mode="ImageDefault", assessment_mode="ImageDefault"),
             provision_vm_agent=True,
         ),
@@ -211,11 +207,16 @@ def _disks(kind: MachineType, data_disk: pulumi.Input[str] | None) -> compute.St
         caching=compute.CachingTypes.NONE,
         managed_disk=compute.ManagedDiskParametersArgs(id=data_disk),
     )
+    if kind.image.startswith("/"):
+        image = compute.ImageReferenceArgs(id=kind.image)
+    else:
+        publisher, offer, sku, version = kind.image.split(":")
+        image = compute.ImageReferenceArgs(publisher=publisher, offer=offer, sku=sku, version=version)
     return compute.StorageProfileArgs(
-        image_reference=_image(kind.image),
+        image_reference=image,
         os_disk=compute.OSDiskArgs(
-            # No name is set, because the disk of a replaced machine can exist for some time after the machine is
-            # deleted (hashicorp/terraform-provider-azurerm issue 23038, read 2026-11-22).
+            # No name is set, because a replaced machine's disk can exist for some time after the machine was deleted
+            # (hashicorp/terraform-provider-azurerm issue 23038, read 2026-11-22).
             create_option="FromImage",
             delete_option="Delete",
             caching=compute.CachingTypes.READ_ONLY,
@@ -226,16 +227,9 @@ def _disks(kind: MachineType, data_disk: pulumi.Input[str] | None) -> compute.St
     )
 
 
-def _image(reference: str) -> compute.ImageReferenceArgs:
-    if reference.startswith("/"):
-        return compute.ImageReferenceArgs(id=reference)
-    publisher, offer, sku, version = reference.split(":")
-    return compute.ImageReferenceArgs(publisher=publisher, offer=offer, sku=sku, version=version)
-
-
 _FAULT_DOMAINS = _UPDATE_DOMAINS = 1
-"""With more fault domains, Azure spreads the machines of one InfiniBand network over more racks, so it finds capacity
-less often. Azure/azurehpc@6dac1ef9:pyazhpc/arm.py creates availability sets with one fault domain and one update
+"""With more fault domains, Azure spreads an InfiniBand network's machines over more racks, so it finds capacity less
+often. Azure/azurehpc@6dac1ef9:pyazhpc/arm.py also creates availability sets with one fault domain and one update
 domain. With one fault domain, Azure requires one update domain (MicrosoftDocs/azure-docs pull request 121752; both read
 2026-11-22)."""
 _FIXED = [
@@ -246,92 +240,81 @@ _FIXED = [
     "zones",
     "intent",
 ]
-"""Properties that Azure never updates in place."""
+"""Properties that Azure cannot update in place."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementArgs:
-    """Arguments for a placement. `size` is the VM size of the machines."""
+    """Arguments for a placement. `size` is the machines' VM size."""
 
     resource_group: ResourceGroup
     kind: PlacementKind
     name: str
-    """Name of the resource in Azure."""
+    """The resource's name in Azure."""
     size: str
 
 
 class Placement(pulumi.ComponentResource):
-    """An availability set, a flexible scale set or a proximity placement group for the machines of a node group."""
+    """A node group's availability set, flexible scale set or proximity placement group."""
 
     id: pulumi.Output[str]
-    """Resource id for the machines' `placement_id`."""
+    """Resource id, which the machines need as their `placement_id`."""
 
     def __init__(self, name: str, args: PlacementArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:azure:Placement", name, None, opts)
-        # The old resource is deleted first, because the new resource has the same name.
+        # The old resource is deleted first, because the new one has the same name.
         child = pulumi.ResourceOptions(
             parent=self, replace_on_changes=_FIXED, delete_before_replace=True, aliases=moved_from(opts)
         )
+        common = {**args.resource_group.common, "opts": child}
+        zones = args.resource_group.zones
+        made: pulumi.CustomResource
         match args.kind:
             case PlacementKind.AVAILABILITY_SET:
-                self.id = _availability_set(args.name, args.resource_group, child)
+                made = compute.AvailabilitySet(
+                    args.name,
+                    availability_set_name=args.name,
+                    sku=compute.SkuArgs(name="Aligned"),
+                    platform_fault_domain_count=_FAULT_DOMAINS,
+                    platform_update_domain_count=_UPDATE_DOMAINS,
+                    **common,
+                )
             case PlacementKind.SCALE_SET:
-                self.id = _scale_set(args.name, args.resource_group, child)
+                # Without a profile, machines join the scale set one by one, each with its own name and address. A new
+                # machine can join only if the set is flexible and its singlePlacementGroup is false, although the
+                # default without a profile is null (MicrosoftDocs/azure-compute-docs@01e1fb7d:articles/
+                # virtual-machine-scale-sets/virtual-machine-scale-sets-attach-detach-vm.md, read 2026-11-22). A zonal
+                # scale set supports only one fault domain.
+                made = compute.VirtualMachineScaleSet(
+                    args.name,
+                    vm_scale_set_name=args.name,
+                    orchestration_mode="Flexible",
+                    platform_fault_domain_count=_FAULT_DOMAINS,
+                    single_placement_group=False,
+                    zones=zones,
+                    **common,
+                )
             case PlacementKind.PROXIMITY:
-                self.id = _proximity(args.name, args.size, args.resource_group, child)
+                # Azure accepts a zone only together with the group's machine sizes.
+                sizes = compute.ProximityPlacementGroupPropertiesIntentArgs(vm_sizes=[args.size]) if zones else None
+                made = compute.ProximityPlacementGroup(
+                    args.name,
+                    proximity_placement_group_name=args.name,
+                    proximity_placement_group_type="Standard",
+                    zones=zones,
+                    intent=sizes,
+                    **common,
+                )
             case PlacementKind.NONE:
                 raise ValueError("a group without placement needs no component")
+        self.id = made.id
         self.register_outputs({"id": self.id})
-
-
-def _availability_set(name: str, resource_group: ResourceGroup, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
-    return compute.AvailabilitySet(
-        name,
-        availability_set_name=name,
-        sku=compute.SkuArgs(name="Aligned"),
-        platform_fault_domain_count=_FAULT_DOMAINS,
-        platform_update_domain_count=_UPDATE_DOMAINS,
-        **resource_group.common,
-        opts=opts,
-    ).id
-
-
-def _scale_set(name: str, resource_group: ResourceGroup, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
-    """Declare a scale set without a profile. Machines join it one by one, each with its own name and address.
-
-    A new machine can join a scale set only if it is flexible and its singlePlacementGroup is false. Without a profile,
-    the default is null (MicrosoftDocs/azure-compute-docs@01e1fb7d:articles/virtual-machine-scale-sets/
-    virtual-machine-scale-sets-attach-detach-vm.md, read 2026-11-22). A zonal scale set supports only one fault domain.
-    """
-    return compute.VirtualMachineScaleSet(
-        name,
-        vm_scale_set_name=name,
-        orchestration_mode="Flexible",
-        platform_fault_domain_count=_FAULT_DOMAINS,
-        single_placement_group=False,
-        zones=resource_group.zones,
-        **resource_group.common,
-        opts=opts,
-    ).id
-
-
-def _proximity(name: str, size: str, resource_group: ResourceGroup, opts: pulumi.ResourceOptions) -> pulumi.Output[str]:
-    return compute.ProximityPlacementGroup(
-        name,
-        proximity_placement_group_name=name,
-        proximity_placement_group_type="Standard",
-        zones=resource_group.zones,
-        # Azure accepts a zone only if the machine sizes of the group are set as well.
-        intent=compute.ProximityPlacementGroupPropertiesIntentArgs(vm_sizes=[size]) if resource_group.zones else None,
-        **resource_group.common,
-        opts=opts,
-    ).id
 
 
 _KEY_COMMAND = "trainyard-host-key"
 _TOKEN = "azure-native:compute:getVirtualMachineRunCommandByVirtualMachine"  # noqa: S105  (a function's name)
 _SCRIPT_SECONDS = 900
-"""Timeout for the run command. cloud-init creates the key in the first minute, but the VM agent can start later."""
+"""Timeout of the run command. cloud-init creates the key in the first minute, but the VM agent can start later."""
 _PAUSE_SECONDS = 10
 _SCRIPT = """\
 key=/etc/ssh/ssh_host_ed25519_key.pub
@@ -344,12 +327,10 @@ cut -d ' ' -f 1,2 $key
 def host_key(machine: compute.VirtualMachine, name: str, resource_group: ResourceGroup) -> pulumi.Output[str]:
     """Return the host key ("ssh-ed25519 AAAA..."), or "" if the run command has no result.
 
-    The run command reads the key, so `up` receives it through Azure's API instead of SSH.
-
-    Azure creates, changes and deletes run commands only while the machine runs. Otherwise, Azure returns the error
-    "Cannot modify extensions in the VM when the VM is not running" (terraform-provider-azurerm issues 477 and 6098,
-    read 2026-11-22). Therefore a change to the program does not change the run command, and `destroy` does not delete
-    it.
+    A run command reads the key, so that `up` receives it through Azure's API instead of over SSH. Azure creates,
+    changes and deletes run commands only while the machine is running. Otherwise, it returns the error "Cannot modify
+    extensions in the VM when the VM is not running" (terraform-provider-azurerm issues 477 and 6098, read 2026-11-22).
+    Therefore a change to this program does not change the run command, and `destroy` does not delete it.
     """
     command = compute.VirtualMachineRunCommandByVirtualMachine(
         f"{name}-host-key",
@@ -370,7 +351,7 @@ def host_key(machine: compute.VirtualMachine, name: str, resource_group: Resourc
         ),
     )
     options = pulumi.InvokeOptions(parent=machine)
-    # The id is an input so that the key is read only after the run command exists.
+    # The id is an input, so that the key is not read before the run command exists.
     facts = pulumi.Output.all(command.id, resource_group.name, machine.time_created)
     return facts.apply(lambda known: _read_key(name, str(known[1]), known[2], options))
 
@@ -378,11 +359,9 @@ def host_key(machine: compute.VirtualMachine, name: str, resource_group: Resourc
 async def _read_key(name: str, group: str, created: str | None, options: pulumi.InvokeOptions) -> str:
     """Return the host key, or "" if it cannot be read.
 
-    During `up`, the key of a new machine is read repeatedly until it is available or the time limit has passed. In all
-    other cases, the key is read once.
-
-    The output of the command is in the instance view (REST API, "Virtual Machine Run Commands - Get By Virtual
-    Machine", read 2026-11-22). The resource's own outputs do not include it.
+    During `up`, a new machine's key is read repeatedly until it is available or the time limit has passed. In all other
+    cases, it is read once. The command's output is in the instance view (REST API, "Virtual Machine Run Commands - Get
+    By Virtual Machine", read 2026-11-22), but not in the resource's outputs.
     """
     where = {"resourceGroupName": group, "vmName": name, "runCommandName": _KEY_COMMAND, "expand": "instanceView"}
     for attempt in range(1 + host_key_wait(created) // _PAUSE_SECONDS):
@@ -394,10 +373,10 @@ async def _read_key(name: str, group: str, created: str | None, options: pulumi.
 
 
 async def _invoke(where: dict[str, str], options: pulumi.InvokeOptions) -> str:
-    """Return the host key. Returns "" on any error, because `up` must not fail if a machine is deallocated.
+    """Return the host key, or "" after any error, because `up` must not fail if a machine is deallocated.
 
-    The SDK's typed function returns an output. An output with an error fails the program, even if the error is handled
-    (pulumi 3.250.0, output.py, Output._track; read 2026-11-24).
+    The SDK's typed function would return an output, and an output with an error fails the program, even if the error is
+    handled (pulumi 3.250.0, output.py, Output._track; read 2026-11-24).
     """
     try:
         answer = await pulumi.runtime.invoke_async(_TOKEN, where, options)
@@ -409,7 +388,7 @@ async def _invoke(where: dict[str, str], options: pulumi.InvokeOptions) -> str:
 
 
 def key_in(output: str) -> str:
-    """Return the public key in the output, or "" if the output has no key or several keys."""
+    """Return the public key in the output, or "" if it contains no key or several keys."""
     found = {line.strip() for line in output.splitlines() if HOST_KEY.fullmatch(line.strip())}
     return found.pop() if len(found) == 1 else ""
 
@@ -424,7 +403,7 @@ class HeadArgs:
     is_public: bool = False
     """Whether the head has a static public address."""
     data_disk_id: pulumi.Input[str] | None = None
-    """Resource id of the data disk with the shared files, or None if the files are stored elsewhere."""
+    """Resource id of the data disk with the shared files, or None if they are stored elsewhere."""
 
 
 class Head(pulumi.ComponentResource):

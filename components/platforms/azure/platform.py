@@ -9,7 +9,6 @@ import pulumi_azure_native
 from pulumi_azure_native import resources
 
 from components.node.parameters import SharedFiles
-from components.node.user_data import Birth
 from components.plan.plan import ClusterPlan, HostPlan
 from components.platforms.azure.facts import PROGRAM
 from components.platforms.azure.layout import PlacementKind, placement_of
@@ -31,51 +30,60 @@ from components.platforms.azure.spec import AzureSpec
 from components.platforms.azure.storage import SharedStorage, SharedStorageArgs
 from components.platforms.base import Platform, PlatformArgs, cloud_hosts
 
-_UNSET: object = ...
-"""Default value of each alias property."""
-
 
 def without_former_types(
     args: pulumi.ResourceTransformationArgs,
 ) -> pulumi.ResourceTransformationResult | None:
-    """Remove aliases that set only a type.
+    """Remove aliases that set only a type, because only programs that once used a versioned Azure type need them.
 
-    Such aliases are needed only by programs that once used a versioned type of the Azure API. The SDK starts ten
-    asyncio tasks for each alias. In a preview of 512 nodes, aliases accounted for 80 % of the time and the memory.
+    The SDK starts ten asyncio tasks for each alias. In a preview of 512 nodes, aliases accounted for 80 % of the time
+    and the memory.
     """
+
+    def sets_only_type(alias: pulumi.Input[str | pulumi.Alias]) -> bool:
+        if not isinstance(alias, pulumi.Alias):
+            return False
+        # The default of each property is an ellipsis.
+        return {name for name, value in vars(alias).items() if value is not ...} == {"type_"}
+
     if not args.opts.aliases:
         return None
     options = pulumi.ResourceOptions.merge(args.opts, None)
-    options.aliases = [alias for alias in args.opts.aliases if not _sets_only_type(alias)]
+    options.aliases = [alias for alias in args.opts.aliases if not sets_only_type(alias)]
     return pulumi.ResourceTransformationResult(args.props, options)
 
 
-def _sets_only_type(alias: pulumi.Input[str | pulumi.Alias]) -> bool:
-    if not isinstance(alias, pulumi.Alias) or alias.type_ is _UNSET:
-        return False
-    return all(value is _UNSET for value in (alias.name, alias.parent, alias.stack, alias.project))
+def own_options(name: str, spec: AzureSpec, parent: pulumi.Resource | None = None) -> pulumi.ResourceOptions:
+    """Return a component's options with its own provider, for the stack's subscription and region."""
+    provider = pulumi_azure_native.Provider(
+        f"{name}-provider",
+        subscription_id=spec.subscription,
+        location=spec.region,
+        opts=pulumi.ResourceOptions(parent=parent),
+    )
+    return pulumi.ResourceOptions(providers=[provider], transformations=[without_former_types])
 
 
 def tunnel_command(bastion: pulumi.Output[str], machine: pulumi.Output[str]) -> pulumi.Output[Sequence[str]]:
     """Return the command, with "{port}" for the local port. `bastion` and `machine` are resource ids.
 
-    The command names the subscription of the Bastion, because the default subscription of `az login` can be different.
-    Options: Azure/azure-cli-extensions@0928ba2:src/bastion/azext_bastion/_params.py (read 2026-11-22). The command is
-    part of the extension `bastion`, which az installs without a prompt if no terminal is attached
+    The command names the Bastion's subscription, because the default subscription of `az login` can be a different one.
+    For its options, see Azure/azure-cli-extensions@0928ba2:src/bastion/azext_bastion/_params.py (read 2026-11-22). The
+    command is part of the `bastion` extension, which az installs without a prompt if no terminal is attached
     (Azure/azure-cli@0363f19:src/azure-cli-core/azure/cli/core/extension/dynamic_install.py).
     """
-    return pulumi.Output.all(bastion, machine).apply(lambda ids: _command(*ids))
 
+    def command(bastion: str, machine: str) -> Sequence[str]:
+        # /subscriptions/ID/resourceGroups/GROUP/providers/Microsoft.Network/bastionHosts/NAME
+        _, _, subscription, _, group, *_, name = bastion.split("/")
+        return (
+            PROGRAM,
+            *("network", "bastion", "tunnel"),
+            *("--subscription", subscription, "--resource-group", group, "--name", name),
+            *("--target-resource-id", machine, "--resource-port", "22", "--port", "{port}"),
+        )
 
-def _command(bastion: str, machine: str) -> Sequence[str]:
-    # /subscriptions/ID/resourceGroups/GROUP/providers/Microsoft.Network/bastionHosts/NAME
-    _, _, subscription, _, group, *_, name = bastion.split("/")
-    return (
-        PROGRAM,
-        *("network", "bastion", "tunnel"),
-        *("--subscription", subscription, "--resource-group", group, "--name", name),
-        *("--target-resource-id", machine, "--resource-port", "22", "--port", "{port}"),
-    )
+    return pulumi.Output.all(bastion, machine).apply(lambda ids: command(*ids))
 
 
 class AzurePlatform(Platform):
@@ -84,16 +92,10 @@ class AzurePlatform(Platform):
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         plan, spec = args.plan, args.plan.platform_spec(AzureSpec)
         self._plan, self._spec = plan, spec
-        provider = pulumi_azure_native.Provider(
-            f"{name}-provider",
-            subscription_id=spec.subscription,
-            location=spec.region,
-            opts=pulumi.ResourceOptions(parent=opts.parent if opts else None),
-        )
-        own = pulumi.ResourceOptions(providers=[provider], transformations=[without_former_types])
+        own = own_options(name, spec, opts.parent if opts else None)
         super().__init__(name, args, pulumi.ResourceOptions.merge(opts, own))
         self._child = pulumi.ResourceOptions(parent=self)
-        self._group = resource_group(plan, self._child)
+        self._group = resource_group(spec, f"{plan.name}-trainyard", plan.name, self._child)
         self._network = Network(f"{plan.name}-network", network_args(plan, self._group), self._child)
         storage = self._storage()
         self.shared = storage if isinstance(storage, SharedFiles) else storage.files
@@ -124,7 +126,6 @@ class AzurePlatform(Platform):
         self.register_outputs({"resourceGroup": self._group.name, "machines": list(machines)})
 
     def _storage(self) -> SharedStorage | SharedFiles:
-        """Return the component for the shared storage, or the location of external storage."""
         wanted = self._plan.storage
         if wanted.kind == "external":
             return SharedFiles(source=f"{wanted.address}:{wanted.path}", nfs="4.1")
@@ -147,27 +148,16 @@ class AzurePlatform(Platform):
         )
 
     def _machine(self, host: HostPlan) -> MachineType:
-        return MachineType(
-            size=host.machine.name,
-            image=image_of(self._plan),
-            boot_disk_gib=self._spec.boot_disk_gib,
-            subnet_id=self._network.nodes,
-            admin_key=self._admin_key,
-        )
+        return machine_type(self._plan, host, self._network.nodes, self._admin_key)
 
     def _node(self, host: HostPlan) -> NodeArgs:
-        birth: pulumi.Output[Birth] = self._births[host.name]
-        return NodeArgs(
-            name=host.name,
-            private_ip=str(host.private_ip),
-            user_data=birth.apply(lambda made: made.user_data),
-            identity=birth.apply(lambda made: made.identity),
-        )
+        birth = self._births[host.name]
+        private_ip = str(host.private_ip)
+        return NodeArgs(name=host.name, private_ip=private_ip, user_data=birth.user_data, identity=birth.identity)
 
     def _node_group(self, name: str) -> NodeGroup:
-        """Declare the placement and the machines of a node group."""
         group, hosts = self._plan.groups[name], self._plan.group(name)
-        kind, placement = placement_of(self._plan, name).kind, None
+        (kind, _), placement = placement_of(self._plan, name), None
         if kind is not PlacementKind.NONE:
             wanted = PlacementArgs(
                 resource_group=self._group, kind=kind, name=f"{self._plan.name}-{name}", size=group.machine
@@ -190,17 +180,31 @@ class AzurePlatform(Platform):
         )
 
 
-def resource_group(plan: ClusterPlan, opts: pulumi.ResourceOptions) -> ResourceGroup:
-    """Declare the resource group of a cluster."""
-    name, spec = f"{plan.name}-trainyard", plan.platform_spec(AzureSpec)
+def resource_group(
+    spec: AzureSpec, name: str, owner: str, opts: pulumi.ResourceOptions, label: str = "trainyard-cluster"
+) -> ResourceGroup:
+    """Declare the resource group of a cluster or an image (`owner`), whose name is the value of the tag `label`."""
     group = resources.ResourceGroup(
-        name, resource_group_name=name, location=spec.region, tags={"trainyard-cluster": plan.name}, opts=opts
+        name, resource_group_name=name, location=spec.region, tags={label: owner}, opts=opts
     )
-    return ResourceGroup(cluster=plan.name, name=group.name, id=group.id, region=spec.region, zone=spec.zone)
+    return ResourceGroup(cluster=owner, name=group.name, id=group.id, region=spec.region, zone=spec.zone)
+
+
+def machine_type(
+    plan: ClusterPlan, host: HostPlan, subnet_id: pulumi.Input[str], admin_key: pulumi.Input[str]
+) -> MachineType:
+    """Return what a host's machine has in common with the other machines of its group."""
+    return MachineType(
+        size=host.machine.name,
+        image=image_of(plan),
+        boot_disk_gib=plan.platform_spec(AzureSpec).boot_disk_gib,
+        subnet_id=subnet_id,
+        admin_key=admin_key,
+    )
 
 
 def network_args(plan: ClusterPlan, group: ResourceGroup) -> NetworkArgs:
-    """Return the arguments of the network that the plan's access and storage need."""
+    """Return the arguments for a network that suits the plan's access and storage."""
     for_bastion, for_netapp = plan.platform_spec(AzureSpec).service_subnets()
     return NetworkArgs(
         resource_group=group,

@@ -10,8 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from components.catalog import Fact, read_rows
-from components.platforms.published import Published, read_published
-from components.spec.explain import nearest
+from components.platforms.published import Places, Published, read_published
 from components.spec.model import BAKED_NAME, Cidr, CloudSpec, Model, is_private, used_machines
 from trainyard.errors import CatalogError, RuleError
 
@@ -24,9 +23,9 @@ class Size(Fact):
     reservable: bool
     """Whether Azure supports capacity reservations for the size."""
     largest_fabric: int | None = None
-    """Maximum number of machines in one InfiniBand fabric, or None if the size has no InfiniBand."""
+    """Maximum number of machines in an InfiniBand fabric, or None if the size has no InfiniBand."""
     with_fabric: str | None = None
-    """Name of the size variant with InfiniBand, or None if no such variant exists."""
+    """The variant of the size with InfiniBand, or None if there is none."""
     stock_image: bool = True
     """Whether the pinned image contains drivers for the size's GPUs."""
     retired: str | None = None
@@ -37,71 +36,58 @@ class Size(Fact):
 
 @cache
 def sizes() -> dict[str, Size]:
-    """Return the sizes in the catalog by name. Raises CatalogError if the file does not match its model."""
+    """Return the catalog's sizes by name. Raises CatalogError if the file does not match its model."""
     return read_rows("azure_sizes.yaml", Size)
 
 
 def size_of(machine: str) -> Size:
-    """Return the size of a machine type. Raises CatalogError if the catalog does not contain the size."""
+    """Return a machine type's size. Raises CatalogError if the catalog does not contain it."""
     size = sizes().get(machine)
     if size is None:
         raise CatalogError(f"components/catalog/azure_sizes.yaml has no size {machine}; add it")
     return size
 
 
-class Regions(Published):
-    """Names of all public regions."""
+class Regions(Places):
+    """The public regions."""
 
     with_zones: frozenset[str]
     without_zones: frozenset[str]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all regions, sorted."""
         return tuple(sorted(self.with_zones | self.without_zones))
 
 
 class RegionFacts(Published):
-    """All regions, and for each machine type the regions with a known price."""
+    """All regions, and the regions in which each machine type has a known price."""
 
     regions: Regions
     everywhere: frozenset[str]
     """Machine types with a price in all regions."""
     machines: dict[str, tuple[str, ...]]
-    """For each other machine type, the regions in which it has a price."""
+    """The regions in which each other machine type has a price."""
 
 
 @cache
 def region_facts() -> RegionFacts:
-    """Return the regions in the catalog. Raises CatalogError if the file does not match its model."""
+    """Return the catalog's regions. Raises CatalogError if the file does not match its model."""
     return read_published("azure_regions.yaml", RegionFacts)
 
 
 def regions_with(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the regions with a price for all of the machine types. Unknown types are ignored.
+    """Return the regions in which all of these machine types have a price, or all regions if there are none.
 
-    If no region has a price for all of them, return all regions.
+    Unknown types are ignored.
     """
     facts = region_facts()
-    lists = [facts.machines[name] for name in names if name in facts.machines]
-    found = [region for region in facts.regions.names if all(region in regions for regions in lists)]
-    return tuple(found) or facts.regions.names
+    return facts.regions.in_all(facts.machines[name] for name in names if name in facts.machines)
 
 
 def known_region(name: str, info: ValidationInfo) -> str:
-    """Return `name` if it is an Azure region. Otherwise, raise RuleError and suggest a region with the stack's machine
-    types."""
-    regions = region_facts().regions
-    if name in regions.names:
-        return name
-    usable = regions_with(used_machines(info))
-    if meant := nearest(name, usable):
-        fix = f"write {meant}"
-    elif len(usable) < len(regions.names):
-        fix = f"use one of {', '.join(usable)}"
-    else:
-        fix = "use a name that `az account list-locations --query [].name` prints"
-    raise RuleError(f"must be an Azure region (list of {regions.listed})", fix)
+    """Return `name` if it is a region. Otherwise, raise RuleError and suggest one with the stack's machine types."""
+    usable, command = regions_with(used_machines(info)), "az account list-locations --query [].name"
+    return region_facts().regions.check(name, usable, "an Azure region", command)
 
 
 ServiceLevel = Literal["Standard", "Premium", "Ultra"]
@@ -199,12 +185,11 @@ class AzureSpec(CloudSpec):
         return cidr
 
     def service_subnets(self) -> tuple[IPv4Network, IPv4Network]:
-        """Return the subnets for Bastion and for NetApp Files in `services_cidr`."""
+        """Return the subnets in `services_cidr` for Bastion and for NetApp Files."""
         subnets = self.services_cidr.subnets(new_prefix=_SERVICE_PREFIX)
         return next(subnets), next(subnets)
 
     def offer(self, kind: str) -> str | None:
-        """See CloudSpec."""
         offers = {
             "head_nfs": "premium-ssd",
             "azure_files": "azure-files-premium",
@@ -214,7 +199,7 @@ class AzureSpec(CloudSpec):
         return offers.get(kind)
 
     def image_reference(self, pinned: str) -> str:
-        """Return the image for all machines: publisher:offer:sku:version, or the id of an image.
+        """Return the image of all machines: publisher:offer:sku:version, or an image's id.
 
         `pinned` is the reference of `image` in components/catalog/images.yaml.
         """
@@ -222,16 +207,14 @@ class AzureSpec(CloudSpec):
 
     @property
     def baked_name(self) -> str | None:
-        """See PlatformSpec."""
         return None if self.baked_image is None else self.baked_image.split("/")[-3]
 
     def base_image(self, pinned: str) -> str:
-        """Return the image from which `yard bake` builds an image (see `image_reference`)."""
+        """Return the image on which `yard bake` bases its images (see `image_reference`)."""
         if self.custom_image is not None:
             return self.custom_image
         return pinned if self.image_version is None else f"{pinned.rpartition(':')[0]}:{self.image_version}"
 
     @property
     def quota_region(self) -> str:
-        """See CloudSpec."""
         return self.region

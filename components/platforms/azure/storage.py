@@ -15,18 +15,18 @@ from components.platforms.azure.nodes import DATA_DISK
 from components.platforms.base import moved_from
 
 _SHARE = "shared"
-"""Name of the share, volume or disk."""
+"""The name of the share or volume, and the end of the disk's name."""
 _GIB_PER_TIB = 1024
 _BYTES_PER_GIB = 2**30
 _ID_DOMAIN = "defaultv4iddomain.com"
-"""ID domain of the service. On a client with a different domain, all files belong to the user `nobody` (Azure NetApp
-Files documentation, "Configure NFSv4.1 ID domain", read 2026-11-22)."""
+"""The service's ID domain. On a client with a different domain, all files would belong to the user `nobody` (Azure
+NetApp Files documentation, "Configure NFSv4.1 ID domain", read 2026-11-22)."""
 _SLOW = pulumi.CustomTimeouts(create="60m", update="60m", delete="60m")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SharedStorageArgs:
-    """Arguments for shared storage. `name` is the name of the cluster."""
+    """Arguments for shared storage. `name` is the cluster's name."""
 
     resource_group: ResourceGroup
     name: str
@@ -35,22 +35,21 @@ class SharedStorageArgs:
     protect: bool = True
     """Whether Pulumi refuses to delete the storage."""
     subnet_id: pulumi.Input[str] | None = None
-    """Subnet that may connect to Azure Files, or the subnet that is delegated to NetApp Files."""
+    """Subnet that may connect to Azure Files, or that is delegated to NetApp Files."""
     head: str = ""
-    """Private address of the head, which has root access to NetApp Files."""
+    """The head's private address. Only the head has root access to NetApp Files."""
     clients: str = ""
-    """Network of all nodes (CIDR), which have access to NetApp Files without root rights."""
+    """The nodes' network (CIDR), which has access to NetApp Files without root rights."""
     service_level: str = "Premium"
-    """Service level of NetApp Files."""
 
 
 class SharedStorage(pulumi.ComponentResource):
     """Storage that outlives the machines: a data disk for the head, a premium NFS share, or a NetApp volume."""
 
     files: pulumi.Input[SharedFiles]
-    """Location of the shared files, from which the nodes mount them."""
+    """Where the nodes find the shared files."""
     disk_id: pulumi.Output[str] | None = None
-    """Resource id of the data disk, or None for a service."""
+    """The data disk's resource id, or None for a service."""
     disk_unique_id: pulumi.Output[str] | None = None
     """Id that changes if a new disk replaces the data disk."""
 
@@ -72,11 +71,11 @@ class SharedStorage(pulumi.ComponentResource):
         self.register_outputs({"source": source, "diskId": self.disk_id})
 
     def _disk(self) -> compute.Disk:
-        """Declare the data disk with /home and /shared. A replacement head uses the same disk."""
+        """Declare the data disk with /home and /shared, which remains when the head is replaced."""
         group, name = self._args.resource_group, f"{self._args.name}-{_SHARE}"
         return compute.Disk(
             name,
-            # If the zone changes, a second disk is created. The old disk remains until it is deleted.
+            # If the zone changes, a second disk is created, and the old one remains until it is deleted.
             disk_name=name if group.zone is None else f"{name}-zone-{group.zone}",
             zones=group.zones,
             sku=compute.DiskSkuArgs(name="Premium_LRS"),
@@ -87,14 +86,14 @@ class SharedStorage(pulumi.ComponentResource):
         )
 
     def _azure_files(self) -> pulumi.Output[str]:
-        """Declare a premium NFS 4.1 share, which only the subnet can access. Returns its NFS source."""
+        """Declare a premium NFS 4.1 share that only the subnet can access, and return its NFS source."""
         group, cluster = self._args.resource_group, self._args.name
         account = storage.StorageAccount(
             f"{cluster}-files",
             account_name=group.id.apply(lambda found: _account_name(cluster, found)),
             kind="FileStorage",
             sku=storage.SkuArgs(name="Premium_LRS"),
-            # NFS traffic to Azure Files is not encrypted, so Azure would reject every mount if this option were true.
+            # If this were true, Azure would reject every mount, because NFS to Azure Files is not encrypted.
             enable_https_traffic_only=False,
             minimum_tls_version="TLS1_2",
             allow_blob_public_access=False,
@@ -114,16 +113,17 @@ class SharedStorage(pulumi.ComponentResource):
             account_name=account.name,
             resource_group_name=group.name,
             enabled_protocols="NFS",
-            # The setting also applies to the head, which must create folders for other users.
+            # The setting also applies to the head, which must be able to create other users' folders.
             root_squash="NoRootSquash",
             share_quota=self._args.size_gib,
             opts=self._kept,
         )
-        # The share's id is an input so that hosts boot only after the share exists.
-        return pulumi.Output.all(account.name, share.id).apply(lambda facts: _nfs_source(facts[0]))
+        # The share's id is an input, so that no host boots before the share exists.
+        return pulumi.Output.all(account.name, share.id).apply(
+            lambda facts: f"{facts[0]}.file.core.windows.net:/{facts[0]}/{_SHARE}"
+        )
 
     def _netapp_files(self) -> pulumi.Output[str]:
-        """Declare a capacity pool with one volume. Returns its NFS source."""
         args, group = self._args, self._args.resource_group
         name, share = f"{args.name}-netapp", f"{args.name}-{_SHARE}"
         kept = pulumi.ResourceOptions.merge(self._kept, pulumi.ResourceOptions(custom_timeouts=_SLOW))
@@ -133,7 +133,7 @@ class SharedStorage(pulumi.ComponentResource):
             account_name=account.name,
             pool_name="pool",
             service_level=args.service_level,
-            # The size of a pool is a whole number of TiB.
+            # A pool's size is a whole number of TiB.
             size=-(-args.size_gib // _GIB_PER_TIB) * _GIB_PER_TIB * _BYTES_PER_GIB,
             qos_type="Auto",
             **group.common,
@@ -142,7 +142,7 @@ class SharedStorage(pulumi.ComponentResource):
         volume = netapp.CapacityPoolVolume(
             f"{name}-{_SHARE}",
             account_name=account.name,
-            # Azure reports the name of a pool as <account>/<pool>.
+            # Azure reports a pool's name as <account>/<pool>.
             pool_name=pool.name.apply(lambda full: full.rpartition("/")[2]),
             volume_name=_SHARE,
             creation_token=share,
@@ -150,9 +150,20 @@ class SharedStorage(pulumi.ComponentResource):
             usage_threshold=args.size_gib * _BYTES_PER_GIB,
             service_level=args.service_level,
             protocol_types=["NFSv4.1"],
-            # Only the head has root access.
             export_policy=netapp.VolumePropertiesExportPolicyArgs(
-                rules=[_export(1, args.head, as_root=True), _export(2, args.clients, as_root=False)]
+                rules=[
+                    netapp.ExportPolicyRuleArgs(
+                        rule_index=index,
+                        allowed_clients=clients,
+                        nfsv41=True,
+                        nfsv3=False,
+                        cifs=False,
+                        unix_read_only=False,
+                        unix_read_write=True,
+                        has_root_access=clients == args.head,
+                    )
+                    for index, clients in enumerate((args.head, args.clients), 1)
+                ]
             ),
             network_features="Standard",
             security_style="unix",
@@ -172,25 +183,8 @@ def _required(subnet_id: pulumi.Input[str] | None) -> pulumi.Input[str]:
 
 
 def _account_name(cluster: str, group_id: str) -> str:
-    """Return a globally unique account name of 3 to 24 lowercase letters and digits.
+    """Return an account name of 3 to 24 lowercase letters and digits.
 
-    The id of the resource group contains the id of the subscription.
+    It is globally unique, because the resource group's id contains the subscription's id.
     """
     return cluster.replace("-", "") + hashlib.sha256(group_id.lower().encode()).hexdigest()[:8]
-
-
-def _nfs_source(account: str) -> str:
-    return f"{account}.file.core.windows.net:/{account}/{_SHARE}"
-
-
-def _export(index: int, clients: str, *, as_root: bool) -> netapp.ExportPolicyRuleArgs:
-    return netapp.ExportPolicyRuleArgs(
-        rule_index=index,
-        allowed_clients=clients,
-        nfsv41=True,
-        nfsv3=False,
-        cifs=False,
-        unix_read_only=False,
-        unix_read_write=True,
-        has_root_access=as_root,
-    )

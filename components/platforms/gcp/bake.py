@@ -1,7 +1,7 @@
 """GcpBaker builds an image from the boot disk of a builder. It has never run on Google Cloud.
 
-Google rejects an image from a disk that is attached to a running instance (help of gcloud for `compute images create`,
-option --force: MakeForceArg in the source of gcloud, read 2026-11-22), so the builder shuts down first. A guest
+Google does not create an image from a disk that is attached to a running instance (the --force option of `gcloud
+compute images create`: MakeForceArg in the source of gcloud, read 2026-11-22), so the builder shuts down first. A guest
 attribute reports that the stages have finished. Unverified: an image has the licenses and features of its base image if
 `licenses` and `guest_os_features` are not set.
 """
@@ -9,14 +9,15 @@ attribute reports that the stages have finished. Unverified: an image has the li
 from __future__ import annotations
 
 import pulumi
-import pulumi_gcp
 from pulumi_gcp import compute
 
 from components.node.bake import builder_user_data
 from components.platforms.baker import BakeArgs, Baker, builder_plan, disk_of_stopped
-from components.platforms.gcp.layout import cards, networks
+from components.platforms.gcp.layout import networks
 from components.platforms.gcp.network import Network, NetworkArgs
-from components.platforms.gcp.spec import GcpSpec, family_of
+from components.platforms.gcp.nodes import MachineType, NodeArgs, machine
+from components.platforms.gcp.platform import interfaces, own_options
+from components.platforms.gcp.spec import GcpSpec
 
 ATTRIBUTE = "trainyard/bake"
 """Guest attribute that contains the builder's last report."""
@@ -44,14 +45,8 @@ class GcpBaker(Baker):
 
     def __init__(self, args: BakeArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         self._args, self._spec = args, args.plan.platform_spec(GcpSpec)
-        provider = pulumi_gcp.Provider(
-            f"{args.name}-provider",
-            project=self._spec.project,
-            region=self._spec.region,
-            zone=self._spec.zone,
-            default_labels={"trainyard-image": args.name},
-        )
-        super().__init__(args, pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(providers=[provider])))
+        own = own_options(args.name, self._spec, {"trainyard-image": args.name})
+        super().__init__(args, pulumi.ResourceOptions.merge(opts, own))
         self._child = pulumi.ResourceOptions(parent=self)
         self.image = compute.Image(
             args.name,
@@ -64,51 +59,37 @@ class GcpBaker(Baker):
         self.register_outputs({})
 
     def _builder(self) -> pulumi.Output[str]:
-        """Declare the builder. Returns the link of its boot disk, which is known after the builder has shut down."""
-        # The plan's name is the prefix of the network's names, so a project can contain several builders.
+        """Declare the builder, and return the link of its boot disk, which is known once the builder has shut down."""
+        # The networks' names begin with the plan's name, so that a project can contain several builders.
         plan = builder_plan(self._args.plan, f"bake-{self._args.name.rpartition('-')[2][:11]}")
         layout = networks(plan)
-        made = Network(
+        network = Network(
             f"{plan.name}-networks",
             NetworkArgs(project=self._spec.project, region=self._spec.region, layout=layout),
             self._child,
         )
-        [card, *_] = cards(layout, plan.head)
         name = plan.head.name
-        disk = compute.InstanceBootDiskInitializeParamsArgs(
-            image=self._spec.base_image(str(plan.image.reference)),
-            type=self._spec.boot_disk_type or family_of(plan.head.machine.name).boot_disks[0],
-            size=self._spec.boot_disk_gib,
-        )
-        instance = compute.Instance(
-            name,
-            name=name,
-            machine_type=plan.head.machine.name,
-            zone=self._spec.zone,
-            boot_disk=compute.InstanceBootDiskArgs(auto_delete=True, initialize_params=disk),
-            network_interfaces=[
-                compute.InstanceNetworkInterfaceArgs(
-                    subnetwork=made.subnets[card.subnet], network_ip=str(card.address), nic_type=card.kind.value
-                )
-            ],
-            shielded_instance_config=compute.InstanceShieldedInstanceConfigArgs(
-                enable_secure_boot=False, enable_vtpm=True, enable_integrity_monitoring=True
+        instance = machine(
+            NodeArgs(
+                name=name,
+                cards=interfaces(layout, network, plan.head),
+                user_data=builder_user_data(self._args.plan, CAPTURE),
             ),
-            metadata={
-                "user-data": builder_user_data(self._args.plan, CAPTURE),
-                "enable-guest-attributes": "TRUE",
-                "enable-oslogin": "FALSE",
-                "block-project-ssh-keys": "TRUE",
-            },
-            # The builder downloads packages through Cloud NAT. No input of the machine refers to Cloud NAT, so
-            # the dependency must be explicit.
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[made.nat]),
+            MachineType(
+                name=plan.head.machine.name,
+                zone=self._spec.zone,
+                image=self._spec.base_image(str(plan.image.reference)),
+                boot_disk_gib=self._spec.boot_disk_gib,
+                boot_disk_type=self._spec.boot_disk_type,
+            ),
+            # The builder downloads packages through Cloud NAT, but none of its inputs refers to Cloud NAT.
+            pulumi.ResourceOptions(parent=self, depends_on=[network.nat]),
         )
         return instance.id.apply(lambda _: disk_of_stopped(name, _Progress(instance, name, self._spec).disk))
 
 
 class _Progress:
-    """Reads the report and the state of the builder."""
+    """Reads the builder's report and state."""
 
     def __init__(self, instance: compute.Instance, name: str, spec: GcpSpec) -> None:
         self._options = pulumi.InvokeOptions(parent=instance)
@@ -116,7 +97,7 @@ class _Progress:
         self._is_done = False
 
     async def disk(self) -> str | None:
-        """Return the link of the boot disk, or None while the builder is on. Raises pulumi.RunError after a failure."""
+        """Return the boot disk's link, or None while the builder is on. Raises pulumi.RunError if the build failed."""
         answer = await compute.get_instance_guest_attributes_output(
             **self._where, variable_key=ATTRIBUTE, opts=self._options
         ).future()

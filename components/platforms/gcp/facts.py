@@ -18,11 +18,11 @@ SERVICES = {
     "filestore": "file.googleapis.com",
     "serviceaccount": "iam.googleapis.com",
 }
-"""Google API that the resource types in each module need (Google Cloud API reference, read 2026-11-22). The module of
-gcp:compute/instance:Instance is "compute"."""
+"""The Google API that a module's resource types need (Google Cloud API reference, read 2026-11-22). For example,
+gcp:compute/instance:Instance is in the "compute" module."""
 
 BESIDE = ("iap.googleapis.com", "cloudquotas.googleapis.com", "serviceusage.googleapis.com")
-"""APIs for the tunnel to the head, and for the quotas and services that `yard preview --live` reads."""
+"""APIs that the tunnel to the head and `yard preview --live` need, which reads quotas and services."""
 
 ROLES = {
     "roles/compute.admin": "machines, disks, networks, firewall rules, addresses, guest attributes",
@@ -33,22 +33,20 @@ ROLES = {
     "roles/serviceusage.serviceUsageAdmin": "to enable the APIs",
     "roles/cloudquotas.viewer": "the quotas that yard preview --live reads",
 }
-"""Roles, with the resources or commands that need each role (Google Cloud, "IAM basic and predefined roles reference",
-read 2026-11-22)."""
+"""The roles, and what each of them is needed for (Google Cloud, "IAM basic and predefined roles reference", read
+2026-11-22)."""
 
 
 def required_services() -> tuple[str, ...]:
-    """Return the APIs that must be enabled, sorted."""
     return tuple(sorted({*SERVICES.values(), *BESIDE}))
 
 
 def enable_command(project: str, services: tuple[str, ...]) -> str:
-    """Return the command that enables APIs."""
     return f"gcloud services enable {' '.join(services)} --project {project}"
 
 
 DISK_QUOTAS = {"pd-balanced": "SSD_TOTAL_GB", "pd-ssd": "SSD_TOTAL_GB", "hyperdisk-balanced": "HDB_TOTAL_GB"}
-"""Quota for each disk type, in GB."""
+"""The quota of each disk type, in GB."""
 FILESTORE_QUOTAS = {
     "BASIC_HDD": "StandardStorageGbPerRegion",
     "BASIC_SSD": "PremiumStorageGbPerRegion",
@@ -56,16 +54,16 @@ FILESTORE_QUOTAS = {
     "REGIONAL": "EnterpriseStorageGibPerRegion",
     "ENTERPRISE": "EnterpriseStorageGibPerRegion",
 }
-"""file.googleapis.com quota for each tier, in GB or GiB. The source has no entry for REGIONAL."""
+"""The quota of each tier at file.googleapis.com, in GB or GiB. The source has no entry for REGIONAL."""
 
 
 def stack_quotas(plan: ClusterPlan) -> Mapping[str, int]:
-    """Return how much of each quota the stack needs for resources other than machines, in the quota's unit.
+    """Return how much of each quota the stack needs for other resources than machines, in the quota's unit.
 
     The names of compute quotas are the metrics of `gcloud compute regions describe` and `gcloud compute project-info
-    describe` (Compute Engine API v1, Quota.metric). The mapping from resources to quotas comes from
-    pkg/validators/quota.go in GoogleCloudPlatform/cluster-toolkit@1047080, read 2026-11-22. The bundled local SSDs of
-    A2 Ultra and A3 are not counted because no source states which quota they use.
+    describe` (Compute Engine API v1, Quota.metric). Which quota a resource uses comes from pkg/validators/quota.go in
+    GoogleCloudPlatform/cluster-toolkit@1047080, read 2026-11-22. The bundled local SSDs of A2 Ultra and A3 are not
+    counted, because no source states which quota they use.
     """
     spec = plan.platform_spec(GcpSpec)
     needs: Counter[str] = Counter()
@@ -88,27 +86,19 @@ PROGRAM = "gcloud"
 
 
 def _base_image(plan: ClusterPlan) -> str:
-    """Return the base image and the stack's project.
-
-    The region is not included, because a baked image is available in all regions of its project.
-    """
+    """Return the base image and the stack's project, in all regions of which a baked image is available."""
     spec = plan.platform_spec(GcpSpec)
     return f"{spec.base_image(str(plan.image.reference))} {spec.project}"
 
 
-def _tunnel(plan: ClusterPlan) -> Tunnel:
-    port = plan.platform_spec(GcpSpec).iap_port
-    return Tunnel(program=PROGRAM, port=port, option="cluster.platform.iap_port")
-
-
 FACTS = PlatformFacts(
     baking=Baking(base=_base_image),
-    # Maximum size of a metadata value in bytes.
+    # A metadata value's maximum size in bytes.
     user_data_limit=256 * 1024,
     checks=(*checks_in(rules), *access_rules("gcp"), *image_rules("gcp")),
     quotas=stack_quotas,
-    tunnel=_tunnel,
-    # Limit of Persistent Disk (Google, "About Persistent Disk").
+    tunnel=lambda plan: Tunnel(PROGRAM, plan.platform_spec(GcpSpec).iap_port, "cluster.platform.iap_port"),
+    # The Persistent Disk limit (Google, "About Persistent Disk").
     largest_disk_gib=65536,
     billed={
         "gcp:compute/instance:Instance": "machine",

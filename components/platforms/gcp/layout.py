@@ -1,4 +1,4 @@
-"""The networks of a GCP cluster and the address of each network interface. Imports no SDK."""
+"""A GCP cluster's networks, and the addresses of the network interfaces. Imports no SDK."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from components.platforms.gcp.spec import GcpSpec, Nics, family_of
 
 
 class Nic(StrEnum):
-    """Types of network interfaces, with their names in the API."""
+    """Types of network interfaces, as the API names them."""
 
     GVNIC = "GVNIC"
     RDMA = "MRDMA"
@@ -28,7 +28,7 @@ class SubnetLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkLayout:
-    """A network. Only the RoCE network has a profile, and it has one subnet for each RDMA interface."""
+    """A network. Only the RoCE network has a profile, and one subnet for each RDMA interface."""
 
     name: str
     mtu: int
@@ -38,7 +38,7 @@ class NetworkLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """A network interface of a host."""
+    """A host's network interface."""
 
     kind: Nic
     subnet: str
@@ -48,15 +48,14 @@ class Card:
 def networks(plan: ClusterPlan) -> tuple[NetworkLayout, ...]:
     """Return the networks that the plan's machines need.
 
-    The first network is the primary network, which all hosts share. The other networks are in the stack file's
-    `fabric_cidr`.
+    All hosts share the first network, which is the primary one. The others are in the stack file's `fabric_cidr`.
     """
     spec, nics = plan.platform_spec(GcpSpec), _most_nics(plan)
     families = {family_of(host.machine.name) for host in plan.hosts}
     blocks = spec.fabric_cidr.subnets(new_prefix=plan.network.prefixlen)
     names = [f"{plan.name}-net", *(f"{plan.name}-gpu-net-{index}" for index in range(1, nics.gvnic))]
     made = [
-        # Families with a smaller MTU drop larger packets.
+        # A family with a smaller MTU would drop larger packets.
         _network(
             name,
             min(family.mtu for family in families if family.nics.gvnic > index),
@@ -72,7 +71,7 @@ def networks(plan: ClusterPlan) -> tuple[NetworkLayout, ...]:
 
 
 def cards(made: Iterable[NetworkLayout], host: HostPlan) -> tuple[Card, ...]:
-    """Return the network interfaces of a host, in the order of the devices in the guest."""
+    """Return a host's network interfaces in the order of the guest's devices."""
     return tuple(
         # A host has the same offset in every subnet.
         Card(kind=kind, subnet=subnet.name, address=subnet.cidr[host.slot])
@@ -81,25 +80,23 @@ def cards(made: Iterable[NetworkLayout], host: HostPlan) -> tuple[Card, ...]:
 
 
 def subnets_needed(plan: ClusterPlan) -> int:
-    """Return the number of subnets besides the primary subnet. All subnets have the same prefix length."""
+    """Return the number of subnets besides the primary one. All of them have the same prefix length."""
     nics = _most_nics(plan)
     return nics.gvnic - 1 + nics.rdma
 
 
 def networks_needed(plan: ClusterPlan) -> int:
-    """Return the number of networks: one for each gVNIC interface, and one for all RDMA interfaces."""
+    """Return the number of networks: one per gVNIC interface, and one for all RDMA interfaces."""
     nics = _most_nics(plan)
     return nics.gvnic + (nics.rdma > 0)
 
 
 def _most_nics(plan: ClusterPlan) -> Nics:
-    """Return the maximum number of network interfaces per machine, by machine type."""
     nics = [family_of(host.machine.name).nics for host in plan.hosts]
     return Nics(gvnic=max(nic.gvnic for nic in nics), rdma=max(nic.rdma for nic in nics))
 
 
 def _subnets(made: Iterable[NetworkLayout], nics: Nics) -> Iterator[tuple[Nic, SubnetLayout]]:
-    """Yield the type and the subnet of each network interface."""
     ordinary = [network.subnets[0] for network in made if network.profile is None]
     yield from ((Nic.GVNIC, subnet) for subnet in ordinary[: nics.gvnic])
     for network in made:

@@ -1,4 +1,4 @@
-"""Networks, firewall rules and Cloud NAT for a GCP cluster."""
+"""A GCP cluster's networks, firewall rules and Cloud NAT."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pulumi_gcp import compute
 from components.platforms.gcp.layout import NetworkLayout
 
 HEAD_TAG = "trainyard-head"
-"""Network tag for hosts that accept SSH from outside."""
+"""Network tag of the hosts that accept SSH from outside."""
 IAP_RANGE = "35.235.240.0/20"
-"""Source range of Identity-Aware Proxy (Google's documentation on TCP forwarding)."""
+"""The range from which Identity-Aware Proxy connects (Google's documentation on TCP forwarding)."""
 _PORTS_PER_VM = 1024
-"""Number of Cloud NAT ports for each machine. The default of 64 is too small to pull containers or install packages."""
+"""Number of Cloud NAT ports per machine. The default of 64 is too small to pull containers or install packages."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkArgs:
-    """Arguments for the networks of a cluster."""
+    """Arguments for a cluster's networks."""
 
     project: str
     region: str
@@ -32,14 +32,14 @@ class NetworkArgs:
 
 
 class Network(pulumi.ComponentResource):
-    """All networks of a cluster. Only the head accepts SSH from outside."""
+    """All networks of a cluster, in which only the head accepts SSH from outside."""
 
     subnets: dict[str, pulumi.Output[str]]
-    """Self link of each subnet by name."""
+    """The subnets' self links by name."""
     primary: pulumi.Output[str]
-    """Name of the primary network."""
+    """The primary network's name."""
     nat: compute.RouterNat
-    """Cloud NAT. Hosts need it to download packages during their first boot."""
+    """Cloud NAT, through which hosts download packages during their first boot."""
 
     def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         former = pulumi.ResourceOptions(aliases=[pulumi.Alias(type_="trainyard:gcp:Networks")])
@@ -61,10 +61,10 @@ class Network(pulumi.ComponentResource):
         """Allow connections to the hosts from an NFS version 3 server outside the network.
 
         Version 3 needs connections in both directions on several ports (Google, "About supported file system
-        protocols", read 2026-11-22). When a lock is released, the server calls the client's portmapper (port 111) and
-        lock manager. By default, a VPC denies inbound connections.
+        protocols", read 2026-11-22), which a VPC denies by default. For example, the server calls the client's
+        portmapper (port 111) and lock manager when a lock is released.
         """
-        # The port ranges exclude system services such as SSH.
+        # The ports exclude those of system services such as SSH.
         allows = [
             compute.FirewallAllowArgs(protocol=protocol, ports=["111", "1024-65535"]) for protocol in ("tcp", "udp")
         ]
@@ -90,7 +90,7 @@ class Network(pulumi.ComponentResource):
                 opts=self._child,
             )
             self.subnets[subnet.name] = made.self_link
-        # A RoCE network does not support firewall rules. Its interfaces communicate only with each other.
+        # A RoCE network does not support firewall rules, but its interfaces can only reach each other.
         if wanted.profile is None:
             self._allow(
                 f"{wanted.name}-inside",
@@ -101,7 +101,6 @@ class Network(pulumi.ComponentResource):
         return network
 
     def _allow(self, name: str, network: pulumi.Input[str], **rule: Any) -> None:
-        """Declare a firewall rule for inbound traffic."""
         compute.Firewall(name, name=name, network=network, direction="INGRESS", **rule, opts=self._child)
 
     def _nat(self, name: str, primary: compute.Network) -> compute.RouterNat:

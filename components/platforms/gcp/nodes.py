@@ -1,18 +1,18 @@
-"""Head, NodeGroup and Placement: a cluster's machines on Google Cloud, their placement and their SSH host keys.
+"""Head, NodeGroup and Placement: a cluster's machines on Google Cloud, with their placement and SSH host keys.
 
-The keys are read through Google's API instead of over SSH. The bootstrap publishes the key as a guest attribute and
-prints it on the serial console (publish_host_key and main in cloud-init/files/usr/local/lib/trainyard/bootstrap). The
-console is the fallback, because an organisation can forbid guest attributes
+The keys are read through Google's API instead of over SSH. The bootstrap publishes a machine's key as a guest attribute
+and prints it on the serial console (publish_host_key and main in cloud-init/files/usr/local/lib/trainyard/bootstrap).
+The console is the fallback, because an organisation can forbid guest attributes
 (constraints/compute.disableGuestAttributesAccess).
 
-If a machine does not exist, the provider's data source for guest attributes raises an error. For any other error, for
-example a missing attribute or permission, the data source returns an empty result
-(terraform-provider-google-beta@93c65b2d60fe, services/compute/data_source_google_compute_instance_guest_attributes.go,
-read 2026-11-22). Therefore an empty result can mean that the key is not published yet.
+The provider's data source for guest attributes raises an error if the machine does not exist. After any other error,
+for example because of a missing permission, it returns an empty result (terraform-provider-google-beta@93c65b2d60fe,
+services/compute/data_source_google_compute_instance_guest_attributes.go, read 2026-11-22). Therefore an empty result
+can also mean that the key has not been published yet.
 
 The API returns only the last 1 MB of the console's output (Google, "Method: instances.getSerialPortOutput", read
-2026-11-24), and the data source does not return the position at which this output starts. Therefore a process that can
-write to the console could print its own key and enough text to push the real one out of the output. The console is
+2026-11-24), and the data source does not say where in the output this part starts. Therefore a process that can write
+to the console could print its own key, followed by enough text to push out the real one. That is why the console is
 trusted only during a machine's first boot, and only if its output is far too short to have lost its beginning.
 """
 
@@ -34,32 +34,29 @@ from components.platforms.gcp.spec import Family, GcpSpec, family_of
 from trainyard.outputs import HOST_KEY
 
 _BIRTH = ('metadata["user-data"]', "bootDisk.initializeParams.image")
-"""Properties that have no effect on existing machines, so changes to them are ignored. A machine that is replaced, for
-example with `pulumi up --replace`, gets the new values (see the same name in components/platforms/azure)."""
-_RESERVATION_KEY = "compute.googleapis.com/reservation-name"
-
-
+"""Properties whose changes are ignored, because they would have no effect on existing machines. A machine that is
+replaced, for example with `pulumi up --replace`, gets the new values (see _BIRTH in components/platforms/azure)."""
 DATA_DISK = "trainyard-shared"
-"""Device name of the shared disk. In the guest, the disk is linked as /dev/disk/by-id/google-<device name>."""
+"""The shared disk's device name. In the guest, the disk is linked as /dev/disk/by-id/google-<device name>."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineType:
-    """The facts that the machines of a group share."""
+    """What all machines of a group have in common."""
 
     name: str
-    """Google's name of the machine type, for example a3-megagpu-8g."""
+    """Google's name for the machine type, for example a3-megagpu-8g."""
     zone: str
     image: str
     """projects/<project>/global/images/<name>"""
     boot_disk_gib: int
-    service_account: pulumi.Input[str]
-    """Email of the machines' service account."""
+    service_account: pulumi.Input[str] | None = None
+    """Email of the machines' service account, or None for machines without one."""
     boot_disk_type: str | None = None
     """Default: the first type that the machine family supports."""
     gpus: int = 0
     tier_1: bool = False
-    """Whether the machines pay for a higher egress bandwidth."""
+    """Whether the machines have Tier_1 networking, a higher egress bandwidth that costs extra."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +73,11 @@ class NodeArgs:
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity:
-    """How Google provides the machines of a group."""
+    """How Google provides a group's machines."""
 
     kind: Literal["on_demand", "spot", "reservation"] = "on_demand"
     reservation: str | None = None
-    """Name of a reservation."""
+    """The reservation's name."""
     placement_policy: pulumi.Input[str] | None = None
     """Self link of a compact placement policy."""
 
@@ -98,29 +95,28 @@ def machine(  # noqa: PLR0913  (the parts of a machine that differ between the h
     public_ip: pulumi.Input[str] | None = None,
     data_disk: pulumi.Input[str] | None = None,
 ) -> compute.Instance:
-    """Declare the machine and return it.
+    """Declare a machine and return it.
 
-    A change to the identity replaces the machine, because cloud-init applies user-data only at the first boot. A
-    change to the user-data or the image alone does not replace it. Other metadata keys are updated in place:
-    `gcloud compute ssh` adds ssh-keys, and a refresh reads all keys into the state.
-    The old machine is deleted first, because the new machine has the same name and addresses.
+    The machine is replaced if its identity changes, because cloud-init applies user-data only at the first boot, but
+    not if only its user-data or image changes. Other metadata keys are updated in place, because `gcloud compute ssh`
+    adds ssh-keys, which a refresh reads into the state. The old machine is deleted first, because the new one has the
+    same name and addresses.
     """
-    merged = pulumi.ResourceOptions.merge(
-        opts,
-        pulumi.ResourceOptions(
-            replacement_trigger=node.identity,
-            delete_before_replace=True,
-            # Machines with bundled local SSDs report these SSDs as scratchDisks. This difference must not replace the
-            # machine.
-            ignore_changes=["scratchDisks", *_BIRTH],
-        ),
+    own = pulumi.ResourceOptions(
+        replacement_trigger=node.identity,
+        delete_before_replace=True,
+        # A machine reports its bundled local SSDs as scratchDisks, which must not replace the machine.
+        ignore_changes=["scratchDisks", *_BIRTH],
+    )
+    boot_disk = compute.InstanceBootDiskInitializeParamsArgs(
+        image=kind.image, type=kind.boot_disk_type or family_of(kind.name).boot_disks[0], size=kind.boot_disk_gib
     )
     return compute.Instance(
         node.name,
         name=node.name,
         machine_type=kind.name,
         zone=kind.zone,
-        boot_disk=_boot_disk(kind),
+        boot_disk=compute.InstanceBootDiskArgs(auto_delete=True, initialize_params=boot_disk),
         attached_disks=[compute.InstanceAttachedDiskArgs(source=data_disk, device_name=DATA_DISK)]
         if data_disk is not None
         else None,
@@ -133,8 +129,10 @@ def machine(  # noqa: PLR0913  (the parts of a machine that differ between the h
         ),
         resource_policies=capacity.placement_policy,
         reservation_affinity=_reservation(capacity.reservation),
-        # The account has no roles. The scope does not limit its permissions, which depend only on IAM roles.
-        service_account=compute.InstanceServiceAccountArgs(email=kind.service_account, scopes=["cloud-platform"]),
+        # The scope does not limit the account's permissions, which depend only on its IAM roles.
+        service_account=compute.InstanceServiceAccountArgs(email=kind.service_account, scopes=["cloud-platform"])
+        if kind.service_account is not None
+        else None,
         # Secure Boot rejects the unsigned kernel modules that DKMS builds.
         shielded_instance_config=compute.InstanceShieldedInstanceConfigArgs(
             enable_secure_boot=False, enable_vtpm=True, enable_integrity_monitoring=True
@@ -143,7 +141,7 @@ def machine(  # noqa: PLR0913  (the parts of a machine that differ between the h
             "user-data": node.user_data,
             # The bootstrap publishes the host key as a guest attribute.
             "enable-guest-attributes": "TRUE",
-            # User-data defines the users, whose ids are the same on all nodes. OS Login would add other users.
+            # User-data creates the users, with the same ids on all nodes, while OS Login would add other users.
             "enable-oslogin": "FALSE",
             "block-project-ssh-keys": "TRUE",
         },
@@ -151,63 +149,35 @@ def machine(  # noqa: PLR0913  (the parts of a machine that differ between the h
         # A refresh compares this value with the machine's status, so `pulumi up --refresh` starts a stopped machine.
         desired_status="RUNNING",
         allow_stopping_for_update=True,
-        opts=merged,
+        opts=pulumi.ResourceOptions.merge(opts, own),
     )
 
 
 def scheduling(family: Family, gpus: int, kind: str, *, compact: bool = False) -> compute.InstanceSchedulingArgs:
-    """Return the scheduling options of a machine. `kind` is on_demand, spot or reservation."""
-    if kind == "spot":
-        # STOP keeps the disk, the name and the addresses, so `pulumi up --refresh` later starts the same node.
-        return compute.InstanceSchedulingArgs(
-            provisioning_model="SPOT",
-            on_host_maintenance="TERMINATE",
-            automatic_restart=False,
-            preemptible=True,
-            instance_termination_action="STOP",
-        )
-    if kind == "reservation" and family.dense_reservations:
-        return compute.InstanceSchedulingArgs(
-            provisioning_model="RESERVATION_BOUND",
-            on_host_maintenance="TERMINATE",
-            automatic_restart=True,
-            preemptible=False,
-            instance_termination_action="DELETE",
-        )
+    """Return a machine's scheduling options. `kind` is on_demand, spot or reservation."""
+    spot, bound = kind == "spot", kind == "reservation" and family.dense_reservations
+    # GPU machines cannot migrate to another host, and a compact group's machines must stay together.
+    stays = spot or bound or gpus or compact
+    # STOP keeps the disk, name and addresses, so that `pulumi up --refresh` can later start the same node.
+    action = "STOP" if spot else "DELETE" if bound else None
     return compute.InstanceSchedulingArgs(
-        provisioning_model="STANDARD",
-        # GPU machines cannot migrate to another host, and the machines in a compact group must stay together.
-        on_host_maintenance="TERMINATE" if gpus or compact else "MIGRATE",
-        # A restart could place the machine outside the compact group. Google's Cluster Toolkit also disables automatic
-        # restarts.
-        automatic_restart=not compact,
-        preemptible=False,
+        provisioning_model="SPOT" if spot else "RESERVATION_BOUND" if bound else "STANDARD",
+        on_host_maintenance="TERMINATE" if stays else "MIGRATE",
+        # A restart could place the machine outside its compact group. Google's Cluster Toolkit does not restart such
+        # machines either.
+        automatic_restart=bound or not (spot or compact),
+        preemptible=spot,
+        instance_termination_action=action,
     )
 
 
 def image_of(plan: ClusterPlan) -> str:
-    """Return the image of new machines: projects/<project>/global/images/<name>."""
+    """Return the image that new machines boot: projects/<project>/global/images/<name>."""
     spec = plan.platform_spec(GcpSpec)
     return spec.baked_image or spec.base_image(str(plan.image.reference))
 
 
-def _boot_disk(kind: MachineType) -> compute.InstanceBootDiskArgs:
-    params = compute.InstanceBootDiskInitializeParamsArgs(
-        image=kind.image,
-        type=kind.boot_disk_type or family_of(kind.name).boot_disks[0],
-        size=kind.boot_disk_gib,
-    )
-    return compute.InstanceBootDiskArgs(auto_delete=True, initialize_params=params)
-
-
-def supports_tier_1(machine: str, vcpus: int) -> bool:
-    """Return whether a machine type supports a higher egress bandwidth."""
-    starts_at = family_of(machine).tier_1_from_vcpus
-    return starts_at is not None and vcpus >= starts_at
-
-
 def _interfaces(node: NodeArgs, public_ip: pulumi.Input[str] | None) -> list[compute.InstanceNetworkInterfaceArgs]:
-    # Google derives the network from the subnet.
     cards = [
         compute.InstanceNetworkInterfaceArgs(subnetwork=subnet, network_ip=address, nic_type=kind)
         for kind, subnet, address in node.cards
@@ -220,7 +190,9 @@ def _interfaces(node: NodeArgs, public_ip: pulumi.Input[str] | None) -> list[com
 def _reservation(name: str | None) -> compute.InstanceReservationAffinityArgs | None:
     if name is None:
         return None
-    named = compute.InstanceReservationAffinitySpecificReservationArgs(key=_RESERVATION_KEY, values=[name])
+    named = compute.InstanceReservationAffinitySpecificReservationArgs(
+        key="compute.googleapis.com/reservation-name", values=[name]
+    )
     return compute.InstanceReservationAffinityArgs(type="SPECIFIC_RESERVATION", specific_reservation=named)
 
 
@@ -229,15 +201,15 @@ class PlacementArgs:
     """Arguments for a compact placement."""
 
     name: str
-    """Name of the policy in Google Cloud."""
+    """The policy's name in Google Cloud."""
     region: str
 
 
 class Placement(pulumi.ComponentResource):
-    """A placement policy that keeps the machines of a node group close together."""
+    """A placement policy that keeps a node group's machines close together."""
 
     policy: pulumi.Output[str]
-    """Self link for the machines' `placement_policy`."""
+    """Self link, which the machines need as their `placement_policy`."""
 
     def __init__(self, name: str, args: PlacementArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:gcp:Placement", name, None, opts)
@@ -252,7 +224,7 @@ class Placement(pulumi.ComponentResource):
 
 
 KEY = "hostkeys/ssh-ed25519"
-"""Name of the guest attribute. Google's guest agent publishes host keys under the same name."""
+"""Name of the guest attribute, under which Google's guest agent also publishes host keys."""
 CONSOLE_MARK = "trainyard-hostkey: "
 """Prefix of the console line that contains the key."""
 
@@ -261,15 +233,15 @@ _CONSOLE = "gcp:compute/getInstanceSerialPort:getInstanceSerialPort"
 _CONSOLE_PORT = 1
 _LONGEST_PAUSE_SECONDS = 10
 _CONSOLE_EVERY = 6
-"""Number of attempts between two reads of the console, whose output can be up to 1 MB."""
+"""Number of attempts between two reads of the console, because each of them can return 1 MB."""
 _TRUSTED_BYTES = 500_000
-"""Half of the output that the API keeps, because the API may drop bytes that are not UTF-8 from its answer."""
+"""Half of the output that the API keeps, because it may drop bytes that are not UTF-8."""
 _TYPE = "ssh-ed25519 "
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Machine:
-    """Identifiers of a machine in the API, and the resource that warnings refer to."""
+    """A machine's identifiers in the API, and the resource that warnings refer to."""
 
     name: str
     zone: str
@@ -281,16 +253,16 @@ class _Machine:
 
 
 class _UnavailableError(Exception):
-    """The machine is stopped or does not exist. The text is a warning that includes the fix."""
+    """The machine is stopped or does not exist. The text is a warning with the fix."""
 
 
 def host_key(machine: compute.Instance, project: str) -> pulumi.Output[str]:
     """Return the host key ("ssh-ed25519 AAAA..."), or "" if the machine has not published it.
 
-    `up` waits for the key of a new machine. In a preview, the key is read once, without waiting. The same
-    applies to a machine that is not new, for example a stopped Spot machine.
+    `up` waits for a new machine's key. The key is read only once in a preview, and if the machine is not new, for
+    example if it is a stopped Spot machine.
     """
-    # The instance id is an input so that the key of a replaced machine is read again.
+    # The instance id is an input, so that a replaced machine's key is read again.
     facts = pulumi.Output.all(machine.name, machine.zone, machine.instance_id, machine.creation_timestamp)
     return facts.apply(
         lambda known: _read(
@@ -313,7 +285,7 @@ async def _read(machine: _Machine, wait: int) -> str:
 
 
 async def _published(machine: _Machine, wait: int) -> str:
-    """Return the key, or "" if it is not published within `wait` seconds. Raises _UnavailableError."""
+    """Return the key, or "" if it is not published within `wait` seconds."""
     waited = attempt = 0
     while True:
         pause = min(2**attempt, _LONGEST_PAUSE_SECONDS)
@@ -329,7 +301,6 @@ async def _published(machine: _Machine, wait: int) -> str:
 
 
 async def _attribute(machine: _Machine) -> str:
-    """Return the key from the guest attributes, or ""."""
     where = {"name": machine.name, "zone": machine.zone, "project": machine.project, "variableKey": KEY}
     answer = await _invoke(_ATTRIBUTES, where, machine)
     value = str(answer.get("variableValue") or "").strip()
@@ -337,9 +308,9 @@ async def _attribute(machine: _Machine) -> str:
 
 
 async def _console(machine: _Machine, *, first_boot: bool, report: bool) -> str:
-    """Return the key from the serial console, or "" if there is none or the console is not trusted.
+    """Return the key on the serial console, or "" if there is none or the console is not trusted.
 
-    If `report` is true, an unreadable console and a key that is not trusted cause a warning.
+    With `report`, an unreadable console and a key that is not trusted cause a warning.
     """
     where = {"instance": machine.name, "zone": machine.zone, "project": machine.project, "port": _CONSOLE_PORT}
     try:
@@ -347,7 +318,7 @@ async def _console(machine: _Machine, *, first_boot: bool, report: bool) -> str:
     except _UnavailableError:
         raise
     except Exception as error:
-        # A stopped machine has no console (Google, "View serial port output"). The name of the error is unverified.
+        # A stopped machine has no console (Google, "View serial port output"). The error's name is unverified.
         if "resourceNotReady" in str(error):
             raise _UnavailableError(f"{machine.name} is stopped. `pulumi up --refresh` starts it") from error
         if report:
@@ -356,7 +327,7 @@ async def _console(machine: _Machine, *, first_boot: bool, report: bool) -> str:
     contents = str(answer.get("contents") or "")
     lines = (line.rstrip("\r") for line in contents.split("\n"))
     keys = (_valid(line.removeprefix(CONSOLE_MARK)) for line in lines if line.startswith(CONSOLE_MARK))
-    # The first valid key is the machine's, because the bootstrap prints it before any user process runs.
+    # The first valid key is the machine's, because the bootstrap prints it before any user's process runs.
     key = next(filter(None, keys), "")
     if first_boot and len(contents.encode()) < _TRUSTED_BYTES:
         return key
@@ -371,15 +342,15 @@ async def _console(machine: _Machine, *, first_boot: bool, report: bool) -> str:
 
 
 async def _invoke(token: str, where: dict[str, Any], machine: _Machine) -> dict[str, Any]:
-    """Return the result of a data source. Raises _UnavailableError if the machine does not exist.
+    """Return a data source's result. Raises _UnavailableError if the machine does not exist.
 
-    The SDK's typed functions return outputs. An output with an error fails the program, even if the error is handled
-    (pulumi 3.250.0, output.py, Output._track; read 2026-11-24).
+    The SDK's typed functions would return outputs, and an output with an error fails the program, even if the error is
+    handled (pulumi 3.250.0, output.py, Output._track; read 2026-11-24).
     """
     try:
         return await pulumi.runtime.invoke_async(token, where, pulumi.InvokeOptions(parent=machine.resource)) or {}
     except Exception as error:
-        # The pattern matches the provider's HandleDataSourceNotFoundError and the API's 404 error for the console.
+        # The pattern matches the provider's HandleDataSourceNotFoundError, and the API's 404 error for the console.
         if re.search(rf"instances/{re.escape(machine.name)}'? (was )?not found", str(error)):
             raise _UnavailableError(
                 f"{machine.name} does not exist in {machine.project}, {machine.zone}: it was deleted outside Pulumi. "
@@ -389,7 +360,7 @@ async def _invoke(token: str, where: dict[str, Any], machine: _Machine) -> dict[
 
 
 def _valid(key: str) -> str:
-    """Return the key, or "" if it is invalid. Any process on the machine can write guest attributes."""
+    """Return the key, or "" if it is invalid, because any process on the machine can write guest attributes."""
     return key if key.startswith(_TYPE) and HOST_KEY.fullmatch(key) else ""
 
 
@@ -400,11 +371,11 @@ class HeadArgs:
     node: NodeArgs
     machine: MachineType
     public_region: str | None = None
-    """Region of a static public address, or None for a head without one."""
+    """Region of the head's static public address, or None for a head without one."""
     data_disk: pulumi.Input[str] | None = None
-    """Self link of the data disk with the shared files, or None if the files are stored elsewhere."""
+    """Self link of the data disk with the shared files, or None if they are stored elsewhere."""
     needs: Sequence[pulumi.Resource] = ()
-    """Resources that the first boot needs, for example Cloud NAT, to which no input of the machine refers."""
+    """Resources that the first boot needs although no input refers to them, for example Cloud NAT."""
 
 
 class Head(pulumi.ComponentResource):
@@ -440,7 +411,7 @@ class NodeGroupArgs:
     machine: MachineType
     capacity: Capacity = ON_DEMAND
     needs: Sequence[pulumi.Resource] = ()
-    """Resources that the first boot needs, for example Cloud NAT, to which no input of the machines refers."""
+    """Resources that the first boot needs although no input refers to them, for example Cloud NAT."""
 
 
 class NodeGroup(pulumi.ComponentResource):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pulumi
 import pulumi_gcp
@@ -12,7 +12,7 @@ from components.node.parameters import SharedFiles
 from components.plan.plan import GROUP_BLOCKS, HostPlan
 from components.platforms.base import Platform, PlatformArgs, cloud_hosts
 from components.platforms.gcp.facts import PROGRAM
-from components.platforms.gcp.layout import cards, networks
+from components.platforms.gcp.layout import NetworkLayout, cards, networks
 from components.platforms.gcp.network import IAP_RANGE, Network, NetworkArgs
 from components.platforms.gcp.nodes import (
     Capacity,
@@ -26,17 +26,38 @@ from components.platforms.gcp.nodes import (
     PlacementArgs,
     host_key,
     image_of,
-    supports_tier_1,
 )
-from components.platforms.gcp.spec import GcpSpec
+from components.platforms.gcp.spec import GcpSpec, family_of
 from components.platforms.gcp.storage import SharedStorage, SharedStorageArgs
 
 
-def tunnel_command(machine: pulumi.Output[str], zone: str, project: str) -> pulumi.Output[Sequence[str]]:
-    """Return the command, with "{port}" for the local port. `machine` is the name of the instance.
+def own_options(
+    name: str, spec: GcpSpec, labels: Mapping[str, str], parent: pulumi.Resource | None = None
+) -> pulumi.ResourceOptions:
+    """Return a component's options with its own provider, because the default one would use the shell's project."""
+    provider = pulumi_gcp.Provider(
+        f"{name}-provider",
+        project=spec.project,
+        region=spec.region,
+        zone=spec.zone,
+        default_labels=labels,
+        opts=pulumi.ResourceOptions(parent=parent),
+    )
+    return pulumi.ResourceOptions(providers=[provider])
 
-    Options: Google, "gcloud compute start-iap-tunnel" (read 2026-11-22). The command tests a connection before it
-    listens, and exits with code 1 if the machine does not respond (google-cloud-sdk@01f043c:
+
+def interfaces(
+    layout: Sequence[NetworkLayout], network: Network, host: HostPlan
+) -> Sequence[tuple[str, pulumi.Input[str], str]]:
+    """Return a host's network interfaces for `NodeArgs.cards`."""
+    return [(card.kind.value, network.subnets[card.subnet], str(card.address)) for card in cards(layout, host)]
+
+
+def tunnel_command(machine: pulumi.Output[str], zone: str, project: str) -> pulumi.Output[Sequence[str]]:
+    """Return the command, with "{port}" for the local port. `machine` is the instance's name.
+
+    For its options, see Google, "gcloud compute start-iap-tunnel" (read 2026-11-22). The command tests a connection
+    before it listens, and exits with code 1 if the machine does not respond (google-cloud-sdk@01f043c:
     lib/googlecloudsdk/command_lib/compute/iap_tunnel.py, _TestConnection).
     """
     return machine.apply(
@@ -54,16 +75,7 @@ class GcpPlatform(Platform):
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         plan, spec = args.plan, args.plan.platform_spec(GcpSpec)
         self._plan, self._spec = plan, spec
-        # Without an explicit provider, the shell's default project would be used.
-        provider = pulumi_gcp.Provider(
-            f"{name}-provider",
-            project=spec.project,
-            region=spec.region,
-            zone=spec.zone,
-            default_labels={"trainyard-cluster": plan.name},
-            opts=pulumi.ResourceOptions(parent=opts.parent if opts else None),
-        )
-        own = pulumi.ResourceOptions(providers=[provider])
+        own = own_options(name, spec, {"trainyard-cluster": plan.name}, opts.parent if opts else None)
         super().__init__(name, args, pulumi.ResourceOptions.merge(opts, own))
         self._child = pulumi.ResourceOptions(parent=self)
         self._layout = networks(plan)
@@ -103,7 +115,7 @@ class GcpPlatform(Platform):
         self.register_outputs({"machines": list(machines)})
 
     def _make_account(self) -> pulumi.Output[str]:
-        """Declare a service account without roles. The project's default account has the Editor role."""
+        """Declare a service account without roles, because the project's default account has the Editor role."""
         account = serviceaccount.Account(
             f"{self._plan.name}-nodes",
             account_id=f"{self._plan.name}-nodes",
@@ -113,7 +125,6 @@ class GcpPlatform(Platform):
         return account.email
 
     def _storage(self) -> SharedStorage | SharedFiles:
-        """Return the component for the shared storage, or the location of external storage."""
         wanted, spec, plan = self._plan.storage, self._spec, self._plan
         if wanted.kind == "external":
             return SharedFiles(source=f"{wanted.address}:{wanted.path}", nfs="4.1")
@@ -138,6 +149,7 @@ class GcpPlatform(Platform):
 
     def _machine(self, host: HostPlan) -> MachineType:
         spec, kind = self._spec, host.machine
+        tier_1_from = family_of(kind.name).tier_1_from_vcpus
         return MachineType(
             name=kind.name,
             zone=spec.zone,
@@ -146,23 +158,14 @@ class GcpPlatform(Platform):
             boot_disk_type=spec.boot_disk_type,
             service_account=self._account,
             gpus=kind.gpus,
-            tier_1=spec.tier_1 and supports_tier_1(kind.name, kind.vcpus),
+            tier_1=spec.tier_1 and tier_1_from is not None and kind.vcpus >= tier_1_from,
         )
 
     def _node(self, host: HostPlan) -> NodeArgs:
-        birth = self._births[host.name]
-        return NodeArgs(
-            name=host.name,
-            cards=[
-                (card.kind.value, self._network.subnets[card.subnet], str(card.address))
-                for card in cards(self._layout, host)
-            ],
-            user_data=birth.apply(lambda made: made.user_data),
-            identity=birth.apply(lambda made: made.identity),
-        )
+        birth, found = self._births[host.name], interfaces(self._layout, self._network, host)
+        return NodeArgs(name=host.name, cards=found, user_data=birth.user_data, identity=birth.identity)
 
     def _node_group(self, name: str) -> NodeGroup:
-        """Declare the placement and the machines of a node group."""
         group, hosts, placement = self._plan.groups[name], self._plan.group(name), None
         if group.placement == "compact":
             wanted = PlacementArgs(name=f"{self._plan.name}-{name}-compact", region=self._spec.region)

@@ -10,14 +10,13 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from components.catalog import Fact, machines, read_rows
-from components.platforms.published import Published, read_published
-from components.spec.explain import nearest
+from components.platforms.published import Places, read_published
 from components.spec.model import BAKED_NAME, Cidr, CloudSpec, Model, is_private, used_machines
 from trainyard.errors import CatalogError, RuleError
 
 
 class Nics(BaseModel):
-    """Number of network interfaces on each machine, by type."""
+    """Numbers of a machine's network interfaces by type."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -31,32 +30,31 @@ class Family(Fact):
     nics: Nics
     mtu: int
     boot_disks: tuple[str, ...]
-    """Supported boot disk types. The first type is the default."""
+    """Supported types of boot disks, of which the first is the default."""
     compact: bool
     """Whether the family supports compact placement policies."""
     zones: tuple[str, ...] = ()
-    """Zones that offer the family. Empty if no source lists them."""
+    """Zones that offer the family, or none if no source lists them."""
     tier_1_from_vcpus: int | None = None
-    """Minimum number of vCPUs for Tier_1 networking, or None if the family does not support Tier_1."""
+    """Minimum number of vCPUs for Tier_1 networking, or None if the family does not support it."""
     dense_reservations: bool = False
-    """Whether reservations are dense: their machines are always close together and cannot have a different
-    placement."""
+    """Whether reservations are dense, which means that their machines are close together without a placement policy."""
     on_demand_seen: bool = True
-    """Whether a deployment example from Google uses the family on demand."""
+    """Whether one of Google's deployment examples uses the family on demand."""
     stock_image: bool = True
-    """Whether the pinned image supports the fabric. Otherwise, the stack needs a custom image."""
+    """Whether the pinned image supports the fabric. If not, the stack needs a custom image."""
     unverified: tuple[str, ...] = ()
     """Names of fields without a public source."""
 
 
 @cache
 def families() -> dict[str, Family]:
-    """Return the families in the catalog by name. Raises CatalogError if the file does not match its model."""
+    """Return the catalog's families by name. Raises CatalogError if the file does not match its model."""
     return read_rows("gcp_families.yaml", Family)
 
 
 def family_of(machine: str) -> Family:
-    """Return the family of a machine type, for example "a3-megagpu" for "a3-megagpu-8g".
+    """Return a machine type's family, for example a3-megagpu for a3-megagpu-8g.
 
     Raises CatalogError if the catalog does not contain the family.
     """
@@ -66,51 +64,35 @@ def family_of(machine: str) -> Family:
     return family
 
 
-class ZoneFacts(Published):
+class ZoneFacts(Places):
     """Zone letters by region: "abc" for zones a, b and c."""
 
     zones: dict[str, Annotated[str, Field(pattern=r"^[a-z]+$")]]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all zones."""
         return tuple(f"{region}-{letter}" for region, letters in self.zones.items() for letter in letters)
 
 
 @cache
 def zone_facts() -> ZoneFacts:
-    """Return the zones in the catalog. Raises CatalogError if the file does not match its model."""
+    """Return the catalog's zones. Raises CatalogError if the file does not match its model."""
     return read_published("gcp_zones.yaml", ZoneFacts)
 
 
 def zones_with(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the zones that offer all of the machine types. Unknown types, and types without a list of zones, are
-    ignored.
+    """Return the zones that offer all of these machine types, or all zones if there are none.
 
-    If no zone offers all of them, return all zones.
+    Unknown types and types without a list of zones are ignored.
     """
-    lists = [family_of(name).zones for name in names if name in machines("gcp")]
-    found = [zone for zone in zone_facts().names if all(zone in zones for zones in lists if zones)]
-    return tuple(found) or zone_facts().names
+    return zone_facts().in_all(zones for name in names if name in machines("gcp") and (zones := family_of(name).zones))
 
 
 def known_zone(name: str, info: ValidationInfo) -> str:
-    """Return `name` if it is a Google Cloud zone. Otherwise, raise RuleError and suggest a zone with the stack's
-    machine types."""
-    facts = zone_facts()
-    if name in facts.names:
-        return name
+    """Return `name` if it is a zone. Otherwise, raise RuleError and suggest one with the stack's machine types."""
     usable = zones_with(used_machines(info))
-    region, _, _ = name.rpartition("-")
-    if near := [zone for zone in usable if zone.rpartition("-")[0] == region]:
-        fix = f"use one of {', '.join(near)}"
-    elif meant := nearest(name, usable):
-        fix = f"write {meant}"
-    elif len(usable) < len(facts.names):
-        fix = f"use one of {', '.join(usable)}"
-    else:
-        fix = "use a name that `gcloud compute zones list` prints"
-    raise RuleError(f"must be a Google Cloud zone (list of {facts.listed})", fix)
+    near = [zone for zone in usable if region_of(zone) == region_of(name)]
+    return zone_facts().check(name, usable, "a Google Cloud zone", "gcloud compute zones list", near)
 
 
 FilestoreTier = Literal["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL", "ENTERPRISE"]
@@ -207,7 +189,7 @@ class GcpSpec(CloudSpec):
         return cidr
 
     def base_image(self, pinned: str) -> str:
-        """Return the image from which `yard bake` builds an image.
+        """Return the image on which `yard bake` bases its images.
 
         `pinned` is the reference of `image` in components/catalog/images.yaml.
         """
@@ -215,24 +197,20 @@ class GcpSpec(CloudSpec):
 
     @property
     def baked_name(self) -> str | None:
-        """See PlatformSpec."""
         return None if self.baked_image is None else self.baked_image.rpartition("/")[2]
 
     @property
     def region(self) -> str:
-        """The region of the zone."""
         return region_of(self.zone)
 
     @property
     def quota_region(self) -> str:
-        """See CloudSpec."""
         return self.region
 
     def offer(self, kind: str) -> str | None:
-        """See CloudSpec."""
         return {"head_nfs": "pd-ssd", "filestore": f"filestore-{self.filestore.tier}"}.get(kind)
 
 
 def region_of(zone: str) -> str:
-    """Return the region of a zone ("us-central1-a" is in "us-central1")."""
+    """Return a zone's region, for example us-central1 for us-central1-a."""
     return zone.rpartition("-")[0]

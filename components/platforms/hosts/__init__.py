@@ -1,1 +1,1 @@
-"""The hosts platform: a cluster of existing hosts. `destroy` restores the earlier state of each host."""
+"""The hosts platform: a cluster of existing hosts. `destroy` restores each host's earlier state."""

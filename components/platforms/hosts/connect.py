@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pulumi
 from pulumi_command import remote
@@ -12,9 +13,8 @@ from components.platforms.hosts.rules import PROXY
 from components.platforms.hosts.spec import HostsSpec
 from trainyard.errors import PlatformError
 
-_DIAL_ATTEMPTS = 3
-_DIAL_SECONDS = 15
-"""The values are small because the hosts are already running. An unreachable host is reported within a minute."""
+# The limits are small because the hosts are already running. An unreachable host is reported within a minute.
+_LIMITS = {"dial_error_limit": 3, "per_dial_timeout": 15}
 
 
 @dataclass(frozen=True)
@@ -29,50 +29,33 @@ class Route:
 def route(spec: HostsSpec, name: str) -> Route:
     """Return the SSH connection to a host. Raises PlatformError if its key file cannot be read."""
     host = spec.host(name)
-    proxy, jump = _proxy(spec, name)
-    connection = remote.ConnectionArgs(
-        host=host.address,
-        port=float(host.port),
-        user=spec.user_of(host),
-        private_key=_key(spec.key_of(host), name),
-        host_key=host.host_key,
-        proxy=proxy,
-        dial_error_limit=_DIAL_ATTEMPTS,
-        per_dial_timeout=_DIAL_SECONDS,
-    )
-    return Route(connection, proxy, jump)
-
-
-def _proxy(spec: HostsSpec, name: str) -> tuple[remote.ProxyConnectionArgs | None, str | None]:
-    host = spec.host(name)
+    key = _key(spec.key_of(host), name)
+    login = _login(spec.user_of(host), host.address, host.port, host.host_key)
     if host.proxy_jump is None:
-        return None, None
+        return Route(remote.ConnectionArgs(**login, private_key=key), None, None)
     if host.proxy_jump in spec.addresses():
         other = spec.host(host.proxy_jump)
-        user, address, port = spec.user_of(other), other.address, other.port
-        key, host_key = spec.key_of(other), other.host_key
+        user, address, port, host_key = spec.user_of(other), other.address, other.port, other.host_key
+        proxy_key = _key(spec.key_of(other), name)
     else:
         found = PROXY.fullmatch(host.proxy_jump)
         if found is None:
             raise PlatformError(f"host {name}: proxy_jump is invalid. Fix: write user@address:port")
         user, address, port = found["user"] or spec.user_of(host), found["address"], int(found["port"] or 22)
-        key, host_key = spec.key_of(host), host.proxy_host_key
-    proxy = remote.ProxyConnectionArgs(
-        host=address,
-        port=float(port),
-        user=user,
-        private_key=_key(key, name),
-        host_key=host_key,
-        dial_error_limit=_DIAL_ATTEMPTS,
-        per_dial_timeout=_DIAL_SECONDS,
-    )
-    return proxy, f"{user}@{address}:{port}"
+        host_key, proxy_key = host.proxy_host_key, key
+    proxy = remote.ProxyConnectionArgs(**_login(user, address, port, host_key), private_key=proxy_key)
+    connection = remote.ConnectionArgs(**login, private_key=key, proxy=proxy)
+    return Route(connection, proxy, f"{user}@{address}:{port}")
+
+
+def _login(user: str, address: str, port: int, host_key: str | None) -> dict[str, Any]:
+    return {"host": address, "port": float(port), "user": user, "host_key": host_key, **_LIMITS}
 
 
 def _key(file: str | None, name: str) -> pulumi.Output[str] | None:
-    """Return the content of a key file as a Pulumi secret, or None to use the SSH agent.
+    """Return a key file's content as a Pulumi secret, or None to use the SSH agent.
 
-    Raises PlatformError if the file cannot be read. In a preview, the content is empty instead.
+    Raises PlatformError if the file cannot be read, except in a preview, which uses an empty key.
     """
     if file is None:
         return None

@@ -6,8 +6,7 @@ from components.plan.check import checks_in
 from components.platforms.hosts import rules
 from components.platforms.registry import PlatformFacts
 
-# SSH transfers scripts of any size. The Pulumi state contains the script for each host, so a limit keeps the state
-# small.
+# SSH transfers scripts of any size, but Pulumi's state contains each host's script, and the limit keeps it small.
 FACTS = PlatformFacts(
     baking="the platform uses existing hosts, and their owners install the operating system. Fix: run `pulumi up`, "
     "which installs the packages on the hosts",

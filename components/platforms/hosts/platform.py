@@ -1,4 +1,4 @@
-"""HostsPlatform configures existing hosts as cluster nodes over SSH. `destroy` restores the hosts' earlier state."""
+"""HostsPlatform configures existing hosts as cluster nodes over SSH. `destroy` restores their earlier state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from components.platforms.hosts.spec import HostsSpec
 class HostsPlatform(Platform):
     """Four resources for each host: a survey, a connection test, a lease and the bring-up.
 
-    The survey and the connection test do not change the host. Deleting the lease restores the host.
+    The survey and the connection test do not change the host. The lease records what the bring-up will change, and its
+    deletion restores the host.
     """
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -39,9 +40,9 @@ class HostsPlatform(Platform):
         required_gib = storage.size_gib if "size_gib" in storage.model_fields_set else 0
         self._shared = SharedFolder(path=storage.path or "", gib=required_gib)
         self._routes = {host.name: route(self._spec, host.name) for host in args.plan.hosts}
-        # All surveys run before any lease, so that one unsuitable host leaves all hosts unchanged.
+        # All surveys run before any lease, so that no host is changed if one of them is unsuitable.
         surveys = [survey(host) for survey in (self._survey, self._reach) for host in args.plan.hosts]
-        # `destroy` restores workers before the head, because workers mount files from the head.
+        # `destroy` restores the workers before the head, because they mount files from the head.
         head, *workers = args.plan.hosts
         head_lease = self._lease(head, surveys)
         leases = [head_lease, *(self._lease(worker, [*surveys, head_lease]) for worker in workers)]
@@ -54,13 +55,13 @@ class HostsPlatform(Platform):
         return self._command(host, "survey", survey_script(self._args.plan, host, interface, self._shared))
 
     def _reach(self, host: HostPlan) -> remote.Command:
-        """Test the connections once, before the lease. The test does not run again when hosts join or leave later."""
+        """Test the connections once, before the lease, but not again when hosts join or leave later."""
         once = pulumi.ResourceOptions(ignore_changes=["stdin"])
         return self._command(host, "reach", reach_script(self._args.plan, host), once)
 
     def _lease(self, host: HostPlan, after: Sequence[remote.Command]) -> remote.Command:
-        """Begin the lease. A changed script updates the resource, because Pulumi replaces a resource by creating the
-        new one and then deleting the old one, which would end the new lease."""
+        """Begin the lease. A changed script updates the resource, because a replacement would end the new lease: Pulumi
+        deletes the old resource after it has created the new one."""
         plan, keep, shared = self._args.plan, self._spec.keep_files, self._shared
         script = pulumi.Output.all(self._args.admin_key, self._args.cluster_key).apply(
             lambda keys: lease_script(plan, host, AccessKeys(keys[0], keys[1]), keep_files=keep, shared=shared)
@@ -69,8 +70,8 @@ class HostsPlatform(Platform):
 
     def _bring_up(self, host: HostPlan, lease: remote.Command) -> Host:
         script = bring_up_script(self._args.plan, host)
-        # Later versions of the files arrive in the bundle. After a new lease, the host lacks all files, so the lease
-        # triggers the command.
+        # Later versions of the files arrive in the bundle. The lease triggers the command, because a host with a new
+        # lease has none of the files.
         after = pulumi.ResourceOptions(depends_on=[lease], ignore_changes=["stdin"])
         triggers = [lease.stdout, birth_env(self._args.plan, host)]
         files = self._command(host, "files", script, after, triggers=triggers)
@@ -96,7 +97,6 @@ class HostsPlatform(Platform):
         opts: pulumi.ResourceOptions | None = None,
         **inputs: Any,
     ) -> remote.Command:
-        """Return a resource that runs a script on a host as root."""
         return remote.Command(
             f"{self._name}-{host.name}-{name}",
             connection=self._routes[host.name].connection,

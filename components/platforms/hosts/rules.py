@@ -1,4 +1,4 @@
-"""Checks for stacks with existing hosts. The survey checks the hosts themselves."""
+"""Checks for stacks with existing hosts. The hosts themselves are checked by the survey."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 from components.node.slurm import confines
 from components.plan.check import Broken, Level, Planned, check
 from components.platforms.hosts.spec import Host, HostsSpec
+from components.platforms.shared_rules import in_group, in_platform, in_storage
 from trainyard.outputs import HOST_KEY
 
 _HOST_KEY = re.compile(rf"(?:{HOST_KEY.pattern})( [^\n]*)?")
-"""A host key in the stack file, which can end with a comment."""
+"""A host key in the stack file, which may end with a comment."""
 PROXY = re.compile(r"(?:(?P<user>[a-z_][a-z0-9_-]{0,31})@)?(?P<address>[A-Za-z0-9.-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
 _PORTS = range(1, 65536)
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -23,9 +24,8 @@ def _spec(planned: Planned) -> HostsSpec:
     return planned.plan.platform_spec(HostsSpec)
 
 
-def _each(planned: Planned) -> Iterator[tuple[str, Host]]:
-    for index, host in enumerate(_spec(planned).hosts):
-        yield f"cluster.platform.hosts.{index}", host
+def _each(planned: Planned) -> list[tuple[str, Host]]:
+    return [(f"cluster.platform.hosts.{index}", host) for index, host in enumerate(_spec(planned).hosts)]
 
 
 @check("hosts-address", Level.ERROR, "keep one of the two entries")
@@ -33,11 +33,10 @@ def addresses_differ(planned: Planned) -> Iterator[Broken]:
     """No two hosts share the same address and port."""
     seen: dict[tuple[str, int, str | None], str] = {}
     for path, host in _each(planned):
-        endpoint = (host.address.lower(), host.port, host.proxy_jump)
-        if endpoint in seen:
-            rule = f"{host.address} port {host.port} is already the address of {seen[endpoint]}"
+        first = seen.setdefault((host.address.lower(), host.port, host.proxy_jump), host.called)
+        if first != host.called:
+            rule = f"{host.address} port {host.port} is already the address of {first}"
             yield Broken(path=f"{path}.address", rule=rule)
-        seen.setdefault(endpoint, host.called)
 
 
 @check("hosts-private-ip", Level.ERROR, "correct one of them; `ip -4 address` on the host prints its addresses")
@@ -45,10 +44,10 @@ def private_ips_differ(planned: Planned) -> Iterator[Broken]:
     """No two hosts share a private address."""
     seen: dict[str, str] = {}
     for path, host in _each(planned):
-        address = str(host.private_ip)
-        if address in seen:
-            yield Broken(path=f"{path}.private_ip", rule=f"{address} is already the private address of {seen[address]}")
-        seen.setdefault(address, host.called)
+        first = seen.setdefault(str(host.private_ip), host.called)
+        if first != host.called:
+            rule = f"{host.private_ip} is already the private address of {first}"
+            yield Broken(path=f"{path}.private_ip", rule=rule)
 
 
 @check("hosts-network", Level.ERROR, "set cluster.network.cidr to the private network of the hosts")
@@ -152,12 +151,9 @@ def head_may_run_jobs(planned: Planned) -> Iterator[Broken]:
         rule = f"{plan.head.name} is the head of a Slurm cluster, which cannot run jobs"
         yield Broken(path=f"cluster.nodes.{group}.hosts", rule=rule)
     if plan.head.machine.name != plan.groups[group].machine:
-        yield Broken(
-            path="cluster.head.machine",
-            rule=f"differs from the machine type of group {group}, which contains the head",
-            words={"machine": plan.groups[group].machine},
-            fix=1,
-        )
+        words = {"machine": plan.groups[group].machine}
+        rule = f"differs from the machine type of group {group}, which contains the head"
+        yield Broken(path="cluster.head.machine", rule=rule, words=words, fix=1)
 
 
 @check(
@@ -187,14 +183,11 @@ def rdma_devices_known(planned: Planned) -> Iterator[Broken]:
     listed = _spec(planned).rdma_devices
     for machine in {host.machine.name: host.machine for host in planned.plan.hosts if host.machine.rdma}.values():
         if len(listed) not in {0, machine.rdma}:
-            yield Broken(
-                path="cluster.platform.rdma_devices",
-                rule=f"lists {len(listed)} devices, but {machine.name} has {machine.rdma}",
-                words={"rdma": machine.rdma, "machine": machine.name},
-            )
+            rule = f"lists {len(listed)} devices, but {machine.name} has {machine.rdma}"
+            yield in_platform("rdma_devices", rule, rdma=machine.rdma, machine=machine.name)
         elif machine.fabric == "roce" and not listed:
             rule = f"must list the RDMA devices of {machine.name}, because its fabric is roce"
-            yield Broken(path="cluster.platform.rdma_devices", rule=rule, fix=1)
+            yield in_platform("rdma_devices", rule, fix=1)
 
 
 @check("hosts-defaults", Level.ERROR, "leave it out")
@@ -202,13 +195,12 @@ def defaults_kept(planned: Planned) -> Iterator[Broken]:
     """Placement, capacity and access.via use their default values."""
     plan = planned.plan
     for name, group in plan.groups.items():
-        path = f"cluster.nodes.{name}"
         if group.placement != "none":
             rule = f"{group.placement} has no effect: existing hosts cannot be placed together"
-            yield Broken(path=f"{path}.placement", rule=rule)
+            yield in_group(name, "placement", rule)
         if group.capacity.kind != "on_demand":
             rule = f"{group.capacity.kind} has no effect: existing hosts use no cloud capacity"
-            yield Broken(path=f"{path}.capacity", rule=rule)
+            yield in_group(name, "capacity", rule)
     if plan.access.via != "public":
         rule = f"{plan.access.via} has no effect: SSH uses the address and proxy_jump of each host"
         yield Broken(path="cluster.access.via", rule=rule)
@@ -226,7 +218,7 @@ def storage_on_head(planned: Planned) -> Iterator[Broken]:
     """The head serves the shared files from a folder outside the system folders."""
     kind = planned.plan.storage.kind
     if kind != "head_nfs":
-        yield Broken(path="cluster.storage.shared.kind", rule=f"{kind} is not available on existing hosts")
+        yield in_storage("kind", f"{kind} is not available on existing hosts")
     folder = planned.plan.storage.path or ""
     parts = folder.split("/")[1:]
     if folder and (
@@ -248,8 +240,8 @@ def jobs_confined(planned: Planned) -> Iterator[Broken]:
     """Slurm limits jobs to their resources, which requires a Slurm version that supports cgroup v2."""
     if planned.plan.scheduler == "slurm" and not confines(planned.plan):
         major, minor = planned.plan.image.slurm_version
-        yield Broken(
-            path="cluster.platform.image",
-            rule=f"Slurm {major}.{minor:02} of {planned.plan.image.name} does not support cgroup v2, so jobs can "
-            "use more cores, memory and GPUs than Slurm allocates to them",
+        rule = (
+            f"Slurm {major}.{minor:02} of {planned.plan.image.name} does not support cgroup v2, so jobs can use more "
+            "cores, memory and GPUs than Slurm allocates to them"
         )
+        yield in_platform("image", rule)

@@ -1,4 +1,4 @@
-"""Scripts that run on a host as root. Each sets parameters and then includes files from node/. Imports no SDK."""
+"""Scripts that run on a host as root. Each sets parameters and includes files from node/. Imports no SDK."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from components.node.user_data import AccessKeys, host_users, install_script
 from components.plan.plan import ClusterPlan, HostPlan
 
 AS_ROOT = 'if [ "$(id -u)" = 0 ]; then exec bash -s; else exec sudo -n bash -s; fi'
-"""Command that runs a script from standard input. Standard input does not appear in process lists, but arguments do."""
+"""Command that runs a script from standard input, which does not appear in process lists as arguments do."""
 
 GIVE_BACK = (
     'f=/var/lib/trainyard/borrowed/give-back; s=sudo; [ "$(id -u)" != 0 ] || s=; '
@@ -23,7 +23,8 @@ GIVE_BACK = (
 
 _NEIGHBOURS = 4
 _FOLDER = Path(__file__).parent / "node"
-# daemon-reload applies changed units. A running bootstrap detects changes, so only a finished bootstrap is restarted.
+# daemon-reload applies changed units. A bootstrap that is still running detects changes, so only a finished one is
+# restarted.
 _BEGIN = """rm -f /var/lib/trainyard/status.json
 systemctl daemon-reload
 if [[ $(systemctl show -p ActiveState --value trainyard-bootstrap.service) == active ]]; then
@@ -46,14 +47,14 @@ _OTHER_PATHS = (
 
 @dataclass(frozen=True, kw_only=True)
 class SharedFolder:
-    """Folder on the head that becomes /shared, or "" for /shared itself. `gib` is the required free space."""
+    """Folder on the head that becomes /shared, or "" for /shared itself, and the free space that it needs."""
 
     path: str = ""
     gib: int = 0
 
 
 def survey_script(plan: ClusterPlan, host: HostPlan, interface: str | None, shared: SharedFolder) -> str:
-    """Return the script that compares a host with its plan. The script does not change the host."""
+    """Return the script that compares a host with its plan, without changing the host."""
     machine = host.machine
     facts = {
         "CLUSTER": plan.name,
@@ -82,15 +83,17 @@ def survey_script(plan: ClusterPlan, host: HostPlan, interface: str | None, shar
 
 
 def reach_script(plan: ClusterPlan, host: HostPlan) -> str:
-    """Return the script that tests the connections from a host to its peers."""
+    """Return the script that tests a host's connections to its peers."""
     facts = {"NODE": host.name, "PEERS": " ".join(f"{peer.name}={peer.private_ip}" for peer in peers(plan, host))}
-    return _whole(f"{_parameters(facts)}export PLAN_NODE PLAN_PEERS\n{_python('reach')}")
+    # On a host without Python, the script does nothing, because the survey reports this fault.
+    program = f"! command -v python3 >/dev/null || python3 - <<'END-OF-PROGRAM'\n{_text('reach')}END-OF-PROGRAM\n"
+    return _whole(f"{_parameters(facts)}export PLAN_NODE PLAN_PEERS\n{program}")
 
 
 def peers(plan: ClusterPlan, host: HostPlan) -> tuple[HostPlan, ...]:
     """Return the hosts to which a host tests its connections: the head and the next four hosts in the plan.
 
-    Four hosts are sufficient, because firewall rules rarely apply to individual hosts.
+    Four are enough, because firewall rules rarely apply to individual hosts.
     """
     index = plan.hosts.index(host)
     following = (*plan.hosts[index + 1 :], *plan.hosts[:index])[:_NEIGHBOURS]
@@ -99,9 +102,9 @@ def peers(plan: ClusterPlan, host: HostPlan) -> tuple[HostPlan, ...]:
 
 
 def lease_script(plan: ClusterPlan, host: HostPlan, keys: AccessKeys, *, keep_files: bool, shared: SharedFolder) -> str:
-    """Return the script that creates the ledger and the users.
+    """Return the script that creates the ledger, in which a host's earlier state is recorded, and the users.
 
-    If they exist, the script updates the programs in the ledger and the keys of the users.
+    If they exist, the script updates the ledger's programs and the users' keys.
     """
     admin, _ = host_users(plan.head.private_ip, host.role, keys)
     paths = sorted({*changed_paths(), *_OTHER_PATHS})
@@ -121,22 +124,16 @@ def lease_script(plan: ClusterPlan, host: HostPlan, keys: AccessKeys, *, keep_fi
 
 
 def bring_up_script(plan: ClusterPlan, host: HostPlan) -> str:
-    """Return the install script of user-data, followed by commands that start or restart the bootstrap."""
+    """Return user-data's install script, followed by commands that start or restart the bootstrap."""
     return _whole(install_script(plan, host, begin=_BEGIN))
 
 
 def _whole(script: str) -> str:
     """Return a script that the shell reads completely before it runs the first command.
 
-    Otherwise, a broken connection could end the script in the middle, and a command could read the rest as its input.
+    Otherwise, a broken connection could end the script halfway, and a command could read the rest as its input.
     """
     return f"{{\n{script}exit\n}} </dev/null\n"
-
-
-def _python(name: str) -> str:
-    """Return a command that runs a Python program, or does nothing on a host without Python. The survey reports that
-    Python is missing."""
-    return f"! command -v python3 >/dev/null || python3 - <<'END-OF-PROGRAM'\n{_text(name)}END-OF-PROGRAM\n"
 
 
 def _parameters(facts: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from components.spec.model import ExistingHostsSpec, HostName, IpAddress, Machin
 from trainyard.errors import RuleError
 
 _DATED = "0000-00-00"
-"""Placeholder, because machine types in the stack file have no date."""
+"""Placeholder for the date, which machine types in the stack file do not have."""
 
 Address = Annotated[
     str,
@@ -69,12 +69,12 @@ class Host(Model):
 
     @property
     def called(self) -> str:
-        """Name in the cluster."""
+        """Return the host's name in the cluster."""
         return self.name or f"host-{self.address.lower().replace('.', '-')}"
 
 
 class MachineFacts(Model):
-    """A machine type that is not in the catalog. The survey compares each host with its machine type."""
+    """A machine type that is not in the catalog. The survey compares the hosts with their machine types."""
 
     vcpus: Annotated[int, Field(ge=1, le=4096, strict=True, description="must be a whole number", examples=[64])]
     memory_gib: Annotated[float, Field(ge=0.5, le=65536, description="must be a number of GiB", examples=[512])]
@@ -93,7 +93,7 @@ class MachineFacts(Model):
     """Number of RDMA ports that must be up."""
 
     def as_machine(self, name: str) -> Machine:
-        """Return the machine type in the format of the catalog."""
+        """Return the machine type in the catalog's format."""
         device = None if not self.gpus else "/dev/fakegpu" if self.gpu_type == "fake" else "/dev/nvidia"
         return Machine(
             name=name,
@@ -149,7 +149,7 @@ class HostsSpec(ExistingHostsSpec):
 
     @model_validator(mode="after")
     def _names_differ(self) -> HostsSpec:
-        # A check of the plan would run too late, because the plan looks up hosts by name.
+        # A check of the plan would be too late, because the plan looks up hosts by name.
         twice = [name for name, times in Counter(host.called for host in self.hosts).items() if times > 1]
         if twice:
             rule, fix = f"{twice[0]} is the name of two hosts", "give each host a different name and address"
@@ -157,24 +157,22 @@ class HostsSpec(ExistingHostsSpec):
         return self
 
     def machine_types(self) -> Mapping[str, Machine]:
-        """See ExistingHostsSpec. Machine types in the stack file take precedence over the catalog."""
+        # Machine types in the stack file take precedence over the catalog.
         own = {name: facts.as_machine(name) for name, facts in self.machines.items()}
         known = {**catalog_machines(self.provider), **own}
         chosen = {"rdma_devices": self.rdma_devices}
         return {name: kind.model_copy(update=chosen if kind.rdma else {}) for name, kind in known.items()}
 
     def addresses(self) -> Mapping[str, IPv4Address]:
-        """See ExistingHostsSpec."""
         return {host.called: host.private_ip for host in self.hosts}
 
     def host(self, name: str) -> Host:
-        """Return a host by name. Raises KeyError."""
+        """Return the host with this name. Raises KeyError."""
         return {host.called: host for host in self.hosts}[name]
 
     def user_of(self, host: Host) -> str:
-        """Return the SSH user."""
         return host.user or self.user
 
     def key_of(self, host: Host) -> str | None:
-        """Return the private key file, or None to use the SSH agent."""
+        """Return a host's private key file, or None to use the SSH agent."""
         return host.key or self.key

@@ -8,7 +8,6 @@ import shutil
 import tempfile
 import time
 import uuid
-from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from pathlib import Path
 
@@ -25,46 +24,28 @@ from trainyard.errors import PlatformError
 from trainyard.printable import printable
 
 MARK = "trainyard-bake: "
-"""Prefix of the builder's reports on its console."""
+"""Prefix of the lines on the console in which the builder reports its progress."""
 BUILDING = "baking-"
-"""Prefix of the folder of an incomplete image."""
+"""Prefix of an incomplete image's folder."""
 _BUILDER = "builder"
 _ADDRESS = IPv4Interface("10.77.0.4/20")
-"""The builder is the only machine in its private network."""
+"""Any address works, because the builder is the only machine in its private network."""
 _MEMORY_MIB = 1024
 _SECONDS = 3600.0
 _POLL_SECONDS = 0.5
 _TAIL_LINES = 25
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """The last report of a builder. `phase` is "" before the first report."""
-
-    phase: str
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the disk is complete."""
-        return self.phase == "done"
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether a stage failed."""
-        return self.phase.startswith("failed")
-
-
-def report_in(console: str) -> Report:
-    """Return the last complete report in a console log."""
+def report_in(console: str) -> str:
+    """Return the last complete report in a console log: "done", "failed: ..." or a stage's name, or "" without one."""
     lines = [line for line in console.splitlines(keepends=True) if MARK in line and line.endswith("\n")]
-    return Report(phase=lines[-1].partition(MARK)[2].strip() if lines else "")
+    return lines[-1].partition(MARK)[2].strip() if lines else ""
 
 
 def bake_here(plan: ClusterPlan, name: str) -> str:
-    """Build the image `name` in the cache and return the value of `baked_image` in the stack file.
+    """Build the image `name` in the cache if it does not exist, and return the value of `baked_image`.
 
-    An existing image is not built again. Raises PlatformError if the builder fails. After an error or an interruption,
-    no machine, process or file is left.
+    Raises PlatformError if the builder fails. After an error or an interruption, no machine, process or file is left.
     """
     ensure_image()  # before image_cache, because both use the same lock
     with BuildProgress(name) as progress, image_cache(progress) as images:
@@ -72,7 +53,7 @@ def bake_here(plan: ClusterPlan, name: str) -> str:
             return name
         for abandoned in images.glob(f"{BUILDING}*"):
             shutil.rmtree(abandoned)
-        # The folder depends only on the name, so the next bake ends the processes of a bake that was killed.
+        # Because the folder depends only on the name, the next bake ends the processes of a bake that was killed.
         run = runs_folder() / name
         work = Path(tempfile.mkdtemp(prefix=BUILDING, dir=images))
         try:
@@ -86,7 +67,7 @@ def bake_here(plan: ClusterPlan, name: str) -> str:
 
 
 def _build(plan: ClusterPlan, run: Path, work: Path, progress: BuildProgress) -> None:
-    """Create the files of the image in `work`. The name of the folder `run` is the name of the image."""
+    """Create the image's files in `work`. The image has the same name as the `run` folder."""
     begin, golden = time.monotonic(), ensure_image()
     progress.phase("start the builder")
     start_switch(run)
@@ -118,15 +99,15 @@ def _wait(machine: Machine, progress: BuildProgress) -> None:
         running = machine.pid is not None
         console = machine.console_output(0)
         report = report_in(console)
-        if report.phase not in {"", shown}:
-            shown = report.phase
-            progress.phase(shown)
-        if report.is_done and not running:
+        if report not in {"", shown}:
+            shown = report
+            progress.phase(report)
+        if report == "done" and not running:
             return
-        late = time.monotonic() > deadline
-        if report.has_failed or late or not running:
+        failed = report.startswith("failed")
+        if failed or not running or time.monotonic() > deadline:
             ended = "the builder did not finish in time" if running else "the builder stopped early"
-            reason = report.phase if report.has_failed else ended
+            reason = report if failed else ended
             tail = printable("\n  ".join(console.splitlines()[-_TAIL_LINES:])) or "(nothing)"
             raise PlatformError(
                 f"{machine.run.name}: {reason}. No image was stored. Its console ended with:\n  {tail}\n"

@@ -16,12 +16,9 @@ def _bake(plan: ClusterPlan, name: str) -> str:
     return bake_here(plan, name)
 
 
-# A seed disk can have any size. The Pulumi state contains each machine's user-data, so a limit keeps the state small.
+# A seed disk can have any size, but Pulumi's state contains the user-data, and the limit keeps it small.
 FACTS = PlatformFacts(
     baking=Baking(base=lambda plan: image_id(), here=_bake),
     user_data_limit=1 << 20,
-    checks=(
-        *checks_in(rules),
-        *image_rules("local"),
-    ),
+    checks=(*checks_in(rules), *image_rules("local")),
 )

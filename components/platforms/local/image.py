@@ -1,6 +1,6 @@
 """The cache of images. A complete image consists of images/<id>/{gold.qcow2, vmlinux, manifest.json}.
 
-The id of a golden image consists of hexadecimal digits. A baked image has its name as the id.
+A golden image's id consists of hexadecimal digits, while a baked image's id is its name.
 `python -m components.platforms.local.image build` builds the golden image if it is not cached.
 """
 
@@ -29,12 +29,11 @@ from components.platforms.local.paths import cache_folder
 from trainyard.errors import PlatformError
 
 _KEPT = 2
-"""Number of golden images in the cache: the new image and the previous image. Images of existing machines are also
-kept."""
+"""Number of golden images that are kept in addition to those of existing machines: the new and the previous one."""
 _USERS = "disks"
-"""Folder of an image. Each file in it contains the path of a disk that is based on the image."""
+"""Folder in an image's folder. Each file in it contains the path of a disk that is based on the image."""
 _BAKED = "trainyard-"
-"""Prefix of the names of baked images. These images are never removed, because a stack file can contain their names."""
+"""Prefix of baked images' names. These images are never removed, because a stack file may name them."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +54,13 @@ class GoldenImage:
 
 
 def find_image(wanted: str) -> GoldenImage | None:
-    """Return a cached image by id, or None."""
+    """Return the cached image with this id, or None if the cache does not contain it."""
     folder = _images() / wanted
     return GoldenImage(folder) if (folder / "manifest.json").exists() else None
 
 
 def hold_image(image: GoldenImage, disk: Path) -> None:
-    """Record that a machine's disk is based on this image, and on no other image.
-
-    The image stays in the cache until the disk is deleted.
-    """
+    """Record that a disk is based on this image only, so that the image is kept until the disk is deleted."""
     name = hashlib.sha256(str(disk).encode()).hexdigest()[:16]
     for old in _images().glob(f"*/{_USERS}/{name}"):
         old.unlink(missing_ok=True)
@@ -74,7 +70,7 @@ def hold_image(image: GoldenImage, disk: Path) -> None:
 
 
 def ensure_image() -> GoldenImage:
-    """Return the image of this checkout, or build it if it is not cached. A lock prevents concurrent builds."""
+    """Return this checkout's golden image, which is built first if it is not cached."""
     wanted = image_id()
     found = find_image(wanted)
     if found is not None:
@@ -85,7 +81,7 @@ def ensure_image() -> GoldenImage:
 
 
 def require_image(wanted: str) -> GoldenImage:
-    """Return a baked image by name. For an id of a golden image, return the golden image of this checkout.
+    """Return the baked image with this name or, for a golden image's id, this checkout's golden image.
 
     Raises PlatformError if the cache does not contain the baked image.
     """
@@ -102,10 +98,15 @@ def require_image(wanted: str) -> GoldenImage:
 
 @contextmanager
 def image_cache(progress: BuildProgress) -> Iterator[Path]:
-    """Create and lock the folder of all images, so that no other process builds an image."""
+    """Create the folder of all images, and lock it so that no other process builds an image."""
     images = _images()
     images.mkdir(parents=True, exist_ok=True)
-    with _lock(images, progress):
+    with (images / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress.phase("wait for a concurrent build")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield images
 
 
@@ -120,46 +121,33 @@ def _build(images: Path, wanted: str, progress: BuildProgress) -> GoldenImage:
     finally:
         if work.exists():
             remove_tree(work, rights)
-    _prune(images)
+    _prune()
     return GoldenImage(images / wanted)
 
 
-def _prune(images: Path) -> None:
-    golden = (found for found in images.glob("*/manifest.json") if not found.parent.name.startswith(_BAKED))
-    complete = sorted(golden, key=lambda path: path.stat().st_mtime, reverse=True)
-    for manifest in complete[_KEPT:]:
-        if not _is_held(manifest.parent):
-            shutil.rmtree(manifest.parent)
+def _golden() -> list[Path]:
+    """Return the golden images' folders, newest first."""
+    manifests = [found for found in _images().glob("*/manifest.json") if not found.parent.name.startswith(_BAKED)]
+    return [found.parent for found in sorted(manifests, key=lambda path: path.stat().st_mtime, reverse=True)]
+
+
+def _prune() -> None:
+    for folder in _golden()[_KEPT:]:
+        if not _is_held(folder):
+            shutil.rmtree(folder)
 
 
 def unused_images() -> list[Path]:
-    """Return the folders of the golden images on which no disk is based."""
-    manifests = sorted(_images().glob("*/manifest.json"))
-    folders = [manifest.parent for manifest in manifests if not manifest.parent.name.startswith(_BAKED)]
-    return [folder for folder in folders if not _is_held(folder)]
+    """Return the folders of golden images that no machine's disk is based on."""
+    return [folder for folder in _golden() if not _is_held(folder)]
 
 
 def _is_held(folder: Path) -> bool:
     return any(Path(user.read_text()).exists() for user in folder.glob(f"{_USERS}/*"))
 
 
-@contextmanager
-def _lock(images: Path, progress: BuildProgress) -> Iterator[None]:
-    with (images / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress.phase("wait for a concurrent build")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _images() -> Path:
     return cache_folder() / "images"
-
-
-def _interrupt(number: int, _: object) -> None:
-    raise SystemExit(128 + number)
 
 
 def main(arguments: list[str]) -> int:
@@ -168,7 +156,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m components.platforms.local.image build\n")
         return 2
     # By default, SIGTERM would end the process without removing the incomplete image.
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         sys.stdout.write(f"{ensure_image().folder}\n")
     except PlatformError as error:

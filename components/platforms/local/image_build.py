@@ -32,7 +32,6 @@ class BuildProgress:
         self._begin = time.monotonic()
 
     def phase(self, text: str) -> None:
-        """Print the name of the current phase."""
         sys.stderr.write(f"{self._title}: {time.monotonic() - self._begin:4.0f} s  {text}\n")
         sys.stderr.flush()
 
@@ -68,9 +67,6 @@ DPKG_OPTIONS = (
 )
 APT_OPTIONS = ('Apt::Install-Recommends "false"', 'Acquire::Languages "none"')
 
-_HASHED_CODE = ("py", "steps.py", "kernel.py")
-"""Modules whose content is part of the id, because they determine the image."""
-
 
 def packages() -> tuple[str, ...]:
     """Return the names of the packages to install."""
@@ -79,14 +75,14 @@ def packages() -> tuple[str, ...]:
 
 
 def image_id() -> str:
-    """Return the id of the image: 16 hexadecimal digits of a hash of the recipe and the build's code."""
+    """Return the image's id: 16 hexadecimal digits of a hash of the recipe and of this module."""
     return hashlib.sha256(recipe_tar() + (FOLDER.parent / "image_build.py").read_bytes()).hexdigest()[:16]
 
 
 def recipe_tar() -> bytes:
-    """Return a tar of the recipe for the root of the image: files of rootfs/ at their paths, other files in INSIDE.
+    """Return a tar of the recipe to unpack at the image's root: rootfs/ itself, and the other files in INSIDE.
 
-    The bytes depend only on the content and the permissions of the files.
+    The bytes depend only on the files' contents and permissions.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
@@ -104,32 +100,28 @@ def recipe_tar() -> bytes:
 
 _SOURCE_FORMAT = "$(REPO_URI)\t$(RELEASE)\t$(COMPONENT)\t"
 _FORWARDED = ("Acquire::Check-", "Acquire::Retries", "Acquire::http::", "Acquire::https::")
-"""Prefixes of apt settings that the archive may need: proxies, certificates and the validity dates of a frozen
-mirror."""
+"""Prefixes of the apt settings that an archive may need: proxies, certificates, and the dates of a frozen mirror."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Archive:
-    """URIs of the Debian archive and of its security archive, and their apt settings."""
+    """The URIs of the Debian archive and its security archive, and their apt settings."""
 
     main: str
     security: str
     options: tuple[str, ...] = ()
 
     def sources(self, suite: str) -> tuple[str, ...]:
-        """Return the apt sources for a Debian release, its updates and its security updates."""
-        return (
-            f"deb {self.main} {suite} main",
-            f"deb {self.main} {suite}-updates main",
-            f"deb {self.security} {suite}-security main",
-        )
+        """Return the apt sources of a Debian release, its updates and its security updates."""
+        releases = ((self.main, suite), (self.main, f"{suite}-updates"), (self.security, f"{suite}-security"))
+        return tuple(f"deb {uri} {release} main" for uri, release in releases)
 
 
 def parse_targets(lines: Iterable[str], own_distribution: str) -> tuple[str, str] | None:
-    """Return the (main, security) URIs from lines of `apt-get indextargets`, or None if they list no Debian archive.
+    """Return the (main, security) URIs in lines of `apt-get indextargets`, or None if they list no Debian archive.
 
-    The origin is empty if apt has not read the indexes of the sources. In this case, `own_distribution`, the machine's
-    os-release ID, is used.
+    A line has no origin if apt has not read the source's index. It then counts as a source of `own_distribution`, the
+    ID in this machine's os-release.
     """
     main: str | None = None
     security: str | None = None
@@ -145,22 +137,22 @@ def parse_targets(lines: Iterable[str], own_distribution: str) -> tuple[str, str
 
 
 def parse_options(lines: Iterable[str]) -> tuple[str, ...]:
-    """Return the settings that the archive may need, from lines of `apt-config dump`."""
+    """Return the settings in lines of `apt-config dump` that the archive may need."""
     kept = (line.strip().removesuffix(";") for line in lines if line.startswith(_FORWARDED))
     return tuple(line for line in kept if not line.endswith('""'))
 
 
 def machine_archive() -> Archive:
-    """Return the archive from this machine's apt configuration.
+    """Return the archive that TRAINYARD_DEBIAN_MIRROR or this machine's apt configuration names.
 
-    Raises PlatformError if apt has no Debian archive and TRAINYARD_DEBIAN_MIRROR is not set.
+    Raises PlatformError if neither names a Debian archive.
     """
     options = parse_options(_lines("apt-config", "dump"))
     mirror = os.environ.get("TRAINYARD_DEBIAN_MIRROR")
     if mirror:
         return Archive(main=mirror, security=_beside(mirror), options=options)
     query = ("apt-get", "indextargets", "Created-By: Packages")
-    # Without --no-release-info, apt-get omits sources whose indexes were not read (tested with apt 2.6.1, 2026-11-22).
+    # Without --no-release-info, apt-get omits sources whose indexes it has not read (apt 2.6.1, 2026-11-22).
     targets = _lines(*query, "--format", f"{_SOURCE_FORMAT}$(ORIGIN)") or _lines(
         *query, "--no-release-info", "--format", _SOURCE_FORMAT
     )
@@ -183,20 +175,17 @@ def _lines(*command: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Privilege:
-    """`mode` is mmdebstrap's --mode, and `prefix` begins all other commands that need privileges."""
+    """How the build gets root's privileges."""
 
     mode: str
+    """mmdebstrap's --mode."""
     prefix: tuple[str, ...]
+    """Words that begin the other commands, and mmdebstrap's unless it creates a namespace itself (unshare)."""
     why: str
-
-    @property
-    def installer(self) -> tuple[str, ...]:
-        """Prefix for mmdebstrap. It is empty in unshare mode, because mmdebstrap then creates the namespace itself."""
-        return () if self.mode == "unshare" else self.prefix
 
 
 def privilege() -> Privilege:
-    """Return the first available privileges, in the order root, sudo, user namespace. Raises PlatformError."""
+    """Return how to get privileges: as root, with sudo, or in a user namespace. Raises PlatformError if none works."""
     if os.geteuid() == 0:
         return Privilege(mode="root", prefix=(), why="root")
     if _works("sudo", "-n", "true"):
@@ -219,23 +208,20 @@ def _works(*command: str) -> bool:
 _SETUP_SECTORS = 0x1F1
 _BOOT_FLAG = 0x1FE
 _PAYLOAD = 0x248
-"""Offsets in the setup header: setup_sects, boot_flag and payload_offset, which payload_length follows
-(Documentation/arch/x86/boot.rst of the Linux kernel)."""
+"""Offsets of setup_sects, boot_flag and payload_offset in the setup header. payload_length follows payload_offset
+(Documentation/arch/x86/boot.rst in Linux)."""
 _ELF = b"\x7fELF"
 
 
-def payload(bzimage: bytes) -> bytes:
-    """Return the compressed payload without its last four bytes, which are the size of the uncompressed kernel."""
+def vmlinux(bzimage: bytes) -> bytes:
+    """Return the ELF kernel. Raises PlatformError if the payload is not compressed with zstd, as it is in Debian 13."""
     if bzimage[_BOOT_FLAG : _BOOT_FLAG + 2] != b"\x55\xaa":
         raise PlatformError("golden image: /boot/vmlinuz is not a bzImage; the kernel package has changed its format")
     base = (bzimage[_SETUP_SECTORS] + 1) * 512
     offset, length = struct.unpack_from("<II", bzimage, _PAYLOAD)
-    return bzimage[base + offset : base + offset + length - 4]
-
-
-def vmlinux(bzimage: bytes) -> bytes:
-    """Return the ELF kernel. Raises PlatformError if the payload is not compressed with zstd, as in Debian 13."""
-    done = subprocess.run(["zstd", "-dc"], input=payload(bzimage), capture_output=True, check=False)
+    # The payload's last four bytes are the size of the uncompressed kernel.
+    payload = bzimage[base + offset : base + offset + length - 4]
+    done = subprocess.run(["zstd", "-dc"], input=payload, capture_output=True, check=False)
     if done.returncode or not done.stdout.startswith(_ELF):
         raise PlatformError(f"golden image: the kernel's payload is not zstd: {done.stderr.decode().strip()}")
     return done.stdout
@@ -250,13 +236,13 @@ _PHASES = {
     "installing remaining packages": "install packages",
     "running --customize-hook": "customise",
 }
-"""Text in a line of mmdebstrap's output -> name of the phase that this line begins."""
+"""The phase that begins with a line of mmdebstrap's output, by a text in this line."""
 
 
 def run_tool(command: Sequence[str], progress: BuildProgress | None = None) -> str:
-    """Run a tool and return its output. Raises PlatformError with the last lines if the tool fails.
+    """Run a tool and return its output. `progress` displays mmdebstrap's phases.
 
-    `progress` displays the phases of mmdebstrap.
+    Raises PlatformError with the last lines of the output if the tool fails.
     """
     output: list[str] = []
     try:
@@ -296,7 +282,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
 
 
 _SPACE_GIB = 6
-"""Free space for a build. The folder, the raw disk and the qcow2 disk need 1.6 GiB each (measured)."""
+"""Free space that a build needs. The folder, the raw disk and the qcow2 disk have 1.6 GiB each (measured)."""
 
 
 def build(work: Path, archive: Archive, rights: Privilege, progress: BuildProgress) -> None:
@@ -305,7 +291,7 @@ def build(work: Path, archive: Archive, rights: Privilege, progress: BuildProgre
     begin = time.monotonic()
     tree = work / "root"
     (work / "tar").write_bytes(recipe_tar())
-    work.chmod(0o755)  # in a user namespace, another user reads it
+    work.chmod(0o755)  # in a user namespace, a different user reads it
     run_tool(install_command(tree, work / "tar", archive, rights), progress)
     progress.phase("extract the kernel")
     (work / "vmlinux").write_bytes(vmlinux(_kernel(tree).read_bytes()))
@@ -313,8 +299,7 @@ def build(work: Path, archive: Archive, rights: Privilege, progress: BuildProgre
     progress.phase("create the disk")
     raw = work / "gold.raw"
     raw.touch()
-    # In a user namespace, another user writes the file.
-    raw.chmod(0o666 if rights.prefix else 0o600)
+    raw.chmod(0o666 if rights.prefix else 0o600)  # in a user namespace, a different user writes it
     os.truncate(raw, DISK_GIB << 30)
     run_tool([*rights.prefix, "mke2fs", "-q", "-t", "ext4", "-L", "root", "-d", str(tree), str(raw)])
     run_tool(["qemu-img", "convert", "-O", "qcow2", str(raw), str(work / "gold.qcow2")])
@@ -333,8 +318,9 @@ def build(work: Path, archive: Archive, rights: Privilege, progress: BuildProgre
 
 
 def install_command(tree: Path, recipe_tar: Path, archive: Archive, rights: Privilege) -> list[str]:
-    """Return the mmdebstrap command that creates the root file system of the image in `tree`."""
-    command = [*rights.installer, "mmdebstrap", f"--mode={rights.mode}", "--variant=minbase", "--format=directory"]
+    """Return the mmdebstrap command that creates the image's root file system in `tree`."""
+    prefix = () if rights.mode == "unshare" else rights.prefix
+    command = [*prefix, "mmdebstrap", f"--mode={rights.mode}", "--variant=minbase", "--format=directory"]
     command += [f"--aptopt={option}" for option in (*archive.options, *APT_OPTIONS)]
     command += [f"--dpkgopt={option}" for option in DPKG_OPTIONS]
     command += [f"--essential-hook={hook}" for hook in ESSENTIAL_HOOKS]
@@ -348,7 +334,7 @@ def install_command(tree: Path, recipe_tar: Path, archive: Archive, rights: Priv
 
 
 def remove_tree(tree: Path, rights: Privilege) -> None:
-    """Remove a folder with files of other users. Raises PlatformError if a file system is mounted in it."""
+    """Remove a folder with other users' files. Raises PlatformError if a file system is mounted in it."""
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     below = [mount for mount in mounts if mount.startswith(f"{tree}/")]
     if below:

@@ -39,7 +39,7 @@ class Macs:
 
 
 def macs(stack: str, name: str) -> Macs:
-    """Return MAC addresses that depend only on the names, with QEMU's prefix 52:54:00."""
+    """Return MAC addresses with QEMU's prefix 52:54:00 that depend only on the names."""
     digest = hashlib.sha256(f"{stack}/{name}".encode()).hexdigest()
     tail = f"{digest[0:2]}:{digest[2:4]}:{int(digest[4:6], 16) & 0xFE:02x}"
     last = f"{int(digest[4:6], 16) | 0x01:02x}"
@@ -61,7 +61,7 @@ def network_config(cards: Macs, private: IPv4Interface) -> str:
 
 
 def meta_data(machine_id: str, name: str) -> str:
-    """Return the metadata. With `dsmode: local`, cloud-init does not wait for the network."""
+    """Return the metadata. `dsmode: local` keeps cloud-init from waiting for the network."""
     return json.dumps({"instance-id": machine_id, "local-hostname": name, "dsmode": "local"})
 
 
@@ -75,13 +75,13 @@ def write_seed(path: Path, user_data: str, meta: str, network: str) -> None:
 
 
 DATA_SERIAL = "data"
-"""Serial number of the data disk. udev links the disk as /dev/disk/by-id/virtio-<serial>."""
+"""Serial number of the data disk, which udev links as /dev/disk/by-id/virtio-<serial>."""
 
 _KERNEL = (
-    # With audit=0, the kernel would run modprobe at each login and each sudo, because these programs open an audit
-    # socket (61 times on a head before it was ready, 2026-11-23). The image disables audit in journald instead.
+    # audit=0 is not set, because login and sudo open an audit socket, for which the kernel would then run modprobe (61
+    # times on a head before it was ready, 2026-11-23). The image disables audit in journald instead.
     "root=/dev/nvme0n1 rootfstype=ext4 rw console=ttyS0 net.ifnames=0 quiet systemd.show_status=false panic=1 "
-    # Emulation sometimes causes a kernel oops. A panic restarts the guest, which would otherwise never become ready.
+    # Emulation sometimes causes a kernel oops, after which a guest that does not restart would never become ready.
     "oops=panic "
     # Without this option, systemd loads a BPF program for the BPF security module, which takes seconds.
     "lsm=capability "
@@ -89,39 +89,40 @@ _KERNEL = (
     "ipv6.disable=1"
 )
 _KERNEL_EMULATED = (
-    # An emulated CPU has no hardware vulnerabilities. Mitigations and the clearing of pages are disabled because they
-    # are slow.
+    # Mitigations and the clearing of pages are slow, and an emulated CPU has no hardware vulnerabilities.
     "mitigations=off init_on_alloc=0 random.trust_cpu=on no_timer_check "
     # If code has the same address in all processes, QEMU translates it only once (28.3 -> 26.1 CPU-s per boot).
     "norandmaps"
 )
 _MACHINE = "q35,sata=off,smbus=off,vmport=off"
-"""The machine type. It omits unused devices, because the guest would load their drivers."""
+"""Machine type without unused devices, whose drivers the guest would load."""
 _EMULATED_CPU = "max,-smap,-smep,-la57,-pku,-mpx"
-"""All emulated CPU features except slow ones. smap ends a translated block at every copy to user memory, la57 adds a
-level to every page walk, and pku and mpx slow down context switches. Measured: 35.5 -> 29.4 CPU-s per boot."""
+"""All emulated CPU features except the slow ones: smap ends a translated block at every copy to user memory, la57 adds
+a level to every page walk, and pku and mpx slow down context switches (measured: 35.5 -> 29.4 CPU-s per boot)."""
 
 
 FORWARDED_PORT = r"hostfwd=tcp:127\.0\.0\.1:(\d+)-:22"
-"""Regular expression for the SSH port in a machine's command line."""
+"""Regular expression that finds the SSH port in a machine's command line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Properties that can change when a machine is started again. `accelerator` is kvm or tcg."""
+    """Properties that can change when a machine is started again."""
 
     accelerator: str
+    """kvm or tcg."""
     vcpus: int
     memory_mib: int
     ssh_port: int | None
     """Port on 127.0.0.1, or None for a machine without SSH access."""
     niceness: int
     data_disk: Path | None = None
-    """Disk that is kept if the machine is removed."""
+    """Disk that remains when the machine is removed."""
 
 
 def qemu_command(files: MachineFiles, hardware: Hardware, cards: Macs, kernel: Path) -> list[str]:
     """Return the command that starts a machine in the background."""
+    port = hardware.ssh_port
     return [
         "nice", "-n", str(hardware.niceness),
         "qemu-system-x86_64", "-name", files.name, *_processor(hardware), "-m", str(hardware.memory_mib),
@@ -131,7 +132,7 @@ def qemu_command(files: MachineFiles, hardware: Hardware, cards: Macs, kernel: P
         "-qmp", f"unix:{files.monitor},server=on,wait=off",
         "-kernel", str(kernel),
         "-append", _KERNEL if hardware.accelerator == "kvm" else f"{_KERNEL} {_KERNEL_EMULATED}",
-        # With `unsafe`, a crash of this computer can corrupt the disk. In this case, the machine is created again.
+        # If this computer crashes, `unsafe` can leave a corrupt disk, and the machine is created again.
         "-drive", f"if=none,id=root,file={files.disk},format=qcow2,cache=unsafe,discard=unmap",
         "-device", "nvme,drive=root,serial=root",
         "-drive", f"if=none,id=seed,file={files.seed},format=raw,readonly=on",
@@ -139,15 +140,11 @@ def qemu_command(files: MachineFiles, hardware: Hardware, cards: Macs, kernel: P
         # nvme0.
         "-device", "virtio-blk-pci,drive=seed",
         *_data_disk(hardware.data_disk),
-        "-netdev", _external(hardware.ssh_port),
+        "-netdev", "user,id=ext" + ("" if port is None else f",hostfwd=tcp:127.0.0.1:{port}-:22"),
         "-device", f"virtio-net-pci,netdev=ext,mac={cards.external},romfile=",
         "-netdev", f"vde,id=clu,sock={switch_socket(files.run)}",
         "-device", f"virtio-net-pci,netdev=clu,mac={cards.private},romfile=",
     ]  # fmt: skip
-
-
-def _external(ssh_port: int | None) -> str:
-    return "user,id=ext" if ssh_port is None else f"user,id=ext,hostfwd=tcp:127.0.0.1:{ssh_port}-:22"
 
 
 def _data_disk(path: Path | None) -> list[str]:
@@ -161,8 +158,7 @@ def _processor(hardware: Hardware) -> list[str]:
     size = ["-smp", str(hardware.vcpus)]
     if hardware.accelerator == "kvm":
         return ["-accel", "kvm", "-machine", _MACHINE, "-cpu", "host", *size]
-    # The buffer for translated code is 256 MiB. A larger buffer needs more memory. With a smaller buffer, QEMU
-    # translates the same code repeatedly.
+    # With a smaller buffer for translated code, QEMU translates the same code repeatedly. A larger one needs memory.
     return ["-accel", "tcg,thread=multi,tb-size=256", "-machine", _MACHINE, "-cpu", _EMULATED_CPU, *size]
 
 
@@ -170,15 +166,15 @@ _SECONDS = 5.0
 _CTRL_ALT_DELETE = [{"type": "qcode", "data": key} for key in ("ctrl", "alt", "delete")]
 _COMMANDS: tuple[dict[str, Any], ...] = (
     {"execute": "qmp_capabilities"},
-    # systemd reboots on Ctrl-Alt-Delete, and QEMU then exits. A power button event would have no effect, because
-    # only systemd-logind handles it, which the image does not run.
+    # systemd reboots on Ctrl-Alt-Delete, and QEMU then exits. A press of the power button would have no effect, because
+    # the image does not run systemd-logind.
     {"execute": "set-action", "arguments": {"reboot": "shutdown"}},
     {"execute": "send-key", "arguments": {"keys": _CTRL_ALT_DELETE}},
 )
 
 
 def begin_shutdown(monitor: Path) -> bool:
-    """Begin the shutdown of the guest. Returns False if the monitor does not respond or rejects a command."""
+    """Begin to shut down the guest. Returns False if the monitor does not respond or rejects a command."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             link.settimeout(_SECONDS)
@@ -196,7 +192,7 @@ def begin_shutdown(monitor: Path) -> bool:
 
 
 def _response(stream: Any) -> dict[str, Any]:
-    """Return the response to a command, skipping events. Raises ValueError if the connection is closed."""
+    """Return the next message that is not an event. Raises ValueError if the connection is closed."""
     while True:
         message: dict[str, Any] = json.loads(stream.readline())
         if "event" not in message:
@@ -233,12 +229,12 @@ def start_switch(run: Path) -> int:
 
 @contextmanager
 def connecting(run: Path) -> Iterator[None]:
-    """Wait until no other machine connects to the switch, and prevent others from connecting during the context.
+    """Wait until no other machine is connecting to the switch, and keep others from connecting during the context.
 
-    If two machines connect at the same time, vde_switch can assign the frames of one machine to the port of the other
-    machine. The first machine then receives only broadcasts. Three clients that connected within 50 ms had this fault
-    in 6 of 773 runs (version 2.3.2+r586, 2026-11-23). Cause: add_fd does not update the position of the descriptor that
-    it moves, and mainloop_set_private_data uses this position (virtualsquare/vde-2 at 6ad51c2,
+    If two machines connect at the same time, vde_switch can assign one machine's frames to the other machine's port, so
+    that the first machine receives only broadcasts. Three clients that connected within 50 ms had this fault in 6 of
+    773 runs (version 2.3.2+r586, 2026-11-23). The cause is that add_fd does not update the position of the descriptor
+    that it moves, although mainloop_set_private_data uses this position (virtualsquare/vde-2 at 6ad51c2,
     src/vde_switch/vde_switch.c, read 2026-11-23).
     """
     with (run / _LOCK).open("w") as lock:
@@ -249,23 +245,21 @@ def connecting(run: Path) -> Iterator[None]:
 HOST_KEY_MARK = "trainyard-hostkey: "
 _PANIC_MARK = "Kernel panic - not syncing"
 _PANICS = 3
-"""Number of kernel panics after which a boot fails. The kernel restarts after a panic, so an occasional panic is
-harmless."""
+"""Number of kernel panics after which a boot fails. One panic is harmless, because the kernel then restarts."""
 HOST_KEY_SECONDS = 420.0
-"""Maximum time from power-on until the host key is printed. A boot takes half a minute, or four minutes if three other
-machines boot at the same time."""
+"""Maximum time from power-on until the host key is printed. A boot takes half a minute, or four minutes while three
+other machines are booting."""
 _SHUT_DOWN_SECONDS = 40.0
 _POLL_SECONDS = 0.3
 _TAIL_LINES = 20
 
 
-@dataclass(frozen=True, kw_only=True)
 class Machine(MachineFiles):
     """A machine and its QEMU process."""
 
     @property
     def pid(self) -> int | None:
-        """Process id, or None if the machine is off."""
+        """Return the process id, or None if the machine is off."""
         return process.find(self.pidfile)
 
     def make_disk(
@@ -279,8 +273,13 @@ class Machine(MachineFiles):
 
     def start(self, image: GoldenImage, hardware: Hardware, cards: Macs) -> None:
         """Start the machine. Raises PlatformError if its SSH port is in use or QEMU fails."""
-        if hardware.ssh_port is not None:
-            _check_port(self.name, hardware.ssh_port)
+        port = hardware.ssh_port
+        # The check of the stack file found the port free, but another program may have taken it since then.
+        if port is not None and process.port_in_use(port):
+            raise PlatformError(
+                f"{self.name}: port {port} on 127.0.0.1 is in use by another program. Fix: run the command again. It "
+                "names the stack file and a free value for cluster.platform.ssh_port_base"
+            )
         self.monitor.unlink(missing_ok=True)
         command = qemu_command(self, hardware, cards, image.kernel)
         # QEMU continues in the background after it has connected to the switch.
@@ -292,7 +291,7 @@ class Machine(MachineFiles):
             process.set_niceness(self.pid, hardware.niceness)
 
     def console_size(self) -> int:
-        """Return the size of the console log in bytes. The output of the next start begins at this offset."""
+        """Return the size of the console log in bytes, which is where the output of the next start begins."""
         return self.console.stat().st_size if self.console.exists() else 0
 
     def wait_host_key(self, since: int, seconds: float = HOST_KEY_SECONDS) -> str:
@@ -316,8 +315,7 @@ class Machine(MachineFiles):
             time.sleep(_POLL_SECONDS)
 
     def shut_down(self) -> None:
-        """Shut the machine down if it is running. The QEMU process is terminated if the guest does not respond in
-        time."""
+        """Shut the machine down if it is running, or terminate QEMU if the guest does not respond in time."""
         pid = self.pid
         if pid is None:
             return
@@ -331,7 +329,7 @@ class Machine(MachineFiles):
             process.end(pid)
 
     def remove(self) -> None:
-        """Terminate the process and delete all files and sockets of the machine, if they exist."""
+        """Terminate the process, and delete the machine's files and sockets."""
         self.power_off()
         self.monitor.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -369,12 +367,3 @@ def _boot_failure(console: str, alive: bool, late: bool) -> str | None:
     if console.count(_PANIC_MARK) >= _PANICS:
         return "has a kernel panic"
     return "has printed no host key in time" if late else None
-
-
-def _check_port(name: str, port: int) -> None:
-    # The check of the stack file has found the port free. Another program can use it since then.
-    if process.port_in_use(port):
-        raise PlatformError(
-            f"{name}: port {port} on 127.0.0.1 is in use by another program. Fix: run the command again. It names the "
-            "stack file and a free value for cluster.platform.ssh_port_base"
-        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.checkout import ROOT
@@ -16,7 +15,7 @@ PIDFILE = "qemu.pid"
 
 
 def cache_folder() -> Path:
-    """Return the cache folder, which all of a user's checkouts share."""
+    """Return the cache folder that all of a user's checkouts share."""
     own = os.environ.get("TRAINYARD_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(own) if own else Path(base) / "trainyard"
@@ -28,9 +27,9 @@ def runs_folder() -> Path:
 
 
 def socket_folder(run: Path) -> Path:
-    """Return the folder for the sockets of a run. The path depends only on the run folder and the user.
+    """Return the folder for a run's sockets, whose path depends only on the run folder and the user.
 
-    A socket path can have at most 107 bytes, which a path in the checkout could exceed. The folder is therefore in
+    A socket's path can have at most 107 bytes, which a path in the checkout could exceed. Therefore the folder is in
     /tmp, and its name contains a hash.
     """
     digest = hashlib.sha256(str(run).encode()).hexdigest()[:12]
@@ -43,7 +42,7 @@ def switch_socket(run: Path) -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Create a folder that only this user can access. Raises PlatformError if it belongs to another user."""
+    """Create a folder that only this user can access. Raises PlatformError if it is another user's folder."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.lstat()
     if folder.is_symlink() or status.st_uid != os.getuid():
@@ -51,40 +50,19 @@ def make_private(folder: Path) -> None:
     folder.chmod(0o700)
 
 
-@dataclass(frozen=True, kw_only=True)
 class MachineFiles:
-    """The files of a machine, which is identified by the run folder and the machine's name. The machine may not
-    exist."""
+    """The files of a machine, which is identified by the run folder and its name. The machine may not exist."""
 
-    run: Path
-    name: str
-
-    @property
-    def folder(self) -> Path:
+    def __init__(self, *, run: Path, name: str) -> None:
+        self.run, self.name = run, name
+        self.folder = run / name
         """Folder with all files except the monitor socket."""
-        return self.run / self.name
-
-    @property
-    def disk(self) -> Path:
+        self.disk = self.folder / "disk.qcow2"
         """Root disk, an overlay of the golden image."""
-        return self.folder / "disk.qcow2"
-
-    @property
-    def seed(self) -> Path:
+        self.seed = self.folder / "seed.img"
         """Seed disk with the user-data."""
-        return self.folder / "seed.img"
-
-    @property
-    def console(self) -> Path:
-        """Log of the serial console. Each start appends to the log."""
-        return self.folder / "console.log"
-
-    @property
-    def pidfile(self) -> Path:
-        """Pidfile of the QEMU process."""
-        return self.folder / PIDFILE
-
-    @property
-    def monitor(self) -> Path:
+        self.console = self.folder / "console.log"
+        """Log of the serial console, to which each start appends."""
+        self.pidfile = self.folder / PIDFILE
+        self.monitor = socket_folder(run) / f"{name}.qmp"
         """Socket for QEMU's monitor."""
-        return socket_folder(self.run) / f"{self.name}.qmp"

@@ -18,14 +18,14 @@ from components.platforms.local.rules import ssh_port
 from components.platforms.local.spec import LocalSpec
 
 _DATA_DISK_GIB = 16
-"""Size of the head's data disk, a sparse file."""
+"""Size of the head's data disk, which is a sparse file."""
 _WORKER_NICENESS = 3
-"""Niceness of workers. This value halves the CPU weight, because each step divides the weight by 1.25 (sched(7)). All
-workers wait for services on the head, so the head has priority on computers with few cores."""
+"""Niceness that halves the workers' CPU weight, because each step divides it by 1.25 (sched(7)). All workers wait for
+services on the head, so the head has priority on computers with few cores."""
 
 
 class LocalPlatform(Platform):
-    """A switch, and one machine per host. Each machine's sshd has its own port on 127.0.0.1."""
+    """A switch and one machine per host. Each machine's sshd has its own port on 127.0.0.1."""
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__(name, args, opts)
@@ -56,8 +56,8 @@ class LocalPlatform(Platform):
             ssh_port=ssh_port(self._spec.ssh_port_base, plan, host),
             accelerator=self._spec.accelerator,
             niceness=0 if is_head else _WORKER_NICENESS,
-            user_data=birth.apply(lambda known: known.user_data),
-            identity=birth.apply(lambda known: known.identity),
+            user_data=birth.user_data,
+            identity=birth.identity,
             switch_starts=self._switch.starts,
             data_disk=self._disk.path if is_head else "",
         )
@@ -75,9 +75,9 @@ class LocalPlatform(Platform):
 
 
 def _prepare(spec: LocalSpec) -> None:
-    """Build the golden image, or find the baked image, and log the accelerator. Does nothing in a preview.
+    """Build the golden image or find the baked one, and log the accelerator, unless this is a preview.
 
-    The provider process would also build the image, but without displaying the progress.
+    The provider's process would also build the image, but could not display the progress.
     """
     if pulumi.runtime.is_dry_run():
         return

@@ -1,6 +1,6 @@
 """Chooses between KVM and software emulation by booting the golden image's kernel as a test.
 
-The existence of /dev/kvm is not sufficient. In some virtual machines, its ioctls succeed but guests do not run.
+It is not enough that /dev/kvm exists, because in some virtual machines its ioctls succeed but guests do not run.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ Accelerator = Literal["auto", "kvm", "tcg"]
 DEVICE = Path("/dev/kvm")
 PROBE_SECONDS = 3.0
 """Timeout of the test boot. If KVM works, the kernel prints its first line within a second."""
+_CACHED = "kvm-probe.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class Choice:
 
 
 def choose(requested: Accelerator, kernel: Path, qemu: str = "qemu-system-x86_64") -> Choice:
-    """Return the accelerator to use. With `auto`, a test boot (3 s) runs once after each boot of this computer."""
+    """Return the accelerator to use. With `auto`, a test boot (3 s) runs once after each start of this computer."""
     if requested != "auto":
         return Choice(accelerator=requested, reason="set in the stack file")
     choice = _cached()
@@ -41,7 +42,7 @@ def choose(requested: Accelerator, kernel: Path, qemu: str = "qemu-system-x86_64
 
 
 def probe(kernel: Path, qemu: str = "qemu-system-x86_64", device: Path = DEVICE) -> Choice:
-    """Boot `kernel` with KVM. KVM is chosen only if the kernel prints to its serial console."""
+    """Boot `kernel` with KVM, which is chosen only if the kernel prints to its serial console."""
     if not device.exists():
         return Choice(accelerator="tcg", reason=f"{device} does not exist")
     if not os.access(device, os.R_OK | os.W_OK):
@@ -66,25 +67,22 @@ def probe(kernel: Path, qemu: str = "qemu-system-x86_64", device: Path = DEVICE)
     return Choice(accelerator="tcg", reason=f"/dev/kvm opens, but {failure}")
 
 
-def _cache_file() -> Path:
-    return cache_folder() / "kvm-probe.json"
-
-
 def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _cached() -> Choice | None:
     try:
-        cached = json.loads(_cache_file().read_text())
+        cached = json.loads((cache_folder() / _CACHED).read_text())
         return Choice(**cached["choice"]) if cached["boot_id"] == _boot_id() else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _cache(choice: Choice) -> None:
-    # The file is replaced atomically, so that another process never reads an incomplete file.
-    _cache_file().parent.mkdir(parents=True, exist_ok=True)
-    new = _cache_file().with_suffix(f".{os.getpid()}")
+    # The file is replaced atomically, so that no other process reads an incomplete one.
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    new = folder / f"{_CACHED}.{os.getpid()}"
     new.write_text(json.dumps({"boot_id": _boot_id(), "choice": asdict(choice)}))
-    new.rename(_cache_file())
+    new.rename(folder / _CACHED)

@@ -1,4 +1,4 @@
-"""Programs that the local platform runs. Background processes are identified by their pidfile, because other users can
+"""Programs that the local platform runs. It identifies background processes by their pidfiles, because other users can
 have processes with the same name."""
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from components.platforms.local.paths import socket_folder
 from trainyard.errors import PlatformError
 
 _PIDFILE_OPTIONS = {b"-pidfile", b"-p"}
-"""Options of QEMU and vde_switch for the pidfile."""
+"""The options with which QEMU and vde_switch get their pidfiles."""
 
 
 def run_program(subject: str, fix: str, *command: str) -> str:
-    """Run a command and return its output.
+    """Run a command and return its output. Raises PlatformError if the program is missing or fails.
 
-    Raises PlatformError if the program is missing or fails. The message begins with `subject`. `fix` states how to
-    install the program.
+    The error's message begins with `subject`, and `fix` says how to install the program.
     """
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -37,9 +36,9 @@ def run_program(subject: str, fix: str, *command: str) -> str:
 
 
 def find(pidfile: Path) -> int | None:
-    """Return the id of the process that was started with this pidfile, or None if the process has ended.
+    """Return the id of the process that was started with this pidfile, or None if it has ended.
 
-    The arguments of the process must contain the path of the pidfile, because the kernel reuses process ids.
+    The process's arguments must contain the pidfile's path, because the kernel reuses process ids.
     """
     try:
         pid = int(pidfile.read_text())
@@ -49,7 +48,7 @@ def find(pidfile: Path) -> int | None:
 
 
 def started_under(folder: Path) -> list[int]:
-    """Return the ids of the processes whose pidfile is under `folder`, even if the pidfile was deleted."""
+    """Return the ids of the processes whose pidfiles are under `folder`, even if these were deleted."""
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return [pid for pid in pids if (pidfile := _pidfile_of(pid)) and pidfile.is_relative_to(folder)]
 
@@ -78,9 +77,9 @@ def wait_gone(pid: int, seconds: float) -> bool:
 
 
 def set_niceness(pid: int, niceness: int) -> None:
-    """Set the niceness of the session of a process.
+    """Set the niceness of a process's session.
 
-    With autogroups (sched(7)), the kernel compares the niceness of a process only with other processes in its session.
+    With autogroups (sched(7)), the niceness of a process matters only among the processes in its session.
     """
     with suppress(OSError):  # autogroups are disabled, or the process has ended
         Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
@@ -117,8 +116,7 @@ def _pidfile_of(pid: int) -> Path | None:
 
 
 def sweep_run(run: Path) -> int:
-    """Terminate the processes of a run and delete its sockets and folder. Returns the number of terminated
-    processes."""
+    """Terminate a run's processes, delete its sockets and folder, and return the number of processes."""
     pids = started_under(run)
     for pid in pids:
         end(pid)

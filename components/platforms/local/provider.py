@@ -1,4 +1,4 @@
-"""Dynamic providers for switches, disks and machines. They run in a process that the Pulumi engine starts.
+"""Dynamic providers for switches, disks and machines, which run in a process that the Pulumi engine starts.
 
 Every operation can be repeated after an interruption.
 """
@@ -18,27 +18,25 @@ import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, ReadResult, Resource, ResourceProvider, UpdateResult
 
 from components.platforms.local.image import GoldenImage, find_image, hold_image, require_image
-from components.platforms.local.machine import Hardware, Machine, Macs, macs, make_data_disk, start_switch, switch_pid
+from components.platforms.local.machine import Hardware, Machine, macs, make_data_disk, start_switch, switch_pid
 from components.platforms.local.probe import choose
 from components.platforms.local.process import sweep_run
 from trainyard.errors import PlatformError
 
 Props = dict[str, Any]
 
-SWITCH_OUTPUTS = ("starts", "pid", "running")
 VM_OUTPUTS = ("address", "host_key", "machine_id", "boots", "pid", "running", "accelerated_by")
 VM_REPLACED_BY = ("host", "folder", "memory_mib", "private_ip", "identity")
 VM_BIRTH = ("image", "user_data")
-"""Inputs that have an effect only when a machine is created. A change to them replaces no machine."""
+"""Inputs that matter only when a machine is created, so a change to them has no effect on an existing one."""
 VM_RESTARTED_BY = ("vcpus", "ssh_port", "accelerator", "niceness", "switch_starts", "data_disk")
-DISK_OUTPUTS = ("disk_id",)
 
 _GONE = ReadResult(id_="", outs={})
 
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
-    """Omit the traceback of a PlatformError, which the engine would print before the message."""
+    """Omit a PlatformError's traceback, which the engine would print before the message."""
     try:
         yield
     except PlatformError:
@@ -47,35 +45,33 @@ def _plain_errors() -> Iterator[None]:
 
 
 class SwitchProvider(ResourceProvider):
-    """Provider for the switch. Input: folder. Outputs: SWITCH_OUTPUTS."""
+    """Provider for the switch. Input: folder. Additional outputs: starts, pid and running."""
 
     def create(self, props: Props) -> CreateResult:
-        """Start the switch. Processes and files from an earlier run in this folder are removed first."""
+        """Remove the processes and files of an earlier run in this folder, and start the switch."""
         run = Path(props["folder"])
         with _plain_errors():
             sweep_run(run)
             return CreateResult(id_=run.name, outs=self._started(run, 1))
 
     def read(self, id_: str, props: Props) -> ReadResult:
-        """Return the state with the current value of `running`, or no resource if the folder is missing."""
+        """Return the current state, or no resource if the folder is missing."""
         run = Path(props["folder"])
         if not run.is_dir():
             return _GONE
         return ReadResult(id_=id_, outs={**props, "running": switch_pid(run) is not None})
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        """Replace the switch if its folder changes. Update it if it is not running."""
+        """Replace the switch if its folder changes, and update it if it is not running."""
         replaces = _changed(("folder",), olds, news)
         changes = bool(replaces) or not olds.get("running")
         return DiffResult(changes=changes, replaces=replaces, delete_before_replace=True)
 
     def update(self, _id: str, olds: Props, news: Props) -> UpdateResult:
-        """Start the switch again."""
         with _plain_errors():
             return UpdateResult(outs=self._started(Path(news["folder"]), int(olds["starts"]) + 1))
 
     def delete(self, _id: str, props: Props) -> None:
-        """Terminate the switch and all machines of the run, and delete the run folder."""
         sweep_run(Path(props["folder"]))
 
     def _started(self, run: Path, starts: int) -> Props:
@@ -84,26 +80,23 @@ class SwitchProvider(ResourceProvider):
 
 
 class DiskProvider(ResourceProvider):
-    """Provider for the data disk. Inputs: path and gib. Additional outputs: DISK_OUTPUTS."""
+    """Provider for the data disk. Inputs: path and gib. Additional output: disk_id."""
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        """Replace the disk with an empty disk if its path or size changes."""
+        """Replace the disk with an empty one if its path or size changes."""
         replaces = _changed(("path", "gib"), olds, news)
         return DiffResult(changes=bool(replaces), replaces=replaces, delete_before_replace=True)
 
     def create(self, props: Props) -> CreateResult:
-        """Create an empty sparse disk."""
         with _plain_errors():
             make_data_disk(Path(props["path"]), int(props["gib"]))
         disk_id = uuid.uuid4().hex
         return CreateResult(id_=disk_id, outs={**props, "disk_id": disk_id})
 
     def read(self, id_: str, props: Props) -> ReadResult:
-        """Return the disk, or no resource if its file is missing."""
         return ReadResult(id_=id_, outs=props) if Path(props["path"]).exists() else _GONE
 
     def delete(self, _id: str, props: Props) -> None:
-        """Delete the disk's file."""
         Path(props["path"]).unlink(missing_ok=True)
 
 
@@ -113,38 +106,36 @@ class VmProvider(ResourceProvider):
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
         """Replace a machine if an input in VM_REPLACED_BY changes.
 
-        Update it if an input in VM_RESTARTED_BY changes, or if it is off.
+        If an input in VM_RESTARTED_BY changes or the machine is off, update it.
         """
         replaces, restarts = _changed(VM_REPLACED_BY, olds, news), _changed(VM_RESTARTED_BY, olds, news)
         changes = bool(replaces or restarts) or not olds.get("running")
         return DiffResult(changes=changes, replaces=replaces, delete_before_replace=True)
 
     def create(self, props: Props) -> CreateResult:
-        """Create a machine with an empty disk and start it. An existing machine with this name is removed first."""
+        """Create a machine with an empty disk, and start it. An existing machine with this name is removed first."""
         with _plain_errors():
             machine, image = _machine(props), require_image(props["image"])
-            machine_id = uuid.uuid4().hex
+            machine_id, cards = uuid.uuid4().hex, macs(machine.run.name, machine.name)
             hold_image(image, machine.disk)
-            machine.make_disk(image, machine_id, _cards(props), IPv4Interface(props["private_ip"]), props["user_data"])
+            machine.make_disk(image, machine_id, cards, IPv4Interface(props["private_ip"]), props["user_data"])
             try:
                 outs = _started(machine, image, props, machine_id, boots=1)
             except BaseException:
-                # The engine does not record a machine that could not be created, so its process would never be
-                # terminated.
+                # The engine does not record a machine that could not be created, so nothing else would end its process.
                 machine.power_off()
                 raise
             return CreateResult(id_=f"{machine.run.name}/{machine.name}", outs=outs)
 
     def read(self, id_: str, props: Props) -> ReadResult:
-        """Return the state with the current value of `running`, or no resource if its disk or golden image is
-        missing."""
+        """Return the current state, or no resource if the machine's disk or golden image is missing."""
         machine = _machine(props)
         if not machine.disk.exists() or find_image(props["image"]) is None:
             return _GONE
         return ReadResult(id_=id_, outs={**props, "running": machine.pid is not None})
 
     def update(self, _id: str, olds: Props, news: Props) -> UpdateResult:
-        """Restart the machine with the same disk, which keeps its image and user-data."""
+        """Restart the machine with the same disk, and therefore the same image and user-data."""
         with _plain_errors():
             machine, image = _machine(news), find_image(olds["image"])
             if image is None:
@@ -157,7 +148,6 @@ class VmProvider(ResourceProvider):
             return UpdateResult(outs=_started(machine, image, props, olds["machine_id"], int(olds["boots"]) + 1))
 
     def delete(self, _id: str, props: Props) -> None:
-        """Delete the machine, if it exists."""
         _machine(props).remove()
 
 
@@ -180,7 +170,7 @@ def _started(machine: Machine, image: GoldenImage, props: Props, machine_id: str
         data_disk=Path(props["data_disk"]) if props.get("data_disk") else None,
     )
     since = machine.console_size()
-    machine.start(image, hardware, _cards(props))
+    machine.start(image, hardware, macs(machine.run.name, machine.name))
     return {
         **{key: props[key] for key in (*VM_REPLACED_BY, *VM_RESTARTED_BY, *VM_BIRTH)},
         "address": "127.0.0.1",
@@ -193,69 +183,65 @@ def _started(machine: Machine, image: GoldenImage, props: Props, machine_id: str
     }
 
 
-def _cards(props: Props) -> Macs:
-    return macs(Path(props["folder"]).name, props["host"])
-
-
 class Switch(Resource, module="local", name="Switch"):
-    """The private network of a stack: its run folder and the switch."""
+    """A stack's private network: its run folder and the switch."""
 
     starts: pulumi.Output[int]
-    """Number of times that the switch has started. Machines restart if this number changes, because they must connect
-    to the new switch."""
+    """Number of times that the switch has started. If it changes, machines restart to connect to the new switch."""
 
     def __init__(self, name: str, run: Path, opts: pulumi.ResourceOptions) -> None:
-        super().__init__(SwitchProvider(), name, {"folder": str(run), **dict.fromkeys(SWITCH_OUTPUTS)}, opts)
+        inputs = {"folder": str(run), "starts": None, "pid": None, "running": None}
+        super().__init__(SwitchProvider(), name, inputs, opts)
 
 
 class Disk(Resource, module="local", name="Disk"):
-    """The head's data disk. The disk remains if the head's machine is replaced."""
+    """The head's data disk, which remains if the head's machine is replaced."""
 
     path: pulumi.Output[str]
     disk_id: pulumi.Output[str]
     """Id that changes with each new disk."""
 
     def __init__(self, name: str, path: Path, gib: int, opts: pulumi.ResourceOptions) -> None:
-        inputs = {"path": str(path), "gib": gib}
-        super().__init__(DiskProvider(), name, {**inputs, **dict.fromkeys(DISK_OUTPUTS)}, _delete_first(opts))
+        inputs = {"path": str(path), "gib": gib, "disk_id": None}
+        super().__init__(DiskProvider(), name, inputs, _delete_first(opts))
 
 
 @dataclass(frozen=True, kw_only=True)
 class VmArgs:
-    """Arguments for a machine. `private_ip` has a prefix length: "10.77.0.4/20"."""
+    """Arguments for a machine."""
 
     host: str
     folder: str
     """The stack's run folder."""
     image: str
-    """Id of the golden image."""
+    """The golden image's id."""
     memory_mib: int
     vcpus: int
     private_ip: str
+    """The address with its prefix length, for example 10.77.0.4/20."""
     ssh_port: int
     accelerator: str
     """auto, kvm or tcg."""
     niceness: int
     user_data: pulumi.Input[str]
     identity: pulumi.Input[str]
-    """Digest of the values in user-data that cannot change on an existing machine."""
+    """Digest of those values in user-data that cannot change on an existing machine."""
     switch_starts: pulumi.Input[int]
     data_disk: pulumi.Input[str]
-    """Path of the data disk, or "" if the machine has none."""
+    """The data disk's path, or "" if the machine has none."""
 
 
 class Vm(Resource, module="local", name="Vm"):
-    """A QEMU machine, which continues to run after the Pulumi program has ended.
+    """A QEMU machine, which keeps running after the Pulumi program has ended.
 
-    A change to an input in VM_RESTARTED_BY restarts the machine with the same disk. `up` also restarts a machine that
-    is off. A change to an input in VM_REPLACED_BY replaces the machine. A change to an input in VM_BIRTH changes
-    nothing.
+    `up` replaces it if an input in VM_REPLACED_BY changes, and restarts it with the same disk if an input in
+    VM_RESTARTED_BY changes or if it is off. A change to an input in VM_BIRTH has no effect.
     """
 
     address: pulumi.Output[str]
     ssh_port: pulumi.Output[int]
     host_key: pulumi.Output[str]
-    """SSH host key from the console: "ssh-ed25519 AAAA..."."""
+    """SSH host key ("ssh-ed25519 AAAA...") from the console."""
     machine_id: pulumi.Output[str]
     """Id that changes with each new root disk."""
     boots: pulumi.Output[int]
@@ -267,7 +253,7 @@ class Vm(Resource, module="local", name="Vm"):
 def _delete_first(opts: pulumi.ResourceOptions) -> pulumi.ResourceOptions:
     """Return options that delete a resource before its replacement is created, because both have the same path.
 
-    The provider's diff also sets this option, but `pulumi up --replace` does not call the diff.
+    The provider's `diff` also says so, but `pulumi up --replace` does not call it.
     """
     merged: pulumi.ResourceOptions = pulumi.ResourceOptions.merge(
         opts, pulumi.ResourceOptions(delete_before_replace=True)

@@ -8,14 +8,15 @@ from ipaddress import IPv4Network
 from components.plan.check import Broken, Level, Planned, check
 from components.plan.plan import ClusterPlan, HostPlan
 from components.platforms.local.spec import LocalSpec
+from components.platforms.shared_rules import in_group, in_platform
 from components.spec.cluster import AccessSpec, SharedStorageSpec
 
 GROUP_PORTS = 32
-"""Number of ports for each node group. It is constant, so that a group's ports do not depend on other groups."""
+"""Number of ports per node group, which is constant so that a group's ports do not depend on other groups."""
 
 
 def ssh_port(base: int, plan: ClusterPlan, host: HostPlan) -> int:
-    """Return the SSH port of a host. The port of node i in group g is base + 1 + 32 g + i. Both i and g start at 0."""
+    """Return a host's SSH port. Node i of group g has port base + 1 + 32 g + i, where i and g start at 0."""
     if host.group is None:
         return base
     return base + 1 + list(plan.groups).index(host.group) * GROUP_PORTS + host.index
@@ -24,9 +25,9 @@ def ssh_port(base: int, plan: ClusterPlan, host: HostPlan) -> int:
 EXTERNAL_NETWORK = IPv4Network("10.0.2.0/24")
 """QEMU's user-mode network, which every local machine uses."""
 _OTHER_BASES = range(22400, 60000, 300)
-"""Values of ssh_port_base that the message about used ports can suggest. A stack uses at most 225 ports."""
+"""Values for ssh_port_base that the message about used ports can suggest. A stack uses at most 225 ports."""
 _OVERHEAD_MIB = 350
-"""Memory that a QEMU process uses besides guest memory (measured). Translated code uses up to 256 MiB of it."""
+"""Memory that a QEMU process uses besides its guest's memory (measured), up to 256 MiB of it for translated code."""
 
 
 @check("local-network", Level.ERROR, "choose a different private range, for example 10.77.0.0/20")
@@ -34,10 +35,8 @@ def network_free(planned: Planned) -> Iterator[Broken]:
     """The network does not overlap QEMU's user-mode network."""
     network = planned.plan.network
     if network.overlaps(EXTERNAL_NETWORK):
-        yield Broken(
-            path="cluster.network.cidr",
-            rule=f"{network} overlaps {EXTERNAL_NETWORK}, which is QEMU's user-mode network",
-        )
+        rule = f"{network} overlaps {EXTERNAL_NETWORK}, which is QEMU's user-mode network"
+        yield Broken(path="cluster.network.cidr", rule=rule)
 
 
 @check("local-group-size", Level.ERROR, f"use {GROUP_PORTS} or fewer, or two groups")
@@ -45,9 +44,8 @@ def groups_fit(planned: Planned) -> Iterator[Broken]:
     """No group has more nodes than the number of SSH ports that are reserved for it."""
     for name, group in planned.plan.groups.items():
         if group.count > GROUP_PORTS:
-            yield Broken(
-                path=f"cluster.nodes.{name}.count",
-                rule=f"a group on the local platform has at most {GROUP_PORTS} nodes, not {group.count}",
+            yield in_group(
+                name, "count", f"a group on the local platform has at most {GROUP_PORTS} nodes, not {group.count}"
             )
 
 
@@ -78,10 +76,8 @@ def memory_suffices(planned: Planned) -> Iterator[Broken]:
     needed = sum(host.machine.memory_mib + _OVERHEAD_MIB for host in planned.plan.hosts)
     free = planned.computer.free_memory(planned.plan)
     if needed > free:
-        yield Broken(
-            path="cluster.nodes",
-            rule=f"{len(planned.plan.hosts)} machines need {needed} MiB of memory, but only {free} MiB are free",
-        )
+        rule = f"{len(planned.plan.hosts)} machines need {needed} MiB of memory, but only {free} MiB are free"
+        yield Broken(path="cluster.nodes", rule=rule)
 
 
 @check(
@@ -104,10 +100,8 @@ def ports_are_free(planned: Planned) -> Iterator[Broken]:
         return
     free = next((base for base in _OTHER_BASES if not used(base)), None)
     ports = f"port {taken[0]}" if len(taken) == 1 else f"ports {', '.join(map(str, taken))}"
-    yield Broken(
-        path="cluster.platform.ssh_port_base",
-        rule=f"{ports} on 127.0.0.1 {'is' if len(taken) == 1 else 'are'} in use by another program, for example the "
-        "local cluster of another checkout",
-        words={"free": free},
-        fix=1 if free is None else 0,
+    rule = (
+        f"{ports} on 127.0.0.1 {'is' if len(taken) == 1 else 'are'} in use by another program, for example the local "
+        "cluster of another checkout"
     )
+    yield in_platform("ssh_port_base", rule, fix=1 if free is None else 0, free=free)

@@ -32,5 +32,4 @@ class LocalSpec(PlatformSpec):
 
     @property
     def baked_name(self) -> str | None:
-        """See PlatformSpec."""
         return self.baked_image
