@@ -11,7 +11,7 @@ import pytest
 
 from components.platforms import PLATFORMS
 from tests.architecture.modules import ROOT, folder, imports, modules, nodes, package, reachable
-from tests.components.platforms.test_contract import contract
+from tests.components.platforms.recording import CONTRACTS
 
 COMPONENTS = [name for name in modules() if package(name) == "components"]
 NEUTRAL = [name for name in COMPONENTS if not name.startswith("components.platforms.")]
@@ -26,8 +26,8 @@ CREATES_RESOURCES = {
     "components.host_keys",
 }
 """Modules outside the platform packages that import Pulumi to create resources or read configuration."""
-READS_THE_SPEC = re.compile(r"components\.(spec|stackfile|plan)\..*|components\.platforms\.local\.rules")
-"""Modules that may import the spec: the stack file, the plan, and a check that compares values with the defaults."""
+READS_THE_SPEC = re.compile(r"components\.(spec|stackfile|plan)\..*|components\.platforms\.\w+\.rules")
+"""Modules that may import the spec: the stack file, the plan, and the platforms' checks of the stack file."""
 ABOVE_PLATFORMS = re.compile(r"components\.(stackfile\..*|cluster\..*|keys|host_keys)")
 
 SENT_ALONE = (
@@ -152,7 +152,7 @@ def test_a_module_can_be_imported_first(module: str, absent: tuple[str, ...]) ->
     assert run_python(f"import sys, {module}; print(*(set({absent!r}) & sys.modules.keys()))") == "\n"
 
 
-@pytest.mark.parametrize("stack", [contract(provider).stack for provider in sorted(PLATFORMS)])
+@pytest.mark.parametrize("stack", [CONTRACTS[provider].stack for provider in sorted(PLATFORMS)])
 def test_reading_a_stack_file_imports_no_sdk(stack: str) -> None:
     code = (
         "import sys; from pathlib import Path; from components.stackfile.read import read_stack\n"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from components.platforms.local.process import end, sweep_run
-from tests.components.platforms.hosts.apt import USABLE, add_package
+from tests.components.platforms.hosts.test_packages import USABLE, add_package
 from tests.integration.bare import BareHost, HostsProject, boot
 from tests.integration.project import wait_until
 

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from tests.components.platforms.gcp.test_changes import PROGRAM, Cluster, cluster
-from tests.components.platforms.recording import stack_text
+from tests.components.platforms.living import WholeStack, whole_stack
 from tests.official.conftest import use_official
 from tests.official.google_api import GoogleApi, serving
 from tests.offline.cloud.stack import Run
 
 pytestmark = pytest.mark.engine
 
+_HEAD_NFS: dict[str, Any] = {"storage__shared": {"kind": "head_nfs", "size_gib": 1024}}
 _FILESTORE = {"storage__shared": {"kind": "filestore", "size_gib": 2560}}
 STACKS: dict[str, tuple[str, dict[str, Any]]] = {
     "a2": ("gcp-a2", {}),
-    "a2 with a data disk": ("gcp-a2", {"storage__shared": {"kind": "head_nfs", "size_gib": 1024}}),
+    "a2 with a data disk": ("gcp-a2", _HEAD_NFS),
     "a2 Spot, compact": ("gcp-a2", {"nodes__gpu__capacity": {"kind": "spot"}, "nodes__gpu__placement": "compact"}),
     "a2 with a public address": ("gcp-a2", {"access": {"via": "public", "allow_ssh_from": ["192.0.2.0/24"]}}),
     "a2 without SSH from outside": ("gcp-a2", {"access": {"via": "private", "allow_ssh_from": ["192.0.2.0/24"]}}),
@@ -46,9 +46,9 @@ def api() -> Iterator[tuple[GoogleApi, str]]:
         yield served
 
 
-def official(folder: Path, home: Path, url: str) -> Cluster:
+def official(folder: Path, home: Path, url: str) -> WholeStack:
     """Return an empty stack that uses the official provider and the simulated API."""
-    stack = Cluster(folder)
+    stack = WholeStack(folder)
     use_official(stack, home, "gcp")
     bases = {"COMPUTE": "compute", "FILESTORE": "file", "IAM": "iam", "IAM_BETA": "iam", "RESOURCE_MANAGER": "crm"}
     stack.environment |= {
@@ -60,14 +60,7 @@ def official(folder: Path, home: Path, url: str) -> Cluster:
         "NO_PROXY": "127.0.0.1,localhost",
         "no_proxy": "127.0.0.1,localhost",
     }
-    (stack.folder / "__main__.py").write_text(PROGRAM)
     return stack
-
-
-def put(stack: Cluster, name: str, edits: dict[str, Any]) -> None:
-    file = stack.folder / "Pulumi.test.yaml"
-    salt = [line for line in file.read_text().splitlines() if line.startswith("encryptionsalt:")]
-    file.write_text("\n".join([*salt, stack_text(name, platform__protect_storage=False, **edits)]))
 
 
 def fine(run: Run) -> None:
@@ -86,7 +79,8 @@ def test_a_stack_is_created_unchanged_and_destroyed(
     resources = api[0].resources
     resources.clear()
     stack = official(tmp_path, home, api[1])
-    put(stack, *STACKS[name])
+    source, edits = STACKS[name]
+    stack.put(source, platform__protect_storage=False, **edits)
     fine(stack.preview())
     assert resources == {}, "a preview must not create resources"
     fine(stack.up())
@@ -99,18 +93,24 @@ def test_a_stack_is_created_unchanged_and_destroyed(
 
 
 @pytest.fixture(scope="module")
-def both(home: Path, api: tuple[GoogleApi, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Cluster, Cluster]:
+def both(
+    home: Path, api: tuple[GoogleApi, str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[WholeStack, WholeStack]:
     """The same cluster with the official provider and with the simulated cloud."""
     api[0].resources.clear()
     real = official(tmp_path_factory.mktemp("official"), home, api[1])
-    real.put()
+    simulated = whole_stack(tmp_path_factory.mktemp("simulated"))
+    for stack in (real, simulated):
+        stack.put("gcp-a2", **_HEAD_NFS)
     fine(real.up())
-    return real, cluster(tmp_path_factory.mktemp("simulated"))
+    simulated.deploy()
+    return real, simulated
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_has_the_same_plan_as_in_the_simulation(change: str, both: tuple[Cluster, Cluster]) -> None:
-    real, simulated = both
-    planned = real.planned(**CHANGES[change])
+def test_a_change_has_the_same_plan_as_in_the_simulation(change: str, both: tuple[WholeStack, WholeStack]) -> None:
+    for stack in both:
+        stack.put("gcp-a2", **_HEAD_NFS, **CHANGES[change])
+    planned, simulated = (stack.planned() for stack in both)
     assert planned
-    assert planned == simulated.planned(**CHANGES[change])
+    assert planned == simulated

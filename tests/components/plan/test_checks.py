@@ -19,8 +19,7 @@ from components.spec.cluster import GroupSpec, HeadSpec, NetworkSpec
 from components.stackfile.draft_checks import DRAFT_CHECKS
 from components.stackfile.plan_checks import PLAN_CHECKS
 from components.stackfile.read import cluster_spec, parse_stack
-from tests.components.platforms.planning import planned
-from tests.components.platforms.recording import stack_text
+from tests.components.platforms.recording import planned, stack_text
 from trainyard.errors import StackFileError
 from yard.commands.cli import app
 

@@ -19,7 +19,7 @@ from components.platforms.demand import (
     used_sources,
 )
 from components.stackfile.plan_checks import limit_is_effective, report_price, storage_throughput, within_budget
-from tests.components.platforms.planning import Edits, planned
+from tests.components.platforms.recording import Edits, planned
 
 SPOT_WITH_LIMIT: Edits = {"limits": {"max_usd_per_hour": 100}, "nodes__gpu__capacity": {"kind": "spot"}}
 H100, A2 = "Standard_ND96isr_H100_v5", "a2-highgpu-8g"

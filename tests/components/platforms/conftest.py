@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.components.platforms.recording import Build, record
+
 
 @pytest.fixture
 def loops(monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.AbstractEventLoop]:
@@ -25,3 +27,9 @@ def loops(monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.AbstractEventLoop
     asyncio.set_event_loop(None)
     for loop in made:
         loop.close()
+
+
+@pytest.fixture
+def build(loops: asyncio.AbstractEventLoop) -> Build:
+    """Declare the platform for an edited stack, with mocks instead of the engine."""
+    return lambda stack, **edits: record(stack, edits)

@@ -1,7 +1,9 @@
-"""Stacks on one platform with the real engine and a simulated cloud."""
+"""Stacks with the real engine and a simulated cloud."""
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,29 @@ import pytest
 
 from tests.components.platforms.recording import stack_text
 from tests.offline.cloud.stack import ROOT, TestStack
+
+
+class _Stack(TestStack):
+    """A stack whose commands are expected to succeed."""
+
+    __test__ = False
+
+    def deploy(self, *options: str) -> str:
+        """Run `pulumi up` and return its output."""
+        done = self.up(*options)
+        assert done.code == 0, done
+        return done.text
+
+    def planned_text(self, *options: str) -> str:
+        """Run `pulumi preview` and return its output."""
+        done = self.preview(*options)
+        assert done.code == 0, done
+        return done.text
+
+    def assert_unchanged(self) -> None:
+        """Assert that a preview changes no resource."""
+        assert re.findall(r"to (?:create|update|replace|delete)", self.planned_text()) == []
+
 
 _PROGRAM = """
 import sys
@@ -20,7 +45,7 @@ sys.path.insert(0, {root!r})
 from components.node.user_data import Birth
 from components.platforms.base import PlatformArgs
 from components.stackfile.read import read_stack
-from {module} import {kind}
+from components.platforms.{provider}.platform import {kind}
 
 
 class Args(PlatformArgs):
@@ -44,19 +69,17 @@ pulumi.export("keys", pulumi.Output.all(*(host.host_key for host in platform.hos
 """
 
 
-class PlatformStack(TestStack):
+class PlatformStack(_Stack):
     """A stack that creates the machines of an edited stack file."""
 
     __test__ = False
-    module: str
-    """Name of the module that contains the platform's class, whose name is `kind`."""
-    kind: str
 
     def put(self, stack: str, word: str = "first", identity: str = "one", **edits: Any) -> None:
         """Write the stack file and the program. User-data begins with `word`, and identities begin with `identity`."""
         (self.folder / "stack.yaml").write_text(stack_text(stack, **edits))
-        program = _PROGRAM.format(root=str(ROOT), module=self.module, kind=self.kind, word=word, identity=identity)
-        self.write(program)
+        provider = stack.partition("-")[0]
+        kind = f"{provider.title()}Platform"
+        self.write(_PROGRAM.format(root=str(ROOT), provider=provider, kind=kind, word=word, identity=identity))
 
 
 _WHOLE_PROGRAM = f"""
@@ -67,7 +90,7 @@ runpy.run_path({str(ROOT / "__main__.py")!r})
 """
 
 
-class WholeStack(TestStack):
+class WholeStack(_Stack):
     """The stack `test`, which runs the project's program with the contents of a stack file."""
 
     __test__ = False
@@ -79,25 +102,25 @@ class WholeStack(TestStack):
         file.write_text("\n".join([*salt, stack_text(stack, **edits)]))
         (self.folder / "__main__.py").write_text(_WHOLE_PROGRAM % first)
 
+    def planned(self, *options: str) -> dict[str, str]:
+        """Return the operations of a preview by resource name, without components and unchanged resources."""
+        text = self.preview("--json", *options).text
+        steps = json.loads(text[text.index("{") : text.rindex("}") + 1])["steps"]
+        real = [step for step in steps if "trainyard:" not in step["urn"].split("::")[2].rpartition("$")[2]]
+        return {step["urn"].rpartition("::")[2]: step["op"] for step in real if step["op"] != "same"}
+
     def urn(self, name: str) -> str:
         """Return the URN of a resource by its Pulumi name."""
         return self.record(name).urn
 
 
-def whole_stack(folder: Path) -> WholeStack:
-    """Return an empty stack. Skips the test if the Pulumi CLI is missing."""
-    _require_pulumi()
-    return WholeStack(folder)
-
-
-def _require_pulumi() -> None:
+def require_pulumi() -> None:
+    """Skip the test if the Pulumi CLI is missing."""
     if not (shutil.which("pulumi") or (ROOT / ".trainyard" / "bin" / "pulumi").exists()):
         pytest.skip("the Pulumi CLI is missing (make setup)")
 
 
-def platform_stack(folder: Path, module: str, kind: str) -> PlatformStack:
-    """Return an empty stack on a platform. Skips the test if the Pulumi CLI is missing."""
-    _require_pulumi()
-    stack = PlatformStack(folder)
-    stack.module, stack.kind = module, kind
-    return stack
+def whole_stack(folder: Path) -> WholeStack:
+    """Return an empty stack. Skips the test if the Pulumi CLI is missing."""
+    require_pulumi()
+    return WholeStack(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from importlib import import_module
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from components.platforms import PLATFORMS
 from components.platforms.registry import Baking, platform_baker, platform_facts
 from offline.cloud.faults import FILE
 from offline.cloud.world import World
-from tests.components.platforms.planning import planned
-from tests.conftest import ROOT
+from tests.components.platforms.living import require_pulumi
+from tests.components.platforms.recording import CONTRACTS, planned
 from trainyard.errors import StackError
 from yard.stack.bake import bake_in_cloud, request_of
 from yard.stack.workspace import Workspace
@@ -24,51 +23,39 @@ CLOUDS = {
     "gcp": ("gcp-a2", "Instance", ["Image"]),
 }
 """Provider -> a stack, the type of its machines, and the types of the resources of an image."""
-_GALLERY = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/galleries/own/images"
 NAME = "trainyard-ubuntu-24-04-0123456789abcdef"
-OWN_IMAGES = {
-    "azure": (f"{_GALLERY}/own/versions/1.0.0", f"{_GALLERY}/{NAME}/versions/1.0.0"),
-    "gcp": ("projects/p/global/images/own", f"projects/p/global/images/{NAME}"),
-}
-"""Provider -> values of `custom_image` and `baked_image`."""
+_AZURE = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/galleries/own/images/{}/versions/1.0.0"
+IMAGES = {"azure": _AZURE.format, "gcp": "projects/p/global/images/{}".format}
+"""Provider -> values of `custom_image` and `baked_image` by the image's name."""
 
 
 @pytest.mark.parametrize("provider", PLATFORMS)
 def test_platform_builds_images_or_states_the_reason(provider: str) -> None:
     baking = platform_facts(provider).baking
-    if isinstance(baking, Baking):
-        model = getattr(import_module(f"components.platforms.{provider}.spec"), f"{PLATFORMS[provider]}Spec")
-        assert "baked_image" in model.model_fields
-        # A new image does not replace or restart running machines.
-        assert "baked_image" in model.beside_machines
-        ids = {check.id for check in platform_facts(provider).checks}
-        assert {f"{provider}-image-system", f"{provider}-image-stale"} <= ids
-        assert baking.here or platform_baker(provider)
-        assert bool(baking.here) != (provider in CLOUDS)
-    else:
+    if not isinstance(baking, Baking):
         assert "Fix: " in baking
+        with pytest.raises(StackError, match="stack lambda-a6000: the platform uses existing hosts"):
+            request_of("lambda-a6000")
+        return
+    # A new image does not replace or restart running machines.
+    assert "baked_image" in planned(CONTRACTS[provider].stack, {}).plan.platform.beside_machines
+    assert bool(baking.here) != (provider in CLOUDS)
+    assert baking.here or platform_baker(provider)
 
 
 @pytest.mark.parametrize("provider", CLOUDS)
 def test_new_machines_of_clouds_boot_the_baked_image(provider: str) -> None:
     image_of = import_module(f"components.platforms.{provider}.nodes").image_of
-    own, baked = OWN_IMAGES[provider]
-    stack = CLOUDS[provider][0]
-    assert image_of(planned(stack, {}).plan) not in {own, baked}
-    assert image_of(planned(stack, {"platform__custom_image": own}).plan) == own
-    assert image_of(planned(stack, {"platform__custom_image": own, "platform__baked_image": baked}).plan) == baked
-
-
-def test_existing_hosts_cannot_be_baked() -> None:
-    with pytest.raises(StackError, match="stack lambda-a6000: the platform uses existing hosts"):
-        request_of("lambda-a6000")
+    own, baked, stack = IMAGES[provider]("own"), IMAGES[provider](NAME), CLOUDS[provider][0]
+    edits = {"platform__custom_image": own}
+    assert image_of(planned(stack, edits).plan) == own
+    assert image_of(planned(stack, edits | {"platform__baked_image": baked}).plan) == baked
 
 
 @pytest.fixture(params=CLOUDS)
 def cloud(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Workspace, World]:
     """The provider, the stack of an image that does not exist, and the simulated cloud."""
-    if not (shutil.which("pulumi") or (ROOT / ".trainyard" / "bin" / "pulumi").exists()):
-        pytest.skip("the Pulumi CLI is missing (make setup)")
+    require_pulumi()
     source = CLOUDS[request.param][0]
     name = request_of(source).name
     workspace = Workspace(name, simulated=True, home=tmp_path, source=source)

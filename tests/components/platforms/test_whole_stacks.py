@@ -1,20 +1,26 @@
-"""Tests that run the project's program and stacks on simulated clouds: faults, a replaced node, and `destroy`."""
+"""Tests that run the project's program and stacks on simulated clouds: changes, faults, replacements and `destroy`."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from offline.cloud.faults import evicted
 from tests.components.platforms.living import WholeStack, whole_stack
-from tests.offline.cloud.stack import Run
+from tests.components.platforms.recording import Edits
 from tests.offline.loopback_sshd import free_port
 from tools.stack import EXCLUDE
 from trainyard.outputs import read_outputs
 
-pytestmark = [pytest.mark.engine, pytest.mark.full]
+pytestmark = pytest.mark.engine
+
+NODES = ["neox-gpu-0", "neox-gpu-1"]
+COMMANDS = ["neox-bringup-gate", "neox-bringup-handover"]
+HEAD_NFS: Edits = {"storage__shared": {"kind": "head_nfs", "size_gib": 1024}}
+FILESTORE: Edits = {"storage__shared": {"kind": "filestore", "size_gib": 2560}}
+DISK = "storage__shared__size_gib"
 
 
 @pytest.fixture
@@ -23,6 +29,123 @@ def stack(tmp_path: Path) -> WholeStack:
     return whole_stack(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def gcp(tmp_path_factory: pytest.TempPathFactory) -> WholeStack:
+    """The cluster of gcp-a2 with a data disk, for tests that only run previews."""
+    made = whole_stack(tmp_path_factory.mktemp("cluster"))
+    made.put("gcp-a2", **HEAD_NFS)
+    made.deploy()
+    return made
+
+
+@pytest.fixture
+def own(gcp: WholeStack, tmp_path: Path) -> WholeStack:
+    """A copy of the cluster that a test can change."""
+    copy = WholeStack(tmp_path, gcp)
+    copy.put("gcp-a2", **HEAD_NFS)
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("edits", "operations"),
+    [
+        ({"platform__boot_disk_gib": 300}, dict.fromkeys(["neox-head", *NODES], "update")),
+        ({"nodes__gpu__placement": "compact"}, {"neox-gpu-compact": "create", **dict.fromkeys(NODES, "update")}),
+        ({DISK: 2048}, {"neox-shared": "update"}),
+        # The gate does not run again.
+        ({"head__machine": "n2-standard-16"}, {"neox-head": "update"}),
+    ],
+)
+def test_a_change_updates_only_its_resources(gcp: WholeStack, edits: Edits, operations: dict[str, str]) -> None:
+    gcp.put("gcp-a2", **HEAD_NFS, **edits)
+    assert gcp.planned() == operations
+
+
+@pytest.mark.parametrize("key", ["neox-user-key", "neox-munge-key"])
+def test_a_rotated_key_replaces_no_machine(gcp: WholeStack, key: str) -> None:
+    gcp.put("gcp-a2", **HEAD_NFS)
+    urn = f"urn:pulumi:test::small::trainyard:index:Cluster$pulumi-python:dynamic:Resource::{key}"
+    planned = gcp.planned("--replace", urn)
+    assert sorted(planned) == sorted([key, *COMMANDS])
+    assert planned["neox-bringup-handover"] == "update"
+
+
+def test_a_bastion_updates_the_commands(gcp: WholeStack) -> None:
+    gcp.put("gcp-a2", **HEAD_NFS, access={"via": "bastion"})
+    planned = gcp.planned()
+    assert "replace" not in "".join(planned.values()), planned
+    assert {planned[name] for name in ["neox-head", *COMMANDS]} == {"update"}
+    for name in ("neox-head", *NODES, "neox-shared"):
+        assert gcp.record(name).inputs["labels"] == {"trainyard-cluster": "neox"}
+
+
+def test_metadata_keys_of_others_do_not_replace_machines(own: WholeStack) -> None:
+    machine = own.record("neox-gpu-0")
+    for properties in (machine.inputs, machine.outputs):
+        properties["metadata"] |= {"ssh-keys": "somebody:ssh-rsa AAAA"}  # type: ignore[operator]
+    own.world.put(machine)
+    assert own.refresh().code == 0
+    assert own.planned() == {"neox-gpu-0": "update"}
+
+
+def test_a_smaller_disk_is_refused_before_anything_changes(own: WholeStack) -> None:
+    free: Edits = {"platform__protect_storage": False}
+    own.put("gcp-a2", **HEAD_NFS, **free)
+    own.deploy()
+    before = {record.urn: record for record in own.world.records()}
+    smaller: Edits = {DISK: 512, "nodes__gpu__count": 3, "platform__boot_disk_gib": 300}
+    own.put("gcp-a2", **HEAD_NFS, **smaller, **free)
+    for refused in (own.preview(), own.up()):
+        assert refused.code != 0, refused
+        assert "the disk has 1024 GiB and cannot shrink to 512 GiB" in refused.text, refused
+        assert {record.urn: record for record in own.world.records()} == before
+    larger: Edits = {DISK: 2048}
+    own.put("gcp-a2", **HEAD_NFS, **larger, **free)
+    own.deploy()
+    assert own.record("neox-shared").inputs["size"] == 2048
+
+
+@pytest.mark.full
+def test_a_filestore_is_unchanged_in_the_next_preview(stack: WholeStack) -> None:
+    stack.put("gcp-a2", **FILESTORE)
+    stack.deploy()
+    assert stack.planned() == {}
+
+
+@pytest.mark.full
+def test_a_preempted_node_needs_a_refresh_to_start(own: WholeStack) -> None:
+    own.put("gcp-a2", **HEAD_NFS, nodes__gpu__capacity={"kind": "spot"})
+    own.deploy()
+    stopped = evicted(own.record("neox-gpu-1"))
+    assert stopped
+    own.world.put(stopped)
+    assert "neox-gpu-1 is stopped. `pulumi up --refresh` starts it" in own.deploy("--expect-no-changes")
+    assert own.record("neox-gpu-1").outputs["currentStatus"] == "TERMINATED"
+    own.deploy("--refresh")
+    assert own.record("neox-gpu-1").outputs["currentStatus"] == "RUNNING"
+
+
+@pytest.mark.full
+def test_a_deleted_machine_leads_to_a_refresh(own: WholeStack) -> None:
+    own.world.remove(own.record("neox-gpu-0").id)
+    planned = own.planned_text()
+    assert "neox-gpu-0 does not exist" in planned, planned
+    assert "Run `pulumi refresh`" in planned
+    assert own.refresh().code == 0
+    own.deploy()
+    assert own.record("neox-gpu-0")
+
+
+def test_only_the_first_head_may_format_a_disk(own: WholeStack) -> None:
+    own.deploy("--replace", own.urn("neox-head"))
+    log = [json.loads(line)["command"] for line in (own.world.folder / "commands.jsonl").read_text().splitlines()]
+    assert [command for command in log if "allow-format" in command] == [
+        "sudo trainyard-allow-format",
+        "sudo trainyard-allow-format --refuse",
+    ]
+
+
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "cluster", "machine", "refused"),
     [
@@ -40,82 +163,57 @@ def test_up_succeeds_after_a_stockout_and_files_survive(
     assert refused in failed.text, failed
     assert "Fix: try again later" in failed.text
     assert "Traceback" not in failed.text, failed
-    _what_is_left(stack, cluster, machine, failed)
+    # The output lists each billed resource, and the commands that complete or remove the stack.
+    assert 1 <= failed.text.count(f"{cluster}-gpu-1 could not be created. Other resources in the stack") <= 2, failed
+    billed = (f":{machine}", ":Disk", "filestore/instance:Instance")
+    held = {record.urn.rpartition("::")[2] for record in stack.world.records() if record.token.endswith(billed)}
+    assert held == {f"{cluster}-head", f"{cluster}-gpu-0", f"{cluster}-shared"}
+    assert [name for name in held if f"  {name}: " not in failed.text] == [], failed
+    assert "`pulumi up -s test` again" in failed.text
+    assert "`pulumi destroy -s test --exclude-protected`" in failed.text
     # Pulumi's state contains the created resources, so the next `up` creates only the remaining resources.
-    again = stack.up()
-    assert again.code == 0, again
-    assert "to replace" not in again.text
-    assert sorted(host.name for host in read_outputs(stack.outputs()["cluster"]).nodes) == [
-        f"{cluster}-gpu-0",
-        f"{cluster}-gpu-1",
-    ]
-    settled = stack.up("--expect-no-changes")
-    assert settled.code == 0, settled
-    _one_node_replaced(stack, cluster)
-    held = list(stack.kinds)
+    assert "to replace" not in stack.deploy()
+    workers = {f"{cluster}-gpu-0", f"{cluster}-gpu-1"}
+    assert {host.name for host in read_outputs(stack.outputs()["cluster"]).nodes} == workers
+    stack.deploy("--expect-no-changes")
+    # A replaced node does not change the others.
+    planned = stack.planned("--replace", stack.urn(f"{cluster}-gpu-1"))
+    assert f"{cluster}-gpu-1" in planned
+    assert not {f"{cluster}-gpu-0", f"{cluster}-head"} & planned.keys()
+    kinds = list(stack.kinds)
     careless = stack("destroy", "-s", "test", "--yes")
     assert careless.code != 0
     assert "is protected" in careless.text
-    assert stack.kinds == held, "`destroy` must fail before it deletes a resource"
+    assert stack.kinds == kinds, "`destroy` must fail before it deletes a resource"
     rest = stack("destroy", "-s", "test", "--yes", EXCLUDE)
     assert rest.code == 0, rest
-    kept = [record.urn.rpartition("::")[2] for record in stack.world.records()]
-    assert not [one for one in kept if one.endswith(("-head", "-gpu-0", "-gpu-1"))]
+    kept = {record.urn.rpartition("::")[2] for record in stack.world.records()}
     assert f"{cluster}-shared" in kept
+    assert not kept & {f"{cluster}-head", *workers}
 
 
+@pytest.mark.full
 def test_a_stack_with_a_tunnel_is_changed_on_simulated_clouds(stack: WholeStack) -> None:
-    edits: dict[str, Any] = {"platform__bastion_port": free_port(), "limits": {}}
+    edits: Edits = {"platform__bastion_port": free_port(), "limits": {}}
     stack.put("azure-h100", **edits)
-    assert stack.up().code == 0
+    stack.deploy()
     # The simulated head has no jobs, so its nodes can be removed.
     stack.put("azure-h100", nodes__gpu__count=1, **edits)
-    removed = stack.up()
-    assert removed.code == 0, removed
-    assert "running jobs" not in removed.text, removed
+    assert "running jobs" not in stack.deploy()
 
 
-def _what_is_left(stack: WholeStack, cluster: str, machine: str, failed: Run) -> None:
-    """Check that the output lists each billed resource, and the commands that complete or remove the stack."""
-    assert 1 <= failed.text.count(f"{cluster}-gpu-1 could not be created. Other resources in the stack") <= 2, failed
-    billed = (f":{machine}", ":Disk", "filestore/instance:Instance")
-    held = [record for record in stack.world.records() if record.token.endswith(billed)]
-    assert len(held) == 3
-    for record in held:
-        name = record.urn.rpartition("::")[2]
-        assert f"  {name}: " in failed.text, failed
-    assert f"  {cluster}-shared: " in failed.text
-    assert "dollars an hour at list prices" in failed.text
-    if machine == "VirtualMachine":
-        assert f"  {cluster}-shared: disk, 0.19 dollars an hour" in failed.text, failed
-    assert "`pulumi up -s test` again" in failed.text
-    assert "`pulumi destroy -s test --exclude-protected`" in failed.text
-
-
-def _one_node_replaced(stack: WholeStack, cluster: str) -> None:
-    planned: Run = stack.preview("--replace", stack.urn(f"{cluster}-gpu-1"))
-    assert planned.code == 0, planned
-    touched = [
-        line for line in planned.text.splitlines() if line.strip().startswith(("+-", "++", "--", "~", "+ ", "- "))
-    ]
-    assert any(f"{cluster}-gpu-1" in line for line in touched), planned
-    assert not any(f"{cluster}-gpu-0" in line or f"{cluster}-head" in line for line in touched), planned
-
-
+@pytest.mark.full
 def test_a_stack_without_the_option_of_commands_is_unchanged(stack: WholeStack) -> None:
     # Older versions of this project created the commands without the option `addPreviousOutputInEnv`.
     stack.put("gcp-a2")
-    assert stack.up().code == 0
+    stack.deploy()
     exported = stack.folder / "state.json"
     assert stack("stack", "export", "-s", "test", "--file", str(exported)).code == 0
     state = json.loads(exported.read_text())
-    commands = [
-        one for one in state["deployment"]["resources"] if one["urn"].endswith(("-bundle", "-handover", "-gate"))
-    ]
-    assert [one[part].pop("addPreviousOutputInEnv") for one in commands for part in ("inputs", "outputs")] == [
-        False
-    ] * 6
+    resources = state["deployment"]["resources"]
+    commands = [one for one in resources if one["urn"].endswith(("-bundle", "-handover", "-gate"))]
+    removed = [one[part].pop("addPreviousOutputInEnv") for one in commands for part in ("inputs", "outputs")]
+    assert removed == [False] * 6
     exported.write_text(json.dumps(state))
     assert stack("stack", "import", "-s", "test", "--file", str(exported)).code == 0
-    planned = stack.preview("--expect-no-changes")
-    assert planned.code == 0, planned
+    stack.planned_text("--expect-no-changes")

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from components.platforms.registry import Baking
-from tests.components.platforms.planning import current_name, planned
+from tests.components.platforms.recording import current_name, planned
 from yard.commands.cli import app
 from yard.stack import bake
 from yard.stack.workspace import stack_names

@@ -1,4 +1,4 @@
-"""Resources that HostsPlatform declares."""
+"""Plans with existing hosts, and the resources that HostsPlatform declares."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from pulumi.runtime import rpc
 
-from components.node.user_data import AccessKeys
+from components.node.handover import hostfile
+from components.node.slurm import render_gres_conf, render_slurm_conf
+from components.plan.plan import ClusterPlan, Role
 from components.platforms.hosts.scripts import (
     SharedFolder,
     bring_up_script,
@@ -19,15 +21,15 @@ from components.platforms.hosts.scripts import (
     reach_script,
     survey_script,
 )
-from components.stackfile.read import read_stack
-from tests.components.platforms.recording import ROOT, Build, Built
+from components.stackfile.read import parse_stack, read_stack
+from tests.components.platforms.recording import KEYS, ROOT, Build, Built, stack_text
+from trainyard.errors import StackFileError
 
 # Importing the SDK causes a warning about one of the SDK's resources.
 pytestmark = pytest.mark.filterwarnings("ignore:This resource is deprecated:DeprecationWarning")
 
 COMMAND = "remote:Command"
 SHARED = SharedFolder(path="/raid/trainyard", gib=1200)
-KEYS = AccessKeys("ssh-ed25519 AAAAadmin admin@cluster", "ssh-ed25519 AAAAcluster cluster@cluster")
 
 
 def command(built: Built, host: str, what: str) -> dict[str, Any]:
@@ -144,9 +146,7 @@ def test_only_the_head_has_the_shared_folder(build: Build) -> None:
     assert "TRAINYARD_SHARED_FOLDER=\n" in built.storage("lambda-2")
     survey = str(command(built, "lambda-1", "survey")["stdin"])
     assert "PLAN_SHARED_FOLDER=/raid/t\nPLAN_SHARED_GIB=1200\n" in survey
-
-
-def test_free_space_is_required_only_if_size_gib_is_set(build: Build) -> None:
+    # Free space is required only if size_gib is set.
     survey = str(command(build("lambda-a6000"), "lambda-1", "survey")["stdin"])
     assert "PLAN_SHARED_FOLDER=''\nPLAN_SHARED_GIB=0\n" in survey
 
@@ -157,3 +157,64 @@ def test_rdma_devices_are_in_the_survey_and_on_the_node(build: Build) -> None:
     assert f"PLAN_RDMA_DEVICES={','.join(devices)}\n" in str(command(built, "h100-1", "survey")["stdin"])
     assert f"TRAINYARD_RDMA_DEVICES={','.join(devices)}\n" in str(command(built, "h100-1", "files")["stdin"])
     assert "PLAN_RDMA_DEVICES=''\n" in str(command(built, "login", "survey")["stdin"])
+
+
+KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5{'A' * 48}"
+
+
+def listed(*ips: str) -> list[dict[str, Any]]:
+    """Return hosts a, b, c... with the given private addresses."""
+    return [
+        {"name": chr(ord("a") + index), "address": f"203.0.113.{index}", "private_ip": ip, "host_key": KEY}
+        for index, ip in enumerate(ips)
+    ]
+
+
+def plan(hosts: list[dict[str, Any]], group: list[str], head: str | None = None) -> ClusterPlan:
+    text = stack_text(
+        "baremetal-h100",
+        platform__hosts=hosts,
+        platform__image="debian-13",
+        silence=[],
+        head={"machine": "small-server", "host": head},
+        nodes={"gpu": {"machine": "dgx-h100", "hosts": group}},
+    )
+    return parse_stack(text, "test").plan
+
+
+def test_hosts_keep_their_names_and_addresses() -> None:
+    hosts = listed("10.40.0.4", "10.40.0.7", "10.40.0.9")
+    before, after = plan(hosts, ["b", "c"]), plan([hosts[0], hosts[2]], ["c"])
+    assert before.head.name == "a"
+    kept, same = before.workers[1], after.workers[0]
+    assert (kept.name, kept.private_ip) == (same.name, same.private_ip)
+    named = plan(hosts, ["a", "c"], head="b")
+    assert (named.head.name, named.head.role, named.head.runs_jobs) == ("b", Role.HEAD, False)
+    assert [host.name for host in named.workers] == ["a", "c"]
+    del hosts[1]["name"]
+    assert plan(hosts, ["host-203-0-113-1", "c"]).workers[0].name == "host-203-0-113-1"
+
+
+def test_two_hosts_with_the_same_name_are_refused() -> None:
+    hosts = listed("10.40.0.4", "10.40.0.7")
+    hosts[1]["name"] = "a"
+    with pytest.raises(StackFileError, match=r"platform\.hosts: a is the name of two hosts"):
+        plan(hosts, ["a"])
+
+
+def test_slurm_has_explicit_names_and_addresses() -> None:
+    made = plan(listed("10.40.0.4", "10.40.0.7", "10.40.0.9", "10.40.0.10"), ["b", "c", "d"])
+    nodes = [line for line in render_slurm_conf(made).splitlines() if line.startswith("NodeName")]
+    assert [line.split()[:2] for line in nodes] == [
+        ["NodeName=b", "NodeAddr=10.40.0.7"],
+        ["NodeName=c,d", "NodeAddr=10.40.0.[9-10]"],
+    ]
+    assert "Nodes=b,c,d " in render_slurm_conf(made)
+    assert "NodeName=b,c,d Name=gpu Type=h100" in render_gres_conf(made)
+
+
+def test_a_head_that_runs_jobs_is_a_node_of_the_outputs() -> None:
+    made = parse_stack(stack_text("lambda-a6000"), "test").plan
+    assert hostfile(made) == "lambda-1 slots=4\nlambda-2 slots=4\n"
+    assert [host.name for host in made.nodes] == ["lambda-1", "lambda-2"]
+    assert [host.name for host in made.workers] == ["lambda-2"]

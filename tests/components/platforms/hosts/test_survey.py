@@ -1,20 +1,21 @@
-"""Tests for the survey of a host, with a folder as its root and fake commands."""
+"""Tests for the survey of a host, with a folder as its root and fake commands, and for the test of its connections."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.components.platforms.recording import ROOT
+from tests.components.platforms.hosts.test_give_back import NODE, load
 
 pytestmark = pytest.mark.engine
 
-NODE = ROOT / "components" / "platforms" / "hosts" / "node"
 SURVEY = "".join((NODE / name).read_text() for name in ("survey-login", "survey-storage", "survey"))
 FOLDERS = "etc|sys|run|shared|var/lib|proc/driver|proc/fs"
 PLAN = {
@@ -111,60 +112,47 @@ def survey(
     )
 
 
-@pytest.mark.parametrize(
-    ("files", "answers", "plan"),
-    [
-        ({}, {}, {}),
-        (NVSWITCH, {}, GPUS),
-        ({**port("mlx5_0"), **port("mlx5_1")}, {}, RDMA),
-        # The cluster's own files and accounts are not conflicts.
-        ({**OURS, **OUR_DATABASE}, {"systemctl": "exit 0", "getent": "echo x:x:2000:"}, {}),
-        ({"etc/slurm/slurm.conf": ""}, {}, {"SCHEDULER": "none"}),
-        (HAD_SLURM, {"systemctl": "exit 0", "squeue": ""}, {"SCHEDULER": "none"}),
-        (HAD_SLURM, {"squeue": "echo 7"}, {}),
-        (HAD_NONE, {}, {}),
-        ({}, {"getent": "[[ $* == 'group ops' || $* == 'group 1500' ]] && echo ops:x:1500:"}, {}),
-        ({}, {"sshd": "echo allowusers ops@10.0.0.4; echo allowusers trainer; echo denygroups bob"}, {}),
-        ({}, {"sshd": "echo authenticationmethods any; echo authorizedkeysfile .ssh/authorized_keys x"}, {}),
-        ({"etc/ssh/sshd_config": "Include /etc/ssh/sshd_config.d/*.conf\n"}, {}, {}),
-        ({}, {"systemctl": MARIADB}, {"SCHEDULER": "none"}),
-        ({}, {"systemctl": MARIADB}, {"ROLE": "worker"}),
-        ({**HAD_NONE, **OUR_DATABASE}, {"systemctl": MARIADB}, {}),
-        ({"proc/fs/nfsd/versions": "+3 +4 +4.1 +4.2\n"}, {"systemctl": NFS}, {}),
-        ({**roce("rocep1"), **roce("rocep2", "1: DOWN")}, {}, ROCE),
-        ({}, {}, {"SHARED_GIB": "400"}),
-        ({}, {"docker": ""}, {**FAKE_GPUS, "CONTAINERS": "docker"}),
-        ({}, {"nvidia-smi": "exit 9"}, INSTALL),
-        ({"sys/module/nvidia/version": "580.1\n"}, {}, INSTALL),
-    ],
-    ids=[
-        "plain",
-        "gpus",
-        "infiniband",
-        "ours",
-        "no scheduler",
-        "no longer Slurm",
-        "Slurm as before",
-        "Slurm now",
-        "group of the right number",
-        "allowed to log in",
-        "keys at home",
-        "files of the cluster included",
-        "database and no Slurm",
-        "database on a worker",
-        "database of ours",
-        "NFS server",
-        "RoCE",
-        "enough space",
-        "docker",
-        "no driver yet",
-        "installed driver",
-    ],
-)
-def test_a_suitable_host_is_accepted(
-    tmp_path: Path, files: dict[str, str], answers: dict[str, str], plan: dict[str, str]
-) -> None:
-    done = survey(tmp_path, files, answers, plan)
+ACCEPTED: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str]]] = {
+    "plain": ({}, {}, {}),
+    "gpus": (NVSWITCH, {}, GPUS),
+    "infiniband": ({**port("mlx5_0"), **port("mlx5_1")}, {}, RDMA),
+    # The cluster's own files and accounts are not conflicts.
+    "ours": ({**OURS, **OUR_DATABASE}, {"systemctl": "exit 0", "getent": "echo x:x:2000:"}, {}),
+    "no scheduler": ({"etc/slurm/slurm.conf": ""}, {}, {"SCHEDULER": "none"}),
+    "no longer Slurm": (HAD_SLURM, {"systemctl": "exit 0", "squeue": ""}, {"SCHEDULER": "none"}),
+    "Slurm as before": (HAD_SLURM, {"squeue": "echo 7"}, {}),
+    "Slurm now": (HAD_NONE, {}, {}),
+    "group of the right number": (
+        {},
+        {"getent": "[[ $* == 'group ops' || $* == 'group 1500' ]] && echo ops:x:1500:"},
+        {},
+    ),
+    "allowed to log in": (
+        {},
+        {"sshd": "echo allowusers ops@10.0.0.4; echo allowusers trainer; echo denygroups bob"},
+        {},
+    ),
+    "keys at home": (
+        {},
+        {"sshd": "echo authenticationmethods any; echo authorizedkeysfile .ssh/authorized_keys x"},
+        {},
+    ),
+    "files of the cluster included": ({"etc/ssh/sshd_config": "Include /etc/ssh/sshd_config.d/*.conf\n"}, {}, {}),
+    "database and no Slurm": ({}, {"systemctl": MARIADB}, {"SCHEDULER": "none"}),
+    "database on a worker": ({}, {"systemctl": MARIADB}, {"ROLE": "worker"}),
+    "database of ours": ({**HAD_NONE, **OUR_DATABASE}, {"systemctl": MARIADB}, {}),
+    "NFS server": ({"proc/fs/nfsd/versions": "+3 +4 +4.1 +4.2\n"}, {"systemctl": NFS}, {}),
+    "RoCE": ({**roce("rocep1"), **roce("rocep2", "1: DOWN")}, {}, ROCE),
+    "enough space": ({}, {}, {"SHARED_GIB": "400"}),
+    "docker": ({}, {"docker": ""}, {**FAKE_GPUS, "CONTAINERS": "docker"}),
+    "no driver yet": ({}, {"nvidia-smi": "exit 9"}, INSTALL),
+    "installed driver": ({"sys/module/nvidia/version": "580.1\n"}, {}, INSTALL),
+}
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_a_suitable_host_is_accepted(tmp_path: Path, case: str) -> None:
+    done = survey(tmp_path, *ACCEPTED[case])
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -189,12 +177,7 @@ CONFLICTS: list[tuple[str, dict[str, str], dict[str, str], dict[str, str]]] = [
     ("has 0 GPUs of type a100", {}, {}, {**GPUS, "GPU_TYPE": "a100"}),
     ("nvidia-smi fails", {}, {"nvidia-smi": "exit 9"}, GPUS),
     ("driver 580.1 but fabric manager 570.2", NVSWITCH, {"nv-fabricmanager": "echo 'version is : 570.2'"}, GPUS),
-    (
-        "has no network interface with the address 10.0.0.7",
-        {},
-        {"ip": OTHER_ADDRESS},
-        {},
-    ),
+    ("has no network interface with the address 10.0.0.7", {}, {"ip": OTHER_ADDRESS}, {}),
     ("10.0.0.7 is on eth1, not on ib0", {}, {}, {"INTERFACE": "ib0"}),
     ("has 1 InfiniBand RDMA ports that are up, but own has 2", {**port("a"), **port("b", state="1: DOWN")}, {}, RDMA),
     ("has 1 InfiniBand RDMA ports that are up", {**port("a"), **port("b", layer="Ethernet")}, {}, RDMA),
@@ -207,22 +190,12 @@ CONFLICTS: list[tuple[str, dict[str, str], dict[str, str], dict[str, str]]] = [
     ("not let trainer log in with its SSH key (denygroups trainer)", {}, {"sshd": "echo denygroups trainer"}, {}),
     ("let ops log in with its SSH key (authenticationmethods publickey,password)", {}, {"sshd": METHODS}, {}),
     ("let ops log in with its SSH key (authorizedkeysfile /etc/keys/%u)", {}, {"sshd": CENTRAL}, {}),
-    (
-        "let ops log in with its SSH key (allowusers ops@10.9.9.9)",
-        {},
-        {"sshd": "echo allowusers ops@10.9.9.9"},
-        {},
-    ),
+    ("let ops log in with its SSH key (allowusers ops@10.9.9.9)", {}, {"sshd": "echo allowusers ops@10.9.9.9"}, {}),
     ("does not include /etc/ssh/sshd_config.d/*.conf", {"etc/ssh/sshd_config": NO_INCLUDE}, {}, {}),
     ("`sshd -T` fails (line 3: bad)", {}, {"sshd": "echo 'line 3: bad' >&2; exit 255"}, {}),
     ("has 2 GPUs in MIG mode", {}, {"nvidia-smi": MIG}, GPUS),
     ("runs NVIDIA driver 535.1", {"sys/module/nvidia/version": "535.1\n"}, {"nvidia-smi": "exit 9"}, INSTALL),
-    (
-        "/var has 12 MiB free, but the bring-up needs 2048",
-        {},
-        {"df": FULL},
-        {},
-    ),
+    ("/var has 12 MiB free, but the bring-up needs 2048", {}, {"df": FULL}, {}),
     (
         "the disk of /shared (/) has 400 GiB free, but cluster.storage.shared.size_gib is 1200",
         {},
@@ -267,10 +240,29 @@ def test_all_conflicts_are_reported_at_once(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 3
 
 
-def test_undeclared_infiniband_is_reported_without_conflict(tmp_path: Path) -> None:
-    done = survey(tmp_path, port("mlx5_0"), {}, {})
+OFF = "for n in 1 2 3 4 5 6 7 8; do echo 'NVIDIA H100, [N/A], Disabled'; done"
+
+
+@pytest.mark.parametrize(
+    ("words", "files", "answers", "plan"),
+    [
+        ("1 InfiniBand ports are up but unused, because fabric ethernet is declared", port("mlx5_0"), {}, {}),
+        (
+            "note: 3 InfiniBand RDMA ports are up, but own has 2: if storage uses some",
+            port("a") | port("b") | port("c"),
+            {},
+            RDMA,
+        ),
+        ("note: persistence mode is off on 8 GPUs", {}, {"nvidia-smi": OFF}, GPUS),
+        ("note: no time daemon runs", {}, {}, {}),
+    ],
+)
+def test_a_note_is_no_conflict(
+    tmp_path: Path, words: str, files: dict[str, str], answers: dict[str, str], plan: dict[str, str]
+) -> None:
+    done = survey(tmp_path, files, answers, plan)
     assert done.returncode == 0
-    assert "1 InfiniBand ports are up but unused, because fabric ethernet is declared" in done.stdout
+    assert words in done.stdout
 
 
 def test_running_jobs_refuse_a_change_to_slurm(tmp_path: Path) -> None:
@@ -284,15 +276,100 @@ def test_running_jobs_refuse_a_change_to_slurm(tmp_path: Path) -> None:
     assert "has jobs (node-node2), which would not be in the queue of scheduler: slurm. Fix: " in done.stderr
 
 
-def test_additional_rdma_ports_are_noted(tmp_path: Path) -> None:
-    done = survey(tmp_path, {**port("mlx5_0"), **port("mlx5_1"), **port("mlx5_2")}, {}, RDMA)
-    assert done.returncode == 0
-    assert "note: 3 InfiniBand RDMA ports are up, but own has 2: if storage uses some" in done.stdout
+@pytest.fixture
+def raid(tmp_path: Path) -> Path:
+    """A folder that only root can write to."""
+    folder = tmp_path / "raid"
+    folder.mkdir(mode=0o755)
+    tmp_path.chmod(0o755)
+    return folder
 
 
-def test_persistence_mode_and_missing_time_daemon_are_noted(tmp_path: Path) -> None:
-    off = "for n in 1 2 3 4 5 6 7 8; do echo 'NVIDIA H100, [N/A], Disabled'; done"
-    done = survey(tmp_path, {}, {"nvidia-smi": off}, GPUS)
-    assert done.returncode == 0
-    assert "note: persistence mode is off on 8 GPUs" in done.stdout
-    assert "note: no time daemon runs" in done.stdout
+@pytest.mark.skipif(os.geteuid() != 0, reason="the folders must belong to root")
+def test_a_shared_folder_that_only_root_can_replace_is_accepted(tmp_path: Path, raid: Path) -> None:
+    done = survey(tmp_path / "host", {}, {}, {"SHARED_FOLDER": f"{raid}/trainyard"})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the folders must belong to root")
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("chmod 0777 raid", "is not a folder that only root can replace"),
+        ("chown 1234 raid", "is not a folder that only root can replace"),
+        ("mv raid disk; ln -s disk raid", "is not a folder that only root can replace"),
+        ("rmdir raid", "has no folder"),
+        ("chmod 1777 raid; mkdir raid/trainyard; chown 1234 raid/trainyard", "raid/trainyard of cluster.storage"),
+    ],
+)
+def test_a_shared_folder_that_others_can_replace_is_refused(
+    tmp_path: Path, raid: Path, change: str, words: str
+) -> None:
+    subprocess.run(["sh", "-euc", change], cwd=tmp_path, check=True)
+    done = survey(tmp_path / "host", {}, {}, {"SHARED_FOLDER": f"{raid}/trainyard"})
+    assert done.returncode == 1
+    assert words in done.stderr
+
+
+def test_a_shared_folder_on_another_server_is_refused(tmp_path: Path, raid: Path) -> None:
+    answers = {"findmnt": "[[ $* == *raid* ]] && echo nfs4 || { [[ $* == *-T* ]] && echo ext4; }", "stat": "echo 0"}
+    done = survey(tmp_path / "host", {}, answers, {"SHARED_FOLDER": f"{raid}/trainyard"})
+    assert "is on nfs4, which the head cannot export" in done.stderr
+
+
+REACH = load("reach")
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, fault: OSError, *ports: int) -> None:
+    """Make connections to `ports` fail with `fault`, and refuse connections to all other ports."""
+
+    def connect(address: tuple[str, int], timeout: float) -> socket.socket:
+        raise fault if address[1] in ports else ConnectionRefusedError(errno.ECONNREFUSED, "")
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    monkeypatch.setattr(REACH, "clock_difference", lambda address: None)
+
+
+def test_a_refused_connection_is_a_success() -> None:
+    assert REACH.fault("127.0.0.1", 1) == ""
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [(TimeoutError(), "no answer"), (OSError(errno.EHOSTUNREACH, ""), "No route to host")],
+)
+def test_an_unreachable_port_has_a_fix(monkeypatch: pytest.MonkeyPatch, fault: OSError, words: str) -> None:
+    refuse(monkeypatch, fault, 2049, 29500)
+    assert REACH.conflicts("a", "b", "10.0.0.2") == [
+        f"host a: b (10.0.0.2) cannot be reached on port 2049 (NFS): {words}, 29500 (ranks): {words}. "
+        "Fix: let the hosts reach one another by TCP on all ports of their private network."
+    ]
+
+
+def test_all_faults_of_all_hosts_are_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refuse(monkeypatch, TimeoutError(), 22)
+    monkeypatch.setenv("PLAN_NODE", "a")
+    monkeypatch.setenv("PLAN_PEERS", "b=10.0.0.2 c=10.0.0.3")
+    assert REACH.main() == 1
+    assert [line.split(" (")[0] for line in capsys.readouterr().err.splitlines()] == ["host a: b", "host a: c"]
+
+
+@pytest.mark.parametrize(("ahead", "found"), [(None, 0), (59.0, 0), (-61.0, 1), (400.0, 1)])
+def test_different_clocks_are_a_fault(monkeypatch: pytest.MonkeyPatch, ahead: float | None, found: int) -> None:
+    refuse(monkeypatch, TimeoutError())
+    monkeypatch.setattr(REACH, "clock_difference", lambda address: ahead)
+    lines = REACH.conflicts("a", "b", "10.0.0.2")
+    assert len(lines) == found
+    assert all(line.startswith(f"host a: the clock of b differs by {ahead:+.0f} s. Fix: ") for line in lines)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a raw socket needs root")
+def test_the_clock_is_unknown_without_an_icmp_reply() -> None:
+    assert REACH.clock_difference("127.0.0.1") in {None, 0.0} or abs(REACH.clock_difference("127.0.0.1")) < 1
+    assert REACH.clock_difference("not-an-address.invalid") is None
+
+
+def test_the_checksum_is_that_of_rfc_1071() -> None:
+    assert REACH.checksum(bytes.fromhex("0001f203f4f5f6f7")) == 0x220D

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,23 +15,23 @@ from components.platforms.local.image import GoldenImage
 from components.platforms.local.image_build import image_id
 from components.platforms.local.paths import socket_folder
 from components.platforms.local.process import end, started_under
+from tests.components.platforms.recording import HOST_KEY
 
-HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFakeFakeFakeFakeFakeFakeFakeFakeFakeFakeFak"
-
-# Like QEMU with -daemonize: the program returns when the process in the background has written its pidfile.
-_QEMU = """
+_DAEMON = """
     import os, pathlib, sys, time
     arguments = sys.argv[1:]
     value = lambda option: arguments[arguments.index(option) + 1]
     if os.fork():
-        while not pathlib.Path(value("-pidfile")).exists():
+        while {waits} and not pathlib.Path(value("-pidfile")).exists():
             time.sleep(0.01)
         sys.exit(0)
     os.setsid()
-    pathlib.Path(value("-pidfile")).write_text(f"{os.getpid()}\\n")
-    sys.stdout = sys.stderr = open(os.devnull, "w")
     for handle in (0, 1, 2):
         os.dup2(os.open(os.devnull, os.O_RDWR), handle)
+"""
+# Like QEMU with -daemonize: the program returns when the process in the background has written its pidfile.
+_QEMU = """
+    pathlib.Path(value("-pidfile")).write_text(f"{os.getpid()}\\n")
     console = next(part for part in value("-chardev").split(",") if part.startswith("path="))[5:]
     with open(console, "a") as log:
         log.write(open(os.environ["FAKE_CONSOLE"]).read())
@@ -38,14 +39,6 @@ _QEMU = """
         time.sleep(600)
 """
 _SWITCH = """
-    import os, pathlib, sys, time
-    arguments = sys.argv[1:]
-    value = lambda option: arguments[arguments.index(option) + 1]
-    if os.fork():
-        sys.exit(0)
-    os.setsid()
-    for handle in (0, 1, 2):
-        os.dup2(os.open(os.devnull, os.O_RDWR), handle)
     pathlib.Path(value("-s")).mkdir(exist_ok=True)
     pathlib.Path(value("-p")).write_text(f"{os.getpid()}\\n")
     time.sleep(600)
@@ -100,14 +93,10 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GoldenImage:
 @pytest.fixture
 def stack_run(tmp_path: Path, image: GoldenImage, console: Path, executable: Executable) -> Iterator[Path]:
     """A run folder. QEMU and the switch are fakes whose processes end with the test."""
-    executable("qemu-system-x86_64", _QEMU)
-    executable("vde_switch", _SWITCH)
+    executable("qemu-system-x86_64", _DAEMON.format(waits=True) + _QEMU)
+    executable("vde_switch", _DAEMON.format(waits=False) + _SWITCH)
     folder = tmp_path / "run" / "stack"
     yield folder
     for pid in started_under(folder):
         end(pid)
-    sockets = socket_folder(folder)
-    for leftover in sockets.rglob("*") if sockets.exists() else ():
-        leftover.rmdir()
-    if sockets.exists():
-        sockets.rmdir()
+    shutil.rmtree(socket_folder(folder), ignore_errors=True)

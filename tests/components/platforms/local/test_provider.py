@@ -12,9 +12,9 @@ import pytest
 
 from components.platforms.local.image import GoldenImage
 from components.platforms.local.image_build import image_id
-from components.platforms.local.machine import Machine, make_data_disk
+from components.platforms.local.machine import Machine
 from components.platforms.local.paths import socket_folder
-from components.platforms.local.process import started_under, sweep_run, wait_gone
+from components.platforms.local.process import started_under, wait_gone
 from components.platforms.local.provider import (
     VM_BIRTH,
     VM_REPLACED_BY,
@@ -23,18 +23,14 @@ from components.platforms.local.provider import (
     SwitchProvider,
     VmProvider,
 )
-from tests.components.platforms.local.conftest import HOST_KEY, Executable
+from tests.components.platforms.local.conftest import Executable
+from tests.components.platforms.recording import HOST_KEY
+from tests.offline.loopback_sshd import free_port
 from trainyard.errors import PlatformError
 
 pytestmark = pytest.mark.engine
 
 Props = dict[str, Any]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
@@ -82,8 +78,15 @@ def test_create_starts_a_machine_and_returns_its_host_key(created: Props, stack_
     assert f"user,id=ext,hostfwd=tcp:127.0.0.1:{created['ssh_port']}-:22" in arguments
 
 
-def test_a_running_machine_has_no_changes(created: Props, inputs: Props) -> None:
-    assert VmProvider().diff("id", VmProvider().read("id", created).outs or {}, inputs).changes is False
+def test_each_input_replaces_or_restarts_a_machine_or_neither(created: Props, inputs: Props) -> None:
+    provider = VmProvider()
+    running = provider.read("id", created).outs or {}
+    assert provider.diff("id", running, inputs).changes is False
+    assert sorted(inputs) == sorted((*VM_REPLACED_BY, *VM_RESTARTED_BY, *VM_BIRTH))
+    for key in inputs:
+        diff = provider.diff("id", running, {**inputs, key: "changed"})
+        assert (diff.changes, diff.delete_before_replace) == (key not in VM_BIRTH, True), key
+        assert diff.replaces == ([key] if key in VM_REPLACED_BY else []), key
 
 
 def test_dead_machine_is_restarted_with_its_disk(created: Props, inputs: Props) -> None:
@@ -109,27 +112,6 @@ def test_a_machine_without_its_disk_is_gone(created: Props, image: GoldenImage, 
     assert VmProvider().read("id", created).id == ""
 
 
-@pytest.mark.parametrize("key", VM_REPLACED_BY)
-def test_changes_of_replaced_inputs_replace_a_machine(created: Props, inputs: Props, key: str) -> None:
-    diff = VmProvider().diff("id", created, {**inputs, key: "changed"})
-    assert (diff.changes, diff.replaces, diff.delete_before_replace) == (True, [key], True)
-
-
-@pytest.mark.parametrize("key", VM_RESTARTED_BY)
-def test_changes_of_restarted_inputs_restart_a_machine(created: Props, inputs: Props, key: str) -> None:
-    diff = VmProvider().diff("id", created, {**inputs, key: "changed"})
-    assert (diff.changes, diff.replaces) == (True, [])
-
-
-def test_every_input_is_either_replaced_or_restarted(inputs: Props) -> None:
-    assert sorted(inputs) == sorted((*VM_REPLACED_BY, *VM_RESTARTED_BY, *VM_BIRTH))
-
-
-@pytest.mark.parametrize("key", VM_BIRTH)
-def test_a_changed_birth_changes_no_machine(created: Props, inputs: Props, key: str) -> None:
-    assert VmProvider().diff("id", created, {**inputs, key: "other"}).changes is False
-
-
 def test_a_restart_keeps_user_data_and_image(created: Props, inputs: Props) -> None:
     news = {**inputs, "user_data": "other", "image": "other", "niceness": 3}
     outs = VmProvider().update("id", created, news).outs
@@ -150,20 +132,16 @@ def test_delete_removes_all_files_and_can_be_repeated(created: Props, inputs: Pr
         assert started_under(Path(inputs["folder"], "yard-head")) == []
 
 
-def test_delete_of_the_switch_ends_machines_without_state(created: Props, inputs: Props) -> None:
+def test_delete_of_the_switch_ends_machines_without_pidfile(created: Props, inputs: Props) -> None:
     run = Path(inputs["folder"])
+    (run / "yard-head" / "qemu.pid").unlink()
+    assert len(started_under(run)) == 2
     for _ in range(2):
         SwitchProvider().delete("id", {"folder": str(run)})
         assert started_under(run) == []
         assert not run.exists()
         assert not socket_folder(run).exists()
-
-
-def test_a_sweep_finds_machines_without_a_pidfile(created: Props, inputs: Props) -> None:
-    run = Path(inputs["folder"])
-    (run / "yard-head" / "qemu.pid").unlink()
-    assert sweep_run(run) == 2
-    assert started_under(run) == []
+    assert SwitchProvider().read("id", {"folder": str(run)}).id == ""
 
 
 def test_a_port_in_use_fails_before_the_start(inputs: Props) -> None:
@@ -196,28 +174,18 @@ def test_a_failed_boot_prints_the_console_and_is_ended(
     assert started_under(Path(inputs["folder"], "yard-head")) == []
 
 
-def test_a_single_kernel_panic_does_not_fail_the_boot(created: Props, inputs: Props) -> None:
+def test_only_repeated_kernel_panics_fail_the_boot(created: Props, inputs: Props) -> None:
     machine = Machine(run=Path(inputs["folder"]), name="yard-head")
     since = machine.console_size()
-    with machine.console.open("a") as log:
-        log.write("Kernel panic - not syncing: Fatal exception\ntrainyard-hostkey: ssh-ed25519 AAAAagain\n")
-    assert machine.wait_host_key(since, seconds=5) == "ssh-ed25519 AAAAagain"
-
-
-def test_repeated_kernel_panics_fail_the_boot(created: Props, inputs: Props) -> None:
-    machine = Machine(run=Path(inputs["folder"]), name="yard-head")
-    since = machine.console_size()
-    for more, reason in ((2, "no host key in time"), (1, "has a kernel panic")):
+    panic = "Kernel panic - not syncing: Fatal exception\n"
+    for more, reason in ((panic * 2, "no host key in time"), (panic, "has a kernel panic")):
         with machine.console.open("a") as log:
-            log.write("Kernel panic - not syncing: Fatal exception\n" * more)
+            log.write(more)
         with pytest.raises(PlatformError, match=reason):
             machine.wait_host_key(since, seconds=0.1)
-
-
-def test_a_slow_boot_fails_after_the_timeout(inputs: Props, created: Props) -> None:
-    machine = Machine(run=Path(inputs["folder"]), name="yard-head")
-    with pytest.raises(PlatformError, match="no host key in time"):
-        machine.wait_host_key(since=machine.console_size(), seconds=0.1)
+    with machine.console.open("a") as log:
+        log.write("trainyard-hostkey: ssh-ed25519 AAAAagain\n")
+    assert machine.wait_host_key(since, seconds=5) == "ssh-ed25519 AAAAagain"
 
 
 def test_the_error_of_qemu_is_reported(inputs: Props, executable: Executable) -> None:
@@ -239,10 +207,6 @@ def test_a_dead_switch_is_started_again_and_counted(stack_run: Path) -> None:
     assert started_under(stack_run) == [again["pid"]]
 
 
-def test_a_switch_without_its_folder_is_gone(stack_run: Path) -> None:
-    assert SwitchProvider().read("id", {"folder": str(stack_run)}).id == ""
-
-
 def test_sockets_are_private_and_have_short_paths(stack_run: Path) -> None:
     SwitchProvider().create({"folder": str(stack_run)})
     sockets = socket_folder(stack_run)
@@ -256,16 +220,11 @@ def test_only_a_created_data_disk_has_a_new_id(tmp_path: Path) -> None:
     made = provider.create({"path": str(path), "gib": 16, "disk_id": None})
     assert made.outs is not None
     assert path.stat().st_size < 1 << 20, "an empty disk takes space"
+    Machine(run=tmp_path, name="c-head").remove()
+    assert path.exists(), "the removal of a machine must keep its data disk"
     assert not provider.diff(made.id, made.outs, {"path": str(path), "gib": 16}).changes
     assert provider.read(made.id, made.outs).outs == made.outs
     assert provider.diff(made.id, made.outs, {"path": str(path), "gib": 32}).replaces == ["gib"]
     provider.delete(made.id, made.outs)
     assert provider.read(made.id, made.outs).id == ""
     assert provider.create({"path": str(path), "gib": 16}).outs["disk_id"] != made.outs["disk_id"]  # type: ignore[index]
-
-
-def test_the_removal_of_a_machine_keeps_its_data_disk(tmp_path: Path) -> None:
-    disk = tmp_path / "disks" / "c-head.qcow2"
-    make_data_disk(disk, 1)
-    Machine(run=tmp_path, name="c-head").remove()
-    assert disk.exists()

@@ -1,0 +1,307 @@
+"""Tests for the golden image: its recipe, the Debian archive, builds and the cache."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from components.platforms.local import image, image_build
+from components.platforms.local.image_build import Archive, BuildProgress, Privilege
+from tests.components.platforms.local.conftest import Executable
+from trainyard.errors import PlatformError
+
+ARCHIVE = Archive(main="http://m/debian", security="http://m/debian-security", options=('Acquire::Check-Date "false"',))
+RIGHTS = Privilege(mode="root", prefix=(), why="root")
+SUDO = Privilege(mode="root", prefix=("sudo", "-n"), why="sudo")
+UNSHARE = Privilege(mode="unshare", prefix=("mmdebstrap", "--unshare-helper"), why="user namespace")
+
+
+@pytest.fixture
+def own_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the recipe that a test can change."""
+    copy = tmp_path / "local"
+    shutil.copytree(image_build.FOLDER.parent, copy)
+    monkeypatch.setattr(image_build, "FOLDER", copy / "recipe")
+    return copy
+
+
+@pytest.mark.parametrize(
+    "file", ["recipe/packages.txt", "recipe/rootfs/etc/fstab", "recipe/customise", "image_build.py"]
+)
+def test_changes_of_recipe_or_build_change_the_image_id(own_recipe: Path, file: str) -> None:
+    before = image_build.image_id()
+    # The id does not depend on times or on other files.
+    (own_recipe / file).touch()
+    (own_recipe / "machine.py").write_text("")
+    assert image_build.image_id() == before
+    with (own_recipe / file).open("a") as changed:
+        changed.write("# changed\n")
+    assert image_build.image_id() != before
+
+
+def test_the_tar_has_files_of_rootfs_at_their_paths() -> None:
+    with tarfile.open(fileobj=io.BytesIO(image_build.recipe_tar())) as archive:
+        entries = {entry.name: entry for entry in archive}
+    assert {"etc/fstab", "etc/cloud/cloud.cfg", "run/image-recipe/customise"} <= set(entries)
+    assert entries["run/image-recipe/customise"].mode == 0o755
+    assert entries["etc/fstab"].mode == 0o644
+    assert {(entry.uid, entry.gid) for entry in entries.values()} == {(0, 0)}
+
+
+def test_packages_are_from_the_archive_of_the_machine() -> None:
+    command = image_build.install_command(Path("/w/root"), Path("/w/recipe.tar"), ARCHIVE, RIGHTS)
+    assert command[-5:] == [
+        "trixie",
+        "/w/root",
+        "deb http://m/debian trixie main",
+        "deb http://m/debian trixie-updates main",
+        "deb http://m/debian-security trixie-security main",
+    ]
+    assert '--aptopt=Acquire::Check-Date "false"' in command
+    assert "--dpkgopt=force-confold" in command
+
+
+@pytest.mark.parametrize(
+    ("rights", "begins"),
+    [
+        (RIGHTS, ["mmdebstrap", "--mode=root"]),
+        (SUDO, ["sudo", "-n", "mmdebstrap", "--mode=root"]),
+        (UNSHARE, ["mmdebstrap", "--mode=unshare"]),
+    ],
+)
+def test_the_installer_uses_the_available_privileges(rights: Privilege, begins: list[str]) -> None:
+    command = image_build.install_command(Path("/w/root"), Path("/w/recipe.tar"), ARCHIVE, rights)
+    assert command[: len(begins)] == begins
+
+
+DEBIAN = [
+    "http://a/debian/\tbookworm\tmain\tDebian",
+    "http://a/debian/\tbookworm-updates\tmain\tDebian",
+    "http://s/debian-security/\tbookworm-security\tmain\tDebian",
+]
+UBUNTU = ["http://u/ubuntu/\tnoble\tmain\tUbuntu", "http://u/ubuntu/\tnoble-security\tmain\tUbuntu"]
+OTHERS = ["https://x/apt/\tcloud-sdk-bookworm\tmain\tcloud-sdk-bookworm", "http://a/debian/\tbookworm\tcontrib\tDebian"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "distribution", "found"),
+    [
+        (DEBIAN, "debian", ("http://a/debian/", "http://s/debian-security/")),
+        (OTHERS + DEBIAN[::-1], "debian", ("http://a/debian/", "http://s/debian-security/")),
+        (DEBIAN[:2], "debian", ("http://a/debian/", "http://a/debian-security")),
+        (UBUNTU + DEBIAN, "ubuntu", ("http://a/debian/", "http://s/debian-security/")),
+        (UBUNTU + OTHERS, "ubuntu", None),
+        (["http://a/debian/\tbookworm\tmain\t"], "debian", ("http://a/debian/", "http://a/debian-security")),
+        (["http://u/ubuntu/\tnoble\tmain\t"], "ubuntu", None),
+        ([], "debian", None),
+    ],
+)
+def test_the_debian_archive_is_found_in_the_sources(
+    lines: list[str], distribution: str, found: tuple[str, str] | None
+) -> None:
+    assert image_build.parse_targets(lines, distribution) == found
+
+
+def test_only_archive_settings_of_apt_are_forwarded() -> None:
+    dump = [
+        'APT::Architecture "amd64";',
+        'Acquire::Check-Valid-Until "false";',
+        'Acquire::http::Proxy "http://p:3128";',
+        'Acquire::https "";',
+        'Acquire::https::CaInfo "";',
+        'DPkg::Post-Invoke:: "rm -rf /";',
+    ]
+    assert image_build.parse_options(dump) == (
+        'Acquire::Check-Valid-Until "false"',
+        'Acquire::http::Proxy "http://p:3128"',
+    )
+
+
+@pytest.mark.parametrize(
+    ("mirror", "targets", "main"),
+    [
+        ("http://mine/debian/", [], "http://mine/debian/"),
+        # Without --no-release-info, apt lists no source whose index it has not read.
+        ("", ["http://a/debian/\tbookworm\tmain\t"], "http://a/debian/"),
+        ("", UBUNTU, None),
+    ],
+)
+def test_the_archive_comes_from_the_mirror_or_from_apt(
+    monkeypatch: pytest.MonkeyPatch, mirror: str, targets: list[str], main: str | None
+) -> None:
+    def lines(*command: str) -> list[str]:
+        return targets if "--no-release-info" in command else []
+
+    monkeypatch.setenv("TRAINYARD_DEBIAN_MIRROR", mirror)
+    monkeypatch.setattr(image_build, "_lines", lines)
+    monkeypatch.setattr("platform.freedesktop_os_release", lambda: {"ID": "debian"})
+    if main is None:
+        with pytest.raises(PlatformError, match="set TRAINYARD_DEBIAN_MIRROR"):
+            image_build.machine_archive()
+    else:
+        assert image_build.machine_archive().main == main
+
+
+ELF = b"\x7fELF" + bytes(range(256)) * 40
+
+
+def bzimage(content: bytes) -> bytes:
+    """Return a file in the format of Debian's kernel: setup sectors, a zstd payload and the size of the payload's
+    content."""
+    packed = subprocess.run(["zstd", "-qc"], input=content, capture_output=True, check=True).stdout
+    header = bytearray(5 * 512 + 64)
+    header[0x1F1] = 4
+    header[0x1FE:0x200] = b"\x55\xaa"
+    header[0x248:0x250] = (64).to_bytes(4, "little") + (len(packed) + 4).to_bytes(4, "little")
+    return bytes(header) + packed + len(content).to_bytes(4, "little")
+
+
+@pytest.fixture
+def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The images folder of an empty cache. The archive and the privileges for a build are available."""
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path))
+    monkeypatch.setattr(image, "machine_archive", lambda: ARCHIVE)
+    monkeypatch.setattr(image, "privilege", lambda: RIGHTS)
+    return tmp_path / "images"
+
+
+def complete(work: Path, *_: object) -> None:
+    for name in ("gold.qcow2", "vmlinux", "manifest.json"):
+        (work / name).write_text("")
+
+
+def names(images: Path) -> set[str]:
+    """Return the names of the files in the images folder, except the new image and the lock."""
+    return {path.name for path in images.iterdir()} - {image_build.image_id(), "lock"}
+
+
+def older(images: Path, *names: str) -> None:
+    """Create complete images, oldest first."""
+    for age, name in enumerate(reversed(names), 1):
+        (images / name).mkdir(parents=True)
+        complete(images / name)
+        stamp = time.time() - 1000 * age
+        os.utime(images / name / "manifest.json", (stamp, stamp))
+
+
+def test_vmlinux_extracts_the_kernel() -> None:
+    assert image_build.vmlinux(bzimage(ELF)) == ELF
+
+
+@pytest.mark.parametrize("damaged", [b"\0" * 4096, bzimage(b"no kernel"), bzimage(ELF)[:-200]])
+def test_a_kernel_in_another_format_is_refused(damaged: bytes) -> None:
+    with pytest.raises(PlatformError, match="golden image"):
+        image_build.vmlinux(damaged)
+
+
+def test_concurrent_and_later_builds_create_one_image(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Path] = []
+
+    def slow(work: Path, *_: object) -> None:
+        time.sleep(0.3)
+        built.append(work)
+        complete(work)
+
+    monkeypatch.setattr(image, "build", slow)
+    assert image.find_image(image_build.image_id()) is None
+    # Files of a build that was killed are removed.
+    (images / "building-dead" / "root").mkdir(parents=True)
+    threads = [threading.Thread(target=image.ensure_image) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert image.ensure_image() == image.find_image(image_build.image_id())
+    assert len(built) == 1
+    assert names(images) == set()
+
+
+@pytest.mark.parametrize("failure", [PlatformError("no network"), KeyboardInterrupt(), SystemExit(143)])
+def test_a_failed_build_leaves_no_files(images: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException) -> None:
+    def fail(work: Path, *_: object) -> None:
+        (work / "root").mkdir()
+        raise failure
+
+    monkeypatch.setattr(image, "build", fail)
+    with pytest.raises(type(failure)):
+        image.ensure_image()
+    assert names(images) == set()
+
+
+def test_a_build_keeps_the_previous_and_baked_images(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    baked = "trainyard-debian-13-0123456789abcdef"
+    older(images, baked, "oldest", "old", "previous")
+    monkeypatch.setattr(image, "build", complete)
+    image.ensure_image()
+    assert names(images) == {"previous", baked}
+
+
+def test_a_build_keeps_the_images_of_existing_disks(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = images.parent / "disk.qcow2"
+    disk.touch()
+    older(images, "moved", "held", "old", "previous")
+    # The disk was first based on the image `moved`. A new machine at the same path is based on `held`.
+    image.hold_image(image.GoldenImage(images / "moved"), disk)
+    image.hold_image(image.GoldenImage(images / "held"), disk)
+    monkeypatch.setattr(image, "build", complete)
+    image.ensure_image()
+    assert names(images) == {"held", "previous"}
+    disk.unlink()
+    shutil.rmtree(images / image_build.image_id())
+    image.ensure_image()
+    assert names(images) == {"previous"}
+
+
+def test_the_output_of_a_failed_tool_is_in_the_error(tmp_path: Path, executable: Executable) -> None:
+    executable("mmdebstrap", "import sys; print('E: no such suite'); sys.exit(25)")
+    with pytest.raises(PlatformError, match="mmdebstrap failed with exit status 25:\n  E: no such suite"):
+        image_build.build(tmp_path, ARCHIVE, RIGHTS, BuildProgress("test"))
+
+
+def test_an_interrupted_build_ends_its_tool(
+    tmp_path: Path, executable: Executable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = tmp_path / "pid"
+    executable(
+        "mmdebstrap",
+        f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); print('x', flush=True); time.sleep(60)",
+    )
+
+    class Interrupting(BuildProgress):
+        def phase(self, text: str) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(image_build, "_PHASES", {"x": "interrupt now"})
+    with pytest.raises(KeyboardInterrupt):
+        image_build.build(tmp_path, ARCHIVE, RIGHTS, Interrupting("test"))
+    assert not Path(f"/proc/{note.read_text()}").exists()
+
+
+def test_a_folder_with_a_mount_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mountinfo = tmp_path / "mountinfo"
+    mountinfo.write_text(f"1 2 0:3 / {tmp_path}/root/proc rw - proc proc rw\n")
+    (tmp_path / "root").mkdir()
+    real = Path.read_text
+    monkeypatch.setattr(
+        Path, "read_text", lambda self: real(mountinfo if str(self) == "/proc/self/mountinfo" else self)
+    )
+    with pytest.raises(PlatformError, match="still mounted"):
+        image_build.remove_tree(tmp_path / "root", RIGHTS)
+    assert (tmp_path / "root").is_dir()
+
+
+def test_the_command_prints_the_folder(
+    images: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(image, "build", complete)
+    assert image.main(["x"]) == 2
+    assert image.main(["build"]) == 0
+    assert capsys.readouterr().out == f"{images / image_build.image_id()}\n"
