@@ -25,10 +25,7 @@ def reported(name: str, machine: str, text: str, *, declared: bool = False) -> d
 
 
 A, B = reported("yard-head", "id-1", key("a")), reported("yard-gpu-0", "id-2", key("b"))
-KNOWN = {
-    "yard-head": {"machine": "id-1", "key": key("a")},
-    "yard-gpu-0": {"machine": "id-2", "key": key("b")},
-}
+KNOWN = {offer["name"]: {"machine": offer["machine"], "key": offer["key"]} for offer in (A, B)}
 
 
 @pytest.mark.parametrize(
