@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack, MakeProgram
 from trainyard import checkout
+from trainyard.outputs import Cluster
 from yard import commands as topics
 from yard.commands.cli import TOPICS, app
 from yard.job.launcher import LAUNCHERS
@@ -48,15 +50,15 @@ def yard(*words: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+def test_version_is_that_of_the_package() -> None:
+    project = tomllib.loads((checkout.ROOT / "pyproject.toml").read_text())["project"]
+    assert yard("--version") == (0, f"yard {project['version']}\n", "")
+
+
 def test_all_command_modules_are_registered() -> None:
     folder = Path(str(topics.__file__)).parent
     with_commands = {file.stem for file in folder.glob("*.py") if "\napp = " in file.read_text()} - {"cli"}
     assert {topic.__name__.rpartition(".")[2] for topic in TOPICS} == with_commands
-
-
-def test_version_is_that_of_the_package() -> None:
-    project = tomllib.loads((checkout.ROOT / "pyproject.toml").read_text())["project"]
-    assert yard("--version") == (0, f"yard {project['version']}\n", "")
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -154,6 +156,27 @@ def test_nodes_are_joined_with_the_outputs(stack: FakeStack, program: MakeProgra
     assert (rows["yard-gpu-0"]["state"], rows["yard-gpu-0"]["reason"]) == ("down*", "Not responding")
     assert rows["yard-gpu-1"]["state"] == "unknown"
     assert "Not responding" in yard("nodes")[1]
+
+
+@pytest.mark.parametrize(("spares", "state"), [({"gpu": 1}, "spare"), ({}, "reserved")])
+def test_reserved_node_of_a_group_with_spares_is_a_spare(
+    spares: dict[str, int], state: str, stack: FakeStack, local: Cluster, program: MakeProgram
+) -> None:
+    stack.deploy(replace(local, spares=spares))
+    program("ssh", "echo 'yard-gpu-0|reserved|none'; echo 'yard-gpu-1|idle|none'")
+    assert [row["state"] for row in json.loads(yard("nodes", "--json")[1])] == ["head", state, "idle"]
+
+
+def test_nodes_are_listed_before_slurm_runs(stack: FakeStack, local: Cluster, program: MakeProgram) -> None:
+    program("ssh", "echo 'sinfo: command not found' >&2; exit 1")
+    assert yard("nodes")[0] == 1
+    stack.deploy(replace(local, unready="the gate on the head has not passed"))
+    stack.touch_state("two")
+    code, out, err = yard("nodes")
+    assert (code, "yard-gpu-1" in out) == (0, True)
+    assert "the states of the nodes are unknown: " in err
+    assert "sinfo: command not found" in err
+    assert "has not become ready: the gate on the head has not passed" in err
 
 
 @pytest.mark.parametrize("words", [("roll", "gpu"), ("heal", "--perform")])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import json
-import shutil
 import struct
 import subprocess
 import sys
@@ -83,18 +82,11 @@ DOCUMENTS = 25
 SIZES, POINTERS = 34, 34 + 4 * DOCUMENTS
 
 
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    name = tmp_path_factory.mktemp("template") / "out"
-    synth(name, "--tokens", "25K")
-    assert verify(name, full=False)["documents"] == DOCUMENTS
-    return name.parent
-
-
 @pytest.fixture
-def made(template: Path, tmp_path: Path) -> Path:
-    shutil.copytree(template, tmp_path / "made")
-    return tmp_path / "made" / "out"
+def made(tmp_path: Path) -> Path:
+    synth(tmp_path / "out", "--tokens", "25K")
+    assert verify(tmp_path / "out", full=False)["documents"] == DOCUMENTS
+    return tmp_path / "out"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +95,6 @@ def made(template: Path, tmp_path: Path) -> Path:
         (".bin", lambda raw: raw.pop(), "bytes, but its index requires"),
         (".bin", lambda raw: raw.__setitem__(slice(0, 2), b"\x2c\x02"), "token 556, but its vocabulary has 512"),
         (".idx", lambda raw: raw.pop(), "is damaged"),
-        (".idx", lambda raw: raw.append(0), "is damaged"),
         (".idx", lambda raw: raw.__setitem__(0, 0), "is not an index of this format"),
         (".idx", lambda raw: raw.__delitem__(slice(20, None)), "is not an index of this format"),
         (".idx", lambda raw: raw.__setitem__(9, 2), "has version 2"),

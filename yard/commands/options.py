@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _selected(context: typer.Context, value: str) -> str:
-    """Replace the default value by the stack that is selected with `pulumi stack select`, if there is one."""
+    """Replace the default value with the stack that `pulumi stack select` has selected, if there is one."""
     if context.resilient_parsing or _source(context, "stack") != "DEFAULT":
         return value
     from yard.stack.pulumi import environment, selected_stack

@@ -53,7 +53,7 @@ class Definition:
 
     @property
     def packages(self) -> list[str]:
-        """The packages' names, each of them once, even if a package is listed with several versions."""
+        """The packages' names. A package that is listed with several versions occurs once."""
         return list(dict.fromkeys(name.lower() for name in _PACKAGE.findall(self.requirements)))
 
     @property

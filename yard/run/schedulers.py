@@ -34,7 +34,7 @@ _ALLOCATION = frozenset(f"--{option}" for option in (
 SUBMIT_SCRIPT = "submit.sh"
 """File in the run folder that submits a user's Slurm script and prints the job's number."""
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
-"""The command with which the runner connects from the head, where the key and the host keys for the nodes are."""
+"""The ssh command that the runner uses on the head, which stores the key and the host keys for the nodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +220,7 @@ class Slurm:
         remote.run("scancel " + " ".join(str(job.id) for job in jobs))
 
     def resume(self, remote: Remote, job: Job) -> int:
-        """Submit the script in the run folder again, and return the new job number, unless yard did not submit it."""
+        """Submit the script in the run folder again, and return the new number. Fails if yard did not submit it."""
         # A user's Slurm script can change its working directory, so the link is more reliable.
         link = shlex.quote(f"{remote.stack.cluster.shared_path}/jobs/.ids/{job.id}")
         refusal = f"job {job.id} was not submitted with `yard submit`, so yard has no copy of its script"
@@ -247,7 +247,7 @@ def clock(seconds: int) -> str:
 
 
 class Runner:
-    """Runs jobs on a cluster without a scheduler. `Slurm` has the same attributes and methods, which it describes."""
+    """Runs jobs on a cluster without a scheduler. `Slurm` describes the attributes and methods."""
 
     script = "job.sh"
     shell = "direct.sh"

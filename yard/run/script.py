@@ -139,7 +139,7 @@ def _launch(job: LoadedJob, *, over_ssh: bool) -> list[str]:
 
 
 def secrets_script(job: str, names: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return shell lines that export variables from `environ`. Raises JobFileError, which lists those without value."""
+    """Return shell lines that export variables from `environ`. Raises JobFileError, which lists the unset ones."""
     problems = [
         Problem(
             path="secrets",

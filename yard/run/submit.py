@@ -187,7 +187,7 @@ def warn_about_pmi2(texts: Iterable[str]) -> None:
 
 
 def show_files(jobs: Sequence[Prepared], as_json: bool, estimated: Mapping[str, Any], notes: Iterable[str]) -> None:
-    """Print `notes`, and the first job's files with its script last, or all of them with `estimated` as JSON."""
+    """Print `notes` and the first job's files, with its script last, or print the files and `estimated` as JSON."""
     prepared = jobs[0]
     files, tree = dict(prepared.files), prepared.tree
     if as_json:
@@ -428,7 +428,7 @@ def job_name(text: str) -> str:
 
 
 def _program_in(line: str) -> str:
-    """Return the name of a command's first script or, without a script, of its program, without folder and suffix."""
+    """Return the name of a command's first script, or of its program if it has no script, without folder and suffix."""
     words = [word for word in re.split(r"\s+", line.strip()) if not word.startswith("-")]
     scripts = [word for word in words if word.endswith((".py", ".sh"))]
     return Path((scripts or words or ["job"])[0]).stem
@@ -539,7 +539,7 @@ def read_request(request: Request) -> Prepare:
 
 
 def own_path(environment: str | None) -> str | None:
-    """Return the value of --env, with an absolute path, because it is relative to the current directory."""
+    """Return the value of --env. A path becomes absolute, because it is relative to the current directory."""
     return str(Path(environment).absolute()) if environment is not None and is_file(environment) else environment
 
 

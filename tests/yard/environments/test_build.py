@@ -8,11 +8,10 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -137,39 +136,18 @@ def test_an_unreachable_index_is_reported(tmp_path: Path, lock: str, variables: 
     assert error.startswith("environment: alpha==1.0: the package index cannot be reached. Fix: set `mirrors: {pypi:")
 
 
-@pytest.fixture
-def index(tmp_path: Path, wheels: Path) -> Iterator[str]:
-    """The URL of a package index on the loopback interface."""
-    folder = tmp_path / "served"
-    (folder / "simple" / "alpha").mkdir(parents=True)
-    wheel = next(wheels.glob("alpha-*"))
-    (folder / wheel.name).write_bytes(wheel.read_bytes())
-    (folder / "simple" / "alpha" / "index.html").write_text(f'<a href="/{wheel.name}">{wheel.name}</a>')
-
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *args: Any) -> None:
-            """Print nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/simple"
-    server.shutdown()
-    server.server_close()
-
-
-def test_the_index_is_that_of_the_head(tmp_path: Path, lock: str, variables: dict[str, str], index: str) -> None:
-    del variables["PIP_NO_INDEX"], variables["PIP_FIND_LINKS"]
-    (tmp_path / "pip.conf").write_text(f"[global]\nindex-url = {index}\n")
-    variables["PIP_CONFIG_FILE"] = str(tmp_path / "pip.conf")
-    code, lines, error = run(tmp_path, variables, lock)
-    assert (code, error) == (0, "")
-    assert "[1/2] alpha 1.0 (" in "\n".join(lines)
-
-
 def test_a_file_without_hashes_is_installed(tmp_path: Path, variables: dict[str, str]) -> None:
     code, lines, error = run(tmp_path, variables, "alpha>=0.5\n", hashed=False, locked=False)
     assert (code, error) == (0, "")
     assert (Path(lines[-1]) / "bin" / "alpha-run").exists()
+
+
+def test_progress_is_a_line_for_each_package() -> None:
+    pip: Any = SimpleNamespace(done=0, packages=2)
+    lines = ["Collecting alpha", "  Downloading http://h/alpha-1.0-py3-none-any.whl.metadata", "Installing collected"]
+    assert [build.Pip.progress(pip, line) for line in lines] == [None, None, None]
+    downloading = "  Downloading http://h/alpha-1.0-py3-none-any.whl (2 kB)"
+    assert build.Pip.progress(pip, downloading) == "[1/2] alpha 1.0 (2 kB)"
 
 
 @pytest.mark.parametrize(

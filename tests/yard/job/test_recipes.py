@@ -8,7 +8,6 @@ import subprocess
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,12 +17,11 @@ from typer.testing import CliRunner
 from tests.conftest import CheckGolden
 from tests.yard.conftest import FakeStack
 from tests.yard.job.test_upstream import file_of
-from trainyard.errors import JobFileError, RemoteError, StackError
+from trainyard.errors import JobFileError, StackError
 from trainyard.outputs import Cluster
 from yard.commands.cli import app
 from yard.job.loader import LoadedJob, has_smoke, load_job, recipe_names
 from yard.job.placement import place
-from yard.run import jobs
 from yard.run.script import render_script
 
 SMALL = [name for name in recipe_names() if has_smoke(name)]
@@ -190,19 +188,6 @@ def test_settings_that_the_nccl_plugin_refuses_are_problems(
     assert found == [f"env.{name}" for name in refused]
 
 
-@pytest.mark.parametrize(("spares", "state"), [({"gpu": 1}, "spare"), ({}, "reserved")])
-def test_reserved_node_of_a_group_with_spares_is_a_spare(
-    wide: Cluster, spares: dict[str, int], state: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    states = {f"yard-gpu-{index}": ("idle", "") for index in range(3)} | {"yard-gpu-3": ("reserved", "")}
-    monkeypatch.setattr(jobs, "scheduler_of", lambda _: SimpleNamespace(nodes=lambda _: states))
-    shown: list[Any] = []
-    monkeypatch.setattr(jobs, "say_json", shown.extend)
-    remote: Any = SimpleNamespace(stack=SimpleNamespace(cluster=replace(wide, spares=spares)))
-    jobs.list_nodes(remote, as_json=True)
-    assert [row["state"] for row in shown] == ["head", "idle", "idle", "idle", state]
-
-
 UNREADY = "the gate on the head has not passed"
 
 
@@ -210,21 +195,3 @@ def test_a_cluster_that_is_not_ready_runs_no_job(wide: Cluster) -> None:
     for cluster in (replace(wide, unready=UNREADY), replace(wide, unready=UNREADY, nodes=())):
         with pytest.raises(StackError, match=f"has not become ready: {UNREADY}. Fix: .*`pulumi up` again"):
             place(load_job("hello", {}, {}, []), cluster)
-
-
-def test_nodes_are_listed_before_slurm_runs(
-    wide: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fails(_: object) -> dict[str, tuple[str, str]]:
-        raise RemoteError("sinfo: command not found")
-
-    monkeypatch.setattr(jobs, "scheduler_of", lambda _: SimpleNamespace(nodes=fails))
-    remote: Any = SimpleNamespace(stack=SimpleNamespace(cluster=replace(wide, unready=UNREADY)))
-    jobs.list_nodes(remote, as_json=False)
-    printed = capsys.readouterr()
-    assert "yard-gpu-3" in printed.out
-    assert "the states of the nodes are unknown: sinfo: command not found" in printed.err
-    assert f"has not become ready: {UNREADY}" in printed.err
-    remote.stack.cluster = wide
-    with pytest.raises(RemoteError):
-        jobs.list_nodes(remote, as_json=False)

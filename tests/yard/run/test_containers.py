@@ -300,10 +300,9 @@ class InnerJob:
 
     def environment(self, address: str, rank: str) -> dict[str, str]:
         place = {"RANK": rank, "LOCAL_RANK": "0", "NODE_RANK": rank, "NODE_IPS": f"127.0.0.1,{OTHER}"}
-        job = {"RUN_DIR": str(self.run_dir), "JOB_NAME": "fine", "RESTART_COUNT": "0"}
-        more = {"HOSTFILE": str(self.run_dir / "hostfile"), "TEST_HOME": str(self.home), "HOME": str(self.home)}
-        master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "NODE_IP": address}
-        return {"PATH": self.path, **place, **job, **more, **master}
+        job = {"RUN_DIR": str(self.run_dir), "JOB_NAME": "fine", "RESTART_COUNT": "0", "NODE_IP": address}
+        homes = {"TEST_HOME": str(self.home), "HOME": str(self.home), "HOSTFILE": str(self.run_dir / "hostfile")}
+        return {"PATH": self.path, **place, **job, **homes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
     @contextmanager
     def part(self, name: str, address: str, rank: str) -> Iterator[subprocess.Popen[str]]:

@@ -315,19 +315,13 @@ def test_sacct_rows_are_parsed() -> None:
     assert [(job.state, job.verdict) for job in jobs] == [("COMPLETED", 0), ("FAILED", 3), ("CANCELLED", 1)]
     assert jobs[1].name == "a | in its name"
     assert jobs[2].node_list == ""
-
-
-def test_other_lines_are_ignored() -> None:
+    # This is the last row for a job that was cancelled between two starts.
+    [job] = parse_sacct("8|REQUEUED|0:0|2|yard-gpu-[0-1]|15|gpu|trainer|/shared/jobs/a-1|a\n")
+    assert (job.ended, explain(job)) == (True, "cancelled")
+    # Other lines are ignored.
     text = f"No entry for x\n{line(id=7)}\n{line(id=8)}\n"
     assert [job.id for job in parse_scontrol(text)] == [7, 8]
     assert parse_one("slurm_load_jobs error: Invalid job id specified\n") is None
-
-
-def test_job_cancelled_between_starts_has_ended() -> None:
-    # The last sacct row for such a job.
-    [job] = parse_sacct("8|REQUEUED|0:0|2|yard-gpu-[0-1]|15|gpu|trainer|/shared/jobs/a-1|a\n")
-    assert job.ended
-    assert explain(job) == "cancelled"
 
 
 def identity_of(pid: int) -> dict[str, Any]:
@@ -394,6 +388,8 @@ def test_lost_time_is_divided_by_its_cause() -> None:
     assert (found.wall_s, found.useful_s, found.lost_s, found.starts) == (70, 8, 62, 2)
     assert (found.waiting_s, found.redone_s, found.saving_s) == (20, 2, 1.5)
     assert found.other_s == pytest.approx(62 - 20 - 2 - 1.5)
+    assert measure([Span(1000, 1010)], []) is None
+    assert measure([], parse_metrics(lines)) is None
     assert found.line.startswith("goodput 11%: 8 s of useful steps in 70 s; lost 62 s: 20 s between starts, 2 s for")
 
 
@@ -413,11 +409,6 @@ def test_own_steps_are_useful(begin: float, lines: list[str], useful_s: float) -
 @pytest.mark.parametrize("line", ['{"step": 1, "st', '{"step": 3, "loss": 1.0}', "[]", '{"step": "x", "steps": 1}'])
 def test_damaged_lines_are_skipped(line: str) -> None:
     assert list(parse_metrics([line])) == []
-
-
-def test_job_without_steps_has_no_goodput() -> None:
-    assert measure([Span(1000, 1010)], []) is None
-    assert measure([], parse_metrics([step(1, 1005)])) is None
 
 
 def test_program_reads_the_accounting_and_the_steps(tmp_path: Path, program: MakeProgram) -> None:

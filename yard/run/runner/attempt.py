@@ -75,7 +75,7 @@ class NodeAgent:
 
 
 def unusable(ssh: Sequence[str], hosts: Sequence[Host]) -> dict[str, str]:
-    """Return why nodes are unusable, by node: they do not respond over SSH within 15 seconds, or they have a fault."""
+    """Return the nodes that do not respond over SSH within 15 seconds or have a fault, with the reason."""
     found = _run_on(ssh, hosts, f"cat {VERDICT} 2>/dev/null || true", _PROBE_SECONDS)
     reasons = {
         name: "does not respond" if verdict is None else verdict.strip().partition(" ")[2]
