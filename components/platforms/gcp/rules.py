@@ -103,7 +103,7 @@ def placement_supported(planned: Planned) -> Iterator[Broken]:
     "write its name, or projects/<project>/reservations/<name> if another project shares it",
 )
 def reservation_has_name(planned: Planned) -> Iterator[Broken]:
-    """A reservation is specified by its name. If it belongs to a different project, it is specified by its path."""
+    """A reservation is specified by its name, or by its path if it belongs to a different project."""
     for name, group, _ in _groups(planned):
         reservation = group.capacity.reservation
         if reservation is not None and not _RESERVATION.fullmatch(reservation):
@@ -275,7 +275,7 @@ def filestore_in_region(planned: Planned) -> Iterator[Broken]:
 
 @check("gcp-filestore-zone", Level.WARNING, "remove it, unless the nodes' zone has no Filestore")
 def filestore_in_zone(planned: Planned) -> Iterator[Broken]:
-    """Filestore is in the nodes' zone. Traffic between zones costs extra."""
+    """Filestore is in the nodes' zone, because traffic between zones costs extra."""
     spec, zone = _spec(planned), _filestore_zone(planned)
     if zone != spec.zone and region_of(zone) == spec.region and spec.filestore.tier not in REGIONAL_TIERS:
         rule = f"{zone} is not the nodes' zone {spec.zone}, so all file traffic crosses zones"

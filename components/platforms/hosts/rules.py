@@ -102,7 +102,7 @@ def proxies_known(planned: Planned) -> Iterator[Broken]:
 
 @check("hosts-key-private", Level.ERROR, "chmod 600 {file}")
 def keys_private(planned: Planned) -> Iterator[Broken]:
-    """The private keys are readable only by their owner. SSH rejects keys that other users can read."""
+    """Only their owner can read the private keys, because SSH rejects other keys."""
     for path, file in _key_files(planned):
         if file.is_file() and file.stat().st_mode & _OTHERS:
             yield Broken(path=path, rule="other users can read this private key", words={"file": file})
@@ -110,7 +110,7 @@ def keys_private(planned: Planned) -> Iterator[Broken]:
 
 @check("hosts-key-missing", Level.WARNING, "correct the path, or load the key into the SSH agent and remove the path")
 def keys_exist(planned: Planned) -> Iterator[Broken]:
-    """The private keys exist. A preview does not need the keys, but `pulumi up` does."""
+    """The private keys exist, because `pulumi up` needs them."""
     for path, file in _key_files(planned):
         if not file.is_file():
             yield Broken(path=path, rule="the file does not exist on this computer, so `pulumi up` would fail")
