@@ -1,4 +1,4 @@
-"""Nodes' reasons and states in Slurm, as the nodes, the head and yard use them.
+"""Reasons and states of Slurm nodes, shared by the nodes, the head and yard.
 
 This module is part of the bundle, so it needs only Python 3.10 and the standard library.
 """

@@ -63,7 +63,7 @@ class ServicePrice(Fact):
     billed_gib: int = Field(default=1, ge=1)
 
     def usd(self, size_gib: int) -> float | None:
-        """Return the price of a size in dollars per hour, or None if it is unknown."""
+        """Return the price for a size in dollars per hour, or None if it is unknown."""
         if self.usd_per_month_of_size:
             month = _of_size(self.usd_per_month_of_size, size_gib)
             return None if month is None else month / HOURS_PER_MONTH

@@ -80,7 +80,7 @@ class BringUp(pulumi.ComponentResource):
     host_keys: pulumi.Output[dict[str, str]]
     """SSH host keys by host name."""
     head_host_key: pulumi.Output[dict[str, str]]
-    """The head's SSH host key by host name. It is known before those of the workers."""
+    """The head's SSH host key by host name, which is known before those of the workers."""
     registered: Registered | None = None
     """None if the program does not register the outputs early."""
     steps: Mapping[str, pulumi.Output[Any]]

@@ -80,7 +80,7 @@ def kind_files(plan: ClusterPlan, host: HostPlan, shared: SharedFiles | None) ->
 
 
 def archived(files: Iterable[tuple[str, bytes, int]]) -> bytes:
-    """Return a tar archive of the files, which are paths, contents and modes. It contains no times or owners."""
+    """Return a tar archive, without times and owners, of files that are given as paths, contents and modes."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for path, content, mode in files:

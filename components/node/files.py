@@ -52,7 +52,7 @@ class NodeFile:
         return name if folder == "stages" else None
 
     def is_needed(self, fabric: str, containers: str, driver: str = "none") -> bool:
-        """Return whether a node with this fabric, container runtime and origin of its driver needs the file.
+        """Return whether a node with this fabric, container runtime and driver (`HostPlan.driver`) needs the file.
 
         All nodes need it unless it has lines "# fabrics: NAME...", "# containers: NAME..." or "# drivers: NAME...".
         """

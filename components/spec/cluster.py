@@ -97,7 +97,7 @@ class GroupSpec(Model):
     """Where the machines are placed: anywhere, close together, or in one InfiniBand fabric."""
     capacity: Annotated[CapacitySpec, Field(examples=[{"kind": "on_demand"}])] = CapacitySpec()
     driver: Annotated[Literal["image", "install", "none"] | None, Field(examples=["image"])] = None
-    """NVIDIA's driver: from the image, installed by the bring-up, or none. Default: see the platform's page."""
+    """Whether NVIDIA's driver is in the image, installed, or missing. The platform's page states the default."""
     spares: Annotated[int, Field(ge=0, strict=True, description="must be a whole number", examples=[1])] = 0
     """How many of the nodes run no jobs until they replace a lost or drained node. Requires Slurm."""
 
