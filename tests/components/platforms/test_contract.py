@@ -12,6 +12,8 @@ from typing import Any
 
 import pulumi
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from pulumi.runtime.mocks import MockMonitor
 
 from components.cluster.cluster import Cluster, ClusterArgs
@@ -346,28 +348,33 @@ def _parts(*names: str) -> list[str]:
     return sorted({name.split("-", cut)[-1] for name in names for cut in range(1, name.count("-") + 1)} - {*names})
 
 
+_WORDS = st.lists(st.sampled_from(["gpu", "h100", "0", "lease"]), min_size=1, max_size=3).map("-".join)
+_NAMES = _WORDS.filter(lambda name: name[0].isalpha() and len(name) <= 16)
+_FEW = settings(max_examples=8, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
 def _section(part: Contract) -> dict[str, Any]:
     section: dict[str, Any] = load_own(stack_text(part.stack))["config"]["trainyard:cluster"]
     return section
 
 
 @pytest.mark.parametrize("provider", sorted(set(PLATFORMS) - {"hosts"}))
-@pytest.mark.parametrize(
-    ("cluster", "groups"), [("gpu", ["h100", "gpu-h100"]), ("gpu-0", ["gpu", "gpu-0", "gpu-0-gpu"])]
-)
-def test_the_machine_with_exactly_this_name_is_found(
-    provider: str, cluster: str, groups: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@given(cluster=_NAMES, groups=st.lists(_NAMES, min_size=1, max_size=3, unique=True))
+@example(cluster="gpu", groups=["h100", "gpu-h100"])
+@_FEW
+def test_the_machine_with_exactly_this_name_is_found(provider: str, cluster: str, groups: list[str]) -> None:
     part = CONTRACTS[provider]
     [group] = _section(part)["nodes"].values()
     nodes = {name: {**copy.deepcopy(group), "count": 1} for name in groups}
-    part.prepare(monkeypatch)
-    built = record(part.stack, {"name": cluster, "nodes": nodes, "network": {"cidr": "10.77.0.0/20"}, "limits": {}})
-    names = [host.name for host in built.plan.hosts]
-    state = _State(built)
-    monkeypatch.setattr(yard_pulumi, "run", state.run)
-    monkeypatch.setattr(yard_pulumi, "environment", lambda required=False: {})
-    found = machines("s", [*names, *_parts(*names)])
+    with pytest.MonkeyPatch.context() as patch:
+        part.prepare(patch)
+        edits = {"name": cluster, "nodes": nodes, "network": {"cidr": "10.77.0.0/20"}, "limits": {}}
+        built = record(part.stack, edits)
+        names = [host.name for host in built.plan.hosts]
+        state = _State(built)
+        patch.setattr(yard_pulumi, "run", state.run)
+        patch.setattr(yard_pulumi, "environment", lambda required=False: {})
+        found = machines("s", [*names, *_parts(*names)])
     assert {name: _node(state.inputs[machine.urn]) for name, machine in found.items()} == {n: n for n in names}
 
 
@@ -379,8 +386,10 @@ def _node(inputs: Mapping[str, Any]) -> str:
     return str(line.partition("=")[2])
 
 
-@pytest.mark.parametrize("names", [["node2", "my-node2"], ["gpu", "gpu-lease", "lease", "gpu-gpu"]])
-def test_the_host_with_exactly_this_name_is_forgotten(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@given(names=st.lists(_NAMES, min_size=2, max_size=4, unique=True))
+@example(names=["node2", "my-node2"])
+@_FEW
+def test_the_host_with_exactly_this_name_is_forgotten(names: list[str]) -> None:
     part = CONTRACTS["hosts"]
     [host, *_] = _section(part)["platform"]["hosts"]
     addresses = [f"10.40.0.{number}" for number, _ in enumerate(names, 10)]
@@ -389,13 +398,14 @@ def test_the_host_with_exactly_this_name_is_forgotten(names: list[str], monkeypa
         for name, address in zip(names, addresses, strict=True)
     ]
     edits = {"platform__hosts": entries, "nodes__gpu__hosts": names[1:], "head__host": names[0]}
-    part.prepare(monkeypatch)
-    state = _State(record(part.stack, edits))
-    monkeypatch.setattr(yard_pulumi, "run", state.run)
-    monkeypatch.setattr(yard_pulumi, "environment", dict)
-    for name in names:
-        yard_hosts.forget_host("s", name)
-    for name in _parts(*names):
-        with suppress(StackError):
-            pytest.fail(yard_hosts.forget_host("s", name))
+    with pytest.MonkeyPatch.context() as patch:
+        part.prepare(patch)
+        state = _State(record(part.stack, edits))
+        patch.setattr(yard_pulumi, "run", state.run)
+        patch.setattr(yard_pulumi, "environment", dict)
+        for name in names:
+            yard_hosts.forget_host("s", name)
+        for name in _parts(*names):
+            with suppress(StackError):
+                pytest.fail(yard_hosts.forget_host("s", name))
     assert [state.inputs[urn]["connection"]["value"]["host"] for urn in state.deleted] == addresses
