@@ -9,51 +9,32 @@ import pytest
 from pydantic import ValidationError
 
 from components import catalog
-from components.catalog import (
-    DriverLock,
-    Fabric,
-    Machine,
-    Price,
-    archives,
-    conflicts,
-    driver_locks,
-    fabrics,
-    floors,
-    images,
-    incompatible,
-    machines,
-    prices,
-    read_rows,
-    service_prices,
-    throughputs,
-    topologies,
-)
 from components.platforms import PLATFORMS
 from components.spec.cluster import MirrorsSpec
 from tests.conftest import ROOT
 from trainyard.errors import CatalogError
 
-LOCKS = [pytest.param(lock, id=name) for name, lock in driver_locks().items()]
+LOCKS = [pytest.param(lock, id=name) for name, lock in catalog.driver_locks().items()]
 TOOLKIT = ROOT / "cloud-init/files/usr/local/lib/trainyard/stages/44-containers"
 H100 = "Standard_ND96isr_H100_v5"
 
 
 @pytest.mark.parametrize("provider", sorted(PLATFORMS))
 def test_rows_are_of_known_machines_and_services(provider: str) -> None:
-    known = set(machines(provider))
-    assert {row.gpus > 0 for row in machines(provider).values()} == {True, False}
-    assert {*prices(provider), *topologies(provider), *floors(provider)} <= known
-    assert set(throughputs(provider)) <= {*service_prices(provider), *known}
-    for row in service_prices(provider).values():
+    known = set(catalog.machines(provider))
+    assert {row.gpus > 0 for row in catalog.machines(provider).values()} == {True, False}
+    assert {*catalog.prices(provider), *catalog.topologies(provider), *catalog.floors(provider)} <= known
+    assert set(catalog.throughputs(provider)) <= {*catalog.service_prices(provider), *known}
+    for row in catalog.service_prices(provider).values():
         price = row.usd_per_hour or row.usd_per_gib_hour or row.usd_per_month_of_size
         assert bool(price) == bool(row.priced), row.name
 
 
 @pytest.mark.parametrize("provider", sorted(PLATFORMS))
 def test_machines_are_consistent(provider: str) -> None:
-    for row in machines(provider).values():
+    for row in catalog.machines(provider).values():
         assert (row.gpus > 0) == (row.gpu_type is not None) == (row.gpu_device is not None), row.name
-        assert row.fabric in fabrics(), row.name
+        assert row.fabric in catalog.fabrics(), row.name
         assert 0 < row.schedulable_memory_mib < row.memory_mib, row.name
 
 
@@ -63,30 +44,31 @@ def test_machine_files_are_of_known_platforms() -> None:
 
 
 def test_versions_in_each_image_are_compatible() -> None:
-    for name, image in images().items():
-        assert list(incompatible(image.versions, conflicts())) == [], name
+    for name, image in catalog.images().items():
+        assert list(catalog.incompatible(image.versions, catalog.conflicts())) == [], name
 
 
 def test_mpi_uses_the_infiniband_cards_and_no_other_card() -> None:
-    with_cards = [row for row in machines("azure").values() if row.fabric.startswith("infiniband-")]
+    with_cards = [row for row in catalog.machines("azure").values() if row.fabric.startswith("infiniband-")]
     assert {row.name: row.rdma for row in with_cards}["Standard_ND40rs_v2"] == 1
     for row in with_cards:
         cards = ",".join(f"mlx5_ib{n}:1" for n in range(row.rdma))
-        assert fabrics()[row.fabric].env.get("UCX_NET_DEVICES") == cards, row.name
+        assert catalog.fabrics()[row.fabric].env.get("UCX_NET_DEVICES") == cards, row.name
 
 
 @pytest.mark.parametrize(
     ("memory", "schedulable"), [(1024, 768), (4096, 3072), (16384, 15360), (1900544, 1900544 - 95027)]
 )
 def test_schedulable_memory(memory: int, schedulable: int) -> None:
-    assert machines("local")["vm-head"].model_copy(update={"memory_mib": memory}).schedulable_memory_mib == schedulable
+    machine = catalog.machines("local")["vm-head"].model_copy(update={"memory_mib": memory})
+    assert machine.schedulable_memory_mib == schedulable
 
 
 def test_error_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "fabrics.yaml").write_text("x: {env: 5, source: s, dated: today}\n")
     monkeypatch.setattr(catalog, "_FOLDER", tmp_path)
     with pytest.raises(CatalogError, match=r"catalog/fabrics\.yaml"):
-        read_rows("fabrics.yaml", Fabric)
+        catalog.read_rows("fabrics.yaml", catalog.Fabric)
 
 
 @pytest.mark.parametrize(
@@ -97,16 +79,16 @@ def test_error_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_refuses_a_topology_that_contradicts_the_machine(change: dict[str, object], message: str) -> None:
-    row = machines("azure")[H100].model_dump()
+    row = catalog.machines("azure")[H100].model_dump()
     with pytest.raises(ValueError, match=message):
-        Machine.model_validate(row | {"topology": row["topology"] | change})
+        catalog.Machine.model_validate(row | {"topology": row["topology"] | change})
 
 
 @pytest.mark.parametrize("fields", [{"spot_usd_per_hour": 1.0}, {"spot_source": "a list of 2026-01-01"}])
 def test_a_spot_price_without_a_source_is_rejected(fields: dict[str, object]) -> None:
     row = {"name": "m", "usd_per_hour": 2.0, "region": "r", "source": "s", "dated": "2026-01-01"}
     with pytest.raises(ValidationError, match="both spot_usd_per_hour and spot_source"):
-        Price.model_validate(row | fields)
+        catalog.Price.model_validate(row | fields)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +102,11 @@ def test_a_spot_price_without_a_source_is_rejected(fields: dict[str, object]) ->
     ],
 )
 def test_gpu_affinity_is_unknown_without_numa_nodes(provider: str, name: str, unknown: bool) -> None:
-    assert machines(provider)[name].gpu_affinity_unknown is unknown
+    assert catalog.machines(provider)[name].gpu_affinity_unknown is unknown
 
 
 def test_machine_without_gpus_keeps_its_quotas() -> None:
-    machine = machines("gcp")["a2-highgpu-8g"]
+    machine = catalog.machines("gcp")["a2-highgpu-8g"]
     found = machine.without_gpus()
     assert (found.gpus, found.gpu_type, found.gpu_device, found.floors) == (0, None, None, None)
     assert found.usd_per_hour == machine.usd_per_hour
@@ -133,8 +115,8 @@ def test_machine_without_gpus_keeps_its_quotas() -> None:
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-def test_lock_is_consistent(lock: DriverLock) -> None:
-    assert list(incompatible(lock.versions, conflicts())) == []
+def test_lock_is_consistent(lock: catalog.DriverLock) -> None:
+    assert list(catalog.incompatible(lock.versions, catalog.conflicts())) == []
     packages = (*lock.packages.values(), *lock.nvswitch.values())
     branch = lock.driver.partition(".")[0]
     of_driver = [package.version for package in packages if package.version.startswith(branch)]
@@ -143,14 +125,14 @@ def test_lock_is_consistent(lock: DriverLock) -> None:
     assert bool(lock.nvswitch) == ("fabric_manager" in lock.versions) == ("nscq" in lock.versions)
     assert ("their hashes" in lock.unverified) == any(package.sha256 is None for package in packages)
     assert f"\nreadonly toolkit={lock.versions['container_toolkit']}\n" in TOOLKIT.read_text()
-    assert lock.refused_gpus.keys() <= {row.gpu_type for name in PLATFORMS for row in machines(name).values()}
+    assert lock.refused_gpus.keys() <= {row.gpu_type for name in PLATFORMS for row in catalog.machines(name).values()}
     for url in filter(None, (archive.url for archive in lock.archives)):
-        found = [name for name, row in archives().items() if re.match(rf"(?:{row.url})(/|$)", url)]
+        found = [name for name, row in catalog.archives().items() if re.match(rf"(?:{row.url})(/|$)", url)]
         assert len(found) == 1, f"{url} can have no mirror"
 
 
 def test_each_archive_is_a_key_of_mirrors() -> None:
-    assert list(MirrorsSpec.model_fields) == [*archives(), "pypi"]
+    assert list(MirrorsSpec.model_fields) == [*catalog.archives(), "pypi"]
 
 
 @pytest.mark.parametrize(
@@ -167,6 +149,6 @@ def test_each_archive_is_a_key_of_mirrors() -> None:
     ],
 )
 def test_incompatible_versions_are_reported(versions: dict[str, str], words: str | None) -> None:
-    found = list(incompatible(versions, conflicts()))
+    found = list(catalog.incompatible(versions, catalog.conflicts()))
     assert len(found) == (words is not None)
     assert (words or "") in "".join(found)

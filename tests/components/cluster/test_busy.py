@@ -6,79 +6,43 @@ import asyncio
 import getpass
 import shutil
 import socket
-import tempfile
 import time
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from components.cluster import busy
-from components.cluster.busy import (
-    LIST_JOBS,
-    RunningJob,
-    UnknownError,
-    busy_message,
-    changed_or_removed_hosts,
-    ended_jobs,
-    hosts_of,
-    last_cluster,
-    machine_digests,
-    parse_jobs,
-    running_jobs,
-)
 from components.stackfile.read import parse_stack, read_stack
 from tests.components.platforms.recording import stack_text
-from tests.offline.cloud.stack import wait_until
-from tests.offline.loopback_sshd import Sshd, free_port, new_server, running, sshd_binary
+from tests.offline.loopback_sshd import Sshd, free_port
 from tests.stack_texts import STACKS
 from tests.trainyard.tunnel_programs import BASTION, TunnelPrograms
-from trainyard.outputs import Head, read
+from tests.yard.conftest import outputs
 
-JOB = RunningJob(id="7", user="ada", name="train", nodes="yard-gpu-0")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Sshd]:
-    """A running SSH server."""
-    if not sshd_binary():
-        pytest.skip("needs sshd (Debian: apt-get install openssh-server)")
-    folder = Path(tempfile.mkdtemp(prefix="ty-busy-"))
-    with running(new_server(folder)) as found:
-        yield found
-    shutil.rmtree(folder)
+LIST_JOBS = busy.LIST_JOBS
+JOB = busy.RunningJob(id="7", user="ada", name="train", nodes="yard-gpu-0")
 
 
 @pytest.fixture
-def sshd(server: Sshd, monkeypatch: pytest.MonkeyPatch) -> Sshd:
+def sshd(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> Sshd:
     """A running SSH server on which one job is running."""
     monkeypatch.setattr(busy, "LIST_JOBS", "echo '7|ada|yard-gpu-0|train'")
-    return server
+    return sshd
 
 
 @pytest.fixture
-def programs(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TunnelPrograms]:
-    """Fake cloud CLIs that open tunnels to the SSH server. They must have ended after the test."""
-    made = TunnelPrograms(tmp_path / "bin")
-    made.install(sshd.port)
-    monkeypatch.setenv("PATH", str(made.folder), prepend=":")
-    yield made
-    wait_until(lambda: not made.running)
+def programs(tunnel_programs: TunnelPrograms, monkeypatch: pytest.MonkeyPatch) -> TunnelPrograms:
+    monkeypatch.setenv("PATH", str(tunnel_programs.folder), prepend=":")
+    return tunnel_programs
 
 
-def list_jobs(sshd: Sshd, **changes: object) -> tuple[RunningJob, ...]:
+def list_jobs(sshd: Sshd, **changes: object) -> tuple[busy.RunningJob, ...]:
     """Return the running jobs, from a head with these changed fields."""
-    facts = {
-        "name": "yard-head",
-        "address": "127.0.0.1",
-        "port": sshd.port,
-        "private_ip": "10.0.0.4",
-        "user": "trainer",
-        "admin_user": getpass.getuser(),
-        "host_key": sshd.host_key,
-    }
-    return asyncio.run(running_jobs(read(Head, {**facts, **changes}), sshd.private_key))
+    facts: dict[str, Any] = {"port": sshd.port, "admin_user": getpass.getuser(), "host_key": sshd.host_key, **changes}
+    head = replace(outputs(2, "fake", 1, None).head, **facts)
+    return asyncio.run(busy.running_jobs(head, sshd.private_key))
 
 
 @pytest.mark.engine
@@ -99,19 +63,19 @@ def test_uses_and_ends_the_tunnel(sshd: Sshd, programs: TunnelPrograms) -> None:
 def test_ends_the_tunnel_after_a_timeout(sshd: Sshd, programs: TunnelPrograms, monkeypatch: pytest.MonkeyPatch) -> None:
     programs.behave("late=60")
     monkeypatch.setattr(busy, "_TUNNEL_SECONDS", 2.0)
-    with pytest.raises(UnknownError, match="did not answer within"):
+    with pytest.raises(busy.UnknownError, match="did not answer within"):
         list_jobs(sshd, port=1, tunnel=BASTION)
 
 
 @pytest.mark.engine
 def test_reports_why_the_head_lists_no_jobs(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
     other = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE0iG0wYxVYt9B5nXGWQqBOFjCkN3sQfYqkUcLSgPq1t"
-    with pytest.raises(UnknownError, match="Host key verification failed"):
+    with pytest.raises(busy.UnknownError, match="Host key verification failed"):
         list_jobs(sshd, host_key=other)
-    with pytest.raises(UnknownError, match="Connection refused"):
+    with pytest.raises(busy.UnknownError, match="Connection refused"):
         list_jobs(sshd, port=free_port())
     monkeypatch.setattr(busy, "LIST_JOBS", "echo 'slurm_load_jobs error' >&2; false")
-    with pytest.raises(UnknownError, match="slurm_load_jobs error"):
+    with pytest.raises(busy.UnknownError, match="slurm_load_jobs error"):
         list_jobs(sshd)
 
 
@@ -119,16 +83,17 @@ def test_reports_why_the_head_lists_no_jobs(sshd: Sshd, monkeypatch: pytest.Monk
 def test_times_out_if_the_head_does_not_answer(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(busy, "_SECONDS", 0.5)
     began = time.monotonic()
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(UnknownError, match="did not answer within"):
+    expected = pytest.raises(busy.UnknownError, match="did not answer within")
+    with socket.create_server(("127.0.0.1", 0)) as silent, expected:
         list_jobs(sshd, port=silent.getsockname()[1])
     assert time.monotonic() - began < 5
 
 
-@pytest.mark.parametrize("outputs", ["text", {}, {"scheduler": "slurm", "nodes": [], "head": {"name": "-oProxy"}}])
-def test_refuses_outputs_of_a_different_version(outputs: object) -> None:
-    assert last_cluster(None) is None
-    with pytest.raises(UnknownError, match="different version"):
-        last_cluster(outputs)
+@pytest.mark.parametrize("found", ["text", {}, {"scheduler": "slurm", "nodes": [], "head": {"name": "-oProxy"}}])
+def test_refuses_outputs_of_a_different_version(found: object) -> None:
+    assert busy.last_cluster(None) is None
+    with pytest.raises(busy.UnknownError, match="different version"):
+        busy.last_cluster(found)
 
 
 @pytest.mark.parametrize(
@@ -141,22 +106,22 @@ def test_refuses_outputs_of_a_different_version(outputs: object) -> None:
     ],
 )
 def test_expands_host_lists(nodes: str, hosts: list[str]) -> None:
-    assert list(hosts_of(nodes)) == hosts
+    assert list(busy.hosts_of(nodes)) == hosts
 
 
 @pytest.mark.parametrize(("name", "shown"), [("a|b c", "a|b c"), ("\x1b[2J\u202ename", "?[2J?name")])
 def test_job_names_may_contain_anything(name: str, shown: str) -> None:
-    (found,) = parse_jobs(f"12_3|trainer|yard-gpu-[0-1]|{name}\n")
-    assert found == RunningJob(id="12_3", user="trainer", name=shown, nodes="yard-gpu-[0-1]")
+    (found,) = busy.parse_jobs(f"12_3|trainer|yard-gpu-[0-1]|{name}\n")
+    assert found == busy.RunningJob(id="12_3", user="trainer", name=shown, nodes="yard-gpu-[0-1]")
 
 
 def test_rejects_other_output() -> None:
     with pytest.raises(ValueError, match="unpack"):
-        parse_jobs("Welcome to this machine\n")
+        busy.parse_jobs("Welcome to this machine\n")
 
 
-def job(nodes: str, number: str = "12") -> RunningJob:
-    return RunningJob(id=number, user="trainer", name="train", nodes=nodes)
+def job(nodes: str, number: str = "12") -> busy.RunningJob:
+    return busy.RunningJob(id=number, user="trainer", name="train", nodes=nodes)
 
 
 @pytest.mark.parametrize(
@@ -164,28 +129,28 @@ def job(nodes: str, number: str = "12") -> RunningJob:
 )
 def test_returns_only_jobs_on_changed_machines(machine: str, ended: list[str]) -> None:
     jobs = (job("yard-gpu-[0-1]", "1"), job("yard-gpu-10", "2"), job("", "3"))
-    assert [found.id for found in ended_jobs(jobs, [machine], "yard-head")] == ended
+    assert [found.id for found in busy.ended_jobs(jobs, [machine], "yard-head")] == ended
 
 
 def test_message_has_machines_jobs_users_and_fix() -> None:
-    text = busy_message([job("yard-gpu-[0-1]")], ["yard-gpu-0", "yard-gpu-1"])
+    text = busy.busy_message([job("yard-gpu-[0-1]")], ["yard-gpu-0", "yard-gpu-1"])
     assert text.startswith("this change replaces, restarts or removes yard-gpu-0, yard-gpu-1, and running jobs")
     assert "\n  job 12 (train) of trainer on yard-gpu-[0-1]\n" in text
     assert text.endswith("run `pulumi up --config trainyard:end_jobs=12`")
-    long = busy_message([job("n", str(number)) for number in range(30)], [f"n-{index}" for index in range(512)])
+    long = busy.busy_message([job("n", str(number)) for number in range(30)], [f"n-{index}" for index in range(512)])
     assert len(long.splitlines()) == 23
     assert "  and 10 more" in long
     assert "n-19 and 492 more," in long
 
 
 def digests(stack: str, **edits: Any) -> dict[str, str]:
-    return machine_digests(parse_stack(stack_text(stack, **edits), "test").plan)
+    return busy.machine_digests(parse_stack(stack_text(stack, **edits), "test").plan)
 
 
 @pytest.mark.parametrize("file", STACKS, ids=lambda file: file.name)
 def test_each_host_has_a_digest(file: Path) -> None:
     plan = read_stack(file).plan
-    assert list(machine_digests(plan)) == [host.name for host in plan.hosts]
+    assert list(busy.machine_digests(plan)) == [host.name for host in plan.hosts]
     assert plan.platform.beside_machines <= set(type(plan.platform).model_fields)
 
 
@@ -214,12 +179,12 @@ def test_each_host_has_a_digest(file: Path) -> None:
     ],
 )
 def test_only_changed_or_removed_machines_are_returned(stack: str, edits: dict[str, Any], names: str) -> None:
-    found = changed_or_removed_hosts(digests(stack), digests(stack, **edits))
+    found = busy.changed_or_removed_hosts(digests(stack), digests(stack, **edits))
     assert [name.partition("-")[2] for name in found] == names.split()
 
 
 def test_digests_of_another_version_are_not_compared() -> None:
     after = {"a": "2-0", "b": "2-0"}
-    assert changed_or_removed_hosts({"a": "2-1", "b": "2-0"}, after) == ("a",)
-    assert changed_or_removed_hosts({"a": "0123456789abcdef", "b": "1-0"}, after) == ()
-    assert changed_or_removed_hosts({"a": "2-0", "gone": "1-0"}, after) == ("gone",)
+    assert busy.changed_or_removed_hosts({"a": "2-1", "b": "2-0"}, after) == ("a",)
+    assert busy.changed_or_removed_hosts({"a": "0123456789abcdef", "b": "1-0"}, after) == ()
+    assert busy.changed_or_removed_hosts({"a": "2-0", "gone": "1-0"}, after) == ("gone",)

@@ -25,8 +25,7 @@ from components.plan.plan import ClusterPlan
 from components.platforms import PLATFORMS
 from components.stackfile.read import read_stack
 from tests.stack_texts import STACKS
-from tests.yard.conftest import HOST_KEY
-from trainyard.outputs import Head
+from tests.yard.conftest import HOST_KEY, outputs
 
 SMALL_GPUS = {"Standard_ND40rs_v2": 32, "Standard_ND96asr_v4": 40}
 """GPU memory in GB of the machines with floors and less than 80 GB."""
@@ -194,8 +193,5 @@ def test_repair_service_reads_its_parameters(local_plan: ClusterPlan) -> None:
 @pytest.mark.parametrize(("spares", "shown"), [(1, {"gpu": 1}), (0, {})])
 def test_outputs_contain_the_spares(local_plan: ClusterPlan, spares: int, shown: dict[str, int]) -> None:
     plan = with_spares(local_plan, spares)
-    head = Head(
-        name="h", address="127.0.0.1", port=22, private_ip="10.77.0.4", user="a", admin_user="b", host_key=HOST_KEY
-    )
     reach = {host.name: Reach(host_key=HOST_KEY, address=None, port=22) for host in plan.workers}
-    assert cluster_outputs(plan, head, reach).spares == shown
+    assert cluster_outputs(plan, outputs(2, "fake", 1, None).head, reach).spares == shown

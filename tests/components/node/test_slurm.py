@@ -10,20 +10,13 @@ from itertools import pairwise
 import pytest
 
 from components.catalog import NUMA_AS_SOCKET_SINCE, Image, Machine, fabrics, images, machines
+from components.node import slurm
 from components.node.files import shipped_files
-from components.node.slurm import (
-    SLURM_VERSIONS,
-    render_cgroup_conf,
-    render_gres_conf,
-    render_plugstack_conf,
-    render_slurm_conf,
-    render_slurmdbd_conf,
-)
 from components.plan.plan import ClusterPlan
 from components.platforms import PLATFORMS
 from trainyard.errors import CatalogError
 
-RENDERERS = [render_slurm_conf, render_gres_conf, render_cgroup_conf, render_slurmdbd_conf]
+RENDERERS = [slurm.render_slurm_conf, slurm.render_gres_conf, slurm.render_cgroup_conf, slurm.render_slurmdbd_conf]
 KNOWN = [row for provider in PLATFORMS for row in machines(provider).values() if row.topology is not None]
 WITH_AFFINITY = [row for row in KNOWN if row.topology is not None and row.topology.gpu_numa]
 
@@ -61,7 +54,7 @@ def with_machine(plan: ClusterPlan, machine: Machine, version: tuple[int, int]) 
 def gpu_cores(plan: ClusterPlan, gpus: int) -> list[set[int]]:
     """Return the cores of each GPU in gres.conf in device file order, or empty sets if Cores is absent."""
     found: dict[int, set[int]] = {}
-    for line in lines_of(render_gres_conf(plan), "NodeName"):
+    for line in lines_of(slurm.render_gres_conf(plan), "NodeName"):
         device = re.fullmatch(r"/dev/\w+?\[?(\d+)(?:-(\d+)\])?", line["File"])
         assert device is not None
         first, _, last = line.get("Cores", "").partition("-")
@@ -73,7 +66,7 @@ def gpu_cores(plan: ClusterPlan, gpus: int) -> list[set[int]]:
 
 
 def test_outage_of_ten_minutes_is_below_slurms_limit(local_plan: ClusterPlan) -> None:
-    values = keys(render_slurm_conf(local_plan))
+    values = keys(slurm.render_slurm_conf(local_plan))
     # The oldest last response when the outage begins, and the time until the first ping after the outage.
     oldest, first_ping = 2 * int(values["HealthCheckInterval"]), int(values["SlurmdTimeout"]) / 10
     assert int(values["SlurmdTimeout"]) > 600 + oldest + first_ping
@@ -84,7 +77,7 @@ def test_node_lines_have_the_address_of_each_worker(kind: str, request: pytest.F
     plan: ClusterPlan = request.getfixturevalue(kind)
     found = [
         pair
-        for line in lines_of(render_slurm_conf(plan), "NodeName")
+        for line in lines_of(slurm.render_slurm_conf(plan), "NodeName")
         for pair in zip(expand(line["NodeName"]), expand(line["NodeAddr"]), strict=True)
     ]
     assert found == [(host.name, str(host.private_ip)) for host in plan.workers]
@@ -92,13 +85,13 @@ def test_node_lines_have_the_address_of_each_worker(kind: str, request: pytest.F
 
 @pytest.mark.parametrize(("containers", "folders"), [("none", []), ("enroot", ["/usr/local/share", "/usr/share"])])
 def test_pyxis_is_loaded_only_with_enroot(containers: str, folders: list[str], local_plan: ClusterPlan) -> None:
-    text = render_plugstack_conf(replace(local_plan, containers=containers))
+    text = slurm.render_plugstack_conf(replace(local_plan, containers=containers))
     included = [line for line in text.splitlines() if not line.startswith("#")]
     assert included == [f"include {folder}/pyxis/*.conf" for folder in folders]
 
 
 def test_settings_that_protect_jobs(local_plan: ClusterPlan) -> None:
-    conf = keys(render_slurm_conf(local_plan))
+    conf = keys(slurm.render_slurm_conf(local_plan))
     assert (conf["ReturnToService"], conf["KillOnBadExit"], conf["AuthInfo"]) == ("1", "1", "cred_expire=20")
     assert conf["PropagateResourceLimits"] == "NONE"
     assert int(conf["UnkillableStepTimeout"]) >= 5 * int(conf["MessageTimeout"])
@@ -109,7 +102,7 @@ def test_settings_that_protect_jobs(local_plan: ClusterPlan) -> None:
 
 
 def test_settings_that_protect_the_cluster(plan_of_each_image: ClusterPlan) -> None:
-    text, database = render_slurm_conf(plan_of_each_image), render_slurmdbd_conf(plan_of_each_image)
+    text, database = slurm.render_slurm_conf(plan_of_each_image), slurm.render_slurmdbd_conf(plan_of_each_image)
     assert {line["AllowGroups"] for line in lines_of(text, "PartitionName")} == {"trainer"}
     assert "disable_triggers" in keys(text)["SlurmctldParameters"].split(",")
     assert keys(text)["AccountingStorageHost"] == keys(database)["DbdHost"] == "localhost"
@@ -126,7 +119,7 @@ def test_sets_each_key_once(plan_of_each_image: ClusterPlan) -> None:
 def test_default_shares_fit_into_a_node(wide_plan: ClusterPlan, local_plan: ClusterPlan) -> None:
     # A node of the local plan has one CPU and two GPUs, so one CPU per GPU is impossible.
     for plan, without_cpus in ((wide_plan, {"cpu"}), (local_plan, {"gpu"})):
-        partitions = {line["PartitionName"]: line for line in lines_of(render_slurm_conf(plan), "PartitionName")}
+        partitions = {line["PartitionName"]: line for line in lines_of(slurm.render_slurm_conf(plan), "PartitionName")}
         assert {name for name, line in partitions.items() if "DefCpuPerGPU" not in line} == without_cpus
         for name, line in partitions.items():
             machine = plan.group(name)[0].machine
@@ -136,12 +129,12 @@ def test_default_shares_fit_into_a_node(wide_plan: ClusterPlan, local_plan: Clus
 
 def test_no_gres_without_gpus(wide_plan: ClusterPlan) -> None:
     plan = replace(wide_plan, groups={"cpu": wide_plan.groups["cpu"]}, workers=wide_plan.group("cpu"))
-    assert "gres" not in render_slurm_conf(plan).replace("AccountingStorageTRES=gres/gpu", "").lower()
-    assert render_gres_conf(plan).splitlines()[1:] == ["AutoDetect=off"]
+    assert "gres" not in slurm.render_slurm_conf(plan).replace("AccountingStorageTRES=gres/gpu", "").lower()
+    assert slurm.render_gres_conf(plan).splitlines()[1:] == ["AutoDetect=off"]
 
 
 def test_supports_the_slurm_version_of_each_image() -> None:
-    assert {image.slurm_version for image in images().values()} == set(SLURM_VERSIONS)
+    assert {image.slurm_version for image in images().values()} == set(slurm.SLURM_VERSIONS)
 
 
 @pytest.mark.parametrize("render", RENDERERS)
@@ -153,25 +146,25 @@ def test_refuses_unsupported_versions(
         render(with_machine(local_plan, local_plan.workers[0].machine, version))
 
 
-@pytest.mark.parametrize("version", SLURM_VERSIONS)
+@pytest.mark.parametrize("version", slurm.SLURM_VERSIONS)
 def test_product_of_sockets_cores_threads_is_the_cpu_count(version: tuple[int, int], local_plan: ClusterPlan) -> None:
     for machine in KNOWN:
         plan = with_machine(local_plan, machine, version)
-        [line] = lines_of(render_slurm_conf(plan), "NodeName")
+        [line] = lines_of(slurm.render_slurm_conf(plan), "NodeName")
         product = int(line["Sockets"]) * int(line["CoresPerSocket"]) * int(line["ThreadsPerCore"])
         assert product == int(line["CPUs"]) == machine.vcpus, machine.name
         # On one socket, each GPU is near all cores.
-        assert line["Sockets"] != "1" or "Cores=" not in render_gres_conf(plan), machine.name
+        assert line["Sockets"] != "1" or "Cores=" not in slurm.render_gres_conf(plan), machine.name
 
 
-@pytest.mark.parametrize("version", SLURM_VERSIONS)
+@pytest.mark.parametrize("version", slurm.SLURM_VERSIONS)
 @pytest.mark.parametrize("machine", WITH_AFFINITY, ids=lambda machine: machine.name)
 def test_each_gpu_has_the_cores_of_its_socket(
     machine: Machine, version: tuple[int, int], local_plan: ClusterPlan
 ) -> None:
     assert machine.topology is not None
     plan = with_machine(local_plan, machine, version)
-    [line], cores = lines_of(render_slurm_conf(plan), "NodeName"), gpu_cores(plan, machine.gpus)
+    [line], cores = lines_of(slurm.render_slurm_conf(plan), "NodeName"), gpu_cores(plan, machine.gpus)
     per_socket = int(line["CoresPerSocket"])
     # For a GPU, Slurm accepts only the cores of a whole socket. Every socket has at least one GPU.
     assert all(len(near) == per_socket and min(near) % per_socket == 0 for near in cores)
@@ -205,10 +198,10 @@ def test_cores_of_a3_match_the_bindings_of_google(name: str, local_plan: Cluster
 def test_numa_nodes_are_sockets_only_if_numbers_differ(local_plan: ClusterPlan) -> None:
     option = "SlurmdParameters=numa_node_as_socket\n"
     a100, h100 = machines("azure")["Standard_ND96asr_v4"], machines("azure")["Standard_ND96isr_H100_v5"]
-    assert option in render_slurm_conf(with_machine(local_plan, a100, (23, 11)))
-    assert option not in render_slurm_conf(with_machine(local_plan, h100, (23, 11)))
+    assert option in slurm.render_slurm_conf(with_machine(local_plan, a100, (23, 11)))
+    assert option not in slurm.render_slurm_conf(with_machine(local_plan, h100, (23, 11)))
     # Slurm 21.08 does not support the option, so the node has its two real sockets.
     old = with_machine(local_plan, a100, (21, 8))
-    assert option not in render_slurm_conf(old)
-    assert lines_of(render_slurm_conf(old), "NodeName")[0]["Sockets"] == "2"
+    assert option not in slurm.render_slurm_conf(old)
+    assert lines_of(slurm.render_slurm_conf(old), "NodeName")[0]["Sockets"] == "2"
     assert gpu_cores(old, 8)[2] == set(range(48))

@@ -7,17 +7,7 @@ from dataclasses import replace
 import pytest
 
 from components.catalog import prices
-from components.platforms.demand import (
-    firm_total,
-    firm_usd,
-    hourly_price,
-    quota_needs,
-    services,
-    spot_priced,
-    storage_mib_s,
-    used_prices,
-    used_sources,
-)
+from components.platforms import demand
 from components.stackfile.plan_checks import limit_is_effective, report_price, storage_throughput, within_budget
 from tests.components.platforms.recording import Edits, planned
 
@@ -25,26 +15,10 @@ SPOT_WITH_LIMIT: Edits = {"limits": {"max_usd_per_hour": 100}, "nodes__gpu__capa
 H100, A2 = "Standard_ND96isr_H100_v5", "a2-highgpu-8g"
 
 
-@pytest.mark.parametrize(
-    ("stack", "edits", "amounts"),
-    [
-        ("azure-a100", {}, {"standardDSv5Family": 8, "cores": 8 + 2 * 96, "standard NDAMSv4_A100Family": 2 * 96}),
-        ("azure-a100", SPOT_WITH_LIMIT, {"cores": 8, "lowPriorityCores": 2 * 96}),
-        ("gcp-a2", {}, {"N2_CPUS": 8, "NVIDIA_A100_GPUS": 16, "A2_CPUS": 2 * 96, "NETWORKS": 1}),
-        ("gcp-a2", SPOT_WITH_LIMIT, {"PREEMPTIBLE_NVIDIA_A100_GPUS": 16}),
-        ("gcp-a2", {"nodes__gpu__driver": "none"}, {"NVIDIA_A100_GPUS": 16}),
-    ],
-)
-def test_quotas_have_different_units(stack: str, edits: Edits, amounts: dict[str, int]) -> None:
-    plan = planned(stack, edits).plan
-    assert {need.quota: need.amount for need in quota_needs(plan) if need.quota in amounts} == amounts
-    assert {need.region for need in quota_needs(plan)} == {plan.region}
-
-
 def test_total_is_unknown_if_a_price_is_unknown() -> None:
-    price = hourly_price(planned("gcp-a2", {"nodes__gpu__machine": "a4-highgpu-8g"}).plan)
+    price = demand.hourly_price(planned("gcp-a2", {"nodes__gpu__machine": "a4-highgpu-8g"}).plan)
     assert (price.usd, price.unpriced, price.total) == (0.389, ("a4-highgpu-8g",), None)
-    assert hourly_price(planned("gcp-a2", {}).plan).total == 59.163
+    assert demand.hourly_price(planned("gcp-a2", {}).plan).total == 59.163
 
 
 # Premium SSD: MicrosoftDocs/azure-docs at 1d25717f, disk-storage-premium-ssd-sizes.md; Dsv5: at 1a0fe16a,
@@ -67,7 +41,7 @@ def test_total_is_unknown_if_a_price_is_unknown() -> None:
     ],
 )
 def test_storage_throughput(stack: str, shared: dict[str, object], expected: float | None) -> None:
-    found = storage_mib_s(planned(stack, {"storage__shared": shared}).plan)
+    found = demand.storage_mib_s(planned(stack, {"storage__shared": shared}).plan)
     assert found == (None if expected is None else pytest.approx(expected))
 
 
@@ -89,7 +63,7 @@ def test_the_hours_of_a_checkpoint_are_those_of_a_full_memory() -> None:
     ],
 )
 def test_storage_price(stack: str, shared: dict[str, object], per_month: float | None) -> None:
-    usd = services(planned(stack, {"storage__shared": shared}).plan)[0].usd
+    usd = demand.services(planned(stack, {"storage__shared": shared}).plan)[0].usd
     assert usd == (None if per_month is None else pytest.approx(per_month / 730))
 
 
@@ -98,30 +72,30 @@ def test_storage_price(stack: str, shared: dict[str, object], per_month: float |
     [("azure-h100", ["netapp-Premium", "bastion-standard"]), ("gcp-a3-mega", ["pd-ssd"]), ("local", [])],
 )
 def test_only_azure_has_a_priced_gateway(stack: str, names: list[str]) -> None:
-    assert [service.name for service in services(planned(stack, {}).plan)] == names
+    assert [service.name for service in demand.services(planned(stack, {}).plan)] == names
 
 
 def test_spot_machines_do_not_use_the_price_on_demand() -> None:
     stack = planned("azure-h100", SPOT_WITH_LIMIT)
-    price = hourly_price(stack.plan)
+    price = demand.hourly_price(stack.plan)
     assert (price.usd, price.unpriced) == (0.384, (f"{H100} (Spot)",))
-    assert [row.name for row in used_prices(stack.plan)] == ["Standard_D8s_v5"]
+    assert [row.name for row in demand.used_prices(stack.plan)] == ["Standard_D8s_v5"]
     [problem] = limit_is_effective.run(stack)
     assert f"{H100} (Spot), bastion-standard" in problem.rule
     known = stack.plan.workers[0].machine.model_copy(update={"spot_usd_per_hour": 20.0})
     workers = tuple(replace(host, machine=known) for host in stack.plan.workers)
-    assert hourly_price(replace(stack.plan, workers=workers)).total == 40.384
+    assert demand.hourly_price(replace(stack.plan, workers=workers)).total == 40.384
 
 
 def test_limits_and_running_machines_ignore_spot_prices() -> None:
     on_demand = planned("gcp-a2", {}).plan
-    assert not spot_priced(on_demand)
-    assert firm_total(on_demand) == hourly_price(on_demand).total
+    assert not demand.spot_priced(on_demand)
+    assert demand.firm_total(on_demand) == demand.hourly_price(on_demand).total
     stack = planned("gcp-a2", SPOT_WITH_LIMIT)
-    assert spot_priced(stack.plan) == (A2,)
-    assert hourly_price(stack.plan).total is not None
-    assert firm_total(stack.plan) is None
-    assert firm_usd(stack.plan.nodes[0]) is None
+    assert demand.spot_priced(stack.plan) == (A2,)
+    assert demand.hourly_price(stack.plan).total is not None
+    assert demand.firm_total(stack.plan) is None
+    assert demand.firm_usd(stack.plan.nodes[0]) is None
     rules = [problem.rule for problem in limit_is_effective.run(stack)]
     assert f"recorded Spot price of {A2}, but Spot prices change at any time" in rules[-1]
     [note] = report_price.run(stack)
@@ -131,7 +105,7 @@ def test_limits_and_running_machines_ignore_spot_prices() -> None:
 def test_spot_machines_use_the_source_of_their_price(monkeypatch: pytest.MonkeyPatch) -> None:
     row = prices("gcp")[A2].model_copy(update={"spot_source": "spot list of 2026-01-01"})
     monkeypatch.setattr("components.platforms.demand.prices", lambda provider: {**prices(provider), row.name: row})
-    found = used_sources(planned("gcp-a2", SPOT_WITH_LIMIT).plan)
+    found = demand.used_sources(planned("gcp-a2", SPOT_WITH_LIMIT).plan)
     assert found == (prices("gcp")["n2-standard-8"].source, "spot list of 2026-01-01")
 
 

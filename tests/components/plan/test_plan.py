@@ -6,25 +6,16 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from components.catalog import images, machines
-from components.plan.plan import ClusterPlan, group_capacity, plan_cluster
+from components.plan.plan import ClusterPlan, group_capacity
 from components.spec.cluster import MAX_GROUPS
-from components.stackfile.read import cluster_spec
+from tests.components.platforms.recording import planned
 
 LONGEST = "abcdefghijklmnop"
 
 
 def plan(counts: dict[str, int], cidr: str = "10.77.0.0/20", name: str = "c") -> ClusterPlan:
-    spec = cluster_spec(
-        {
-            "name": name,
-            "platform": {"provider": "local"},
-            "network": {"cidr": cidr},
-            "head": {"machine": "vm-head"},
-            "nodes": {group: {"machine": "vm-gpu2", "count": count} for group, count in counts.items()},
-        }
-    )
-    return plan_cluster(spec, machines("local"), images()["debian-13"])
+    nodes = {group: {"machine": "vm-gpu2", "count": count} for group, count in counts.items()}
+    return planned("local", {"name": name, "network__cidr": cidr, "nodes": nodes}).plan
 
 
 @pytest.mark.parametrize("cidr", ["10.77.0.0/24", "10.77.0.0/20", "10.64.0.0/12"])
@@ -32,15 +23,15 @@ def test_names_addresses_and_slots_are_unique(cidr: str) -> None:
     network = IPv4Network(cidr)
     count = min(group_capacity(network), 300)
     groups = [f"{LONGEST[:14]}-{index}" for index in range(MAX_GROUPS - 1)] + ["g"]
-    planned = plan(dict.fromkeys(groups, count), cidr, LONGEST)
-    assert planned.hosts[0].private_ip == network[4]
+    made = plan(dict.fromkeys(groups, count), cidr, LONGEST)
+    assert made.hosts[0].private_ip == network[4]
     size = 1 + MAX_GROUPS * count
-    assert len({host.name for host in planned.hosts}) == size
-    assert len({host.private_ip for host in planned.hosts}) == size
-    assert len({host.slot for host in planned.hosts}) == size
-    assert all(host.private_ip in network for host in planned.hosts)
-    assert network.broadcast_address not in {host.private_ip for host in planned.hosts}
-    assert max(len(host.name) for host in planned.hosts) <= 63
+    assert len({host.name for host in made.hosts}) == size
+    assert len({host.private_ip for host in made.hosts}) == size
+    assert len({host.slot for host in made.hosts}) == size
+    assert all(host.private_ip in network for host in made.hosts)
+    assert network.broadcast_address not in {host.private_ip for host in made.hosts}
+    assert max(len(host.name) for host in made.hosts) <= 63
 
 
 def test_larger_and_appended_groups_keep_other_hosts() -> None:

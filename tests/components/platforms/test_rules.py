@@ -362,10 +362,15 @@ def test_too_little_memory_and_used_ports_are_refused() -> None:
     ("provider", "edits", "quota", "amount"),
     [
         ("azure", {}, "cores", 2 * 96 + 8),
+        ("azure", {}, "standardDSv5Family", 8),
+        ("azure", {}, "standard NDAMSv4_A100Family", 2 * 96),
+        ("azure", SPOT, "cores", 8),
+        ("azure", SPOT, "lowPriorityCores", 2 * 96),
         ("azure", {}, "PublicIPAddresses", 2),
         ("azure", {"access": {"via": "private"}}, "PublicIPAddresses", 1),
         ("azure", shared("azure_netapp", 2049), "totalTiBsPerSubscription", 3),
         ("gcp", {}, "NVIDIA_A100_GPUS", 16),
+        ("gcp", {"nodes__gpu__driver": "none"}, "NVIDIA_A100_GPUS", 16),
         ("gcp", {}, "A2_CPUS", 2 * 96),
         ("gcp", SPOT, "A2_CPUS", 2 * 96),
         ("gcp", A3, "GPUS_ALL_REGIONS", 16),
@@ -383,8 +388,10 @@ def test_too_little_memory_and_used_ports_are_refused() -> None:
     ],
 )
 def test_each_resource_uses_its_quota(provider: str, edits: Edits, quota: str, amount: int) -> None:
-    needs = {need.quota: need.amount for need in quota_needs(planned(STACKS[provider], edits).plan)}
+    plan = planned(STACKS[provider], edits).plan
+    needs = {need.quota: need.amount for need in quota_needs(plan)}
     assert needs[quota] == amount
+    assert {need.region for need in quota_needs(plan)} == {plan.region}
     assert len([name for name in needs if name.endswith("NVIDIA_A100_GPUS")]) <= 1
 
 

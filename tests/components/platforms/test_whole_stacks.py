@@ -19,7 +19,6 @@ pytestmark = pytest.mark.engine
 NODES = ["neox-gpu-0", "neox-gpu-1"]
 COMMANDS = ["neox-bringup-gate", "neox-bringup-handover"]
 HEAD_NFS: Edits = {"storage__shared": {"kind": "head_nfs", "size_gib": 1024}}
-FILESTORE: Edits = {"storage__shared": {"kind": "filestore", "size_gib": 2560}}
 DISK = "storage__shared__size_gib"
 
 
@@ -103,13 +102,6 @@ def test_a_smaller_disk_is_refused_before_anything_changes(own: WholeStack) -> N
     own.put("gcp-a2", **HEAD_NFS, **larger, **free)
     own.deploy()
     assert own.record("neox-shared").inputs["size"] == 2048
-
-
-@pytest.mark.full
-def test_a_filestore_is_unchanged_in_the_next_preview(stack: WholeStack) -> None:
-    stack.put("gcp-a2", **FILESTORE)
-    stack.deploy()
-    assert stack.planned() == {}
 
 
 @pytest.mark.full

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import pytest
+import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -35,12 +36,7 @@ config:
   gcp:project: example
 encryptionsalt: v1:abc
 """
-MINIMAL = {
-    "name": "yard",
-    "platform": {"provider": "local"},
-    "head": {"machine": "vm-head"},
-    "nodes": {"gpu": {"machine": "vm-gpu2", "count": 2}},
-}
+MINIMAL: dict[str, Any] = yaml.safe_load(GOOD)["config"]["trainyard:cluster"]
 COMPUTER = Computer(free_memory=lambda plan: 24 * 1024, used_ports=lambda plan, ports: ())
 _PARTS = re.split(r"(?m)^=== (\S+)\n", (ROOT / "tests" / "bad_stacks.txt").read_text())
 BAD_STACKS = dict(zip(_PARTS[1::2], _PARTS[2::2], strict=True))

@@ -311,18 +311,6 @@ def test_a_live_process_runs_and_an_ended_one_does_not() -> None:
     assert not is_running(child.pid)
 
 
-def test_no_code_checks_processes_with_signal_zero() -> None:
-    signal_zero = ("os.kill(", ", 0)")
-    lines = [
-        f"{file.relative_to(ROOT)}:{number}"
-        for folder in ("components", "yard", "offline", "tools", "trainyard")
-        for file in (ROOT / folder).rglob("*.py")
-        for number, line in enumerate(file.read_text().splitlines(), 1)
-        if all(part in line for part in signal_zero)
-    ]
-    assert lines == [], "use offline.cloud.making.is_running or a pidfd"
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
