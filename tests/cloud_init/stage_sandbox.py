@@ -60,6 +60,13 @@ def function(file: Path, name: str) -> str:
     return found[0]
 
 
+def bash(script: str, *arguments: str, **environment: str) -> str:
+    """Run a script with the usual options, which must succeed. Return its output."""
+    command = ["bash", "-c", f"set -euo pipefail\n{script}", "_", *arguments]
+    env = {"PATH": os.environ["PATH"], **environment}
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=30).stdout
+
+
 @dataclass
 class Ran:
     """Exit code, stdout lines, recorded commands with arguments, and stderr from a stage."""

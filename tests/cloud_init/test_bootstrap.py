@@ -15,7 +15,7 @@ from components.node.handover import Secrets, handover_files, pack
 from components.plan.plan import ClusterPlan
 from tests.cloud_init.metadata_server import Metadata
 from tests.cloud_init.node_sandbox import NodeSandbox, tar
-from tests.cloud_init.stage_sandbox import STAGES, Sandbox, function
+from tests.cloud_init.stage_sandbox import STAGES, Sandbox, bash, function
 
 READY = '{"node":"head","state":"ready"}'
 BUSY = '{"node":"head","state":"running"}'
@@ -139,10 +139,8 @@ def publish(tmp_path: Path, firmware: str, port: int) -> str:
         .replace("/sys/class/dmi/id/product_name", str(product))
         .replace("/dev/tcp/169.254.169.254/80", f"/dev/tcp/127.0.0.1/{port}")
     )
-    stubs = 'set -euo pipefail\nTRAINYARD_NODE=n\nconsole() { echo "$*"; }\nsleep() { :; }\n'
-    script = f'{stubs}{moved}\npublish_host_key "$@"\n'
-    command = ["bash", "-c", script, "_", "ssh-ed25519", "AAAAkey"]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+    stubs = 'TRAINYARD_NODE=n\nconsole() { echo "$*"; }\nsleep() { :; }\n'
+    return bash(f'{stubs}{moved}\npublish_host_key "$@"\n', "ssh-ed25519", "AAAAkey")
 
 
 @pytest.mark.engine
@@ -200,13 +198,9 @@ def test_node_reports_the_partitions_of_its_infiniband_cards(
 def test_status_of_a_node_contains_its_partition(tmp_path: Path, written: str | None, partition: str) -> None:
     if written is not None:
         (tmp_path / "partition").write_text(written)
-    script = (
-        f"set -euo pipefail\nstate={tmp_path} boot_id=b TRAINYARD_NODE=a-0 TRAINYARD_ROLE=worker lib=/b\n"
-        "read_uptime() { uptime=1.5; }\n"
-        + function(STAGES.parent / "bootstrap", "status").replace("/run/trainyard", str(tmp_path))
-        + "\nstatus ready '' 0\n"
-    )
-    subprocess.run(["bash", "-c", script], check=True, timeout=30)
+    status = function(STAGES.parent / "bootstrap", "status").replace("/run/trainyard", str(tmp_path))
+    facts = f"state={tmp_path} boot_id=b TRAINYARD_NODE=a-0 TRAINYARD_ROLE=worker lib=/b\n"
+    bash(f"{facts}read_uptime() {{ uptime=1.5; }}\n{status}\nstatus ready '' 0\n")
     assert json.loads((tmp_path / "status.json").read_text())["partition"] == partition
 
 

@@ -18,14 +18,8 @@ PLAIN = {"id": "0 trainer\n", "mountpoint": "1 ", **KEY}
 RULE = "proc/sys/kernel/apparmor_restrict_unprivileged_userns"
 
 
-NODE = {
-    "ROLE": "worker",
-    "GROUP": "gpu",
-    "GPUS": "8",
-    "GPU_DEVICE": "/dev/nvidia",
-    "FABRIC": "gvnic",
-    "CONTAINERS": "docker",
-}
+GROUP = {"ROLE": "worker", "GROUP": "gpu", "GPUS": "8", "GPU_DEVICE": "/dev/nvidia"}
+NODE = {**GROUP, "FABRIC": "gvnic", "CONTAINERS": "docker"}
 INSTALL = "apt-get -q -y --no-install-recommends install"
 
 
@@ -100,9 +94,8 @@ def test_node_without_containers_is_unchanged(tmp_path: Path) -> None:
 
 
 def test_docker_without_the_toolkit_fails_the_stage(tmp_path: Path) -> None:
-    assert (
-        run(tmp_path, without=("nvidia-container-runtime-hook",)).failure().startswith("fail docker finds no GPU here")
-    )
+    message = run(tmp_path, without=("nvidia-container-runtime-hook",)).failure()
+    assert message.startswith("fail docker finds no GPU here")
 
 
 RUNTIMES = {"runtimes": {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}}
@@ -133,8 +126,7 @@ def test_installation_is_retried_after_an_update_of_the_lists(tmp_path: Path) ->
 
 
 def test_fake_gpus_need_no_toolkit(tmp_path: Path) -> None:
-    ran = run(tmp_path, {"dpkg-query": "1 "}, GPUS="2", GPU_DEVICE="/dev/fakegpu")
-    ran.passed()
+    ran = run(tmp_path, {"dpkg-query": "1 "}, GPUS="2", GPU_DEVICE="/dev/fakegpu").passed()
     assert not [line for line in ran.commands if "nvidia" in line]
 
 
@@ -164,8 +156,7 @@ def test_existing_host_without_the_runtime_is_an_error(
 def test_enroot_profile_is_loaded_if_ubuntu_restricts_namespaces(tmp_path: Path, rule: str | None, loads: bool) -> None:
     """Source: NVIDIA/enroot at 375e05de, conf/apparmor.profile. The rule stays enabled for all other programs."""
     Sandbox(tmp_path).write({RULE: rule} if rule is not None else {})
-    ran = run(tmp_path, CONTAINERS="enroot")
-    ran.passed()
+    ran = run(tmp_path, CONTAINERS="enroot").passed()
     profile = tmp_path / "etc" / "apparmor.d" / "trainyard-enroot"
     assert profile.exists() is loads
     loading = ["apparmor_parser --replace /etc/apparmor.d/trainyard-enroot"] if loads else []
@@ -191,6 +182,9 @@ def test_enroot_uses_the_local_disks_and_private_folders(tmp_path: Path, mounted
     assert "ln -s /usr/share/enroot/hooks.d/50-slurm-pmi.sh /etc/enroot/hooks.d/" in ran.commands
 
 
+ENROOT = "https://github.com/NVIDIA/enroot/releases/download"
+
+
 def without_enroot(tmp_path: Path, sums: str = "true", architecture: str = "amd64", **env: str) -> Ran:
     """Run the stage on a node without enroot, which the fake apt-get installs. `sums` is the fake program sha256sum."""
     recorded = tuple(name for name in (*RECORDED, "install", "ln") if name != "enroot-nsenter")
@@ -209,11 +203,7 @@ def without_enroot(tmp_path: Path, sums: str = "true", architecture: str = "amd6
 
 @pytest.mark.parametrize(
     ("env", "releases"),
-    [
-        ({}, "https://github.com/NVIDIA/enroot/releases/download"),
-        ({"BAKING": "1"}, "https://github.com/NVIDIA/enroot/releases/download"),
-        ({"MIRRORS": "s#https://github.com/NVIDIA/enroot/releases/download#http://m/enroot#"}, "http://m/enroot"),
-    ],
+    [({}, ENROOT), ({"BAKING": "1"}, ENROOT), ({"MIRRORS": f"s#{ENROOT}#http://m/enroot#"}, "http://m/enroot")],
 )
 def test_locked_enroot_is_installed(tmp_path: Path, env: dict[str, str], releases: str) -> None:
     without_enroot(tmp_path, **env).passed()
@@ -229,8 +219,7 @@ def test_locked_enroot_is_installed(tmp_path: Path, env: dict[str, str], release
 
 
 @pytest.mark.parametrize(
-    ("sums", "architecture", "words"),
-    [("false", "amd64", ": it is not installed"), ("true", "arm64", "are for amd64")],
+    ("sums", "architecture", "words"), [("false", "amd64", ": it is not installed"), ("true", "arm64", "are for amd64")]
 )
 def test_enroot_with_another_hash_or_architecture_fails(
     tmp_path: Path, sums: str, architecture: str, words: str
@@ -240,8 +229,7 @@ def test_enroot_with_another_hash_or_architecture_fails(
 
 
 def test_a_builder_installs_docker_without_starting_it(tmp_path: Path) -> None:
-    ran = run(tmp_path, BAKING="1")
-    ran.passed()
+    ran = run(tmp_path, BAKING="1").passed()
     assert any(line.startswith("apt-get -q -y") and "nvidia-container-toolkit=" in line for line in ran.commands)
     assert "systemctl disable --quiet docker.service docker.socket" in ran.commands
     assert not ran.calls("usermod", "systemctl start", "systemctl restart")

@@ -6,13 +6,12 @@ The stage has never run on a real cloud.
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from components.catalog import fabrics
-from tests.cloud_init.stage_sandbox import Ran, Sandbox
+from tests.cloud_init.stage_sandbox import Ran, Sandbox, bash
 
 pytestmark = pytest.mark.engine
 
@@ -199,11 +198,7 @@ def test_plugin_settings_are_added_to_fabric_env(tmp_path: Path) -> None:
     ]
     made.run(STAGE, **TCPXO_NODE)
     assert settings.read_text() == once
-    read = subprocess.run(
-        ["bash", "-c", 'source "$1"; echo "$NCCL_ALGO $NCCL_ODD"', "-", str(settings)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert read.stdout == "Ring,Tree it's; b\n"
+    assert bash('source "$1"; echo "$NCCL_ALGO $NCCL_ODD"', str(settings)) == "Ring,Tree it's; b\n"
 
 
 PROFILES = {

@@ -13,7 +13,7 @@ import pytest
 
 from components.catalog import images
 from components.node.install import mirror_program
-from tests.cloud_init.stage_sandbox import STAGES, Sandbox, function
+from tests.cloud_init.stage_sandbox import STAGES, Sandbox, bash, function
 
 PACKAGE = f"Package: slurmd\nVersion: 1\nArchitecture: all\nFilename: ./slurmd.deb\nSize: 1\nSHA256: {'0' * 64}\n"
 needs_apt = pytest.mark.skipif(shutil.which("apt-get") is None, reason="apt is not installed")
@@ -72,8 +72,7 @@ def apt_update(tmp_path: Path, *answers: tuple[int, str], file: str = "") -> tup
     """Run apt_update with a fake apt-get that gives these results. Return exit code, number of calls and output."""
     for index, (code, text) in enumerate(answers, start=1):
         (tmp_path / f"{index}").write_text(f"cat <<'TEXT' >&2\n{text}\nTEXT\nexit {code}\n")
-    script = f"""set -euo pipefail
-calls=0
+    script = f"""calls=0
 apt-get() {{ calls=$((calls + 1)); bash {tmp_path}/$calls; }}
 pause() {{ :; }}
 log() {{ printf '%s\\n' "$*"; }}
@@ -82,8 +81,7 @@ code=0
 apt_update {file} || code=$?
 echo $code $calls
 """
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=30)
-    *output, last = done.stdout.splitlines()
+    *output, last = bash(script).splitlines()
     exit_code, calls = last.split()
     return int(exit_code), int(calls), "\n".join(output)
 
@@ -142,11 +140,7 @@ def test_node_is_set_up_despite_a_broken_archive(tmp_path: Path, code: str) -> N
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize(
     ("policy", "left"),
-    [
-        (None, None),
-        ("#!/bin/sh\nexit 0\n", "#!/bin/sh\nexit 0\n"),
-        ("#!/bin/sh\n# trainyard\nexit 101\n", None),
-    ],
+    [(None, None), ("#!/bin/sh\nexit 0\n", "#!/bin/sh\nexit 0\n"), ("#!/bin/sh\n# trainyard\nexit 101\n", None)],
 )
 def test_existing_policy_rc_d_is_restored(tmp_path: Path, policy: str | None, left: str | None, fails: bool) -> None:
     node = Sandbox(tmp_path, ("apt-get", "systemctl"), {"apt-get -q -y": "1 "} if fails else {})

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cloud_init.stage_sandbox import STAGES, Ran, Sandbox, function
+from tests.cloud_init.stage_sandbox import STAGES, Ran, Sandbox, bash, function
 from tests.offline.loopback_sshd import make_key, sshd_binary
 from trainyard import checkout
 
@@ -240,12 +240,7 @@ def settings(config: Path, user: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("managed", "finished", "code"),
-    [
-        ("true", "null", 1),
-        ("localhost", "null", 1),
-        ("true", "1795246299.7", 0),
-        ("false", "null", 0),
-    ],
+    [("true", "null", 1), ("localhost", "null", 1), ("true", "1795246299.7", 0), ("false", "null", 0)],
 )
 def test_etc_hosts_is_written_after_cloud_init(tmp_path: Path, managed: str, finished: str, code: int) -> None:
     node, status = Sandbox(tmp_path), f'{{"v1": {{"init": {{"finished": {finished}}}}}}}'
@@ -269,10 +264,7 @@ GIVEN = "127.0.0.1 localhost\n127.0.1.1 mine\n"
 
 def call(name: str, script: str) -> str:
     """Run a bash script that can call a function from stage.sh. Return the script's output."""
-    found = function(STAGES.parent / "stage.sh", name)
-    start = "set -euo pipefail\nis_existing_host() { false; }\nchanged=0\n"
-    command = ["bash", "-c", f"{start}{found}\n{script}"]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    return bash(f"is_existing_host() {{ false; }}\nchanged=0\n{function(STAGES.parent / 'stage.sh', name)}\n{script}")
 
 
 def put(file: Path, lines: str) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cloud_init.node_sandbox import FILES, NodeSandbox
-from tests.cloud_init.stage_sandbox import STAGES, Sandbox
+from tests.cloud_init.stage_sandbox import STAGES, Sandbox, bash
 
 pytestmark = pytest.mark.engine
 
@@ -184,11 +184,14 @@ def test_head_with_slurm_has_the_repair_service(tmp_path: Path) -> None:
     assert watch(tmp_path, "head") == ["systemctl restart trainyard-repair.service"]
 
 
-@pytest.mark.parametrize(("timeline", "state", "calls"), [
-    ("", "IDLE+DRAIN", ["return --new", "program"]),
-    ("9 ready\n", "DOWN*", ["return", "program"]),
-    ("9 ready\n", "IDLE", []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("timeline", "state", "calls"),
+    [
+        ("", "IDLE+DRAIN", ["return --new", "program"]),
+        ("9 ready\n", "DOWN*", ["return", "program"]),
+        ("9 ready\n", "IDLE", []),
+    ],
+)
 def test_node_out_of_service_may_return_after_its_boot(
     timeline: str, state: str, calls: list[str], tmp_path: Path
 ) -> None:
@@ -198,7 +201,5 @@ def test_node_out_of_service_may_return_after_its_boot(
     end = end.replace("/var/lib/trainyard/timeline", f"{tmp_path}/timeline")
     end = end.replace("/usr/local/sbin/trainyard-health return", "echo return")
     end = end.replace("/usr/local/sbin/trainyard-health-program", "echo program")
-    script = f"set -euo pipefail\nscontrol() {{ echo 'NodeName=n State={state} ThreadsPerCore=1'; }}\n{end}"
-    done = subprocess.run(["bash", "-c", script], env={"TRAINYARD_NODE": "n", "PATH": os.environ["PATH"]},
-                          capture_output=True, text=True, check=True)  # fmt: skip
-    assert done.stdout.splitlines() == calls
+    script = f"scontrol() {{ echo 'NodeName=n State={state} ThreadsPerCore=1'; }}\n{end}"
+    assert bash(script, TRAINYARD_NODE="n").splitlines() == calls

@@ -70,27 +70,24 @@ def test_outputs_exist_after_a_failed_command(stack: WholeStack, name: str) -> N
     stack.faults(
         {"fault": "slow", "at": "command", "name": name, "seconds": 2}, {"fault": "failed", "name": name}, slow_workers
     )
-    failed = stack.up()
-    assert failed.code != 0
-    assert "the fault `failed`" in failed.text, failed
-    assert outputs_of(stack) == (COMMANDS[name], ["opt-gpu-0", "opt-gpu-1"]), failed
+    assert "the fault `failed`" in stack.up().failure()
+    assert outputs_of(stack) == (COMMANDS[name], ["opt-gpu-0", "opt-gpu-1"])
 
 
 @pytest.mark.engine
 def test_each_step_is_tested_and_a_ready_cluster_stays_ready(stack: WholeStack) -> None:
     stack.put("azure-a100")
-    whole = stack.up()
-    assert whole.code == 0, whole
+    stack.up().passed()
     assert outputs_of(stack)[0] is None
     state = json.loads(stack("stack", "export", "-s", "test").text)["deployment"]["resources"]
     steps = [one["urn"] for one in state if one.get("parent", "").endswith("BringUp::opt-bringup")]
     assert {urn.rpartition("::")[2] for urn in steps} == COMMANDS.keys() | HOST_KEYS, "test the new step"
     stack.put("azure-a100", nodes__gpu__count=3, limits={})
     stack.faults({"fault": "stockout", "of": "*:VirtualMachine", "name": "opt-gpu-2"})
-    assert stack.up().code != 0
+    stack.up().failure()
     assert outputs_of(stack) == (None, ["opt-gpu-0", "opt-gpu-1"])
     stack.faults({"fault": "failed", "name": "*-gate"})
-    assert stack.up().code != 0
+    stack.up().failure()
     assert outputs_of(stack) == (None, ["opt-gpu-0", "opt-gpu-1", "opt-gpu-2"])
 
 
@@ -109,10 +106,8 @@ def test_outputs_exist_after_an_interrupted_gate(stack: WholeStack) -> None:
 @pytest.mark.engine
 def test_outputs_contain_the_head_without_a_workers_key(stack: WholeStack) -> None:
     stack.put("gcp-a2", first=NO_KEY.format(name="neox-gpu-1"))
-    failed = stack.up()
-    assert failed.code != 0
-    assert "no SSH host key is known for neox-gpu-1. Fix: " in failed.text, failed
-    assert outputs_of(stack) == (NO_MACHINES, []), failed
+    assert "no SSH host key is known for neox-gpu-1. Fix: " in stack.up().failure()
+    assert outputs_of(stack) == (NO_MACHINES, [])
     # SSH cannot verify a head without a known key, so the outputs of the earlier run remain.
     stack.put("gcp-a2", first=NO_KEY.format(name="neox-head"))
     assert "no SSH host key is known for neox-head. Fix: " in stack.up().text
@@ -122,8 +117,6 @@ def test_outputs_contain_the_head_without_a_workers_key(stack: WholeStack) -> No
 @pytest.mark.engine
 def test_outputs_exist_if_the_tunnel_does_not_open(stack: WholeStack) -> None:
     stack.put("azure-h100", first=NO_TUNNEL)
-    failed = stack.up()
-    assert failed.code != 0
-    assert "the tunnel does not open" in failed.text, failed
+    assert "the tunnel does not open" in stack.up().failure()
     unready, nodes = outputs_of(stack)
-    assert (unready, len(nodes)) == (bringup.NO_TUNNEL, 2), failed
+    assert (unready, len(nodes)) == (bringup.NO_TUNNEL, 2)

@@ -30,6 +30,7 @@ LOCAL = planned("local", {})
 HOST = {"address": "203.0.113.10", "private_ip": "10.77.0.10", "name": "node1"}
 PATH = {"storage__shared": {"kind": "head_nfs", "path": "/raid/trainyard"}}
 GPU_HOSTS, DRIVER = "cluster.nodes.gpu.hosts", "cluster.nodes.gpu.driver"
+AVAILABLE = "driver-available"
 LIMIT, SIZE = "cluster.limits.max_usd_per_hour", "cluster.storage.shared.size_gib"
 
 
@@ -52,6 +53,9 @@ def draft_with_hosts(*hosts: str) -> Draft:
         head=HeadSpec(machine="dgx-h100"),
         nodes={"gpu": GroupSpec(machine="dgx-h100", hosts=hosts, count=len(hosts))},
     )
+
+
+ONE = draft_with_hosts("node1")
 
 
 def gcp(limit: float | None = None, gpu: str = "a2-highgpu-8g", head: str = "a2-highgpu-1g") -> Planned:
@@ -96,7 +100,7 @@ def unverified() -> Planned:
 
 CASES: dict[str, tuple[Any, Any, str]] = {
     "machine-known": (draft(), draft(head="vm-heads"), "cluster.head.machine"),
-    "hosts-known": (draft_with_hosts("node1"), draft_with_hosts("node1", "node2"), f"{GPU_HOSTS}.1"),
+    "hosts-known": (ONE, draft_with_hosts("node1", "node2"), f"{GPU_HOSTS}.1"),
     "group-fits": (draft(count=30), draft(count=31), "cluster.nodes.gpu.count"),
     "network-free": (draft(cidr="172.18.0.0/16"), draft(cidr="172.17.200.0/24"), "cluster.network.cidr"),
     "head-gpus-idle": (draft(), draft(head="vm-gpu2"), "cluster.head.machine"),
@@ -177,16 +181,8 @@ def test_largest_disk_on_google_cloud() -> None:
     ("bad", "path", "words"),
     [
         (draft_with_hosts("node1", "node1"), f"{GPU_HOSTS}.1", f"already listed in {GPU_HOSTS}.0"),
-        (
-            replace(draft_with_hosts("node1"), head=HeadSpec(machine="m1", host="nod1")),
-            "cluster.head.host",
-            "must be one of",
-        ),
-        (
-            replace(draft_with_hosts("node1"), nodes={"gpu": GroupSpec(machine="m1", count=1)}),
-            GPU_HOSTS,
-            "required on existing hosts",
-        ),
+        (replace(ONE, head=HeadSpec(machine="m1", host="nod1")), "cluster.head.host", "must be one of"),
+        (replace(ONE, nodes={"gpu": GroupSpec(machine="m1", count=1)}), GPU_HOSTS, "required on existing hosts"),
         (replace(draft(), head=HeadSpec(machine="vm-head", host="a")), "cluster.head.host", "creates its machines"),
     ],
 )
@@ -199,7 +195,7 @@ def test_invalid_lists_of_hosts_are_refused(bad: Draft, path: str, words: str) -
 @pytest.mark.parametrize(
     ("subject", "found"),
     [
-        (draft_with_hosts("node1"), []),  # a head that runs jobs may have GPUs
+        (ONE, []),  # a head that runs jobs may have GPUs
         (draft(head="vm-gpu2"), [("head-gpus-idle", Level.WARNING)]),
         # Groups are checked even if the platform is malformed.
         (replace(draft(count=31), platform=None), [("group-fits", Level.ERROR)]),
@@ -217,37 +213,12 @@ def test_findings_have_check_id_and_level(subject: Draft, found: list[tuple[str,
         ("price", gcp(gpu="a4-highgpu-8g"), "3.67 dollars an hour", ""),
         ("price", gcp(gpu="a4-highgpu-8g"), "plus the unknown price of a4-highgpu-8g", ""),
         ("quota", gcp(head="n2-standard-8"), "16 of NVIDIA_A100_GPUS", ""),
-        ("driver-available", with_driver("image"), "image debian-13 has no NVIDIA driver", "write `driver: install`"),
-        (
-            "driver-available",
-            with_driver("install", image="azure-ubuntu-24.04-hpc"),
-            "already has NVIDIA driver 580",
-            "remove it",
-        ),
-        (
-            "driver-available",
-            with_driver("install", image="ubuntu-22.04"),
-            "no driver versions are locked",
-            "debian-13, ubuntu-24.04",
-        ),
-        (
-            "driver-available",
-            with_driver("install", gpu="v100"),
-            "Turing and later GPUs only",
-            "different machine type",
-        ),
-        (
-            "driver-available",
-            with_driver("install", gpu="b200"),
-            "do not support Blackwell",
-            "different machine type",
-        ),
-        (
-            "unconfirmed",
-            with_driver("install", image="ubuntu-24.04"),
-            "unverified: packages, their hashes of driver 580.173.02 for ubuntu-24.04",
-            "",
-        ),
+        (AVAILABLE, with_driver("image"), "image debian-13 has no NVIDIA driver", "write `driver: install`"),
+        (AVAILABLE, with_driver("install", image="azure-ubuntu-24.04-hpc"), "already has NVIDIA driver", "remove it"),
+        (AVAILABLE, with_driver("install", image="ubuntu-22.04"), "no driver versions are locked", "debian-13, ubuntu"),
+        (AVAILABLE, with_driver("install", gpu="v100"), "Turing and later GPUs only", "different machine type"),
+        (AVAILABLE, with_driver("install", gpu="b200"), "do not support Blackwell", "different machine type"),
+        ("unconfirmed", with_driver("install", image="ubuntu-24.04"), "packages, their hashes of driver 580", ""),
     ],
 )
 def test_rule_and_fix_depend_on_the_subject(check: str, subject: Planned, rule: str, fix: str) -> None:

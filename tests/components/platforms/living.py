@@ -20,16 +20,10 @@ class _Stack(TestStack):
     __test__ = False
 
     def deploy(self, *options: str) -> str:
-        """Run `pulumi up` and return its output."""
-        done = self.up(*options)
-        assert done.code == 0, done
-        return done.text
+        return self.up(*options).passed()
 
     def planned_text(self, *options: str) -> str:
-        """Run `pulumi preview` and return its output."""
-        done = self.preview(*options)
-        assert done.code == 0, done
-        return done.text
+        return self.preview(*options).passed()
 
     def assert_unchanged(self) -> None:
         """Assert that a preview changes no resource."""

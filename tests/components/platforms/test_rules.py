@@ -45,7 +45,12 @@ A3, TCPX, A4 = ({MACHINE: f"{name}-8g"} for name in ("a3-megagpu", "a3-highgpu",
 NARROW = {"network__cidr": "10.77.0.0/24"}
 TCPX_IMAGE = {"platform__custom_image": "projects/p-1/global/images/tcpx"}
 
+BOOT_DISK, ZONE, SERVICES = "platform__boot_disk_type", "platform__filestore__zone", "platform__services_cidr"
+IB_NETWORK = {"network__cidr": "172.16.0.0/20"}
+C3 = {"head__machine": "c3-standard-44"}
 HOST = "platform__hosts__1__"
+HOST_IP, PROXY, PROXY_KEY = f"{HOST}private_ip", f"{HOST}proxy_jump", f"{HOST}proxy_host_key"
+SAME_ADDRESS = {f"{HOST}address": "203.0.113.10"}
 KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5{'A' * 48}"
 
 
@@ -84,30 +89,14 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
     "azure-fabric-size": ({COUNT: 200}, {COUNT: 201}, "nodes.gpu.count"),
     "azure-compact": ({"nodes__gpu": NC | {"placement": "compact"}}, {PLACEMENT: "compact"}, "nodes.gpu.placement"),
     "azure-reservable": (NC_HELD, {"nodes__gpu": ND | {"capacity": RESERVED}}, "nodes.gpu.capacity"),
-    "azure-reservation-id": (
-        NC_HELD,
-        {"nodes__gpu": NC | {"capacity": RESERVED | {"reservation": "mine"}}},
-        "nodes.gpu.capacity.reservation",
-    ),
+    "azure-reservation-id": (NC_HELD, NC_HELD | {f"{CAPACITY}__reservation": "mine"}, "nodes.gpu.capacity.reservation"),
     "azure-reservation-zone": (NC_HELD | {"platform__zone": "2"}, NC_HELD, "platform.zone"),
     "azure-reservation-placement": (NC_HELD, NC_HELD | {PLACEMENT: "compact"}, "nodes.gpu.placement"),
-    "azure-infiniband-network": (
-        {"nodes__gpu": NC, "network__cidr": "172.16.0.0/20"},
-        {"network__cidr": "172.16.0.0/20"},
-        "network.cidr",
-    ),
-    "azure-services-network": (
-        BASTION,
-        BASTION | {"platform__services_cidr": "10.77.8.0/24"},
-        "platform.services_cidr",
-    ),
+    "azure-infiniband-network": ({"nodes__gpu": NC} | IB_NETWORK, IB_NETWORK, "network.cidr"),
+    "azure-services-network": (BASTION, BASTION | {SERVICES: "10.77.8.0/24"}, "platform.services_cidr"),
     "azure-storage-kind": ({}, shared("filestore"), "storage.shared.kind"),
     "azure-fabric-idle": ({}, {PLACEMENT: "none"}, "nodes.gpu.placement"),
-    "azure-fabric-letter": (
-        {},
-        {"nodes__gpu": {"machine": "Standard_ND96is_H100_v5", "count": 2}},
-        "nodes.gpu.machine",
-    ),
+    "azure-fabric-letter": ({}, {MACHINE: "Standard_ND96is_H100_v5"}, "nodes.gpu.machine"),
     "azure-fabric-unsupported": ({}, {"platform__zone": "1"}, "nodes.gpu.placement"),
     "azure-image-unverified": ({"platform__image_version": PINNED}, NEWER, "platform.image_version"),
     "azure-netapp-pool": (shared("azure_netapp", 2048), shared("azure_netapp", 1500), "storage.shared.size_gib"),
@@ -117,11 +106,7 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
     "azure-spot": ({}, SPOT, "nodes.gpu.capacity"),
     "azure-unverified": (NC_HELD, NC_HELD | {MACHINE: "Standard_D16s_v5"}, "nodes.gpu.capacity"),
     "gcp-zone": ({}, {"platform__zone": "africa-south1-a"}, "platform.zone"),
-    "gcp-boot-disk": (
-        {"platform__boot_disk_type": "pd-balanced"},
-        {"platform__boot_disk_type": "pd-ssd", **A4},
-        "platform.boot_disk_type",
-    ),
+    "gcp-boot-disk": ({BOOT_DISK: "pd-balanced"}, {BOOT_DISK: "pd-ssd", **A4}, "platform.boot_disk_type"),
     "gcp-image-fabric": (TCPX | TCPX_IMAGE, TCPX, "nodes.gpu.machine"),
     "gcp-placement": ({PLACEMENT: "compact"}, {PLACEMENT: "same_fabric"}, "nodes.gpu.placement"),
     "gcp-reservation-name": (
@@ -138,42 +123,22 @@ CASES: dict[str, tuple[Edits, Edits, str]] = {
     ),
     "gcp-storage-kind": ({}, shared("azure_netapp"), "storage.shared.kind"),
     "gcp-filestore-size": ({}, {f"{STORAGE}__size_gib": 500}, "storage.shared.size_gib"),
-    "gcp-filestore-region": (
-        {"platform__filestore": {"zone": "us-central1-f"}},
-        {"platform__filestore": {"zone": "asia-southeast1-b"}},
-        "platform.filestore.zone",
-    ),
+    "gcp-filestore-region": ({ZONE: "us-central1-f"}, {ZONE: "asia-southeast1-b"}, "platform.filestore.zone"),
     "gcp-filestore-zone": (
-        {"platform__filestore": {"zone": "us-central1-a", "tier": "REGIONAL"}},
-        {"platform__filestore": {"zone": "us-central1-a"}},
+        {ZONE: "us-central1-a", "platform__filestore__tier": "REGIONAL"},
+        {ZONE: "us-central1-a"},
         "platform.filestore.zone",
     ),
     "gcp-zone-unlisted": ({}, {MACHINE: "g2-standard-48"}, "platform.zone"),
     "gcp-reservation-policy": ({CAPACITY: R}, {CAPACITY: R, PLACEMENT: "compact"}, "nodes.gpu.placement"),
     "gcp-on-demand": (A4 | SPOT, A4, "nodes.gpu.capacity"),
     "gcp-compact-scarce": ({}, {PLACEMENT: "compact"}, "nodes.gpu.placement"),
-    "gcp-unverified": (
-        {"platform__tier_1": False, "head__machine": "c3-standard-44"},
-        {"platform__tier_1": True, "head__machine": "c3-standard-44"},
-        "platform.tier_1",
-    ),
-    "hosts-address": (
-        {f"{HOST}address": "203.0.113.10", f"{HOST}port": 2222},
-        {f"{HOST}address": "203.0.113.10"},
-        "platform.hosts.1.address",
-    ),
-    "hosts-private-ip": ({}, {f"{HOST}private_ip": "10.19.60.10"}, "platform.hosts.1.private_ip"),
-    "hosts-network": (
-        {f"{HOST}private_ip": "10.19.60.254"},
-        {f"{HOST}private_ip": "10.19.61.1"},
-        "platform.hosts.1.private_ip",
-    ),
+    "gcp-unverified": (C3 | {"platform__tier_1": False}, C3 | {"platform__tier_1": True}, "platform.tier_1"),
+    "hosts-address": (SAME_ADDRESS | {f"{HOST}port": 2222}, SAME_ADDRESS, "platform.hosts.1.address"),
+    "hosts-private-ip": ({}, {HOST_IP: "10.19.60.10"}, "platform.hosts.1.private_ip"),
+    "hosts-network": ({HOST_IP: "10.19.60.254"}, {HOST_IP: "10.19.61.1"}, "platform.hosts.1.private_ip"),
     "hosts-host-key": ({}, {f"{HOST}host_key": None}, "platform.hosts.1.host_key"),
-    "hosts-proxy": (
-        {f"{HOST}proxy_jump": "lambda-1"},
-        {f"{HOST}proxy_jump": "ubuntu@:x"},
-        "platform.hosts.1.proxy_jump",
-    ),
+    "hosts-proxy": ({PROXY: "lambda-1"}, {PROXY: "ubuntu@:x"}, "platform.hosts.1.proxy_jump"),
     "hosts-key-missing": ({}, {"platform__key": "/nowhere/key"}, "platform.key"),
     "hosts-unused": ({}, {"nodes__gpu__hosts": ["lambda-1"]}, "platform.hosts.1"),
     "hosts-head-works": ({}, {"scheduler": "slurm"}, "nodes.gpu.hosts"),
@@ -235,21 +200,17 @@ OTHERS: list[tuple[str, Edits, list[str]]] = [
     ("azure-image", {"nodes__gpu": NC, "head__machine": "Standard_ND40rs_v2"}, ["head.machine"]),
     (
         "azure-infiniband-network",
-        {"nodes__gpu": NC, "head__machine": "Standard_ND96isr_H100_v5", "network__cidr": "172.16.0.0/20"},
+        {"nodes__gpu": NC, "head__machine": "Standard_ND96isr_H100_v5"} | IB_NETWORK,
         ["network.cidr"],
     ),
     ("gcp-image-fabric", {"head__machine": "a3-highgpu-8g"}, ["head.machine"]),
     ("gcp-zone", {"head__machine": "a2-ultragpu-8g"}, ["platform.zone"]),
     # The services' network must not overlap InfiniBand either.
-    ("azure-infiniband-network", BASTION | {"platform__services_cidr": "172.16.9.0/24"}, ["platform.services_cidr"]),
+    ("azure-infiniband-network", BASTION | {SERVICES: "172.16.9.0/24"}, ["platform.services_cidr"]),
     ("gcp-on-demand", {MACHINE: "a3-ultragpu-8g"}, ["nodes.gpu.capacity"]),
     ("gcp-on-demand", {MACHINE: "a2-highgpu-8g"}, []),
     ("gcp-unverified", {MACHINE: "g2-standard-48", "platform__tier_1": False}, ["platform.boot_disk_type"]),
-    (
-        "gcp-unverified",
-        {MACHINE: "g2-standard-48", "platform__tier_1": False, "platform__boot_disk_type": "pd-balanced"},
-        [],
-    ),
+    ("gcp-unverified", {MACHINE: "g2-standard-48", "platform__tier_1": False, BOOT_DISK: "pd-balanced"}, []),
     ("gcp-fabric-network", {"platform__fabric_cidr": "10.200.0.0/18"}, []),
     # A different kind of storage ignores the Filestore's settings.
     ("gcp-filestore-size", shared("head_nfs", 500), []),
@@ -257,15 +218,11 @@ OTHERS: list[tuple[str, Edits, list[str]]] = [
         (f"gcp-filestore-{rule}", shared("head_nfs") | {"platform__filestore": {"zone": "asia-southeast1-b"}}, [])
         for rule in ("region", "zone")
     ),
-    ("hosts-proxy", {f"{HOST}proxy_jump": "lambda-2"}, ["platform.hosts.1.proxy_jump"]),  # itself
-    ("hosts-proxy", {f"{HOST}proxy_jump": "u@h:70000", f"{HOST}proxy_host_key": KEY}, ["platform.hosts.1.proxy_jump"]),
-    ("hosts-proxy", {f"{HOST}proxy_jump": "u@h:22"}, ["platform.hosts.1.proxy_host_key"]),
-    (
-        "hosts-proxy",
-        {f"{HOST}proxy_jump": "u@h:22", f"{HOST}proxy_host_key": "what"},
-        ["platform.hosts.1.proxy_host_key"],
-    ),
-    ("hosts-proxy", {f"{HOST}proxy_jump": "u@h:22", f"{HOST}proxy_host_key": KEY}, []),
+    ("hosts-proxy", {PROXY: "lambda-2"}, ["platform.hosts.1.proxy_jump"]),  # itself
+    ("hosts-proxy", {PROXY: "u@h:70000", PROXY_KEY: KEY}, ["platform.hosts.1.proxy_jump"]),
+    ("hosts-proxy", {PROXY: "u@h:22"}, ["platform.hosts.1.proxy_host_key"]),
+    ("hosts-proxy", {PROXY: "u@h:22", PROXY_KEY: "what"}, ["platform.hosts.1.proxy_host_key"]),
+    ("hosts-proxy", {PROXY: "u@h:22", PROXY_KEY: KEY}, []),
     ("hosts-head-works", {"head__machine": "small-server"}, ["head.machine"]),
     ("hosts-machine", own_machine(rdma=2), ["platform.machines.own.rdma"]),
     ("hosts-machine", own_machine(fabric="infiniband"), ["platform.machines.own.rdma"]),

@@ -43,6 +43,16 @@ class Run:
     def __repr__(self) -> str:
         return f"exit code {self.code}:\n{self.text}"
 
+    def passed(self) -> str:
+        """Return the output of a command that must have succeeded."""
+        assert self.code == 0, self
+        return self.text
+
+    def failure(self) -> str:
+        """Return the output of a command that must have failed."""
+        assert self.code != 0, self
+        return self.text
+
 
 class TestStack:
     __test__ = False

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from components.cluster.busy import VERSION
 from tests.offline.cloud.stack import ROOT, TestStack
+from tests.yard.conftest import outputs
 from trainyard.machines import END_JOBS
-from trainyard.outputs import Cluster, Head, Node, dumped, read
+from trainyard.outputs import dumped
 
 pytestmark = pytest.mark.engine
 
@@ -43,19 +44,8 @@ print(answer["out"], end="")
 print(answer["err"], end="", file=sys.stderr)
 sys.exit(answer["code"])
 """
-_HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE0iG0wYxVYt9B5nXGWQqBOFjCkN3sQfYqkUcLSgPq1t"
-_NODE: dict[str, Any] = {"gpus": 1, "gpu_type": "fake", "fabric": "ethernet", "host_key": _HOST_KEY, "group": "gpu"}
-_IDS = {"c-head": "a", "c-gpu-0": "b", "c-gpu-1": "b"}
-_JOB = "7|ada|c-gpu-[0-1]|train\n"
-
-
-def contract(scheduler: str = "slurm") -> dict[str, Any]:
-    """Return the `cluster` output for a head and two workers."""
-    address = {"address": "192.0.2.1", "port": 22, "private_ip": "10.0.0.4"}
-    head = read(Head, {"name": "c-head", "user": "trainer", "admin_user": "ops", "host_key": _HOST_KEY, **address})
-    nodes = tuple(Node(name=f"c-gpu-{index}", private_ip=f"10.0.1.{index + 4}", **_NODE) for index in range(2))
-    facts: dict[str, Any] = {"env": {}, "thresholds": {}, "usd_per_hour": None}
-    return dumped(Cluster(name="c", provider="any", scheduler=scheduler, head=head, nodes=nodes, **facts))
+_IDS = {"yard-head": "a", "yard-gpu-0": "b", "yard-gpu-1": "b"}
+_JOB = "7|ada|yard-gpu-[0-1]|train\n"
 
 
 class BusyStack:
@@ -80,7 +70,7 @@ class BusyStack:
         """Write the program. A different `mtu` updates the network. `ids` maps names of machines to new digests."""
         machines = {**_IDS, **{key.replace("_", "-"): value for key, value in ids.items()}}
         machines = {key: f"{VERSION}-{value}" for key, value in machines.items() if value}
-        cluster = contract(scheduler)
+        cluster = dumped(replace(outputs(1, "fake", 2, None), scheduler=scheduler))
         program = _PROGRAM.format(root=str(ROOT), name=name, machines=machines, mtu=mtu, cluster=cluster, broken=broken)
         self.stack.write(program, raw=True)
 
@@ -103,8 +93,7 @@ class BusyStack:
 def deployed(empty: TestStack, tmp_path_factory: pytest.TempPathFactory) -> TestStack:
     """A deployed stack whose program contains the check. Tests use copies of this stack."""
     made = BusyStack(TestStack(tmp_path_factory.mktemp("stack"), empty), tmp_path_factory.mktemp("ssh") / "bin")
-    first = made.stack.up()
-    assert first.code == 0, first
+    made.stack.up().passed()
     assert made.calls == []
     return made.stack
 
@@ -116,22 +105,19 @@ def busy(deployed: TestStack, tmp_path: Path) -> BusyStack:
 
 def test_up_refuses_before_anything_changes(busy: BusyStack) -> None:
     busy.answers(_JOB)
-    busy.put(mtu=1500, c_gpu_1="other")
-    preview = busy.stack.preview()
-    assert preview.code == 0, preview
-    assert "`pulumi up` will refuse this" in preview.text, preview
-    up = busy.stack.up()
-    assert up.code != 0, up
-    assert "this change replaces, restarts or removes c-gpu-1, and running jobs would end" in up.text, up
-    assert "job 7 (train) of ada on c-gpu-[0-1]" in up.text, up
-    assert "Traceback" not in up.text, up
+    busy.put(mtu=1500, yard_gpu_1="other")
+    assert "`pulumi up` will refuse this" in busy.stack.preview().passed()
+    up = busy.stack.up().failure()
+    assert "this change replaces, restarts or removes yard-gpu-1, and running jobs would end" in up
+    assert "job 7 (train) of ada on yard-gpu-[0-1]" in up
+    assert "Traceback" not in up
     assert busy.mtu == 1460
     assert len(busy.calls) == 2
     assert "the-private-key" not in str(busy.calls)
     # A failed check runs again on the next `up`, because the engine keeps the digests from the last successful `up`.
-    assert busy.stack.up().code != 0
+    busy.stack.up().failure()
     # A job that started since then is not ended.
-    busy.answers(f"{_JOB}8|ada|c-gpu-1|other\n")
+    busy.answers(f"{_JOB}8|ada|yard-gpu-1|other\n")
     refused = busy.stack.up("--config", f"{END_JOBS}=7")
     assert f"`pulumi up --config {END_JOBS}=7,8`" in refused.text, refused
     assert busy.mtu == 1460
@@ -140,48 +126,44 @@ def test_up_refuses_before_anything_changes(busy: BusyStack) -> None:
 
 
 def test_idle_machines_are_changed_without_question(busy: BusyStack) -> None:
-    busy.answers("7|ada|c-gpu-0|train\n")
+    busy.answers("7|ada|yard-gpu-0|train\n")
     busy.put(name="other")
     refused = busy.stack.preview()
-    assert "restarts or removes c-head, c-gpu-0, c-gpu-1," in refused.text, refused
-    busy.put(mtu=1500, c_gpu_1="")
-    up = busy.stack.up()
-    assert up.code == 0, up
+    assert "restarts or removes yard-head, yard-gpu-0, yard-gpu-1," in refused.text, refused
+    busy.put(mtu=1500, yard_gpu_1="")
+    busy.stack.up().passed()
     assert busy.mtu == 1500
     assert len(busy.calls) == 2
     # The head is not asked about changes to other resources, or if it has no Slurm.
-    busy.put(mtu=1600, scheduler="none", c_gpu_1="")
-    assert busy.stack.up().code == 0
-    busy.put(scheduler="none", c_gpu_1="other")
-    assert busy.stack.up().code == 0
+    busy.put(mtu=1600, scheduler="none", yard_gpu_1="")
+    busy.stack.up().passed()
+    busy.put(scheduler="none", yard_gpu_1="other")
+    busy.stack.up().passed()
     assert len(busy.calls) == 2
 
 
 def test_a_dead_head_is_replaced_with_a_warning(busy: BusyStack) -> None:
-    busy.answers("", 255, "ssh: connect to host 192.0.2.1 port 22: Connection refused\n")
-    busy.put(mtu=1500, c_head="other")
-    up = busy.stack.up()
-    assert up.code == 0, up
-    assert "cannot check whether this change ends running jobs on c-head: ssh: " in up.text, up
-    assert "Connection refused. `pulumi up` makes the change without this check" in up.text, up
+    busy.answers("", 255, "ssh: connect to host 127.0.0.1 port 22001: Connection refused\n")
+    busy.put(mtu=1500, yard_head="other")
+    up = busy.stack.up().passed()
+    assert "cannot check whether this change ends running jobs on yard-head: ssh: " in up
+    assert "Connection refused. `pulumi up` makes the change without this check" in up
 
 
 def test_destroy_does_not_connect_to_the_head(busy: BusyStack) -> None:
     busy.answers(_JOB)
-    destroyed = busy.stack.destroy()
-    assert destroyed.code == 0, destroyed
+    busy.stack.destroy().passed()
     assert busy.calls == []
     busy.put()
-    assert busy.stack.up().code == 0
+    busy.stack.up().passed()
     assert busy.calls == []
 
 
 def test_a_failed_up_does_not_end_the_protection(busy: BusyStack) -> None:
-    busy.put(c_gpu_2="new", broken=True)
-    failed = busy.stack.up()
-    assert failed.code != 0
+    busy.put(yard_gpu_2="new", broken=True)
+    busy.stack.up().failure()
     assert busy.calls == []
     busy.answers(_JOB)
-    busy.put(c_gpu_1="other", c_gpu_2="new")
+    busy.put(yard_gpu_1="other", yard_gpu_2="new")
     refused = busy.stack.up()
     assert "job 7 (train) of ada" in refused.text, refused

@@ -66,8 +66,7 @@ def tunnelled(stack: TestStack, sshd: Sshd, tunnel_programs: TunnelPrograms) -> 
 
 def test_up_opens_the_tunnel_and_ends_it(tunnelled: TunnelledStack) -> None:
     tunnelled.write("echo through")
-    preview = tunnelled.stack.preview()
-    assert preview.code == 0, preview
+    tunnelled.stack.preview().passed()
     assert tunnelled.programs.calls == []
     tunnelled.programs.behave("logged-out")
     began = time.monotonic()
@@ -76,8 +75,7 @@ def test_up_opens_the_tunnel_and_ends_it(tunnelled: TunnelledStack) -> None:
     assert "Traceback" not in failed.text, failed
     assert time.monotonic() - began < 60
     tunnelled.programs.behave("late=1")
-    up = tunnelled.stack.up()
-    assert up.code == 0, up
+    tunnelled.stack.up().passed()
     assert tunnelled.stack.outputs()["said"] == "through"
     assert tunnelled.programs.running == []
 

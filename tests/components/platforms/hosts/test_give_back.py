@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cloud_init.stage_sandbox import function
+from tests.cloud_init.stage_sandbox import bash, function
 from tests.components.platforms.recording import ROOT
 
 NODE = ROOT / "components" / "platforms" / "hosts" / "node"
@@ -300,12 +300,9 @@ def test_only_services_of_the_bring_up_are_recorded(tmp_path: Path, scheduler: s
     fake = tmp_path / "remember"
     fake.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     fake.chmod(0o755)
-    given = f"ledger={tmp_path} PLAN_SCHEDULER={scheduler} PLAN_ROLE={role}\n"
-    noted = subprocess.run(
-        ["bash", "-euc", f"{given}{note_units}\nnote_units"], check=True, capture_output=True, text=True
-    )
+    noted = bash(f"ledger={tmp_path} PLAN_SCHEDULER={scheduler} PLAN_ROLE={role}\n{note_units}\nnote_units")
     services = {"munge", "slurmctld", "slurmdbd", "slurmd", "mariadb", "nfs-server"}
-    assert {line.removesuffix(".service") for line in noted.stdout.splitlines()} & services == UNITS[scheduler, role]
+    assert {line.removesuffix(".service") for line in noted.splitlines()} & services == UNITS[scheduler, role]
 
 
 def test_exports_are_removed_from_a_running_server(machine: Machine, ran: list[tuple[str, ...]]) -> None:

@@ -13,14 +13,7 @@ from pulumi.runtime import rpc
 from components.node.handover import hostfile
 from components.node.slurm import render_gres_conf, render_slurm_conf
 from components.plan.plan import ClusterPlan, Role
-from components.platforms.hosts.scripts import (
-    SharedFolder,
-    bring_up_script,
-    lease_script,
-    peers,
-    reach_script,
-    survey_script,
-)
+from components.platforms.hosts import scripts
 from components.stackfile.read import parse_stack, read_stack
 from tests.components.platforms.recording import KEYS, ROOT, Build, Built, stack_text
 from trainyard.errors import StackFileError
@@ -29,7 +22,7 @@ from trainyard.errors import StackFileError
 pytestmark = pytest.mark.filterwarnings("ignore:This resource is deprecated:DeprecationWarning")
 
 COMMAND = "remote:Command"
-SHARED = SharedFolder(path="/raid/trainyard", gib=1200)
+SHARED = scripts.SharedFolder(path="/raid/trainyard", gib=1200)
 
 
 def command(built: Built, host: str, what: str) -> dict[str, Any]:
@@ -94,39 +87,39 @@ def test_the_key_file_is_read_and_optional(build: Build, tmp_path: Path) -> None
 
 
 @pytest.fixture(scope="module")
-def scripts() -> dict[str, str]:
+def rendered() -> dict[str, str]:
     """Return all scripts for a head and for a worker."""
     plan = read_stack(ROOT / "stacks" / "Pulumi.baremetal-h100.yaml").plan
     return {
         f"{what} of {host.name}": script
         for host in plan.hosts[:2]
         for what, script in (
-            ("survey", survey_script(plan, host, "eth0", SHARED)),
-            ("reach", reach_script(plan, host)),
-            ("lease", lease_script(plan, host, KEYS, keep_files=True, shared=SHARED)),
-            ("files", bring_up_script(plan, host)),
+            ("survey", scripts.survey_script(plan, host, "eth0", SHARED)),
+            ("reach", scripts.reach_script(plan, host)),
+            ("lease", scripts.lease_script(plan, host, KEYS, keep_files=True, shared=SHARED)),
+            ("files", scripts.bring_up_script(plan, host)),
         )
     }
 
 
-def test_all_scripts_have_valid_syntax(scripts: dict[str, str]) -> None:
-    for name, script in scripts.items():
+def test_all_scripts_have_valid_syntax(rendered: dict[str, str]) -> None:
+    for name, script in rendered.items():
         done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{name}: {done.stderr}"
 
 
-def test_an_incomplete_script_runs_no_command(scripts: dict[str, str], tmp_path: Path) -> None:
-    for name, script in scripts.items():
+def test_an_incomplete_script_runs_no_command(rendered: dict[str, str], tmp_path: Path) -> None:
+    for name, script in rendered.items():
         half = script[: len(script) // 2].replace("{\n", f"{{\ntouch {tmp_path}/ran\n", 1)
         assert subprocess.run(["bash", "-s"], input=half, capture_output=True, text=True, check=False).returncode, name
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_the_head_can_run_commands_on_a_worker(scripts: dict[str, str]) -> None:
-    assert 'restrict,from="10.40.0.4" ssh-ed25519 AAAAcluster' in scripts["lease of h100-1"]
-    assert "AAAAcluster" not in scripts["lease of login"]
+def test_only_the_head_can_run_commands_on_a_worker(rendered: dict[str, str]) -> None:
+    assert 'restrict,from="10.40.0.4" ssh-ed25519 AAAAcluster' in rendered["lease of h100-1"]
+    assert "AAAAcluster" not in rendered["lease of login"]
     # The hand-over contains the job user's key, so a rotation does not change the lease.
-    assert not [name for name, script in scripts.items() if "PLAN_JOB_KEYS" in script]
+    assert not [name for name, script in rendered.items() if "PLAN_JOB_KEYS" in script]
 
 
 def test_peers_are_the_head_and_the_next_four_hosts() -> None:
@@ -134,7 +127,7 @@ def test_peers_are_the_head_and_the_next_four_hosts() -> None:
     head, *_ = plan.hosts
     workers = tuple(replace(plan.workers[0], name=f"n{index}") for index in range(1, 9))
     made = replace(plan, head=replace(head, name="n0"), workers=workers)
-    tested = {host.name: [peer.name for peer in peers(made, host)] for host in made.hosts}
+    tested = {host.name: [peer.name for peer in scripts.peers(made, host)] for host in made.hosts}
     assert tested["n0"] == ["n1", "n2", "n3", "n4"]
     assert tested["n3"] == ["n0", "n4", "n5", "n6", "n7"]
     assert tested["n7"] == ["n8", "n0", "n1", "n2"]

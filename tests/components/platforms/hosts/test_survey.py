@@ -18,29 +18,12 @@ pytestmark = pytest.mark.engine
 
 SURVEY = "".join((NODE / name).read_text() for name in ("survey-login", "survey-storage", "survey"))
 FOLDERS = "etc|sys|run|shared|var/lib|proc/driver|proc/fs"
-PLAN = {
-    "CLUSTER": "c",
-    "NODE": "node1",
-    "ROLE": "head",
-    "SCHEDULER": "slurm",
-    "OS": "ubuntu-24.04",
-    "MACHINE": "own",
-    "CPUS": "1",
-    "MEMORY_MIB": "1",
-    "GPUS": "0",
-    "GPU_TYPE": "",
-    "DRIVER": "",
-    "DRIVER_FROM": "image",
-    "FABRIC": "ethernet",
-    "RDMA": "0",
-    "PRIVATE_IP": "10.0.0.7",
-    "INTERFACE": "",
-    "HEAD_IP": "10.0.0.4",
-    "RDMA_DEVICES": "",
-    "SHARED_FOLDER": "",
-    "SHARED_GIB": "0",
-    "CONTAINERS": "none",
-}
+PLAN = """
+CLUSTER=c NODE=node1 ROLE=head SCHEDULER=slurm OS=ubuntu-24.04 MACHINE=own CPUS=1 MEMORY_MIB=1 GPUS=0 GPU_TYPE= DRIVER=
+DRIVER_FROM=image FABRIC=ethernet RDMA=0 PRIVATE_IP=10.0.0.7 INTERFACE= HEAD_IP=10.0.0.4 RDMA_DEVICES= SHARED_FOLDER=
+SHARED_GIB=0 CONTAINERS=none
+"""
+"""Parameters of a survey without the prefix PLAN_. Cases replace values."""
 NO_INCLUDE = "#Include /etc/ssh/sshd_config.d/*.conf\n"
 GPUS = {"GPUS": "8", "GPU_TYPE": "h100"}
 INSTALL = {**GPUS, "DRIVER": "580.1", "DRIVER_FROM": "install"}
@@ -83,6 +66,9 @@ OUR_DATABASE = {
     "var/lib/trainyard/borrowed/notes": "ROOT/etc/systemd/system/mariadb.service.d/trainyard.conf\tabsent\n",
     "var/lib/mysql/slurm_acct_db/x": "",
 }
+OUR_GROUP = "[[ $* == 'group ops' || $* == 'group 1500' ]] && echo ops:x:1500:"
+ALLOWED = "echo allowusers ops@10.0.0.4; echo allowusers trainer; echo denygroups bob"
+AT_HOME = "echo authenticationmethods any; echo authorizedkeysfile .ssh/authorized_keys x"
 NVSWITCH = {"proc/driver/nvidia-nvswitch/devices/0000:05:00.0": "", "sys/module/nvidia/version": "580.1\n"}
 OURS = {"var/lib/trainyard/borrowed/cluster": "c\n", "var/lib/trainyard/borrowed/role": "head\n"}
 HAD_SLURM = {**OURS, "etc/trainyard/node.env": "TRAINYARD_GPUS=8\nTRAINYARD_SCHEDULER=slurm\n"}
@@ -105,7 +91,8 @@ def survey(
     commands = [f"{name}() ( {body or ':'}\n)\n" for name, body in (ANSWERS | answers).items()]
     text = re.sub(rf"(?<![\w.}}/])/({FOLDERS})/", rf"{root}/\1/", SURVEY)
     text = text.replace("((EUID == 0))", "true").replace('(exec 3<>"/dev/tcp/$PLAN_PRIVATE_IP/22")', "true")
-    environment = {"PATH": os.environ["PATH"]} | {f"PLAN_{name}": value for name, value in (PLAN | plan).items()}
+    given = dict(word.split("=") for word in PLAN.split()) | plan
+    environment = {"PATH": os.environ["PATH"]} | {f"PLAN_{name}": value for name, value in given.items()}
     script = "".join([*commands, 'timeout() { shift; "$@"; }\n', text])
     return subprocess.run(
         ["bash", "-c", script], capture_output=True, text=True, check=False, env=environment, timeout=30
@@ -122,21 +109,9 @@ ACCEPTED: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str]]] = {
     "no longer Slurm": (HAD_SLURM, {"systemctl": "exit 0", "squeue": ""}, {"SCHEDULER": "none"}),
     "Slurm as before": (HAD_SLURM, {"squeue": "echo 7"}, {}),
     "Slurm now": (HAD_NONE, {}, {}),
-    "group of the right number": (
-        {},
-        {"getent": "[[ $* == 'group ops' || $* == 'group 1500' ]] && echo ops:x:1500:"},
-        {},
-    ),
-    "allowed to log in": (
-        {},
-        {"sshd": "echo allowusers ops@10.0.0.4; echo allowusers trainer; echo denygroups bob"},
-        {},
-    ),
-    "keys at home": (
-        {},
-        {"sshd": "echo authenticationmethods any; echo authorizedkeysfile .ssh/authorized_keys x"},
-        {},
-    ),
+    "group of the right number": ({}, {"getent": OUR_GROUP}, {}),
+    "allowed to log in": ({}, {"sshd": ALLOWED}, {}),
+    "keys at home": ({}, {"sshd": AT_HOME}, {}),
     "files of the cluster included": ({"etc/ssh/sshd_config": "Include /etc/ssh/sshd_config.d/*.conf\n"}, {}, {}),
     "database and no Slurm": ({}, {"systemctl": MARIADB}, {"SCHEDULER": "none"}),
     "database on a worker": ({}, {"systemctl": MARIADB}, {"ROLE": "worker"}),
@@ -196,12 +171,7 @@ CONFLICTS: list[tuple[str, dict[str, str], dict[str, str], dict[str, str]]] = [
     ("has 2 GPUs in MIG mode", {}, {"nvidia-smi": MIG}, GPUS),
     ("runs NVIDIA driver 535.1", {"sys/module/nvidia/version": "535.1\n"}, {"nvidia-smi": "exit 9"}, INSTALL),
     ("/var has 12 MiB free, but the bring-up needs 2048", {}, {"df": FULL}, {}),
-    (
-        "the disk of /shared (/) has 400 GiB free, but cluster.storage.shared.size_gib is 1200",
-        {},
-        {},
-        {"SHARED_GIB": "1200"},
-    ),
+    ("the disk of /shared (/) has 400 GiB free, but cluster.storage.shared.s", {}, {}, {"SHARED_GIB": "1200"}),
     ("/var/lib/mysql contains databases (wiki)", {"var/lib/mysql/wiki/x": "", "var/lib/mysql/mysql/x": ""}, {}, {}),
     ("runs a database server (mariadb)", HAD_NONE, {"systemctl": MARIADB}, {}),
     ("does not support NFS 4.2 (+3 +4 -4.2)", {"proc/fs/nfsd/versions": "+3 +4 -4.2\n"}, {"systemctl": NFS}, {}),
@@ -247,12 +217,7 @@ OFF = "for n in 1 2 3 4 5 6 7 8; do echo 'NVIDIA H100, [N/A], Disabled'; done"
     ("words", "files", "answers", "plan"),
     [
         ("1 InfiniBand ports are up but unused, because fabric ethernet is declared", port("mlx5_0"), {}, {}),
-        (
-            "note: 3 InfiniBand RDMA ports are up, but own has 2: if storage uses some",
-            port("a") | port("b") | port("c"),
-            {},
-            RDMA,
-        ),
+        ("note: 3 InfiniBand RDMA ports are up, but own has 2", port("a") | port("b") | port("c"), {}, RDMA),
         ("note: persistence mode is off on 8 GPUs", {}, {"nvidia-smi": OFF}, GPUS),
         ("note: no time daemon runs", {}, {}, {}),
     ],
@@ -266,9 +231,7 @@ def test_a_note_is_no_conflict(
 
 
 def test_running_jobs_refuse_a_change_to_slurm(tmp_path: Path) -> None:
-    for path, text in HAD_NONE.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
+    survey(tmp_path, HAD_NONE, {}, {})
     with (tmp_path / "shared/jobs/.nodes/node-node2").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         done = survey(tmp_path, {}, {}, {})
@@ -335,8 +298,7 @@ def test_a_refused_connection_is_a_success() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
-    [(TimeoutError(), "no answer"), (OSError(errno.EHOSTUNREACH, ""), "No route to host")],
+    ("fault", "words"), [(TimeoutError(), "no answer"), (OSError(errno.EHOSTUNREACH, ""), "No route to host")]
 )
 def test_an_unreachable_port_has_a_fix(monkeypatch: pytest.MonkeyPatch, fault: OSError, words: str) -> None:
     refuse(monkeypatch, fault, 2049, 29500)
