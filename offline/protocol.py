@@ -28,7 +28,7 @@ _THREADS = 256
 _MAX_MESSAGE_BYTES = 400 * 1024 * 1024
 """The engine's limit."""
 _ANSWER_SECONDS = 1.0
-"""How long the plugin may take to send its last responses before it exits."""
+"""How long the plugin is allowed to take to send its last responses before it exits."""
 
 
 class ResourceError(Exception):
@@ -50,10 +50,10 @@ class Failure(NamedTuple):
 
 
 class Stop(Event):
-    """A request to stop all running operations. It is set at most once and cannot be withdrawn."""
+    """A request to stop all running operations. The request is made at most once and cannot be withdrawn."""
 
     def pause(self, seconds: float = 0) -> None:
-        """Sleep, and raise Stopped as soon as the request is made."""
+        """Sleep for `seconds`, but raise Stopped as soon as a stop is requested."""
         if self.wait(seconds):
             raise Stopped
 
@@ -93,7 +93,7 @@ class Operation:
 
     urn: str
     seconds: float
-    """Time limit (customTimeouts), or 0 for none."""
+    """Time limit (customTimeouts), or 0 for no limit."""
     stream: int
     log: EngineLog
     stop: Stop
@@ -220,8 +220,8 @@ def serve(build: Callable[[EngineLog, Stop], Plugin], arguments: list[str]) -> N
 
 
 def _wait_for_the_end(signals: int) -> None:
-    """Wait for a signal, or for the engine to exit, which closes the other end of the plugin's standard input
-    (ExecPlugin in pulumi/pulumi:sdk/go/common/resource/plugin/plugin.go).
+    """Wait for a signal, or until the engine exits and thus closes the plugin's standard input (ExecPlugin in
+    pulumi/pulumi:sdk/go/common/resource/plugin/plugin.go).
     """
     poll = select.poll()
     poll.register(signals, select.POLLIN)

@@ -106,10 +106,10 @@ def reveal(value: Value) -> Value:
 
 
 def changes(old: Mapping[str, Value], new: Mapping[str, Value], *, whole: bool = True) -> dict[str, Change]:
-    """Compare two sets of properties. Return the kind of each change by its path ("triggers[0]", "environment.A").
+    """Compare two sets of properties. Return a mapping from path ("triggers[0]", "environment.A") to kind of change.
 
-    A secret counts as a single value, and keys that the engine adds are ignored. With `whole`, an added or removed
-    object or list is one change. Otherwise, each value inside it is a change.
+    A secret counts as a single value, and keys that the engine adds are ignored. If `whole` is set, an added or removed
+    object or list counts as one change. Otherwise, each value inside it counts as a change.
     """
     return dict(_object_changes("", _own(old), _own(new), whole))
 

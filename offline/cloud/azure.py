@@ -1,4 +1,4 @@
-"""Simulated Azure: its resource ids, names, outputs and data sources, and the requests that it refuses."""
+"""Simulated Azure: its resource IDs, names, outputs and data sources, and the requests that it refuses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from offline.protocol import ResourceError
 from offline.values import Properties, Value, objects
 
 SUBSCRIPTION = "00000000-0000-0000-0000-00000offline"
-"""Not a valid subscription id, because its last letters are not hexadecimal."""
+"""This is not a valid subscription ID, because its last letters are not hexadecimal."""
 _GROUPS = f"/subscriptions/{SUBSCRIPTION}/resourceGroups"
 _EVERYWHERE = "global"
 """The location of resources that have no region, for example private DNS zones."""
@@ -124,7 +124,7 @@ class Azure(Cloud):
         return [item for item in found if isinstance(item, str)]
 
     def _path(self, described: Described) -> str:
-        """Return a type's id pattern. Without rules, guess it from the names of the resource and its parents."""
+        """Return a type's ID pattern. If the type has no rules, guess it from the names of the type and its inputs."""
         if known := self.rules.of(described.token).path:
             return known
         _, module, kind = described.token.split(":")
@@ -167,8 +167,8 @@ def _found(world: World, identity: str) -> Record:
 def _run_command(world: World, arguments: Properties) -> Properties:
     """Return a run command. Raises ResourceError if it does not exist.
 
-    Its output is in instanceView, which Azure returns only for $expand=instanceView (REST API, "Virtual Machine Run
-    Commands - Get By Virtual Machine") and only while the machine is allocated.
+    Its output is in instanceView. Azure returns this property only while the machine is allocated, and only for
+    $expand=instanceView (REST API, "Virtual Machine Run Commands - Get By Virtual Machine").
     """
     group, machine, name = (str(arguments.get(key)) for key in ("resourceGroupName", "vmName", "runCommandName"))
     owner = f"{_GROUPS}/{group}/providers/Microsoft.Compute/virtualMachines/{machine}"
@@ -197,10 +197,10 @@ def _machine(world: World, arguments: Properties) -> Properties:
 
 
 def _run_command_refusal(identity: str, world: World) -> str:
-    """Return Azure's error message for a change to a deallocated machine's run commands, or "".
+    """Return Azure's error message if the run command's machine is deallocated, or "" otherwise.
 
-    hashicorp/terraform-provider-azurerm issues 477 and 6098 quote the message for extensions (read 2026-11-22). It
-    applies to run commands too, because an extension executes them.
+    hashicorp/terraform-provider-azurerm issues 477 and 6098 quote the message for extensions (read 2026-11-22). The
+    message applies to run commands too, because an extension executes them.
     """
     machine = world.find(identity.partition("/runCommands/")[0])
     if machine is None or not machine.outputs.get(EVICTED):

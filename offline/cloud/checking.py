@@ -29,7 +29,7 @@ class Checker:
         self._values = values
 
     def object(self, shape: Shape, given: dict[str, Value], path: str = "") -> Iterator[Failure]:
-        """Yield the problems in an object's properties. `path` is the object's path, or "" for the inputs."""
+        """Yield the problems in an object's properties. `path` is the object's path, or "" for a resource's inputs."""
         prefix = f"{path}." if path else ""
         for name, value in given.items():
             if name.startswith("__") or (not path and name == "version"):
@@ -119,7 +119,7 @@ def _described(value: Value) -> str:
 
 
 def _outside(choices: Iterable[str], value: Value, path: str, *, any_case: bool = False) -> Iterator[Failure]:
-    """Yield a failure for each value or list item that is not among the choices. Without choices, all are allowed."""
+    """Yield a failure for each value or list item that is not in `choices`. Without choices, every value is allowed."""
     value, folded = bare(value), {choice.lower(): choice for choice in choices}
     if isinstance(value, list):
         for index, item in enumerate(value):

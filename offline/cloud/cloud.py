@@ -1,4 +1,4 @@
-"""What differs between simulated clouds: the interface that Azure and Google Cloud implement."""
+"""The interface of a simulated cloud, which Azure and Google Cloud implement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Function: TypeAlias = "Callable[[World, Properties], Properties]"
 
 @dataclass(frozen=True)
 class AddressRequest:
-    """A fixed private address that a network interface requests, in a subnet given by its id or self link."""
+    """A fixed private address that a network interface requests. `subnet` is the subnet's ID or self link."""
 
     subnet: str
     address: str
@@ -38,12 +38,12 @@ class Cloud(Protocol):
     sdk: Sdk
     rules: Rules
     functions: Mapping[str, Function]
-    """The supported data sources, by token."""
+    """Mapping from a data source's token to its implementation."""
     reserved_addresses: tuple[int, int]
     """How many addresses the cloud reserves at the start and at the end of a subnet."""
 
     def configure(self, config: Properties) -> None:
-        """Take the provider's configuration, for example its project and region."""
+        """Store the provider's configuration, for example its project and region."""
 
     def name_property(self, described: Described) -> str:
         """Return the property that contains a resource's name, or "" if the type has none."""
@@ -60,16 +60,16 @@ class Cloud(Protocol):
         return inputs
 
     def identity(self, described: Described, inputs: Properties) -> str:
-        """Return the id of the resource that these inputs create."""
+        """Return the ID of the resource that these inputs create."""
 
     def given(self, described: Described, inputs: Properties) -> Properties:
-        """Return the outputs that a preview knows, because they follow from the inputs and the configuration."""
+        """Return the outputs that follow from the inputs and the configuration, so that a preview knows them."""
 
     def computed(self, described: Described, identity: str, outputs: Properties) -> Properties:
         """Return `outputs`, completed with the values that the cloud assigns."""
 
     def refers(self, text: str) -> str:
-        """Return the id of the simulated resource that a text refers to, or "" if there is none."""
+        """Return the ID of the simulated resource to which `text` refers, or "" if there is none."""
 
     def refused_change(self, path: str) -> str:
         """Refuse to change the property at this path."""
@@ -112,6 +112,6 @@ def refused_address(text: str, ranges: Iterable[str], reserved: tuple[int, int],
 
 @cache
 def catalog(file: str, key: str) -> Mapping[str, Any]:
-    """Return the facts under a key in a file of components/catalog."""
+    """Return the value of `key` in a file in components/catalog."""
     found: Mapping[str, Any] = load_own((ROOT / "components" / "catalog" / file).read_text())[key]
     return found

@@ -1,7 +1,7 @@
-"""Faults that the `faults.yaml` file in a stack's folder injects (docs/offline.md).
+"""Faults that are injected by the `faults.yaml` file in a stack's folder (docs/offline.md).
 
-The file is read before every operation. Matching operations are counted on disk, because `skip` and `times` hold across
-processes and runs.
+The file is read before every operation. The counts of matching operations are stored on disk, because `skip` and
+`times` apply across processes and runs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from offline.values import Properties, Value
 
 FILE = "faults.yaml"
 EVICTED = "offlineEvicted"
-"""An output that only stopped machines have."""
+"""Name of an output that only stopped machines have."""
 _AT = {"stockout": "create", "slow": "create", "evicted": "read", "deallocated": "read", "failed": "command"}
-"""The operation that each fault affects by default."""
+"""Mapping from each fault to the operation that it affects by default."""
 _OTHER_ZONE = "Fix: try again later, use another zone or region, or buy a reservation"
 _STOCKOUT = {
     "azure-native": (
@@ -35,7 +35,7 @@ _STOCKOUT = {
         "resources available to fulfill the request: {name} ({machine}) in {location}. " + _OTHER_ZONE
     ),
 }
-"""The messages that the clouds' APIs return, by package."""
+"""Mapping from package to the message that the cloud's API returns for a stockout."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,17 @@ class Fault:
     name: str = "*"
     """Pattern for Pulumi names ("opt-gpu-*")."""
     at: str = ""
-    """create, read, update, delete or command; the default depends on the fault."""
+    """The operation: create, read, update, delete or command. The default depends on `fault`."""
     skip: int = 0
     """Number of matching operations that succeed before the first failure."""
     times: int = 0
-    """Maximum number of failures, or 0 for no limit. A fault during a refresh occurs once."""
+    """Maximum number of failures, or 0 for no limit. By default, a fault during a refresh occurs once."""
     seconds: float = 1.0
     """Duration of `slow`."""
 
     @property
     def key(self) -> str:
-        """The key under which matching operations are counted. An edited fault has a new key, so it starts at zero."""
+        """The key of the fault's count. An edited fault has a new key, so its count starts at zero."""
         return f"fault {hashlib.sha256(repr(self).encode()).hexdigest()}"
 
 
@@ -124,7 +124,7 @@ def changed_outside(fault: Fault, record: Record) -> Record | None:
 
 
 def evicted(record: Record) -> Record | None:
-    """Return a Spot machine as its eviction leaves it: stopped, or None if the eviction deletes it.
+    """Return the Spot machine after an eviction: stopped, or None if the eviction deletes it.
 
     If the program sets desiredStatus, Google's provider returns the machine's current status as desiredStatus
     (resource_compute_instance.go), so a refresh detects the difference.
@@ -145,7 +145,7 @@ def evicted(record: Record) -> Record | None:
 
 
 def deallocated(record: Record) -> Record:
-    """Return an Azure virtual machine as Azure's API describes it while it is deallocated.
+    """Return a deallocated virtual machine as Azure's API describes it.
 
     storageAccountType is missing: Azure/azure-powershell issue 13213 ("not returned by the VM GET API when the VM is
     deallocated", by design). diskSizeGB is missing: hashicorp/terraform-provider-azurerm issue 539. The plugin removes

@@ -1,4 +1,4 @@
-"""Simulated Google Cloud: its resource ids, names, outputs and data sources."""
+"""Simulated Google Cloud: its resource IDs, names, outputs and data sources."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FILESTORE = "gcp:filestore/instance:Instance"
 _BAKE = "trainyard/bake"
 """The guest attribute that contains a bake's result."""
 _BOOT_DISK = "/disks/offline-boot-"
-"""Replacing `/instances/` in a machine's id with this text gives the boot disk's id."""
+"""A boot disk's ID is its machine's ID with this text in place of `/instances/`."""
 _LOCATIONS = ("zone", "region", "location")
 _BOOTING = 2
-"""A new machine is still booting during this many requests of each kind (guest attributes, console output, state). It
-publishes its host key only afterwards."""
+"""A new machine is still booting during this many requests of each kind (guest attributes, console output, state). The
+machine publishes its host key only afterwards."""
 
 
 class Gcp(Cloud):
@@ -66,9 +66,9 @@ class Gcp(Cloud):
         return {**inputs, "labels": {**self._labels, **own}}
 
     def reported(self, described: Described, inputs: Properties) -> Properties:
-        """Return the inputs, but with a network's name instead of its id, as Filestore reports it.
+        """Return the inputs as Filestore reports them: with the names of networks instead of their IDs.
 
-        GoogleCloudPlatform/cluster-toolkit@1047080375af:modules/file-system/filestore/main.tf uses the full id only for
+        GoogleCloudPlatform/cluster-toolkit@1047080375af:modules/file-system/filestore/main.tf uses the full ID only for
         a shared VPC (read 2026-11-22).
         """
         if described.token != _FILESTORE:
@@ -78,7 +78,7 @@ class Gcp(Cloud):
 
     def identity(self, described: Described, inputs: Properties) -> str:
         known = {**inputs, **self.given(described, inputs)}
-        # An input may be a link to a zone, region or router, but an id contains only the name.
+        # An input can be a link to a zone, region or router, but an ID contains only the name.
         values = {
             name: _last(value) if name in (*_LOCATIONS, "router") else str(value) for name, value in known.items()
         }
@@ -116,8 +116,8 @@ class Gcp(Cloud):
         return made
 
     def refers(self, text: str) -> str:
-        # Resources in other projects (images, shared reservations) are assumed to exist, and a boot disk is not a
-        # resource of the stack, because Google creates it with its machine.
+        # Resources in other projects (images, shared reservations) are assumed to exist. A boot disk is not a resource
+        # of the stack, because Google creates it with its machine.
         if _BOOT_DISK in text:
             return ""
         found = _LINK.match(text)
@@ -154,7 +154,7 @@ class Gcp(Cloud):
     def _guest_attributes(self, world: World, arguments: Properties) -> Properties:
         """Return the `variableKey` attribute, or {} if the machine has not published it.
 
-        The provider reports only a missing machine, and ignores any error from the request for the attributes
+        The provider fails only if the machine is missing. Errors in the request for the attributes are ignored
         (terraform-provider-google-beta@93c65b2d60fe:
         services/compute/data_source_google_compute_instance_guest_attributes.go, read 2026-11-22).
         """
@@ -178,8 +178,8 @@ class Gcp(Cloud):
         return {"id": machine.id, **machine.outputs, "currentStatus": status, "bootDisks": [{"source": disk}]}
 
     def _serial_port(self, world: World, arguments: Properties) -> Properties:
-        """Return a machine's console output, or fail as the API does
-        (data_source_google_compute_instance_serial_port.go in the same revision).
+        """Return a machine's console output, or fail as the API does (terraform-provider-google-beta@93c65b2d60fe:
+        services/compute/data_source_google_compute_instance_serial_port.go, read 2026-11-22).
         """
         name = arguments.get("instance")
         machine = self._instance(world, arguments, name)
@@ -203,7 +203,7 @@ def _last(link: Value) -> str:
 
 
 def _guessed_path(described: Described) -> str:
-    """Guess the id pattern of a type without rules from whether it has a zone, region or location."""
+    """Guess the ID pattern of a type without rules, based on whether it has a zone, region or location."""
     kind = described.token.rpartition(":")[2]
     collection = f"{kind[0].lower()}{kind[1:]}s"
     scope = next((name for name in _LOCATIONS if name in described.inputs), "")

@@ -1,4 +1,4 @@
-"""Create, read, update and delete resources in a simulated cloud, which follows the real cloud's rules."""
+"""Create, read, update and delete resources in a simulated cloud, according to the real cloud's rules."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Maker:
         self._rule = cloud.rules.of(described.token)
 
     def create(self, inputs: Properties, *, may_adopt: bool) -> tuple[str, Properties]:
-        """Create the resource and return its id and outputs.
+        """Create the resource and return its ID and outputs.
 
-        With `may_adopt`, a resource that a killed run has created from the same inputs is adopted.
+        If `may_adopt` is set, a resource that a killed run created from the same inputs is adopted.
         """
         plain = _plain(inputs)
         _refuse(self._cloud.refused_location(plain))
@@ -126,7 +126,7 @@ class Maker:
         return outputs
 
     def _record(self, identity: str, inputs: Properties) -> Record:
-        """Return this resource's record, without its outputs."""
+        """Return this resource's record, but without outputs."""
         plain, token = _plain(inputs), self._described.token
         uses = tuple(needed for text in _texts(plain) if (needed := self._cloud.refers(text)))
         claims = tuple(map(self._claim, self._cloud.requested_addresses(token, plain)))
@@ -165,7 +165,7 @@ class Maker:
     def _refuse_invalid(self, record: Record) -> None:
         """Raise ResourceError if the cloud refuses the resource, one of its references or one of its addresses."""
         for needed in record.uses:
-            # A subnet may be declared in its network's inputs, so it is enough that its parent exists.
+            # A subnet can be declared in its network's inputs, so it is enough that its parent exists.
             parents = (needed, needed.rpartition("/")[0].rpartition("/")[0])
             if not any(self._world.find(one) for one in parents):
                 raise ResourceError(f"404 NotFound: {needed} does not exist. Fix: create it, or correct the reference")
@@ -178,7 +178,7 @@ class Maker:
                 raise ResourceError(f"400 InvalidAddress: {record.id}: {refused}")
 
     def _user_of(self, identity: str) -> Record | None:
-        """Return a resource that uses this one or one inside it, or None."""
+        """Return a resource that uses this resource or a resource inside it, or None if there is none."""
         own = {identity.lower(), *(found.id.lower() for found in self._inside(identity))}
         for record in (found for one in sorted(own) for found in self._world.linked(one)):
             if record.id.lower() not in own and any(used.lower() in own for used in record.uses):
@@ -193,9 +193,9 @@ def preview_outputs(cloud: Cloud, described: Described, inputs: Properties, old:
 
 
 def is_running(process: int) -> bool:
-    """Return whether a process with this id is running. A zombie is not, although signal 0 succeeds for it.
+    """Return whether a process with this ID is running. A zombie does not count, although signal 0 succeeds for it.
 
-    A zombie lasts for seconds if the machine's init process reaps it late. Source: proc_pid_stat(5), field 3 (state).
+    If the machine's init process is slow, a zombie can exist for seconds. Source: proc_pid_stat(5), field 3 (state).
     """
     try:
         stat = Path(f"/proc/{process}/stat").read_text()
@@ -211,7 +211,7 @@ def _refuse(reason: str) -> None:
 
 
 def _known_outputs(cloud: Cloud, described: Described, inputs: Properties, old: Made) -> Properties:
-    """Return the outputs that follow from the inputs, and those that an update keeps (an id, a link)."""
+    """Return the outputs that follow from the inputs, and those that an update keeps (an ID, a link)."""
     kept = kept_outputs(old.inputs, old.outputs, inputs)
     return {**kept, **cloud.given(described, _plain(inputs)), **{name: kept[name] for name in inputs}}
 

@@ -1,4 +1,4 @@
-"""Invented values for the outputs that a cloud chooses, which are the same in every run."""
+"""Invented values for the outputs that a cloud chooses. The values are the same in every run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def stable_uuid(seed: str) -> str:
 
 
 def host_key(seed: str) -> str:
-    """Return an SSH public key that contains the text "offline", and whose private key nobody knows."""
+    """Return an SSH public key that contains the text "offline". Nobody knows its private key."""
     kind = b"ssh-ed25519"
     key = hashlib.sha256(f"offline host key {seed}".encode()).digest()
     blob = b"".join(len(part).to_bytes(4, "big") + part for part in (kind, key))
@@ -52,9 +52,9 @@ def host_key(seed: str) -> str:
 
 
 def kept_outputs(old_inputs: Properties, old_outputs: Properties, inputs: Properties) -> Properties:
-    """Return the new inputs and, at any depth, the cloud's outputs that an update keeps.
+    """Return the new inputs, completed (at any depth) with the outputs that an update keeps.
 
-    A preview knows these outputs, because the real plugins plan an update from the state as well.
+    A preview knows these outputs, because the real plugins also plan an update from the state.
     """
     outputs = {name: value for name, value in old_outputs.items() if name not in old_inputs}
     return {**outputs, **{name: _kept(old_inputs.get(name), old_outputs.get(name), inputs[name]) for name in inputs}}
@@ -97,10 +97,10 @@ class Filler:
         if isinstance(kind, ListOf) and isinstance(value, list):
             return [self._inside(kind.item, item, f"{path}/{index}", depth) for index, item in enumerate(value)]
         if isinstance(kind, MapOf) and isinstance(value, list):
-            # A machine's identities are a list of ids in the inputs, and a map keyed by these ids in the outputs.
+            # A machine's identities are a list of IDs in the inputs, but a map with these IDs as keys in the outputs.
             return UNKNOWN if self._preview else {str(one): self._made(kind.item, "", path, depth) for one in value}
         if not isinstance(value, dict) or signature(value) or "id" in value or not isinstance(kind, Named):
-            return value  # an object with an id is a reference to another resource
+            return value  # an object with an ID is a reference to another resource
         shape = self._sdk.output_shape(self._folder, kind)
         return self.fill(shape, value, path, depth + 1) if shape else value
 

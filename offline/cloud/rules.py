@@ -1,4 +1,4 @@
-"""Facts that the SDKs lack: the ids of resources, and what a change to a property does to its resource."""
+"""Facts that the SDKs lack: resource IDs, and how a property's change affects the resource."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ class Rule:
     """Rules for a resource type. Property paths contain no list indices, and also match the paths below them."""
 
     path: str = ""
-    """Pattern for the type's ids, or "" if it is unknown."""
+    """Pattern for the type's IDs, or "" if it is unknown."""
     replace: frozenset[str] = frozenset()
-    """A change replaces the resource. A path that ends in ".#" matches only adding or removing the block or element."""
+    """Properties whose change replaces the resource. With the suffix ".#", only added or removed elements count."""
     shrink: frozenset[str] = frozenset()
-    """Reducing one of these top-level properties (numbers, CIDR ranges) replaces the resource."""
+    """Top-level properties (numbers, CIDR ranges) whose reduction replaces the resource."""
     refuse: frozenset[str] = frozenset()
-    """The plugin plans an update, which the cloud then refuses."""
+    """Properties whose change the cloud refuses, although the plugin plans an update."""
     stop: frozenset[str] = frozenset()
-    """A change is possible only while the machine is stopped."""
+    """Properties that can be changed only while the machine is stopped."""
     start: frozenset[str] = frozenset()
-    """A change starts a stopped machine."""
+    """Properties whose change starts a stopped machine."""
     plain_name: bool = False
-    """Names contain only lowercase letters and digits."""
+    """Whether names contain only lowercase letters and digits."""
     holds_all: bool = False
-    """Deleting the resource deletes the resources in it."""
+    """Whether deleting the resource also deletes the resources in it."""
 
     @cached_property
     def own_name(self) -> str:
-        """The property that names the resource, which is the last one in `path`, or "" if there is none."""
+        """The last property in `path`, which names the resource, or "" if there is none."""
         return next((name for name in reversed(_HOLE.findall(self.path)) if name not in _PLACES), "")
 
     def replacing(self, old: Properties, new: Properties) -> set[str]:
@@ -71,7 +71,7 @@ class Rules:
         self._unlisted: Sequence[str] = content.get("unlisted", ())
         self._types: Mapping[str, Mapping[str, Any]] = content["types"]
         self.values: Mapping[str, Sequence[str]] = content["values"]
-        """Values that the SDK's enums lack, by the enum's name. An enum with an empty list is not checked."""
+        """Mapping from enum to values that the SDK lacks. An enum with an empty list is not checked."""
         self._made: dict[str, Rule] = {}
 
     def of(self, token: str) -> Rule:
@@ -91,7 +91,7 @@ def fill_path(path: str, values: Mapping[str, str]) -> str:
 
 
 def covered(path: str, rules: frozenset[str]) -> bool:
-    """Return whether a changed path equals, contains or lies inside one of the rules' paths."""
+    """Return whether a changed path equals one of the paths in `rules`, contains it, or is inside it."""
     plain = _INDEX.sub("", path)
     return any(plain == rule or plain.startswith(f"{rule}.") or rule.startswith(f"{plain}.") for rule in rules)
 

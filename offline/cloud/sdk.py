@@ -134,7 +134,7 @@ class Property:
 
 
 Shape = Mapping[str, Property]
-"""Properties by protocol name."""
+"""Mapping from protocol name to property."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class UnknownToken(Exception):
 
 
 class Sdk:
-    """One of Pulumi's Python SDKs, by the name of its package ("pulumi_gcp")."""
+    """One of Pulumi's Python SDKs. `package` is the name of its Python package, for example pulumi_gcp."""
 
     def __init__(self, package: str) -> None:
         spec = importlib.util.find_spec(package)
@@ -163,7 +163,7 @@ class Sdk:
 
     @cached_property
     def _classes(self) -> dict[str, tuple[Path, str]]:
-        """The folder and class name of each resource type, from the package's registry."""
+        """Mapping from resource type to folder and class name, from the package's registry."""
         found = _REGISTRY.search(_text(self._root / "__init__.py"))
         modules = json.loads(found.group(1)) if found else []
         return {
@@ -218,7 +218,7 @@ def _class(folder: Path, module: str, name: str) -> Shape | None:
 
 
 def _module_of(folder: Path, name: str) -> Path:
-    """Return the file that defines a resource class, which is usually named after the class in snake_case."""
+    """Return the file that defines a resource class. The file's name is usually the class's name in snake_case."""
     likely = folder / f"{_WORD_EDGE.sub('_', name).lower()}.py"
     if likely.is_file():
         return likely
@@ -241,10 +241,10 @@ def _body(text: str, name: str) -> ast.ClassDef | None:
 
 
 def _shape(text: str, name: str, *, resource: bool = False) -> Shape | None:
-    """Return a class's properties, which are its getters, or None if the class does not exist.
+    """Return the properties (getters) of a class, or None if the class does not exist.
 
-    An input is required if the constructor's parameter has no default, and a resource's output is required if the
-    getter's annotation is not optional.
+    An input is required if the constructor's parameter has no default. A resource's output is required if the getter's
+    annotation is not optional.
     """
     body = _body(text, name)
     if body is None:
@@ -265,7 +265,7 @@ def _shape(text: str, name: str, *, resource: bool = False) -> Shape | None:
 
 
 def _wire_name(function: ast.FunctionDef) -> str:
-    """Return the property's name in the protocol if the function is a getter, and "" otherwise."""
+    """Return the property's name in the protocol if the function is a getter, or "" otherwise."""
     for decorator in function.decorator_list:
         call = decorator if isinstance(decorator, ast.Call) else None
         target = call.func if call else decorator

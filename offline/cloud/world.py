@@ -1,4 +1,4 @@
-"""The resources in the simulated clouds: a small file for each resource, in a folder for each stack.
+"""The resources in the simulated clouds: one small file per resource, in one folder per stack.
 
 Every write is atomic, so a killed process leaves either the old file or the new one. The files contain a marker in
 place of each secret, because secrets belong only in the engine's state.
@@ -20,7 +20,7 @@ from offline.values import Properties, Value, is_secret
 from trainyard.checkout import ROOT
 
 ENVIRONMENT = "TRAINYARD_OFFLINE"
-"""The environment variable that names the parent of all stacks' folders."""
+"""Environment variable with the path of the folder that contains all stacks' folders."""
 _DEFAULT = ROOT / ".trainyard" / "offline" / "clouds"
 _HIDDEN = "offline: secret, in Pulumi's state only"
 
@@ -33,16 +33,16 @@ class Record:
     inputs: Properties
     outputs: Properties
     made_by: int = 0
-    """Process id of the plugin that is creating the resource, or 0 once it is complete."""
+    """Process ID of the plugin that is creating the resource, or 0 once the resource is complete."""
     uses: Sequence[str] = ()
-    """Ids of the resources that its inputs refer to."""
+    """IDs of the resources to which the inputs refer."""
     claims: Sequence[str] = ()
-    """Keys that no other resource may claim: each fixed address that it requests, with the subnet."""
+    """Keys that no other resource is allowed to claim: one for each fixed address that this resource requests."""
 
 
 _read_before: dict[Path, tuple[tuple[int, int], Record]] = {}
-"""A cache of records by file, with the file's modification time and inode. Without it, destroying a large stack would
-read each file many times."""
+"""A cache that maps a file to its version (modification time and inode) and its record. Without this cache, destroying
+a large stack would read each file many times."""
 
 
 def base_folder() -> Path:
@@ -60,7 +60,7 @@ class World:
         self._counts = self.folder / "counts"
 
     def find(self, identity: str) -> Record | None:
-        """Return the resource with this id, or None. As in Azure, ids are case-insensitive."""
+        """Return the resource with this ID, or None. As in Azure, IDs are case-insensitive."""
         return _read(self._file(identity))
 
     def records(self) -> Iterator[Record]:
@@ -71,7 +71,7 @@ class World:
                 yield found
 
     def linked(self, key: str) -> Iterator[Record]:
-        """Yield the resources that use or claim `key`, and those inside the resource whose id it is."""
+        """Yield the resources that use or claim `key` and, if `key` is a resource's ID, the resources inside it."""
         for name in sorted(os.listdir(folder)) if (folder := self._links / _name(key)).is_dir() else ():
             found = _read(self._resources / f"{name}.json")
             # A killed run can leave a link to a resource that does not have the key.
@@ -88,7 +88,7 @@ class World:
         _write(self._file(record.id), asdict(replace(record, inputs=inputs, outputs=outputs)))
 
     def remove(self, identity: str) -> None:
-        """Remove a resource if it exists. The next resource with its id has a different seed."""
+        """Remove a resource if it exists. The next resource with the same ID has a different seed."""
         record = self.find(identity)
         if record is None:
             return
@@ -98,17 +98,17 @@ class World:
             (self._links / _name(key) / _name(identity)).unlink(missing_ok=True)
 
     def seed(self, identity: str) -> str:
-        """Return a text that is unique among all resources that have ever had this id."""
+        """Return a text that differs between successive resources with the same ID."""
         gone = self.counted(_gone(identity))
         return f"{identity} after {gone}" if gone else identity
 
     def count(self, key: str) -> int:
-        """Return how often this method has been called with this `key`, including this call."""
+        """Return how often this method has been called with `key`, including this call."""
         with self.locked():
             return self._increase(key)
 
     def counted(self, key: str) -> int:
-        """Return how often `count` has been called with this `key`."""
+        """Return how often `count` has been called with `key`."""
         file = self._counts / _name(key)
         return int(file.read_text()) if file.exists() else 0
 
@@ -130,7 +130,7 @@ class World:
         return self._resources / f"{_name(identity)}.json"
 
     def _keys(self, record: Record) -> set[str]:
-        """Return the keys that index a resource: `uses`, `claims`, and the ids of the resources that contain it."""
+        """Return the keys that index a resource: `uses`, `claims`, and the IDs of the resources that contain it."""
         parts = record.id.split("/")
         around = ("/".join(parts[:end]) for end in range(2, len(parts)))
         return {*record.uses, *record.claims, *(one for one in around if self._file(one).exists())}
@@ -145,7 +145,7 @@ def _gone(identity: str) -> str:
 
 
 def _write(file: Path, content: object) -> None:
-    """Write JSON so that readers see either the old content or the new, even after a crash."""
+    """Write JSON atomically: readers see either the old or the new content, even after a crash."""
     fresh = file.with_name(f".{file.name}.{os.getpid()}.{threading.get_ident()}")
     with fresh.open("w") as target:
         json.dump(content, target, indent=1)
@@ -158,7 +158,7 @@ def without_secrets(properties: Properties) -> Properties:
 
 
 def with_secrets(seen: Properties, known: Properties) -> Properties:
-    """Return `seen`, with each marker replaced by the secret at the same path in `known`, the engine's state."""
+    """Return `seen` with its markers replaced by the secrets at the same paths in `known`, the engine's state."""
     return {name: _shown(value, known.get(name)) for name, value in seen.items()}
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 TOKEN = "command:remote:Command"  # noqa: S105 - a resource type
 _ID_BYTES = 4
-"""A resource's id ends with this many random bytes, as in the official plugin."""
+"""A resource's ID ends with this many random bytes, as in the official plugin."""
 _PASSWORDS = ("password", "privateKeyPassword")
 _REFUSAL = (
     "only keys without a password are supported. "
@@ -52,7 +52,7 @@ _GATE_OUTPUT = "offline: no machine was checked; nothing is ready"
 
 
 class CommandProvider(Plugin):
-    """Implements the resource. A changed trigger replaces it. Any other change runs `update`, or else `create`.
+    """Implements the resource. A changed trigger replaces it. Any other change runs `update` or, if unset, `create`.
 
     The commands run over SSH unless the machines are simulated.
     """
@@ -71,7 +71,7 @@ class CommandProvider(Plugin):
     def Diff(self, request: provider_pb2.DiffRequest, context: Any) -> provider_pb2.DiffResponse:
         old = from_struct(request.old_inputs)
         new = _without_ignored(from_struct(request.news), old, request.ignoreChanges)
-        # The engine may mark values inside a secret as secrets as well, which is not a change.
+        # The engine may also mark values inside a secret as secrets, which does not count as a change.
         old, new = _with_plain_secrets(old), _with_plain_secrets(new)
         return diff_response(changes(old, new), lambda path: path == "triggers" or path.startswith("triggers["))
 
@@ -217,5 +217,5 @@ def _with_plain_secrets(properties: Properties) -> Properties:
 
 
 def _without_ignored(new: Properties, old: Properties, ignored: Iterable[str]) -> Properties:
-    """Return `new`, but with the old values of the properties in the ignoreChanges resource option."""
+    """Return `new`, but with the old values of the properties that the resource option ignoreChanges lists."""
     return {**new, **{name: old[name] for name in ignored if name in old}}

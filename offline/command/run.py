@@ -46,7 +46,7 @@ class Stream:
 
 
 class Run:
-    """A run of one of a resource's commands. `properties` are the resource's properties without secret marks."""
+    """An execution of one of a resource's commands. `properties` are the resource's properties without secret marks."""
 
     def __init__(self, operation: Operation, properties: Properties, command: Value) -> None:
         self.operation = operation
@@ -59,7 +59,7 @@ class Run:
         self.stderr = Stream(lambda line: self._tell("stderr", line))
 
     def failure(self, ended: str) -> str:
-        """Return a failed command's message: how it ended, the command unless it is secret, and its last output."""
+        """Return an error message: how the command ended, its text (unless secret), and its last output."""
         first, *more = self.text.strip().split("\n")
         cut = first[:_MOST_TEXT_SHOWN]
         shown = "a secret command" if self.hidden else f"`{cut}{' ...' if more or cut != first else ''}`"

@@ -26,15 +26,15 @@ _DELAY_GROWTH = 1.5
 _LONGEST_DELAY = 5.0
 
 _SESSIONS = 8
-"""How many sessions share a connection. sshd allows 10 (MaxSessions), and ending the commands needs one of them."""
+"""Maximum number of commands on a connection. sshd allows 10 sessions (MaxSessions), and _end_commands needs one."""
 
 # An emulated machine can be silent for 30 seconds.
 _ALIVE_SECONDS = 15
 _ALIVE_COUNT = 3
 
 _HOST_KEY_TYPES = ("ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-512")
-"""Host key types that the client offers after the expected key's type. A server without a key of that type then
-presents another key, which is rejected with a clear message. Otherwise, sshd would only close the connection."""
+"""Host key types that the client offers after the expected key's type. A server without such a key then presents
+another key, and the client rejects it with a clear message. Otherwise, sshd would just close the connection."""
 
 _CHUNK = 65536
 _END_SECONDS = 2.0
@@ -48,7 +48,7 @@ kill -s TERM -- "-$p" 2>/dev/null || sudo -n kill -s TERM -- "-$p" 2>/dev/null; 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An SSH server and a login. An unset value is an empty string, or 0 seconds."""
+    """An SSH server and a login. Unset values are "" or 0."""
 
     path: str
     """This object's property path, for error messages."""
@@ -72,7 +72,7 @@ class Connection:
 
     @property
     def dial_error_limit(self) -> int:
-        """How many attempts may fail, or -1 for no limit."""
+        """Number of attempts that are allowed to fail, or -1 for no limit."""
         limits = [hop.dial_error_limit for hop in (self.endpoint, self.proxy) if hop]
         return -1 if min(limits) < 0 else sum(limits)
 
@@ -81,7 +81,7 @@ class Connection:
 
 
 def _connection(plain: Value) -> Connection:
-    """Read a `connection` property, whose types Check has verified."""
+    """Read a `connection` property. Check has verified the property's types."""
     if not isinstance(plain, dict):
         raise ResourceError("connection: must be an object with at least host")
     proxy = plain.get("proxy")
@@ -105,7 +105,7 @@ def _endpoint(plain: Mapping[str, Value], path: str) -> Endpoint:
 
 
 class RemoteRunner:
-    """Runs commands in the remote user's login shell, from an asyncio event loop in a thread of its own."""
+    """Runs commands in the remote user's login shell. The asyncio event loop has its own thread."""
 
     def __init__(self) -> None:
         self._links: dict[Connection, Link] = {}
@@ -136,7 +136,7 @@ class RemoteRunner:
         return ended
 
     def cancel(self) -> None:
-        """Cancel all running commands. Later commands see their operation's stop request."""
+        """Cancel all running commands. Later commands do not start, because their operation's `stop` is set."""
         self._loop.call_soon_threadsafe(self._cancel_tasks)
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class RemoteRunner:
 
     def _cancel_tasks(self) -> None:
         for task in self._tasks:
-            if not task.cancelling():  # a second cancellation would interrupt the end of the remote processes
+            if not task.cancelling():  # a second cancellation would interrupt _end_commands
                 task.cancel()
 
     async def _run(self, where: Connection, run: Run) -> str:
@@ -171,7 +171,7 @@ class RemoteRunner:
 
 
 class Link:
-    """A connection to one machine. The first command logs in, as does the first one after the connection was lost."""
+    """A connection to one machine. The first command logs in, and so does the first command after a lost connection."""
 
     def __init__(self, where: Connection) -> None:
         self._where = where
@@ -237,7 +237,7 @@ class Link:
             delay = min(delay * _DELAY_GROWTH, _LONGEST_DELAY)
 
     async def _peer(self) -> asyncssh.SSHClientConnection:
-        """Return the connection to the machine, after logging in if there is none."""
+        """Return the connection to the machine. Log in first if there is none."""
         async with self._login:
             if not self._open or self._open[-1].is_closed():
                 await self.close()

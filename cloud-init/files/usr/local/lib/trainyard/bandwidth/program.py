@@ -1,11 +1,11 @@
 """The program `trainyard-bandwidth`, which the gate on the head runs once Slurm has started a task on every node.
 
 It measures new and rebooted nodes: each node alone, then pairs of nodes. A bad node (below the floor, or with wrong
-data) is measured again with a good partner, and drained with the cause `bandwidth` if it is still bad. If the
-all-reduce cannot be started or prints no result, the program only prints a warning, because this says nothing about the
-nodes. With `drain_unmeasured`, it also drains nodes that have no other result.
+data) is measured again, alone or with a good partner. If it is still bad, it is drained with the cause `bandwidth`. If
+the all-reduce cannot be started or prints no result, the program only prints a warning, because this says nothing about
+the nodes. If `drain_unmeasured` is set, it also drains such nodes if they have no good result.
 
-The exit code is 1 if there are bad nodes that cannot be determined, and 0 otherwise.
+The exit code is 1 if bad results cannot be attributed to single nodes, and 0 otherwise.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from trainyard.faults import BANDWIDTH, cause_of, is_epidemic, reason_for
 
 STATE = Path("/var/lib/trainyard")
 LOCK = "bandwidth.lock"
-"""This lock prevents simultaneous gates. After an interrupted `up`, its gate is still running and using the nodes."""
+"""This lock prevents simultaneous gates. The gate of an interrupted `up` continues to run and to use the nodes."""
 FIX = "Fix: replace the node's machine with `yard roll`, or set another floor with gates.nccl_busbw"
 SECONDS = 600
 """The time limit for a measurement, including the import of torch."""
@@ -71,7 +71,7 @@ fi
 counts=(--warmup 2 --iters "$ITERATIONS" --max-seconds 20)
 exec python3 /usr/local/lib/trainyard/bandwidth/allreduce.py -b "$BYTES" -e "$BYTES" "${counts[@]}"
 """
-"""Runs the image's nccl-tests or, if torch is installed, allreduce.py. Otherwise, the exit code is _NO_PROGRAM.
+"""Runs the image's nccl-tests or, if torch is installed, allreduce.py. Exits with _NO_PROGRAM if both are missing.
 
 Open MPI only starts the ranks of nccl-tests, while NCCL moves the data. MPI therefore uses TCP on the private network's
 interface, and no hcoll, as in Microsoft's tests: azurehpc-health-checks at 0e0a1ac2,
@@ -86,16 +86,16 @@ src/srun/allocate.c, read 2026-11-22)."""
 _ENDED = re.compile(
     r"^(srun: (Job step aborted|Force Terminated|error: .*(Exited|Terminated|Killed))|slurmstepd.*\*\*\*)"
 )
-"""Messages about the end of the other ranks, which come after the reason for the failure."""
+"""Messages that follow the actual error message and say that the other ranks have ended."""
 Measure = Callable[[Sequence[Node], Group, int, str | None], Measured | None]
 
 
 def parse(output: str, ranks: int, size: str) -> Measured:
-    """Return the bus bandwidth from the last row of an nccl-tests table, which must be for messages of this size.
+    """Return the bus bandwidth from the last row of an nccl-tests table. The row's message size must be `size`.
 
-    The last four columns contain the time in microseconds, algbw, busbw and the number of wrong elements for the
-    in-place all-reduce. Because the table rounds busbw to 0.01 GB/s, busbw is calculated from the time instead: size /
-    time * 2(n-1)/n (nccl-tests doc/PERFORMANCE.md). allreduce.py prints "-" in the out-of-place columns.
+    The last four columns describe the in-place all-reduce: time in microseconds, algbw, busbw and number of wrong
+    elements. Because the table rounds busbw to 0.01 GB/s, busbw is calculated from the time instead: size / time *
+    2(n-1)/n (nccl-tests doc/PERFORMANCE.md). allreduce.py prints "-" in the out-of-place columns.
     """
     rows = _ROW.findall(output)
     if not rows:
@@ -115,7 +115,7 @@ def parse(output: str, ranks: int, size: str) -> Measured:
 
 
 def command(nodes: Sequence[Node], group: Group, number: int, mpi: str | None) -> list[str]:
-    """Return the command that measures these nodes. Simultaneous measurements need different values of `number`."""
+    """Return the command that measures these nodes. `number` must differ between simultaneous measurements."""
     variables = {
         **group.env,
         "MASTER_ADDR": nodes[0].address,
@@ -157,7 +157,7 @@ def _last_lines(text: str) -> str:
 
 
 def mpi_of_slurm() -> str | None:
-    """Return "pmix" if Slurm supports PMIx, which starts the MPI ranks of nccl-tests, or None otherwise."""
+    """Return "pmix" if Slurm supports it, or None otherwise. PMIx starts the MPI ranks of nccl-tests."""
     listed = run("srun", "--mpi=list")
     return "pmix" if re.search(r"\bpmix\b", listed.stdout + listed.stderr) else None
 
@@ -182,7 +182,7 @@ def resume(names: Iterable[str]) -> None:
 
 @dataclass
 class Gate:
-    """The gate for one group. `nodes` are those that can be measured now."""
+    """The gate for one group. `nodes` contains the nodes that can be measured now."""
 
     group: Group
     nodes: dict[str, Node]
@@ -193,10 +193,10 @@ class Gate:
     busy: set[str] = field(default_factory=set)
     """Nodes that a job took before they were measured. The next run of the gate measures them."""
     unsettled: set[str] = field(default_factory=set)
-    """Nodes without a result, and both nodes of each bad pair whose faulty node is unknown. The next run measures them
-    again instead of succeeding."""
+    """Nodes without a clear result, for example both nodes of a bad pair if either may be the faulty one. The next run
+    must measure these nodes again."""
     failed: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
-    """The sets of nodes that could not be measured, by reason."""
+    """Mapping from each problem to the sets of nodes that could not be measured because of it."""
 
     def run(self) -> None:
         """Measure the nodes that have no result since their last boot, and record the results and problems."""
@@ -233,7 +233,7 @@ class Gate:
         self.record.pairs |= {(a, b): result for (a, b), result in self._measure_all(list(pairs)).items()}
 
     def _measure_all(self, sets: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], Measured]:
-        """Measure disjoint sets of nodes at the same time, and return the results of those that were not busy."""
+        """Measure disjoint sets of nodes simultaneously. Return a mapping from set to result, without the busy sets."""
         with ThreadPoolExecutor(max_workers=max(1, len(sets))) as pool:
             results = pool.map(
                 lambda item: self.measure([self.nodes[name] for name in item[1]], self.group, item[0], self.mpi),
@@ -265,7 +265,7 @@ class Gate:
         ]
 
     def _report_unmeasured(self) -> None:
-        """Print why nodes could not be measured. Drain them if the stack file demands it."""
+        """Print why nodes could not be measured. If `drain_unmeasured` is set, drain nodes without a good result."""
         good = {name for pair, result in self.record.pairs.items() if result.is_good(self.group.pair) for name in pair}
         good |= {name for name, result in self.record.alone.items() if result.is_good(self.group.alone)}
         for problem, sets in self.failed.items():
@@ -279,7 +279,7 @@ class Gate:
                     self.record.faulty[name] = f"was not measured: {reason}"
 
     def _condemn(self, slow: dict[str, str], names: Sequence[str], floor: float | None) -> None:
-        """Drain these slow nodes, unless a common cause is likely. `slow` contains their results."""
+        """Drain the nodes in `slow`, a mapping from name to result, unless a common cause is likely."""
         if is_epidemic(len(slow), len(names)):
             self.unsettled |= slow.keys()
             shown = "; ".join(f"{name} {text}" for name, text in slow.items())

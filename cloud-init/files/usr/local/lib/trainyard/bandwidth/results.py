@@ -11,12 +11,12 @@ from typing import Any
 
 Pair = tuple[str, str]
 _ROW, _LEFT, _WIDTH = 18, 260, 420
-"""The height of a plot's row, and the start and length of its longest bar, in pixels."""
+"""Sizes in a plot, in pixels: the height of a row, the left edge of the bars, and the length of the longest bar."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A measurement: `busbw` in GB/s or, if there is no result, None and the `problem`.
+    """A measurement. `busbw` is in GB/s, or None if there is no result. In this case, `problem` gives the reason.
 
     `wrong` means that the all-reduce returned wrong data, so a node is faulty. Any other problem, for example with MPI,
     says nothing about the nodes.
@@ -27,7 +27,7 @@ class Measured:
     wrong: bool = False
 
     def is_bad(self, floor: float | None) -> bool:
-        """Return whether the data is wrong, or the bandwidth is below the floor."""
+        """Return whether the data is wrong or the bandwidth is below the floor."""
         return self.wrong or (self.busbw is not None and floor is not None and self.busbw < floor)
 
     def is_good(self, floor: float | None) -> bool:
@@ -43,7 +43,7 @@ class Verdict:
     """What the results say about a group's nodes."""
 
     suspects: Mapping[str, Pair]
-    """For each slow node, its pair with a good node, which is to be measured again."""
+    """Mapping from each slow node to its pair with a good node. This pair is measured again."""
     undecided: tuple[Pair, ...]
     """Slow pairs in which either node may be the slow one."""
 
@@ -52,8 +52,8 @@ def rounds(names: Sequence[str], fresh: Collection[str]) -> list[list[Pair]]:
     """Return rounds of pairs. Pairs in the same round share no node, so they can be measured at the same time.
 
     With three or more nodes, each fresh node is in at least two pairs. Pairs without a fresh node are omitted. The
-    rounds are the first of a round-robin tournament by the circle method: the first node stays in its place, while the
-    others rotate by one place per round.
+    rounds are those of a round-robin tournament (circle method): the first node stays in its place, while the others
+    rotate by one place per round.
     """
     players: list[str | None] = [*names]
     if len(players) % 2:
@@ -85,7 +85,7 @@ def judge(results: Mapping[Pair, Measured], floor: float | None) -> Verdict:
 
 @dataclass(frozen=True)
 class Group:
-    """A node group. `alone` and `pair` are the minimum bus bandwidths in GB/s, or None without a recorded floor."""
+    """A node group. `alone` and `pair` are the floors in GB/s, or None if no floor is recorded."""
 
     name: str
     alone: float | None
@@ -96,12 +96,12 @@ class Group:
     sizes: tuple[str, str]
     """The message sizes for a single node and for a pair, in nccl-tests' format, for example 16G."""
     drain_unmeasured: bool
-    """Whether a node that cannot be measured is drained instead of staying in service."""
+    """Whether a node without a good result is drained if it cannot be measured."""
     env: Mapping[str, str]
     """The fabric's environment variables, for example NCCL settings."""
 
     def size(self, nodes: int) -> str:
-        """Return the message size for this number of nodes."""
+        """Return the message size for `nodes` nodes."""
         return self.sizes[0 if nodes == 1 else 1]
 
 
@@ -117,7 +117,7 @@ class Node:
 
 @dataclass
 class Record:
-    """A group's results, and the boot in which each node was measured."""
+    """A group's results. `boots` maps each node to its boot ID at the time of the measurement."""
 
     floors: list[float | None] = field(default_factory=list)
     sizes: list[str] = field(default_factory=list)
@@ -125,12 +125,12 @@ class Record:
     alone: dict[str, Measured] = field(default_factory=dict)
     pairs: dict[Pair, Measured] = field(default_factory=dict)
     faulty: dict[str, str] = field(default_factory=dict)
-    """The drain reasons, by node."""
+    """Mapping from drained node to drain reason."""
 
     def keep(self, names: set[str], group: Group) -> None:
         """Keep only the results for `names`, the nodes that have not rebooted since their measurement.
 
-        If the group's floors or sizes have changed, no result is kept.
+        Discard all results if the group's floors or sizes have changed.
         """
         floors, sizes = [group.alone, group.pair], [*group.sizes]
         kept = names if (floors, sizes) == (self.floors, self.sizes) else set()
@@ -150,7 +150,7 @@ def read_groups(path: Path) -> list[Group]:
 
 
 def read_nodes(state: Path) -> list[Node]:
-    """Return the workers listed in handover/nodes, with the boot ids that they have reported."""
+    """Return the workers in handover/nodes, with the boot IDs that they have reported."""
     found = []
     for line in (state / "handover" / "nodes").read_text().splitlines():
         name, address, group, *_ = line.split()
@@ -192,7 +192,7 @@ def _record(row: dict[str, Any]) -> Record:
 
 
 def draw(records: Mapping[str, Record]) -> str:
-    """Return an SVG with a bar for each measurement in GB/s, which is red if it is below its floor."""
+    """Return an SVG with a bar for each measurement in GB/s. Bars below their floor are red."""
     rows = list(_rows(records))
     largest = max((value for _, value, _ in rows), default=0) or 1
     body = []

@@ -1,1 +1,1 @@
-"""The gate, which decides on the head whether the cluster is ready."""
+"""The gate runs on the head and decides whether the cluster is ready."""

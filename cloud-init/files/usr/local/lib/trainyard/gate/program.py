@@ -24,7 +24,7 @@ from trainyard.printable import printable
 STATE = Path("/var/lib/trainyard")
 SILENCE_SECONDS = 50.0
 IDLE_SECONDS = 60.0
-"""How long the gate waits for nodes whose jobs must end first. Jobs can take days."""
+"""How much longer the gate waits for nodes whose jobs must end first. Jobs can take days."""
 SHOWN_NODES = 8
 DRAINED_BY = {BANDWIDTH: "drained by the bandwidth gate", QUARANTINE: "quarantined by yard heal"}
 OUT_OF_SERVICE = "drain,down,fail,maint,no_respond,resv"
@@ -36,9 +36,9 @@ BANDWIDTH_GATE = "/usr/local/sbin/trainyard-bandwidth"
 
 
 def write_line(text: str, stream: TextIO | None = None) -> None:
-    """Write a line to the stream or stdout, without the buffering that Python uses for a pipe.
+    """Write a line to `stream` or stdout, and flush it because Python buffers output to a pipe.
 
-    The text comes from workers and `pulumi up` prints it on a terminal, so control characters are escaped.
+    Control characters are escaped, because the text comes from workers and `pulumi up` prints it on a terminal.
     """
     output = stream or sys.stdout
     output.write(f"{printable(text)}\n")
@@ -46,7 +46,7 @@ def write_line(text: str, stream: TextIO | None = None) -> None:
 
 
 class Progress:
-    """Prints lines with the elapsed time and, if nothing else is printed for a while, what the gate is waiting for."""
+    """Prints lines with the elapsed time and, after a while without output, what the gate is waiting for."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -69,7 +69,7 @@ class Progress:
                 self.print_line(f"waiting for {self.waiting_for}")
 
     def finish(self) -> None:
-        """Print nothing more, so that the result is the last line."""
+        """Stop printing progress, so that the result is the last line."""
         with self._lock:
             self.waiting_for = ""
 
@@ -84,7 +84,7 @@ class Progress:
 
 
 def read_status(path: Path) -> dict[str, Any]:
-    """Return the status that this file contains, or the state "unreached" if it is missing or invalid."""
+    """Return the status in this file, or the state "unreached" if the file is missing or invalid."""
     try:
         status: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -115,7 +115,7 @@ def failure_message(name: str, status: dict[str, Any]) -> str:
 
 
 def describe_unready(shown: dict[str, tuple[str, float]], seconds: float) -> str:
-    """Return the nodes that are not ready, with the state of each and the seconds since that state began."""
+    """Return a text that lists the nodes that are not ready, with each node's state and its duration so far."""
     late = [
         f"{name} ({state}, {seconds - since:.0f} s)"
         for name, (state, since) in shown.items()
@@ -134,10 +134,10 @@ def describe_state(status: dict[str, Any]) -> str:
 def wait_for_nodes(
     head: str, workers: list[str], head_minutes: float, worker_minutes: float, progress: Progress
 ) -> tuple[list[str], dict[str, str]]:
-    """Wait until all nodes are ready. Return error messages, and each waiting node's reason by name.
+    """Wait until all nodes are ready. Return error messages and a mapping from waiting node to reason.
 
     There is a message for each node that failed or missed its deadline. A waiting node becomes ready when its jobs have
-    ended, so the function waits for it only IDLE_SECONDS longer than for all other nodes.
+    ended. Because this can take days, the function waits only IDLE_SECONDS after all other nodes are ready.
     """
     shown: dict[str, tuple[str, float]] = {}
     idle_deadline: float | None = None
@@ -167,7 +167,7 @@ def wait_for_nodes(
 def check_partitions(nodes: list[list[str]]) -> list[str]:
     """Return a message for each same_fabric group whose nodes are not all in one InfiniBand partition.
 
-    A worker is described by its name, address, group, number of GPUs and fabric (`same_fabric` or `any`).
+    Each list in `nodes` contains a worker's name, address, group, number of GPUs and fabric (`same_fabric` or `any`).
     """
     groups: dict[str, dict[str, list[str]]] = {}
     for name, _, group, _, fabric in nodes:
@@ -189,18 +189,18 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def nodes_in(states: str) -> set[str]:
-    """Return the nodes that are in one of these comma-separated states."""
+    """Return the names of the nodes in these states (separated by commas)."""
     return set(run("sinfo", "-h", "-N", "-t", states, "-o", "%N").stdout.split())
 
 
 def reasons(states: str) -> dict[str, str]:
-    """Return the reason of each node that is in one of these comma-separated states, by name."""
+    """Return a mapping from node name to drain reason for the nodes in these states (separated by commas)."""
     rows = run("sinfo", "-h", "-N", "-t", states, "-o", "%N %E").stdout.splitlines()
     return {name: reason for name, _, reason in (row.partition(" ") for row in rows)}
 
 
 def drained_nodes() -> dict[str, str]:
-    """Return the nodes that the bandwidth gate or `yard heal` has drained. The cluster can be ready without them."""
+    """Return a mapping from drained node to its text in DRAINED_BY. The cluster can be ready without these nodes."""
     causes = {name: cause_of(reason) or "" for name, reason in reasons("drain").items()}
     return {name: DRAINED_BY[cause] for name, cause in causes.items() if cause in DRAINED_BY}
 
@@ -214,7 +214,7 @@ def _fix(name: str, reason: str) -> str:
 
 
 def describe_unavailable(nodes: set[str]) -> str:
-    """Return a line with the name, state, reason and fix for each of these nodes that is out of service."""
+    """Return a line for each of these nodes that is out of service: its name, state, reason and fix."""
     rows = run("sinfo", "-h", "-N", "-t", OUT_OF_SERVICE, "-o", "%N %T %E").stdout.splitlines()
     found = sorted({(*row.split(maxsplit=2), "", "")[:3] for row in rows})
     return "\n".join(
@@ -258,7 +258,7 @@ def wait_for_spares() -> None:
 
 
 def start_tasks(nodes: set[str]) -> str | None:
-    """Start a task as the job user on each node in each of its partitions, and return an error message, if any."""
+    """As the job user, start a task on each node in each of its partitions. Return an error message, if any."""
     by_partition: dict[str, list[str]] = {}
     for line in run("sinfo", "-h", "-N", "-o", "%N %R").stdout.splitlines():
         name, partition = line.split()
@@ -295,11 +295,11 @@ def run_gate() -> int:
     nodes = [line.split() for line in (STATE / "handover" / "nodes").read_text().splitlines() if line.strip()]
     workers = [node[0] for node in nodes]
     if run("systemctl", "is-failed", "--quiet", BOOTSTRAP).returncode == 0:
-        # A failed bootstrap runs again, because its status is old.
+        # If the bootstrap has failed, it must run again because its status is old.
         (STATE / "status.json").unlink(missing_ok=True)
         run("systemctl", "restart", "--no-block", BOOTSTRAP)
     if run("systemctl", "is-active", "--quiet", HANDOUT).returncode:
-        # The workers' statuses may be old because this service is not running.
+        # Without this service, the workers' statuses may be old.
         run("systemctl", "restart", HANDOUT)
         time.sleep(1)
     progress = Progress()
@@ -344,7 +344,7 @@ def check_bandwidth(progress: Progress) -> str | None:
 
 
 def check_ssh(hosts: list[str]) -> str | None:
-    """Log in to every host, including the head, over SSH as the job user, and return an error message, if any."""
+    """As the job user, log in to every host (including the head) over SSH. Return an error message, if any."""
     done = run(
         "setpriv", "--reuid=trainer", "--regid=trainer", "--init-groups", "--", "env", "HOME=/home/trainer",
         "pdsh", "-R", "ssh", "-S", "-f", "64", "-t", "30", "-u", "120", "-w", ",".join(hosts),

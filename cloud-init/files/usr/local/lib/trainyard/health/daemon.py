@@ -25,10 +25,10 @@ LEDGER = "/var/lib/trainyard/health.json"
 SUSPECT_SECONDS = 5.0
 """The time after which a failed check runs again."""
 _LOOK_SECONDS = 10.0
-"""How often the node's state in Slurm is compared with the verdicts. Someone else may have resumed the node, and
-slurmctld may have set it down while it was frozen, which the node itself does not notice."""
+"""How often the node's state in Slurm is compared with the verdicts. The node itself does not notice when someone else
+resumes it, or when slurmctld sets it down while it is frozen."""
 _SAVE_SECONDS = 600.0
-"""The ledger is written to the disk at most this often while no verdict changes."""
+"""How often the ledger is written to the disk while no verdict changes."""
 _PIPE_BYTES = 4096
 _XID = "gpu-xid"
 
@@ -42,7 +42,7 @@ def function_for(check: str) -> Callable[[Node, Check], Outcome]:
 
 
 def run_check(node: Node, check: Check) -> Outcome:
-    """Run a check. If it raises an exception, the result is UNKNOWN."""
+    """Run a check. If the check raises an exception, the result is UNKNOWN."""
     try:
         return function_for(check.id)(node, check)
     except Exception as error:
@@ -52,7 +52,7 @@ def run_check(node: Node, check: Check) -> Outcome:
 def report(node: Node) -> list[str]:
     """Run all of this node's checks once, and return a tab-separated line for each check that failed.
 
-    The fields are id, severity, text, cause and fix. A single failure is enough.
+    The fields are id, severity, text, cause and fix. A check counts as failed after a single failure.
     """
     read_kernel_log(node)
     lines = []
@@ -104,9 +104,9 @@ class Daemon:
         self.clears = dict.fromkeys(self.checks, 0)
         """How often an operator has cleared each check's verdict."""
         self.requeued = self.ledger.worst
-        """The last verdict after which jobs were requeued. An earlier daemon has handled the stored verdicts."""
+        """The last verdict for which jobs were requeued. An earlier daemon has already handled a stored verdict."""
         self.warned = self.ledger.verdicts.get(EVENT)
-        """The last event that the jobs were warned about."""
+        """The last event about which the jobs were warned."""
         self.saved = 0.0
         self._woken, self._wake = os.pipe()
 
@@ -185,8 +185,8 @@ class Daemon:
     def examine(self, check: Check) -> bool:
         """Run a check, add its result to the ledger, and return whether the check must run again soon.
 
-        The result is not added if an operator clears the check while it is running, because it may describe the
-        cleared fault.
+        If an operator clears the check while it is running, the result is discarded because it may describe the cleared
+        fault.
         """
         clears = self.clears[check.id]
         outcome = run_check(self.node, check)
@@ -198,7 +198,7 @@ class Daemon:
             return self.ledger.is_suspect(check.id)
 
     def publish(self) -> None:
-        """Write the cache, and the ledger too if it was last written more than _SAVE_SECONDS ago."""
+        """Write the cache. Also write the ledger if its last write was more than _SAVE_SECONDS ago."""
         worst = self.ledger.worst
         write(self.cache / "verdict", f"{worst.severity} {worst.reason}" if worst else "")
         results = {name: [outcome.state, outcome.text] for name, outcome in self.ledger.outcomes.items()}
@@ -222,7 +222,7 @@ class Daemon:
     def _proved(self) -> frozenset[str]:
         """Return the checks that have passed often enough or do not apply to this node.
 
-        Until the bootstrap has finished, there are none.
+        Return an empty set until the bootstrap has finished.
         """
         try:
             status = json.loads(self.node.read("/var/lib/trainyard/status.json"))
@@ -240,5 +240,5 @@ class Daemon:
         if not path.is_fifo():
             path.unlink(missing_ok=True)
             os.mkfifo(path, 0o600)
-        # The pipe is also opened for writing. Otherwise, reads would return end-of-file while it has no writer.
+        # The pipe is also opened for writing, because reads would return end-of-file if the pipe had no writer.
         return os.open(path, os.O_RDWR | os.O_NONBLOCK)

@@ -24,10 +24,10 @@ PLUGIN_FOLDERS = {
     "gpudirect-tcpxo": "/var/lib/tcpxo/lib64",
     "gpudirect-gib": "/usr/local/gib/lib64",
 }
-"""The folder of each fabric's NCCL plugin, like `library_path` in components/catalog/fabrics.yaml."""
+"""Mapping from fabric to its NCCL plugin's folder, which is `library_path` in components/catalog/fabrics.yaml."""
 _WITH_RECEIVER = {"gpudirect-tcpx", "gpudirect-tcpxo"}
 _RECEIVER = "receive-datapath-manager"
-"""The receive daemon's container, which the 45-transport stage starts."""
+"""The receive daemon's container, started by the 45-transport stage."""
 
 
 def fabric_manager(node: Node, check: Check) -> Outcome:
@@ -46,7 +46,7 @@ def fabric_manager(node: Node, check: Check) -> Outcome:
 
 
 def rdma_port(node: Node, check: Check) -> Outcome:
-    """Check that all RDMA ports that collectives use are active."""
+    """Check that the expected number of RDMA ports is active."""
     expected = node.count("TRAINYARD_RDMA")
     active = [port for port in _ports(node) if "ACTIVE" in node.read(port / "state")]
     return passed() if len(active) >= expected else failed(f"{len(active)} of {expected} RDMA ports are active")
@@ -64,7 +64,7 @@ def rdma_rate(node: Node, check: Check) -> Outcome:
 
 
 def rdma_partition(node: Node, check: Check) -> Outcome:
-    """Check that all ports are full members of the same partitions, which have not changed since the boot."""
+    """Check that all ports are full members of the same partitions, and that these have not changed since the boot."""
     keys = {port: _partitions(node, port) for port in _ports(node)}
     if not keys:
         return unknown("no ports")
@@ -101,7 +101,7 @@ def gpudirect_cards(node: Node, check: Check) -> Outcome:
 
 
 def network_plugin(node: Node, check: Check) -> Outcome:
-    """Check that the fabric's NCCL plugin exists and its receive daemon is running, if the fabric needs them."""
+    """Check that the NCCL plugin exists and the receive daemon is running, as far as the fabric needs them."""
     fabric = node.variable("TRAINYARD_FABRIC")
     if fabric not in PLUGIN_FOLDERS:
         return passed()
@@ -116,7 +116,7 @@ def network_plugin(node: Node, check: Check) -> Outcome:
 
 
 def _growth(node: Node, check: Check, counters: tuple[str, ...], text: str) -> Outcome:
-    """Fail if the sum of a port's counters has grown by more than the limit within the check's period."""
+    """Fail if the sum of a port's counters grew by more than the limit within the check's period."""
     now = time.time()
     seen: dict[str, list[list[float]]] = node.baseline.setdefault(check.id, {})
     bad = []
@@ -124,7 +124,7 @@ def _growth(node: Node, check: Check, counters: tuple[str, ...], text: str) -> O
         total = sum(_leading_number(node.read(port / counter)) for counter in counters)
         # Counters restart at zero when the driver is loaded.
         rows = [row for row in seen.get(_name(port), []) if now - row[0] < check.limits["seconds"] and row[1] <= total]
-        # A row for each tenth of the period is enough.
+        # One row per tenth of the period is enough.
         if not rows or now - rows[-1][0] > check.limits["seconds"] / 10:
             rows.append([now, total])
         seen[_name(port)] = rows
@@ -134,7 +134,7 @@ def _growth(node: Node, check: Check, counters: tuple[str, ...], text: str) -> O
 
 
 def _ports(node: Node) -> list[Path]:
-    """Return the ports that collectives use. NCCL_IB_HCA lists prefixes of their names, or whole names after "="."""
+    """Return the ports that collectives use. NCCL_IB_HCA lists prefixes of device names, or whole names after "="."""
     setting = node.variable("NCCL_IB_HCA", _FABRIC_ENV)
     exact, names = setting.startswith("="), [name for name in setting.lstrip("=").split(",") if name]
     ports = node.glob("/sys/class/infiniband/*/ports/1")

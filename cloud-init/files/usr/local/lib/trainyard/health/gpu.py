@@ -1,4 +1,4 @@
-"""Checks of GPUs and their driver. In each round of checks, one call of nvidia-smi provides all values.
+"""Checks of GPUs and their driver. One call of nvidia-smi per round provides all values except NVLinks and Xids.
 
 The queries were tested on two H200s with driver 580.159.04 on 2026-11-22. This driver also accepts the older name
 `clocks_throttle_reasons.active`. Xids come from the kernel log: a record of /dev/kmsg is
@@ -18,8 +18,8 @@ from typing import Any
 from health.node import Check, Node, Outcome, Ran, failed, passed, unknown
 
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?\): (\d+)\b(.*)")
-"""The start of the driver's message. Some kernel messages begin with the name of a process, which a user chooses, for
-example after a segmentation fault. Such a name has at most 15 bytes, so it cannot contain a whole PCI address."""
+"""The start of the driver's message. Some kernel messages, for example about a segmentation fault, begin with a process
+name, which a user can choose. A process name has at most 15 bytes, so it cannot contain a whole PCI address."""
 _KERNEL_HEAD = re.compile(r"[0-7],(\d+),\d+,-")
 _RECORD_BYTES = 8192
 _FIELDS = (
@@ -40,7 +40,7 @@ _GPU = re.compile(r"^GPU (\d+):")
 
 
 def load_xids() -> dict[str, Mapping[str, Any]]:
-    """Return the fatal Xids by number, from xid.json."""
+    """Return a mapping from fatal Xid to its entry in xid.json."""
     codes: dict[str, Mapping[str, Any]] = json.loads((Path(__file__).parent / "xid.json").read_text())["codes"]
     return codes
 
@@ -63,9 +63,9 @@ def fatal_xid(line: str, codes: Mapping[str, Mapping[str, Any]]) -> str | None:
 def records(log: int, after: int = -1) -> Iterator[tuple[int, str]]:
     """Yield the sequence number and text of each kernel record that can be read from /dev/kmsg without waiting.
 
-    Records that a program wrote to /dev/kmsg are skipped. Their facility, which is the priority without its lowest
-    three bits, is never 0 (devkmsg_write in Linux, kernel/printk/printk.c; seen with Linux 6.18 on 2026-11-24). Records
-    with the flag "c" are skipped too, because they continue a line whose text a user may have chosen.
+    Records that a program wrote to /dev/kmsg are skipped. The facility of such a record (its priority without the
+    lowest three bits) is never 0 (devkmsg_write in Linux, kernel/printk/printk.c; seen with Linux 6.18 on 2026-11-24).
+    Records with the flag "c" are skipped too, because they continue a line whose text a user may have chosen.
     """
     while True:
         try:
@@ -73,7 +73,7 @@ def records(log: int, after: int = -1) -> Iterator[tuple[int, str]]:
         except BlockingIOError:
             return
         except BrokenPipeError:
-            continue  # Records were overwritten. The next read returns the oldest one.
+            continue  # Records were overwritten. The next read returns the oldest record.
         if not record:
             return
         head, _, text = record.partition(";")
@@ -136,7 +136,7 @@ def gpu_throttle(node: Node, check: Check) -> Outcome:
 
 
 def gpu_pcie(node: Node, check: Check) -> Outcome:
-    """Check that each GPU uses all its PCIe lanes. The speed does not count, because idle GPUs lower it."""
+    """Check that each GPU uses all its PCIe lanes. The link speed is ignored, because idle GPUs lower it."""
 
     def has_too_few(row: dict[str, str]) -> bool:
         return 0 < _number(row["pcie.link.width.current"]) < _number(row["pcie.link.width.max"])
@@ -160,13 +160,13 @@ def gpu_nvlink(node: Node, check: Check) -> Outcome:
 
 
 def gpu_xid(node: Node, check: Check) -> Outcome:
-    """Check that the kernel has logged no Xid since the boot that requires a reset or a reboot."""
+    """Check that, since the boot, the kernel has logged no Xid that requires a reset or a reboot."""
     text = node.events.get(check.id)
     return passed() if text is None else failed(text)
 
 
 def _links(output: str) -> dict[str, list[bool]]:
-    """Return whether each link of each GPU is up, from the output of `nvidia-smi nvlink --status`."""
+    """Parse `nvidia-smi nvlink --status`. Return a mapping from GPU to a list that tells whether each link is up."""
     found: dict[str, list[bool]] = {}
     gpu = ""
     for line in output.splitlines():
@@ -187,7 +187,7 @@ def _query(node: Node, timeout: float) -> Ran:
 
 
 def _rows(node: Node, timeout: float) -> list[dict[str, str]] | None:
-    """Return each GPU's fields by name, or None if nvidia-smi does not work."""
+    """Return a mapping from field to value for each GPU, or None if nvidia-smi does not work."""
     ran = _query(node, timeout)
     if ran.code != 0:
         return None
@@ -204,7 +204,7 @@ def _each(node: Node, check: Check, is_bad: Callable[[dict[str, str]], object], 
 
 
 def _number(text: str) -> int:
-    """Return the number in a field, or 0 if the GPU does not support the field and it contains "[N/A]"."""
+    """Return the number in a field, or 0 if it contains "[N/A]" because the GPU does not support it."""
     try:
         return int(text, 0)
     except ValueError:

@@ -69,7 +69,7 @@ def run_tool(argv: list[str], timeout: float) -> Ran:
 
 
 def ntp_offset(host: str, timeout: float) -> float | None:
-    """Return the seconds by which the clock is ahead of an NTP server, or None if the server sent no usable response.
+    """Return by how many seconds the clock is ahead of an NTP server, or None if it sent no usable response.
 
     The function sends one SNTP request (RFC 5905), and ignores a response that took longer than one second.
     """
@@ -90,7 +90,7 @@ def ntp_offset(host: str, timeout: float) -> float | None:
 
 
 def _ntp_time(answer: bytes, at: int) -> float:
-    """Return the timestamp that begins at this byte of an NTP packet, in seconds since 1970."""
+    """Return the timestamp at byte `at` of an NTP packet, converted to seconds since 1970."""
     seconds, fraction = struct.unpack("!II", answer[at : at + 8])
     return float(seconds - _NTP_EPOCH + fraction / 2**32)
 
@@ -162,7 +162,7 @@ class Check:
 class Node:
     """The machine that is checked. Tests replace `root` and the functions.
 
-    A file is given by its path on the node, or as a Path that begins with `root`.
+    A file is given as a string (its path on the node) or as a Path (which begins with `root`).
     """
 
     root: Path = Path("/")
@@ -173,7 +173,7 @@ class Node:
     fetch: Callable[[str, Mapping[str, str], float], str | None] = metadata
     sleep: Callable[[float], None] = time.sleep
     events: dict[str, str] = field(default_factory=dict)
-    """The text of the last event for each check, for example from the kernel log."""
+    """Mapping from check to the text of its last event, for example from the kernel log."""
     baseline: dict[str, Any] = field(default_factory=dict)
     """Values that checks compare with later values. They survive a restart of the daemon."""
     memo: dict[str, Any] = field(default_factory=dict)
@@ -232,7 +232,7 @@ class Node:
         return "google" if self.read("/sys/class/dmi/id/product_name") == "Google Compute Engine" else ""
 
     def labels(self) -> frozenset[str]:
-        """Return the values of `nodes` in checks.json that apply to this node."""
+        """Return this node's labels. A check applies to the node if its `nodes` in checks.json is a label."""
         role, fabric = self.variable("TRAINYARD_ROLE"), self.variable("TRAINYARD_FABRIC")
         facts = {
             "all": True,
@@ -252,7 +252,7 @@ class Node:
 
 
 def load_checks() -> dict[str, Check]:
-    """Return all checks by id, in the order of checks.json."""
+    """Return a mapping from ID to check, in the order of checks.json."""
     rows = json.loads((Path(__file__).parent / "checks.json").read_text())["checks"]
     names = {field.name for field in fields(Check)}
     return {row["id"]: Check(**{name: row[name] for name in names & row.keys()}) for row in rows}

@@ -62,11 +62,11 @@ def may_return(node: SlurmNode, *, is_new: bool) -> bool:
 
 
 def decide(node: SlurmNode, wanted: str | None, checks: Collection[str], proved: Collection[str]) -> str | None:
-    """Return "drain", "resume", or None for no change. `wanted` is the drain reason, or None without a verdict.
+    """Return "drain", "resume", or None for no change. `wanted` is the verdict's drain reason, or None.
 
-    A node is resumed only if a health check wrote its reason and `proved` contains this check: it has passed often
-    enough, or it does not apply to this node. A reason from anyone else is never replaced. A node that is down is not
-    drained, because Slurm starts no jobs on it and 90-health needs the existing reason to return it to service.
+    A node is resumed only if `proved` contains the check that wrote its reason. Such a check has passed often enough,
+    or does not apply to this node. A reason from anyone else is never replaced. A node that is down with such a reason
+    is not drained either: Slurm starts no jobs on it, and 90-health needs the reason to return it to service.
     """
     own, drained, down = owner(node.reason, checks), "DRAIN" in node.flags, "DOWN" in node.flags
     if wanted is None:
@@ -100,9 +100,9 @@ def return_to_service(node: Node, *, is_new: bool) -> None:
 def must_register(node: SlurmNode) -> bool:
     """Return whether slurmd must register with slurmctld before the node can return to service.
 
-    slurmctld never pings a node that is down and does not respond, and pings other nodes that do not respond only every
+    slurmctld never pings a node that is down and does not respond. It pings other unresponsive nodes only every
     SlurmdTimeout/3 (ping_nodes in slurmctld/ping_nodes.c of Slurm 23.11.4 and 24.11.5, read 2026-11-24). Only a
-    registration ends the remains of jobs that slurmctld has requeued (validate_jobs_on_node in slurmctld/job_mgr.c).
+    registration ends the leftovers of jobs that slurmctld has requeued (validate_jobs_on_node in slurmctld/job_mgr.c).
     """
     is_out = not node.flags.isdisjoint({"DOWN", "DRAIN"})
     return "NOT_RESPONDING" in node.flags or (is_out and node.was_lost)
@@ -111,8 +111,8 @@ def must_register(node: SlurmNode) -> bool:
 def _register(node: Node, shown: str) -> bool:
     """Restart slurmd, which does not affect jobs, and return whether it has registered within 15 s.
 
-    `shown` describes the node before the restart. If its start time differs, slurmd has registered. The order of the
-    two times means nothing, because the clock may have jumped.
+    `shown` describes the node before the restart. A different start time shows that slurmd has registered. The new time
+    can be earlier, because the clock may have jumped.
     """
     if node.run(["systemctl", "restart", "slurmd.service"], _SECONDS).code != 0:
         return False
@@ -134,7 +134,7 @@ def _update(node: Node, *changes: str) -> bool:
 
 
 def _running_jobs(node: Node, fields: str) -> list[str] | None:
-    """Return a line with these fields for each job on this node, or None if slurmctld does not respond."""
+    """Return a line with `fields` for each running job on this node, or None if slurmctld does not respond."""
     options = ("--noheader", "--states=running", f"--nodelist={node.variable('TRAINYARD_NODE')}")
     listed = node.run(["squeue", *options, f"--format={fields}"], _SECONDS)
     return listed.output.splitlines() if listed.code == 0 else None
@@ -153,7 +153,7 @@ def requeue_jobs(node: Node) -> bool:
 
 
 def warn_jobs(node: Node) -> bool:
-    """Send the jobs on this node the signal that Slurm sends before a time limit. Return False to try again.
+    """Send this node's jobs the signal that precedes a time limit. Return False if the caller must try again.
 
     A job with checkpoints that was submitted with `yard submit` then writes a checkpoint and is requeued. Other jobs
     receive no signal, because SIGUSR2 would end a script that does not handle it.

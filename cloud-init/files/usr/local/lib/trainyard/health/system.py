@@ -26,7 +26,7 @@ def disk_full(node: Node, check: Check) -> Outcome:
             return unknown(f"{path}: {error.strerror}")
         size, free = (blocks * facts.f_frsize // 2**20 for blocks in (facts.f_blocks, facts.f_bavail))
         share = check.limits["min_free_share"]
-        # min_free_mib can exceed the size of a small file system, such as /tmp in memory, for which a tenth is enough.
+        # A file system such as /tmp in memory can be smaller than min_free_mib, so a tenth of its size is enough.
         if free < max(min(check.limits["min_free_mib"], size / 10), size * share):
             return failed(f"{path} is full")
         if facts.f_files and facts.f_favail < facts.f_files * share:
@@ -101,7 +101,7 @@ def nfs_hang(node: Node, check: Check) -> Outcome:
 
 
 def _answers(node: Node, path: str, timeout: float) -> bool:
-    """Return whether the file system responds. A thread waits for it because the call cannot be interrupted."""
+    """Return whether the file system responds. A thread waits, because the call cannot be interrupted."""
     waiting: dict[str, threading.Thread] = node.memo.setdefault("nfs", {})
     if path not in waiting or not waiting[path].is_alive():
         waiting[path] = threading.Thread(target=_stat, args=(node, path), daemon=True)
@@ -126,7 +126,7 @@ def leftover_processes(node: Node, check: Check) -> Outcome:
 
 
 def leftover_containers(node: Node, check: Check) -> Outcome:
-    """Check that each job container has a client, which is a process of the job (`contain` in yard/run/shared.sh)."""
+    """Check that each job container still has its client, a process of the job (`contain` in yard/run/shared.sh)."""
     listed = node.run(["docker", "ps", "--filter", "name=^yard-", "--format", "{{.Names}}"], check.timeout)
     if listed.code != 0:
         return unknown("docker does not answer")
@@ -138,7 +138,7 @@ def leftover_containers(node: Node, check: Check) -> Outcome:
 
 
 def leftover_files(node: Node, check: Check) -> Outcome:
-    """Check that little of /dev/shm is in use on a node without jobs."""
+    """Check that a node without jobs has free space in /dev/shm."""
     if _has_jobs(node):
         return unknown("jobs are running")
     try:
@@ -151,7 +151,7 @@ def leftover_files(node: Node, check: Check) -> Outcome:
 
 
 def _has_jobs(node: Node) -> bool:
-    """Return whether a Slurm job is running on the node, which shows in slurmstepd's cgroups or processes."""
+    """Return whether a Slurm job is running on the node, judging by slurmstepd's cgroups or processes."""
     if node.glob("/sys/fs/cgroup/system.slice/*slurmstepd.scope/job_*"):
         return True
     if node.path("/sys/fs/cgroup/system.slice").exists():
@@ -169,10 +169,10 @@ def _mounts(node: Node) -> list[tuple[str, str, list[str], str]]:
 def _scheduled_events(node: Node, timeout: float) -> str | None:
     """Return the event that Azure has announced, "" if there is none, or None if the service does not answer.
 
-    The service returns a document with the array `Events`, whose items have `EventType`, `Resources` (the names of the
-    affected machines, which may be others of the same set), `EventStatus` and `NotBefore`. The first request can take
-    two minutes (MicrosoftDocs/azure-compute-docs at 533281db, articles/virtual-machines/linux/scheduled-events.md, "Use
-    the API", read 2026-11-22). The instance metadata contains this machine's name as `compute/name`.
+    The service returns a document with the array `Events`. Its items have `EventType`, `EventStatus`, `NotBefore` and
+    `Resources`, which names the affected machines (not always this one). The first request can take two minutes
+    (MicrosoftDocs/azure-compute-docs at 533281db, articles/virtual-machines/linux/scheduled-events.md, "Use the API",
+    read 2026-11-22). The instance metadata contains this machine's name as `compute/name`.
     """
     if "machine" not in node.memo:
         name = node.fetch("/metadata/instance/compute/name?api-version=2021-02-01&format=text", _AZURE, timeout)

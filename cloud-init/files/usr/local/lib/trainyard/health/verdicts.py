@@ -1,6 +1,6 @@
 """Verdicts: confirmed faults of a node.
 
-They are stored on disk, so they remain after a restart of the daemon, after a reboot, and when Slurm clears DRAIN.
+They are stored on disk, so they survive a restart of the daemon and a reboot, and remain when Slurm clears DRAIN.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from health.node import FAIL, PASS, SEVERITIES, Check, Outcome
 from trainyard.faults import reason_for
 
 _HISTORY = 50
-"""How many entries are kept of the history, which records when verdicts begin and end."""
+"""The number of history entries that are kept. An entry records when a verdict began or ended."""
 _STORED = ("boot_id", "verdicts", "history", "baseline", "kmsg")
 
 
@@ -36,7 +36,7 @@ class Verdict:
 
 @dataclass
 class Ledger:
-    """All verdicts, and the last results, by check."""
+    """All verdicts and the latest results, each stored under the check's ID."""
 
     boot_id: str
     verdicts: dict[str, Verdict] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Ledger:
         return False
 
     def clear(self, check: str, now: float) -> None:
-        """End a check's verdict because an operator asked for it."""
+        """Clear a check's verdict at an operator's request."""
         if check in self.verdicts:
             self._end(check, now)
         self.fails[check] = 0
@@ -80,7 +80,7 @@ class Ledger:
 
     @property
     def worst(self) -> Verdict | None:
-        """The verdict that gives the drain reason: the oldest of the most severe verdicts, or None if none drains."""
+        """The verdict that gives the drain reason: the oldest of the most severe verdicts, or None for notes only."""
         draining = [verdict for verdict in self.verdicts.values() if verdict.severity != "note"]
         return min(draining, key=lambda verdict: (SEVERITIES.index(verdict.severity), verdict.since), default=None)
 

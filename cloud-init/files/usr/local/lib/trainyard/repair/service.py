@@ -40,23 +40,23 @@ _SPARES = "spares-"
 """A reservation's name consists of this prefix and the group's name."""
 _RESERVATION = re.compile(rf"^ReservationName={_SPARES}(\S+) .* Nodes=(\S+)")
 _EPIDEMIC_SECONDS = 60.0
-"""The time without an answer after which workers are lost even if many of them do not answer."""
+"""Silent workers count as lost after this time, even if many workers are silent."""
 _SLURMD_SECONDS = 60.0
-"""The time after which a worker is drained if it answers but its slurmd does not. If its slurmd can respond, the worker
-registers sooner (health/slurm.py)."""
+"""The time after which a worker is drained if it answers but its slurmd does not. A working slurmd registers sooner
+(health/slurm.py)."""
 _ROUND_SECONDS = 10.0
-"""The longest time that one round adds to a worker's silence. The clock of a head that was frozen can jump."""
+"""The longest time that one round adds to a worker's silence, because the clock can jump after the head was frozen."""
 _CONNECT_SECONDS = 3.0
 _CLOSED_PORT = 9
-"""The "discard" port, on which no program on a node listens or logs connections. A refusal counts as an answer."""
+"""The "discard" port. No program on a node listens on it or logs connections, and a refusal counts as an answer."""
 
 History = Mapping[str, tuple[Change, ...]]
-"""Changes by node name, oldest first."""
+"""Mapping from node name to changes, oldest first."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A worker in Slurm. `has_registered` tells whether its slurmd has registered since slurmctld last required it."""
+    """A worker in Slurm. `has_registered` is False while slurmctld waits for a registration of the worker's slurmd."""
 
     name: str
     slurm: SlurmNode
@@ -77,7 +77,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Group:
-    """A node group. `nodes` contains the workers' addresses by name."""
+    """A node group. `nodes` is a mapping from worker name to address."""
 
     name: str
     spares: int
@@ -86,7 +86,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Site:
-    """The content of repair.json. A node is lost if it has not answered for more than `silent_seconds`."""
+    """The content of repair.json. A node counts as lost if it has not answered for more than `silent_seconds`."""
 
     silent_seconds: float
     groups: tuple[Group, ...]
@@ -104,7 +104,7 @@ def read_site(text: str) -> Site:
 
 
 def parse_nodes(text: str) -> Iterator[Node]:
-    """Yield the nodes that `scontrol -o show node` has printed."""
+    """Yield the nodes in the output of `scontrol -o show node`."""
     for line in text.splitlines():
         name, state = _NAME.match(line), parse(line)
         if name is not None and state is not None:
@@ -145,7 +145,7 @@ def choose_spares(group: Group, nodes: Mapping[str, Node], held: Collection[str]
     """Return the nodes to hold back, sorted by name.
 
     Each unusable node counts as a spare, so that the number of nodes for jobs stays the same. Existing spares are kept,
-    and idle nodes are preferred as new ones.
+    and idle nodes are preferred as new spares.
     """
     members = [nodes[name] for name in group.nodes if name in nodes]
     usable = [node for node in members if node.is_usable]
@@ -177,8 +177,8 @@ def reservation_changes(group: str, wanted: Collection[str], held: Collection[st
 class Watch:
     """How long each worker has been silent. All times are in seconds of a monotonic clock.
 
-    Time counts only while other workers answer. If no worker answers, the head's own network has failed, which must not
-    end jobs. A worker that has never answered is not lost, because a firewall may drop the packets.
+    Time counts only while other workers answer. If no worker answers, the head's own network has probably failed, and
+    jobs must continue. A worker that has never answered is not lost, because a firewall may drop the packets.
     """
 
     silent_seconds: float
@@ -188,7 +188,7 @@ class Watch:
     down: set[str] = field(default_factory=set)
     """The workers that were down while they were silent, and have not answered since."""
     unregistered: dict[str, float] = field(default_factory=dict)
-    """When each worker began to answer although its slurmd does not respond."""
+    """Mapping from each worker that answers without a responding slurmd to the time at which this began."""
     last: float | None = None
 
     def record(self, names: Collection[str], answers: Collection[str], now: float) -> None:
@@ -214,7 +214,7 @@ class Watch:
                 self.down.add(name)
                 continue
             if name in self.down and node.responds:
-                # The worker returned to service although it never answered, so a firewall drops the packets.
+                # The worker returned to service without ever answering, so a firewall drops the packets.
                 self.heard.discard(name)
             # If a worker was lost before this service started, Slurm knows that it does not respond.
             is_known = name in self.heard or not node.responds
@@ -225,7 +225,7 @@ class Watch:
             yield ["update", f"nodename={name}", "state=down", f"reason={node.slurm.reason if is_drained else gone}"]
 
     def without_slurmd(self, nodes: Mapping[str, Node], answers: Collection[str], now: float) -> Iterator[list[str]]:
-        """Yield the scontrol arguments that drain workers if they answer although their slurmd does not.
+        """Yield the scontrol arguments that drain each worker whose machine answers although its slurmd does not.
 
         Such a worker may be unable to report the cause itself, for example because munge rejects its clock.
         """
@@ -264,7 +264,7 @@ async def _answers(address: str) -> bool:
 
 
 def scontrol(*arguments: str) -> str | None:
-    """Run scontrol, and return its output, or None if it failed. The journal then contains the error."""
+    """Run scontrol. Return its output, or None if it timed out or failed. The journal contains a failure's output."""
     try:
         done = subprocess.run(["scontrol", *arguments], capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -287,7 +287,7 @@ class Service:
     has_spares: bool = field(init=False)
     changes: dict[str, tuple[Change, ...]] = field(init=False)
     listed: float | None = None
-    """The time of the last listing, or None if a node in it needed attention."""
+    """The time of the last listing, or None if any node was missing or unusable."""
     reservations_checked: bool = False
 
     def __post_init__(self) -> None:
@@ -317,7 +317,7 @@ class Service:
         self._hold_spares(nodes, release=is_gated)
 
     def _is_quiet(self, answers: set[str], now: float) -> bool:
-        """Return whether Slurm's nodes need not be listed now."""
+        """Return whether listing Slurm's nodes can be skipped now."""
         if self.has_spares or answers != self.site.addresses.keys():
             return False
         return self.listed is not None and now - self.listed < QUIET_SECONDS
