@@ -1,5 +1,5 @@
 """The names of the platforms. Only the modules of the selected platform are imported."""
 
 PLATFORMS = {"azure": "Azure", "gcp": "Gcp", "hosts": "Hosts", "local": "Local"}
-"""Class name prefix for each provider. Each package components.platforms.<provider> has spec.py with <Prefix>Spec,
-facts.py with FACTS, and platform.py with <Prefix>Platform."""
+"""Mapping from provider to class name prefix. Each package components.platforms.<provider> has spec.py with
+<Prefix>Spec, facts.py with FACTS, and platform.py with <Prefix>Platform."""

@@ -11,7 +11,7 @@ import pulumi
 from components.plan.plan import ClusterPlan
 
 BUILD_SECONDS = 5400
-"""Maximum time until the builder shuts down. To install a driver, it compiles kernel modules."""
+"""Maximum time until the builder shuts down. Driver installation includes compiling kernel modules."""
 POLL_SECONDS = 10
 
 
@@ -25,7 +25,7 @@ class BakeArgs:
     builds: bool
     """Whether the stack contains the builder. Without it, the stack only keeps an existing image."""
     admin_key: str
-    """A public SSH key, because some clouds require one to create a machine. The private key no longer exists."""
+    """A public SSH key, which some clouds require for new machines. The private key no longer exists."""
 
 
 class Baker(pulumi.ComponentResource):
@@ -39,9 +39,9 @@ class Baker(pulumi.ComponentResource):
 
 
 def builder_plan(plan: ClusterPlan, name: str) -> ClusterPlan:
-    """Return the builder's plan: a head without workers and without access from outside, which boots the base image.
+    """Return the builder's plan: only a head, which boots the base image and is not accessible from outside.
 
-    It has the head's machine type, because that is cheaper than a GPU machine.
+    The builder has the head's machine type, because a GPU machine costs more.
     """
     return replace(
         plan,

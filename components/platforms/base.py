@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from pulumi_command.remote import ProxyConnectionArgs
 
 MACHINES = "machines"
-"""Name of the component input that contains each machine's digest by host name."""
+"""Name of the component input for the machines' digests, which are keyed by host name."""
 _WAIT_SECONDS = 900
 """Maximum wait for a host key. A machine with eight GPUs can take half of this time to start."""
 _LONGEST_FIRST_BOOT = timedelta(minutes=20)
-"""An older machine that has not published its key is stopped or broken."""
+"""A machine that is older and has not published its key is stopped or broken."""
 
 
 def host_key_wait(created: str | None) -> int:
-    """Return how many seconds to wait for the host key of a machine that was created at this time (RFC 3339).
+    """Return the number of seconds to wait for the host key of a machine that was created at `created` (RFC 3339).
 
-    The key is read only once (0) in a preview, if the machine is older, and if its age is unknown.
+    In a preview, for older machines and for machines of unknown age, the number is 0: the key is read only once.
     """
     if pulumi.runtime.is_dry_run() or not created:
         return 0
@@ -37,10 +37,10 @@ def host_key_wait(created: str | None) -> int:
 
 
 def moved_from(opts: pulumi.ResourceOptions | None) -> Sequence[pulumi.Alias] | None:
-    """Return aliases for a child of a component with these options, or None if the component has no parent.
+    """Return aliases for a child of a component with the options `opts`, or None if the component has no parent.
 
-    In older versions, the resource was a child of the component's parent. Because of the aliases, `up` finds it in
-    their state instead of replacing it. Older versions created no component without a parent.
+    In older versions, every component had a parent, and the resource was a child of this parent. With the aliases, `up`
+    finds the resource in an older version's state instead of replacing it.
     """
     if opts is None or opts.parent is None:
         return None
@@ -48,11 +48,11 @@ def moved_from(opts: pulumi.ResourceOptions | None) -> Sequence[pulumi.Alias] | 
 
 
 INPUT = "sharedDiskGib"
-"""Name of the component input that contains the size of the head's data disk."""
+"""Name of the component input for the size of the head's data disk."""
 
 
 def refuse_smaller(args: pulumi.ResourceHookArgs) -> None:
-    """Raise PlatformError if the new inputs have a smaller disk than the old ones, which come from the last `up`."""
+    """Raise PlatformError if the disk in the new inputs is smaller than the disk in the inputs of the last `up`."""
     old, new = ((inputs or {}).get(INPUT) for inputs in (args.old_inputs, args.new_inputs))
     if old is None or new is None or new >= old:
         return
@@ -76,19 +76,19 @@ class Host:
     host_key: pulumi.Output[str]
     """SSH host key ("ssh-ed25519 AAAA..."), read over a channel other than SSH, or "" if no key is available yet."""
     host_key_declared: bool = False
-    """Whether the host key comes from the stack file, so that a change to it is intentional."""
+    """Whether the host key comes from the stack file. A change to such a key is intentional."""
     machine_id: pulumi.Output[str]
     """Id that changes if and only if a new machine with an empty disk replaces this one."""
     boots: pulumi.Output[int] | None = None
-    """Number of times that the platform has started the machine, after each of which `up` waits for the node again.
-    None in clouds, where a machine that was stopped and started returns to service without `up`."""
+    """Number of times that the platform has started the machine. `up` waits for the node again after each start. None
+    if a restarted machine returns to service without `up`, as in clouds."""
     data_disk: pulumi.Output[str] | None = None
     """Unique id of the head's data disk, or None if the host has none."""
     through_head: bool = False
     """Whether SSH uses the head as the jump host."""
     tunnel: pulumi.Output[Sequence[str]] | None = None
-    """Command that opens a tunnel from a loopback port, which replaces "{port}", to the SSH port. It runs until it is
-    interrupted, and is known only after the host and the tunnel service have been created."""
+    """Command that opens a tunnel from a loopback port to the SSH port. The port number replaces "{port}". The command
+    runs until it is interrupted, and is known only after the host and the tunnel service have been created."""
     proxy: ProxyConnectionArgs | None = None
     """The jump host, or None for a direct connection."""
     proxy_jump: str | None = None
@@ -103,12 +103,12 @@ class PlatformArgs:
     admin_key: pulumi.Output[str]
     """The admin's public SSH key, which is in user-data. Some clouds also require it to create a machine."""
     cluster_key: pulumi.Output[str]
-    """The public key with which the head connects to workers."""
+    """The public key for connections from the head to workers."""
     machines: Mapping[str, str] = field(default_factory=dict)
-    """Digests of the machines' properties by host name, which resource hooks compare with those of the last `up`."""
+    """Mapping from host name to machine digest. Resource hooks compare each digest with that of the last `up`."""
 
     def births(self, shared: pulumi.Input[SharedFiles]) -> Mapping[str, pulumi.Output[Birth]]:
-        """Return each host's user-data and identity by name. The location `shared` can be an output of the storage."""
+        """Return a mapping from host name to user-data and identity. `shared` can be an output of the storage."""
         known = pulumi.Output.all(self.admin_key, self.cluster_key, shared)
 
         def birth(host: HostPlan) -> pulumi.Output[Birth]:
@@ -118,7 +118,7 @@ class PlatformArgs:
 
 
 class Platform(pulumi.ComponentResource):
-    """Component that creates a plan's machines. Subclasses set `hosts`, and `shared` if the default is wrong."""
+    """Component that creates a plan's machines. Subclasses set `hosts` and, if the default does not apply, `shared`."""
 
     hosts: Sequence[Host]
     """The hosts in the plan's order, which begins with the head."""
@@ -150,8 +150,8 @@ def cloud_hosts(
 ) -> list[Host]:
     """Return a cloud's hosts in the plan's order. SSH reaches the workers through the head.
 
-    `machines` contains each machine's id and host key. The other arguments belong to the head, to which SSH connects at
-    its public address, through the tunnel (a command and its loopback port), or else at its private address.
+    `machines` is a mapping from host name to machine id and host key. The other arguments describe the head: SSH uses
+    its public address, the tunnel (command and loopback port), or else its private address.
     """
     head, *workers = (
         Host(

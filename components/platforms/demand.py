@@ -13,7 +13,7 @@ from components.spec.model import CloudSpec
 
 @dataclass(frozen=True, kw_only=True)
 class QuotaNeed:
-    """How much of one quota a stack needs in a region, in the quota's unit (vCPUs, GPUs, networks)."""
+    """The amount of one quota that a stack needs in a region, in the quota's unit (vCPUs, GPUs, networks)."""
 
     quota: str
     region: str
@@ -50,8 +50,8 @@ def quota_needs(plan: ClusterPlan) -> tuple[QuotaNeed, ...]:
 def hourly_price(plan: ClusterPlan) -> HourlyPrice:
     """Return the machines' price per hour.
 
-    A reserved machine has its on-demand price, which is an upper limit. A Spot machine has its Spot price, which is
-    unknown if the catalog does not contain it.
+    A reserved machine counts with its on-demand price, which is an upper limit. A Spot machine counts with its Spot
+    price, which can be missing from the catalog.
     """
     unpriced = (host for host in plan.hosts if host_usd(host) is None)
     names = (f"{host.machine.name} (Spot)" if host.spot else host.machine.name for host in unpriced)
@@ -60,13 +60,13 @@ def hourly_price(plan: ClusterPlan) -> HourlyPrice:
 
 
 def _priced(plan: ClusterPlan) -> list[tuple[Price, bool]]:
-    """Return the catalog's price row of each host whose price is known, and whether its Spot price is used."""
+    """For each host with a known price, return the catalog's price row and whether the Spot price is used."""
     listed = prices(plan.provider)
     return [(listed[host.machine.name], host.spot) for host in plan.hosts if host_usd(host) is not None]
 
 
 def used_prices(plan: ClusterPlan) -> tuple[Price, ...]:
-    """Return the catalog's price row of each host whose price is known."""
+    """For each host with a known price, return the catalog's price row."""
     return tuple(row for row, _ in _priced(plan))
 
 
@@ -76,7 +76,7 @@ def used_sources(plan: ClusterPlan) -> tuple[str, ...]:
 
 
 def spot_priced(plan: ClusterPlan) -> tuple[str, ...]:
-    """Return the machine types whose Spot price is used, because Spot prices can change at any time."""
+    """Return the machine types whose Spot price is used. Spot prices can change at any time."""
     return tuple(dict.fromkeys(row.name for row, spot in _priced(plan) if spot))
 
 
@@ -93,13 +93,13 @@ class Service:
 
 
 def services(plan: ClusterPlan) -> tuple[Service, ...]:
-    """Return the shared storage and then the gateway. Services without a row in service_prices.yaml are omitted."""
+    """Return the shared storage and the gateway, if any. A service without a row in service_prices.yaml is omitted."""
     kinds = [plan.storage.kind, *(["bastion"] if plan.access.via == "bastion" else [])]
     return tuple(service for kind in kinds if (service := _service(plan, kind)))
 
 
 def service_usd(plan: ClusterPlan, kind: str) -> float | None:
-    """Return the list price in dollars per hour of a kind of storage or of `bastion`, or None if it is unknown."""
+    """Return the hourly list price of `kind` (a kind of storage, or `bastion`) in dollars, or None if it is unknown."""
     service = _service(plan, kind)
     return service.usd if service else None
 
@@ -107,7 +107,7 @@ def service_usd(plan: ClusterPlan, kind: str) -> float | None:
 def storage_mib_s(plan: ClusterPlan) -> float | None:
     """Return the shared storage's maximum write throughput in MiB/s, or None if no source states it.
 
-    With `head_nfs`, the head's disk limits the throughput and so does its machine type, if that limit is known.
+    With `head_nfs`, the limits of the head's disk and, if known, of the head's machine type apply.
     """
     shared, known = plan.storage, throughputs(plan.provider)
     row = _service_row(plan, shared.kind)

@@ -37,7 +37,7 @@ class Places(Published):
         raise NotImplementedError
 
     def in_all(self, lists: Iterable[Collection[str]]) -> tuple[str, ...]:
-        """Return the names that all of the lists contain, or all names if there are none."""
+        """Return the names that are in all of the lists, or all names if there is no such name."""
         wanted = list(lists)
         return tuple(name for name in self.names if all(name in known for known in wanted)) or self.names
 

@@ -1,4 +1,4 @@
-"""Each platform's facts and Pulumi classes, by provider."""
+"""The facts and the Pulumi classes of each provider's platform."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Baking:
     """How `yard bake` builds an image for a platform."""
 
     base: Callable[[ClusterPlan], str]
-    """Returns a text that identifies the base image and where the new image will be."""
+    """Returns a text that identifies the base image and the new image's location."""
     here: Callable[[ClusterPlan, str], str] | None = None
     """Builds the image with this name on this computer if it does not exist, and returns the value of `baked_image`.
     None if Pulumi creates the image."""
@@ -43,22 +43,22 @@ class Baking:
 
 @dataclass(frozen=True, kw_only=True)
 class PlatformFacts:
-    """A platform's rules and limits. A field has its default value if the platform has no such rule or resource."""
+    """A platform's rules and limits. Fields that do not apply to a platform keep their default values."""
 
     baking: Baking | str
     """How `yard bake` builds an image, or why it cannot."""
     user_data_limit: int
     """Maximum size of user-data in bytes."""
     checks: tuple[Check[Planned], ...] = ()
-    """Checks of this platform's stacks only."""
+    """Checks that apply only to this platform's stacks."""
     quotas: Callable[[ClusterPlan], Mapping[str, int]] | None = None
-    """Returns how much of each quota the stack needs for other resources than machines, in the quota's unit."""
+    """Returns a mapping from quota to the amount that resources other than machines need, in the quota's unit."""
     tunnel: Callable[[ClusterPlan], Tunnel] | None = None
     """Returns the tunnel for `access.via: bastion`."""
     largest_disk_gib: int | None = None
     """Maximum size of the head's shared disk in GiB, or None if the platform's own checks limit it."""
     billed: Mapping[str, str] = field(default_factory=dict)
-    """Display names of the Pulumi types that are billed by the hour."""
+    """Mapping from Pulumi type to display name, for all types that are billed by the hour."""
     storage_types: frozenset[str] = frozenset()
     """Types in `billed` that are shared storage."""
     gateway_types: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Checks that several platforms share, and what the checks of each platform need to report a violation."""
+"""Checks that several platforms share, and functions that create violations for each platform's own checks."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def _is_for(planned: Planned, name: str) -> bool:
 
 
 def access_rules(platform: str) -> tuple[Check[Planned], ...]:
-    """Return a cloud's checks of the access to the head. Their ids begin with the platform's name."""
+    """Return a cloud's checks for access to the head. Their ids begin with the platform's name."""
     return replace(_ssh_has_a_way, id=f"{platform}-ssh-way"), replace(_ssh_is_not_open, id=f"{platform}-ssh-open")
 
 
 def image_rules(platform: str) -> tuple[Check[Planned], ...]:
-    """Return a platform's checks of images from `yard bake`. Their ids begin with the platform's name."""
+    """Return a platform's checks for images that `yard bake` built. Their ids begin with the platform's name."""
     return (
         replace(_baked_image_has_system, id=f"{platform}-image-system"),
         replace(_baked_image_is_current, id=f"{platform}-image-stale"),

@@ -1,7 +1,7 @@
-"""AzureBaker builds a gallery image version from the OS disk of a builder. It has never run on Azure.
+"""AzureBaker builds a gallery image version from the OS disk of a builder. This code has never run on Azure.
 
 A version can be created from a managed disk. `waagent -deprovision` generalizes the disk, so the image definition has
-the state GENERALIZED. It would also need the marketplace image's purchase plan, but the pinned image has none. Source:
+the state GENERALIZED. The definition would also need the image's purchase plan, but the pinned image has none. Source:
 MicrosoftDocs/azure-compute-docs at 5781de0a, articles/virtual-machines/image-version.md (read 2026-11-22).
 """
 
@@ -20,11 +20,11 @@ from components.platforms.azure.spec import AzureSpec
 from components.platforms.baker import BUILD_SECONDS, BakeArgs, Baker, builder_plan, disk_of_stopped
 
 VERSION = "1.0.0"
-"""The only version of an image definition, whose name contains the hash of the image's content."""
+"""The only version of an image definition. The definition's name contains a hash of the image's content."""
 _STOPPED = frozenset({"PowerState/stopped", "PowerState/deallocated"})
-"""Status codes of a machine that is off. A machine that its guest shut down is stopped, and still billed. The format is
-PowerState/<state> (MicrosoftDocs/azure-compute-docs@3255b21, articles/virtual-machines/states-billing.md, read
-2026-11-22). Because Azure can also stop a machine briefly while it creates it, the status is queried only after the run
+"""Status codes of a machine that is off. A machine that was shut down from its guest is stopped but still billed. The
+format is PowerState/<state> (MicrosoftDocs/azure-compute-docs@3255b21, articles/virtual-machines/states-billing.md,
+read 2026-11-22). Azure can also stop a machine briefly during its creation, so the status is queried only after the run
 command has ended."""
 _REPORT = """\
 while sleep 5; do
@@ -35,7 +35,7 @@ while sleep 5; do
   esac
 done
 """
-"""Script that waits until the stages have finished. If a stage fails, so does the run command, and with it `up`."""
+"""Script that waits until the stages have finished. If a stage fails, the run command fails, and so does `up`."""
 CAPTURE = """\
 # The agent reports the result of the run command before it is deprovisioned.
 sleep 120
@@ -44,7 +44,7 @@ waagent -deprovision+user -force
 
 
 class AzureBaker(Baker):
-    """A resource group with a gallery, an image definition, a version and, during a build, the builder."""
+    """An image version with its gallery and resource group. The builder exists only during the build."""
 
     def __init__(self, args: BakeArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         spec = args.plan.platform_spec(AzureSpec)
@@ -65,14 +65,14 @@ class AzureBaker(Baker):
                 target_regions=[compute.TargetRegionArgs(name=spec.region, regional_replica_count=1)]
             ),
             **self._group.common,
-            # The builder and its disk are deleted after the version exists.
+            # The builder and its disk are deleted once the version exists, so a changed source is ignored.
             opts=pulumi.ResourceOptions(parent=self, ignore_changes=["storageProfile"]),
         ).id
         self.register_outputs({})
 
     @property
     def _gallery_name(self) -> str:
-        # The name is unique in the subscription, and only letters, digits, dots and underscores are allowed
+        # The name must be unique in the subscription and contain only letters, digits, dots and underscores
         # (MicrosoftDocs/azure-compute-docs@3515c0f, articles/virtual-machines/create-gallery.md, read 2026-11-22).
         return self._args.name.replace("-", "_")
 
@@ -99,7 +99,7 @@ class AzureBaker(Baker):
         )
 
     def _builder(self) -> pulumi.Output[str]:
-        """Declare the builder, and return the id of its OS disk, which is known once the builder has shut down."""
+        """Declare the builder and return its OS disk's id, which is known only after the builder has shut down."""
         plan = builder_plan(self._args.plan, "bake")
         network = Network(f"{plan.name}-network", network_args(plan, self._group), self._child)
         made = machine(

@@ -18,11 +18,11 @@ SERVICES = {
     "resources": "Microsoft.Resources",
     "storage": "Microsoft.Storage",
 }
-"""The resource provider that a module's Pulumi types need (Microsoft, "Resource providers for Azure services", read
-2026-11-22). For example, azure-native:compute:VirtualMachine is in the "compute" module."""
+"""Mapping from Pulumi module to the resource provider that the module's types need (Microsoft, "Resource providers for
+Azure services", read 2026-11-22). For example, azure-native:compute:VirtualMachine is in the "compute" module."""
 
 ROLES = {"Contributor": "every resource in the cluster"}
-"""The roles on the subscription, and what each of them is needed for (Microsoft, "Azure built-in roles", read
+"""Mapping from role on the subscription to the resources that need it (Microsoft, "Azure built-in roles", read
 2026-11-22)."""
 
 
@@ -36,13 +36,13 @@ _GIB_PER_TIB = 1024
 
 
 def _base_image(plan: ClusterPlan) -> str:
-    """Return the base image, and the region and subscription in which the image version will be."""
+    """Return the base image, followed by the image version's region and subscription."""
     spec = plan.platform_spec(AzureSpec)
     return f"{spec.base_image(str(plan.image.reference))} {spec.region} {spec.subscription or ''}"
 
 
 def _quotas(plan: ClusterPlan) -> Mapping[str, int]:
-    """Return how much of each quota the stack needs for other resources than machines, in the quota's unit.
+    """Return a mapping from quota to the amount that resources other than machines need, in the quota's unit.
 
     The names are those that `az network list-usages` and `az netappfiles quota-limit list` print (read 2026-11-22).
     """

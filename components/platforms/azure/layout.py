@@ -1,15 +1,15 @@
 """A node group's placement: an availability set, a scale set or a proximity placement group. Imports no SDK.
 
-Machines communicate over InfiniBand only if they are in the same availability set or scale set. Microsoft's comparison
-of the two (MicrosoftDocs/azure-compute-docs@01e1fb7d:articles/virtual-machine-scale-sets/
-virtual-machine-scale-sets-orchestration-modes.md, read 2026-11-22) has a row "Infiniband Networking", which says "No"
-for flexible scale sets, "Yes, single placement group only" for uniform scale sets, and "Yes" for availability sets.
+Machines communicate over InfiniBand only if they are in the same availability set or scale set. According to
+Microsoft's comparison (MicrosoftDocs/azure-compute-docs@01e1fb7d:articles/virtual-machine-scale-sets/
+virtual-machine-scale-sets-orchestration-modes.md, row "Infiniband Networking", read 2026-11-22), availability sets
+support InfiniBand, uniform scale sets support it only with a single placement group, and flexible scale sets do not.
 
-Because a uniform scale set creates all machines from one profile, no machine can have its own name, address and
+A uniform scale set creates all machines from one profile, so they cannot have individual names, addresses and
 user-data. Spot machines and machines in a zone need a flexible scale set, because an availability set supports neither.
 edwardsp/azcluster@09b0d6d7:bicep/modules/compute.bicep uses a flexible scale set for InfiniBand, with one fault domain
-and singlePlacementGroup false, but creates its machines from the set's profile. Unverified: machines that join a
-flexible scale set one by one may not share a fabric.
+and singlePlacementGroup false, but creates its machines from the set's profile. It is unverified whether machines that
+join a flexible scale set one by one share a fabric.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PlacementKind(StrEnum):
 
 
 def placement_of(plan: ClusterPlan, group: str) -> tuple[PlacementKind, str]:
-    """Return the placement of a node group and the reason for it, which `yard preview` prints.
+    """Return a node group's placement and the reason for it. `yard preview` prints both.
 
     The placement depends on the group's `placement` and `capacity` and on the stack's zone.
     """

@@ -24,12 +24,12 @@ class ResourceGroup:
 
     @property
     def zones(self) -> list[str] | None:
-        """Return the `zones` argument of zonal resources."""
+        """Return the `zones` argument for zonal resources."""
         return None if self.zone is None else [self.zone]
 
     @property
     def common(self) -> dict[str, Any]:
-        """Return the arguments of every resource with a region: the resource group, the region and the tags."""
+        """Return the arguments that all resources with a region share: the resource group, the region and the tags."""
         tags = {"trainyard-cluster": self.cluster}
         return {"resource_group_name": self.name, "location": self.region, "tags": tags}
 
@@ -50,7 +50,7 @@ class NetworkArgs:
     head: IPv4Address
     """Private address of the head, the only machine that accepts SSH from outside."""
     ssh_from: Sequence[IPv4Network] = ()
-    """Networks that may connect to the head over SSH, unless there is a Bastion, whose subnet replaces them."""
+    """Networks that are allowed to connect to the head over SSH. With a Bastion, only its subnet is allowed instead."""
     bastion_cidr: IPv4Network | None = None
     """Subnet for a Bastion, or None for a network without one."""
     netapp_cidr: IPv4Network | None = None
@@ -67,7 +67,7 @@ class Network(pulumi.ComponentResource):
     netapp: pulumi.Output[str] | None = None
     """Id of the subnet that is delegated to NetApp Files, or None."""
     bastion: pulumi.Output[str] | None = None
-    """Id of the Bastion, or None. Azure needs minutes to create a Bastion."""
+    """Id of the Bastion, or None. Creating a Bastion takes Azure several minutes."""
 
     def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:azure:Network", name, None, opts)
@@ -107,7 +107,7 @@ class Network(pulumi.ComponentResource):
             args.cidr,
             network_security_group=network.NetworkSecurityGroupArgs(id=rules.id),
             nat_gateway=network.SubResourceArgs(id=self._nat()),
-            # Nodes reach the internet only through the NAT gateway. The default depends on the version of Azure's API.
+            # Nodes reach the internet only through the NAT gateway. The default depends on Azure's API version.
             default_outbound_access=False,
             service_endpoints=[endpoint] if args.storage_endpoint else None,
         )
@@ -117,7 +117,7 @@ class Network(pulumi.ComponentResource):
     ) -> pulumi.Output[str]:
         """Declare a subnet and return its id.
 
-        It depends on the previous subnet, because Azure rejects concurrent changes to a network.
+        The subnet depends on the previous one, because Azure rejects concurrent changes to a network.
         """
         self._last = subnet = network.Subnet(
             f"{self._name}-{name}",
@@ -202,6 +202,6 @@ def _security_rules(args: NetworkArgs) -> list[network.SecurityRuleArgs]:
 
 
 def _inbound(name: str, priority: int, access: str, **properties: Any) -> network.SecurityRuleArgs:
-    """Return an inbound rule, which covers all protocols and ports by default."""
+    """Return an inbound rule. By default, the rule covers all protocols and ports."""
     defaults = {"direction": "Inbound", "protocol": "*", "source_port_range": "*", "destination_port_range": "*"}
     return network.SecurityRuleArgs(name=name, priority=priority, access=access, **{**defaults, **properties})

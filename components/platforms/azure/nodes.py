@@ -29,8 +29,8 @@ _REPLACED_BY = [
     "proximityPlacementGroup",
     "zones",
 ]
-"""Properties that Azure cannot change on a running machine. Unless the machine is replaced, the provider would plan an
-update that Azure rejects."""
+"""Properties that Azure cannot change on a running machine. Without a replacement, the provider would plan an update
+that Azure rejects."""
 
 _OS_DISK = "storageProfile.osDisk"
 """Changes to this property are ignored, because Azure adds the disk's name to it. The disk's size is in the replacement
@@ -39,8 +39,8 @@ _SHARED_DISK_FACTS = [
     "storageProfile.dataDisks[0].diskSizeGB",
     "storageProfile.dataDisks[0].managedDisk.storageAccountType",
 ]
-"""Changes to these properties are ignored, because the program does not set them, but a refresh adds them to the state
-after a machine has been stopped and started."""
+"""Changes to these properties are ignored. The program does not set them, but a refresh adds them to the state after a
+machine has been stopped and started."""
 
 _BIRTH = ("osProfile.customData", "storageProfile.imageReference")
 """Changes to these properties are ignored, because they would have no effect on existing machines. A machine that is
@@ -49,7 +49,7 @@ when it compares states (tests/components/platforms/test_engine.py tests this wi
 
 _LUN = 0
 DATA_DISK = f"/dev/disk/azure/scsi1/lun{_LUN}"
-"""Path of the shared disk, a link that the Azure agent creates for SCSI disks."""
+"""Path of the shared disk. The Azure agent creates this symbolic link for SCSI disks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class MachineType:
     boot_disk_gib: int
     subnet_id: pulumi.Input[str]
     admin_key: pulumi.Input[str]
-    """A public SSH key, without which Azure creates no machine."""
+    """A public SSH key, which Azure requires for new machines."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,7 @@ def machine(  # noqa: PLR0913  (the parts of a machine that differ between the h
         zones=None if in_availability_set else resource_group.zones,
         hardware_profile=compute.HardwareProfileArgs(vm_size=kind.size),
         priority="Spot" if capacity.spot else None,
-        # Because a deallocated machine keeps its disk, name and address, a later start restores the same node.
+        # A deallocated machine keeps its disk, name and address, so a later start restores the same node.
         eviction_policy="Deallocate" if capacity.spot else None,
         billing_profile=compute.BillingProfileArgs(max_price=-1) if capacity.spot else None,
         capacity_reservation=compute.CapacityReservationProfileArgs(
@@ -215,7 +215,7 @@ def _disks(kind: MachineType, data_disk: pulumi.Input[str] | None) -> compute.St
     return compute.StorageProfileArgs(
         image_reference=image,
         os_disk=compute.OSDiskArgs(
-            # No name is set, because a replaced machine's disk can exist for some time after the machine was deleted
+            # The disk gets no fixed name, because a deleted machine's disk can remain for some time and block the name
             # (hashicorp/terraform-provider-azurerm issue 23038, read 2026-11-22).
             create_option="FromImage",
             delete_option="Delete",
@@ -258,7 +258,7 @@ class Placement(pulumi.ComponentResource):
     """A node group's availability set, flexible scale set or proximity placement group."""
 
     id: pulumi.Output[str]
-    """Resource id, which the machines need as their `placement_id`."""
+    """Resource id, which is the `placement_id` of the group's machines."""
 
     def __init__(self, name: str, args: PlacementArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:azure:Placement", name, None, opts)
@@ -281,8 +281,8 @@ class Placement(pulumi.ComponentResource):
                 )
             case PlacementKind.SCALE_SET:
                 # Without a profile, machines join the scale set one by one, each with its own name and address. A new
-                # machine can join only if the set is flexible and its singlePlacementGroup is false, although the
-                # default without a profile is null (MicrosoftDocs/azure-compute-docs@01e1fb7d:articles/
+                # machine can join only if the set is flexible and its singlePlacementGroup is false. Without a profile,
+                # the default is null (MicrosoftDocs/azure-compute-docs@01e1fb7d:articles/
                 # virtual-machine-scale-sets/virtual-machine-scale-sets-attach-detach-vm.md, read 2026-11-22). A zonal
                 # scale set supports only one fault domain.
                 made = compute.VirtualMachineScaleSet(
@@ -339,7 +339,7 @@ def host_key(machine: compute.VirtualMachine, name: str, resource_group: Resourc
         source=compute.VirtualMachineRunCommandScriptSourceArgs(script=_SCRIPT),
         async_execution=False,
         timeout_in_seconds=_SCRIPT_SECONDS,
-        # components/cluster reports all machines without a host key in one message.
+        # A failure is not an error here: components/cluster reports all machines without a host key in one message.
         treat_failure_as_deployment_failure=False,
         **resource_group.common,
         opts=pulumi.ResourceOptions(
@@ -360,8 +360,8 @@ async def _read_key(name: str, group: str, created: str | None, options: pulumi.
     """Return the host key, or "" if it cannot be read.
 
     During `up`, a new machine's key is read repeatedly until it is available or the time limit has passed. In all other
-    cases, it is read once. The command's output is in the instance view (REST API, "Virtual Machine Run Commands - Get
-    By Virtual Machine", read 2026-11-22), but not in the resource's outputs.
+    cases, the key is read once. The command's output is in the instance view (REST API, "Virtual Machine Run Commands -
+    Get By Virtual Machine", read 2026-11-22), but not in the resource's outputs.
     """
     where = {"resourceGroupName": group, "vmName": name, "runCommandName": _KEY_COMMAND, "expand": "instanceView"}
     for attempt in range(1 + host_key_wait(created) // _PAUSE_SECONDS):
@@ -375,7 +375,7 @@ async def _read_key(name: str, group: str, created: str | None, options: pulumi.
 async def _invoke(where: dict[str, str], options: pulumi.InvokeOptions) -> str:
     """Return the host key, or "" after any error, because `up` must not fail if a machine is deallocated.
 
-    The SDK's typed function would return an output, and an output with an error fails the program, even if the error is
+    The SDK's typed function is not used, because its output would fail the program after an error, even if the error is
     handled (pulumi 3.250.0, output.py, Output._track; read 2026-11-24).
     """
     try:
@@ -444,7 +444,7 @@ class NodeGroup(pulumi.ComponentResource):
     """Machines of one type with fixed private addresses in a subnet."""
 
     machines: Mapping[str, compute.VirtualMachine]
-    """The machines by name, in the order of the arguments."""
+    """Mapping from name to machine, in the order of the arguments."""
 
     def __init__(self, name: str, args: NodeGroupArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:azure:NodeGroup", name, None, opts)

@@ -43,7 +43,7 @@ def without_former_types(
     def sets_only_type(alias: pulumi.Input[str | pulumi.Alias]) -> bool:
         if not isinstance(alias, pulumi.Alias):
             return False
-        # The default of each property is an ellipsis.
+        # A property that was not set contains an ellipsis.
         return {name for name, value in vars(alias).items() if value is not ...} == {"type_"}
 
     if not args.opts.aliases:
@@ -54,7 +54,7 @@ def without_former_types(
 
 
 def own_options(name: str, spec: AzureSpec, parent: pulumi.Resource | None = None) -> pulumi.ResourceOptions:
-    """Return a component's options with its own provider, for the stack's subscription and region."""
+    """Return options that give a component its own provider for the stack's subscription and region."""
     provider = pulumi_azure_native.Provider(
         f"{name}-provider",
         subscription_id=spec.subscription,
@@ -65,12 +65,12 @@ def own_options(name: str, spec: AzureSpec, parent: pulumi.Resource | None = Non
 
 
 def tunnel_command(bastion: pulumi.Output[str], machine: pulumi.Output[str]) -> pulumi.Output[Sequence[str]]:
-    """Return the command, with "{port}" for the local port. `bastion` and `machine` are resource ids.
+    """Return the command, in which "{port}" stands for the local port. `bastion` and `machine` are resource ids.
 
     The command names the Bastion's subscription, because the default subscription of `az login` can be a different one.
-    For its options, see Azure/azure-cli-extensions@0928ba2:src/bastion/azext_bastion/_params.py (read 2026-11-22). The
-    command is part of the `bastion` extension, which az installs without a prompt if no terminal is attached
-    (Azure/azure-cli@0363f19:src/azure-cli-core/azure/cli/core/extension/dynamic_install.py).
+    For the command's options, see Azure/azure-cli-extensions@0928ba2:src/bastion/azext_bastion/_params.py (read
+    2026-11-22). The command is part of the `bastion` extension, which az installs without a prompt if no terminal is
+    attached (Azure/azure-cli@0363f19:src/azure-cli-core/azure/cli/core/extension/dynamic_install.py).
     """
 
     def command(bastion: str, machine: str) -> Sequence[str]:
@@ -87,7 +87,7 @@ def tunnel_command(bastion: pulumi.Output[str], machine: pulumi.Output[str]) -> 
 
 
 class AzurePlatform(Platform):
-    """A resource group with a network, the shared storage, the head, and a placement and machines for each group."""
+    """A resource group with a network, the shared storage, the head, and the node groups with their placements."""
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         plan, spec = args.plan, args.plan.platform_spec(AzureSpec)
@@ -183,7 +183,7 @@ class AzurePlatform(Platform):
 def resource_group(
     spec: AzureSpec, name: str, owner: str, opts: pulumi.ResourceOptions, label: str = "trainyard-cluster"
 ) -> ResourceGroup:
-    """Declare the resource group of a cluster or an image (`owner`), whose name is the value of the tag `label`."""
+    """Declare a resource group for the cluster or image with the name `owner`. The tag `label` contains this name."""
     group = resources.ResourceGroup(
         name, resource_group_name=name, location=spec.region, tags={label: owner}, opts=opts
     )
@@ -193,7 +193,7 @@ def resource_group(
 def machine_type(
     plan: ClusterPlan, host: HostPlan, subnet_id: pulumi.Input[str], admin_key: pulumi.Input[str]
 ) -> MachineType:
-    """Return what a host's machine has in common with the other machines of its group."""
+    """Return the properties that a host's machine shares with the other machines in its group."""
     return MachineType(
         size=host.machine.name,
         image=image_of(plan),

@@ -25,23 +25,23 @@ class Size(Fact):
     largest_fabric: int | None = None
     """Maximum number of machines in an InfiniBand fabric, or None if the size has no InfiniBand."""
     with_fabric: str | None = None
-    """The variant of the size with InfiniBand, or None if there is none."""
+    """Name of the size's variant with InfiniBand, or None if no such variant exists."""
     stock_image: bool = True
     """Whether the pinned image contains drivers for the size's GPUs."""
     retired: str | None = None
     """The date on which Azure retired the size."""
     unverified: tuple[str, ...] = ()
-    """Names of fields without a public source."""
+    """Names of the fields whose values have no public source."""
 
 
 @cache
 def sizes() -> dict[str, Size]:
-    """Return the catalog's sizes by name. Raises CatalogError if the file does not match its model."""
+    """Return the catalog's sizes, keyed by name. Raises CatalogError if the file does not match its model."""
     return read_rows("azure_sizes.yaml", Size)
 
 
 def size_of(machine: str) -> Size:
-    """Return a machine type's size. Raises CatalogError if the catalog does not contain it."""
+    """Return the size with the name `machine`. Raises CatalogError if the catalog does not contain it."""
     size = sizes().get(machine)
     if size is None:
         raise CatalogError(f"components/catalog/azure_sizes.yaml has no size {machine}; add it")
@@ -66,7 +66,7 @@ class RegionFacts(Published):
     everywhere: frozenset[str]
     """Machine types with a price in all regions."""
     machines: dict[str, tuple[str, ...]]
-    """The regions in which each other machine type has a price."""
+    """Mapping from the remaining machine types to the regions in which they have a price."""
 
 
 @cache
@@ -76,7 +76,7 @@ def region_facts() -> RegionFacts:
 
 
 def regions_with(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the regions in which all of these machine types have a price, or all regions if there are none.
+    """Return the regions that have prices for all of these machine types, or all regions if no region has them.
 
     Unknown types are ignored.
     """
@@ -85,7 +85,7 @@ def regions_with(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def known_region(name: str, info: ValidationInfo) -> str:
-    """Return `name` if it is a region. Otherwise, raise RuleError and suggest one with the stack's machine types."""
+    """Return `name` if it is a region. Otherwise, raise RuleError and suggest a region that suits the stack."""
     usable, command = regions_with(used_machines(info)), "az account list-locations --query [].name"
     return region_facts().regions.check(name, usable, "an Azure region", command)
 
@@ -210,7 +210,7 @@ class AzureSpec(CloudSpec):
         return None if self.baked_image is None else self.baked_image.split("/")[-3]
 
     def base_image(self, pinned: str) -> str:
-        """Return the image on which `yard bake` bases its images (see `image_reference`)."""
+        """Return the base image for `yard bake`. `pinned` is the same as in `image_reference`."""
         if self.custom_image is not None:
             return self.custom_image
         return pinned if self.image_version is None else f"{pinned.rpartition(':')[0]}:{self.image_version}"

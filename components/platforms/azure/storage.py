@@ -15,7 +15,7 @@ from components.platforms.azure.nodes import DATA_DISK
 from components.platforms.base import moved_from
 
 _SHARE = "shared"
-"""The name of the share or volume, and the end of the disk's name."""
+"""The name of the share or volume, and the suffix of the disk's name."""
 _GIB_PER_TIB = 1024
 _BYTES_PER_GIB = 2**30
 _ID_DOMAIN = "defaultv4iddomain.com"
@@ -35,7 +35,7 @@ class SharedStorageArgs:
     protect: bool = True
     """Whether Pulumi refuses to delete the storage."""
     subnet_id: pulumi.Input[str] | None = None
-    """Subnet that may connect to Azure Files, or that is delegated to NetApp Files."""
+    """Subnet that has access to Azure Files or is delegated to NetApp Files."""
     head: str = ""
     """The head's private address. Only the head has root access to NetApp Files."""
     clients: str = ""
@@ -49,7 +49,7 @@ class SharedStorage(pulumi.ComponentResource):
     files: pulumi.Input[SharedFiles]
     """Where the nodes find the shared files."""
     disk_id: pulumi.Output[str] | None = None
-    """The data disk's resource id, or None for a service."""
+    """The data disk's resource id, or None for Azure Files and NetApp Files."""
     disk_unique_id: pulumi.Output[str] | None = None
     """Id that changes if a new disk replaces the data disk."""
 
@@ -71,7 +71,7 @@ class SharedStorage(pulumi.ComponentResource):
         self.register_outputs({"source": source, "diskId": self.disk_id})
 
     def _disk(self) -> compute.Disk:
-        """Declare the data disk with /home and /shared, which remains when the head is replaced."""
+        """Declare the data disk, which contains /home and /shared and remains when the head is replaced."""
         group, name = self._args.resource_group, f"{self._args.name}-{_SHARE}"
         return compute.Disk(
             name,
@@ -93,7 +93,7 @@ class SharedStorage(pulumi.ComponentResource):
             account_name=group.id.apply(lambda found: _account_name(cluster, found)),
             kind="FileStorage",
             sku=storage.SkuArgs(name="Premium_LRS"),
-            # If this were true, Azure would reject every mount, because NFS to Azure Files is not encrypted.
+            # With HTTPS only, Azure would reject every mount, because NFS to Azure Files is not encrypted.
             enable_https_traffic_only=False,
             minimum_tls_version="TLS1_2",
             allow_blob_public_access=False,
@@ -183,8 +183,8 @@ def _required(subnet_id: pulumi.Input[str] | None) -> pulumi.Input[str]:
 
 
 def _account_name(cluster: str, group_id: str) -> str:
-    """Return an account name of 3 to 24 lowercase letters and digits.
+    """Return a globally unique account name of 3 to 24 lowercase letters and digits.
 
-    It is globally unique, because the resource group's id contains the subscription's id.
+    The name contains a hash of the resource group's id, which includes the subscription's id.
     """
     return cluster.replace("-", "") + hashlib.sha256(group_id.lower().encode()).hexdigest()[:8]

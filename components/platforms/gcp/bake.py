@@ -1,9 +1,9 @@
-"""GcpBaker builds an image from the boot disk of a builder. It has never run on Google Cloud.
+"""GcpBaker builds an image from the boot disk of a builder. This code has never run on Google Cloud.
 
 Google does not create an image from a disk that is attached to a running instance (the --force option of `gcloud
 compute images create`: MakeForceArg in the source of gcloud, read 2026-11-22), so the builder shuts down first. A guest
-attribute reports that the stages have finished. Unverified: an image has the licenses and features of its base image if
-`licenses` and `guest_os_features` are not set.
+attribute reports that the stages have finished. It is unverified whether an image inherits the licenses and features of
+its base image if `licenses` and `guest_os_features` are not set.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class GcpBaker(Baker):
             name=args.name,
             family=args.name.rpartition("-")[0],
             source_disk=self._builder() if args.builds else None,
-            # The builder and its disk are deleted after the image exists.
+            # The builder and its disk are deleted once the image exists, so a changed source is ignored.
             opts=pulumi.ResourceOptions(parent=self, ignore_changes=["sourceDisk"]),
         ).name.apply(lambda name: f"projects/{self._spec.project}/global/images/{name}")
         self.register_outputs({})
 
     def _builder(self) -> pulumi.Output[str]:
-        """Declare the builder, and return the link of its boot disk, which is known once the builder has shut down."""
+        """Declare the builder and return its boot disk's link, which is known only after the builder has shut down."""
         # The networks' names begin with the plan's name, so that a project can contain several builders.
         plan = builder_plan(self._args.plan, f"bake-{self._args.name.rpartition('-')[2][:11]}")
         layout = networks(plan)

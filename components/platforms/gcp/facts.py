@@ -18,11 +18,11 @@ SERVICES = {
     "filestore": "file.googleapis.com",
     "serviceaccount": "iam.googleapis.com",
 }
-"""The Google API that a module's resource types need (Google Cloud API reference, read 2026-11-22). For example,
-gcp:compute/instance:Instance is in the "compute" module."""
+"""Mapping from Pulumi module to the Google API that the module's types need (Google Cloud API reference, read
+2026-11-22). For example, gcp:compute/instance:Instance is in the "compute" module."""
 
 BESIDE = ("iap.googleapis.com", "cloudquotas.googleapis.com", "serviceusage.googleapis.com")
-"""APIs that the tunnel to the head and `yard preview --live` need, which reads quotas and services."""
+"""Additional APIs for the tunnel to the head and for `yard preview --live`, which reads quotas and services."""
 
 ROLES = {
     "roles/compute.admin": "machines, disks, networks, firewall rules, addresses, guest attributes",
@@ -33,8 +33,8 @@ ROLES = {
     "roles/serviceusage.serviceUsageAdmin": "to enable the APIs",
     "roles/cloudquotas.viewer": "the quotas that yard preview --live reads",
 }
-"""The roles, and what each of them is needed for (Google Cloud, "IAM basic and predefined roles reference", read
-2026-11-22)."""
+"""Mapping from role to the resources or actions that need it (Google Cloud, "IAM basic and predefined roles reference",
+read 2026-11-22)."""
 
 
 def required_services() -> tuple[str, ...]:
@@ -46,7 +46,7 @@ def enable_command(project: str, services: tuple[str, ...]) -> str:
 
 
 DISK_QUOTAS = {"pd-balanced": "SSD_TOTAL_GB", "pd-ssd": "SSD_TOTAL_GB", "hyperdisk-balanced": "HDB_TOTAL_GB"}
-"""The quota of each disk type, in GB."""
+"""Mapping from disk type to its quota, which is in GB."""
 FILESTORE_QUOTAS = {
     "BASIC_HDD": "StandardStorageGbPerRegion",
     "BASIC_SSD": "PremiumStorageGbPerRegion",
@@ -54,16 +54,16 @@ FILESTORE_QUOTAS = {
     "REGIONAL": "EnterpriseStorageGibPerRegion",
     "ENTERPRISE": "EnterpriseStorageGibPerRegion",
 }
-"""The quota of each tier at file.googleapis.com, in GB or GiB. The source has no entry for REGIONAL."""
+"""Mapping from tier to its quota at file.googleapis.com, in GB or GiB. The source has no entry for REGIONAL."""
 
 
 def stack_quotas(plan: ClusterPlan) -> Mapping[str, int]:
-    """Return how much of each quota the stack needs for other resources than machines, in the quota's unit.
+    """Return a mapping from quota to the amount that resources other than machines need, in the quota's unit.
 
     The names of compute quotas are the metrics of `gcloud compute regions describe` and `gcloud compute project-info
-    describe` (Compute Engine API v1, Quota.metric). Which quota a resource uses comes from pkg/validators/quota.go in
-    GoogleCloudPlatform/cluster-toolkit@1047080, read 2026-11-22. The bundled local SSDs of A2 Ultra and A3 are not
-    counted, because no source states which quota they use.
+    describe` (Compute Engine API v1, Quota.metric). The assignment of resources to quotas comes from
+    pkg/validators/quota.go in GoogleCloudPlatform/cluster-toolkit@1047080, read 2026-11-22. The bundled local SSDs of
+    A2 Ultra and A3 are not counted, because no source states which quota they use.
     """
     spec = plan.platform_spec(GcpSpec)
     needs: Counter[str] = Counter()
@@ -86,7 +86,7 @@ PROGRAM = "gcloud"
 
 
 def _base_image(plan: ClusterPlan) -> str:
-    """Return the base image and the stack's project, in all regions of which a baked image is available."""
+    """Return the base image and the stack's project. A baked image is available in all regions of the project."""
     spec = plan.platform_spec(GcpSpec)
     return f"{spec.base_image(str(plan.image.reference))} {spec.project}"
 

@@ -28,7 +28,7 @@ class SubnetLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkLayout:
-    """A network. Only the RoCE network has a profile, and one subnet for each RDMA interface."""
+    """A network. Only the RoCE network has a profile, and it has one subnet for each RDMA interface."""
 
     name: str
     mtu: int
@@ -48,14 +48,14 @@ class Card:
 def networks(plan: ClusterPlan) -> tuple[NetworkLayout, ...]:
     """Return the networks that the plan's machines need.
 
-    All hosts share the first network, which is the primary one. The others are in the stack file's `fabric_cidr`.
+    All hosts share the first network, which is the primary one. The other networks have addresses from `fabric_cidr`.
     """
     spec, nics = plan.platform_spec(GcpSpec), _most_nics(plan)
     families = {family_of(host.machine.name) for host in plan.hosts}
     blocks = spec.fabric_cidr.subnets(new_prefix=plan.network.prefixlen)
     names = [f"{plan.name}-net", *(f"{plan.name}-gpu-net-{index}" for index in range(1, nics.gvnic))]
     made = [
-        # A family with a smaller MTU would drop larger packets.
+        # Machines of a family with a smaller MTU would drop larger packets.
         _network(
             name,
             min(family.mtu for family in families if family.nics.gvnic > index),
@@ -73,7 +73,7 @@ def networks(plan: ClusterPlan) -> tuple[NetworkLayout, ...]:
 def cards(made: Iterable[NetworkLayout], host: HostPlan) -> tuple[Card, ...]:
     """Return a host's network interfaces in the order of the guest's devices."""
     return tuple(
-        # A host has the same offset in every subnet.
+        # A host's address has the same offset in every subnet.
         Card(kind=kind, subnet=subnet.name, address=subnet.cidr[host.slot])
         for kind, subnet in _subnets(made, family_of(host.machine.name).nics)
     )

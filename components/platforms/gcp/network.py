@@ -16,7 +16,7 @@ HEAD_TAG = "trainyard-head"
 IAP_RANGE = "35.235.240.0/20"
 """The range from which Identity-Aware Proxy connects (Google's documentation on TCP forwarding)."""
 _PORTS_PER_VM = 1024
-"""Number of Cloud NAT ports per machine. The default of 64 is too small to pull containers or install packages."""
+"""Number of Cloud NAT ports per machine. The default of 64 is too low for pulling containers or installing packages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,16 +26,16 @@ class NetworkArgs:
     project: str
     region: str
     layout: Sequence[NetworkLayout]
-    """The networks, of which the first is the primary network."""
+    """The networks, starting with the primary network."""
     ssh_from: Sequence[str] = ()
-    """Networks (CIDR) that may connect to the head over SSH."""
+    """Networks (CIDR) that are allowed to connect to the head over SSH."""
 
 
 class Network(pulumi.ComponentResource):
-    """All networks of a cluster, in which only the head accepts SSH from outside."""
+    """All networks of a cluster. Only the head accepts SSH from outside."""
 
     subnets: dict[str, pulumi.Output[str]]
-    """The subnets' self links by name."""
+    """Mapping from subnet name to self link."""
     primary: pulumi.Output[str]
     """The primary network's name."""
     nat: compute.RouterNat
@@ -61,8 +61,8 @@ class Network(pulumi.ComponentResource):
         """Allow connections to the hosts from an NFS version 3 server outside the network.
 
         Version 3 needs connections in both directions on several ports (Google, "About supported file system
-        protocols", read 2026-11-22), which a VPC denies by default. For example, the server calls the client's
-        portmapper (port 111) and lock manager when a lock is released.
+        protocols", read 2026-11-22), but a VPC denies incoming connections by default. For example, the server calls
+        the client's portmapper (port 111) and lock manager when a lock is released.
         """
         # The ports exclude those of system services such as SSH.
         allows = [
@@ -90,7 +90,7 @@ class Network(pulumi.ComponentResource):
                 opts=self._child,
             )
             self.subnets[subnet.name] = made.self_link
-        # A RoCE network does not support firewall rules, but its interfaces can only reach each other.
+        # A RoCE network does not support firewall rules, but its interfaces can reach only each other.
         if wanted.profile is None:
             self._allow(
                 f"{wanted.name}-inside",

@@ -8,7 +8,7 @@ The console is the fallback, because an organisation can forbid guest attributes
 The provider's data source for guest attributes raises an error if the machine does not exist. After any other error,
 for example because of a missing permission, it returns an empty result (terraform-provider-google-beta@93c65b2d60fe,
 services/compute/data_source_google_compute_instance_guest_attributes.go, read 2026-11-22). Therefore an empty result
-can also mean that the key has not been published yet.
+means either such an error or a key that has not been published yet.
 
 The API returns only the last 1 MB of the console's output (Google, "Method: instances.getSerialPortOutput", read
 2026-11-24), and the data source does not say where in the output this part starts. Therefore a process that can write
@@ -34,7 +34,7 @@ from components.platforms.gcp.spec import Family, GcpSpec, family_of
 from trainyard.outputs import HOST_KEY
 
 _BIRTH = ('metadata["user-data"]', "bootDisk.initializeParams.image")
-"""Properties whose changes are ignored, because they would have no effect on existing machines. A machine that is
+"""Changes to these properties are ignored, because they would have no effect on existing machines. A machine that is
 replaced, for example with `pulumi up --replace`, gets the new values (see _BIRTH in components/platforms/azure)."""
 DATA_DISK = "trainyard-shared"
 """The shared disk's device name. In the guest, the disk is linked as /dev/disk/by-id/google-<device name>."""
@@ -56,7 +56,7 @@ class MachineType:
     """Default: the first type that the machine family supports."""
     gpus: int = 0
     tier_1: bool = False
-    """Whether the machines have Tier_1 networking, a higher egress bandwidth that costs extra."""
+    """Whether the machines use Tier_1 networking, which has a higher egress bandwidth and costs extra."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class NodeArgs:
 
     name: str
     cards: Sequence[tuple[str, pulumi.Input[str], str]]
-    """The type (GVNIC or MRDMA), the subnet's self link and the fixed address of each network interface."""
+    """For each network interface, its type (GVNIC or MRDMA), its subnet's self link and its fixed address."""
     user_data: pulumi.Input[str]
     identity: pulumi.Input[str] = ""
     """If this text changes, the machine is replaced."""
@@ -97,15 +97,15 @@ def machine(  # noqa: PLR0913  (the parts of a machine that differ between the h
 ) -> compute.Instance:
     """Declare a machine and return it.
 
-    The machine is replaced if its identity changes, because cloud-init applies user-data only at the first boot, but
-    not if only its user-data or image changes. Other metadata keys are updated in place, because `gcloud compute ssh`
-    adds ssh-keys, which a refresh reads into the state. The old machine is deleted first, because the new one has the
-    same name and addresses.
+    The machine is replaced if its identity changes, because cloud-init applies user-data only at the first boot. The
+    machine is not replaced if only its user-data or image changes. Other metadata keys are updated in place, because
+    `gcloud compute ssh` adds ssh-keys, which a refresh reads into the state. The old machine is deleted first, because
+    the new one has the same name and addresses.
     """
     own = pulumi.ResourceOptions(
         replacement_trigger=node.identity,
         delete_before_replace=True,
-        # A machine reports its bundled local SSDs as scratchDisks, which must not replace the machine.
+        # The bundled local SSDs, which a machine reports as scratchDisks, must not cause a replacement.
         ignore_changes=["scratchDisks", *_BIRTH],
     )
     boot_disk = compute.InstanceBootDiskInitializeParamsArgs(
@@ -141,7 +141,7 @@ def machine(  # noqa: PLR0913  (the parts of a machine that differ between the h
             "user-data": node.user_data,
             # The bootstrap publishes the host key as a guest attribute.
             "enable-guest-attributes": "TRUE",
-            # User-data creates the users, with the same ids on all nodes, while OS Login would add other users.
+            # User-data creates the users with the same ids on all nodes, but OS Login would add other users.
             "enable-oslogin": "FALSE",
             "block-project-ssh-keys": "TRUE",
         },
@@ -209,7 +209,7 @@ class Placement(pulumi.ComponentResource):
     """A placement policy that keeps a node group's machines close together."""
 
     policy: pulumi.Output[str]
-    """Self link, which the machines need as their `placement_policy`."""
+    """Self link, which is the `placement_policy` of the group's machines."""
 
     def __init__(self, name: str, args: PlacementArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:gcp:Placement", name, None, opts)
@@ -224,7 +224,7 @@ class Placement(pulumi.ComponentResource):
 
 
 KEY = "hostkeys/ssh-ed25519"
-"""Name of the guest attribute, under which Google's guest agent also publishes host keys."""
+"""Name of the guest attribute. Google's guest agent also publishes host keys under this name."""
 CONSOLE_MARK = "trainyard-hostkey: "
 """Prefix of the console line that contains the key."""
 
@@ -233,9 +233,9 @@ _CONSOLE = "gcp:compute/getInstanceSerialPort:getInstanceSerialPort"
 _CONSOLE_PORT = 1
 _LONGEST_PAUSE_SECONDS = 10
 _CONSOLE_EVERY = 6
-"""Number of attempts between two reads of the console, because each of them can return 1 MB."""
+"""The console is read only in every sixth attempt, because each read can return 1 MB."""
 _TRUSTED_BYTES = 500_000
-"""Half of the output that the API keeps, because it may drop bytes that are not UTF-8."""
+"""Half the size of the output that the API keeps, because the API might drop bytes that are not UTF-8."""
 _TYPE = "ssh-ed25519 "
 
 
@@ -253,14 +253,14 @@ class _Machine:
 
 
 class _UnavailableError(Exception):
-    """The machine is stopped or does not exist. The text is a warning with the fix."""
+    """The machine is stopped or does not exist. The error's text is a warning that contains the fix."""
 
 
 def host_key(machine: compute.Instance, project: str) -> pulumi.Output[str]:
     """Return the host key ("ssh-ed25519 AAAA..."), or "" if the machine has not published it.
 
-    `up` waits for a new machine's key. The key is read only once in a preview, and if the machine is not new, for
-    example if it is a stopped Spot machine.
+    `up` waits for a new machine's key. In a preview, or if the machine is not new (for example a stopped Spot machine),
+    the key is read only once.
     """
     # The instance id is an input, so that a replaced machine's key is read again.
     facts = pulumi.Output.all(machine.name, machine.zone, machine.instance_id, machine.creation_timestamp)
@@ -310,7 +310,7 @@ async def _attribute(machine: _Machine) -> str:
 async def _console(machine: _Machine, *, first_boot: bool, report: bool) -> str:
     """Return the key on the serial console, or "" if there is none or the console is not trusted.
 
-    With `report`, an unreadable console and a key that is not trusted cause a warning.
+    If `report` is set, an unreadable console or an untrusted key causes a warning.
     """
     where = {"instance": machine.name, "zone": machine.zone, "project": machine.project, "port": _CONSOLE_PORT}
     try:
@@ -344,13 +344,13 @@ async def _console(machine: _Machine, *, first_boot: bool, report: bool) -> str:
 async def _invoke(token: str, where: dict[str, Any], machine: _Machine) -> dict[str, Any]:
     """Return a data source's result. Raises _UnavailableError if the machine does not exist.
 
-    The SDK's typed functions would return outputs, and an output with an error fails the program, even if the error is
-    handled (pulumi 3.250.0, output.py, Output._track; read 2026-11-24).
+    The SDK's typed functions are not used, because their outputs would fail the program after an error, even if the
+    error is handled (pulumi 3.250.0, output.py, Output._track; read 2026-11-24).
     """
     try:
         return await pulumi.runtime.invoke_async(token, where, pulumi.InvokeOptions(parent=machine.resource)) or {}
     except Exception as error:
-        # The pattern matches the provider's HandleDataSourceNotFoundError, and the API's 404 error for the console.
+        # The pattern matches the provider's HandleDataSourceNotFoundError and the API's 404 error for the console.
         if re.search(rf"instances/{re.escape(machine.name)}'? (was )?not found", str(error)):
             raise _UnavailableError(
                 f"{machine.name} does not exist in {machine.project}, {machine.zone}: it was deleted outside Pulumi. "
@@ -360,7 +360,7 @@ async def _invoke(token: str, where: dict[str, Any], machine: _Machine) -> dict[
 
 
 def _valid(key: str) -> str:
-    """Return the key, or "" if it is invalid, because any process on the machine can write guest attributes."""
+    """Return the key, or "" if it is invalid. Any process on the machine can write guest attributes."""
     return key if key.startswith(_TYPE) and HOST_KEY.fullmatch(key) else ""
 
 
@@ -418,7 +418,7 @@ class NodeGroup(pulumi.ComponentResource):
     """Machines of one type with fixed private addresses in existing subnets."""
 
     machines: Mapping[str, compute.Instance]
-    """The machines by name, in the order of the arguments."""
+    """Mapping from name to machine, in the order of the arguments."""
 
     def __init__(self, name: str, args: NodeGroupArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:gcp:NodeGroup", name, None, opts)

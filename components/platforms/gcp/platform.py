@@ -34,7 +34,7 @@ from components.platforms.gcp.storage import SharedStorage, SharedStorageArgs
 def own_options(
     name: str, spec: GcpSpec, labels: Mapping[str, str], parent: pulumi.Resource | None = None
 ) -> pulumi.ResourceOptions:
-    """Return a component's options with its own provider, because the default one would use the shell's project."""
+    """Return options that give a component its own provider. The default provider would use the shell's project."""
     provider = pulumi_gcp.Provider(
         f"{name}-provider",
         project=spec.project,
@@ -54,7 +54,7 @@ def interfaces(
 
 
 def tunnel_command(machine: pulumi.Output[str], zone: str, project: str) -> pulumi.Output[Sequence[str]]:
-    """Return the command, with "{port}" for the local port. `machine` is the instance's name.
+    """Return the command, in which "{port}" stands for the local port. `machine` is the instance's name.
 
     For its options, see Google, "gcloud compute start-iap-tunnel" (read 2026-11-22). The command tests a connection
     before it listens, and exits with code 1 if the machine does not respond (google-cloud-sdk@01f043c:
@@ -70,7 +70,7 @@ def tunnel_command(machine: pulumi.Output[str], zone: str, project: str) -> pulu
 
 
 class GcpPlatform(Platform):
-    """Networks with Cloud NAT, the shared storage, the head, and a placement and machines for each group."""
+    """Networks with Cloud NAT, the shared storage, the head, and the node groups with their placements."""
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         plan, spec = args.plan, args.plan.platform_spec(GcpSpec)
@@ -115,7 +115,7 @@ class GcpPlatform(Platform):
         self.register_outputs({"machines": list(machines)})
 
     def _make_account(self) -> pulumi.Output[str]:
-        """Declare a service account without roles, because the project's default account has the Editor role."""
+        """Declare a service account without roles. The project's default account would have the Editor role."""
         account = serviceaccount.Account(
             f"{self._plan.name}-nodes",
             account_id=f"{self._plan.name}-nodes",

@@ -23,7 +23,7 @@ def _groups(planned: Planned) -> list[tuple[str, GroupSpec, Family]]:
 
 
 def _machines(planned: Planned) -> list[tuple[str, str, Family]]:
-    """Return a path, a name for messages and a machine family for the head and for each node group."""
+    """For the head and each node group, return its path, its name in messages and its machine family."""
     head = ("cluster.head.machine", "the head", family_of(planned.plan.head.machine.name))
     return [head, *((f"cluster.nodes.{name}.machine", f"group {name}", family) for name, _, family in _groups(planned))]
 
@@ -230,7 +230,7 @@ _SIZES = {
     "REGIONAL": (1024, 102400, 256),
     "ENTERPRISE": (1024, 10240, 256),
 }
-"""Each tier's minimum, maximum and step in GiB (documentation of file_shares in SDK 10.2.0)."""
+"""Mapping from Filestore tier to its minimum, maximum and step in GiB (documentation of file_shares in SDK 10.2.0)."""
 _HIGH_BAND, _HIGH_STEP = 10240, 2560
 """Above 10 TiB, the ZONAL and REGIONAL tiers have larger steps."""
 

@@ -16,7 +16,7 @@ from trainyard.errors import CatalogError, RuleError
 
 
 class Nics(BaseModel):
-    """Numbers of a machine's network interfaces by type."""
+    """Number of a machine's network interfaces of each type."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -30,11 +30,11 @@ class Family(Fact):
     nics: Nics
     mtu: int
     boot_disks: tuple[str, ...]
-    """Supported types of boot disks, of which the first is the default."""
+    """Supported types of boot disks, starting with the default type."""
     compact: bool
     """Whether the family supports compact placement policies."""
     zones: tuple[str, ...] = ()
-    """Zones that offer the family, or none if no source lists them."""
+    """Zones that offer the family, or an empty tuple if no source lists them."""
     tier_1_from_vcpus: int | None = None
     """Minimum number of vCPUs for Tier_1 networking, or None if the family does not support it."""
     dense_reservations: bool = False
@@ -44,12 +44,12 @@ class Family(Fact):
     stock_image: bool = True
     """Whether the pinned image supports the fabric. If not, the stack needs a custom image."""
     unverified: tuple[str, ...] = ()
-    """Names of fields without a public source."""
+    """Names of the fields whose values have no public source."""
 
 
 @cache
 def families() -> dict[str, Family]:
-    """Return the catalog's families by name. Raises CatalogError if the file does not match its model."""
+    """Return the catalog's families, keyed by name. Raises CatalogError if the file does not match its model."""
     return read_rows("gcp_families.yaml", Family)
 
 
@@ -65,7 +65,7 @@ def family_of(machine: str) -> Family:
 
 
 class ZoneFacts(Places):
-    """Zone letters by region: "abc" for zones a, b and c."""
+    """The zones, as a mapping from region to zone letters. For example, "abc" stands for the zones a, b and c."""
 
     zones: dict[str, Annotated[str, Field(pattern=r"^[a-z]+$")]]
 
@@ -81,7 +81,7 @@ def zone_facts() -> ZoneFacts:
 
 
 def zones_with(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the zones that offer all of these machine types, or all zones if there are none.
+    """Return the zones that offer all of these machine types, or all zones if no zone offers them all.
 
     Unknown types and types without a list of zones are ignored.
     """
@@ -89,7 +89,7 @@ def zones_with(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def known_zone(name: str, info: ValidationInfo) -> str:
-    """Return `name` if it is a zone. Otherwise, raise RuleError and suggest one with the stack's machine types."""
+    """Return `name` if it is a zone. Otherwise, raise RuleError and suggest a zone that suits the stack."""
     usable = zones_with(used_machines(info))
     near = [zone for zone in usable if region_of(zone) == region_of(name)]
     return zone_facts().check(name, usable, "a Google Cloud zone", "gcloud compute zones list", near)
@@ -98,7 +98,7 @@ def known_zone(name: str, info: ValidationInfo) -> str:
 FilestoreTier = Literal["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL", "ENTERPRISE"]
 
 REGIONAL_TIERS = frozenset({"REGIONAL", "ENTERPRISE"})
-"""Filestore tiers that Google replicates across three zones."""
+"""Filestore tiers whose files Google replicates across three zones."""
 
 Zone = Annotated[
     str,
@@ -189,7 +189,7 @@ class GcpSpec(CloudSpec):
         return cidr
 
     def base_image(self, pinned: str) -> str:
-        """Return the image on which `yard bake` bases its images.
+        """Return the base image for `yard bake`.
 
         `pinned` is the reference of `image` in components/catalog/images.yaml.
         """

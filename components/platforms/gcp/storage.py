@@ -18,9 +18,9 @@ from components.platforms.gcp.spec import REGIONAL_TIERS, region_of
 _SHARE = "shared"
 """Name of the Filestore's only share. Hosts mount <address>:/<name>."""
 _NFS = "3"
-"""NFS version that all tiers support, and the default of Google's API, gcloud and Google's Cluster Toolkit
+"""NFS version that all tiers support. It is also the default of Google's API, gcloud and Google's Cluster Toolkit
 (GoogleCloudPlatform/cluster-toolkit@1047080375af:modules/file-system/filestore/variables.tf). The basic tiers do not
-support version 4.1, which also "requires RPCSEC_GSS Authentication", that is Kerberos and LDAP (Google, "About
+support version 4.1, which also "requires RPCSEC_GSS Authentication", that is, Kerberos and LDAP (Google, "About
 supported file system protocols"; both read 2026-11-22)."""
 _BASIC_TIERS = frozenset({"BASIC_HDD", "BASIC_SSD"})
 
@@ -43,8 +43,8 @@ class SharedStorageArgs:
     head: str = ""
     """The head's private address. Only the head has root access to a Filestore."""
     clients: Sequence[str] = ()
-    """Networks (CIDR) of the other nodes, which have access to a Filestore without root rights. They must not contain
-    the head's address, because the address ranges of a share's export options must not overlap."""
+    """Networks (CIDR) of the other nodes, which have access to a Filestore without root rights. `clients` must not
+    contain the head's address, because the address ranges of a share's export options must not overlap."""
 
 
 class SharedStorage(pulumi.ComponentResource):
@@ -107,7 +107,7 @@ class SharedStorage(pulumi.ComponentResource):
                 pulumi.ResourceOptions(custom_timeouts=pulumi.CustomTimeouts(create="90m", update="90m", delete="30m")),
             ),
         )
-        # In a preview, `networks` is the input, which has no address. `id` is unknown until the address is known.
+        # Until the instance exists, `networks` has no address, but `id` is unknown, so the function does not run.
         addresses = made.networks.apply(lambda attached: attached[0].ip_addresses)
         server = pulumi.Output.all(made.id, addresses).apply(lambda known: str(known[1][0]))
         args.network.allow_callbacks(f"{name}-callbacks", server)

@@ -28,8 +28,8 @@ from components.platforms.hosts.spec import HostsSpec
 class HostsPlatform(Platform):
     """Four resources for each host: a survey, a connection test, a lease and the bring-up.
 
-    The survey and the connection test do not change the host. The lease records what the bring-up will change, and its
-    deletion restores the host.
+    The survey and the connection test do not change the host. The lease records what the bring-up will change, and
+    deleting the lease restores the host.
     """
 
     def __init__(self, name: str, args: PlatformArgs, opts: pulumi.ResourceOptions | None = None) -> None:
@@ -40,7 +40,7 @@ class HostsPlatform(Platform):
         required_gib = storage.size_gib if "size_gib" in storage.model_fields_set else 0
         self._shared = SharedFolder(path=storage.path or "", gib=required_gib)
         self._routes = {host.name: route(self._spec, host.name) for host in args.plan.hosts}
-        # All surveys run before any lease, so that no host is changed if one of them is unsuitable.
+        # All surveys run before any lease, so that no host is changed if any host is unsuitable.
         surveys = [survey(host) for survey in (self._survey, self._reach) for host in args.plan.hosts]
         # `destroy` restores the workers before the head, because they mount files from the head.
         head, *workers = args.plan.hosts

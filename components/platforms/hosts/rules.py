@@ -14,7 +14,7 @@ from components.platforms.shared_rules import in_group, in_platform, in_storage
 from trainyard.outputs import HOST_KEY
 
 _HOST_KEY = re.compile(rf"(?:{HOST_KEY.pattern})( [^\n]*)?")
-"""A host key in the stack file, which may end with a comment."""
+"""A host key in the stack file, optionally followed by a comment."""
 PROXY = re.compile(r"(?:(?P<user>[a-z_][a-z0-9_-]{0,31})@)?(?P<address>[A-Za-z0-9.-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
 _PORTS = range(1, 65536)
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO

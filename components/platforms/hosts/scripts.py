@@ -1,4 +1,4 @@
-"""Scripts that run on a host as root. Each sets parameters and includes files from node/. Imports no SDK."""
+"""Scripts that run on a host as root. Each script sets parameters and includes files from node/. Imports no SDK."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from components.node.user_data import AccessKeys, host_users, install_script
 from components.plan.plan import ClusterPlan, HostPlan
 
 AS_ROOT = 'if [ "$(id -u)" = 0 ]; then exec bash -s; else exec sudo -n bash -s; fi'
-"""Command that runs a script from standard input, which does not appear in process lists as arguments do."""
+"""Command that runs a script from standard input. Unlike arguments, standard input is not visible in process lists."""
 
 GIVE_BACK = (
     'f=/var/lib/trainyard/borrowed/give-back; s=sudo; [ "$(id -u)" != 0 ] || s=; '
@@ -47,7 +47,7 @@ _OTHER_PATHS = (
 
 @dataclass(frozen=True, kw_only=True)
 class SharedFolder:
-    """Folder on the head that becomes /shared, or "" for /shared itself, and the free space that it needs."""
+    """The folder on the head that becomes /shared ("" for /shared itself), and the free space that it needs."""
 
     path: str = ""
     gib: int = 0
@@ -91,9 +91,9 @@ def reach_script(plan: ClusterPlan, host: HostPlan) -> str:
 
 
 def peers(plan: ClusterPlan, host: HostPlan) -> tuple[HostPlan, ...]:
-    """Return the hosts to which a host tests its connections: the head and the next four hosts in the plan.
+    """Return the hosts to which `host` tests its connections: the head and the next four hosts in the plan.
 
-    Four are enough, because firewall rules rarely apply to individual hosts.
+    Four peers are enough, because firewall rules rarely apply to individual hosts.
     """
     index = plan.hosts.index(host)
     following = (*plan.hosts[index + 1 :], *plan.hosts[:index])[:_NEIGHBOURS]
@@ -102,9 +102,9 @@ def peers(plan: ClusterPlan, host: HostPlan) -> tuple[HostPlan, ...]:
 
 
 def lease_script(plan: ClusterPlan, host: HostPlan, keys: AccessKeys, *, keep_files: bool, shared: SharedFolder) -> str:
-    """Return the script that creates the ledger, in which a host's earlier state is recorded, and the users.
+    """Return the script that creates the users and the ledger, which records the host's earlier state.
 
-    If they exist, the script updates the ledger's programs and the users' keys.
+    If the users and the ledger exist, the script updates the users' keys and the ledger's programs.
     """
     admin, _ = host_users(plan.head.private_ip, host.role, keys)
     paths = sorted({*changed_paths(), *_OTHER_PATHS})

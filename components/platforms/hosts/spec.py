@@ -15,7 +15,7 @@ from components.spec.model import ExistingHostsSpec, HostName, IpAddress, Machin
 from trainyard.errors import RuleError
 
 _DATED = "0000-00-00"
-"""Placeholder for the date, which machine types in the stack file do not have."""
+"""Placeholder for the date of machine types in the stack file, which have no date."""
 
 Address = Annotated[
     str,
@@ -149,7 +149,7 @@ class HostsSpec(ExistingHostsSpec):
 
     @model_validator(mode="after")
     def _names_differ(self) -> HostsSpec:
-        # A check of the plan would be too late, because the plan looks up hosts by name.
+        # A check of the plan would come too late, because the plan looks up hosts by name.
         twice = [name for name, times in Counter(host.called for host in self.hosts).items() if times > 1]
         if twice:
             rule, fix = f"{twice[0]} is the name of two hosts", "give each host a different name and address"

@@ -24,7 +24,7 @@ from trainyard.errors import PlatformError
 from trainyard.printable import printable
 
 MARK = "trainyard-bake: "
-"""Prefix of the lines on the console in which the builder reports its progress."""
+"""Prefix of the console lines with which the builder reports its progress."""
 BUILDING = "baking-"
 """Prefix of an incomplete image's folder."""
 _BUILDER = "builder"
@@ -37,7 +37,7 @@ _TAIL_LINES = 25
 
 
 def report_in(console: str) -> str:
-    """Return the last complete report in a console log: "done", "failed: ..." or a stage's name, or "" without one."""
+    """Return a console log's last complete report: "done", "failed: ...", a stage's name, or "" if there is none."""
     lines = [line for line in console.splitlines(keepends=True) if MARK in line and line.endswith("\n")]
     return lines[-1].partition(MARK)[2].strip() if lines else ""
 
@@ -53,7 +53,7 @@ def bake_here(plan: ClusterPlan, name: str) -> str:
             return name
         for abandoned in images.glob(f"{BUILDING}*"):
             shutil.rmtree(abandoned)
-        # Because the folder depends only on the name, the next bake ends the processes of a bake that was killed.
+        # The folder depends only on the name, so the next bake can end the processes of a bake that was killed.
         run = runs_folder() / name
         work = Path(tempfile.mkdtemp(prefix=BUILDING, dir=images))
         try:

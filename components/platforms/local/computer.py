@@ -16,12 +16,12 @@ from components.platforms.local.process import find, port_in_use, started_under
 
 
 def free_memory(plan: ClusterPlan) -> int:
-    """Return the memory in MiB that the plan's hosts can use: what is available and what they are already using."""
+    """Return the memory in MiB that the plan's hosts can use: the free memory and the memory that they already use."""
     return _available_mib() + _used_mib(plan)
 
 
 def used_ports(plan: ClusterPlan, ports: Sequence[int]) -> list[int]:
-    """Return the ports on 127.0.0.1 that are in use, except by the VMs of this stack in this checkout."""
+    """Return the ports in `ports` that are in use on 127.0.0.1, except those of this stack's VMs in this checkout."""
     used = [port for port in ports if port_in_use(port)]
     own = set(_own_ports(plan)) if used else set()
     return [port for port in used if port not in own]
@@ -31,7 +31,7 @@ THIS_COMPUTER = Computer(free_memory=free_memory, used_ports=used_ports)
 
 
 def _own_ports(plan: ClusterPlan) -> Iterator[int]:
-    """Yield the VMs' ports in each run that contains the plan's head."""
+    """Yield the SSH ports of all VMs in each run that contains the plan's head."""
     for run in runs_folder().glob("*"):
         if not MachineFiles(run=run, name=plan.head.name).folder.is_dir():
             continue

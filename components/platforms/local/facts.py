@@ -16,7 +16,7 @@ def _bake(plan: ClusterPlan, name: str) -> str:
     return bake_here(plan, name)
 
 
-# A seed disk can have any size, but Pulumi's state contains the user-data, and the limit keeps it small.
+# A seed disk can have any size, but Pulumi's state also contains the user-data. The limit keeps the state small.
 FACTS = PlatformFacts(
     baking=Baking(base=lambda plan: image_id(), here=_bake),
     user_data_limit=1 << 20,

@@ -31,9 +31,9 @@ from trainyard.errors import PlatformError
 _KEPT = 2
 """Number of golden images that are kept in addition to those of existing machines: the new and the previous one."""
 _USERS = "disks"
-"""Folder in an image's folder. Each file in it contains the path of a disk that is based on the image."""
+"""Subfolder of an image's folder. Each file in it contains the path of a disk that is based on the image."""
 _BAKED = "trainyard-"
-"""Prefix of baked images' names. These images are never removed, because a stack file may name them."""
+"""Prefix of baked images' names. These images are never removed, because a stack file can refer to them."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class GoldenImage:
 
 
 def find_image(wanted: str) -> GoldenImage | None:
-    """Return the cached image with this id, or None if the cache does not contain it."""
+    """Return the image with the id `wanted`, or None if the cache does not contain it."""
     folder = _images() / wanted
     return GoldenImage(folder) if (folder / "manifest.json").exists() else None
 
 
 def hold_image(image: GoldenImage, disk: Path) -> None:
-    """Record that a disk is based on this image only, so that the image is kept until the disk is deleted."""
+    """Record that `disk` is based on `image` and no other image. `image` is then kept until the disk is deleted."""
     name = hashlib.sha256(str(disk).encode()).hexdigest()[:16]
     for old in _images().glob(f"*/{_USERS}/{name}"):
         old.unlink(missing_ok=True)
@@ -70,7 +70,7 @@ def hold_image(image: GoldenImage, disk: Path) -> None:
 
 
 def ensure_image() -> GoldenImage:
-    """Return this checkout's golden image, which is built first if it is not cached."""
+    """Return this checkout's golden image. Build it first if it is not cached."""
     wanted = image_id()
     found = find_image(wanted)
     if found is not None:
@@ -81,7 +81,7 @@ def ensure_image() -> GoldenImage:
 
 
 def require_image(wanted: str) -> GoldenImage:
-    """Return the baked image with this name or, for a golden image's id, this checkout's golden image.
+    """Return the baked image `wanted`. If `wanted` is a golden image's id, return this checkout's golden image.
 
     Raises PlatformError if the cache does not contain the baked image.
     """
@@ -98,7 +98,7 @@ def require_image(wanted: str) -> GoldenImage:
 
 @contextmanager
 def image_cache(progress: BuildProgress) -> Iterator[Path]:
-    """Create the folder of all images, and lock it so that no other process builds an image."""
+    """Create the images' folder and lock it, so that no other process builds an image."""
     images = _images()
     images.mkdir(parents=True, exist_ok=True)
     with (images / "lock").open("w") as lock:
@@ -138,7 +138,7 @@ def _prune() -> None:
 
 
 def unused_images() -> list[Path]:
-    """Return the folders of golden images that no machine's disk is based on."""
+    """Return the folders of the golden images that no machine's disk uses."""
     return [folder for folder in _golden() if not _is_held(folder)]
 
 

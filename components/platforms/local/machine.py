@@ -39,7 +39,7 @@ class Macs:
 
 
 def macs(stack: str, name: str) -> Macs:
-    """Return MAC addresses with QEMU's prefix 52:54:00 that depend only on the names."""
+    """Return MAC addresses that begin with QEMU's prefix 52:54:00 and depend only on `stack` and `name`."""
     digest = hashlib.sha256(f"{stack}/{name}".encode()).hexdigest()
     tail = f"{digest[0:2]}:{digest[2:4]}:{int(digest[4:6], 16) & 0xFE:02x}"
     last = f"{int(digest[4:6], 16) | 0x01:02x}"
@@ -75,13 +75,13 @@ def write_seed(path: Path, user_data: str, meta: str, network: str) -> None:
 
 
 DATA_SERIAL = "data"
-"""Serial number of the data disk, which udev links as /dev/disk/by-id/virtio-<serial>."""
+"""Serial number of the data disk. udev creates the link /dev/disk/by-id/virtio-<serial> to the disk."""
 
 _KERNEL = (
-    # audit=0 is not set, because login and sudo open an audit socket, for which the kernel would then run modprobe (61
-    # times on a head before it was ready, 2026-11-23). The image disables audit in journald instead.
+    # With audit=0, the kernel would run modprobe whenever login or sudo opens an audit socket (61 times on a head
+    # before it was ready, 2026-11-23). The image disables audit in journald instead.
     "root=/dev/nvme0n1 rootfstype=ext4 rw console=ttyS0 net.ifnames=0 quiet systemd.show_status=false panic=1 "
-    # Emulation sometimes causes a kernel oops, after which a guest that does not restart would never become ready.
+    # Emulation sometimes causes a kernel oops. Without a restart, the guest would then never become ready.
     "oops=panic "
     # Without this option, systemd loads a BPF program for the BPF security module, which takes seconds.
     "lsm=capability "
@@ -89,13 +89,13 @@ _KERNEL = (
     "ipv6.disable=1"
 )
 _KERNEL_EMULATED = (
-    # Mitigations and the clearing of pages are slow, and an emulated CPU has no hardware vulnerabilities.
+    # Mitigations and page clearing are slow, and an emulated CPU has no hardware vulnerabilities.
     "mitigations=off init_on_alloc=0 random.trust_cpu=on no_timer_check "
     # If code has the same address in all processes, QEMU translates it only once (28.3 -> 26.1 CPU-s per boot).
     "norandmaps"
 )
 _MACHINE = "q35,sata=off,smbus=off,vmport=off"
-"""Machine type without unused devices, whose drivers the guest would load."""
+"""Machine type without unused devices, so that the guest does not load drivers for them."""
 _EMULATED_CPU = "max,-smap,-smep,-la57,-pku,-mpx"
 """All emulated CPU features except the slow ones: smap ends a translated block at every copy to user memory, la57 adds
 a level to every page walk, and pku and mpx slow down context switches (measured: 35.5 -> 29.4 CPU-s per boot)."""
@@ -107,7 +107,7 @@ FORWARDED_PORT = r"hostfwd=tcp:127\.0\.0\.1:(\d+)-:22"
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Properties that can change when a machine is started again."""
+    """Properties that can change between two starts of a machine."""
 
     accelerator: str
     """kvm or tcg."""
@@ -132,7 +132,7 @@ def qemu_command(files: MachineFiles, hardware: Hardware, cards: Macs, kernel: P
         "-qmp", f"unix:{files.monitor},server=on,wait=off",
         "-kernel", str(kernel),
         "-append", _KERNEL if hardware.accelerator == "kvm" else f"{_KERNEL} {_KERNEL_EMULATED}",
-        # If this computer crashes, `unsafe` can leave a corrupt disk, and the machine is created again.
+        # With `unsafe`, a crash of this computer can corrupt the disk. The machine can then be created again.
         "-drive", f"if=none,id=root,file={files.disk},format=qcow2,cache=unsafe,discard=unmap",
         "-device", "nvme,drive=root,serial=root",
         "-drive", f"if=none,id=seed,file={files.seed},format=raw,readonly=on",
@@ -158,7 +158,7 @@ def _processor(hardware: Hardware) -> list[str]:
     size = ["-smp", str(hardware.vcpus)]
     if hardware.accelerator == "kvm":
         return ["-accel", "kvm", "-machine", _MACHINE, "-cpu", "host", *size]
-    # With a smaller buffer for translated code, QEMU translates the same code repeatedly. A larger one needs memory.
+    # With a smaller buffer for code, QEMU translates the same code repeatedly. A larger buffer needs more memory.
     return ["-accel", "tcg,thread=multi,tb-size=256", "-machine", _MACHINE, "-cpu", _EMULATED_CPU, *size]
 
 
@@ -210,7 +210,7 @@ def switch_pid(run: Path) -> int | None:
 
 
 def start_switch(run: Path) -> int:
-    """Start the switch for a run folder and return its process id. Raises PlatformError if it does not start."""
+    """Start a run's switch and return the switch's process id. Raises PlatformError if it does not start."""
     # Other users on this computer must not read the host keys in disks and seeds.
     make_private(run)
     make_private(socket_folder(run))
@@ -229,12 +229,12 @@ def start_switch(run: Path) -> int:
 
 @contextmanager
 def connecting(run: Path) -> Iterator[None]:
-    """Wait until no other machine is connecting to the switch, and keep others from connecting during the context.
+    """Wait until no other machine is connecting to the switch, and keep others from connecting until the context ends.
 
     If two machines connect at the same time, vde_switch can assign one machine's frames to the other machine's port, so
-    that the first machine receives only broadcasts. Three clients that connected within 50 ms had this fault in 6 of
-    773 runs (version 2.3.2+r586, 2026-11-23). The cause is that add_fd does not update the position of the descriptor
-    that it moves, although mainloop_set_private_data uses this position (virtualsquare/vde-2 at 6ad51c2,
+    that the first machine receives only broadcasts. With three clients that connected within 50 ms, this fault occurred
+    in 6 of 773 runs (version 2.3.2+r586, 2026-11-23). The cause is that add_fd does not update the position of the
+    descriptor that it moves, although mainloop_set_private_data uses this position (virtualsquare/vde-2 at 6ad51c2,
     src/vde_switch/vde_switch.c, read 2026-11-23).
     """
     with (run / _LOCK).open("w") as lock:
@@ -245,7 +245,7 @@ def connecting(run: Path) -> Iterator[None]:
 HOST_KEY_MARK = "trainyard-hostkey: "
 _PANIC_MARK = "Kernel panic - not syncing"
 _PANICS = 3
-"""Number of kernel panics after which a boot fails. One panic is harmless, because the kernel then restarts."""
+"""Number of kernel panics that count as a failed boot. One panic is harmless, because the kernel then restarts."""
 HOST_KEY_SECONDS = 420.0
 """Maximum time from power-on until the host key is printed. A boot takes half a minute, or four minutes while three
 other machines are booting."""
@@ -291,7 +291,7 @@ class Machine(MachineFiles):
             process.set_niceness(self.pid, hardware.niceness)
 
     def console_size(self) -> int:
-        """Return the size of the console log in bytes, which is where the output of the next start begins."""
+        """Return the console log's size in bytes. The output of the next start begins at this position."""
         return self.console.stat().st_size if self.console.exists() else 0
 
     def wait_host_key(self, since: int, seconds: float = HOST_KEY_SECONDS) -> str:
@@ -315,7 +315,7 @@ class Machine(MachineFiles):
             time.sleep(_POLL_SECONDS)
 
     def shut_down(self) -> None:
-        """Shut the machine down if it is running, or terminate QEMU if the guest does not respond in time."""
+        """Shut the machine down if it is running. If the guest does not stop in time, terminate QEMU."""
         pid = self.pid
         if pid is None:
             return

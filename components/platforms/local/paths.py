@@ -22,14 +22,14 @@ def cache_folder() -> Path:
 
 
 def runs_folder() -> Path:
-    """Return the folder that contains the run folder of each stack."""
+    """Return the folder that contains the stacks' run folders."""
     return ROOT / STATE_FOLDER / "run"
 
 
 def socket_folder(run: Path) -> Path:
-    """Return the folder for a run's sockets, whose path depends only on the run folder and the user.
+    """Return the folder for a run's sockets. The folder's path depends only on the run folder and the user.
 
-    A socket's path can have at most 107 bytes, which a path in the checkout could exceed. Therefore the folder is in
+    A socket's path can have at most 107 bytes, but a path in the checkout could be longer. Therefore the folder is in
     /tmp, and its name contains a hash.
     """
     digest = hashlib.sha256(str(run).encode()).hexdigest()[:12]
@@ -51,7 +51,7 @@ def make_private(folder: Path) -> None:
 
 
 class MachineFiles:
-    """The files of a machine, which is identified by the run folder and its name. The machine may not exist."""
+    """The files of the machine `name` in the run folder `run`. The machine does not have to exist."""
 
     def __init__(self, *, run: Path, name: str) -> None:
         self.run, self.name = run, name
@@ -62,7 +62,7 @@ class MachineFiles:
         self.seed = self.folder / "seed.img"
         """Seed disk with the user-data."""
         self.console = self.folder / "console.log"
-        """Log of the serial console, to which each start appends."""
+        """Log of the serial console. Each start of the machine appends to the log."""
         self.pidfile = self.folder / PIDFILE
         self.monitor = socket_folder(run) / f"{name}.qmp"
         """Socket for QEMU's monitor."""

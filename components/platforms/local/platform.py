@@ -20,7 +20,7 @@ from components.platforms.local.spec import LocalSpec
 _DATA_DISK_GIB = 16
 """Size of the head's data disk, which is a sparse file."""
 _WORKER_NICENESS = 3
-"""Niceness that halves the workers' CPU weight, because each step divides it by 1.25 (sched(7)). All workers wait for
+"""Niceness that halves the workers' CPU weight. Each step divides the weight by 1.25 (sched(7)). All workers wait for
 services on the head, so the head has priority on computers with few cores."""
 
 
@@ -75,7 +75,7 @@ class LocalPlatform(Platform):
 
 
 def _prepare(spec: LocalSpec) -> None:
-    """Build the golden image or find the baked one, and log the accelerator, unless this is a preview.
+    """Unless this is a preview, build the golden image or find the baked one, and log the accelerator.
 
     The provider's process would also build the image, but could not display the progress.
     """

@@ -1,6 +1,6 @@
 """Chooses between KVM and software emulation by booting the golden image's kernel as a test.
 
-It is not enough that /dev/kvm exists, because in some virtual machines its ioctls succeed but guests do not run.
+The existence of /dev/kvm is not enough. In some virtual machines, its ioctls succeed, but guests do not run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Choice:
 
 
 def choose(requested: Accelerator, kernel: Path, qemu: str = "qemu-system-x86_64") -> Choice:
-    """Return the accelerator to use. With `auto`, a test boot (3 s) runs once after each start of this computer."""
+    """Return the accelerator. With `auto`, a test boot (up to 3 s) runs once after each start of this computer."""
     if requested != "auto":
         return Choice(accelerator=requested, reason="set in the stack file")
     choice = _cached()
@@ -42,7 +42,7 @@ def choose(requested: Accelerator, kernel: Path, qemu: str = "qemu-system-x86_64
 
 
 def probe(kernel: Path, qemu: str = "qemu-system-x86_64", device: Path = DEVICE) -> Choice:
-    """Boot `kernel` with KVM, which is chosen only if the kernel prints to its serial console."""
+    """Boot `kernel` with KVM, and choose KVM only if the kernel prints to its serial console."""
     if not device.exists():
         return Choice(accelerator="tcg", reason=f"{device} does not exist")
     if not os.access(device, os.R_OK | os.W_OK):

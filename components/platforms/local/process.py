@@ -1,4 +1,4 @@
-"""Programs that the local platform runs. It identifies background processes by their pidfiles, because other users can
+"""Programs that the local platform runs. Background processes are identified by their pidfiles, because other users can
 have processes with the same name."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from components.platforms.local.paths import socket_folder
 from trainyard.errors import PlatformError
 
 _PIDFILE_OPTIONS = {b"-pidfile", b"-p"}
-"""The options with which QEMU and vde_switch get their pidfiles."""
+"""The options that set the pidfiles of QEMU and vde_switch."""
 
 
 def run_program(subject: str, fix: str, *command: str) -> str:
@@ -38,7 +38,7 @@ def run_program(subject: str, fix: str, *command: str) -> str:
 def find(pidfile: Path) -> int | None:
     """Return the id of the process that was started with this pidfile, or None if it has ended.
 
-    The process's arguments must contain the pidfile's path, because the kernel reuses process ids.
+    The process's arguments must contain the pidfile's path, because process ids are reused.
     """
     try:
         pid = int(pidfile.read_text())
@@ -48,13 +48,13 @@ def find(pidfile: Path) -> int | None:
 
 
 def started_under(folder: Path) -> list[int]:
-    """Return the ids of the processes whose pidfiles are under `folder`, even if these were deleted."""
+    """Return the ids of the processes whose pidfiles are under `folder`, even if the pidfiles have been deleted."""
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return [pid for pid in pids if (pidfile := _pidfile_of(pid)) and pidfile.is_relative_to(folder)]
 
 
 def port_in_use(port: int) -> bool:
-    """Return whether no program can listen on the port on 127.0.0.1."""
+    """Return whether `port` on 127.0.0.1 is not available to another program."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -79,7 +79,7 @@ def wait_gone(pid: int, seconds: float) -> bool:
 def set_niceness(pid: int, niceness: int) -> None:
     """Set the niceness of a process's session.
 
-    With autogroups (sched(7)), the niceness of a process matters only among the processes in its session.
+    With autogroups (sched(7)), a process's niceness matters only among the processes in its session.
     """
     with suppress(OSError):  # autogroups are disabled, or the process has ended
         Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
@@ -94,7 +94,7 @@ def end(pid: int, seconds: float = 3.0) -> None:
         handle = os.pidfd_open(pid)
         try:
             for number in (signal.SIGTERM, signal.SIGKILL):
-                # The kernel may have reused the process id before `pidfd_open`.
+                # The process id may have been reused before `pidfd_open`.
                 if _pidfile_of(pid) != pidfile:
                     return
                 signal.pidfd_send_signal(handle, number)

@@ -28,7 +28,7 @@ Props = dict[str, Any]
 VM_OUTPUTS = ("address", "host_key", "machine_id", "boots", "pid", "running", "accelerated_by")
 VM_REPLACED_BY = ("host", "folder", "memory_mib", "private_ip", "identity")
 VM_BIRTH = ("image", "user_data")
-"""Inputs that matter only when a machine is created, so a change to them has no effect on an existing one."""
+"""Inputs that matter only when a machine is created. A change to these inputs has no effect on an existing machine."""
 VM_RESTARTED_BY = ("vcpus", "ssh_port", "accelerator", "niceness", "switch_starts", "data_disk")
 
 _GONE = ReadResult(id_="", outs={})
@@ -187,7 +187,7 @@ class Switch(Resource, module="local", name="Switch"):
     """A stack's private network: its run folder and the switch."""
 
     starts: pulumi.Output[int]
-    """Number of times that the switch has started. If it changes, machines restart to connect to the new switch."""
+    """Number of times that the switch has started. After a change, machines restart to connect to the new switch."""
 
     def __init__(self, name: str, run: Path, opts: pulumi.ResourceOptions) -> None:
         inputs = {"folder": str(run), "starts": None, "pid": None, "running": None}
@@ -225,7 +225,7 @@ class VmArgs:
     niceness: int
     user_data: pulumi.Input[str]
     identity: pulumi.Input[str]
-    """Digest of those values in user-data that cannot change on an existing machine."""
+    """Digest of the values in user-data that cannot change on an existing machine."""
     switch_starts: pulumi.Input[int]
     data_disk: pulumi.Input[str]
     """The data disk's path, or "" if the machine has none."""
@@ -234,8 +234,8 @@ class VmArgs:
 class Vm(Resource, module="local", name="Vm"):
     """A QEMU machine, which keeps running after the Pulumi program has ended.
 
-    `up` replaces it if an input in VM_REPLACED_BY changes, and restarts it with the same disk if an input in
-    VM_RESTARTED_BY changes or if it is off. A change to an input in VM_BIRTH has no effect.
+    `up` replaces the machine if an input in VM_REPLACED_BY changes. If an input in VM_RESTARTED_BY changes or the
+    machine is off, `up` starts it again with the same disk. A change to an input in VM_BIRTH has no effect.
     """
 
     address: pulumi.Output[str]
@@ -253,7 +253,7 @@ class Vm(Resource, module="local", name="Vm"):
 def _delete_first(opts: pulumi.ResourceOptions) -> pulumi.ResourceOptions:
     """Return options that delete a resource before its replacement is created, because both have the same path.
 
-    The provider's `diff` also says so, but `pulumi up --replace` does not call it.
+    The provider's `diff` sets the same option, but `pulumi up --replace` does not call `diff`.
     """
     merged: pulumi.ResourceOptions = pulumi.ResourceOptions.merge(
         opts, pulumi.ResourceOptions(delete_before_replace=True)

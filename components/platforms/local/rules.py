@@ -12,7 +12,7 @@ from components.platforms.shared_rules import in_group, in_platform
 from components.spec.cluster import AccessSpec, SharedStorageSpec
 
 GROUP_PORTS = 32
-"""Number of ports per node group, which is constant so that a group's ports do not depend on other groups."""
+"""Fixed number of ports per node group. A group's ports do not depend on the sizes of other groups."""
 
 
 def ssh_port(base: int, plan: ClusterPlan, host: HostPlan) -> int:
@@ -27,7 +27,7 @@ EXTERNAL_NETWORK = IPv4Network("10.0.2.0/24")
 _OTHER_BASES = range(22400, 60000, 300)
 """Values for ssh_port_base that the message about used ports can suggest. A stack uses at most 225 ports."""
 _OVERHEAD_MIB = 350
-"""Memory that a QEMU process uses besides its guest's memory (measured), up to 256 MiB of it for translated code."""
+"""Memory that a QEMU process needs besides its guest's (measured), including up to 256 MiB for translated code."""
 
 
 @check("local-network", Level.ERROR, "choose a different private range, for example 10.77.0.0/20")
