@@ -1,4 +1,4 @@
-"""The `yard` command line. Its commands are in the other modules of this package."""
+"""The `yard` command line, whose commands are in the other modules of this package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from yard.show import say, say_json, warn
 
 
 class YardGroup(TyperGroup):
-    """A group of commands that prints the message of a ClusterError, as JSON with --json, and exits with code 1."""
+    """A command group that prints the message of a ClusterError (as JSON with --json) and exits with code 1."""
 
     _JSON = "yard.json"
 
@@ -34,7 +34,7 @@ class YardGroup(TyperGroup):
                 warn(f"yard: {error}")
             raise Exit(1) from None
         except BrokenPipeError:
-            # The reader, such as `head`, has closed the pipe.
+            # The program that reads the output, such as `head`, has closed the pipe.
             sys.stderr.close()
             raise Exit(1) from None
 

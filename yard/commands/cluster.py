@@ -21,7 +21,7 @@ _HOSTFILES = {
     "mpi": "{name} slots={slots} max_slots={slots}",
     "ips": "{ip}",
 }
-"""A worker's line in each format of host files."""
+"""Mapping from the format of a host file to the line for a worker."""
 
 
 @app.command(cls=AfterDashes)
@@ -41,7 +41,7 @@ def ssh(
     remote = remote_of(stack, outputs)
     words = context.meta.get(AfterDashes.META, ())
     if remote.stack.cluster.head.tunnel and not as_json:
-        # Unlike `ssh`, `run` prints why a tunnel failed. It also opens the shared connection.
+        # Unlike `ssh`, `run` prints why a tunnel failed. `run` also opens the shared connection.
         remote.run("true")
     argv = remote.argv(shell(words) if words else None, remote.host(node, admin=admin))
     if as_json:

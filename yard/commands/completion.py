@@ -1,7 +1,7 @@
 """Shell completion for the values of arguments and options.
 
-Completions read only local files, because they must respond within 0.15 s. Job numbers are not completed, because they
-could be read only over SSH.
+Completions read only local files, because they must respond within 0.15 s. Job numbers are not completed, because
+reading them would need SSH.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _matching(names: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _stems(folder: str) -> Callable[[str], list[str]]:
-    """Return the completion for the names of the YAML files in a folder of this package."""
+    """Return a function that completes the names of the YAML files in a folder of yard/."""
 
     def complete(incomplete: str) -> list[str]:
         return _matching((file.stem for file in (_YARD / folder).glob("*.yaml")), incomplete)
@@ -52,27 +52,27 @@ def stacks(incomplete: str) -> list[str]:
 def jobs(incomplete: str) -> list[str]:
     """Complete the name of a recipe, or of a job file in the current directory.
 
-    A path with a slash has no completions, so that the shell completes file names.
+    A path with a slash gets no completions from yard, so that the shell completes it as a file name.
     """
     files = (path.name for path in Path().iterdir() if path.suffix in _JOB_FILES)
     return [] if "/" in incomplete else [*recipes(incomplete), *_matching(files, incomplete)]
 
 
 def hosts(context: Context, incomplete: str) -> list[str]:
-    """Complete the name of a host in the selected stack, if its outputs are cached."""
+    """Complete the name of a host in the selected stack, if the stack's outputs are cached."""
     cluster = _cached_cluster(context)
     found = [cluster["head"], *cluster["nodes"]] if cluster else []
     return _matching((host["name"] for host in found), incomplete)
 
 
 def groups(context: Context, incomplete: str) -> list[str]:
-    """Complete the name of a node group in the selected stack, if its outputs are cached."""
+    """Complete the name of a node group in the selected stack, if the stack's outputs are cached."""
     cluster = _cached_cluster(context)
     return _matching({node["group"] for node in cluster["nodes"]} if cluster else (), incomplete)
 
 
 def _cached_cluster(context: Context) -> dict[str, Any] | None:
-    """Return the cluster in the stack's outputs, or None if yard/stack/load.py has not cached them."""
+    """Return the cluster from the outputs that yard/stack/load.py has cached, or None without cached outputs."""
     folder = checkout.state() / "ssh" / str(context.params.get("stack")).replace("/", "-")
     try:
         cluster = json.loads((folder / "outputs.json").read_text())["cluster"]

@@ -121,7 +121,7 @@ def submit(
 
 
 def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) -> None:
-    """Print the job for the planned cluster, because the stack has no outputs. Raises `error` without a checkout."""
+    """Print the job for the planned cluster, because the stack has no outputs. Without a checkout, raise `error`."""
     try:
         checkout.require("yard submit --dry-run")
     except ClusterError:
@@ -131,7 +131,7 @@ def _rehearse(prepare: Prepare, stack: str, error: ClusterError, as_json: bool) 
     from yard.run.submit import estimate, estimate_lines, show_files
 
     rehearsal = rehearse(stack, str(error))
-    # Before the first `pulumi up`, this is not an error. The message is from pulumi/pulumi v3.250.0,
+    # Before the first `pulumi up`, a missing stack is not an error. The message is from pulumi/pulumi v3.250.0,
     # pkg/backend/backenderr/backenderr.go, read 2026-11-23.
     reason = "the stack does not exist yet" if "no stack named" in rehearsal.reason else rehearsal.reason
     warn(f"yard: {rehearsal.notice}: {reason}")

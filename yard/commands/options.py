@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _selected(context: typer.Context, value: str) -> str:
-    """Replace the default value with the stack that `pulumi stack select` has selected, if there is one."""
+    """Replace the default value with the stack selected with `pulumi stack select`, if there is one."""
     if context.resilient_parsing or _source(context, "stack") != "DEFAULT":
         return value
     from yard.stack.pulumi import environment, selected_stack
@@ -31,7 +31,7 @@ def _outputs(context: typer.Context, value: Path | None) -> Path | None:
 
 
 def _source(context: typer.Context, option: str) -> str:
-    """Return COMMANDLINE, ENVIRONMENT or DEFAULT, or '' if the option has not been parsed yet."""
+    """Return the source of the option's value (COMMANDLINE, ENVIRONMENT or DEFAULT), or '' if it is not parsed yet."""
     source = context.get_parameter_source(option)
     return source.name if source else ""
 

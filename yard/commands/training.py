@@ -236,7 +236,7 @@ _HELP = {
     "train": "Training speed. --min is in hardware TFLOPS per rank. Arguments after `--` are passed to train.py.",
     "scaling": "The same training on 1, 2, 4, ... nodes with equal work per rank. --min is the minimum efficiency.",
 }
-"""The help text for each benchmark, for which yard/run/bench.py defines a function."""
+"""Mapping from benchmark to help text. yard/run/bench.py defines a function for each benchmark."""
 
 bench = typer.Typer(name="bench", no_args_is_help=True, rich_markup_mode=None, help="Run benchmarks.")
 app.add_typer(bench)

@@ -1,8 +1,8 @@
-"""Builds an environment on the head, as the job user, with only Python's standard library.
+"""Builds an environment on the head as the job user. This program needs only Python's standard library.
 
-The usage is `build.py REQUEST ENVS`. REQUEST is a folder with `request.json` and `requirements.txt`, and ENVS is the
-folder for all environments. The environment is built in a temporary folder in ENVS, which is renamed when it is
-complete. The last printed line is the environment's path.
+Usage: `build.py REQUEST ENVS`. REQUEST is a folder with `request.json` and `requirements.txt`, and ENVS is the folder
+for all environments. The environment is built in a temporary folder in ENVS. When the environment is complete, the
+folder gets its final name. The last printed line is the environment's path.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from pathlib import Path
 from typing import IO, Any
 
 MARKER = "environment.json"
-"""The file that only a complete environment contains."""
+"""The file that marks an environment as complete."""
 UNREACHABLE = "the package index cannot be reached"
 _SILENCE = 15
-"""After this many seconds without output, the progress is printed."""
+"""Number of seconds without output after which the progress is printed."""
 _HASHED = ["--require-hashes", "--no-deps"]
 _VERSION = "{}.{}".format(*sys.version_info)
 
 
 class Failure(Exception):
-    """The environment cannot be built. The message contains the package and a fix."""
+    """The environment cannot be built. The message contains the cause and a fix."""
 
 
 def main(request_folder: Path, envs: Path) -> None:
@@ -52,7 +52,7 @@ def main(request_folder: Path, envs: Path) -> None:
 
 
 def folder_name(name: str, digest: str) -> str:
-    """Return the name of an environment's folder, whose hash covers the definition and Python's version."""
+    """Return an environment's folder name, which contains a hash of the definition and Python's version."""
     return f"{name}-{hashlib.sha256(f'{digest} {_VERSION}'.encode()).hexdigest()[:12]}"
 
 
@@ -104,7 +104,7 @@ class Pip:
 
     def create(self, *, system_packages: bool) -> None:
         more = ["--system-site-packages"] if system_packages else []
-        # The environment does not contain pip, so that nobody adds packages that are not in the lock.
+        # The environment does not contain pip, so that nobody adds packages that are not in the lock file.
         self.run([sys.executable, "-m", "venv", "--without-pip", *more, str(self.folder)], "venv")
 
     def install(self, *arguments: str) -> None:
@@ -115,7 +115,7 @@ class Pip:
 
     def run(self, command: list[str], title: str) -> None:
         """Run a command, and print its progress. Raises Failure if the command fails."""
-        # /tmp may be a small file system in memory.
+        # /tmp can be a small in-memory file system.
         own = {"TMPDIR": str(self.folder / ".tmp"), "PYTHONPATH": str(self.folder / ".pip"), "PYTHONUNBUFFERED": "1"}
         process = subprocess.Popen(
             command, env={**os.environ, **own}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -136,7 +136,7 @@ class Pip:
             raise Failure(reason(printed, title))
 
     def lines(self, pipe: IO[bytes]) -> Iterator[str]:
-        """Yield a pipe's lines. While the pipe is silent, print the environment's size from time to time."""
+        """Yield a pipe's lines. While the pipe is silent, print the environment's size every _SILENCE seconds."""
         rest = b""
         while True:
             if not select.select([pipe], [], [], _SILENCE)[0]:
@@ -151,7 +151,7 @@ class Pip:
             yield rest.decode(errors="replace")
 
     def progress(self, line: str) -> str | None:
-        """Return the text to print for a line of pip's output, if there is one."""
+        """Return the progress message for a line of pip's output, or None if there is none."""
         if line.startswith("Installing collected packages"):
             return "installing the packages"
         found = re.match(r"\s+Downloading (\S+) ?(\(.*\))?", line)
@@ -163,7 +163,7 @@ class Pip:
 
 
 def install(pip: Pip, request: dict[str, Any], requirements: Path) -> None:
-    """Install the packages. Those in `source` come last, because building them needs the other packages."""
+    """Install the packages. Packages in `source` come last, because building them needs the other packages."""
     pip.create(system_packages=request["system_packages"])
     if not request["hashed"]:
         pip.install("-r", str(requirements))
@@ -181,7 +181,7 @@ def install(pip: Pip, request: dict[str, Any], requirements: Path) -> None:
 
 
 def split(lock: str, source: list[str]) -> tuple[str, str]:
-    """Split a lock into the packages with wheels, and those in `source`."""
+    """Split a lock file into the packages with wheels and the packages in `source`."""
     entries = re.split(r"(?m)^(?=[A-Za-z0-9])", lock)
     chosen = [entry for entry in entries if re.split(r"[=\s;\[]", entry, maxsplit=1)[0] in source]
     return "".join(entry for entry in entries if entry not in chosen), "".join(chosen)
@@ -208,10 +208,10 @@ def fetch(pip: Pip, folder: Path, checkouts: list[dict[str, Any]]) -> None:
 
 
 def pip_wheel() -> Path:
-    """Return the wheel of pip that belongs to this Python.
+    """Return the path of the pip wheel that belongs to this Python.
 
-    The distribution's wheel is the last choice, because it may not support other versions of Python. For example, pip
-    23.0 from Debian 12 fails with Python 3.13.
+    The distribution's wheel is tried last, because it supports only some versions of Python. For example, pip 23.0 from
+    Debian 12 fails with Python 3.13.
     """
     folders = [sysconfig.get_config_var("WHEEL_PKG_DIR")]
     folders += [os.path.join(sysconfig.get_path("stdlib"), "ensurepip", "_bundled"), "/usr/share/python-wheels"]
@@ -251,7 +251,7 @@ def advice(number: int | None) -> str:
 
 
 def reason(printed: list[str], title: str) -> str:
-    """Return one message about a failed command, from its output."""
+    """Return the error message for a failed command, based on its output."""
     text = "\n".join(printed)
     errors = [line for line in printed if line.startswith("ERROR") and line != "ERROR: Exception:"]
     # If pip fails with an exception, the traceback's last line names the exception.

@@ -1,4 +1,4 @@
-"""Defines environments: the folders in this package, and users' requirements files."""
+"""Reads the definitions of environments: the folders in this package, and users' requirements files."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _LOCAL = re.compile(r"(-r|-c|-e|--requirement|--constraint|--editable)\b|[./~]|[
 class Definition:
     """An environment. `requirements` is the text of its requirements file.
 
-    `python` is a version of Python ('3.10'), or empty for the head's python3. With `system_packages`, the environment
-    also contains the distribution's packages. `source` lists packages without a wheel, which are installed last.
-    `checkouts` are git repositories with the keys `name`, `url`, `commit` and, for Python packages, `install`. `own` is
-    whether the requirements file is the user's.
+    `python` is a version of Python ('3.10'), or empty for the head's python3. If `system_packages` is set, the
+    environment also contains the distribution's packages. `source` lists packages without a wheel, which are installed
+    last. `checkouts` are git repositories with the keys `name`, `url`, `commit` and, for Python packages, `install`.
+    `own` is set if the requirements file belongs to the user.
     """
 
     name: str
@@ -48,12 +48,12 @@ class Definition:
 
     @property
     def hashed(self) -> bool:
-        """Whether the requirements contain hashes, in which case pip requires one for every package."""
+        """Whether the requirements contain hashes. If one package has a hash, pip requires hashes for all packages."""
         return "--hash=" in self.requirements
 
     @property
     def packages(self) -> list[str]:
-        """The packages' names. A package that is listed with several versions occurs once."""
+        """The packages' names. A package that is listed with several versions is named once."""
         return list(dict.fromkeys(name.lower() for name in _PACKAGE.findall(self.requirements)))
 
     @property
@@ -91,7 +91,7 @@ def is_file(environment: str) -> bool:
 
 
 def included(name: str) -> Definition:
-    """Return the included environment with this name."""
+    """Return the included environment `name`."""
     folder = FOLDER / name
     keys = load_own((folder / "environment.yaml").read_text())
     return Definition(name=name, requirements=(folder / LOCK).read_text(), **keys)
@@ -116,7 +116,7 @@ def _unknown(name: str, path: str) -> Problem:
 
 
 def definition_of(environment: str) -> Definition:
-    """Return the environment with a name or the path of a requirements file. Raises EnvironmentFileError."""
+    """Return the environment for a name or for the path of a requirements file. Raises EnvironmentFileError."""
     if environment in environment_names():
         return included(environment)
     unknown = _unknown(environment, "environment")
@@ -142,11 +142,11 @@ def _problems(path: Path, text: str) -> Iterator[Problem]:
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenEnvironment:
-    """A job's environment, which is the name of an included one or the path of a requirements file."""
+    """A job's environment: the name of an included environment, or the path of a requirements file."""
 
     name: str
     gpus_only: bool = False
-    """Whether the job uses the nodes' own Python if they have no GPUs."""
+    """Whether the job uses the nodes' own Python if the nodes have no GPUs."""
 
 
 def environment_rule(value: Any) -> Iterator[Problem]:

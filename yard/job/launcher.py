@@ -32,7 +32,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """A launcher. `starts` and `runtimes` are the kinds of programs and the container runtimes that it supports.
+    """A launcher. `starts` lists the kinds of programs that it starts, and `runtimes` the container runtimes.
 
     `work` contains the last lines of the shell function `work`. In these lines, {command} is the command that starts a
     rank, {file} is the same command without `python3`, {min_nodes} is the minimum number of nodes, and {ssh_port} is
@@ -51,7 +51,7 @@ class Launcher:
     """Whether a job that loses nodes continues if at least `min_nodes` nodes remain."""
 
     def lines(self, values: Mapping[str, str]) -> list[str]:
-        """Return the lines of `work` with these values. Lines with {ssh_port} are omitted if it has no value."""
+        """Return the lines of `work`, filled in with `values`. Lines with {ssh_port} are omitted if it has no value."""
         lines = [line for line in self.work.splitlines() if "ssh_port" in values or "{ssh_port}" not in line]
         return [re.sub(r"\{(file|command|min_nodes|ssh_port)\}", lambda name: values[name[1]], line) for line in lines]
 

@@ -53,7 +53,7 @@ def _combination_problems(raw: Mapping[str, Any], workload: Path | None) -> Iter
 
 
 def shipped_workloads() -> list[str]:
-    """Return the names of the programs in yard/workloads, without their modules, which are named PROGRAM_*.py."""
+    """Return the names of the programs in yard/workloads. Files named PROGRAM_*.py are modules, not programs."""
     stems = sorted(path.stem for path in WORKLOADS.glob("[a-z]*.py"))
     return [f"{stem}.py" for stem in stems if not any(stem.startswith(f"{other}_") for other in stems)]
 
@@ -137,8 +137,8 @@ def load_job(
 ) -> LoadedJob:
     """Load and check a recipe or job file. Raises JobFileError, which lists all problems.
 
-    `overrides` and `env` replace values from the file, and `args` are appended to its arguments. With `smoke`, the keys
-    in the file's `smoke` section also replace its other keys, which are removed if the section gives them no value.
+    `overrides` and `env` replace values from the file, and `args` are appended to its arguments. If `smoke` is set, the
+    file's `smoke` section also replaces the values of keys. A key that has no value in this section is removed.
     """
     path = find(job)
     raw, problems = _read(path)
@@ -241,8 +241,7 @@ def _read(path: Path) -> tuple[dict[str, Any], list[Problem]]:
 
 
 def _folder_problems(key: str, path: Path | None, beside: Path) -> list[Problem]:
-    """Check the location of a file or directory that is sent, because a job file from somebody else could name a
-    private key."""
+    """Check the location of a file or folder before sending it. Another person's job file could name a private key."""
     if path is None:
         return []
     allowed = [folder.resolve() for folder in (WORKLOADS, beside, Path.cwd())]

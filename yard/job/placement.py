@@ -29,25 +29,25 @@ _CHECKED = {
         "NCCL_PROTO": "Simple,LL128",
     }
 }
-"""The NCCL settings that the guest config checker of a fabric's plugin enforces: it ends programs with other values.
+"""NCCL settings that the guest config checker of a fabric plugin enforces. The checker ends programs with other values.
 
 Google does not publish the checker's list, so these are the profile's tuning settings
 (google/nccl-plugin-gpudirect-tcpxo at 04815d1b, tcpxo_scripts/nccl-env-profile.sh). Enforcement is documented for
 NCCL_NVLSTREE_MAX_CHUNKSIZE (GoogleCloudPlatform/container-engine-accelerators at 992db812, gpudirect-tcpxo/README.md)
-and reported for NCCL_PROTO (NVIDIA/aicr pull request 422). All were read on 2026-11-24.
+and reported for NCCL_PROTO (NVIDIA/aicr pull request 422). All sources were read on 2026-11-24.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """The node group of a job, the job's size, and what its script needs to know about the nodes."""
+    """A job's node group and size, and the facts about the nodes that the job's script needs."""
 
     scheduler: str
     shared_path: str
     group: str
     nodes: int
     hosts: tuple[Node, ...]
-    """All nodes in the group, from which the scheduler chooses."""
+    """All nodes in the group. The scheduler chooses among them."""
     gpus_per_node: int
     tasks_per_node: int
     whole_nodes: bool
@@ -56,7 +56,7 @@ class Placement:
     env: Mapping[str, str]
     transport: Transport
     busbw_floor: float | None
-    """The published minimum bus bandwidth of an all-reduce on this many nodes in GB/s, or None."""
+    """The published minimum bus bandwidth in GB/s of an all-reduce on `nodes` nodes, or None if none is published."""
 
 
 def refuse_unready(cluster: Cluster) -> None:
@@ -73,8 +73,8 @@ def drives_gpus(node: Node) -> bool:
 def place(job: LoadedJob, cluster: Cluster) -> Placement:
     """Choose the job's node group, and determine the values that the job file omits.
 
-    If the job file names no group, the first group in the outputs into which the job fits is chosen. Raises
-    JobFileError with the problems of all groups if the job fits into none, and StackError if the cluster is not ready.
+    If the job file names no group, the first suitable group in the outputs is chosen. Raises JobFileError, which lists
+    every group's problems, if no group is suitable. Raises StackError if the cluster has never become ready.
     """
     refuse_unready(cluster)
     spec = job.spec
@@ -140,7 +140,7 @@ def _setting_problems(spec: JobSpec, fabric: str) -> Iterator[Problem]:
 
 
 def _memory_problem(spec: JobSpec, group: str, node: Node) -> Problem | None:
-    """Return a problem if the job's model does not fit into the GPU memory of a group."""
+    """Return a problem if the job's model does not fit into a group's GPU memory."""
     if spec.model is None:
         return None
     gpus = _gpus(spec, node) if drives_gpus(node) else 0

@@ -36,15 +36,15 @@ PROVIDED = (
     "BUSBW_FLOOR",
     "ARRAY_INDEX",
 )
-"""Environment variables that are set for every rank, and ARRAY_INDEX, which is set in arrays. `args` and `env` may
-contain them as $NAME."""
+"""Environment variables that are set for every rank. ARRAY_INDEX is set only in arrays. `args` and `env` can refer to
+these variables as $NAME."""
 
 _VARIABLE = re.compile(r"\$(?:\{(\w*)\}|(\w+))")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _CLOCK = re.compile(r"(?:(\d{1,3})-)?(\d{1,3}):([0-5]\d):([0-5]\d)")
 _SPAN = re.compile(r"(\d{1,6})([smhd])")
 RUN_DIR = re.compile(r"-\d{8}-\d{6}-[0-9a-f]{4}$")
-"""The end of every run folder's name: the time of submission and a random token."""
+"""Matches the end of a run folder's name: the time of submission and a random token."""
 ENVIRONMENT_FILE = "environment"
 """The file in a run folder that contains the path of the job's Python environment."""
 SHARED_SCRIPT = "yard.sh"
@@ -82,7 +82,7 @@ def parse_seconds(text: str) -> int | None:
 
 
 def under(path: str, problems: Iterable[Problem]) -> Iterator[Problem]:
-    """Yield the problems in the value at `path`, with their complete paths."""
+    """Yield the problems in the value at `path`, with `path` prepended to each problem's path."""
     for problem in problems:
         dot = "." if problem.path and not problem.path.startswith("[") else ""
         yield replace(problem, path=f"{path}{dot}{problem.path}")
@@ -108,7 +108,7 @@ def whole(low: int, high: int) -> Rule:
 
 
 def one_of(choices: Sequence[str]) -> Rule:
-    """Return a rule for one of several texts."""
+    """Return a rule that requires one of `choices`."""
 
     def check(value: Any) -> Iterator[Problem]:
         if value not in choices:
@@ -147,7 +147,7 @@ def list_of(item_rule: Rule, example: str) -> Rule:
 
 
 def word(value: Any) -> Iterator[Problem]:
-    """Check a string or number, which may contain only variables that are in PROVIDED."""
+    """Check a string or number. All variables in the value must be in PROVIDED."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         yield Problem(path="", rule="must be text or a number", fix="put the value in quotes")
         return
@@ -171,7 +171,7 @@ def environment(value: Any) -> Iterator[Problem]:
 
 
 def secret_names(value: Any) -> Iterator[Problem]:
-    """Check a list of environment variables' names, which must be unique."""
+    """Check that a value is a list of unique names of environment variables."""
     if not isinstance(value, list) or not value:
         fix = "for example `secrets: [HF_TOKEN]`"
         yield Problem(path="", rule="must be a list of environment variable names", fix=fix)
@@ -209,7 +209,7 @@ def texts(value: Any) -> Iterator[Problem]:
 
 
 def section(rules: Mapping[str, Rule], required: Sequence[str], example: str) -> Rule:
-    """Return a rule for a mapping. `rules` contains the rule for each key, and `example` is part of the fix."""
+    """Return a rule for a mapping. `rules` maps keys to their rules, and `example` is part of the fix."""
 
     def check(value: Any) -> Iterator[Problem]:
         if not isinstance(value, dict):
@@ -241,7 +241,7 @@ def unknown_keys(keys: Iterable[Any], known: Iterable[str]) -> Iterator[Problem]
 INDEX = "ARRAY_INDEX"
 """Environment variable that contains a job's number in its array."""
 MOST_ELEMENTS = 100
-"""Maximum number of jobs in an array. Each of them has its own submission and run folder."""
+"""Maximum number of jobs in an array. Each job is submitted separately and has its own run folder."""
 _PART = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?::(\d{1,6}))?)?")
 _LIMIT = re.compile(r"(?P<parts>[^%]+)(?:%(?P<at_once>[1-9]\d{0,5}))?")
 RUNTIMES = ("pyxis", "enroot", "docker")
@@ -259,9 +259,9 @@ _WORDS = text_like(_LINES, "must be text", "write a sentence, in quotes if it co
 
 
 def parse_array(text: str) -> tuple[list[int], int | None] | None:
-    """Parse sbatch's notation for arrays, such as '1,3,5', '0-20:5' or '0-9%2'. Return None if it is invalid.
+    """Parse sbatch's notation for arrays, such as '1,3,5', '0-20:5' or '0-9%2'. Return None if `text` is invalid.
 
-    Otherwise, return the jobs' numbers, and how many of them may run at the same time, or None for no limit.
+    Otherwise, return the jobs' numbers and the maximum number of simultaneous jobs. None means that there is no limit.
     """
     whole = _LIMIT.fullmatch(text)
     found = [_PART.fullmatch(part) for part in whole["parts"].split(",")] if whole else []
@@ -318,18 +318,18 @@ _container = section(
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """A job. Each rank runs either `workload`, `script` or `run`."""
+    """A job. Each rank runs `workload`, `script` or `run`."""
 
     name: str
     nodes: int = 1
     min_nodes: int | None = None
-    """The fewest nodes on which an elastic job continues. None means one node."""
+    """The minimum number of nodes that an elastic job needs to continue. None means one node."""
     group: str | None = None
-    """The node group, or None for the first group into which the job fits."""
+    """The node group, or None for the first suitable group."""
     gpus_per_node: int | None = None
     """The number of GPUs on each node, or None for all of them."""
     tasks_per_node: int | None = None
-    """The number of ranks on each node, or None for one per real GPU, or one on a node without real GPUs."""
+    """The number of ranks on each node. None means one rank per real GPU, or one rank if the node has no real GPU."""
     cpus_per_task: int | None = None
     memory_per_node: str | None = None
     """The memory on each node, or None for all memory that Slurm can allocate."""
@@ -340,34 +340,34 @@ class JobSpec:
     environment: ChosenEnvironment | None = None
     """The Python environment of `setup` and the program, or None if they use the nodes' own Python."""
     workload: str | None = None
-    """The Python file to upload, which is in yard/workloads or has a path relative to the job file."""
+    """The Python file to upload: the name of a file in yard/workloads, or a path relative to the job file."""
     script: str | None = None
     """The Python file on the cluster, relative to `workdir`."""
     args: tuple[str, ...] = ()
     run: str | None = None
     """The shell commands to run."""
     setup: str | None = None
-    """Shell commands that each task runs before the program. The tasks on a node run them one after another."""
+    """Shell commands that each task runs before the program. Only one task per node runs them at a time."""
     workdir: str | None = None
-    """The working directory of `setup` and the program, relative to the run folder, which is the default."""
+    """The working directory, relative to the run folder. Default: the copy of `code`, if set, or the run folder."""
     code: str | None = None
-    """The directory to upload, relative to the job file. Its copy is the default working directory."""
+    """The directory to upload, relative to the job file."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """The contents of small files that yard uploads to the run folder, by name."""
+    """Mapping from name to contents for small files that yard uploads to the run folder."""
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Sequence[str] = ()
-    """The variables that yard copies from the environment of `yard submit` to the ranks."""
+    """The names of variables that yard copies from the environment of `yard submit` to the ranks."""
     after: Sequence[int] = ()
     """The numbers of the jobs that must complete before this job starts."""
     array: str | None = None
     """The numbers of an array's jobs in sbatch's notation, or None for a single job."""
     time: str = "1h"
     retries: int = 0
-    """The maximum number of restarts after failures, without those caused by lost nodes or time limits."""
+    """The maximum number of restarts after failures. Lost nodes and time limits do not count as failures."""
     chain: int = 1
     """The number of identical jobs that run one after another."""
     heartbeat: str | None = None
-    """The job fails if a file heartbeat-RANK in CHECKPOINT_DIR or RUN_DIR is older than this."""
+    """The maximum age of the files heartbeat-RANK in CHECKPOINT_DIR or RUN_DIR. If a file is older, the job fails."""
     checkpoint_dir: str | None = None
     """The checkpoint folder, relative to the run folder. A job with checkpoints restarts at its time limit."""
     model: str | None = None
@@ -389,7 +389,7 @@ class JobSpec:
 
     @property
     def warning_seconds(self) -> int:
-        """The seconds between the warning signal and the time limit: five minutes, or a quarter of a short limit."""
+        """The seconds from the warning signal to the time limit: a quarter of the limit, but at most five minutes."""
         return min(300, self.seconds // 4)
 
     @property
@@ -457,7 +457,7 @@ job_rule = section(RULES, ("name",), "name: hello")
 
 
 def read_spec(raw: Mapping[str, Any]) -> JobSpec:
-    """Return the job that a job file's keys define. The keys must follow `job_rule`."""
+    """Return the job that a job file's keys define. The keys must comply with `job_rule`."""
     values = dict(raw)
     if "args" in raw:
         values["args"] = tuple(map(str, raw["args"]))

@@ -25,7 +25,7 @@ from yard.workloads import allreduce
 
 _FORMAT = 1
 _MOST_ROWS = 20
-"""The most training steps that are printed. The record contains all steps."""
+"""The maximum number of training steps to print. The record contains all steps."""
 
 _COMPARABLE = 1 << 30
 """The smallest message size in bytes that is compared with a floor. Smaller messages measure latency."""
@@ -33,7 +33,7 @@ _UNITS = ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
 _NCCL = ("-b", "1M", "-e", "8G", "-f", "2", "--warmup", "5", "--iters", "20")
 _TRAIN = ("--preset", "neox-2.7b", "--parallel", "fsdp2", "--compile")
 _TRAIN_ROWS = 8
-"""Sequences per GPU and step, as in docs/dev/benchmarks.md for the same preset."""
+"""Number of sequences per GPU in each step, as for the same preset in docs/dev/benchmarks.md."""
 _TINY = ("--preset", "tiny", "--parallel", "ddp")
 _TINY_ROWS = 4
 _TRAIN_OPTIONS = ("--steps", "30", "--save-every", "0", "--run-dir", "$RUN_DIR/bench")
@@ -60,7 +60,7 @@ class Record:
 
 
 def save(record: Record, path: Path) -> None:
-    """Write the record to a file. Raises BenchError."""
+    """Write the record to a file. Raises BenchError if the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"format": _FORMAT, **asdict(record)}, indent=1) + "\n")
@@ -69,7 +69,7 @@ def save(record: Record, path: Path) -> None:
 
 
 def load(path: Path, kind: str, least: float | None) -> Record:
-    """Read a record from a file, and replace its floor with `least`, unless that is None.
+    """Read a record from a file. If `least` is not None, it replaces the record's floor.
 
     Raises BenchError if the file is damaged or contains a record of another kind.
     """
@@ -91,7 +91,7 @@ def load(path: Path, kind: str, least: float | None) -> Record:
 
 
 def failures(record: Record) -> list[str]:
-    """Return a message for each way in which a record fails."""
+    """Return a message for each failure in a record."""
     floor, rows = record.floor, record.rows
     if record.kind == "nccl":
         problems = allreduce.problems(rows, floor if rows[-1]["size"] >= _COMPARABLE else None)
@@ -109,7 +109,7 @@ def failures(record: Record) -> list[str]:
 
 
 def notes(record: Record) -> list[str]:
-    """Return the reason why a record is not compared with a floor, if it is not."""
+    """Return the reason why a record is not compared with a floor, or an empty list if it is compared."""
     if record.floor is None:
         return ["no floor is published for this machine type and number of nodes; set one with --min"]
     size = record.rows[-1]["size"] if record.kind == "nccl" else _COMPARABLE
@@ -119,7 +119,7 @@ def notes(record: Record) -> list[str]:
 
 
 def show(record: Record, out: Path | None, as_json: bool) -> int:
-    """Print a record, save it in the folder `out` if it is given, and return the exit code. Raises BenchError."""
+    """Print a record, and return the exit code. Raises BenchError if the record cannot be saved in the folder `out`."""
     failed = failures(record)
     file = None
     if out is not None:
@@ -163,7 +163,7 @@ def _table(record: Record) -> tuple[Sequence[str], list[Sequence[str]]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """The nodes for a benchmark, of which `node` is the first. `environment` replaces that of the recipes."""
+    """The nodes for a benchmark. `node` is the first node, and `environment` replaces the recipes' environment."""
 
     remote: Remote
     group: str
@@ -173,9 +173,9 @@ class Field:
 
 
 def field_of(remote: Remote, group: str | None, nodes: int | None, environment: str | None = None) -> Field:
-    """Return the first `nodes` nodes of a group, or all of them except spares. Raises BenchError if there are fewer.
+    """Return the first `nodes` nodes of a group, or all nodes except spares if `nodes` is None.
 
-    The default group is the one with the most GPUs per node.
+    The default group is the one with the most GPUs per node. Raises BenchError if the group has too few nodes.
     """
     cluster = remote.stack.cluster
     groups = list(dict.fromkeys(node.group for node in cluster.nodes))
@@ -257,7 +257,7 @@ def _record(  # noqa: PLR0913, PLR0917  (one parameter for each part of a record
 
 
 def _run(field: Field, recipe: str, args: Sequence[str]) -> tuple[str, list[str]]:
-    """Run a recipe, print its log on stderr, and return its run folder and log. An interrupt cancels the job."""
+    """Run a recipe, print its log on stderr, and return its run folder and log. Ctrl-C cancels the job."""
     remote = field.remote
     overrides: dict[str, Any] = {"nodes": field.nodes, "group": field.group, "retries": 0, "name": f"bench-{recipe}"}
     if field.environment is not None:

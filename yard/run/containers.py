@@ -1,4 +1,4 @@
-"""Renders a job's container: the variables that shared.sh reads, and srun's options for pyxis."""
+"""Renders the settings of a job's container: the variables that shared.sh reads, and srun's options for pyxis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yard.job.placement import Placement
 from yard.job.spec import PROVIDED, SSH_PORT, Container
 
 PASSED_ON = tuple(name for name in PROVIDED if name not in {"BUSBW_FLOOR", "ARRAY_INDEX"})
-"""Variables that are set on the host and copied into the container. The other variables are set in the container."""
+"""Variables that are set on the host and copied into the container. All others are set in the container."""
 _FACTS = "/etc/trainyard"
 """The folder on a node that contains the node's settings."""
 
@@ -23,7 +23,7 @@ def mounts(container: Container, placement: Placement) -> tuple[str, ...]:
 
 
 def container_lines(container: Container | None, placement: Placement, *, over_ssh: bool) -> list[str]:
-    """Return the lines that set shared.sh's variables. `over_ssh` is whether ranks are started over SSH."""
+    """Return the lines that set shared.sh's variables. `over_ssh` must be set if ranks are started over SSH."""
     if container is None:
         return ["readonly container_runtime=''"]
     lines = [f"readonly container_runtime={container.runtime}"]
@@ -35,14 +35,14 @@ def container_lines(container: Container | None, placement: Placement, *, over_s
 
 
 def pyxis_options(container: Container, placement: Placement) -> list[str]:
-    """Return srun's options for the container, which srun does not inherit from sbatch."""
-    # The image's variables override the host's variables, except for those in --container-env.
+    """Return the container's options for srun, which does not inherit them from sbatch."""
+    # The image's variables override the host's variables, except for the variables in --container-env.
     return [
         f"--container-image={shlex.quote(enroot_name(container.image))}",
         f"--container-mounts={shlex.quote(','.join(mounts(container, placement)))}",
         "--no-container-mount-home",
         # By default, the container's file system is read-only (NVIDIA/enroot at 8ea147d3, conf/enroot.conf.in,
-        # ENROOT_ROOTFS_WRITABLE, read 2026-11-23). `setup` installs software in it.
+        # ENROOT_ROOTFS_WRITABLE, read 2026-11-23). `setup` installs software there.
         "--container-writable",
         f"--container-env={','.join((*PASSED_ON, 'MELLANOX_VISIBLE_DEVICES'))}",
     ]
@@ -75,7 +75,7 @@ def _docker(container: Container, placement: Placement, *, over_ssh: bool) -> li
 
 
 def _options(option: Callable[[str, str, bool], str], mounted: Iterable[str]) -> list[str]:
-    """Return the lines that set container_options. `option` returns the value of --mount for a mount."""
+    """Return the lines that set container_options. `option` converts a mount to a value of --mount."""
     lines = ["readonly container_options=("]
     for mount in mounted:
         source, target = mount.removesuffix(":ro").split(":")
@@ -89,6 +89,6 @@ def _docker_mount(source: str, target: str, read_only: bool) -> str:
 
 
 def _enroot_mount(source: str, target: str, read_only: bool) -> str:
-    # An fstab entry with colons as separators. With "ro" but without "rbind", enroot creates no bind mount and fails:
-    # NVIDIA/enroot, bin/enroot-mount.c, mount_fstab and mount_generic; read 2026-11-22.
+    # The value is an fstab entry with colons as separators. With "ro" but without "rbind", enroot creates no bind
+    # mount and fails: NVIDIA/enroot, bin/enroot-mount.c, mount_fstab and mount_generic; read 2026-11-22.
     return f"{shlex.quote(f'{source}:{target}:none:x-create=auto,rbind')}{',ro' if read_only else ''}"

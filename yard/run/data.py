@@ -20,7 +20,7 @@ _PROGRAM = Path(str(dataset.__file__)).read_bytes()
 
 
 def absolute(path: str, cluster: Cluster) -> str:
-    """Return an absolute path on the cluster. A relative path is relative to the shared path."""
+    """Return an absolute path on the cluster. A relative `path` is relative to the cluster's shared path."""
     return path if path.startswith("/") else f"{cluster.shared_path}/{path}"
 
 
@@ -31,7 +31,7 @@ def synth(remote: Remote, arguments: Sequence[str]) -> int:
 
 
 def verify(remote: Remote, path: str, *, full: bool, as_json: bool) -> int:
-    """Check that all hosts read the same intact dataset, and return the exit code. With `full`, the head reads all."""
+    """Check that all hosts read the same dataset. Return the exit code. If `full` is set, the head reads all tokens."""
     remote.run("true")
     head, *workers = remote.stack.cluster.addresses
     arguments = ["--json", "verify", absolute(path, remote.stack.cluster)]
@@ -41,7 +41,7 @@ def verify(remote: Remote, path: str, *, full: bool, as_json: bool) -> int:
         results = {head: first.result(), **dict(zip(workers, others, strict=True))}
     found = {name: facts for name, facts in results.items() if isinstance(facts, dict)}
     problems = {name: problem for name, problem in results.items() if isinstance(problem, str)}
-    # A full check reads more tokens, so its digest cannot be compared with those of the other hosts.
+    # A full check reads more tokens, so its digest cannot be compared with the other hosts' digests.
     fewest = min((facts["looked_at"] for facts in found.values()), default=0)
     digests = {name: facts["digest"] for name, facts in found.items() if facts["looked_at"] == fewest}
     if len(set(digests.values())) > 1:

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _HEADER = struct.Struct("<9sQBQQ")
-"""Magic, version, type code, number of sequences, and length of the document list."""
+"""The fields: magic, version, type code, number of sequences, and length of the document list."""
 _TYPE_CODES = {2: 8, 4: 4}
 """Megatron's type codes for 2 and 4 bytes per token id: uint16 and int32 (core/datasets/indexed_dataset.py, DType)."""
 _ARRAY_KINDS = {2: "H", 4: "I"}
@@ -48,7 +48,7 @@ class DatasetError(Exception):
 
 
 def count(text: str) -> int:
-    """Return the number that a string such as 5000, 10K, 3M or 2G means (powers of 1000). Raises ValueError."""
+    """Convert a string such as 5000, 10K, 3M or 2G to a number (K is 1000). Raises ValueError if it is invalid."""
     digits, unit = (text, "") if text.isdigit() else (text[:-1], text[-1:].upper())
     if unit not in _UNITS or not digits.isdigit() or not int(digits):
         raise ValueError(text)
@@ -56,15 +56,15 @@ def count(text: str) -> int:
 
 
 def part(name: Path, suffix: str) -> Path:
-    """Return the path of a dataset's file. `name` can contain dots."""
+    """Return the path of one of a dataset's files. `name` can contain dots."""
     return name.with_name(name.name + suffix)
 
 
 def synthesise(name: Path, tokens: int, vocab: int, seed: int, *, force: bool) -> dict[str, Any]:
-    """Write a dataset of `tokens` ids below `vocab`, and return the contents of NAME.json.
+    """Write a dataset of `tokens` token ids that are less than `vocab`. Return the contents of NAME.json.
 
-    Each document counts up from a random id, which a model can learn, and ends with the id `vocab` - 1. The same seed
-    produces the same bytes. Raises DatasetError if the dataset exists, unless `force` is set.
+    The ids in a document count up from a random id, which a model can learn. Each document ends with the id
+    `vocab` - 1. The same seed gives the same bytes. Raises DatasetError if the dataset exists, unless `force` is set.
     """
     if part(name, ".idx").exists() and not force:
         raise DatasetError(f"{name}.idx exists", "use another name, or --force")
@@ -93,7 +93,7 @@ def synthesise(name: Path, tokens: int, vocab: int, seed: int, *, force: bool) -
 
 
 def verify(name: Path, *, full: bool) -> dict[str, Any]:
-    """Check the index, the memory mapping, and the token ids in 64 windows or, with `full`, all token ids.
+    """Check the index, the memory mapping and the token ids in 64 windows. If `full` is set, check all token ids.
 
     Return the dataset's size, the number of checked tokens (`looked_at`), and a digest of the checked bytes. Raises
     DatasetError if the dataset is damaged.
@@ -124,7 +124,7 @@ def verify(name: Path, *, full: bool) -> dict[str, Any]:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file, which replaces `path` when it has been completely written to disk."""
+    """Open a temporary file. When it has been completely written to disk, it replaces `path`."""
     new = path.with_name(f"{path.name}.tmp")
     try:
         with new.open("wb") as file:
@@ -137,7 +137,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _lists(sizes: array[int], width: int) -> tuple[array[int], ...]:
-    """Return the lists in an index: each document's size in tokens, its offset in bytes, and its first sequence.
+    """Return the three lists in an index: the documents' sizes in tokens, offsets in bytes, and first sequences.
 
     Each document is one sequence. The last list ends with the number of sequences.
     """
@@ -146,7 +146,7 @@ def _lists(sizes: array[int], width: int) -> tuple[array[int], ...]:
 
 
 def _read_index(path: Path) -> tuple[int, array[int]]:
-    """Return the bytes per token id, and each document's size in tokens. Several sequences per document are refused."""
+    """Return the bytes per token id and the documents' sizes in tokens. Each document must be a single sequence."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -169,7 +169,7 @@ def _read_index(path: Path) -> tuple[int, array[int]]:
 
 
 def _vocab(name: Path) -> int | None:
-    """Return the size of the vocabulary, or None if another tool has created the dataset without a .json file."""
+    """Return the vocabulary's size, or None if the dataset has no .json file because another tool has created it."""
     try:
         return int(json.loads(part(name, ".json").read_bytes())["vocab"])
     except FileNotFoundError:

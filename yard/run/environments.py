@@ -1,6 +1,6 @@
 """Builds, lists and removes Python environments on a cluster's shared file system, where all nodes can use them.
 
-The job user builds them on the head, over SSH, so that root never reads a user's file.
+The job user builds the environments on the head, over SSH, so that root never reads a user's file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOCAL = (
 """Advice for the local stack. 10.0.2.2 is the computer's address in QEMU's user network (QEMU documentation, "Network
 emulation", read 2026-11-24)."""
 _PREFIX = "environment: "
-"""The beginning of the error message that build.py prints."""
+"""The prefix of build.py's error messages."""
 
 
 def folder_of(shared_path: str) -> str:
@@ -43,7 +43,7 @@ def folder_of(shared_path: str) -> str:
 
 
 def describe(definition: Definition, shared_path: str) -> str:
-    """Return a sentence about an environment, without the hash in its path, which depends on the head's Python."""
+    """Describe an environment. The hash in its path is omitted, because it depends on the head's Python."""
     hashes = "with hashes" if definition.hashed else "without hashes"
     git = f", {len(definition.checkouts)} git checkouts" if definition.checkouts else ""
     found = (
@@ -63,7 +63,7 @@ def notes(job: Prepared, cluster: Cluster) -> list[str]:
 
 
 def provide(remote: Remote, jobs: Sequence[Prepared]) -> list[Prepared]:
-    """Add the path of their environment to jobs, and build it if it does not exist. Raises BuildError."""
+    """Build the jobs' environment if it does not exist, and add its path to the jobs. Raises BuildError."""
     if not jobs or jobs[0].environment is None:
         return list(jobs)
     path = ensure(remote, jobs[0].environment)
@@ -71,7 +71,7 @@ def provide(remote: Remote, jobs: Sequence[Prepared]) -> list[Prepared]:
 
 
 def ensure(remote: Remote, definition: Definition) -> str:
-    """Return the path of an environment, and build it if it does not exist. Raises BuildError."""
+    """Build an environment if it does not exist, and return its path. Raises BuildError."""
     envs = folder_of(remote.stack.cluster.shared_path)
     state, _, path = remote.run(_find_line(definition, envs)).strip().partition(" ")
     head = remote.stack.cluster.head.name
@@ -87,7 +87,7 @@ def ensure(remote: Remote, definition: Definition) -> str:
 
 
 def built(remote: Remote) -> list[dict[str, Any]]:
-    """Return the complete environments. `built` is a Unix time, `size` is in bytes, and building took `seconds`."""
+    """Return the complete environments. `built` is a Unix time, `size` is in bytes, and the build took `seconds`."""
     envs = folder_of(remote.stack.cluster.shared_path)
     loop = f'for f in */{build.MARKER}; do [ ! -e "$f" ] || {{ printf "%s\\t" "${{f%/*}}"; cat "$f"; }}; done'
     rows = remote.run(f"cd {shlex.quote(envs)} 2>/dev/null || exit 0; {loop}").splitlines()
@@ -100,8 +100,8 @@ def built(remote: Remote) -> list[dict[str, Any]]:
 
 
 def remove(remote: Remote, chosen: Sequence[str]) -> list[str]:
-    """Remove the environments with these folders or names, and return their folders. Raises JobError if one is unknown
-    or in use."""
+    """Remove the environments whose folders or names are in `chosen`, and return their folders. Raises JobError if an
+    environment is unknown or in use."""
     names = {made["folder"]: made["name"] for made in built(remote)}
     for name in chosen:
         if name not in {*names, *names.values()}:
@@ -133,7 +133,7 @@ def show(environments: Sequence[Mapping[str, Any]], as_json: bool) -> None:
 
 
 def _users(remote: Remote) -> Mapping[str, int]:
-    """Return an active job for each environment that is in use, by the environment's path."""
+    """Return a mapping from the path of each environment in use to an active job that uses it."""
     scheduler = scheduler_of(remote.stack.cluster.scheduler)
     jobs = {job.run_dir: job.id for job in scheduler.recent(remote, 1) if not job.ended}
     if not jobs:
@@ -145,7 +145,7 @@ def _users(remote: Remote) -> Mapping[str, int]:
 
 
 def _find_line(definition: Definition, envs: str) -> str:
-    # This computes the same name as build.py. On an emulated machine, starting Python would take half a second.
+    # The shell computes the same name as build.py, because starting Python takes half a second on emulated machines.
     line = (
         f"v=$({definition.program} -V 2>/dev/null) || {{ echo no-python; exit; }}; v=${{v#Python }}; "
         f"h=$(printf '%s %s' {definition.digest} \"${{v%.*}}\" | sha256sum); "
@@ -167,7 +167,7 @@ def _build(remote: Remote, definition: Definition, envs: str) -> str:
     )
     command = remote.argv(f"bash -c {shlex.quote(line)}", remote.host(None))
     last = ""
-    # With a file as stdin, the pipe does not break if the remote command exits early, so its message can be read.
+    # stdin is a file: a pipe would break if the remote command exited early, and the command's message would be lost.
     with tempfile.TemporaryFile() as archive:
         archive.write(pack(_FOLDER, files))
         archive.seek(0)

@@ -29,7 +29,7 @@ METRICS = "metrics.jsonl"
 
 @dataclass(frozen=True)
 class Span:
-    """One start of a job. Both times are in seconds since 1970."""
+    """One start of a job. `begin` and `end` are in seconds since 1970."""
 
     begin: float
     end: float
@@ -48,7 +48,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Goodput:
-    """A job's goodput as a fraction, and how the job spent its time in seconds.
+    """A job's goodput as a fraction, and the number of seconds that the job spent on useful and other work.
 
     The lost time is divided into the time between starts (`waiting_s`), steps that a later start repeated (`redone_s`),
     checkpoints (`saving_s`), and everything else, such as start-up (`other_s`).
@@ -66,7 +66,7 @@ class Goodput:
 
     @property
     def line(self) -> str:
-        """The line in the job's log."""
+        """The summary that is appended to the job's log."""
         return (
             f"goodput {self.goodput:.0%}: {self.useful_s:.0f} s of useful steps in {self.wall_s:.0f} s; lost "
             f"{self.lost_s:.0f} s: {self.waiting_s:.0f} s between starts, {self.redone_s:.0f} s for repeated steps, "
@@ -89,7 +89,7 @@ def parse_starts(text: str, job: str, now: float) -> list[Span]:
 
 
 def parse_events(lines: Iterable[str], now: float) -> list[Span]:
-    """Parse a job's file `events`, and return the starts since the last `yard resume`."""
+    """Return the starts since the last `yard resume` from the lines of a job's file `events`."""
     spans: list[Span] = []
     begin: float | None = None
     for line in lines:
@@ -105,7 +105,7 @@ def parse_events(lines: Iterable[str], now: float) -> list[Span]:
 
 
 def parse_metrics(lines: Iterable[str]) -> Iterator[Steps]:
-    """Yield the steps in metrics.jsonl, without lines that are damaged or lack a key."""
+    """Yield the steps in metrics.jsonl. Lines that are damaged or lack a key are skipped."""
     for line in lines:
         try:
             row = json.loads(line)
@@ -118,8 +118,8 @@ def parse_metrics(lines: Iterable[str]) -> Iterator[Steps]:
 def measure(spans: Sequence[Span], steps: Iterable[Steps]) -> Goodput | None:
     """Return a job's goodput, or None if the job has not started or has recorded no steps.
 
-    `spans` must be sorted. The folder may also contain the steps of other jobs, for example in a chain, which are not
-    counted. A step in the same second as the first start is counted, because a program may record whole seconds.
+    `spans` must be sorted. Steps of other jobs that use the same folder, for example in a chain, do not count. A step
+    in the same second as the first start counts, because some programs record only whole seconds.
     """
     if not spans:
         return None
@@ -155,7 +155,7 @@ def measure(spans: Sequence[Span], steps: Iterable[Steps]) -> Goodput | None:
 
 
 def of_job(job: str, run_dir: Path) -> Goodput | None:
-    """Return the goodput of the job with this run folder, or None if its program records no steps."""
+    """Return the goodput of the job with the run folder `run_dir`, or None if its program records no steps."""
     events = _lines(run_dir / "events")
     folder = next((line.split(" ", 2)[2] for line in reversed(events) if line.split(" ")[1:2] == ["saves"]), None)
     metrics = _lines(Path(folder) / METRICS) if folder is not None else []
@@ -173,7 +173,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _accounted(job: str, now: float) -> list[Span]:
-    """Return the starts in Slurm's accounting, or an empty list without Slurm."""
+    """Return the job's starts according to Slurm's accounting, or an empty list without Slurm."""
     command = ["sacct", "-X", "-D", "-n", "-P", "-j", job, "-o", "JobIDRaw,Start,End"]
     env = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
     try:

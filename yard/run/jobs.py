@@ -26,11 +26,11 @@ _RECONNECT_SECONDS = 300
 """Maximum time to wait for a head that does not respond."""
 
 _BEFORE_SECONDS, _AFTER_SECONDS = 600, 180
-"""A fault may have ended a job if Slurm noticed it at most this long before or after the job's end. Slurm can take
-more than a minute to notice one."""
+"""A fault counts as the likely cause of a failure if Slurm noticed it at most this many seconds before or after the end
+of the job. Slurm can take more than a minute to notice a fault."""
 _SUSPECT = frozenset({"FAILED", "NODE_FAIL", "TIMEOUT"})
 _SIGNALLED = 128
-"""A higher exit code means that a signal ended the process."""
+"""An exit code above this number means that a signal ended the process."""
 _COLOURS = {
     **dict.fromkeys(("FAILED", "NODE_FAIL", "TIMEOUT", "LOST", "down", "down*"), "red"),
     **dict.fromkeys(("COMPLETED", "idle"), "green"),
@@ -65,7 +65,7 @@ def follow(
         with remote.lines(_follow_line(remote, job, rank, shown)) as lines:
             for line in lines:
                 if line.startswith(_TRAILER):
-                    # The record is empty for old jobs, and it is JSON on clusters without a scheduler.
+                    # The job's record is empty for old jobs, and it is JSON on clusters without a scheduler.
                     return parse_one(line[1:]) or read_job(remote, job)
                 if line.startswith(_NOTE):
                     note(describe_silence(job, *line[1:].split()))
@@ -102,10 +102,10 @@ def _follow_line(remote: Remote, job: int, rank: int, skip: int) -> str:
 
 
 def node_faults(remote: Remote, jobs: Iterable[Job]) -> dict[int, str]:
-    """Return a sentence about each failed job that may have failed because of a node's fault, by job number."""
+    """Return a mapping from job number to a sentence for the jobs whose likely cause of failure is a node's fault."""
     cluster = remote.stack.cluster
     folder = f"{cluster.shared_path}/jobs/"
-    # Other users choose their jobs' working directories.
+    # Only run folders in `folder` are read, because other users choose their jobs' working directories.
     failed = {job.id: job for job in jobs if job.state in _SUSPECT and job.run_dir.startswith(folder)}
     if not failed or cluster.scheduler != "slurm":
         return {}
@@ -131,7 +131,7 @@ def _faults(job: Job, end: float, changes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def expand(node_list: str) -> Iterator[str]:
-    """Yield the names of the nodes in a list such as "gpu-[0-1,3]", which is Slurm's notation."""
+    """Yield the names of the nodes in a list in Slurm's notation, such as "gpu-[0-1,3]"."""
     for prefix, ranges in re.findall(r"([^,\[]+)(?:\[([^\]]*)\])?,?", node_list):
         if not ranges:
             yield prefix
@@ -224,7 +224,7 @@ def resume_job(remote: Remote, job: int, as_json: bool) -> None:
 
 
 def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
-    """Print the jobs from the last `days` days. With `long`, include goodput and lost time."""
+    """Print the jobs from the last `days` days. If `long` is set, include goodput and lost time."""
     found = scheduler_of(remote.stack.cluster.scheduler).recent(remote, days)
     goodputs = _goodputs(remote, found) if long else {}
     faults = node_faults(remote, found)
@@ -249,9 +249,9 @@ def list_jobs(remote: Remote, days: int, as_json: bool, *, long: bool) -> None:
 
 
 def _goodputs(remote: Remote, jobs: Iterable[Job]) -> dict[str, Mapping[str, float] | None]:
-    """Return each job's goodput by job number, or None for a job that has recorded no steps."""
+    """Return a mapping from job number to goodput. The goodput is None if the job has recorded no steps."""
     folder = f"{remote.stack.cluster.shared_path}/jobs/"
-    # Other users choose their jobs' working directories.
+    # Only run folders in `folder` are read, because other users choose their jobs' working directories.
     words = [f"{job.id}={job.run_dir}" for job in jobs if job.run_dir.startswith(folder)]
     program = Path(goodput.__file__).read_bytes()
     found: dict[str, Mapping[str, float] | None] = json.loads(
@@ -282,7 +282,7 @@ def show_log(remote: Remote, job: int, rank: int, as_json: bool) -> None:
 
 
 def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
-    """Print all hosts and their states. With `history`, print when workers left service and returned instead."""
+    """Print all hosts and their states or, if `history` is set, the times when workers left service and returned."""
     cluster = remote.stack.cluster
     if history:
         _list_history(remote, as_json)

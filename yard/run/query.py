@@ -1,4 +1,4 @@
-"""Reads jobs' state files and signals the jobs' runners. yard runs it on the head, with Python 3.10 or newer.
+"""Reads jobs' state files and signals the jobs' runners. yard runs this file on the head, with Python 3.10 or newer.
 
 Usage: `query.py JOBS_DIR COMMAND`, which prints JSON. The commands are `jobs DAYS`, `job NUMBER`, `cancel NUMBER...`
 and `nodes`.
@@ -23,7 +23,7 @@ FIELDS = ("id", "name", "user", "group", "state", "reason", "nodes", "node_list"
 
 
 def is_alive(runner: dict[str, Any] | None, submitted: float) -> bool:
-    """Return whether a job's runner is alive. Its start time is compared too, because the kernel reuses process ids."""
+    """Return whether a job's runner is alive. The runner's start time is compared too, because PIDs are reused."""
     if runner is None:
         return time.time() - submitted < STARTING_SECONDS
     if Path("/proc/sys/kernel/random/boot_id").read_text().strip() != runner["boot"]:
@@ -61,7 +61,7 @@ def read(run_dir: Path) -> dict[str, Any] | None:
 
 
 def row(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of yard's `Job`."""
+    """Return the keyword arguments for yard's class `Job`."""
     until = state["ended"] or time.time()
     elapsed = int(until - state["started"]) if state["started"] else 0
     return {**{name: state[name] for name in FIELDS}, "elapsed_s": elapsed}
@@ -76,7 +76,7 @@ def jobs(folder: Path, days: int) -> list[dict[str, Any]]:
 
 
 def cancel(run_dir: Path) -> None:
-    """Tell an active job's runner to cancel the job, and wait for the runner if it has not started yet."""
+    """Tell an active job's runner to cancel the job. If the runner has not started yet, wait for it first."""
     while (state := read(run_dir)) is not None and is_active(state):
         if state["runner"]:
             os.kill(state["runner"]["pid"], signal.SIGINT)
@@ -85,7 +85,7 @@ def cancel(run_dir: Path) -> None:
 
 
 def nodes(folder: Path) -> list[str]:
-    """Return the nodes that are running a job. The job's runner holds a lock on a file for each of them."""
+    """Return the names of the nodes that run a job. For each node, the job's runner holds a lock on a file."""
     busy = []
     for path in (folder / ".nodes").glob("node-*"):
         with path.open() as file:

@@ -20,7 +20,7 @@ SACCT_FIELDS = "JobIDRaw,State,ExitCode,NNodes,NodeList,ElapsedRaw,Partition,Use
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A job. `exit_code` is 128 + N if signal N ended the job. The accounting does not contain `restarts`."""
+    """A job. `exit_code` is 128 + N if signal N ended the job. Slurm's accounting does not record `restarts`."""
 
     id: int
     name: str
@@ -42,7 +42,7 @@ class Job:
 
     @property
     def verdict(self) -> int:
-        """The exit code of commands that wait for the job, which is 0 only if the job completed."""
+        """The exit code of commands that wait for the job: 0 if the job completed, and another number otherwise."""
         return 0 if self.state == "COMPLETED" else self.exit_code or 1
 
     def as_json(self) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def parse_one(text: str) -> Job | None:
 
 
 def submitted_job(printed: str) -> int:
-    """Return the job number, which is a submission's last printed word. Raises RemoteError if it is not a number."""
+    """Return the job number: the last word that a submission printed. Raises RemoteError if it is not a number."""
     last = printed.split()[-1:]
     if not last or not last[0].isdigit():
         text = " ".join(printed.split())
@@ -150,7 +150,7 @@ def _from_sacct(row: list[str]) -> Job:
     # A cancelled job's state contains a user id: `CANCELLED by 2000`.
     state = state.split()[0]
     if state == "REQUEUED":
-        # The job was cancelled between two starts, after which the accounting records no other state.
+        # Slurm's accounting keeps the state REQUEUED if a job is cancelled between two starts.
         state = "CANCELLED"
     return Job(
         id=int(job),

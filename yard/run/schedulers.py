@@ -34,7 +34,7 @@ _ALLOCATION = frozenset(f"--{option}" for option in (
 SUBMIT_SCRIPT = "submit.sh"
 """File in the run folder that submits a user's Slurm script and prints the job's number."""
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
-"""The ssh command that the runner uses on the head, which stores the key and the host keys for the nodes."""
+"""The ssh command that the runner uses on the head. The head stores the key and the nodes' host keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Session:
 
 
 def shell_line(command: str | None, first: str = "") -> str:
-    """Return a shell command that runs `first`, sets NCCL's variables, and runs `command`, or a login shell if None."""
+    """Return a shell command that runs `first`, sets NCCL's variables, and runs `command` (None: a login shell)."""
     program = "exec bash -l" if command is None else command
     lines = [first, f"set -a; [ ! -r {_FABRIC} ] || . {_FABRIC}; set +a", program]
     return f"bash -c {shlex.quote('; '.join(line for line in lines if line))}"
@@ -66,9 +66,9 @@ def until_disconnected(line: str) -> str:
 def unpack(jobs_dir: str, name: str) -> str:
     """Return shell code that unpacks stdin into the folder `name`, or removes the folder if unpacking fails.
 
-    The folder has mode 0700, because other users must not read its scripts, logs and secrets. The umask 077 is set in a
-    subshell, because the job's files get the umask that is in effect when `sbatch` runs. The file `run-id` contains a
-    random number, which the torchrun-elastic launcher uses as a secret.
+    The folder has mode 0700, because other users must not read its scripts, logs and secrets. Only a subshell sets the
+    umask 077, because the umask that is in effect when `sbatch` runs applies to the job's own files. The file
+    `run-id` contains a random number, which the torchrun-elastic launcher uses as a secret.
     """
     folder, final, partial = (shlex.quote(text) for text in (jobs_dir, name, f"{name}.part"))
     enter = f"set -eu; umask 022; cd {folder} 2>/dev/null || {{ mkdir -p {folder}; cd {folder}; }}"
@@ -100,7 +100,7 @@ class Slurm:
             yield Problem(path="container.runtime", rule=rule, fix=fix)
 
     def header(self, job: LoadedJob, placement: Placement) -> list[str]:
-        """Return the lines with the first comment and the #SBATCH options in a job's script."""
+        """Return the lines near the top of a job's script: a comment, and the #SBATCH options."""
         spec, chosen = job.spec, job.launcher
         options = [
             f"job-name={spec.name}",
@@ -147,15 +147,15 @@ class Slurm:
         ]
 
     def files(self, job: LoadedJob, placement: Placement) -> Mapping[str, str]:
-        """Return the contents of a job's additional files by name."""
+        """Return a mapping from name to contents for the additional files that this scheduler needs."""
         return {}
 
     def submit_line(self, jobs_dir: str, name: str, chain: int, script: str = script, after: Sequence[str] = ()) -> str:
         """Return a shell command that unpacks a job's tar archive from stdin, submits the job and prints its number.
 
         `script` is the job's script, or SUBMIT_SCRIPT. `after` contains Slurm dependencies, such as 'afterok:12'. For a
-        chain, the command submits `chain` jobs and prints the first job's number. It starts few processes, because
-        starting one is slow on emulated machines.
+        chain, the command submits `chain` jobs and prints the first job's number. The command starts few
+        processes, because starting one is slow on emulated machines.
         """
         # By default, a job whose dependency failed stays in the queue (sbatch(1), --kill-on-invalid-dep; read
         # 2026-11-22).
@@ -220,7 +220,7 @@ class Slurm:
         remote.run("scancel " + " ".join(str(job.id) for job in jobs))
 
     def resume(self, remote: Remote, job: Job) -> int:
-        """Submit the script in the run folder again, and return the new number. Fails if yard did not submit it."""
+        """Submit a job's script again, and return the new number. Raises RemoteError if yard did not submit the job."""
         # A user's Slurm script can change its working directory, so the link is more reliable.
         link = shlex.quote(f"{remote.stack.cluster.shared_path}/jobs/.ids/{job.id}")
         refusal = f"job {job.id} was not submitted with `yard submit`, so yard has no copy of its script"
@@ -233,7 +233,7 @@ class Slurm:
         return submitted_job(printed)
 
     def nodes(self, remote: Remote) -> dict[str, tuple[str, str]]:
-        """Return each node's state and reason. The state ends with '*' if the node does not respond."""
+        """Return a mapping from node name to state and reason. The state ends with '*' if the node does not respond."""
         lines = remote.run("sinfo -a -h -N -o '%N|%T|%E'").splitlines()
         rows = (line.split("|", 2) for line in lines if line.count("|") >= 2)  # noqa: PLR2004  (two separators)
         return {name: (state, "" if reason == "none" else reason) for name, state, reason in rows}

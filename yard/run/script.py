@@ -27,13 +27,13 @@ RUN_LINES = "run.sh"
 SETUP_LINES = "setup.sh"
 GOODPUT = "goodput.py"
 CODE = "code"
-"""The folder in the run folder that contains the uploaded directory."""
+"""The subfolder of the run folder that contains the uploaded directory."""
 _WARNING = "# Ignore the warning before the time limit, unless the program handles it."
 SECRETS_FILE = "secrets.sh"
 
 
 def shell_word(text: str) -> str:
-    """Quote `text` for bash, but not variables such as $RANK, which bash expands."""
+    """Quote `text` for bash, except for variables such as $RANK, which bash must expand."""
     parts: list[str] = []
     end = 0
     for start, stop, name in variables(text):
@@ -45,7 +45,7 @@ def shell_word(text: str) -> str:
 
 
 def render_files(job: LoadedJob, placement: Placement) -> dict[str, str]:
-    """Return the contents of all files that a job needs, by name."""
+    """Return a mapping from name to contents for all files that a job needs."""
     spec, scheduler = job.spec, scheduler_of(placement.scheduler)
     files = {
         scheduler.script: render_script(job, placement),
@@ -116,7 +116,7 @@ def _work(job: LoadedJob, placement: Placement, exports: Mapping[str, str], *, o
         *([f"use_transport {shlex.quote(library)}"] if library is not None else []),
         *(f"export {name}={shell_word(value)}" for name, value in exports.items()),
         *([f'source "$RUN_DIR/{SECRETS_FILE}"'] if spec.secrets else []),
-        # With `run`, USR2 is not ignored, because a shell cannot trap a signal that was ignored when it started.
+        # With `run`, USR2 is not ignored, because a shell cannot trap a signal that was already ignored at its start.
         *([_WARNING, "trap '' USR2"] if spec.source is not Source.RUN else []),
         *_launch(job, over_ssh=over_ssh),
     ]
@@ -139,7 +139,7 @@ def _launch(job: LoadedJob, *, over_ssh: bool) -> list[str]:
 
 
 def secrets_script(job: str, names: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return shell lines that export variables from `environ`. Raises JobFileError, which lists the unset ones."""
+    """Return shell lines that export variables from `environ`. Raises JobFileError, which lists the unset variables."""
     problems = [
         Problem(
             path="secrets",

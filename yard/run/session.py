@@ -23,7 +23,7 @@ from yard.stack.remote import Remote
 
 _SECONDS_BETWEEN_QUERIES = 2.0
 _OWN_CONNECTION = ("-o", "ControlPath=none", "-o", "ExitOnForwardFailure=yes")
-"""Options for forwarding ports. A shared connection would continue to forward them after the session has ended."""
+"""Options for forwarding ports. A shared connection would still forward the ports after the session has ended."""
 
 
 def prepare_session(remote: Remote, options: Mapping[str, Any], command: str | None, *, terminal: bool) -> Session:
@@ -45,7 +45,7 @@ def prepare_session(remote: Remote, options: Mapping[str, Any], command: str | N
 
 
 def _activated(folder: str, command: str | None) -> str:
-    """Return a shell command that activates an environment and runs `command`, or a shell if it is None."""
+    """Return a shell command that activates an environment and runs `command`, or a shell if `command` is None."""
     activate = f"export VIRTUAL_ENV={shlex.quote(folder)} PATH={shlex.quote(folder)}/bin:$PATH"
     if command is None:
         # A login shell would replace PATH when it starts, so the last shell is not a login shell.
@@ -69,7 +69,7 @@ def run_session(remote: Remote, session: Session, ports: Sequence[int], *, termi
     warn(f"yard: editors: add `Include {remote.stack.ssh_config}` to ~/.ssh/config, then connect to a node by its name")
     for port in ports:
         warn(f"yard: http://127.0.0.1:{port} will be port {port} of the session's node")
-    # Unlike `ssh`, `run` prints why a tunnel failed. It also opens the shared connection.
+    # Unlike `ssh`, `run` prints why a tunnel failed. `run` also opens the shared connection.
     remote.run("true")
     ended = threading.Event()
     with ThreadPoolExecutor(1) as pool:
@@ -99,7 +99,7 @@ def _wait_for_ssh(argv: Sequence[str]) -> int:
 
 
 def show_session(remote: Remote, session: Session, ports: Sequence[int], *, terminal: bool) -> None:
-    """Print the ssh commands as JSON. The command that forwards the ports is null until the node is known."""
+    """Print the ssh commands as JSON. `forward` is null without ports, or if the node is not known yet."""
     forward = forward_argv(remote, session.node, ports) if ports and session.node else None
     say_json({"argv": session_argv(remote, session, terminal=terminal), "forward": forward})
 

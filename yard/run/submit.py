@@ -2,7 +2,7 @@
 
 The job is a recipe, a job file, a Python file, a Slurm script or a shell command. A user's Slurm script is submitted
 unchanged, with options on sbatch's command line that override the script's options. Its run folder contains
-SUBMIT_SCRIPT, and the folder `code` with the script, in which the job starts.
+SUBMIT_SCRIPT and the folder `code`. The script is in `code`, and the job starts there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SECONDS_PER_MIB = 5
 _MIB = 1024 * 1024
 _PMI2 = re.compile(r"--mpi[= ]pmi2\b")
 COMMAND_LINE = "command line"
-"""What messages call a shell command."""
+"""The name that messages use for a shell command."""
 _DIRECTIVE = re.compile(r"(?m)^#SBATCH\s")
 OPTIONS = {
     "name": "job-name",
@@ -61,7 +61,7 @@ OPTIONS = {
     "time": "time",
     "array": "array",
 }
-"""The sbatch option for each key of a job file."""
+"""Mapping from the keys of a job file to sbatch's options."""
 # By default, a job inherits sbatch's environment variables (sbatch(1), --export, read 2026-11-23).
 _ACTIVATE = (
     f"if [[ -e {ENVIRONMENT_FILE} ]]; then",
@@ -82,13 +82,13 @@ echo "$id"
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A checked job, and the contents of its files by name.
+    """A checked job. `files` maps the names of the job's files to their contents.
 
     `file` is the job's name in messages, and `script` is the name of its main file. `tree` is the directory to upload,
     and `working_tree` is the directory whose git state is recorded. `starts` describes the processes that the job
-    starts. `after` contains the numbers of the jobs that must complete first, and `at_once` is the maximum number of an
-    array's jobs that run at the same time, or None for no limit. `group`, `nodes` and `seconds` (the time limit of each
-    start) are empty for a Slurm script, which specifies its own size.
+    starts. `after` contains the numbers of the jobs that must complete first. `at_once` is the maximum number of an
+    array's jobs that run at the same time, or None if there is no limit. `group`, `nodes` and `seconds` (the time
+    limit of each start) are empty for a Slurm script, which specifies its own size.
     """
 
     name: str
@@ -175,7 +175,7 @@ def _starts(loaded: LoadedJob, placement: Placement) -> str:
 
 
 def warn_about_pmi2(texts: Iterable[str]) -> None:
-    """Print a warning if a script starts ranks with PMI2, because ranks whose MPI lacks PMI2 do not fail.
+    """Print a warning if a script starts ranks with PMI2, because ranks do not fail if their MPI library lacks PMI2.
 
     Source: open-mpi/ompi issue 13523 (Open MPI 5.0.3), read 2026-11-24.
     """
@@ -187,7 +187,7 @@ def warn_about_pmi2(texts: Iterable[str]) -> None:
 
 
 def show_files(jobs: Sequence[Prepared], as_json: bool, estimated: Mapping[str, Any], notes: Iterable[str]) -> None:
-    """Print `notes` and the first job's files, with its script last, or print the files and `estimated` as JSON."""
+    """Print `notes` and the first job's files. If `as_json` is set, print the files and `estimated` instead."""
     prepared = jobs[0]
     files, tree = dict(prepared.files), prepared.tree
     if as_json:
@@ -222,7 +222,7 @@ def send_all(remote: Remote, jobs: Sequence[Prepared], as_json: bool) -> None:
 
 
 def send(remote: Remote, prepared: Prepared, as_json: bool, *, ended: int | None = None) -> Submitted:
-    """Submit a job and print its number. `ended` and the errors are those of `submit`."""
+    """Submit a job and print its number. `submit` describes `ended` and the errors."""
     submitted = submit(remote, prepared, ended=ended)
     commit = submitted.snapshot.title if submitted.snapshot else None
     if as_json:
@@ -244,7 +244,7 @@ def _sent(tree: Tree) -> str:
 
 
 def submit(remote: Remote, prepared: Prepared, *, ended: int | None = None) -> Submitted:
-    """Submit a job. With `ended`, it starts only after the job with this number has ended.
+    """Submit a job. If `ended` is a job number, the new job starts only after that job has ended.
 
     Raises JobFileError if a secret is not set, JobError if the job must wait for a job that cannot complete, and
     RemoteError if the scheduler rejects the job.
@@ -258,7 +258,7 @@ def submit(remote: Remote, prepared: Prepared, *, ended: int | None = None) -> S
     after = [f"afterok:{number}" for number in unfinished(remote, prepared.after)]
     after += [] if ended is None else [f"afterany:{ended}"]
     jobs_dir = f"{remote.stack.cluster.shared_path}/jobs"
-    # The names of a job's run folders are unique and sort by time.
+    # The names of run folders are unique. The folders of jobs with the same name are sorted by time.
     name = f"{prepared.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     scheduler = scheduler_of(remote.stack.cluster.scheduler)
     line = scheduler.submit_line(jobs_dir, name, prepared.chain, prepared.script, after)
@@ -275,7 +275,7 @@ def submit(remote: Remote, prepared: Prepared, *, ended: int | None = None) -> S
 
 
 def pack(folder: str, files: Mapping[str, str], tree: Tree | None = None) -> bytes:
-    """Return a tar archive of a folder with `files`, which only their owner can read, and the tree in `code`."""
+    """Return a tar archive of `folder` with `files`, which only their owner can read, and with `tree` in `code`."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for name, text in sorted(files.items()):
@@ -290,10 +290,10 @@ def pack(folder: str, files: Mapping[str, str], tree: Tree | None = None) -> byt
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal:
-    """A planned cluster from the stack file `file`. `reason` is why the stack has no outputs.
+    """A planned cluster from the stack file `file`. `reason` explains why the stack has no outputs.
 
-    `costs` describes the cluster's list prices, and `node_usd` contains the list price of a node in each group in
-    dollars per hour, or None if it is unknown.
+    `costs` describes the cluster's list prices. `node_usd` maps each group to a node's list price in dollars per hour,
+    or to None if the price is unknown.
     """
 
     file: str
@@ -304,7 +304,7 @@ class Rehearsal:
 
     @property
     def notice(self) -> str:
-        """The message that a plan was used instead of a cluster."""
+        """The notice that a plan is used instead of a cluster."""
         return f"dry run with the plan of {self.file}, without a cluster"
 
 
@@ -323,7 +323,7 @@ def estimate(rehearsal: Rehearsal, jobs: Sequence[Prepared]) -> dict[str, Any]:
         "job_usd_per_hour": hourly,
         "limit_s": job.seconds or None,
         "usd_at_limit": limit,
-        # No job's run on a cloud is recorded.
+        # The duration is unknown, because no job's run on a cloud is recorded.
         "time_s": None,
     }
 
@@ -368,7 +368,7 @@ class Request:
     """The command line of `yard submit`.
 
     `job` is a recipe or a file, or None if `words` is a command. `options` are keys of a job file, and `settings` are
-    KEY=VALUE pairs. `code` is whether the program's directory is sent.
+    KEY=VALUE pairs. If `code` is set, the program's directory is sent.
     """
 
     job: str | None
@@ -413,9 +413,9 @@ def kind_of(job: str) -> Program:
 
 
 def command_job(words: Sequence[str], *, code: bool) -> dict[str, Any]:
-    """Return the keys of a job that runs a command, or a shell command line if it is a single word, once on each node.
+    """Return the keys of a job that runs a command once on each node. A single word is a shell command line.
 
-    With `code`, the current directory is sent with the job.
+    If `code` is set, the current directory is sent with the job.
     """
     line = words[0] if len(words) == 1 else shlex.join(words)
     name = {"name": job_name(_program_in(line)), "launcher": "srun-node", "run": line}
@@ -423,12 +423,12 @@ def command_job(words: Sequence[str], *, code: bool) -> dict[str, Any]:
 
 
 def job_name(text: str) -> str:
-    """Turn a text into a valid job name."""
+    """Convert `text` to a valid job name."""
     return re.sub(r"[^a-z0-9._-]+", "-", text.lower())[:40].strip("._-") or "job"
 
 
 def _program_in(line: str) -> str:
-    """Return the name of a command's first script, or of its program if it has no script, without folder and suffix."""
+    """Return the stem of a command's first script or, if the command has no script, of its program."""
     words = [word for word in re.split(r"\s+", line.strip()) if not word.startswith("-")]
     scripts = [word for word in words if word.endswith((".py", ".sh"))]
     return Path((scripts or words or ["job"])[0]).stem
@@ -539,7 +539,7 @@ def read_request(request: Request) -> Prepare:
 
 
 def own_path(environment: str | None) -> str | None:
-    """Return the value of --env. A path becomes absolute, because it is relative to the current directory."""
+    """Return --env. A path becomes absolute, because it is relative to the current directory, not the job file."""
     return str(Path(environment).absolute()) if environment is not None and is_file(environment) else environment
 
 

@@ -1,7 +1,7 @@
 """Runs a command on a node until the command or the SSH session ends. yard sends this program to the node.
 
 When the client of a session without a terminal disconnects, sshd does not signal the command, so its allocation would
-remain. But sshd closes its end of the command's output, which poll(2) reports as POLLERR or POLLHUP.
+remain. However, sshd closes its end of the command's output, which poll(2) reports as POLLERR or POLLHUP.
 """
 
 from __future__ import annotations

@@ -20,13 +20,13 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _RANK_VARIABLES = (
     ("RANK", "SLURM_PROCID", "0"), ("WORLD_SIZE", "SLURM_NTASKS", "1"), ("LOCAL_RANK", "SLURM_LOCALID", "0"),
 )  # fmt: skip
-"""Torch's variable, Slurm's variable, and the default value, which is that of a single process."""
+"""In each row: torch's variable, Slurm's variable, and the default value, which is correct for a single process."""
 _ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _SHORT = {"float32": "float", "bfloat16": "bfloat16", "float16": "half"}
 
 
 def parse_size(text: str) -> int:
-    """Return the number of bytes that a size such as 8, 4K, 16M or 8G means. Raises ValueError."""
+    """Convert a size such as 8, 4K, 16M or 8G to a number of bytes. Raises ValueError if it is invalid."""
     digits, unit = (text, "") if text.isdigit() else (text[:-1], text[-1:].upper())
     if unit not in _UNITS or not digits.isdigit():
         raise ValueError(f"'{text}' is not a size; use, for example, 8, 4K, 16M or 8G")
@@ -34,7 +34,7 @@ def parse_size(text: str) -> int:
 
 
 def sweep(begin: int, end: int, factor: int) -> Iterator[int]:
-    """Yield begin, begin*factor, ... up to and including end."""
+    """Yield `begin`, `begin` * `factor` and so on, as long as the size is at most `end`."""
     size = begin
     while size <= end:
         yield size
@@ -59,7 +59,7 @@ def header() -> str:
 
 
 def repetitions(wanted: int, one: float, limit: float | None) -> int:
-    """Return how many iterations of `one` seconds fit into the limit, from 1 to `wanted`."""
+    """Return the number of iterations of `one` seconds that fit into `limit`, but at least 1 and at most `wanted`."""
     return wanted if limit is None or one <= 0 else max(1, min(wanted, int(limit / one)))
 
 
@@ -107,11 +107,11 @@ class Bench:
 
     def barrier(self) -> None:
         """Wait for all ranks."""
-        # Without device_ids, torch prints a warning with NCCL.
+        # With NCCL, torch prints a warning if device_ids is missing.
         self.dist.barrier(device_ids=[self.device.index] if self.cuda else None)
 
     def wrong(self, buffer: Any) -> int:
-        """Reduce known values once, and return the number of wrong elements on all ranks."""
+        """Run one all-reduce of known values, and return the number of wrong elements on all ranks."""
         buffer.fill_(self.rank + 1)
         self.dist.all_reduce(buffer)
         count = (buffer != self.ranks * (self.ranks + 1) // 2).sum().to(self.torch.int64)
@@ -166,7 +166,7 @@ class Bench:
         return int(least)
 
     def run(self) -> list[dict[str, Any]]:
-        """Measure all sizes, and print a row after each of them."""
+        """Measure all sizes, and print a row for each size."""
         element = _ELEMENT_BYTES[self.arguments.dtype]
         end = min(self.arguments.end, self.largest())
         if end < self.arguments.end:

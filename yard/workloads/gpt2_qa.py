@@ -19,7 +19,7 @@ TIMEOUT = timedelta(minutes=5)
 WARM_UP_STEPS = 3
 VOCABULARY = 50257
 SIZES = {"gpt2": (12, 768, 12), "tiny": (2, 64, 4)}
-"""The number of layers, the hidden size, and the number of heads."""
+"""Mapping from size to the number of layers, the hidden size, and the number of heads."""
 
 
 def choose_backend(wanted: str, dist: Any, *, cuda: bool) -> str:
@@ -120,7 +120,7 @@ def train(options: argparse.Namespace) -> NoReturn:
     if backend != "gloo":
         dist.destroy_process_group()
     sys.stdout.flush()
-    # Gloo's destructor can block forever.
+    # os._exit skips Gloo's destructor, which can block forever.
     os._exit(0)
 
 

@@ -28,7 +28,7 @@ def deepspeed_config(options: argparse.Namespace) -> dict[str, Any]:
         "gradient_clipping": 1.0,
         "steps_per_print": 10,
         "bf16": {"enabled": True},
-        # At the first start, DeepSpeed would compile its own Adam. This needs nvcc and ninja on every node.
+        # DeepSpeed would compile its own Adam at the first start, which needs nvcc and ninja on every node.
         "optimizer": {"type": "AdamW", "params": {"lr": options.lr, "betas": [0.9, 0.95], "torch_adam": True}},
         "zero_optimization": {"stage": 3, "overlap_comm": True, "stage3_gather_16bit_weights_on_model_save": False},
     }
@@ -38,7 +38,7 @@ def load_model(transformers: Any, options: argparse.Namespace, config: dict[str,
     """Return the model, which is sharded while it is constructed."""
     from transformers.integrations import HfDeepSpeedConfig  # noqa: PLC0415
 
-    # While this object exists, from_pretrained loads only each rank's shard.
+    # While this object exists, from_pretrained loads only the rank's own shard.
     options.keep = HfDeepSpeedConfig(config)
     if options.model:
         return transformers.AutoModelForCausalLM.from_pretrained(options.model)
@@ -58,7 +58,7 @@ def load_model(transformers: Any, options: argparse.Namespace, config: dict[str,
 
 
 def sample_numbers(batch_number: int, rank: int, ranks: int, batch: int, count: int) -> list[int]:
-    """Return the samples in a rank's batch. The ranks read consecutive parts, and start again after the last sample."""
+    """Return the indices of the samples in a rank's batch. After the last sample, they start again with the first."""
     first = (batch_number * ranks + rank) * batch
     return [(first + index) % count for index in range(batch)]
 
@@ -129,7 +129,7 @@ def train(options: argparse.Namespace) -> NoReturn:
     if rank == 0:
         print(json.dumps({"steps": engine.global_steps, "ranks": ranks}), flush=True)
     torch.distributed.barrier()
-    # Gloo's destructor can block forever.
+    # os._exit skips Gloo's destructor, which can block forever.
     sys.stdout.flush()
     os._exit(0)
 

@@ -32,12 +32,12 @@ WARM_UP_STEPS = 10
 TIMEOUT = timedelta(minutes=5)
 """The timeout for collectives, which ends a run with a frozen rank. It must exceed the duration of the longest step."""
 SAVE_TIMEOUT = timedelta(hours=1)
-"""The timeout for checkpoints. One of the 20b preset has 240 GB, and the storage may be slow."""
+"""The timeout for checkpoints. A checkpoint of the 20b preset has 240 GB, and storage can be slow."""
 _HEARTBEAT_SECONDS = 5.0
 _RANK_VARIABLES = (
     ("RANK", "SLURM_PROCID", "0"), ("WORLD_SIZE", "SLURM_NTASKS", "1"), ("LOCAL_RANK", "SLURM_LOCALID", "0"),
 )  # fmt: skip
-"""Torch's variable, Slurm's variable, and the default value, which is that of a single process."""
+"""In each row: torch's variable, Slurm's variable, and the default value, which is correct for a single process."""
 
 
 def rank_from_environment() -> tuple[int, int, int]:
@@ -66,10 +66,10 @@ def latest_step(run_dir: Path) -> int | None:
 
 
 def distrust(run_dir: Path, step: int) -> str:
-    """Return why a checkpoint must not be loaded, or '' if it may be.
+    """Return the reason why a checkpoint must not be loaded, or '' if loading it is safe.
 
-    torch unpickles .metadata, which can run code. Therefore, only this user, root and the user's own group may be able
-    to write to the run directory and the checkpoint.
+    torch unpickles .metadata, which can run code. Therefore, only this user, root and the user's own group are allowed
+    to have write access to the run directory and the checkpoint.
     """
     folder = step_dir(run_dir, step)
     for path in (run_dir, run_dir / "latest", folder, *folder.iterdir()):
@@ -97,7 +97,7 @@ def publish(run_dir: Path, step: int, keep: int) -> None:
 
 
 class Data:
-    """The training data, which is synthetic or a memory-mapped file of unsigned token ids."""
+    """The training data: synthetic tokens, or a memory-mapped file of unsigned token ids."""
 
     def __init__(self, torch: Any, options: argparse.Namespace, shape: gpt.Shape) -> None:
         self.torch, self.shape, self.seed, self.source = torch, shape, options.seed, options.data
@@ -121,7 +121,7 @@ class Data:
         generator = self.torch.Generator().manual_seed(self.seed * 1_000_003 + step)
         width = self.shape.seq + 1
         if self.tokens is None:
-            # Each row counts up from a random number, which the model can learn, so the loss must fall.
+            # Each row counts up from a random number. The model can learn this pattern, so the loss must fall.
             start = self.torch.randint(0, self.shape.vocab, (batch, 1), generator=generator)
             return ((start + self.torch.arange(width)) % self.shape.vocab)[first:last]
         starts = self.torch.randint(0, len(self.tokens) - width + 1, (batch,), generator=generator)[first:last]
@@ -152,7 +152,7 @@ Source: torchao 0.18.0 (5f2baf9), docs/source/eager_tutorials/pretraining.rst, r
 
 
 def float8_obstacle(torch: Any) -> str | None:
-    """Return why this rank cannot train in float8, with a fix, or None if it can."""
+    """Return the reason why this rank cannot train in float8 (with a fix), or None if it can."""
     cuda = torch.cuda
     if not cuda.is_available():
         return (
@@ -178,7 +178,7 @@ def float8_obstacle(torch: Any) -> str | None:
 def float8_refusal(torch: Any, dist: Any) -> str:
     """Return one message about all ranks that cannot train in float8, or '' if there are none.
 
-    All ranks must call this function, and get the same result, although their GPUs and packages may differ.
+    All ranks must call this function. They get the same result, even if their GPUs and packages differ.
     """
     obstacles: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(obstacles, float8_obstacle(torch))
@@ -197,8 +197,8 @@ def convert_to_float8(model: Any) -> None:
     """Replace the linear layers in the blocks with torchao's float8 layers, before torch.compile and FSDP2 are applied.
 
     The new layers contain the same parameters, so checkpoints do not depend on --float8. Each tensor has one scale. On
-    two H200s, the 13b preset with 22 layers was 1.29 times as fast as in bf16 (docs/dev/benchmarks.md). In a trial, it
-    was 1.22 times as fast with one scale per row, and 1.27 times as fast with float8 all-gathers.
+    two H200s, the 13b preset with 22 layers was 1.29 times as fast as in bf16 (docs/dev/benchmarks.md). In a trial,
+    the factor was 1.22 with one scale per row, and 1.27 with float8 all-gathers.
     """
     convert_to_float8_training, config = _torchao()
     convert_to_float8_training(model, module_filter_fn=is_converted, config=config)
@@ -211,7 +211,7 @@ def is_converted(_module: Any, name: str) -> bool:
 
 
 def _torchao() -> tuple[Any, Any]:
-    """Return torchao's function and its configuration. Can raise any error if torchao is missing or incompatible.
+    """Return torchao's function and configuration. Can raise any error if torchao is missing or incompatible.
 
     torchao has had from_recipe_name since 0.9 (branch release/0.9, torchao/float8/config.py, read on 2026-11-22).
     """
@@ -353,7 +353,7 @@ class Trainer:
         self.say(f"resumed at step {self.step}")
 
     def advance(self) -> tuple[Any, float]:
-        """Run one step. Return this rank's loss as a tensor on the device, and how long loading the batch took."""
+        """Run one step. Return this rank's loss as a tensor on the device, and the time spent on loading the batch."""
         begin = time.perf_counter()
         first = self.rank * self.rows
         tokens = self.data.batch(self.step, self.options.batch, first, first + self.rows).to(self.device)
@@ -375,7 +375,7 @@ class Trainer:
         return {**rates, "peak_memory_gib": self.torch.cuda.max_memory_allocated() / 2**30 if self.cuda else None}
 
     def run(self) -> NoReturn:
-        """Train until the last step or a signal, write a checkpoint, and exit with code 0."""
+        """Train until the last step or a signal, write a checkpoint unless --save-every is 0, and exit with code 0."""
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self.resume()
         durations: list[float] = []
@@ -415,7 +415,7 @@ class Trainer:
                 (self.run_dir / f"heartbeat-{self.rank}").write_text(f"{self.step} {time.time():.1f}\n")
 
     def _leave(self, error: str = "") -> NoReturn:
-        """Exit, with code 1 if there is an error, which rank 0 prints.
+        """Exit with code 0 or, if there is an error, with code 1. Rank 0 prints the error.
 
         The ranks wait for each other before they exit, because a launcher ends the other ranks when one of them fails.
         """

@@ -39,16 +39,16 @@ PRESETS = {
     "20b": Shape(44, 6144, 64, 50432, 2048),
     "opt-175b": Shape(96, 12288, 96, 50272, 2048),
 }
-"""The shapes by name. 13b has the shape of 20b with a hidden size of 4096, as in Lambda's post about scaling."""
+"""Mapping from preset to shape. 13b is 20b with a hidden size of 4096, as in Lambda's post about scaling."""
 
 PEAK_TFLOPS = {
     "A100": 312, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "H200": 989, "B200": 2250, "A6000": 154.85,
 }  # fmt: skip
-"""Dense bf16 TFLOPS per GPU, from vendors' data sheets as listed in torchtitan. The first name that matches applies."""
+"""Mapping from GPU to dense bf16 TFLOPS, from vendors' data sheets as listed in torchtitan. The first match applies."""
 
 
 def hardware_flops(shape: Shape, batch: int, recompute: bool) -> float:
-    """Return the FLOPs of one step, with gpt-neox's formula (Narayanan et al. 2021, eq. 3)."""
+    """Return the FLOPs of one step according to gpt-neox's formula (Narayanan et al. 2021, eq. 3)."""
     passes = 4 if recompute else 3
     h, s = shape.hidden, shape.seq
     return 24 * passes * batch * s * shape.layers * h**2 * (1 + s / (6 * h) + shape.vocab / (16 * shape.layers * h))
@@ -61,7 +61,7 @@ def model_flops(shape: Shape, batch: int) -> float:
 
 
 def peak_tflops(device: str) -> float | None:
-    """Return a GPU's peak bf16 TFLOPS, or None if they are unknown."""
+    """Return a GPU's peak bf16 TFLOPS, or None if the GPU is not in PEAK_TFLOPS."""
     return next((peak for name, peak in PEAK_TFLOPS.items() if name in device), None)
 
 
@@ -88,7 +88,7 @@ def percentile(ordered: list[float], share: float) -> float:
 
 
 def step_times(durations: list[float]) -> dict[str, float]:
-    """Return the median, 95th percentile and maximum in milliseconds of at least one duration in seconds."""
+    """Return the median, 95th percentile and maximum of `durations` (at least one, in seconds) in milliseconds."""
     ordered = sorted(durations)
     return {
         "step_ms_p50": statistics.median(ordered) * 1e3,
@@ -116,7 +116,7 @@ def build_model(torch: Any, shape: Shape, recompute: bool) -> Any:
             return x + self.down(functional.gelu(self.up(self.norm_2(x)), approximate="tanh"))
 
     class Head(nn.Module):  # type: ignore[misc, name-defined]
-        """The last norm, the logits and the loss, which torch.compile fuses, so that no fp32 logits are stored."""
+        """The last norm, the logits and the loss. torch.compile fuses them, so that no fp32 logits are stored."""
 
         def __init__(self) -> None:
             super().__init__()

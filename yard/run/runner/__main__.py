@@ -14,7 +14,7 @@ from .attempt import Attempt, Claim, Outcome, TooFewNodes, claim, unusable
 from .job import EventLog, JobRequest, State, identity
 
 _RESULT_SECONDS = 3600.0
-"""How long the runner tries to write the job's result, for example if the disk is full."""
+"""Number of seconds for which the runner tries to write the job's result, for example if the disk is full."""
 _NO_CHECKPOINT = ("heartbeat-", "metrics")
 """Prefixes of files in the checkpoint folder that are not checkpoints."""
 
@@ -29,7 +29,7 @@ def submit(run_dir: Path) -> int:
             (ids / str(number)).symlink_to(f"../{run_dir.name}")
             break
         except FileExistsError:
-            # Another submission has just used this number.
+            # Another submission has just taken this number.
             number += 1
     request = JobRequest.read(run_dir)
     State(
@@ -94,7 +94,7 @@ class Run:
             sys.stderr.write(f"state not written: {error}\n")
 
     def run(self) -> None:
-        """Start the job again and again until it completes, is cancelled, or has no retries left."""
+        """Start the job again and again until it completes, times out, is cancelled, or has no retries left."""
         while reason := self.judge(self.start()):
             self.events.note(f"requeue {reason}")
             self.events.say(f"{reason}: restarting the job")
@@ -125,7 +125,7 @@ class Run:
         self.events.say(f"job {self.state.id}, start {restart}, on {names}")
         started = self.state.started or time.time()
         self.update("RUNNING", node_list=names, nodes=len(claimed.hosts), started=started)
-        # The port is below the ephemeral range. It changes with each start, because an old rank may still be using it.
+        # The port is below the ephemeral range. It changes with each start, because old ranks can still use it.
         port = 20000 + (self.state.id * 10 + restart) % 12000
         outcome = Attempt(self.request, self.run_dir, claimed.hosts, restart, port).run(self.stopped)
         if outcome.message:

@@ -21,17 +21,17 @@ from pathlib import Path
 from typing import Any
 
 RANK_MARK = "RUN_DIR="
-"""Environment variable that all of a job's processes have. It contains the run folder."""
+"""Environment variable that is set for all of a job's processes. Its value is the run folder."""
 NODE_MARK = "YARD_NODE="
-"""Environment variable that all of an agent's child processes have. It contains the run folder and the node's name."""
+"""Environment variable that is set for all of an agent's child processes. Its value has the form RUN_FOLDER@NODE."""
 AGENT_MARK = "YARD_AGENT="
-"""Environment variable that agents have. It contains the run folder."""
+"""Environment variable that is set for every agent. Its value is the run folder."""
 TICK = 0.3
 BEAT_SECONDS = 2.0
 
 
 def marked(marks: Sequence[str]) -> Iterator[int]:
-    """Yield the ids of all other processes that were started with one of `marks` (NAME=VALUE) in their environment."""
+    """Yield the PIDs of all other processes that were started with one of `marks` (NAME=VALUE) in their environment."""
     wanted = {mark.encode() for mark in marks}
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)
@@ -78,7 +78,7 @@ class Agent:
 
     def run(self) -> None:
         """Run the tasks until the head stops them or the connection fails."""
-        # If an earlier attempt's agent was killed, its processes are still running.
+        # If an earlier attempt's agent was killed, its tasks can still be running.
         if self.request["env"]["RESTART_COUNT"] != "0" and (found := sweep([self.request["mark"]])):
             self.report(event="swept", count=found)
         self.remove_containers()
@@ -115,7 +115,7 @@ class Agent:
         except BlockingIOError:
             return
         if not got:
-            # The head or the connection has failed.
+            # stdin is closed, because the head or the connection has failed.
             self.leaving = True
         *lines, self.rest = (self.rest + got).split(b"\n")
         for line in lines:
@@ -128,7 +128,7 @@ class Agent:
                 self.grace, self.leaving = float(value), True
 
     def check_tasks(self) -> None:
-        """Report ended tasks, and every two seconds that this agent is alive. Then look for frozen ranks and faults."""
+        """Report ended tasks. Every two seconds, report `alive`, and look for frozen ranks and faults."""
         now = time.monotonic()
         for rank, task in list(self.tasks.items()):
             if (code := task.poll()) is not None:
@@ -148,7 +148,7 @@ class Agent:
         if limit is None or not self.tasks:
             return
         for rank in self.request["beating"]:
-            # A rank without a heartbeat may still be loading data, or its program may not write heartbeats.
+            # A rank without a heartbeat can still be loading data, or its program writes no heartbeats.
             with suppress(OSError):
                 beat = Path(self.request["heartbeat_dir"], f"heartbeat-{rank}").stat().st_mtime
                 age = time.time() - beat
@@ -157,8 +157,8 @@ class Agent:
                     self.report(event="frozen", rank=rank, seconds=round(age))
 
     def check_health(self) -> None:
-        """Report a fatal fault of this node once. Other faults do not end a running job."""
-        # Without health checks, there is no such file.
+        """Report a fatal fault of this node, but only once. Other faults do not end a running job."""
+        # Nodes without health checks have no file `verdict`.
         with suppress(OSError):
             severity, _, reason = self.verdict.read_text(errors="replace").strip().partition(" ")
             if severity == "fatal" and not self.faulty:

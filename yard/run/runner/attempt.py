@@ -1,7 +1,7 @@
-"""Starts a job once: reserves nodes, and runs an agent on each of them until the ranks end, one fails, or time is up.
+"""Starts a job once: reserves nodes, and runs an agent on each of them until the ranks end or must be stopped.
 
 Each node runs one job at a time, and waiting jobs get nodes in the order of their numbers. A reservation is a lock on
-a file on the head, which the kernel releases when the runner ends.
+a file on the head. The kernel releases the lock when the runner ends.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ cloud-init/files/usr/local/lib/trainyard/health writes it."""
 _PROBE_SECONDS = 15.0
 _SWEEP_SECONDS = 8.0
 _BUSY_SECONDS, _UNUSABLE_SECONDS = 0.5, 3.0
-"""Time until the next attempt if too few nodes are free, and if nodes are unusable."""
+"""Seconds until the next attempt to reserve nodes: if too few nodes are free, and if some nodes are unusable."""
 PATIENCE_SECONDS = 600.0
-"""Maximum time that a job waits for unusable nodes."""
+"""Maximum number of seconds that a job waits until nodes are usable again."""
 LEASE_SECONDS = 20
-"""An agent that has received nothing from the head for this long stops its tasks."""
+"""Number of seconds without a message from the head after which an agent stops its tasks."""
 SILENT_SECONDS = 15.0
-"""A node is considered lost if its agent has sent nothing for this long."""
+"""Number of seconds without a message from a node's agent after which the node counts as lost."""
 _HASTE, _GRACE = 2.0, 20.0
-"""Time between SIGTERM and SIGKILL after a failure, and after a cancellation or time limit."""
+"""Seconds between SIGTERM and SIGKILL: after a failure, and after a cancellation or time limit."""
 _LAST_SECONDS = 8.0
-"""Additional time before the head closes the connections to the agents."""
+"""Number of seconds after SIGKILL before the head closes the connections to the agents."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Outcome:
 
 @dataclass
 class NodeAgent:
-    """The connection to a node's agent, which runs in the process `ssh` with the pipes `input` and `output`."""
+    """The connection to a node's agent. `input` and `output` are the pipes to and from the process `ssh`."""
 
     host: Host
     ranks: list[tuple[int, int]]
@@ -64,7 +64,7 @@ class NodeAgent:
     last_received: float = field(default_factory=time.monotonic)
     ended: set[int] = field(default_factory=set)
     rest: bytes = b""
-    """A line whose end has not been received yet."""
+    """The beginning of a line that has not been received completely."""
     said_bye: bool = False
     open: bool = True
 
@@ -75,7 +75,7 @@ class NodeAgent:
 
 
 def unusable(ssh: Sequence[str], hosts: Sequence[Host]) -> dict[str, str]:
-    """Return the nodes that do not respond over SSH within 15 seconds or have a fault, with the reason."""
+    """Return a mapping from node name to reason for nodes that have a fault or do not respond over SSH within 15 s."""
     found = _run_on(ssh, hosts, f"cat {VERDICT} 2>/dev/null || true", _PROBE_SECONDS)
     reasons = {
         name: "does not respond" if verdict is None else verdict.strip().partition(" ")[2]
@@ -109,7 +109,7 @@ class TooFewNodes(Exception):
 
 
 class Claim:
-    """Nodes that are reserved for a job. `excluded` contains the reason for each free but unusable node."""
+    """Nodes that are reserved for a job. `excluded` maps the names of free but unusable nodes to reasons."""
 
     def __init__(self) -> None:
         self._locks: dict[Host, int] = {}
@@ -166,7 +166,7 @@ def _attempt(request: JobRequest, folder: Path, ticket: Path, avoid: Collection[
     """Reserve as many nodes as the job needs, or none."""
     claimed = Claim()
     if any(_is_locked(other) for other in folder.glob(f"waits-{request.group}-*") if other.name < ticket.name):
-        # A job with a lower number is waiting.
+        # A job with a lower number is waiting for nodes in this group.
         return claimed
     preferred = [host for host in request.hosts if host.name not in avoid]
     for host in preferred if len(preferred) >= request.nodes else request.hosts:
@@ -251,7 +251,7 @@ class Attempt:
         name, _, value = mark.partition("=")
         return {
             "env": {**self.env, name: value},
-            # Ranks on other nodes that a launcher starts from the first node inherit the first node's mark.
+            # Ranks that a launcher starts on other nodes inherit the mark of the first node, where the launcher runs.
             "mark": f"{RANK_MARK}{self.run_dir}" if self.request.tasks == "first" else mark,
             "node_rank": index,
             "ranks": ranks,
@@ -259,7 +259,7 @@ class Attempt:
             "lease_seconds": LEASE_SECONDS,
             "heartbeat_seconds": self.request.heartbeat_seconds,
             "heartbeat_dir": self.env.get("CHECKPOINT_DIR", self.env["RUN_DIR"]),
-            # These are all ranks on this node, including those that a launcher starts from the first node.
+            # The agent also watches ranks on its node that a launcher on the first node has started.
             "beating": list(range(index * per_node, (index + 1) * per_node)),
         }
 

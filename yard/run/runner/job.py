@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Host:
-    """A node that a job may use."""
+    """A node that a job is allowed to use."""
 
     name: str
     ip: str
@@ -115,7 +115,7 @@ class State:
 
 
 def identity() -> dict[str, Any]:
-    """Return this process's id, start time and boot id, which together identify the process."""
+    """Return this process's PID and start time and the boot ID, which together identify the process."""
     ticks = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
     return {"pid": os.getpid(), "ticks": ticks, "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip()}
 
@@ -133,12 +133,12 @@ class EventLog:
             file.write(f"yard: {text}\n")
 
     def note(self, text: str) -> None:
-        """Append an event with the current time. `text` is the event's kind and values."""
+        """Append an event with the current time. `text` contains the event's kind and values."""
         with suppress(OSError), self._events.open("a") as file:
             file.write(f"{time.time():.0f} {text}\n")
 
     def failures(self) -> list[str]:
-        """Return the node that caused each failure since the last resume, or '' if the node is unknown."""
+        """For each failure since the last resume, return the name of the node that caused it, or '' if unknown."""
         found: list[str] = []
         for line in self._events.read_text().splitlines() if self._events.exists() else ():
             match line.split():
