@@ -28,7 +28,7 @@ SCOPE = (
 URL = "https://prices.azure.com/api/retail/prices"
 SOURCE = "Azure Retail Prices API"
 _REGION = "eastus"
-"""The region of machine types that have no row in prices.yaml."""
+"""The region for machine types that have no row in prices.yaml yet."""
 _SECONDS = 30
 _MOST_PAGES = 100
 
@@ -42,7 +42,7 @@ class PriceError(ClusterError):
 
 @dataclass(frozen=True, kw_only=True)
 class PriceChange:
-    """The change of a price in dollars per hour. `kept` is the reason why the row was not changed, or empty."""
+    """A machine's old and new price in dollars per hour. `kept` says why the row was not changed, or is empty."""
 
     machine: str
     before: float | None
@@ -127,7 +127,7 @@ def _items(machine: str, region: str) -> Iterator[dict[str, Any]]:
 
 
 def _is_list_price(item: Mapping[str, Any]) -> bool:
-    """Return whether an item is the hourly price in dollars of an on-demand machine without Windows."""
+    """Return whether an item is an on-demand price in dollars per hour for a machine without Windows."""
     offer = f"{item.get('skuName', '')} {item.get('meterName', '')}".lower()
     return (
         item.get("type") == "Consumption"
@@ -141,7 +141,7 @@ def _is_list_price(item: Mapping[str, Any]) -> bool:
 
 
 def _line(row: Price) -> str:
-    """Return a row of the price file. Texts are JSON strings, which are valid YAML."""
+    """Return a line of the price file. Texts are written as JSON strings, which are valid YAML."""
     fields = {
         "usd_per_hour": "null" if row.usd_per_hour is None else f"{row.usd_per_hour:.12g}",
         "region": row.region,

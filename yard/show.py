@@ -1,4 +1,4 @@
-"""Prints text, tables and JSON. rich is imported only for tables."""
+"""Prints text, tables and JSON. Only the functions that need rich import it, because the import is slow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def warn(text: str) -> None:
 
 
 def payload(text: str) -> None:
-    """Print a log or a script on standard output. On a terminal, all control characters but colours are escaped."""
+    """Print a log or a script on standard output. On a terminal, control characters except colours are escaped."""
     if not sys.stdout.isatty():
         _write(sys.stdout, text)
         return
@@ -46,7 +46,7 @@ def say_json(value: Any) -> None:
 
 
 def answer(text: str, facts: Any, as_json: bool) -> None:
-    """Print a command's result: a message, or facts as one JSON document."""
+    """Print a command's result: the message `text` or, if `as_json` is set, `facts` as one JSON document."""
     if as_json:
         say_json(facts)
     else:
@@ -84,7 +84,7 @@ def console() -> Console:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], colours: dict[str, str] | None = None) -> None:
-    """Print a table. `colours` maps a cell's text to its style."""
+    """Print a table. `colours` maps the text of a cell to a style."""
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 

@@ -20,7 +20,7 @@ GPU_GB = {
 
 
 class SizeError(ClusterError):
-    """A model, GPU or layout, which `kind` names, is unknown or invalid."""
+    """The model, GPU or layout called `name` is unknown or invalid. `kind` says which of the three it is."""
 
     def __init__(self, kind: str, name: str, rule: str, fix: str) -> None:
         super().__init__(Problem(path=name, rule=rule, fix=fix).line(kind))
@@ -48,7 +48,7 @@ def _sizes(gpu_type: str) -> dict[str, int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A GPT. Models with `neox` have rotary positions and separate output weights, as in GPT-NeoX."""
+    """A GPT. If `neox` is set, it has rotary positions and separate output weights, like GPT-NeoX."""
 
     name: str
     shape: Shape
@@ -69,7 +69,7 @@ MODELS = {
 
 
 def model_named(name: str) -> Model:
-    """Return a model. Raises SizeError if it is unknown."""
+    """Return a model. Raises SizeError if `name` is unknown."""
     if name not in MODELS:
         raise SizeError("model", name, "is unknown", f"use {', '.join(MODELS)}")
     return MODELS[name]
@@ -78,7 +78,7 @@ def model_named(name: str) -> Model:
 GB = 1e9
 
 OVERHEAD = 3_000_000_000
-"""Bytes that CUDA, NCCL and the framework use. 2 to 5 GB were observed."""
+"""Bytes that CUDA, NCCL and the framework use (2 to 5 GB were observed)."""
 
 _ZERO_BUCKET = 500_000_000
 """Default number of elements in DeepSpeed's reduce and all-gather buckets (both 5e8)."""
@@ -95,7 +95,7 @@ _OPTIMIZER_SHARDED, _GRADIENTS_SHARDED, _ALL_SHARDED = 1, 2, 3
 class Layout:
     """Tensor and pipeline degrees, and the ZeRO stage of the data-parallel replicas.
 
-    With `in_node` (HSDP), states are sharded across a node's GPUs and replicated across nodes.
+    If `in_node` is set (HSDP), states are sharded across a node's GPUs and replicated across nodes.
     """
 
     name: str
@@ -119,8 +119,8 @@ class Machines:
 class Batch:
     """A GPU's micro-batch.
 
-    With `recompute`, activations are recomputed in the backward pass instead of stored. `gradient_bytes` is 4 if
-    gradients are accumulated in fp32. `zero_bucket` is the number of elements in a bucket of ZeRO 1 and 2.
+    If `recompute` is set, activations are recomputed in the backward pass instead of being stored. `gradient_bytes` is
+    4 if gradients are accumulated in fp32. `zero_bucket` is the number of elements in a bucket of ZeRO 1 and 2.
     """
 
     sequences: int = 1
@@ -131,7 +131,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """The bytes on the GPU that needs the most memory."""
+    """The memory use, in bytes, of the GPU that needs the most memory."""
 
     weights: int
     gradients: int
@@ -225,7 +225,7 @@ class Sized:
 
 
 def layouts(model: Model, machines: Machines) -> Iterator[Layout]:
-    """Yield the useful layouts, beginning with the least communication: first data, then model parallelism.
+    """Yield the useful layouts in order of increasing communication: data parallelism, then model parallelism.
 
     Tensor parallelism stays within a node, where links are fast, while pipeline stages can span nodes (arXiv
     2104.04473). Model-parallel layouts use ZeRO 1, because ZeRO 2 and 3 would reduce gradients in each micro-batch.
@@ -242,9 +242,9 @@ def layouts(model: Model, machines: Machines) -> Iterator[Layout]:
 
 
 def size(model: Model, layout: Layout, machines: Machines, batch: Batch, gpu_gb: float) -> Sized:
-    """Return the memory needed on the most loaded GPU. Raises SizeError if the layout does not match.
+    """Return the memory that the most heavily used GPU needs. Raises SizeError if the layout does not match.
 
-    A GPU stores N/(tp*pp) parameters. Each needs 2 bytes for the weight, 2 or 4 for the gradient, and 12 for the
+    A GPU stores N/(tp*pp) parameters. A parameter needs 2 bytes for the weight, 2 or 4 for the gradient, and 12 for the
     optimizer. ZeRO shards the optimizer's state from stage 1, gradients from stage 2, and weights in stage 3 (arXiv
     1910.02054).
     """
@@ -279,7 +279,7 @@ def first_fit(
             try:
                 found = size(model, candidate, machines, tried, gpu_gb)
             except SizeError:
-                continue  # the layout's size does not divide the number of GPUs
+                continue  # the layout does not match the model or the number of GPUs
             if found.fits:
                 return found
     return None
@@ -300,7 +300,7 @@ def fewest_nodes(
 
 
 def refusal(model: str, gpu_type: str | None, machines: Machines, layout: str = "fsdp") -> str | None:
-    """Return why a model cannot fit on the machines, or None if it can or if the GPU type is unknown.
+    """Return why a model cannot fit on the machines, or None if it can fit or the GPUs are unknown.
 
     The estimate is a lower bound, because it assumes one sequence per GPU, recomputation, and the largest memory size
     of `gpu_type`. Raises SizeError if the model is unknown or the layout does not match.
@@ -318,7 +318,7 @@ def refusal(model: str, gpu_type: str | None, machines: Machines, layout: str = 
 
 
 def shown_layouts(model: Model, machines: Machines) -> list[Layout]:
-    """Return the data-parallel layouts, and those whose model-parallel replicas use one node or all nodes."""
+    """Return the layouts in which a replica of the model uses one GPU, one node or all nodes."""
     replica_sizes = {1, machines.gpus_per_node, machines.gpus}
     return [layout for layout in layouts(model, machines) if layout.tensor * layout.pipeline in replica_sizes]
 

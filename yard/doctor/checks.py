@@ -38,10 +38,10 @@ CHECKS: dict[str, HostCheck] = {
     "memlock": host_checks.check_memlock,
     "queue": host_checks.check_queue,
 }
-"""The checks by the name of their probe. `reach`, which has no probe, reports the hosts that cannot be examined.
+"""Mapping from probe name to check. `reach` has no probe, and reports the hosts that cannot be examined.
 
-Checks that find the cause of other problems come first: `munge` is listed before `queue`, because a wrong key stops
-slurmd.
+Checks that find the causes of other problems come first. For example, `munge` precedes `queue`, because a wrong key
+stops slurmd.
 """
 
 NEED_SLURM = frozenset({"munge", "queue"})
@@ -55,12 +55,12 @@ EXPLAINED_BY: Mapping[tuple[str, str], Collection[str]] = {
     ("health", "clock-offset"): ("clock",),
     ("health", "nfs-hang"): ("mounts", "nfs"),
 }
-"""Which checks explain a problem on the same host, by the problem's check and first word."""
+"""Mapping from a problem's check and first word to the checks that explain the problem on the same host."""
 _MAKE_A_NODE_UNAVAILABLE = ("reach", "munge", "clock", "mounts", "nfs", "health", "services", "status")
 
 
 def judge(examined: Examined) -> dict[str, list[HostProblem]]:
-    """Return the problems by check name, without those that another problem explains."""
+    """Return a mapping from check name to problems. Problems that another problem explains are omitted."""
     found = {
         name: list(check(examined)) for name, check in CHECKS.items() if examined.has_slurm or name not in NEED_SLURM
     }
@@ -80,7 +80,7 @@ def judge(examined: Examined) -> dict[str, list[HostProblem]]:
 
 
 def run_doctor(remote: Remote, as_json: bool) -> int:
-    """Check the cluster and print the problems. Returns 1 if there are any, otherwise 0."""
+    """Check the cluster and print the problems. Returns 1 if there are problems, otherwise 0."""
     start = time.monotonic()
     if text := remote.stack.cluster.warning:
         warn(f"yard: {text}")

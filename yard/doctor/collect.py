@@ -1,6 +1,6 @@
 """Runs the probes on all hosts in parallel, over one SSH connection per host.
 
-The probes run in two phases, because some need facts that the other hosts report in the first.
+The probes run in two phases, because some probes need facts that other hosts report in the first phase.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ _CONNECTIONS = 64
 
 
 def probe_names() -> list[str]:
-    """Return the names of the probes."""
     return sorted(path.stem for path in PROBES.glob("*.sh") if path.stem not in _FRAME)
 
 
@@ -50,7 +49,7 @@ def probe_script(cluster: Cluster, name: str, nonce: str) -> str:
 
 
 def examine(remote: Remote) -> dict[str, HostReport]:
-    """Return the hosts' reports by name, the head's first. An unreachable host's report contains an error."""
+    """Return a mapping from host name to report, with the head first. Reports of unreachable hosts contain an error."""
     cluster = remote.stack.cluster
     nonce = secrets.token_hex(4)
     sessions: dict[str, _Session] = {}
@@ -74,7 +73,7 @@ def examine(remote: Remote) -> dict[str, HostReport]:
 class _Session:
     def __init__(self, remote: Remote, name: str, script_bytes: int) -> None:
         self.report = HostReport(name=name)
-        # The admin's sudo needs no password. `head` reads only the script, and leaves the rest to the second phase.
+        # The admin's sudo needs no password. `head` reads only the script, so the rest of stdin remains for bash.
         command = f'script=$(head -c {script_bytes}); exec sudo -n bash -c "$script" probe'
         argv = remote.argv(command, remote.host(name, admin=True), "-o", "ConnectTimeout=20")
         self._stderr = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  (`close` closes it)
@@ -91,7 +90,7 @@ class _Session:
         self._process, self._stdin, self._stdout = process, process.stdin, process.stdout
 
     def run_phase(self, text: str, *, until: str) -> None:
-        """Send text to the host, and add its output up to the line `until` to the report."""
+        """Send `text` to the host, and add the host's output to the report until the line `until` appears."""
         alarm = threading.Timer(_PHASE_SECONDS, self._process.kill)
         alarm.start()
         try:

@@ -1,4 +1,4 @@
-"""What the checks read, and the problems that they find."""
+"""Defines the reports that the checks read and the problems that they find."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Rows = list[tuple[str, ...]]
 
 @dataclass(kw_only=True)
 class HostReport:
-    """What the probes printed on a host, as rows by probe. If the report is incomplete, `error` says why."""
+    """The probes' output on a host. `rows` maps each probe to its rows, and `error` says why a report is incomplete."""
 
     name: str
     rows: dict[str, Rows] = field(default_factory=dict)
@@ -33,12 +33,12 @@ class HostReport:
         return self.rows.get(probe, [])
 
     def value(self, probe: str, key: str) -> str:
-        """Return the second field of the probe's first row that begins with `key`, or an empty string."""
+        """Return the second field of the probe's first row whose first field is `key`, or an empty string."""
         return next((row[1] for row in self.of(probe) if len(row) > 1 and row[0] == key), "")
 
 
 def peer_lines(name: str, head: str, reports: Mapping[str, HostReport]) -> list[str]:
-    """Return the facts about other hosts that `name` needs in the second phase.
+    """Return the facts about other hosts that the host `name` needs in the second phase.
 
     Munge credentials are exchanged only between the head and each worker, because workers do not authenticate to each
     other.
@@ -59,7 +59,7 @@ def peer_lines(name: str, head: str, reports: Mapping[str, HostReport]) -> list[
 
 @dataclass(frozen=True)
 class HostProblem:
-    """A problem on a host that can break jobs. The fields are keys in the output of `yard doctor --json`."""
+    """A host's problem that can break jobs. The fields are keys in the output of `yard doctor --json`."""
 
     node: str
     what: str
@@ -69,7 +69,7 @@ class HostProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class Examined:
-    """The stack's outputs, and the reports from all hosts, the head's first."""
+    """The stack's outputs and all hosts' reports, beginning with the head's report."""
 
     cluster: Cluster
     reports: Mapping[str, HostReport]
@@ -110,21 +110,21 @@ def _texts() -> dict[str, dict[str, str]]:
 
 
 def problem(host: str, text: str, **values: object) -> HostProblem:
-    """Return a host's problem, whose texts are listed as `text` in problems.yaml. `values` are filled into them."""
+    """Return a host's problem. `text` names an entry in problems.yaml, and `values` fill the entry's placeholders."""
     rerun = f"run `yard ssh {host} --admin -- sudo systemctl restart trainyard-bootstrap`"
     parts = (_texts()[text][part].format(host=host, rerun=rerun, **values) for part in ("what", "cause", "fix"))
     return HostProblem(host, *parts)
 
 
 def rdma_layer(fabric: str) -> str | None:
-    """Return the link layer of the fabric's RDMA ports, as sysfs names it, or None if the fabric has no RDMA."""
+    """Return sysfs's name for the link layer of the fabric's RDMA ports, or None if the fabric has no RDMA."""
     if fabric.startswith("infiniband"):
         return "InfiniBand"
     return "Ethernet" if fabric == "roce" else None
 
 
 def outliers(values: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """For each value that is not the most frequent one, yield its name, the value and the most frequent value."""
+    """Yield each value that differs from the most frequent one as (name, value, most frequent value)."""
     for usual, _ in Counter(values.values()).most_common(1):
         yield from ((name, value, usual) for name, value in values.items() if value != usual)
 

@@ -1,6 +1,6 @@
-"""Checks that compare GPUs and RDMA ports between hosts, and that read which network NCCL used in the newest GPU job.
+"""Compares GPUs and RDMA ports between hosts, and checks which network NCCL used in the newest GPU job.
 
-Checks of a single host's GPUs are health checks, which the bundle contains.
+A single host's GPUs are checked by the health checks in the bundle.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _PORT_FIELDS = 3
 
 
 def check_driver(examined: Examined) -> Iterator[HostProblem]:
-    """All workers have the same driver version, and their RDMA cards can access GPU memory."""
+    """Check that all workers have the same driver version and that their RDMA cards can access GPU memory."""
     versions = {report.name: report.value("driver", "version") for report in examined.workers}
     yield from unequal_versions("the GPU driver", {name: version for name, version in versions.items() if version})
     for report in examined.workers:
@@ -24,11 +24,11 @@ def check_driver(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_topology(examined: Examined) -> Iterator[HostProblem]:
-    """All nodes in a group have the same GPU topology."""
+    """Check that all nodes in a group have the same GPU topology."""
     links: dict[str, dict[str, str]] = {}
     for report in examined.workers:
         rows = "; ".join(" ".join(row) for row in report.of("topology"))
-        # Without rows, nvidia-smi failed, which the health checks report.
+        # If there are no rows, nvidia-smi has failed. The health checks report this failure.
         if rows:
             links.setdefault(examined.nodes[report.name].group, {})[report.name] = rows
     for by_name in links.values():
@@ -39,7 +39,7 @@ def check_topology(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_infiniband(examined: Examined) -> Iterator[HostProblem]:
-    """On an RDMA fabric, the active ports have the same rates on all nodes."""
+    """Check that the active ports on an RDMA fabric have the same rates on all nodes."""
     rates = {}
     for report in examined.workers:
         layer = rdma_layer(examined.nodes[report.name].fabric)
@@ -52,7 +52,7 @@ def check_infiniband(examined: Examined) -> Iterator[HostProblem]:
 
 
 def _rdma_ports(report: HostReport, layer: str) -> list[tuple[str, str]]:
-    """Return the state and the rate of each port that collectives use.
+    """Return the state and rate of each port that collectives use.
 
     If NCCL_IB_HCA contains exact device names, NCCL ignores all other devices.
     """
@@ -75,16 +75,16 @@ _NETWORKS = {
     "infiniband": r"IB(ext\w*)?",
     "roce": r"IB(ext\w*)?",
 }
-"""Regular expressions for the network name in NCCL's log, by fabric. "infiniband" stands for all fabrics whose names
-begin with it.
+"""Mapping from fabric to a regular expression for the network name in NCCL's log. "infiniband" stands for all fabrics
+whose names begin with it.
 
-IBext is HPC-X's plugin, which uses the same cards as NCCL's own IB. Source: NCCL logs in public repositories and in
+IBext is the HPC-X plugin. It uses the same cards as NCCL's own IB. Source: NCCL logs in public repositories and in
 Google's documentation of gIB, read 2026-11-22.
 """
 
 
 def check_nccl(examined: Examined) -> Iterator[HostProblem]:
-    """NCCL used the fabric's network and topology file in the newest GPU job."""
+    """Check that NCCL used the fabric's network and topology file in the newest GPU job."""
     for report in examined.workers:
         node = examined.nodes[report.name]
         network, job = report.value("nccl", "network"), report.value("nccl", "job")
@@ -98,7 +98,7 @@ def check_nccl(examined: Examined) -> Iterator[HostProblem]:
 
 
 def nccl_facts(examined: Examined) -> list[str]:
-    """Return a line for each distinct result with its hosts. Hosts that have no log are omitted."""
+    """Return a line for each distinct result and the hosts that share it. Hosts without a log are omitted."""
     hosts: dict[str, list[str]] = {}
     for report in examined.workers:
         if report.value("nccl", "job"):

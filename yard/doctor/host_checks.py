@@ -16,11 +16,11 @@ _CLOCK_DIFFERENCE_SECONDS = 5
 """Hosts read their clocks at almost the same time, but a busy host can be late."""
 _UNREGISTERED = "slurmd has not registered with slurmctld"
 _SHM_SHARE = 4
-"""Shared memory must be at least a quarter of the memory. Linux allows half of it, and Docker only 64 MiB."""
+"""Shared memory must be at least a quarter of the host's memory. The default is half in Linux and 64 MiB in Docker."""
 
 
 def check_status(examined: Examined) -> Iterator[HostProblem]:
-    """The bootstrap has finished since the last boot."""
+    """Check that the bootstrap has finished since the last boot."""
     for report in examined.answered:
         try:
             status = json.loads(report.value("status", "json") or "{}")
@@ -36,7 +36,7 @@ def check_status(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_services(examined: Examined) -> Iterator[HostProblem]:
-    """All services for the host's role are active."""
+    """Check that all services for the host's role are active."""
     for report in examined.answered:
         for unit, state in report.of("services"):
             if state != "active":
@@ -44,13 +44,13 @@ def check_services(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_mounts(examined: Examined) -> Iterator[HostProblem]:
-    """Workers mount the home folder and the shared path with the storage's NFS version and the `hard` option."""
+    """Check that workers mount the home folder and the shared path with the right NFS version and the `hard` option."""
     for report in examined.workers:
         rows = {row[0]: row[1:] for row in report.of("mounts")}
         version, server = rows.get("expected", ("", examined.cluster.head.name))
         for path in (examined.cluster.home_path, examined.cluster.shared_path):
             kind, options = rows.get(path, ("", ""))
-            # Version 3 has the type nfs, and versions 4.0 to 4.2 have the type nfs4 (nfs(5), read 2026-11-24).
+            # Mounts have the type nfs with NFS 3, and nfs4 with NFS 4.0 to 4.2 (nfs(5), read 2026-11-24).
             if kind != ("nfs" if version == "3" else "nfs4"):
                 yield problem(report.name, "mount-missing", path=path, server=server)
             elif not {"hard", f"vers={version}"} <= set(options.split(",")):
@@ -58,13 +58,13 @@ def check_mounts(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_clock(examined: Examined) -> Iterator[HostProblem]:
-    """All clocks are synchronized by chrony or systemd-timesyncd, and agree with the head's clock."""
+    """Check that chrony or systemd-timesyncd synchronizes every clock and that all clocks agree with the head's."""
     head_now = _seconds(examined.head.value("clock", "now")) if examined.head else None
     for report in examined.answered:
         row = next((row for row in report.of("clock") if row[0] == "chrony"), ("chrony", "", ""))
         offset, leap = _seconds(row[1]), row[2]
         if offset is None and report.value("clock", "synchronised") == "yes":
-            pass  # systemd-timesyncd, on an existing host
+            pass  # An existing host can use systemd-timesyncd.
         elif offset is None or leap in {"", "Not synchronised"}:
             yield problem(report.name, "clock-unsynchronized")
         now = _seconds(report.value("clock", "now"))
@@ -80,7 +80,7 @@ def _seconds(text: str) -> float | None:
 
 
 def check_shm(examined: Examined) -> Iterator[HostProblem]:
-    """Shared memory is large enough for data loaders and NCCL."""
+    """Check that shared memory is large enough for data loaders and NCCL."""
     for report in examined.workers:
         size, memory = (int(kib) for kib in report.of("shm")[0])
         if size * _SHM_SHARE < memory:
@@ -88,7 +88,7 @@ def check_shm(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_software(examined: Examined) -> Iterator[HostProblem]:
-    """All workers have the same versions of Python, torch and NCCL, and all hosts have the same version of Slurm."""
+    """Check that all hosts have the same Slurm version, and all workers the same versions of Python, torch and NCCL."""
     hosts = {software: examined.workers for software in ("python", "torch", "nccl")}
     if examined.has_slurm:
         hosts["slurm"] = examined.answered
@@ -98,7 +98,7 @@ def check_software(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_queue(examined: Examined) -> Iterator[HostProblem]:
-    """Slurm can schedule jobs on every worker."""
+    """Check that Slurm can schedule jobs on every worker."""
     if examined.head is None:
         return
     rows = {name: (state, reason) for name, state, reason in examined.head.of("queue")}
@@ -115,9 +115,9 @@ def is_slurms_own(cause: str) -> bool:
 
 
 def check_memlock(examined: Examined) -> Iterator[HostProblem]:
-    """Ranks can lock an unlimited amount of memory, as RDMA requires for its buffers.
+    """Check that ranks can lock an unlimited amount of memory, because RDMA locks its buffers.
 
-    Without Slurm, ranks have the same limit as SSH logins, which matters only on RDMA fabrics.
+    Without Slurm, ranks have the same limit as SSH logins, and this limit matters only on RDMA fabrics.
     """
     text = "memlock" if examined.has_slurm else "memlock-login"
     for name, limit in (row for report in examined.answered for row in report.of("memlock")):
@@ -130,7 +130,7 @@ _SKIPPED = ("docker", "lo")
 
 
 def check_interfaces(examined: Examined) -> Iterator[HostProblem]:
-    """fabric.env contains the interface with the private address, so that NCCL and Gloo use no other interface."""
+    """Check that fabric.env names the interface with the private address, so that NCCL and Gloo use no other one."""
     for report in examined.answered:
         address = examined.cluster.addresses[report.name]
         devices = [row[1:] for row in report.of("interfaces") if row[0] == "device"]
@@ -150,7 +150,7 @@ def check_interfaces(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_settings(examined: Examined) -> Iterator[HostProblem]:
-    """No other file contradicts the cluster's NCCL settings."""
+    """Check that no other file contradicts the cluster's NCCL settings."""
     for report in examined.answered:
         node = examined.nodes.get(report.name)
         settings = dict(examined.cluster.env.get(node.group, {})) if node else {}
@@ -162,7 +162,7 @@ def check_settings(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_containers(examined: Examined) -> Iterator[HostProblem]:
-    """The container runtime from the stack file works, and the fabric's NCCL plugin is installed."""
+    """Check that the stack file's container runtime works and that the fabric's NCCL plugin is installed."""
     for report in examined.workers:
         node = examined.nodes[report.name]
         runtime = report.value("containers", "wanted")
@@ -189,7 +189,7 @@ _FIELDS = 5
 
 
 def check_health(examined: Examined) -> Iterator[HostProblem]:
-    """All of the host's health checks pass. The checks and their messages come from the bundle on the host."""
+    """Check that all of the host's health checks pass. Their messages come from the bundle on the host."""
     for report in examined.answered:
         rows = report.of("health")
         if ("ran",) not in rows:

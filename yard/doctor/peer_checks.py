@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from yard.doctor.findings import Examined, HostProblem, problem
 
 _DECODED = ("Success", "Replayed")
-"""Both results mean that the keys match: munge decodes a credential before it detects a replay."""
+"""Both results prove that the keys match, because munge decodes a credential before it detects a replay."""
 
 
 def check_reach(examined: Examined) -> Iterator[HostProblem]:
-    """Every host can be examined over SSH as the admin."""
+    """Check that every host can be examined over SSH as the admin."""
     for report in examined.reports.values():
         if report.error:
             yield problem(report.name, "unreachable", error=report.error)
 
 
 def check_names(examined: Examined) -> Iterator[HostProblem]:
-    """Every host's name resolves to its private address on all hosts."""
+    """Check that every host's name resolves to its private address on all hosts."""
     for report in examined.answered:
         for name, address in examined.cluster.addresses.items():
             found = report.value("names", name) or "no address"
@@ -28,7 +28,7 @@ def check_names(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_routes(examined: Examined) -> Iterator[HostProblem]:
-    """Routes to the other hosts use the private address and the interface that jobs use."""
+    """Check that routes to other hosts use the host's private address and the interface that jobs use."""
     addresses = examined.cluster.addresses
     for report in examined.answered:
         fabric, own = report.value("routes", "fabric"), addresses[report.name]
@@ -43,7 +43,7 @@ def check_routes(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_tcp(examined: Examined) -> Iterator[HostProblem]:
-    """Every host can connect to a random TCP port on every other host."""
+    """Check that every host can connect to a random TCP port on every other host."""
     for report in examined.answered:
         tried = {row[0]: row[1:] for row in report.of("tcp")}
         for peer in examined.answered:
@@ -53,7 +53,7 @@ def check_tcp(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_munge(examined: Examined) -> Iterator[HostProblem]:
-    """Munge works on every host, and the head and each worker accept each other's credentials."""
+    """Check that munge works on every host, and that the head and each worker accept each other's credentials."""
     head = examined.head
     # A head whose own munge is broken would reject every credential.
     if head is not None and not head.value("munge", "self").startswith(_DECODED):
@@ -71,7 +71,7 @@ def check_munge(examined: Examined) -> Iterator[HostProblem]:
 
 
 def check_nfs(examined: Examined) -> Iterator[HostProblem]:
-    """Every host can read the files that the other hosts write to the shared file system."""
+    """Check that every host can read the files that other hosts write to the shared file system."""
     shared = examined.cluster.shared_path
     writers = [report.name for report in examined.answered if report.value("nfs", "write") == "0"]
     for report in examined.answered:

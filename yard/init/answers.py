@@ -1,4 +1,4 @@
-"""The questions of `yard init`. Each answer changes the new stack file, which is then checked."""
+"""The questions of `yard init`. Each answer changes the draft of a stack file, and the draft is then checked."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from yard.show import say
 from yard.stack.workspace import stack_names
 
 NO_LIMIT = "none"
-"""The answer for no price limit."""
+"""The answer that sets no price limit."""
 LOCAL_COMPUTER = replace(THIS_COMPUTER, used_ports=lambda plan, ports: ())
-"""Ports are not checked, because other clusters can be removed before the stack's machines start."""
+"""Used ports are ignored, because the clusters that use them can be removed before this stack's machines start."""
 Values = Mapping[tuple[str, ...], Any]
-"""New values by their keys below the cluster section, such as ("platform", "region"). None removes a key."""
+"""Mapping from keys in the cluster section, such as ("platform", "region"), to new values. None removes a key."""
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _MOST_DIGITS = 9
 _PLACES = {"azure": ("region", regions_with), "gcp": ("zone", zones_with)}
-"""For each cloud, the key of its region or zone, and a function that returns those with all given machine types."""
+"""Each cloud's key for its region or zone, and a function that returns the places with all given machine types."""
 _OPTIONS = {
     r"cluster\.access.*": "--ssh-from",
     r"cluster\.limits.*": "--budget",
@@ -50,7 +50,7 @@ _OPTIONS = {
     r"cluster\.nodes\.[^.]+\.machine": "--machine",
     r"cluster\.(platform|nodes\.[^.]+)\.hosts.*": "--host",
 }
-"""The option that sets each value in the stack file. Any other problem belongs to the option that caused it."""
+"""Mapping from paths in the stack file to options. A problem at another path belongs to the option being checked."""
 _HOST_FORMAT = "[USER@]ADDRESS[:PORT][=PRIVATE_IP]"
 _HOST = re.compile(
     r"(?:(?P<user>[a-z_][a-z0-9_-]{0,31})@)?(?P<address>[A-Za-z0-9][A-Za-z0-9.-]{0,252})"
@@ -58,11 +58,11 @@ _HOST = re.compile(
 )
 _SSH_PORT = 22
 _ANY_KEY = f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{'A' * 43}"
-"""A placeholder, used until the hosts are scanned."""
+"""Placeholder for the host keys until the hosts are scanned."""
 
 
 class InitError(FileError):
-    """Missing or invalid options of `yard init`."""
+    """Options of `yard init` are missing or invalid."""
 
     spared = "written"
 
@@ -115,8 +115,8 @@ QUESTIONS = (
 class StackDraft:
     """The cluster section of a new stack file, and the answers so far.
 
-    The section is empty until the platform is known. Then it is complete, because it starts as a template or a copy.
-    With `force`, the new file may replace an existing one.
+    The section is empty until the platform is known. From then on it is complete, because it starts as a template or as
+    a copy of another stack's section. If `force` is set, the new file is allowed to replace an existing one.
     """
 
     section: dict[str, Any] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class StackDraft:
         return replace(self, section=section)
 
     def with_answer(self, key: str, answer: str) -> StackDraft:
-        """Return a draft with one more answer. Raises RuleError if the file cannot contain the answer."""
+        """Return a draft with one more answer. Raises RuleError if the answer cannot be written to the file."""
         new = replace(self, answers={**self.answers, key: answer})
         match key:
             case "name":
@@ -173,7 +173,7 @@ class StackDraft:
                 values = _machine(new, answer)
             case "region":
                 place, places_of = _PLACES[self.provider]
-                # Instead of a region, its first zone with the machine type is used.
+                # A region on Google Cloud is replaced by its first zone that has the machine type.
                 zones = (each for each in places_of([self.group["machine"]]) if each.rpartition("-")[0] == answer)
                 values = {("platform", place): next(zones, answer)}
             case "count":
@@ -199,19 +199,19 @@ def _similar(word: str, known: Sequence[str]) -> str:
 
 
 def _machine(draft: StackDraft, machine: str) -> Values:
-    """Return the changes for another machine type. Raises RuleError for the name of a GPU."""
+    """Return the changes for a different machine type. Raises RuleError if `machine` is the name of a GPU."""
     if with_gpu := [name for name, found in machines(draft.provider).items() if found.gpu_type == machine.lower()]:
         raise RuleError("must be a machine type, not a GPU", f"write {' or '.join(with_gpu)}")
     group: tuple[str, ...] = ("nodes", draft.group_name)
     if draft.group["machine"] == machine:
         return {}
     if draft.provider not in _PLACES:
-        # On existing hosts, the head can be one of the nodes.
+        # An existing host can be the head and a node at the same time.
         head = draft.section["head"]
         same = head.get("host") in draft.group.get("hosts", ())
         values: Values = {(*group, "machine"): machine}
         return {**values, ("head", "machine"): machine} if same else values
-    # Other placements on Azure prevent the use of InfiniBand. Capacity for compact placement on Google Cloud is scarce.
+    # On Azure, InfiniBand requires `same_fabric`. On Google Cloud, capacity for compact placement is scarce.
     fabric = draft.provider == "azure" and machine in sizes() and sizes()[machine].largest_fabric is not None
     placement = "same_fabric" if fabric else "none"
     place, places_of = _PLACES[draft.provider]
@@ -232,7 +232,7 @@ def _limit(answer: str) -> dict[str, float] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class NewHost:
-    """An existing host, as the user has described it."""
+    """An existing host as described by the user."""
 
     user: str
     address: str
@@ -245,7 +245,7 @@ class NewHost:
 
 
 def parse_hosts(text: str) -> list[NewHost]:
-    """Return the hosts in an answer, of which the first becomes the head. Raises RuleError."""
+    """Return the hosts in an answer. The first host becomes the head. Raises RuleError."""
     return [_parse_host(word) for word in text.replace(",", " ").split()]
 
 
@@ -267,10 +267,10 @@ def _parse_host(text: str) -> NewHost:
 
 
 def host_values(section: Mapping[str, Any], hosts: Sequence[NewHost], keys: Mapping[str, str]) -> Values:
-    """Return the changes that replace the hosts of `section`. `keys` contains the host keys by target.
+    """Return the changes that replace the hosts of `section`. `keys` maps targets to host keys.
 
-    The first host becomes a node only if the head is one. The others are reached through it if the nodes were reached
-    through the head.
+    The first host becomes the head, and also a node if the previous head is a node. If SSH connections to the previous
+    nodes go through the head, connections to the other new hosts go through the first one.
     """
     (group, nodes), *_ = section["nodes"].items()
     own_head = section["head"]["host"] not in nodes["hosts"]
@@ -303,14 +303,14 @@ def behind_head(section: Mapping[str, Any]) -> bool:
 
 
 def network_of(addresses: Sequence[str]) -> IPv4Network:
-    """Return the smallest network from /24 to /12 with all addresses, or the first one's /12 if there is none."""
+    """Return the smallest network (/24 to /12) that contains all addresses, or the first address's /12 if none does."""
     networks = (IPv4Network(f"{addresses[0]}/{prefix}", strict=False) for prefix in range(24, 12, -1))
     found = (each for each in networks if all(IPv4Address(address) in each for address in addresses))
     return next(found, IPv4Network(f"{addresses[0]}/12", strict=False))
 
 
 def collect(options: Mapping[str, str], draft: StackDraft, *, prompt: bool) -> StackDraft:
-    """Answer all questions from `options` and, if `prompt` is true, by prompting. Raises InitError."""
+    """Answer all questions from `options`, and prompt for missing answers if `prompt` is true. Raises InitError."""
     problems = list[Problem]()
     # The other questions depend on the platform, and the choices at a prompt depend on the given options.
     for question in sorted(QUESTIONS, key=lambda each: each.key not in {"name", "provider", *options}):
@@ -333,7 +333,7 @@ def collect(options: Mapping[str, str], draft: StackDraft, *, prompt: bool) -> S
 
 
 def _given(question: Question, text: str, draft: StackDraft) -> tuple[StackDraft, list[Problem]]:
-    """Return the draft with an option's value, or the unchanged draft and the value's problems."""
+    """Return the draft with the option's value and no problems, or the unchanged draft and the value's problems."""
     if question.key == "provider" and draft.provider not in {"", text}:
         rule, fix = f"the stack of --from is for {draft.provider}", "remove it, or start without --from"
     elif draft.provider and draft.provider not in question.platforms:
@@ -344,7 +344,7 @@ def _given(question: Question, text: str, draft: StackDraft) -> tuple[StackDraft
 
 
 def _checked(question: Question, text: str, draft: StackDraft) -> tuple[StackDraft, list[Problem]]:
-    """Return the draft with an answer, or the unchanged draft and the answer's problems."""
+    """Return the draft with the answer and no problems, or the unchanged draft and the answer's problems."""
     try:
         new = draft.with_answer(question.key, text)
     except RuleError as error:
@@ -355,7 +355,7 @@ def _checked(question: Question, text: str, draft: StackDraft) -> tuple[StackDra
 
 
 def problems_of(draft: StackDraft, option: str = "") -> list[Problem]:
-    """Return the draft's problems. Each path is the option that sets the value or, if there is none, `option`."""
+    """Return the draft's problems. Each problem names the option that sets the value, or `option` if there is none."""
     try:
         draft.plan()
     except StackFileError as error:
@@ -368,7 +368,7 @@ def _option(path: str, option: str) -> str:
 
 
 def _choices(question: Question, draft: StackDraft) -> Sequence[str]:
-    """Return the valid answers, or nothing if they cannot be listed."""
+    """Return the valid answers, or an empty sequence if they cannot be listed."""
     match question.key:
         case "provider":
             return tuple(PLATFORMS)
@@ -396,7 +396,7 @@ def _missing(question: Question, draft: StackDraft) -> Problem:
 
 
 def _ask(question: Question, draft: StackDraft) -> StackDraft:
-    """Prompt until the answer, which can be a choice's number, is valid."""
+    """Prompt until the answer is valid. The number of a choice is also accepted."""
     choices = _choices(question, draft)
     for number, choice in enumerate(choices, start=1):
         say(f"{number:>4}  {_label(question, draft, choice)}")

@@ -28,16 +28,16 @@ from yard.stack.hosts import ScannedKey, scan
 from yard.stack.workspace import added_keys, committed_text, stack_names
 
 FORMAT = 1
-"""The version of the JSON document, which increases if the meaning of a key changes."""
+"""The JSON document's version. The version increases if the meaning of a key changes."""
 _POST = re.compile(r"(?m)^# post: ([a-z][a-z0-9-]*)$")
 _SECONDS = 20
-"""Time limit for each call of a cloud's CLI."""
+"""Time limit for each call of the cloud's CLI."""
 _LOGIN = {"azure": ["az login"], "gcp": ["gcloud auth login", "gcloud auth application-default login"]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewStack:
-    """A new stack file, existing hosts' keys, and the next commands."""
+    """A new stack file, the host keys of existing hosts, and the next commands to run."""
 
     file: Path
     report: Report
@@ -46,22 +46,22 @@ class NewStack:
 
 
 def posts() -> dict[str, str]:
-    """Return each blog post's stack, whose file contains the line `# post: NAME`."""
+    """Return a mapping from blog post to stack. The stack's file contains the line `# post: NAME`."""
     found = {stack: _POST.search(committed_text(stack)) for stack in stack_names()}
     return {post[1]: stack for stack, post in found.items() if post}
 
 
 def init(options: Mapping[str, str], *, post: str | None, force: bool, offline: bool, prompt: bool) -> NewStack:
-    """Write a new stack file, which starts as a copy of the blog post's stack if `post` is not None.
+    """Write a new stack file. If `post` is not None, the file starts as a copy of the blog post's stack file.
 
-    `options` contains the given answers by question. If `offline` is true, the cloud's CLI is not used. Raises
-    InitError, or RemoteError if an existing host cannot be reached. Nothing is written after an error.
+    `options` maps questions to answers. If `offline` is true, the cloud's CLI is not used. Raises InitError, or
+    RemoteError if an existing host cannot be reached. Nothing is written after an error.
     """
     source = _stack_of(post) if post else None
     start = replace(_copy(source) if source else StackDraft(), force=force)
     draft = collect(options, start, prompt=prompt)
     if any(draft.answers.get(key) != answer for key, answer in start.answers.items()):
-        # The reasons for silencing checks, which the post's stack states, apply only to its own values.
+        # The post's stack file can silence checks. The reasons that it states apply only to its own values.
         draft = draft.with_values({("silence",): None})
     draft, keys = _scanned(draft)
     name, today = draft.answers["name"], datetime.now(tz=UTC).date().isoformat()
@@ -93,7 +93,7 @@ def _stack_of(post: str) -> str:
 
 
 def _copy(stack: str) -> StackDraft:
-    """Return a copy of a committed stack file. Only the user can answer its name, project, hosts and SSH networks."""
+    """Return a copy of a committed stack file. The name, project, hosts and SSH networks must come from the user."""
     section = yaml.safe_load(committed_text(stack))["config"][CLUSTER_KEY]
     platform, group = section["platform"], next(iter(section["nodes"].values()))
     answers = {
@@ -108,7 +108,7 @@ def _copy(stack: str) -> StackDraft:
 
 
 def _scanned(draft: StackDraft) -> tuple[StackDraft, tuple[ScannedKey, ...]]:
-    """Return the draft with existing hosts' keys, and the keys. Raises RemoteError."""
+    """Scan the existing hosts. Returns a draft with their host keys, and the keys themselves. Raises RemoteError."""
     hosts = parse_hosts(draft.answers.get("host", ""))
     if not hosts:
         return draft, ()
@@ -122,7 +122,7 @@ def _scanned(draft: StackDraft) -> tuple[StackDraft, tuple[ScannedKey, ...]]:
 
 
 def _write(file: Path, text: str, *, force: bool) -> None:
-    """Write the file. Raises InitError if that fails, or if the file exists and `force` is false."""
+    """Write the file. Raises InitError if it cannot be written, or if it exists and `force` is false."""
     try:
         if not force:
             with file.open("x") as opened:
@@ -154,7 +154,7 @@ def _next_commands(name: str, draft: StackDraft) -> tuple[str, ...]:
 
 
 def as_json(new: NewStack) -> dict[str, Any]:
-    """Return the document for --json."""
+    """Return the document that --json prints."""
     described = stack_json(new.report)
     return {
         "format": FORMAT,

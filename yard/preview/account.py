@@ -21,7 +21,7 @@ _SECONDS = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """A required quota with its usage and limit in the account, if the cloud reported them (`known`).
+    """A required quota, and its usage and limit in the account. `known` is false if the cloud did not report them.
 
     `command` is the command that shows the quota.
     """
@@ -46,7 +46,7 @@ class Verdict:
 class Account:
     """An account's quotas, or the problem that prevented reading them.
 
-    `notes` contains other obstacles, such as a disabled API, each with a command.
+    `notes` describes other obstacles, such as a disabled API.
     """
 
     problem: str | None = None
@@ -55,7 +55,7 @@ class Account:
 
 
 def read_account(description: Description, seconds: float = _SECONDS) -> Account:
-    """Return the quotas that a stack needs, with their usage and limits, and other obstacles in its account.
+    """Return the usage and limits of the quotas that a stack needs, and other obstacles in its account.
 
     `seconds` is the time limit for each call of the cloud's CLI.
     """
@@ -67,7 +67,7 @@ def read_account(description: Description, seconds: float = _SECONDS) -> Account
 def account_of(
     platform: PlatformSpec, needs: Sequence[Quota], machines: Sequence[str] = (), seconds: float = _SECONDS
 ) -> Account:
-    """Return the quotas with their usage and limits, and obstacles to using the machine types."""
+    """Return the usage and limits of the quotas in `needs`, and obstacles to using the machine types."""
     run = partial(_run, seconds=seconds)
     if not needs:
         return Account()
@@ -92,7 +92,7 @@ def account_of(
 
 
 def judge(needs: Sequence[Quota], usage: Mapping[str, Usage], command: Callable[[str], str]) -> tuple[Verdict, ...]:
-    """Return a verdict for each required quota. `command` returns the command that shows a quota.
+    """Return a verdict for each required quota. The function `command` returns the command that shows a quota.
 
     Names are compared without case, spaces, '_' and '-', because the clouds spell them differently.
     """

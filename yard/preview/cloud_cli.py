@@ -26,7 +26,7 @@ Run = Callable[[Sequence[str]], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
-    """How much of a quota is used, or None if the cloud does not report it, and the limit, or None if there is none."""
+    """A quota's usage and limit. `used` is None if it is not reported, and `limit` is None if there is no limit."""
 
     used: float | None
     limit: float | None
@@ -49,7 +49,7 @@ class AzureCli:
         self._run = run
 
     def usage(self, quotas: Sequence[str]) -> dict[str, Usage]:
-        """Return the usage by quota name, without unreadable quotas. For NetApp, Azure reports only the limit."""
+        """Return a mapping from quota to usage, without unreadable quotas. For NetApp, Azure reports only the limit."""
         found = _azure_usages(self._run(self._words("vm", "list-usage")))
         for quota in _LISTS.keys() & set(quotas):
             with suppress(Unanswered):
@@ -78,7 +78,7 @@ class AzureCli:
     def _withdrawn_image(self) -> Iterator[str]:
         """Yield a note if Azure no longer offers the image in the region. Custom images are not checked.
 
-        Publishers withdraw old versions from the marketplace, after which new machines fail with the error
+        Publishers withdraw old versions from the marketplace. The creation of machines then fails with the error
         "PlatformImageNotFound" (hashicorp/packer issue 10600, read 2026-11-22).
         """
         spec = self._platform
@@ -158,7 +158,7 @@ class GcloudCli:
         self._options = ["--project", platform.project, "--format", "json"]
 
     def usage(self, quotas: Sequence[str]) -> dict[str, Usage]:
-        """Return the usage by quota name, without unreadable quotas. The Cloud Quotas API reports only limits."""
+        """Return a mapping from quota to usage, without unreadable quotas. The Cloud Quotas API reports only limits."""
         scopes = (("project-info", "describe"), ("regions", "describe", self._region))
         answers = [self._run(["gcloud", "compute", *scope, *self._options]) for scope in scopes]
         rows = [row for answer in answers for row in answer.get("quotas", [])]

@@ -1,6 +1,6 @@
 """Describes stack files. `python -m yard.preview.describe` prints a snapshot of each stack as JSON.
 
-Descriptions depend only on files in the checkout, and contain no private keys.
+Snapshots depend only on files in the checkout, and contain no private keys.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Snapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """A stack file's plan, which is None if the file is invalid, and the checks' findings."""
+    """A stack file's plan and the checks' findings. `plan` is None if the file is invalid."""
 
     stack: str
     plan: ClusterPlan | None
@@ -73,7 +73,7 @@ class Description:
 
     @cached_property
     def user_data_bytes(self) -> dict[str, int]:
-        """The size of the user-data by role."""
+        """Mapping from role to the size of its user-data."""
         if (plan := self.plan) is None:
             return {}
         return {role: len(render_user_data(plan, host, PLACEHOLDERS).encode()) for role, host in _roles(plan)}
@@ -105,7 +105,7 @@ def describe(stack: str, folder: Path = ROOT / "stacks", computer: Computer | No
 
 
 def known_usd(plan: ClusterPlan) -> float:
-    """Return the known list prices of machines, storage and gateway together, in dollars per hour."""
+    """Return the sum of the known list prices of machines, storage and gateway, in dollars per hour."""
     return hourly_price(plan).usd + sum(service.usd or 0 for service in services(plan))
 
 

@@ -1,4 +1,4 @@
-"""Compares a stack with the same stack in another git revision. That revision's own code describes it."""
+"""Compares a stack with the same stack in another git revision. That revision's own code describes its stacks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Difference:
 
 
 def commit_of(ref: str) -> str:
-    """Return the id of the commit to which a branch, tag or other name refers. Raises UnknownRevision."""
+    """Return the ID of the commit that a branch, tag or other name refers to. Raises UnknownRevision."""
     done = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
     if b"not a git repository" in done.stderr:
         raise UnknownRevision(f"--against {ref}: not a git repository. Fix: omit --against, or use a clone")
@@ -59,14 +59,14 @@ def commit_of(ref: str) -> str:
 
 
 def snapshots_at(commit: str) -> dict[str, Snapshot]:
-    """Return each stack's snapshot in the commit. Raises ClusterError if the commit's code fails."""
+    """Return a mapping from stack to its snapshot in the commit. Raises ClusterError if the commit's code fails."""
     with tempfile.TemporaryDirectory(prefix="trainyard-base-") as folder:
         tree, short = Path(folder), commit[:12]
         with tarfile.open(fileobj=io.BytesIO(_git("archive", "--format=tar", commit).stdout)) as archive:
             archive.extractall(tree, filter="data")
         if not (tree / "yard" / "preview" / "describe.py").is_file():
             raise ClusterError(f"{short} is older than `yard preview` and cannot describe its stacks")
-        # With this path, Python imports the other revision's modules.
+        # This path makes Python import the other revision's modules.
         environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
         words = [sys.executable, "-m", "yard.preview.describe"]
         try:
@@ -95,7 +95,7 @@ def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def compare(before: Snapshot | None, after: Snapshot) -> Difference:
-    """Return the difference. `before` is None for a new stack, whose files are not compared."""
+    """Return the difference. For a new stack, `before` is None, and the files are not compared."""
     old = before or Snapshot(hosts=[], usd=0.0, priced=False, quota=[], files={})
     usd = round(after.usd - old.usd, 3)
     return Difference(
@@ -116,7 +116,7 @@ def _quota_changes(before: Snapshot, after: Snapshot) -> list[Quota]:
 
 
 def _diffs(before: dict[str, str], after: dict[str, str]) -> list[FileDiff]:
-    """Return the diffs. Equal changes share a diff, because the user-data of all roles contains the same scripts."""
+    """Return the diffs. Equal changes share one diff, because the user-data of all roles contains the same scripts."""
     found: dict[str, FileDiff] = {}
     for name in dict.fromkeys([*after, *before]):
         old, new = before.get(name, "").splitlines(), after.get(name, "").splitlines()

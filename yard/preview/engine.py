@@ -30,18 +30,18 @@ UNCHANGED = frozenset({"same", "read", "discard"})
 _FALSE_ALARM = re.compile(r"Detected that \S+ exited prematurely")
 """Pulumi reports this for a working plugin if another plugin needs more than 5 s to exit, because all plugins share one
 time limit for the Cancel request. Python's dynamic provider sometimes misses SIGINT (11 of about 600 exits, measured on
-2026-11-23), so that Pulumi kills it after 5 s. If a plugin really exits, Pulumi's exit code is not 0. Sources:
+2026-11-23), so Pulumi kills it after 5 s. If a plugin really exits too early, Pulumi's exit code is not 0. Sources:
 ReleaseContext in pkg/v3/host/host.go and Close in pkg/v3/resource/plugin/plugin.go of Pulumi 3.250.0."""
 _MOST_AT_ONCE = 4
 """Each engine uses about 0.5 GB of memory, including its program and plugins."""
 _SECONDS = 900.0
-"""Time limit of a preview, so that an unreachable cloud does not block the check of a pull request."""
+"""Time limit of a preview. An unreachable cloud must not block the check of a pull request."""
 _GRACE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """An operation, such as "create", on a resource with a type such as "azure-native:compute:VirtualMachine"."""
+    """An operation on a resource, such as "create" on an "azure-native:compute:VirtualMachine"."""
 
     op: str
     type: str
@@ -50,7 +50,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """The result of a preview. If it contains errors, `pulumi up` would fail."""
+    """A preview's result. If there are errors, `pulumi up` would also fail."""
 
     steps: tuple[Step, ...]
     errors: tuple[str, ...] = ()
@@ -62,20 +62,20 @@ class Resources:
 
     @property
     def by_operation(self) -> dict[str, int]:
-        """The number of resources by operation. `same` counts all unchanged resources."""
+        """Mapping from operation to number of resources. `same` counts all unchanged resources."""
         return dict(Counter("same" if step.op in UNCHANGED else step.op for step in self.steps))
 
     @property
     def by_type(self) -> dict[str, int]:
-        """The number of resources by type after the update, with the most frequent type first."""
+        """Mapping from type to number of resources after the update, with the most frequent type first."""
         return dict(Counter(step.type for step in self.steps if not step.op.startswith("delete")).most_common())
 
 
 def read_answer(code: int, stdout: str, stderr: str, own: str) -> Resources:
     """Parse the output of a preview that ended with `code`.
 
-    Messages that are shown elsewhere are omitted: those from the checks, which begin with `own`, and the note that the
-    clouds are simulated.
+    The checks' messages, which begin with `own`, and the note that the clouds are simulated are omitted, because both
+    are shown elsewhere.
     """
     try:
         answer = json.loads(stdout)
@@ -86,7 +86,7 @@ def read_answer(code: int, stdout: str, stderr: str, own: str) -> Resources:
         entries = [entry for entry in entries if not _FALSE_ALARM.match(_message(entry))]
     errors = tuple(_message(entry) for entry in entries if entry.get("severity") == "error")
     if errors:
-        # Only the output of the failed program or plugin contains the cause.
+        # The cause appears only in the output of the failed program or plugin.
         errors += tuple(_message(entry) for entry in entries if entry.get("severity") == "info#err" and _message(entry))
     elif code:
         errors = (_last_error(stderr) or f"pulumi ended with exit code {code}",)
@@ -147,7 +147,7 @@ class Engines:
 
 
 def _interrupt(pid: int) -> None:
-    """Send SIGINT, so that pulumi releases the stack's lock, and end the process session after a time limit."""
+    """Send SIGINT, so that pulumi releases the stack's lock. After _GRACE_SECONDS, end the process session."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGINT)
     timer = threading.Timer(_GRACE_SECONDS, end_session, (pid,))
@@ -156,7 +156,7 @@ def _interrupt(pid: int) -> None:
 
 
 def preview_all(stacks: Sequence[str], *, live: bool, tell: Callable[[str], None]) -> dict[str, Resources]:
-    """Return each stack's result. Raises StackError if `make setup` has not been run."""
+    """Return a mapping from stack to its preview's result. Raises StackError if `make setup` has not been run."""
     with tempfile.TemporaryDirectory(prefix="trainyard-preview-") as folder, interruptible("stopping the engines"):
         engines = Engines()
         workspaces = [Workspace(stack, simulated=not live, home=Path(folder)) for stack in stacks]

@@ -32,11 +32,11 @@ from yard.show import console as standard_console
 
 NOT_INCLUDED = "boot disks, public IP addresses, NAT, network traffic, discounts, taxes"
 UNPROVED = "no stack has been created on a real Azure or Google Cloud yet (docs/verification.md)"
-"""A note in offline previews and in the output of `yard init`, until both clouds have been tested."""
+"""A note that offline previews and `yard init` print until both clouds have been tested."""
 LONGEST = 65_000
 """GitHub rejects comments with more than 65,536 characters."""
 MARKER = "<!-- trainyard-preview -->"
-"""The comment's first line. The workflow searches for it to find the earlier comment that it replaces."""
+"""The comment's first line. The workflow searches for this line to find the earlier comment and replace it."""
 
 _HOST_COLUMNS = ("hosts", "addresses", "machine", "GPUs", "fabric", "placement", "capacity")
 _QUOTA_COLUMNS = ("quota", "region", "needed", "used", "limit", "result")
@@ -48,7 +48,7 @@ _CUT = "\n... truncated; `yard preview --against BASE` shows the whole diff\n"
 
 @dataclass(frozen=True)
 class Line:
-    """A line of text. For a message, `level` is its level."""
+    """A line of text. `level` is empty unless the line is a message."""
 
     text: str
     level: str = ""
@@ -61,7 +61,7 @@ class Rows:
 
 
 def mode(preview: Preview) -> str:
-    """Return whether the preview is offline or live, and with which commit it was compared."""
+    """Return a text that says whether the preview is offline or live, and which commit it was compared with."""
     offline = f"offline: the clouds are simulated; {UNPROVED}"
     text = offline if preview.offline else "live: with your backend and your cloud accounts"
     if preview.base_problem:
@@ -77,7 +77,7 @@ def state(report: Report) -> str:
 
 
 def headline(report: Report) -> str:
-    """Return the number of hosts and GPUs, the list price, the operations and the difference on one line."""
+    """Return one line with the numbers of hosts and GPUs, the list price, the operations and the difference."""
     plan = report.description.plan
     if plan is None:
         count = len(report.description.findings)
@@ -120,7 +120,7 @@ def _dollars(usd: float) -> str:
 
 
 def _price_source(plan: ClusterPlan) -> str:
-    """Return the machine prices' regions, date and sources, and the machine types whose price is unknown."""
+    """Return the regions, date and sources of the machine prices, and the machine types whose price is unknown."""
     used, unpriced, parts = used_prices(plan), hourly_price(plan).unpriced, []
     if used:
         regions, dated = ", ".join(dict.fromkeys(row.region for row in used)), min(row.dated for row in used)
@@ -180,7 +180,7 @@ def host_ranges(hosts: Sequence[str]) -> list[str]:
 
 
 def findings(report: Report) -> list[Finding]:
-    """Return errors, then warnings, then notes. Those on prices and quotas are omitted, because tables show them."""
+    """Return errors, then warnings, then notes. Findings on prices and quotas are shown elsewhere."""
     shown = (each for each in report.description.findings if each.check not in {"price", "quota"})
     return sorted(shown, key=lambda each: list(Level).index(each.level))
 
@@ -191,7 +191,7 @@ def finding_line(found: Finding) -> str:
 
 
 def quotas(report: Report) -> Iterator[Line | Rows]:
-    """Yield the required quotas, their usage and limits if the account was read, and notes on the account."""
+    """Yield the required quotas and notes on the account. If the account was read, usage and limits are included."""
     account, rows = report.account, []
     verdicts = {(each.quota, each.place): each for each in (account.verdicts if account else ())}
     for need in report.description.quota:
@@ -281,7 +281,7 @@ def show_parts(parts: Iterable[Line | Rows], console: Console) -> None:
 
 
 def as_markdown(preview: Preview, longest: int = LONGEST) -> str:
-    """Return the comment. If it has more than `longest` characters, the diffs and then whole blocks are omitted.
+    """Return the comment. If it would exceed `longest` characters, the diffs and then whole blocks are omitted.
 
     Blocks of stacks without problems are omitted first.
     """
@@ -306,7 +306,7 @@ def _block(report: Report, body: str) -> str:
 
 
 def _markdown(report: Report) -> str:
-    """Return the lines as lists, and the tables between empty lines."""
+    """Return the report's lines as list items, and its tables between empty lines."""
     text = ""
     for part in _parts(report):
         if isinstance(part, Rows):

@@ -1,4 +1,4 @@
-"""Plans a stack file's cluster for `yard submit --dry-run`. It needs a checkout, but no cluster."""
+"""Plans a stack file's cluster for `yard submit --dry-run`. This needs a checkout, but no cluster."""
 
 from __future__ import annotations
 

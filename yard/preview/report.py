@@ -19,14 +19,14 @@ from yard.preview.engine import Resources, preview_all
 from yard.show import warn
 
 FORMAT = 1
-"""The version of the JSON document, which increases if the meaning of a key changes."""
+"""The JSON document's version. The version increases if the meaning of a key changes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """A stack's results.
 
-    `resources` is None if the engine did not run, `difference` if there is no base, and `account` if it was not read.
+    A result is None if its step did not run: the engine, the comparison with a base, or reading the account.
     """
 
     description: Description
@@ -46,7 +46,7 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """The results of all stacks. If they could not be compared with `base`, `base_problem` says why."""
+    """The results of all stacks. If the stacks could not be compared with `base`, `base_problem` says why."""
 
     offline: bool
     base: str | None
@@ -160,7 +160,7 @@ def _host(plan: ClusterPlan, host: HostPlan) -> dict[str, Any]:
 
 
 def capacity(plan: ClusterPlan, host: HostPlan) -> str:
-    """Return how a host's machine is bought, such as `spot`."""
+    """Return the kind of a host's capacity, such as `spot`."""
     return plan.groups[host.group].capacity.kind if host.group is not None else "on_demand"
 
 

@@ -37,7 +37,7 @@ from yard.show import say, say_json, table
 from yard.stack.remote import Remote
 
 NEEDS_A_PERSON = 3
-"""The exit code of `yard heal --auto` if a stack with `repair: ask` needs repairs, or in an epidemic."""
+"""The exit code of `yard heal --auto` if a stack with `repair: ask` needs repairs, or if there is an epidemic."""
 _RECORD, _LOCK = "heal.jsonl", "heal.lock"
 """Files in the head's state folder: the record of all repairs, and the lock held during a repair."""
 _LOCKED = 9
@@ -67,7 +67,7 @@ WantedBy=timers.target
 
 @dataclass(frozen=True, kw_only=True)
 class HealRequest:
-    """Options. With `auto`, the steps are performed only if the stack file contains `repair: auto`."""
+    """Options of `yard heal`. `auto` performs the steps only if the stack file contains `repair: auto`."""
 
     perform: bool = False
     auto: bool = False
@@ -125,14 +125,14 @@ def explain(remote: Remote, node: str, as_json: bool) -> None:
 
 @contextmanager
 def lock(remote: Remote) -> Iterator[bool]:
-    """Hold the cluster's lock, so that repairs from several computers do not overlap. Yields False if it is taken.
+    """Hold the cluster's lock to prevent overlapping repairs from several computers. Yields False if the lock is taken.
 
-    The head holds the lock until this process ends, because sshd then closes the command's stdin.
+    The head releases the lock when the command's stdin is closed. This also happens if this process is killed.
     """
-    remote.run("true", admin=True)  # reports why the head cannot be reached
+    remote.run("true", admin=True)  # reports the reason if the head cannot be reached
     path = shlex.quote(f"{remote.stack.cluster.state_dir}/{_LOCK}")
     command = f"sudo -n flock -n -E {_LOCKED} {path} sh -c 'echo locked; exec cat >/dev/null'"
-    # In a new session, Ctrl-C does not end ssh while pulumi finishes its running operations.
+    # ssh runs in a new session, so that Ctrl-C does not end it while pulumi finishes its running operations.
     with subprocess.Popen(
         remote.argv(command, remote.host(None, admin=True)),
         stdin=subprocess.PIPE,

@@ -26,7 +26,7 @@ class Machine:
 
 
 def machines(stack: str, names: Collection[str]) -> dict[str, Machine]:
-    """Return the machines by host name. Hosts without a machine in the stack's state are omitted."""
+    """Return a mapping from host name to machine. Hosts without a machine in the stack's state are omitted."""
     done = pulumi.run(["stack", "export", "--stack", stack], pulumi.environment(required=True))
     if done.returncode:
         raise StackError(f"`pulumi stack export` of {stack} failed: {done.stderr.strip()}")
@@ -43,7 +43,7 @@ def machines(stack: str, names: Collection[str]) -> dict[str, Machine]:
 def wait_for_pulumi(stack: str) -> None:
     """Wait until no pulumi process uses the stack, and remove the lock of a process that has ended.
 
-    If `yard roll` is killed, the `pulumi up` that it has started continues to run.
+    If `yard roll` is killed, the `pulumi up` that it started keeps running.
     """
     shown = ""
     while _has_stack_file(stack):
@@ -58,7 +58,7 @@ def wait_for_pulumi(stack: str) -> None:
 
 
 def replace_machines(stack: str, urns: Collection[str]) -> int:
-    """Replace the machines with these URNs and return the exit code of `pulumi up`.
+    """Replace the machines that have these URNs, and return the exit code of `pulumi up`.
 
     Only new machines get this checkout's user-data and image.
     """
@@ -69,5 +69,5 @@ def replace_machines(stack: str, urns: Collection[str]) -> int:
 
 
 def _has_stack_file(stack: str) -> bool:
-    # Qualified names, ORG/PROJECT/STACK, have no stack files.
+    # There are no stack files for qualified names (ORG/PROJECT/STACK).
     return "/" not in stack

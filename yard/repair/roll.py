@@ -22,9 +22,9 @@ from yard.stack.remote import Remote
 
 _POLL_SECONDS = 5.0
 _HANDLER_SECONDS = 120
-"""Jobs must have run this long before they are signalled, because SIGUSR2 ends ranks that have no handler yet."""
+"""Only jobs that have run this long are signalled, because SIGUSR2 ends ranks that have no handler yet."""
 _SERVICE_SECONDS = 300.0
-"""Time limit for new nodes to return to service, after `pulumi up` has run a task on each of them."""
+"""Time limit for new nodes to return to service after `pulumi up` has succeeded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +39,11 @@ class RollRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Roll:
-    """The record of a group's unfinished roll, with which an interrupted `yard roll` continues.
+    """The record of a group's unfinished roll. The next `yard roll` continues from this record.
 
-    `keys` contains each node's SSH host key before the roll. Because every new machine creates its own key, a node has
-    been replaced when its key in the stack's outputs has changed. The outputs change only after `pulumi up` has checked
-    the new nodes. `replacing` contains the nodes of an unfinished `pulumi up`, and when their machines were created.
+    `keys` maps each node to its SSH host key before the roll. Every new machine creates its own key, so a node counts
+    as replaced if its key in the stack's outputs has changed. The outputs change only after `pulumi up` has checked the
+    new nodes. `replacing` maps the nodes of an unfinished `pulumi up` to the creation times of their old machines.
     """
 
     group: str
@@ -71,12 +71,12 @@ class HoldingJob:
 
 
 def record_of(remote: Remote) -> Path:
-    """Return the path of the stack's record."""
+    """Return the path of the file that records the stack's roll."""
     return checkout.state() / "roll" / f"{remote.stack.name.replace('/', '-')}.json"
 
 
 def read_roll(remote: Remote, group: str) -> Roll:
-    """Return the stack's unfinished roll, or a new one of the group. Raises StackError if the record is damaged."""
+    """Return the stack's unfinished roll, or a new roll of `group`. Raises StackError if the record is damaged."""
     file = record_of(remote)
     try:
         return Roll(**json.loads(file.read_text()))
@@ -91,7 +91,7 @@ def read_roll(remote: Remote, group: str) -> Roll:
 
 
 def next_batch(pending: Sequence[str], group: Collection[str], states: States, max_unavailable: int) -> tuple[str, ...]:
-    """Return the nodes to replace next, or () if too many others of the group are out of service.
+    """Return the nodes to replace next, or () if too many other nodes of the group are out of service.
 
     Nodes that are out of service come first, because their replacement does not reduce capacity.
     """
@@ -101,7 +101,7 @@ def next_batch(pending: Sequence[str], group: Collection[str], states: States, m
 
 
 def parse_jobs(text: str) -> list[HoldingJob]:
-    """Parse lines `number|run time|user|name` from squeue."""
+    """Parse squeue's output, whose lines have the form `number|run time|user|name`."""
     jobs = []
     for row in filter(None, text.splitlines()):
         number, elapsed, user, name = row.split("|", 3)
@@ -195,7 +195,7 @@ def _check(remote: Remote, request: RollRequest, roll: Roll) -> None:
 
 
 def _drain(remote: Remote, batch: Collection[str], request: RollRequest) -> None:
-    """Drain the nodes and wait until they run no jobs. Raises StackError if this exceeds the time limit."""
+    """Drain the nodes and wait until they run no jobs. Raises StackError if the wait exceeds the time limit."""
     states = _states(remote)
     # A node that somebody else has drained keeps its reason, and stays out of service after its replacement.
     if ours := [name for name in batch if name not in states or is_in_service(states[name][0])]:
@@ -212,8 +212,8 @@ def _drain(remote: Remote, batch: Collection[str], request: RollRequest) -> None
             shown = lines
         ready = {job.id for job in jobs if job.seconds >= _HANDLER_SECONDS} - signalled
         if request.checkpoint and ready:
-            # Slurm also sends this signal before a time limit. Jobs of `yard submit` with `checkpoint_dir` then write a
-            # checkpoint, and are requeued with the same number.
+            # Slurm also sends this signal before a job's time limit. If a job of `yard submit` has a `checkpoint_dir`,
+            # it then writes a checkpoint and is requeued with the same number.
             _admin(remote, f"sudo -n scancel --batch --signal=USR2 {' '.join(sorted(ready))}")
             signalled |= ready
         if deadline is not None and time.monotonic() > deadline:

@@ -1,8 +1,8 @@
 """Decides the next repair step for each node.
 
 A faulty node is not repaired for the first PATIENCE_SECONDS, because it may pass its health checks again and return to
-service. The steps of `ladder` follow, each of which has PATIENCE_SECONDS to take effect. After the last step, or after
-STRIKES faults in a week, the node is quarantined: it stays out of service until an operator resumes it.
+service. Then the steps of `ladder` run in turn, and each has PATIENCE_SECONDS to take effect. After the last step, or
+after STRIKES faults in a week, the node is quarantined: it stays out of service until an operator resumes it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ PROBATION_SECONDS = 3600.0
 STRIKES = 3
 STRIKE_SECONDS = 7 * 86400.0
 REPAIRED_SHARE = 0.05
-"""At most this share of all nodes, but at least one node, is repaired at the same time."""
+"""The share of all nodes that can be repaired at the same time. The minimum is one node."""
 REPAIRS_PER_DAY = 3
-"""A node is repaired at most this often per day."""
+"""Maximum number of repairs of a node per day."""
 EPIDEMIC_NODES, EPIDEMIC_SECONDS = 3, 600.0
-"""A fault that affects this many nodes and a large share of their group within this time is an epidemic."""
+"""A fault is an epidemic if EPIDEMIC_NODES nodes get it within EPIDEMIC_SECONDS and a large share of a group has it."""
 _DAY = 86400.0
 
 States = Mapping[str, tuple[str, str]]
@@ -51,7 +51,7 @@ class Phase(StrEnum):
     PROBATION = "probation"
     """In service again after a repair."""
     FOREIGN = "foreign"
-    """Out of service for a reason other than a fault, which an operator, `yard roll` or the cloud has set."""
+    """Out of service for a reason that is not a fault. An operator, `yard roll` or the cloud has set the reason."""
     QUARANTINED = "quarantined"
     SUSPECT = "suspect"
     DRAINING = "draining"
@@ -77,13 +77,13 @@ _STEPS: Mapping[Phase, tuple[Step, str]] = {
     Phase.DRAINING: (Step.WAIT, "jobs are still running on the node"),
     Phase.REPAIRING: (Step.WAIT, "the last step may still take effect"),
 }
-"""The step and its explanation for each phase except FAULTY and FOREIGN."""
+"""Mapping from each phase except FAULTY and FOREIGN to its step and the step's explanation."""
 _COSTLY = frozenset({Step.REBOOT, Step.REPLACE})
 
 
 @dataclass(frozen=True)
 class Action:
-    """A repair that `yard heal` has begun. In older versions' records, `fault` is empty."""
+    """A repair that `yard heal` has begun. `fault` is empty if an older version wrote the record."""
 
     time: float
     node: str
@@ -93,7 +93,7 @@ class Action:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A node, its state changes, and its repairs. Both are sorted by time."""
+    """A node with its state changes and its repairs, both sorted by time."""
 
     name: str
     group: str
@@ -110,7 +110,7 @@ class Case:
 
     @property
     def faults(self) -> tuple[Change, ...]:
-        """The changes in which faults began, including faults that have ended."""
+        """The changes that began a fault, including faults that have ended since."""
         before = ("", *(change.reason for change in self.changes))
         pairs = zip(self.changes, before, strict=False)
         return tuple(change for change, earlier in pairs if fault(change.reason) and not fault(earlier))
@@ -124,19 +124,19 @@ class Case:
 
 @dataclass(frozen=True)
 class Decision:
-    """A node's next step, and the reason for it."""
+    """A node's next step and the reason for it."""
 
     node: str
     phase: Phase
     step: Step
     why: str
     epidemic: bool = False
-    """Whether the step is not performed because many nodes have this fault."""
+    """Whether the step must wait because many nodes have this fault."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The price limit, if there is one, and the stack's price, if it is known."""
+    """The limit for the stack's price, and the price itself. A missing limit or an unknown price is None."""
 
     max_usd_per_hour: float | None
     usd_per_hour: float | None
@@ -151,7 +151,7 @@ def cases(
 ) -> list[Case]:
     """Return a case for each worker.
 
-    `groups` maps each node to its group, and `authors` to whoever set its state. repair.json contains the `history`.
+    `groups` maps nodes to groups, and `authors` maps nodes to whoever set their reasons. `history` is from repair.json.
     """
     done = sorted(actions, key=lambda action: action.time)
     return [
@@ -169,13 +169,13 @@ def cases(
 
 
 def parse_authors(text: str) -> dict[str, str]:
-    """Return who set each node's state and when, from sinfo's lines `node|user|time`."""
+    """Return a mapping from node to the user and time of its reason, from sinfo's lines `node|user|time`."""
     rows = (line.split("|") for line in text.splitlines() if line.count("|") == 2)  # noqa: PLR2004  (two separators)
     return {name: f"{user} ({when})" for name, user, when in rows if user not in {"", "Unknown", "slurm"}}
 
 
 def parse_actions(text: str) -> list[Action]:
-    """Parse the record of repairs, in which each line is a JSON object."""
+    """Parse the record of repairs. Each line is a JSON object."""
     return [Action(**json.loads(line)) for line in text.splitlines() if line.startswith("{")]
 
 
@@ -204,8 +204,9 @@ def strikes(case: Case, now: float) -> int:
 def ladder(case: Case, now: float) -> list[Step]:
     """Return the steps that have not been tried for the node's fault.
 
-    A machine that does not respond cannot be rebooted over SSH, and only `pulumi up` measures a slow node again. If a
-    fault returns on the same machine within a week of a reboot, another reboot is not tried.
+    A machine that does not respond cannot be rebooted over SSH, and only `pulumi up` measures a slow node again. An
+    earlier reboot for the same fault counts as tried if the machine has not been replaced since. If the machine was
+    never replaced, the reboot counts for a week.
     """
     steps = [Step.REPLACE] if case.fault in {GONE, BANDWIDTH} else [Step.REBOOT, Step.REPLACE]
     created = max((action.time for action in case.actions if action.step == Step.REPLACE), default=now - STRIKE_SECONDS)
@@ -246,7 +247,7 @@ def _foreign(case: Case) -> str:
 
 
 def limit(decisions: Sequence[Decision], cases: Sequence[Case], limits: Limits, now: float) -> list[Decision]:
-    """Return the decisions, with WAIT and a reason in place of each step that a limit forbids.
+    """Return the decisions. Each step that a limit forbids is replaced by WAIT and a reason.
 
     Without limits, repairs could turn a network fault or a faulty check into an outage of the cluster.
     """
@@ -271,7 +272,7 @@ def limit(decisions: Sequence[Decision], cases: Sequence[Case], limits: Limits, 
 
 
 def epidemics(cases: Sequence[Case]) -> set[tuple[str, str]]:
-    """Return each epidemic's group and fault."""
+    """Return the group and the fault of each epidemic."""
     begins: dict[tuple[str, str], list[float]] = {}
     for case in cases:
         if case.fault and case.faults and not is_in_service(case.state):

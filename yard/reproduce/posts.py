@@ -1,4 +1,4 @@
-"""The blog posts that `yard reproduce` runs, which the files in the folder `posts` describe."""
+"""The blog posts that `yard reproduce` runs. Each post is described by a file in the folder `posts`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOCAL = "local"
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A job: a recipe, its program's arguments, and the number of nodes unless it is the recipe's default.
+    """A job: a recipe and its program's arguments. `nodes` is None for the recipe's default number of nodes.
 
     `name` distinguishes jobs that use the same recipe.
     """
@@ -30,7 +30,7 @@ class Run:
     nodes: int | None = None
 
     def load(self, *, smoke: bool) -> LoadedJob:
-        """Return the job. Recipes that have no smoke size are small."""
+        """Return the job. A recipe without a smoke size is already small."""
         overrides: dict[str, Any] = {} if self.nodes is None else {"nodes": self.nodes}
         return load_job(self.recipe, overrides, {}, self.args, smoke=smoke and has_smoke(self.recipe))
 
@@ -44,9 +44,9 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A figure in the post. `pattern` finds the measured value in the log of `job` or, if it is None, in all logs.
+    """A figure in the post. `pattern` finds the measured value in the log of `job`, which is a job's name or recipe.
 
-    `job` is a job's name or recipe.
+    If `job` is None, the value is searched in all logs.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Post:
 
     @property
     def data_words(self) -> list[str]:
-        """The arguments with which `yard data` creates the synthetic data."""
+        """The arguments that make `yard data` create the synthetic data."""
         name, tokens, vocab = (str(self.data[key]) for key in ("name", "tokens", "vocab"))
         return ["synth", name, "--tokens", tokens, "--vocab", vocab]
 
@@ -99,7 +99,7 @@ def post_names() -> list[str]:
 
 
 def read_post(name: str, *, smoke: bool) -> Post:
-    """Return a post or, with `smoke`, its smallest size for the local stack. Raises JobError if it is unknown."""
+    """Return a post. If `smoke` is set, return its small version for the local stack. Raises JobError if unknown."""
     if name not in post_names():
         raise JobError(f"there is no post {name!r}. Fix: use one of {', '.join(post_names())}.")
     raw = load_own((FOLDER / f"{name}.yaml").read_text())

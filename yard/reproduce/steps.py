@@ -1,6 +1,6 @@
 """Runs a post's steps on its stack's cluster, or prints them.
 
-The job user builds a post's docker image on every worker, so it must be a member of the docker group.
+The job user builds a post's docker image on every worker, so this user must be a member of the docker group.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def reproduce(post: Post, remote: Remote, as_json: bool) -> int:
     Raises JobError if a job fails, and BuildError if an environment or an image cannot be built.
     """
     begin = time.monotonic()
-    # All jobs are checked before the first starts.
+    # All jobs are checked before the first job starts.
     prepared = [(run, prepare(run.load(smoke=post.smoke), remote.stack.cluster)) for run in post.jobs]
     warn(f"yard: {post.title}")
     if post.differs:
@@ -148,7 +148,7 @@ def dockerfile(image: str) -> Path:
 
 
 def build_images(remote: Remote, image: str, say: Callable[[str], None]) -> None:
-    """Build an image on the workers that lack it. Raises BuildError, which names the workers that failed."""
+    """Build an image on the workers that lack it. Raises BuildError with the names of the workers that failed."""
     workers = [node.name for node in remote.stack.cluster.nodes]
     say(f"building the image {image} on {len(workers)} nodes, unless they have it")
     with ThreadPoolExecutor(_CONNECTIONS) as pool:

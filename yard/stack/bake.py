@@ -1,6 +1,6 @@
 """`yard bake`: builds an image in which the one-time bootstrap stages have already run.
 
-In a cloud, a Pulumi stack with the image's name builds it.
+In a cloud, a Pulumi stack with the same name builds the image.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Request:
 
 
 def request_of(stack: str) -> Request:
-    """Return a stack file's image. Raises StackFileError or StackError if it cannot have one."""
+    """Return the image for a stack file. Raises StackFileError or StackError if the image cannot be built."""
     stack = short_name(stack)
     plan = parse_stack(committed_text(stack), f"stacks/Pulumi.{stack}.yaml").plan
     baking = platform_facts(plan.provider).baking
@@ -47,8 +47,8 @@ def request_of(stack: str) -> Request:
 def bake(request: Request, *, simulated: bool = False) -> str:
     """Build the image if it does not exist, and return the value for `baked_image` in the stack file.
 
-    Raises PlatformError or StackError if the image cannot be built, and KeyboardInterrupt after an interruption,
-    in both cases after it has removed the builder. If `simulated` is set, the cloud is simulated.
+    Raises PlatformError or StackError if the image cannot be built, and KeyboardInterrupt after an interruption. The
+    builder is removed in both cases. If `simulated` is set, the cloud is simulated.
     """
     if request.baking.here is not None:
         with interruptible("removing the builder"):
@@ -59,7 +59,7 @@ def bake(request: Request, *, simulated: bool = False) -> str:
 def bake_in_cloud(stack: Workspace) -> str:
     """Build the image if it does not exist, and return the value for `baked_image`.
 
-    Raises StackError or KeyboardInterrupt after it has destroyed the stack.
+    After a failure or an interruption, destroys the stack and raises StackError or KeyboardInterrupt.
     """
     if found := _output(stack):
         return found

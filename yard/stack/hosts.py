@@ -13,17 +13,17 @@ from yard.stack import pulumi
 
 _TARGET = re.compile(r"(?P<address>[A-Za-z0-9][A-Za-z0-9.-]{0,252})(?::(?P<port>[0-9]{1,5}))?")
 _KINDS = {"ssh-ed25519": "ed25519", "ecdsa-sha2-nistp256": "ecdsa", "ssh-rsa": "rsa"}
-"""Key types in order of preference, with the names that sshd's key files use."""
+"""Mapping from key type to its name in sshd's key files, in order of preference."""
 _LEASE_TYPE, _SUFFIX = "command:remote:Command", "-lease"
-"""The type of the resource that connects to its host when it is deleted, and the end of its name."""
+"""Type and name suffix of the resource whose deletion connects to its host."""
 _SECONDS = 15
 _NOT_SCANNED = (255, 127)
-"""ssh's exit codes if the connection fails, and if the remote host has no ssh-keyscan."""
+"""ssh's exit codes for a failed connection and for a remote host without ssh-keyscan."""
 
 
 @dataclass(frozen=True)
 class ScannedKey:
-    """A machine's host key, as type and base64, and the path of the public key on the machine."""
+    """A machine's host key ("TYPE BASE64"), and the path of the public key on the machine."""
 
     target: str
     host_key: str
@@ -32,7 +32,7 @@ class ScannedKey:
 
 
 def scan(target: str, through: str | None = None) -> ScannedKey:
-    """Return the host key of ADDRESS[:PORT]. The scan runs on this machine, or on the SSH host `through`.
+    """Return the host key of `target` (ADDRESS[:PORT]). The scan runs on the SSH host `through` or on this machine.
 
     Raises RemoteError if no SSH server answers, or if the login at `through` fails.
     """
@@ -86,7 +86,7 @@ def forget_host(stack: str, host: str) -> str:
 
 
 def _leases(resources: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return the leases' URNs by host. Their names have the form PARENT-HOST-lease."""
+    """Return a mapping from host to its lease's URN. The names of leases have the form PARENT-HOST-lease."""
     found = dict[str, str]()
     for resource in resources:
         name, prefix = (_name(resource.get(key, "")) for key in ("urn", "parent"))

@@ -1,4 +1,4 @@
-"""Reads a stack's outputs and writes its SSH files. Both are cached, because `pulumi stack output` takes a second."""
+"""Reads a stack's outputs and writes its SSH files. The results are cached, because `pulumi` takes a second."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from yard.stack.pulumi import backend_url, state_file
 ADMIN_SUFFIX = "-admin"
 """`ssh yard-head-admin` logs in to the host yard-head as the admin."""
 USER_KEY, ADMIN_KEY = "id_ed25519", "id_ed25519_admin"
-"""The job user's and the admin's private key in a stack's folder. The admin's key is optional."""
+"""Files in a stack's folder with the private keys of the job user and, if there is one, of the admin."""
 
 Logins = Sequence[tuple[str, Sequence[str]]]
 
 _SOCKET_PATH_LIMIT = 107
 TUNNEL_LOG = "tunnel.log"
-"""The file with the reason for the last failed tunnel, which ssh does not print. A successful connection empties it."""
+"""The relay records here why a tunnel failed, because ssh does not. A successful connection empties this file."""
 _TUNNEL_SECONDS = 50
-"""Longer than the relay's time limit, so that the relay writes the reason before ssh fails."""
+"""This time is longer than the relay's time limit, so that the relay writes the reason before ssh fails."""
 RELAY = Path(trainyard.__file__).resolve().with_name("relay.py")
 SOCKETS = Path.home() / ".yard"
-"""The sockets of shared SSH connections are outside the checkout, because their paths are limited to 107 bytes."""
+"""Sockets of shared SSH connections. They are outside the checkout, because their paths are limited to 107 bytes."""
 _FORMAT = 3
-"""Cached files of another version are rewritten."""
+"""Version of the cached files. Files of another version are rewritten."""
 _FIX = (
     "Fix: an operator of the cluster writes the file with `yard refresh --save FILE`, or with "
     "`pulumi stack output --json --show-secrets -s STACK`"
@@ -60,8 +60,8 @@ def known_hosts(cluster: Cluster) -> str:
 def control_path(sockets: str, folder: str) -> str | None:
     """Return the ControlPath for the stack in `folder`, or None if it is too long for a socket.
 
-    Only the user may write to `sockets`. In /tmp, another user could create a socket with the name of a closed
-    connection, to which ssh would then send commands.
+    Only the user must be able to write to `sockets`. In /tmp, another user could create a socket with the name of a
+    closed connection, and ssh would then send commands to this socket.
     """
     path = f"{sockets}/{hashlib.sha256(folder.encode()).hexdigest()[:8]}-%C"
     # ssh replaces %C with 40 characters, and temporarily appends 17 characters when it creates the socket.
@@ -69,7 +69,7 @@ def control_path(sockets: str, folder: str) -> str | None:
 
 
 def ssh_config(cluster: Cluster, folder: str, control: str | None) -> str:
-    """Return the SSH configuration for the keys in `folder`. `control`: the ControlPath of shared connections."""
+    """Return the SSH configuration for the keys in `folder`. `control` is the ControlPath of shared connections."""
     sharing = ("ControlMaster auto", f"ControlPath {control}", "ControlPersist 10m") if control else ()
     common = _block(
         "*",
@@ -109,7 +109,7 @@ def _proxy(head: Head, folder: str) -> Sequence[str]:
 
 
 def _logins(head: Head, folder: str) -> Logins:
-    """Return each user's name suffix and configuration lines."""
+    """Return the host name suffix and the configuration lines for each user."""
     # ssh tries the IdentityFile of every matching block (ssh_config(5)), so `Host *` does not contain one.
     users = (("", head.user, USER_KEY), (ADMIN_SUFFIX, head.admin_user, ADMIN_KEY))
     return [(suffix, (f"User {user}", f'IdentityFile "{folder}/{key}"')) for suffix, user, key in users]
@@ -126,7 +126,7 @@ def _block(name: str, lines: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Stack:
-    """A deployed stack, whose `folder` contains the SSH configuration, known hosts and private keys.
+    """A deployed stack. Its `folder` contains the SSH configuration, known hosts and private keys.
 
     `outputs` is the file that contains the outputs, or None if they came from Pulumi's backend.
     """
@@ -142,7 +142,7 @@ class Stack:
 
 
 def load_stack(name: str, *, refresh: bool = False, file: Path | None = None) -> Stack:
-    """Return a stack, whose outputs come from `file` or, if it is None, from Pulumi.
+    """Return a stack. Its outputs come from `file`, or from Pulumi if `file` is None.
 
     The cached files are used until the outputs change or `refresh` is set. Raises StackError if the outputs cannot be
     read, and ContractError if they are invalid.
@@ -169,7 +169,7 @@ def load_stack(name: str, *, refresh: bool = False, file: Path | None = None) ->
 
 
 def save_for_jobs(stack: Stack, file: Path) -> None:
-    """Write the outputs, with the job user's but not the admin's key, to a file that only its owner can read.
+    """Write the outputs with the job user's key, but without the admin's key, to a file that only its owner can read.
 
     Raises StackError if the file cannot be written.
     """
@@ -194,7 +194,7 @@ def forget(folder: Path) -> None:
 
 
 def _version(file: Path) -> str:
-    """Return a text that changes when the file does. Every deployment changes the state file."""
+    """Return a text that identifies the file's version. Every deployment changes the state file."""
     if not file.is_file():
         return f"{file}:absent"
     status = file.stat()
@@ -253,7 +253,7 @@ def _write(folder: Path, version: str, outputs: Mapping[str, Any], cluster: Clus
         (folder / ADMIN_KEY).unlink(missing_ok=True)
     _replace(folder / "known_hosts", known_hosts(cluster))
     _replace(folder / "config", ssh_config(cluster, str(folder), control_path(str(SOCKETS), str(folder))))
-    # This file is written last, so that all others exist if it does.
+    # This file is written last, so if it exists, the other files also exist.
     cache = {"format": _FORMAT, "source": version, "cluster": dumped(cluster)}
     _replace(folder / "outputs.json", json.dumps(cache, indent=1) + "\n")
 

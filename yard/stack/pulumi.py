@@ -1,4 +1,4 @@
-"""Runs `pulumi` with the backend and the stack that it uses in the current shell.
+"""Runs `pulumi` with the backend and the stack that are selected in the current shell.
 
 No other module starts `pulumi` or reads .trainyard/env.sh. The backend and the stack are read from Pulumi's files,
 because each pulumi command takes half a second. Sources: pulumi/pulumi v3.250.0, pkg/workspace/creds.go,
@@ -27,13 +27,13 @@ from yard.show import warn
 
 _CLOUD = "https://api.pulumi.com"
 _PRIVATE = "/.trainyard/state"
-"""The backend URL that env.sh sets ends with this path."""
+"""The end of the backend URL that env.sh sets."""
 _DIY_ORGANIZATION = "organization"
 """All stacks outside Pulumi Cloud belong to this organization."""
 _SIGNAL_SECONDS = 5.0
 _SECONDS = 120.0
 _OF_THE_BACKEND = ("PULUMI_BACKEND_URL", "PULUMI_HOME", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
-"""The variables with which env.sh selects the backend in .trainyard."""
+"""Variables that env.sh sets to select the backend in .trainyard."""
 _MISSING_FIX = "Fix: run `make setup`, or install the Pulumi CLI"
 _JOB_USER_FIX = (
     "Fix: for jobs, set TRAINYARD_OUTPUTS to the file that the cluster's operator sent you. For other commands, ask an "
@@ -74,7 +74,7 @@ def state_file(variables: Mapping[str, str], stack: str) -> Path | None:
 
 
 def selected_stack(variables: Mapping[str, str]) -> str | None:
-    """Return the stack that PULUMI_STACK or `pulumi stack select` has selected, or None if neither has.
+    """Return the stack that PULUMI_STACK or `pulumi stack select` has selected, or None if no stack is selected.
 
     The name contains the organization only on Pulumi Cloud.
     """
@@ -84,7 +84,7 @@ def selected_stack(variables: Mapping[str, str]) -> str | None:
 
 
 def _recorded_stack(variables: Mapping[str, str]) -> str:
-    # Pulumi hashes the path of Pulumi.yaml as the shell shows it, which can contain symbolic links.
+    # Pulumi hashes the path of Pulumi.yaml as given by the shell's PWD. This path can contain symbolic links.
     shell = Path(variables.get("PWD", ""))
     logical = [
         folder for folder in (shell, *shell.parents) if folder.is_absolute() and folder.resolve() == checkout.ROOT
@@ -133,9 +133,9 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
 
 
 def end_session(session: int) -> None:
-    """End all processes in a session, for example a killed pulumi's plugins.
+    """End all processes in a session, for example the plugins of a killed pulumi process.
 
-    Local virtual machines keep running, because they have sessions of their own.
+    Local virtual machines keep running, because they have their own sessions.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + _SIGNAL_SECONDS
@@ -149,7 +149,7 @@ def end_session(session: int) -> None:
 
 
 def session_members(session: int) -> list[int]:
-    """Return the ids of the live processes in a session."""
+    """Return the PIDs of the live processes in a session."""
     found = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -189,9 +189,9 @@ class StackInUse(StackError):
 
 
 def clear_stale(backend: Path, stack: str) -> list[int]:
-    """Remove the stack's locks whose processes on this machine have ended, and return the processes' ids.
+    """Remove the stack's locks if their processes on this machine have ended, and return the PIDs of the processes.
 
-    Raises StackInUse if a process is alive, and StackError if a lock is unreadable or from another machine.
+    Raises StackInUse if a process is still running, and StackError if a lock is unreadable or from another machine.
     """
     cleared = []
     for lock in sorted((backend / ".pulumi" / "locks" / "organization" / checkout.PROJECT / stack).glob("*.json")):
@@ -219,7 +219,7 @@ def clear_stale(backend: Path, stack: str) -> list[int]:
 
 
 def _is_pulumi(pid: int) -> bool:
-    """Return whether this is a pulumi process. Another program can have the id of a process that has ended."""
+    """Return whether `pid` is a running pulumi process. The PID of a process that has ended can be reused."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         return state != "Z" and Path(f"/proc/{pid}/comm").read_text().startswith("pulumi")
@@ -230,8 +230,8 @@ def _is_pulumi(pid: int) -> bool:
 def environment(*, required: bool = False) -> dict[str, str]:
     """Return the environment for pulumi, with the variables from .trainyard/env.sh if that file exists.
 
-    The backend's variables are unchanged if the user has selected a backend in this shell. Raises StackError if bash
-    cannot read the file, or if the file is `required` and missing.
+    The backend's variables keep their values if the user has selected a backend in this shell. Raises StackError if
+    bash cannot read the file, or if the file is `required` and missing.
     """
     setup = checkout.ROOT / ".trainyard" / "env.sh"
     if not setup.is_file():
@@ -256,7 +256,7 @@ def run(
     folder: Path | None = None,
     seconds: float | None = _SECONDS,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `pulumi WORDS` in `folder` or, if it is None, in the checkout or the current folder. Return its output.
+    """Run `pulumi WORDS` in `folder` and return its output. The default folder is the checkout, if there is one.
 
     Raises StackError if pulumi is missing or does not finish within `seconds`.
     """
@@ -302,8 +302,8 @@ def run_pulumi(
 ) -> int:
     """Run pulumi and return its exit code, or 128 + N if signal N ended it. `interrupted` is called at each signal.
 
-    pulumi runs in a new session, so that Ctrl-C in a terminal reaches only this process, which sends SIGINT to pulumi.
-    pulumi then finishes its running operations and writes its state. A second SIGINT stops it at once.
+    pulumi runs in a new session, so Ctrl-C in a terminal reaches only this process. It then sends SIGINT to pulumi, and
+    pulumi finishes its running operations and writes its state. A second SIGINT stops pulumi at once.
     """
     started: list[subprocess.Popen[str]] = []
     too_early: list[int] = []
@@ -316,8 +316,8 @@ def run_pulumi(
         else:
             too_early.append(number)
 
-    # Shells start background jobs with SIGINT ignored, which pulumi would inherit. Because this process has a handler,
-    # pulumi starts with the default action.
+    # Shells start background jobs with SIGINT ignored, and pulumi would inherit this. Because this process has a
+    # handler, pulumi starts with the default action.
     before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         started.append(start(words, variables, folder, output=None))

@@ -23,18 +23,18 @@ _NEVER_STARTED = (
     "kex_exchange_identification",
     "banner exchange",
 )
-"""If ssh prints one of these messages, it has not run the command, so that a second attempt is safe."""
+"""If ssh prints one of these messages, it has not run the command, so a second attempt is safe."""
 
 
 class Remote:
-    """The connection to a stack's hosts. After its first failure, the stack's outputs are read again."""
+    """Connects to a stack's hosts. After the first failed connection, the stack's outputs are read again."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self._refreshed = False
 
     def host(self, name: str | None, *, admin: bool = False) -> str:
-        """Return the SSH name of a host or, if `name` is None, of the head.
+        """Return the SSH name of a host. If `name` is None, return the SSH name of the head.
 
         Raises RemoteError if the host is unknown, or if the outputs contain no key for an `admin` login.
         """
@@ -116,5 +116,5 @@ class Remote:
 
 
 def shell(words: Sequence[str]) -> str:
-    """Join the arguments to a line for the shell. A single argument is already a line."""
+    """Join the arguments into a line for the shell. A single argument counts as a complete line."""
     return words[0] if len(words) == 1 else shlex.join(words)

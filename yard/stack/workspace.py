@@ -1,8 +1,8 @@
 """A stack's file, its Pulumi operations, and the environment for simulated clouds.
 
-Pulumi writes a random salt into the stack file that it uses. Therefore it uses a copy in .trainyard/stacks, and the
-committed file stays unchanged. The plugins and the backend of simulated clouds are in .trainyard/offline, so that the
-engine finds no real plugins and cannot change real stacks, which are in another backend.
+Pulumi writes a random salt into the stack file that it uses. To keep the committed file unchanged, yard gives Pulumi a
+copy in .trainyard/stacks. The plugins and the backend of simulated clouds are in .trainyard/offline. Therefore the
+engine finds no real plugins there, and it cannot change real stacks, because they are in another backend.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SECRETS_KEYS = ("secretsprovider", "encryptedkey", "encryptionsalt")
 """The keys that Pulumi adds to a stack file."""
 HOME = checkout.state() / "offline"
 PLUGINS = {"azure-native": "pulumi-azure-native", "gcp": "pulumi-gcp", "command": "pulumi-command"}
-"""SDK packages by plugin. A simulated plugin has its SDK's version."""
+"""Mapping from plugin to SDK package. A simulated plugin has the version of its SDK."""
 PLAIN = ("--non-interactive",)
 SHOW = ("--non-interactive", "--suppress-outputs")
 """Without --suppress-outputs, the long output `cluster` would push other messages off the screen."""
@@ -68,7 +68,7 @@ def platform_section(stack: str) -> dict[str, Any]:
 
 
 def copy_of(stack: str, home: Path | None = None) -> Path:
-    """Return the path of a stack's copy. `home` is the folder of another backend."""
+    """Return the path of a stack file's copy. `home` is the folder of another backend."""
     return (home or checkout.state()) / "stacks" / f"Pulumi.{stack}.yaml"
 
 
@@ -76,7 +76,7 @@ def refresh_copy(stack: str, home: Path | None = None, source: str | None = None
     """Copy the committed file, keep the salt of the previous copy, and return the copy's path.
 
     `source` names the committed file if its name differs from the stack's. `with_secrets` must be False if the backend
-    has a different passphrase, with which it cannot decrypt the committed file's secrets.
+    has a different passphrase, because that passphrase cannot decrypt the committed file's secrets.
     """
     text, copy = committed_text(source or stack), copy_of(stack, home)
     text = text if with_secrets else _without_secrets(text)
@@ -96,7 +96,7 @@ def _without_secrets(text: str) -> str:
 
 
 def added_keys(text: str) -> dict[str, str]:
-    """Return the keys that Pulumi added. Invalid YAML has none, and is reported by Pulumi."""
+    """Return the keys that Pulumi added. For invalid YAML, the result is empty, because Pulumi reports the error."""
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError):
@@ -121,8 +121,8 @@ def simulated_environment(online: Mapping[str, str], home: Path = HOME) -> dict[
         **kept,
         "PATH": f"{checkout.ROOT / 'offline' / 'programs'}:{online['PATH']}",
         "PULUMI_HOME": str(home / "pulumi-home"),
-        "PULUMI_BACKEND_URL": f"file://{home / 'state'}?metadata=skip",  # see tools/setup/env.sh
-        "PULUMI_CONFIG_PASSPHRASE": "offline",  # protects no real secret
+        "PULUMI_BACKEND_URL": f"file://{home / 'state'}?metadata=skip",  # see tools/setup/env.sh.
+        "PULUMI_CONFIG_PASSPHRASE": "offline",  # This passphrase protects no real secret.
         "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
         "PULUMI_SKIP_UPDATE_CHECK": "true",
         "TRAINYARD_OFFLINE": str(home / "clouds"),
@@ -156,7 +156,7 @@ def _link_plugins(home: Path) -> None:
 def _prevent_log(pulumi_home: Path) -> None:
     """Replace the folder of the engine's logs with a file, so that the engine writes no log.
 
-    No option disables the log, which contains all requests and takes more than half of the time of a large preview.
+    No option disables the log. It contains all requests and takes more than half of the time of a large preview.
     """
     logs = pulumi_home / "logs"
     if logs.is_dir():
@@ -195,7 +195,7 @@ class Workspace:
         self.backend = backend_folder(self.environment)
 
     def exists(self) -> bool:
-        """Return whether the backend contains the stack. The answer for a remote backend is always True."""
+        """Return whether the backend contains the stack. For a remote backend, the result is always True."""
         state_path = state_file(self.environment, self.name)
         return state_path is None or state_path.exists()
 
@@ -207,7 +207,7 @@ class Workspace:
         elif self.exists():
             code = 0
         else:
-            copy_of(self.name, self.home).unlink(missing_ok=True)  # it contains the salt of a removed stack
+            copy_of(self.name, self.home).unlink(missing_ok=True)  # This copy contains a removed stack's salt.
             code = self._create("init", "--no-select", *extra)
         if code == 0:
             refresh_copy(self.name, self.home, self._source, with_secrets=not self.simulated)

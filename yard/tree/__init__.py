@@ -1,1 +1,1 @@
-"""The user's working tree: which files are sent with a job or by `yard sync`, and a record of its git state."""
+"""Selects the files of the user's working tree that are sent to the cluster, and records the tree's git state."""

@@ -1,4 +1,4 @@
-"""Selects the files of a directory that are sent, without those that git ignores or that look like secrets."""
+"""Selects the files to send from a directory. Files that git ignores or that look like secrets are omitted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECRETS = (
 )  # fmt: skip
 _LARGEST_KEY_FILE = 256 * 1024
 _PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:\\r|\\n|\s)+[A-Za-z0-9+/=]{40}")
-"""A private key in PEM format, also with the line breaks escaped, as in a JSON string. A program that only mentions the
+"""A private key in PEM format. The line breaks can be escaped, as in a JSON string. A program that only mentions the
 header does not match."""
 _NO_SECRETS = ("*.example", "*.sample", "*.template")
 MOST_FILES = 5000
@@ -50,7 +50,7 @@ def holds_private_key(path: Path) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Tree:
-    """A directory's files, those left out because they look like secrets, and the size in bytes."""
+    """The files to send from a directory, their size in bytes, and the files omitted because they look like secrets."""
 
     folder: Path
     names: tuple[str, ...]
@@ -64,7 +64,7 @@ def one_file(path: Path) -> Tree:
 
 
 def collect(file: str, folder: Path, always: Sequence[str] = ()) -> Tree:
-    """Return the files to send from `folder`, and those in `always` even if git ignores them.
+    """Return the files to send from `folder`. Files in `always` are sent even if git ignores them.
 
     Raises JobFileError for the job `file` if the directory is too large, and SyncError if git cannot list it.
     """
@@ -89,7 +89,7 @@ def collect(file: str, folder: Path, always: Sequence[str] = ()) -> Tree:
 
 
 def add(archive: tarfile.TarFile, tree: Tree, folder: str) -> None:
-    """Add the files to an archive as `folder`, which only its owner can read. Raises SyncError."""
+    """Add the files to an archive in `folder`. Only the owner can read the folder. Raises SyncError."""
     # The job enters the folder, so it must exist even if there are no files.
     place = tarfile.TarInfo(folder)
     place.type, place.mode = tarfile.DIRTYPE, 0o700
@@ -114,7 +114,7 @@ def add(archive: tarfile.TarFile, tree: Tree, folder: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The relative paths of the files to send, and of those omitted because they look like secrets."""
+    """The relative paths of the files to send, and of the files omitted because they look like secrets."""
 
     files: tuple[str, ...]
     secrets: tuple[str, ...]
@@ -129,7 +129,7 @@ def select_files(source: Path, *, with_secrets: bool) -> Selection:
         done = _git(listed, source)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            # Outside a repository, git needs an empty one to apply the directory's ignore files.
+            # Outside a repository, git needs an empty repository to apply the directory's ignore files.
             _git(["init", "--quiet", "--bare", folder], source)
             done = _git([f"--git-dir={folder}", f"--work-tree={source.resolve()}", *listed], source)
     if done.returncode:

@@ -25,7 +25,7 @@ _SHORT = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A working tree's state. `diff` is the output of `git diff HEAD`, which is truncated unless `complete` is true.
+    """A working tree's state. `diff` is the output of `git diff HEAD`, truncated if `complete` is false.
 
     `left_out` contains the names of changed files that look like secrets.
     """
@@ -43,7 +43,7 @@ class Snapshot:
         return self.commit[:_SHORT] + (" with changes" if self.modified else "")
 
     def files(self) -> dict[str, str]:
-        """Return the record's files for the run folder, by name."""
+        """Return a mapping from file name to text for the files in the run folder."""
         record = {
             "commit": self.commit,
             "modified": self.modified,
@@ -56,7 +56,7 @@ class Snapshot:
 
 
 def take_snapshot(folder: Path) -> Snapshot | None:
-    """Return the state of the working tree that contains `folder`, or None if there is no working tree or commit."""
+    """Return the state of the working tree that contains `folder`, or None if git cannot read a commit in time."""
     try:
         top, commit = _git(folder, "rev-parse", "--show-toplevel", "HEAD").split("\n")[:2]
         root = Path(top)
@@ -82,7 +82,7 @@ def take_snapshot(folder: Path) -> Snapshot | None:
 
 def _diff(root: Path, hidden: Sequence[str]) -> tuple[str, bool]:
     """Return the diff, truncated after a line if it exceeds the limit, and whether it is complete."""
-    # The user's git configuration can name diff programs and text filters, which may be slow or change the text.
+    # Diff programs and text filters in the user's git configuration could be slow or change the text.
     words = ["diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "HEAD", "--", ":/"]
     argv = ["git", "-C", str(root), *words, *(f":(top,exclude,literal){name}" for name in hidden)]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:

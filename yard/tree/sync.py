@@ -31,9 +31,9 @@ _SECONDS = 600
 
 @dataclass(frozen=True, kw_only=True)
 class SyncRequest:
-    """Options for a sync. Without `dest`, the destination is a folder with the directory's name in the shared path.
+    """Options of `yard sync`. If `dest` is None, the files go to a folder with the directory's name in the shared path.
 
-    With `take_over`, the destination may contain a copy of a different directory.
+    If `take_over` is set, the destination is allowed to contain a copy of a different directory.
     """
 
     source: Path
@@ -80,7 +80,7 @@ def source_name(source: Path) -> str:
 
 
 def _prepare(remote: Remote, dest: str, request: SyncRequest) -> list[str]:
-    """Create the folder and its marker, except in a dry run, and return the files that earlier syncs have sent.
+    """Create the folder and its marker, except in a dry run. Returns the files that earlier syncs have sent.
 
     The marker is written before the first file, so that an interrupted sync can be repeated. Raises SyncError if the
     destination contains a copy of a different directory.
@@ -134,7 +134,7 @@ def _rsync(remote: Remote, request: SyncRequest, dest: str, files: Sequence[str]
 
 
 def _delete(remote: Remote, dest: str, names: Sequence[str]) -> None:
-    """Remove files, and then folders that are empty, beginning with the deepest."""
+    """Remove the files, and then their folders if they are empty, beginning with the deepest folder."""
     folders = sorted({str(path) for name in names for path in Path(name).parents} - {"."}, key=len, reverse=True)
     remove_folders = "{ xargs -0 rmdir --ignore-fail-on-non-empty -- 2>/dev/null || true; }"
     for paths, command in ((names, "xargs -0 rm -f --"), (folders, remove_folders)):
