@@ -1,4 +1,4 @@
-"""The Pulumi program, which creates the stack file's cluster or, for `yard bake`, an image for its machines."""
+"""The Pulumi program. It creates the stack file's cluster or, for `yard bake`, an image for its machines."""
 
 import asyncio
 import gc
@@ -15,8 +15,8 @@ from trainyard.outputs import ssh_command
 async def program() -> pulumi.Inputs:
     """Create the cluster, wait until it is complete, and return the stack outputs.
 
-    Otherwise, the SDK would wait at the end of the program, where it checks all open tasks whenever a task completes. A
-    preview of 512 Azure nodes would then take 26 s instead of 15 s.
+    Without this wait, the SDK would wait at the end of the program, where it checks all open tasks whenever a task
+    completes. A preview of 512 Azure nodes would then take 26 s instead of 15 s.
     """
     settings = load_settings()
     if settings.bakes:
@@ -45,7 +45,7 @@ def outputs_of(cluster: Cluster, described: pulumi.Output[dict[str, Any]]) -> di
 async def register(outputs: dict[str, pulumi.Output[Any]]) -> None:
     """Register the stack outputs before the program ends, and wait until the engine has received them.
 
-    Without this wait, a later registration could arrive first, and the engine keeps the one that arrives last.
+    Without this wait, a later registration could arrive first, and the engine would then keep the older outputs.
     """
     await pulumi.Output.all(**outputs).future()
     for name, value in outputs.items():
@@ -56,6 +56,6 @@ async def register(outputs: dict[str, pulumi.Output[Any]]) -> None:
     await asyncio.wait(asyncio.all_tasks() - tasks)
 
 
-# Nearly all objects live until the program exits, and with 512 nodes, garbage collection would take 4 of 15 s.
+# With 512 nodes, garbage collection would take 4 of 15 s, although nearly all objects live until the program exits.
 gc.disable()
 pulumi.run(program)

@@ -16,17 +16,17 @@ from trainyard.machines import ACCEPT
 from trainyard.outputs import HOST_KEY
 
 Known = Mapping[str, Mapping[str, str]]
-"""Stored keys by host name: `machine` (the machine's ID) and `key`."""
+"""Mapping from host name to the stored key (`key`) and the ID of its machine (`machine`)."""
 Offer = Mapping[str, Any]
-"""The key that a platform reports for a host: `name`, `machine`, `key` ("" if it is not available), and whether the
-stack file declares the key (`declared`)."""
+"""A host's key as its platform reports it: `name`, `machine`, `key` ("" if it is not available) and `declared`, which
+states whether the key is from the stack file."""
 
 
 def merged_keys(known: Known, offers: Sequence[Offer], accepted: Collection[str]) -> dict[str, dict[str, str]]:
     """Return the keys to store, which are the machines' first keys.
 
-    A stored key remains if no key is reported, for example for an evicted machine. A key in the stack file, or one with
-    an `accepted` fingerprint, replaces it. Raises PlatformError for all missing, malformed and changed keys.
+    If no key is reported, for example for an evicted machine, its stored key remains. A key in the stack file or with
+    an `accepted` fingerprint replaces it. Raises one PlatformError for all missing, malformed and changed keys.
     """
     stored: dict[str, dict[str, str]] = {}
     missing, malformed, changed = list[str](), list[str](), dict[str, str]()
@@ -47,13 +47,13 @@ def merged_keys(known: Known, offers: Sequence[Offer], accepted: Collection[str]
 
 
 def fingerprint(key: str) -> str:
-    """Return a public key's fingerprint as `ssh-keygen -l` prints it."""
+    """Return a public key's fingerprint in the format of `ssh-keygen -l`."""
     digest = hashlib.sha256(base64.b64decode(key.split(" ")[1])).digest()
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
 def _without_comment(key: str) -> str:
-    # Splitting only at spaces keeps a line break, so that the key counts as malformed.
+    # Splitting only at spaces preserves a line break, so that such a key counts as malformed.
     return " ".join(key.split(" ")[:2])
 
 

@@ -17,7 +17,7 @@ from pulumi.dynamic import CreateResult, DiffResult, Resource, ResourceProvider
 from trainyard.errors import PlatformError
 
 MUNGE_KEY_BYTES = 128
-"""The default of `mungekey`. munge accepts 32 to 1024 bytes."""
+"""The default key size of `mungekey`. munge accepts 32 to 1024 bytes."""
 
 
 def ssh_keypair(comment: str) -> tuple[str, str]:
@@ -33,16 +33,16 @@ def ssh_keypair(comment: str) -> tuple[str, str]:
 
 
 class _SecretsProvider(ResourceProvider):
-    """Base class for providers whose secret only changes if the resource is replaced."""
+    """Base class for providers whose secret changes only if the resource is replaced."""
 
     def diff(self, _id: str, _olds: dict[str, Any], _news: dict[str, Any]) -> DiffResult:
         # By default, the engine compares the inputs, which include the serialized provider. A change to this code would
-        # then update the resource, which would delete the outputs.
+        # then cause an update, and the update would delete the outputs.
         return DiffResult(changes=False)
 
 
 class _KeysProvider(_SecretsProvider):
-    """This and the other providers must not be renamed, because the state contains the names of their classes."""
+    """Do not rename this class or the other providers, because the state contains their names."""
 
     def create(self, props: dict[str, Any]) -> CreateResult:
         cluster = props["cluster"]
@@ -73,7 +73,7 @@ class _MungeKeyProvider(_SecretsProvider):
 class ClusterKeys(Resource):
     """The admin's key pair, and the key pair that the head uses to send the hand-over to workers.
 
-    Rotating them replaces machines, because the public keys are in user-data. Existing hosts are updated in place.
+    Rotating these keys replaces machines, as the public keys are in user-data. Existing hosts are updated in place.
     """
 
     admin_private: pulumi.Output[str]

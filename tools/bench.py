@@ -1,8 +1,8 @@
 """`make bench`: measure the local stack on this machine, and exit with code 1 if a figure is above its ceiling.
 
 It runs the demo on new machines and measures the resulting cluster, which keeps running. Because computers differ, most
-figures are differences from a baseline: from the preview of an empty program for a preview, from an SSH round trip for
-a submission, and from a plain srun for a job.
+figures are differences from a baseline: a preview is compared with that of an empty program, a submission with an SSH
+round trip, and a job with a plain srun.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EMPTY = {
 }
 _STAMP = r'date "+began %s.%N"'
 _LAUNCH_JOB = f"name: bench-launch\nnodes: 2\ntime: 5m\nrun: |\n  {_STAMP}\n"
-# Prints how many seconds a rank's first line takes to appear, for a plain srun and for the job's script.
+# Prints the seconds until a rank's first line appears, first for a plain srun, then for the job's script.
 _LAUNCH = r"""
 cd "$1"
 first() { sed -nE 's/.*began ([0-9.]+).*/\1/p' | sort -n | head -1; }
@@ -58,7 +58,7 @@ class Figure:
 
 
 def median_seconds(action: Callable[[], object], runs: int) -> float:
-    """Return an action's median duration, without a first run that fills caches and opens connections."""
+    """Return an action's median duration. A first run fills caches and opens connections, and does not count."""
     durations = []
     for _ in range(runs + 1):
         begin = time.perf_counter()
@@ -77,7 +77,7 @@ def yard(*arguments: str) -> str:
 
 
 def demo_cost() -> Figure:
-    """Measure `make demo` with cached tools and a cached golden image, but without machines."""
+    """Measure `make demo` with cached tools and a cached golden image, but without existing machines."""
     subprocess.run(["make", "down"], check=True, cwd=ROOT)
     lines = []
     with subprocess.Popen(["make", "demo"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as demo:

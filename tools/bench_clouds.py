@@ -28,10 +28,10 @@ STACKS = ("azure-a100", "gcp-a2")
 MANY, FEW = 512, 2
 _ROUNDS = 5
 _WIDE = "10.64.0.0/16"
-"""A network with room for 512 nodes in one group, which receives an eighth of the network's addresses."""
+"""A network with room for 512 nodes in one group. A group receives an eighth of the network's addresses."""
 _NO_QUESTIONS = ("--yes", "--skip-preview")
 _SAVE_AT_THE_END = {"PULUMI_SKIP_CHECKPOINTS": "true"}
-"""Otherwise, the engine writes the whole state (tens of MB) before and after each resource (docs/dev/scale.md)."""
+"""Without this, the engine writes the whole state (tens of MB) before and after each resource (docs/dev/scale.md)."""
 _PROGRAM = """
 import atexit, json, resource, runpy, sys, time
 from pathlib import Path
@@ -51,14 +51,14 @@ runpy.run_path({program!r}, run_name="__main__")
 
 @dataclass(frozen=True)
 class Cost:
-    """How long a run took, and the processor time (`seconds`) and peak memory (`mib`) of its Pulumi program."""
+    """A run's duration. `program` contains the program's processor time (`seconds`) and peak memory (`mib`)."""
 
     seconds: float
     program: dict[str, float]
 
 
 class Twin:
-    """A copy of a stack with another number of nodes, in a project of its own."""
+    """A copy of a stack with a different number of nodes, in a project of its own."""
 
     def __init__(self, home: Path, stack: str, nodes: int) -> None:
         self.name = f"{stack}-{nodes}"
@@ -94,7 +94,7 @@ class Twin:
 
 
 def sized(stack: str, nodes: int) -> str:
-    """Return the stack file with `nodes` nodes in its only group, and a larger network."""
+    """Return the text of the stack file with a larger network and with `nodes` nodes in its only group."""
     document: dict[str, Any] = yaml.safe_load((ROOT / "stacks" / f"Pulumi.{stack}.yaml").read_text())
     cluster = document["config"]["trainyard:cluster"]
     (group,) = cluster["nodes"].values()
@@ -107,7 +107,7 @@ def sized(stack: str, nodes: int) -> str:
 
 
 def preview_costs(home: Path, stack: str) -> list[Figure]:
-    """Compare a stack's previews with many nodes and with few."""
+    """Compare the previews of a stack with many nodes and a stack with few nodes."""
     few, many = Twin(home, stack, FEW), Twin(home, stack, MANY)
     few.run("preview")  # fills the caches: bytecode and files
     rounds = [(few.run("preview"), many.run("preview")) for _ in range(_ROUNDS)]
@@ -122,7 +122,7 @@ def preview_costs(home: Path, stack: str) -> list[Figure]:
 
 
 def up_costs(home: Path, stack: str) -> list[Figure]:
-    """Compare `up`, a second `up` and `destroy` of a stack with many nodes and with few."""
+    """Compare `up`, a second `up` and `destroy` of a stack with many nodes and a stack with few nodes."""
     figures = []
     few, many = Twin(home, stack, FEW), Twin(home, stack, MANY)
     for name, verb in (("up", "up"), ("up again", "up"), ("destroy", "destroy")):

@@ -1,4 +1,4 @@
-"""`make clean`: delete the cache, which all of a user's checkouts share, and say what was deleted and kept."""
+"""`make clean`: clean the cache that all of a user's checkouts share, and print what was deleted and kept."""
 
 from __future__ import annotations
 

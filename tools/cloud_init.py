@@ -1,6 +1,6 @@
 """Download the guests' version of cloud-init, because the checks use its `schema` command.
 
-Installing the package is no option, because its services would reconfigure this computer at the next boot.
+The package is not installed, because its services would reconfigure this computer at the next boot.
 """
 
 from __future__ import annotations

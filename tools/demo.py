@@ -27,18 +27,18 @@ STACK = "local"
 
 @dataclass
 class Phases:
-    """The demo's phases, in order: their names and how many seconds they took."""
+    """The names of the demo's phases in order, and how many seconds each phase took."""
 
     rows: list[tuple[str, float]] = field(default_factory=list)
 
     def run(self, name: str, *command: str) -> None:
-        """Run a command as a phase. If it fails or is interrupted, exit with its exit code.
+        """Run a command as a phase. If it fails, exit with its exit code. After Ctrl-C, exit with code 130.
 
-        The demo waits for an interrupted command, which shuts down because Ctrl-C in a terminal reaches it as well.
+        Ctrl-C in a terminal also reaches the command, and the demo waits until the command has shut down.
         """
         begin = time.monotonic()
         interrupts: list[int] = []
-        # A command inherits SIG_IGN, but not a handler.
+        # The command would inherit SIG_IGN, but it does not inherit a handler.
         before = signal.signal(signal.SIGINT, lambda number, frame: interrupts.append(number))
         try:
             code = subprocess.run([sys.executable, "-m", *command], check=False).returncode
@@ -56,7 +56,7 @@ class Phases:
 
 
 def node_rows() -> list[tuple[str, str]]:
-    """Return each node's name, and when its bootstrap began and ended, according to the node's timeline."""
+    """Return each node's name, and a text with the start and end of its bootstrap from the node's timeline."""
     nodes = json.loads(_output("yard", "nodes", "--json", "--stack", STACK))
     rows = []
     for name in (row["name"] for row in nodes):

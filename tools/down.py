@@ -1,6 +1,6 @@
 """`make down`: delete the local stack and its files, except the caches and the set-up.
 
-If `pulumi destroy` fails, for example because the engine was killed, it ends the virtual machines' processes itself.
+If `pulumi destroy` fails, for example because the engine was killed, `make down` itself ends the machines' processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SIGNALLED = 128
 
 
 def down() -> int:
-    """Remove the stack. Return 0, or the exit code of the Pulumi command that failed or was interrupted."""
+    """Remove the stack. Return 0, or the exit code of an interrupted `destroy` or a failed `rm`."""
     stack = Stack(STACK)
     code = stack.destroy()
     if code >= _SIGNALLED:

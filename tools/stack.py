@@ -35,7 +35,7 @@ class Stack(Workspace):
         return self.operate("refresh", (*_NO_QUESTIONS, *extra))
 
     def destroy(self, extra: Sequence[str] = ()) -> int:
-        """Run `pulumi destroy` if the stack exists. Raises StackError if its data is protected."""
+        """Run `pulumi destroy` if the stack exists. Raises StackError if the stack's data is protected."""
         if not self.exists():
             sys.stderr.write(f"stack '{self.name}' does not exist: nothing to destroy\n")
             return 0
@@ -44,7 +44,7 @@ class Stack(Workspace):
         return self.operate("destroy", (*_NO_QUESTIONS, *extra))
 
     def rm(self, extra: Sequence[str] = ()) -> int:
-        """Remove the stack from the backend. Pulumi requires --force if it has resources."""
+        """Remove the stack from the backend. Pulumi requires --force if the stack has resources."""
         if not self.exists():
             return 0
         self.clear_lock()

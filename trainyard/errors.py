@@ -1,4 +1,4 @@
-"""The project's exceptions. Each message contains the object, the rule and the fix."""
+"""The project's exceptions. Each message names the affected object, the rule and the fix."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Problem:
 
 
 class RuleError(ValueError):
-    """Raised by stack file validators. pydantic requires a ValueError. `at` is the key within the section, if any."""
+    """Raised by stack file validators, as the ValueError that pydantic requires. `at` can name a key in the section."""
 
     def __init__(self, rule: str, fix: str, at: str = "") -> None:
         super().__init__(rule)
@@ -54,11 +54,11 @@ class StackFileError(FileError):
 
 
 class CatalogError(ClusterError):
-    """A file in components/catalog is wrong, which is a defect in the project."""
+    """A file in components/catalog or cloud-init is wrong, which is a defect in the project."""
 
 
 class PlatformError(ClusterError):
-    """A machine could not be created, started, reached or removed."""
+    """An operation on a machine, an image or a key failed or was refused."""
 
 
 class ContractError(ClusterError):

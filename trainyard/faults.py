@@ -1,6 +1,6 @@
-"""Reasons and states of Slurm nodes, shared by the nodes, the head and yard.
+"""Reasons and states of Slurm nodes. The nodes, the head and yard share these definitions.
 
-This module is part of the bundle, so it needs only Python 3.10 and the standard library.
+This module is part of the bundle, so it is limited to Python 3.10 and the standard library.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ _PREFIX = "TY:"
 _CAUSE = re.compile(rf"{_PREFIX}([a-z0-9-]+): ")
 
 ROLL = f"{_PREFIX}roll"
-"""Reason for draining a node with `yard roll`. On the new machine, 90-health returns the node to service."""
+"""`yard roll` drains a node for this reason. On the new machine, the stage 90-health returns the node to service."""
 UPDATE = f"{_PREFIX}update"
-"""Reason for draining a node until its jobs have ended, because the bootstrap must change it (idle.sh)."""
+"""The bootstrap drains a node for this reason until its jobs have ended and the node can be changed (idle.sh)."""
 
 GONE = "gone"
 """Cause: the machine does not respond (trainyard-repair)."""
@@ -23,14 +23,14 @@ SLURMD = "slurmd"
 BANDWIDTH = "bandwidth"
 """Cause: the node's all-reduces are slow or wrong (trainyard-bandwidth)."""
 EVENT = "event"
-"""Cause: the cloud has announced an eviction or a restart, which ends without a repair."""
+"""Cause: the cloud has announced an eviction or a restart, so no repair is needed."""
 QUARANTINE = "quarantine"
-"""Cause: `yard heal` has given up the node, which stays out of service until an operator resumes it."""
+"""Cause: `yard heal` has given up on the node, which stays out of service until an operator resumes it."""
 
 _GONE = re.compile(r"(?i)not responding|node unexpectedly rebooted")
 """Reasons that slurmctld sets (slurmctld/node_mgr.c and ping_nodes.c of Slurm 24.11.5, read 2026-11-22)."""
 _SUFFIXES = "*~#!%$@^-+"
-"""Suffixes of states (slurm.conf(5), scontrol(1) and sinfo(1) of Slurm 24.11). "*": the node does not respond."""
+"""Suffixes of states (slurm.conf(5), scontrol(1) and sinfo(1) of Slurm 24.11). "*" means no response."""
 _IN_SERVICE = frozenset({"IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "RESERVED"})
 """States of nodes that run jobs or can start them (sinfo(1), "NODE STATE CODES", read 2026-11-22)."""
 _EPIDEMIC_SHARE = 0.2
@@ -38,7 +38,7 @@ _EPIDEMIC_SHARE = 0.2
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the reason why a node is out of service, which is empty if it has returned to service."""
+    """A change of the reason why a node is out of service. `reason` is empty if the node has returned to service."""
 
     time: float
     """Seconds since 1970."""
@@ -62,7 +62,7 @@ def is_own(reason: str) -> bool:
 
 
 def fault(reason: str) -> str | None:
-    """Return the reason's fault (a health check's ID, GONE, SLURMD or BANDWIDTH), or None for other reasons."""
+    """Return the fault in a reason (a health check's ID, GONE, SLURMD or BANDWIDTH), or None if there is none."""
     if _GONE.match(reason):
         return GONE
     cause = cause_of(reason)
@@ -70,7 +70,7 @@ def fault(reason: str) -> str | None:
 
 
 def is_epidemic(faulty: int, nodes: int) -> bool:
-    """Return whether the same fault on so many nodes probably has a common cause."""
+    """Return whether a fault on `faulty` of `nodes` nodes probably has a common cause."""
     return faulty > max(1, _EPIDEMIC_SHARE * nodes)
 
 
@@ -86,5 +86,5 @@ def is_in_service(state: str) -> bool:
 
 
 def is_free(state: str) -> bool:
-    """Return whether a node in this state, from sinfo, runs no jobs and cannot start any."""
+    """Return whether a node in this sinfo state runs no jobs and cannot start any."""
     return not is_in_service(state) and "DRAINING" not in flags(state)

@@ -11,18 +11,17 @@ HOST_INPUTS = MappingProxyType(
         "pulumi-python:dynamic/local:Vm": "host",
     }
 )
-"""The input with the host's name, by the machine's resource type. Existing hosts are not resources in the stack."""
+"""Mapping from a machine's resource type to the input with the host's name. Existing hosts are not resources."""
 
 BAKE = "trainyard:bake"
 """Configuration key that `yard bake` sets to build or keep an image instead of creating a cluster."""
 BUILD, KEEP = "build", "keep"
 BAKED_IMAGE = "baked_image"
-"""A key in the stack file, and an output of stacks that bake an image."""
+"""Both a key in the stack file and an output of stacks that bake an image."""
 
 END_JOBS = "trainyard:end_jobs"
-"""Configuration key for the comma-separated IDs of running jobs that `pulumi up` may end."""
+"""Configuration key for the comma-separated IDs of the running jobs that `pulumi up` is allowed to end."""
 ACCEPT = "trainyard:accept_host_keys"
-"""Configuration key for the comma-separated fingerprints of SSH host keys that may replace a machine's recorded key.
-
-`pulumi up --config` also writes both keys to the stack file, where they have no further effect, because they name
-exactly what they permit."""
+"""Configuration key for the comma-separated fingerprints of SSH host keys that are allowed to replace a recorded key.
+`pulumi up --config` also writes END_JOBS and ACCEPT to the stack file. They permit nothing more there, because they
+list specific jobs and fingerprints."""

@@ -1,6 +1,6 @@
 """Version 1 of the outputs contract: the format of a stack's `cluster` output.
 
-The Pulumi program writes the output with `dumped` and yard reads it with `read_outputs`, which run the same checks. The
+The Pulumi program writes the output with `dumped`, and yard reads it with `read_outputs`. Both run the same checks. The
 types are dataclasses, because importing pydantic takes longer than the rest of a yard command. A field that can be null
 has a default, because Pulumi's engine omits null values when a program reads the output.
 """
@@ -33,7 +33,7 @@ class Invalid(ValueError):
 
 
 def read(kind: Any, value: Any, path: str = "") -> Any:
-    """Return a JSON value as the type `kind`. Raises Invalid for the first wrong value.
+    """Convert a JSON value to the type `kind`. Raises Invalid for the first wrong value.
 
     Supported types: dataclasses, str, int, float, tuple[T, ...], Mapping[str, T], T | None and Annotated[T, check].
     """
@@ -132,8 +132,8 @@ CONTRACT = 1
 class Head:
     """The head node. `user` runs jobs, and `admin_user` has sudo. The stack has a separate key for each user.
 
-    `tunnel` is a command that forwards the loopback port "{port}" to the head's SSH port. With a tunnel, `address` and
-    `port` are those of a tunnel that is open only while `pulumi up` is running.
+    `tunnel` is a command that forwards the loopback port "{port}" to the head's SSH port. If `tunnel` is set, `address`
+    and `port` are valid only while `pulumi up` keeps its own tunnel open.
     """
 
     name: Name
@@ -177,11 +177,11 @@ NO_TRANSPORT = Transport()
 class Cluster:
     """The cluster. `env`, `transport`, `thresholds`, `pair_thresholds` and `spares` are mappings by node group.
 
-    Workers mount `home_path` and `shared_path` from the head. `transport` contains only groups whose fabric needs files
-    on the node. `thresholds` and `pair_thresholds` are the published minimum bus bandwidths, in GB/s, of an all-reduce
-    on one or more nodes. `spares` is how many nodes a group holds back from jobs. With `repair: auto`, `yard heal
-    --auto` replaces machines. `unready` states why no `pulumi up` has made the cluster ready, in which case `nodes` is
-    empty if the machines or their SSH host keys are not known.
+    All hosts share `home_path` and `shared_path`. `transport` contains only groups whose fabric needs files on the
+    node. The published minimum bus bandwidth of an all-reduce, in GB/s, is in `thresholds` for one node and in
+    `pair_thresholds` for several nodes. `spares` is the number of nodes that are held back from jobs. If `repair` is
+    `auto`, `yard heal --auto` repairs nodes. If no `pulumi up` has made the cluster ready, `unready` states the reason,
+    and `nodes` can be empty.
     """
 
     contract: int = CONTRACT
@@ -204,7 +204,7 @@ class Cluster:
 
     @property
     def warning(self) -> str:
-        """Why the cluster is not ready, and the fix, or "" if it is ready."""
+        """The reason why the cluster is not ready and the fix, or "" if the cluster is ready."""
         if self.unready is None:
             return ""
         return (
@@ -218,15 +218,15 @@ class Cluster:
         return {self.head.name: self.head.private_ip, **{node.name: node.private_ip for node in self.nodes}}
 
     def busbw_floor(self, group: str, nodes: int) -> float | None:
-        """Return the published minimum bus bandwidth of an all-reduce on `nodes` nodes in GB/s, if any."""
+        """Return the published minimum bus bandwidth, in GB/s, of an all-reduce on `nodes` nodes, or None."""
         return (self.thresholds if nodes == 1 else self.pair_thresholds).get(group)
 
 
 def dumped(cluster: Cluster) -> dict[str, Any]:
     """Return the outputs as JSON values. Raises ContractError if the contract forbids a value.
 
-    Because older versions of yard reject unknown fields, an empty `tunnel`, `transport`, `spares` or `unready` is
-    omitted, and so is `repair: ask`.
+    Older versions of yard reject unknown fields. Therefore, `repair: ask` and an empty `tunnel`, `transport`, `spares`
+    or `unready` are omitted.
     """
     found: dict[str, Any] = json.loads(json.dumps(asdict(read_outputs(asdict(cluster)))))
     for name in ("transport", "spares", "unready"):

@@ -1,5 +1,5 @@
-"""Escapes control characters in text from nodes and jobs, which could make the operator's terminal hide text, replace
-text, or send input.
+"""Escapes control characters in text from nodes and jobs. Otherwise, such characters could make the operator's terminal
+hide text, replace text, or send input.
 """
 
 from __future__ import annotations

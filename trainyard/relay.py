@@ -31,14 +31,14 @@ _STDIO_SECONDS, _SERVE_SECONDS = 40.0, 900.0
 """Time limits for the first tunnel. `stdio` must end before yard's limit of 60 s for an SSH command, but `serve` waits
 for GPU machines to boot."""
 _ANSWER_SECONDS = 30.0
-"""Time limit for the server's first bytes. In SSH, the server sends the first message."""
+"""Time limit for the server's first bytes. An SSH server does not wait for a message from the client."""
 _LONGEST_PAUSE = 15.0
 
 _FINAL = ("az login", "gcloud auth login", "AuthorizationFailed", "unrecognized arguments")
-"""Parts of messages about errors that a retry cannot fix: no login (azure-cli core/_profile.py, read 2026-11-22; gcloud
-528.0.0), no permission, unknown option. IAP's error 4033 is not included, because the machine may only be stopped."""
+"""Parts of error messages after which a retry is useless: no login (azure-cli core/_profile.py, read 2026-11-22; gcloud
+528.0.0), no permission, unknown option. IAP's error 4033 is not included, because it can mean a stopped machine."""
 _ENDING = ((signal.SIGINT, 8.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0))
-"""Signals, and how many seconds to wait after each. After SIGINT, `az network bastion tunnel` deletes its session."""
+"""Signals, and the seconds to wait after each signal. After SIGINT, `az network bastion tunnel` deletes its session."""
 
 
 class TunnelError(Exception):
@@ -57,8 +57,8 @@ class Cli:
         self._port = _free_port()
         words = [word.replace("{port}", str(self._port)) for word in command]
         try:
-            # In a new session, Ctrl-C does not reach the command, and a signal can reach its whole process group. `az`
-            # is a shell script that starts Python.
+            # In a new session, Ctrl-C does not reach the command, and a signal can reach the whole process group. This
+            # matters for `az`, a shell script that starts Python.
             self._process = Popen(
                 words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, errors="replace", start_new_session=True
             )
@@ -101,8 +101,8 @@ class Cli:
                 time.sleep(0.02)
 
     def _group_is_gone(self, number: int) -> bool:
-        """Send a signal (0: none) to the command's process group, and return whether the group is empty."""
-        self._process.poll()  # a zombie that is not reaped stays in the group
+        """Send a signal to the command's process group, or none if `number` is 0. Return whether the group is empty."""
+        self._process.poll()  # until it is reaped, a zombie stays in the group
         try:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:

@@ -13,12 +13,12 @@ MAX_LEVELS = 50
 """Maximum depth of mappings and lists. The parser needs minutes for thousands of levels."""
 
 _Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's loader, if it is installed, is ten times as fast as Python's."""
+"""The loader of libyaml, if it is installed, is ten times as fast as the Python loader."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A parsed text. `repeated` contains the path and line of each key that its mapping repeats."""
+    """A parsed text. `repeated` contains the path and line of each repeated key."""
 
     value: Any
     repeated: tuple[tuple[tuple[str, ...], int], ...]
@@ -39,7 +39,7 @@ def load_own(text: str) -> Any:
 
 
 def load_strict(text: str) -> Document:
-    """Return the only document in a text. Raises YamlError."""
+    """Parse a text that contains one document. Raises YamlError."""
     try:
         _check_limits(text)
         node = yaml.compose(text, Loader=_Loader)
@@ -54,7 +54,7 @@ def load_strict(text: str) -> Document:
 
 
 def _check_limits(text: str) -> None:
-    """Raise YamlError if a text is too long, nested too deeply, or has aliases, which can expand it to gigabytes."""
+    """Raise YamlError if a text is too long or too deeply nested, or has aliases, which could expand to gigabytes."""
     if len(text) > MAX_CHARACTERS:
         raise YamlError(f"is longer than {MAX_CHARACTERS:,} characters", 1)
     level = 0

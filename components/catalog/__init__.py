@@ -25,7 +25,7 @@ class Fact(BaseModel):
 
 
 HOURS_PER_MONTH = 730
-"""A month's hours in the price lists of both clouds."""
+"""Hours per month in the price lists of both clouds."""
 
 _MIB_PER_MB = 1e6 / 2**20
 
@@ -40,7 +40,7 @@ class Throughput(Fact):
     most_mb_s: float | None = Field(default=None, gt=0)
 
     def write_mib_s(self, size_gib: int) -> float:
-        """Return the maximum write throughput in MiB/s for a size, or infinity if it is not limited."""
+        """Return the maximum write throughput in MiB/s for `size_gib` GiB, or infinity if it is not limited."""
         if self.mb_s_of_size:
             rate = _of_size(self.mb_s_of_size, size_gib)
             base = float("inf") if rate is None else rate * _MIB_PER_MB
@@ -51,19 +51,19 @@ class Throughput(Fact):
 
 
 class ServicePrice(Fact):
-    """List price of shared storage or a gateway in one region. Without a price field, the price is unknown."""
+    """List price of shared storage or a gateway in one region. If no price field is set, the price is unknown."""
 
     region: str
     priced: str = Field(default="", pattern=r"^(\d{4}-\d{2}-\d{2})?$")
-    """When the price was valid, or empty if the price is unknown."""
+    """The date on which the price was valid, or "" if the price is unknown."""
     usd_per_hour: float | None = Field(default=None, gt=0)
     usd_per_gib_hour: float | None = Field(default=None, gt=0)
     usd_per_month_of_size: dict[int, float | None] = Field(default_factory=dict)
-    """Dollars per month by size in GiB, or None for a size with an unknown price."""
+    """Mapping from size in GiB to dollars per month. A value is None if the price of that size is unknown."""
     billed_gib: int = Field(default=1, ge=1)
 
     def usd(self, size_gib: int) -> float | None:
-        """Return the price for a size in dollars per hour, or None if it is unknown."""
+        """Return the price of `size_gib` GiB in dollars per hour, or None if it is unknown."""
         if self.usd_per_month_of_size:
             month = _of_size(self.usd_per_month_of_size, size_gib)
             return None if month is None else month / HOURS_PER_MONTH
@@ -73,7 +73,7 @@ class ServicePrice(Fact):
 
 
 def _of_size(values: Mapping[int, float | None] | Mapping[int, float], size_gib: int) -> float | None:
-    """Return the value of the smallest sufficient size, or None if there is none."""
+    """Return the value for the smallest size that is at least `size_gib`, or None if all sizes are smaller."""
     return next((value for size, value in sorted(values.items()) if size >= size_gib), None)
 
 
@@ -106,7 +106,7 @@ class Topology(Fact):
         return self.sockets * self.cores_per_socket * self.threads_per_core
 
     def needs_numa_as_socket(self, version: SlurmVersion) -> bool:
-        """Return whether slurmd needs numa_node_as_socket, because Slurm assigns GPUs to sockets, not to NUMA nodes."""
+        """Return whether to set numa_node_as_socket. Slurm assigns GPUs to sockets, and old versions lack the key."""
         return self.numa_per_socket > 1 and version >= NUMA_AS_SOCKET_SINCE
 
     def slurm_sockets(self, version: SlurmVersion) -> tuple[int, int]:
@@ -130,7 +130,7 @@ class Topology(Fact):
 _WORD = r"^[A-Za-z0-9][A-Za-z0-9.+~:-]*$"
 
 _OLDEST_DRIVER = {12: 525, 13: 580}
-"""Branch of the oldest driver that supports each major CUDA release (NVIDIA, "CUDA Compatibility", minor version
+"""The oldest driver branch that supports each major CUDA release (NVIDIA, "CUDA Compatibility", minor version
 compatibility, table 1, read 2026-11-22)."""
 
 
@@ -150,7 +150,7 @@ class AptArchive(_Part):
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
     key: str
-    """Path, on the node, or URL of the signing key."""
+    """The signing key's path on the node, or its URL."""
     fingerprint: str = "-"
     url: str | None = None
     suite: str
@@ -158,24 +158,24 @@ class AptArchive(_Part):
 
 
 class DriverLock(Fact):
-    """Compatible versions for the operating system that the row is named after."""
+    """Compatible versions for one operating system. The row has the name of the operating system."""
 
     versions: dict[str, str]
-    """Versions by name, as in images.yaml. Every row contains `driver`."""
+    """Mapping from software to version, with the same keys as in images.yaml. Every row contains `driver`."""
     module: str = "nvidia"
     """File name of the kernel module, without .ko."""
     archives: tuple[AptArchive, ...] = Field(min_length=1)
     packages: dict[Annotated[str, Field(pattern=_WORD)], Package] = Field(min_length=1)
     nvswitch: dict[Annotated[str, Field(pattern=_WORD)], Package] = Field(default_factory=dict)
-    """Packages for nodes with NVSwitch, which are not supported without them."""
+    """Packages for nodes with NVSwitch. If this is empty, such nodes are not supported."""
     optional: dict[Annotated[str, Field(pattern=_WORD)], Package] = Field(default_factory=dict)
     """Packages that are skipped with a warning if the archive does not contain them."""
     files: dict[str, str] = Field(default_factory=dict)
-    """Configuration files that the installation needs, by absolute path."""
+    """Mapping from absolute path to text for the configuration files that the installation needs."""
     refused_gpus: dict[str, str] = Field(default_factory=dict)
-    """Why the driver does not support a GPU type, by type."""
+    """Mapping from an unsupported GPU type to the reason why the driver does not support it."""
     unverified: tuple[str, ...] = ()
-    """Facts that the archive did not confirm."""
+    """Facts that could not be confirmed in the archive."""
 
     @property
     def driver(self) -> str:
@@ -199,7 +199,7 @@ class Conflict(Fact):
 
 
 def incompatible(versions: Mapping[str, str], known: Mapping[str, Conflict]) -> Iterator[str]:
-    """Yield which versions in an image or a lock do not work together, and the consequence."""
+    """Yield a message for each set of versions in an image or a lock that do not work together."""
     for conflict in known.values():
         if conflict.versions.items() <= versions.items():
             named = ", ".join(f"{name} {version}" for name, version in conflict.versions.items())
@@ -227,15 +227,15 @@ _FOLDER = Path(__file__).parent
 _Row = TypeVar("_Row", bound=Fact)
 
 Count = Literal["vcpus", "gpus"] | Annotated[int, Field(ge=1)]
-"""How much of a quota a machine uses: as much as it has vCPUs or GPUs, or a fixed number."""
+"""The amount of a quota that a machine uses: its number of vCPUs or GPUs, or a fixed number."""
 
 
 class Price(Fact):
-    """A machine's list prices in one region, or None if they are unknown."""
+    """A machine type's list prices in one region. An unknown price is None."""
 
     usd_per_hour: float | None = Field(gt=0)
     spot_usd_per_hour: float | None = Field(default=None, gt=0)
-    """Spot price on the date in `spot_source`. It can change at any time."""
+    """The Spot price on the date in `spot_source`. Spot prices can change at any time."""
     spot_source: str = ""
     region: str
 
@@ -249,7 +249,7 @@ class Price(Fact):
 class Floors(Fact):
     """Published minimum bus bandwidth, in GB/s, of an all-reduce within a node (`node`) or between nodes (`pair`).
 
-    The minimum applies to messages of `node_gib` or `pair_gib`, and is None if none is published.
+    `node_gib` and `pair_gib` are the sizes of the messages. A minimum that is not published is None.
     """
 
     node: float | None = Field(default=None, gt=0)
@@ -272,14 +272,14 @@ class Machine(Fact):
     floors: Floors | None = None
     """The row in floors.yaml, or None if no source states the floors."""
     rdma: int = Field(default=0, ge=0)
-    """How many RDMA devices a node must have before collectives can use its fabric."""
+    """Number of RDMA devices that a node needs before collectives can use its fabric."""
     rdma_devices: tuple[str, ...] = ()
-    """The RDMA devices that collectives use. If empty, they use all active devices."""
+    """The RDMA devices that collectives use. If this is empty, collectives use all active devices."""
     quotas: dict[str, Count] = Field(default_factory=dict)
-    """How much of each quota a machine uses. Spot machines use `spot_quotas` instead."""
+    """Mapping from quota to the amount that a machine uses. Spot machines use `spot_quotas` instead."""
     spot_quotas: dict[str, Count] = Field(default_factory=dict)
     unverified: tuple[str, ...] = ()
-    """Names of the fields whose values no published page or code states."""
+    """Names of the fields whose values are not stated on a published page or in public code."""
     usd_per_hour: float | None = None
     """On-demand price from prices.yaml, or None if unknown."""
     spot_usd_per_hour: float | None = None
@@ -308,7 +308,7 @@ class Machine(Fact):
         return self.gpus > 0 and self.gpu_type != "fake"
 
     def without_gpus(self) -> Machine:
-        """Return a copy without GPUs, but with the same prices and the same use of quotas."""
+        """Return a copy without GPUs that has the same prices and uses the same amount of each quota."""
         counts = {"gpus": self.gpus}
         quotas, spot_quotas = (
             {name: counts.get(str(count), count) for name, count in known.items()}
@@ -322,8 +322,8 @@ class Machine(Fact):
     def schedulable_memory_mib(self) -> int:
         """MiB of memory that Slurm can allocate to jobs.
 
-        Slurm drains a node with less memory than its RealMemory, so 5 % (at least 1 GiB, but at most a quarter) of the
-        memory is reserved for the kernel and the daemons.
+        Slurm drains a node that has less memory than its RealMemory, so some memory is reserved for the kernel and the
+        daemons: 5 %, and at least 1 GiB (on machines with less than 4 GiB: a quarter).
         """
         reserve = max(self.memory_mib // 20, min(1024, self.memory_mib // 4))
         return self.memory_mib - reserve
@@ -334,7 +334,7 @@ class Fabric(Fact):
 
     env: dict[str, str]
     library_path: str | None = Field(default=None, pattern=r"^/[\w./-]+$")
-    """The NCCL plugin's folder on the node, which comes first in the LD_LIBRARY_PATH of jobs."""
+    """The NCCL plugin's folder on the node, which comes first in the LD_LIBRARY_PATH of every job."""
     mounts: tuple[Annotated[str, Field(pattern=r"^/[\w./-]+(:ro)?$")], ...] = ()
     """Paths on the node that containers mount at the same paths. The suffix ':ro' makes a mount read-only."""
 
@@ -353,14 +353,14 @@ class Image(Fact):
 
 
 class ImageContract(Fact):
-    """The facts about a published image, before its first boot, that bootstrap stages depend on."""
+    """Facts that bootstrap stages depend on. They describe a published image before its first boot."""
 
     files: dict[str, str] = Field(default_factory=dict)
     removed: tuple[str, ...] = ()
-    """Paths or patterns of deleted files."""
+    """Paths or patterns of files that are missing in the image."""
     services: dict[str, Literal["enabled", "disabled", "masked"]] = Field(default_factory=dict)
     modules: dict[str, str] = Field(default_factory=dict)
-    """Environment modules that add a command to PATH, by command."""
+    """Mapping from command to the environment module that adds it to PATH."""
     no_packages: tuple[str, ...] = ()
     """Packages that the distribution's archive lacks."""
 
@@ -378,12 +378,12 @@ def _rows(file: str, raw: dict[str, dict[str, Any]], model: type[_Row], **common
 
 
 def read_rows(file: str, model: type[_Row]) -> dict[str, _Row]:
-    """Return the rows of a catalog file by name. Raises CatalogError if the file does not match the model."""
+    """Return a mapping from name to row of a catalog file. Raises CatalogError if `model` does not match."""
     return _rows(file, _read(file), model)
 
 
 def _by_provider(file: str, model: type[_Row]) -> Callable[[str], dict[str, _Row]]:
-    """Return a cached function that returns a provider's rows in a file by name."""
+    """Return a cached function that reads a provider's rows from a file and returns them by name."""
     return cache(lambda provider: _rows(file, _read(file).get(provider, {}), model))
 
 
@@ -394,14 +394,14 @@ floors = _by_provider("floors.yaml", Floors)
 prices = _by_provider("prices.yaml", Price)
 """List prices by machine type."""
 throughputs = _by_provider("throughput.yaml", Throughput)
-"""Write throughput by kind of shared storage and, for machine disks, by machine type."""
+"""Write throughput by kind of shared storage or, for the disks of a machine, by machine type."""
 service_prices = _by_provider("service_prices.yaml", ServicePrice)
 """List prices of shared storage and gateways by name."""
 
 
 @cache
 def machines(provider: str) -> dict[str, Machine]:
-    """Return the provider's machine types by name with prices, topologies and floors. Raises CatalogError."""
+    """Return the provider's machine types, including prices, topologies and floors, by name. Raises CatalogError."""
     file = f"machines/{provider}.yaml"
     topology, floor, price = topologies(provider), floors(provider), prices(provider)
     rows = {
@@ -414,15 +414,15 @@ def machines(provider: str) -> dict[str, Machine]:
 
 
 def _table(file: str, model: type[_Row]) -> Callable[[], dict[str, _Row]]:
-    """Return a cached function that returns the rows in a file by name."""
+    """Return a cached function that reads the rows in a file and returns them by name."""
     return cache(lambda: read_rows(file, model))
 
 
 fabrics = _table("fabrics.yaml", Fabric)
 images = _table("images.yaml", Image)
 image_contracts = _table("image_contracts.yaml", ImageContract)
-"""Facts about pinned images by image name. Tests compare the bootstrap stages with them."""
+"""Facts about pinned images by image name. Tests check the bootstrap stages against these facts."""
 conflicts = _table("conflicts.yaml", Conflict)
 driver_locks = _table("drivers.yaml", DriverLock)
-"""Version locks of NVIDIA's driver by operating system."""
+"""Version locks for NVIDIA's driver, by operating system."""
 archives = _table("archives.yaml", Archive)

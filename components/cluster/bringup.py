@@ -1,4 +1,4 @@
-"""The bring-up of a cluster: sends the hand-over to the head, then waits until the gate passes.
+"""The bring-up of a cluster. It sends the hand-over to the head, then waits until the gate passes.
 
 The hand-over contains keys and Slurm's configuration. The gate is a program that waits until all nodes are ready.
 """
@@ -25,21 +25,21 @@ from components.platforms.base import Host, Platform
 
 _DIAL_ATTEMPTS = 190
 """After this many failed connection attempts, the bring-up fails. A GPU machine can take 15 minutes from power-on until
-sshd accepts connections. Refused connections fail immediately, so only the pauses between attempts take time: they grow
-from 0.1 s by a factor of 1.5 up to 5 s, 911 s in total. If packets are dropped, each attempt also takes _DIAL_SECONDS,
-31 minutes in total (pulumi/pulumi-command@010bd8e:provider/pkg/provider/remote/connection.go, dialWithRetry;
+sshd accepts connections. Refused connections fail immediately, so only the pauses between attempts take time. They grow
+by a factor of 1.5 from 0.1 s to 5 s: 911 s in total. If packets are dropped, each attempt also takes _DIAL_SECONDS: 31
+minutes in total (pulumi/pulumi-command@010bd8e:provider/pkg/provider/remote/connection.go, dialWithRetry;
 pulumi/pulumi@242a78a:sdk/go/common/util/retry/until.go; read 2026-11-22)."""
 _DIAL_SECONDS = 5
 _TUNNEL_ATTEMPTS = 5
-"""Fewer attempts suffice through a tunnel, because the head's sshd has already answered through it."""
+"""Fewer attempts suffice through a tunnel, because the head's sshd has answered before the tunnel is used."""
 _TUNNEL_SECONDS = 30
 _IGNORED = ["addPreviousOutputInEnv"]
 """Command inputs whose changes are ignored. Without this input, pulumi-command logs warnings, because sshd refuses the
 environment variables with the previous output (pulumi/pulumi-command@v1.2.1:provider/pkg/provider/remote/
-commandOutputs.go, run; read 2026-11-24). In stacks from older versions of this project, which lack the input, adding it
+commandOutputs.go, run; read 2026-11-24). Stacks from older versions of this project lack the input. Adding it there
 would run the commands again."""
 _REGISTRATION_SECONDS = 300
-"""How long a failure is delayed until the outputs contain the other machines, which may still be booting."""
+"""Maximum delay of a failure. During the delay, other machines can finish booting and become part of the outputs."""
 
 NO_TUNNEL = "there is no tunnel to the head"
 NO_BUNDLE = "the head has not received the bundle of scripts"
@@ -55,7 +55,7 @@ def _handover(plan: ClusterPlan, host_keys: Mapping[str, str], secrets: Sequence
 
 
 class Registered:
-    """Events for the stack outputs that the program has registered: with the head, and with all machines."""
+    """Events that are set when the program has registered outputs with the head or with all machines."""
 
     def __init__(self) -> None:
         self.head, self.machines = asyncio.Event(), asyncio.Event()
@@ -69,22 +69,22 @@ class BringUpArgs:
     platform: Platform
     keys: StackKeys
     accepted_host_keys: Collection[str]
-    """Fingerprints of SSH host keys that may replace a machine's recorded key."""
+    """Fingerprints of the SSH host keys that are allowed to replace a machine's recorded key."""
 
 
 class BringUp(pulumi.ComponentResource):
-    """Configures the machines as a cluster, until every node is ready and has run a Slurm task."""
+    """Configures the machines as a cluster, and waits until every node is ready and has run a Slurm task."""
 
     ready: pulumi.Output[str]
     """The last line of the gate's output, which is known once the gate has passed."""
     host_keys: pulumi.Output[dict[str, str]]
     """SSH host keys by host name."""
     head_host_key: pulumi.Output[dict[str, str]]
-    """The head's SSH host key by host name, which is known before those of the workers."""
+    """Mapping from the head's name to its SSH host key, which is known before the workers' keys."""
     registered: Registered | None = None
     """None if the program does not register the outputs early."""
     steps: Mapping[str, pulumi.Output[Any]]
-    """Outputs that are known once a step has finished. Until then, the key states why the cluster is not ready."""
+    """Mapping from a reason why the cluster is not ready to an output that is known once the reason is gone."""
 
     def __init__(self, name: str, args: BringUpArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:index:BringUp", name, {}, opts)
@@ -115,7 +115,7 @@ class BringUp(pulumi.ComponentResource):
         early = pulumi.ResourceOptions.merge(child, after_machines)
         permissions = [_format_permission(name, head.data_disk, to_head, early)] if head.data_disk is not None else []
         bundle = pulumi.Output.from_input(args.platform.shared).apply(lambda shared: render_bundle(plan, shared))
-        # A new bundle or hand-over updates its resource, and only a new head replaces it.
+        # A new bundle or hand-over only updates its resource, while a new head replaces both resources.
         sent = remote.Command(
             f"{name}-bundle",
             connection=to_head,
@@ -169,8 +169,8 @@ class BringUp(pulumi.ComponentResource):
     def _delay_failure(self, name: str, event: Callable[[Registered], asyncio.Event]) -> pulumi.ResourceOptions | None:
         """Return options that delay a resource's failure until the outputs contain the head or all machines.
 
-        Otherwise, the failure would end the update before the program registers them. The delay is limited, because a
-        machine may have failed as well.
+        Otherwise, the failure would end the update before the program registers these outputs. The delay is limited,
+        because another machine might have failed as well.
         """
         if pulumi.runtime.is_dry_run():
             return None
@@ -211,7 +211,7 @@ def _format_permission(
 def _host_keys(
     name: str, hosts: Sequence[Host], cluster: str, accepted: Collection[str], opts: pulumi.ResourceOptions
 ) -> pulumi.Output[dict[str, str]]:
-    """Return the hosts' SSH host keys, as the platform reports them and the stack's state has recorded them."""
+    """Return the hosts' SSH host keys by host name, merged from the platform's reports and the stack's state."""
     facts = pulumi.Output.all(*(fact for host in hosts for fact in (host.machine_id, host.host_key)))
     offers = facts.apply(
         lambda found: [
@@ -224,7 +224,7 @@ def _host_keys(
 
 
 def _boot_id(host: Host) -> pulumi.Output[str]:
-    """Return text that changes with a new machine and, if the platform counts boots, with each boot."""
+    """Return a text that is different for each new machine and, if the platform counts boots, after each boot."""
     if host.boots is None:
         return host.machine_id
     return pulumi.Output.concat(host.machine_id, ":", host.boots.apply(str))

@@ -1,14 +1,14 @@
 """A hook on the platform component that refuses a `pulumi up` that would end running jobs.
 
-The engine runs the hook before it registers the component, which is the parent of all machines, so nothing changes if
-the hook fails. Hooks on the machines are no alternative, because a replaced machine runs only its `before_delete` hook.
-With such a hook in the state, `pulumi destroy` fails without --run-program
+The component is the parent of all machines. The engine runs the hook before it registers the component, so nothing
+changes if the hook fails. Hooks on the machines are no alternative, because only the `before_delete` hook runs for a
+replaced machine. With such a hook in the state, `pulumi destroy` fails without --run-program
 (pulumi/pulumi@v3.250.0:pkg/resource/deploy/step.go, DeleteStep.Apply; pkg/engine/destroy.go, newDestroySource; read
 2026-11-22).
 
-During `pulumi destroy`, nothing warns about running jobs. If the gate's delete command listed them, `destroy` would
-retry for minutes and then fail if the head were unreachable, for example because only the program opens its tunnel.
-Adding the command would also run existing gates again
+During `pulumi destroy`, nothing warns about running jobs. A delete command on the gate could list them, but with an
+unreachable head, `destroy` would retry for minutes and then fail. The head is unreachable, for example, if only the
+program opens its tunnel. Adding the command would also run existing gates again
 (pulumi/pulumi-command@1355b24:provider/pkg/provider/remote/commandController.go, Update and Delete; read 2026-11-24).
 """
 
@@ -42,14 +42,14 @@ from trainyard.outputs import Cluster, Head, read_outputs
 
 _DIGITS = 16
 VERSION = "2"
-"""Prefix of each digest. It must change if digests cover other facts, so that unchanged machines are not refused."""
+"""Prefix of each digest. Change it if digests cover other facts; otherwise, unchanged machines would look changed."""
 
 
 def machine_digests(plan: ClusterPlan) -> dict[str, str]:
-    """Return the hosts' digests by name. A change that replaces or restarts a machine changes its digest.
+    """Return a mapping from host name to digest. A change that replaces or restarts a machine changes its digest.
 
-    Existing hosts are changed in place, so their digests cover only their roles. Digests do not cover the image, which
-    replaces no machine, or the access keys and the shared storage's address, which are not known yet.
+    Existing hosts are changed in place, so their digests cover only their roles. Digests do not cover the image,
+    because it replaces no machine, or facts that are not known yet: the access keys and the address of managed storage.
     """
     if plan.uses_existing_hosts:
         return {host.name: _digest(host.role.value) for host in plan.hosts}
@@ -68,7 +68,7 @@ def machine_digests(plan: ClusterPlan) -> dict[str, str]:
 
 
 def changed_or_removed_hosts(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the hosts that `after` lacks or has with another digest. Digests of other versions are not compared."""
+    """Return the hosts that are missing or different in `after`. Digests of other versions are not compared."""
     return tuple(
         name
         for name, digest in before.items()
@@ -81,9 +81,9 @@ def _digest(facts: object) -> str:
 
 
 LIST_JOBS = "! command -v squeue >/dev/null || sudo -n squeue -h -a -t R,CF,CG,S -o '%i|%u|%N|%j'"
-"""Prints one line for each job that holds nodes, which is running, configuring, completing or suspended. Prints nothing
-without Slurm. With `-w`, squeue would fail for a node that slurmctld does not know, for example a machine that could
-not be created (SchedMD/slurm@284c3b9:src/squeue/opts.c, _filter_nodes; read 2026-11-22)."""
+"""Prints one line for each job that holds nodes, that is, each running, configuring, completing or suspended job.
+Prints nothing without Slurm. With `-w`, squeue would fail for a node that slurmctld does not know, for example a
+machine that could not be created (SchedMD/slurm@284c3b9:src/squeue/opts.c, _filter_nodes; read 2026-11-22)."""
 
 _SHOWN = 20
 _PART = re.compile(r"(?P<prefix>[^,\[\]]+)(?:\[(?P<ranges>[0-9,-]+)\])?(?:,|$)")
@@ -91,7 +91,7 @@ _PART = re.compile(r"(?P<prefix>[^,\[\]]+)(?:\[(?P<ranges>[0-9,-]+)\])?(?:,|$)")
 
 @dataclass(frozen=True, kw_only=True)
 class RunningJob:
-    """A job that holds nodes. `nodes` is a Slurm host list ("yard-gpu-[0-3]"), which can be empty at the start."""
+    """A job that holds nodes. `nodes` is a Slurm host list ("yard-gpu-[0-3]"), or empty while the job starts."""
 
     id: str
     user: str
@@ -144,15 +144,15 @@ def busy_message(jobs: Sequence[RunningJob], machines: Sequence[str]) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the names as text, in which a long list is shortened."""
+    """Return the names as text, and shorten a long list."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{', '.join(names[:_SHOWN])}{more}"
 
 
 _CONNECT_SECONDS = 10
 _SECONDS, _TUNNEL_SECONDS = 30.0, 60.0
-"""Time limits for listing the jobs, without and with a tunnel or jump host. A cloud's CLI needs up to 40 seconds to
-open a tunnel (relay.py)."""
+"""Time limits for listing the jobs. The second limit applies if there is a tunnel or a jump host. A cloud's CLI needs
+up to 40 seconds to open a tunnel (relay.py)."""
 _END_SECONDS = 15.0
 """The relay needs up to 12 seconds to stop the cloud's CLI (relay.py)."""
 
@@ -162,7 +162,7 @@ class UnknownError(Exception):
 
 
 def refuse_to_end_jobs(admin_key: pulumi.Output[str], permitted: Collection[str]) -> pulumi.ResourceOptions:
-    """Return the resource options with the hook, which permits ending the jobs whose IDs are in `permitted`."""
+    """Return resource options that contain the hook. It permits ending the jobs whose IDs are in `permitted`."""
 
     def hook(name: str, machines: Callable[[pulumi.ResourceHookArgs, Cluster], Sequence[str]]) -> Any:
         async def check(args: pulumi.ResourceHookArgs) -> None:
@@ -183,9 +183,9 @@ def refuse_to_end_jobs(admin_key: pulumi.Output[str], permitted: Collection[str]
 async def _check(
     admin_key: pulumi.Output[str], permitted: Collection[str], machines_of: Callable[[Cluster], Sequence[str]]
 ) -> None:
-    """Raise PlatformError if the change would end jobs, or only log a warning in a preview.
+    """Raise PlatformError if the change would end jobs. In a preview, only log a warning.
 
-    If the head does not answer, `up` continues with a warning, because the change may repair the head.
+    If the head does not answer, `up` continues with a warning, because the change might repair the head.
     """
     machines: Sequence[str] = ()
     try:
@@ -222,7 +222,7 @@ def _changed_machines(args: pulumi.ResourceHookArgs, cluster: Cluster) -> tuple[
 async def last_cluster_output() -> Any:
     """Return the stack's `cluster` output, or None if there is none. Raises UnknownError if it cannot be read.
 
-    It is read from the stack, not from the component, because the engine keeps the stack's outputs if an `up` fails
+    The stack is read, not the component, because the engine keeps the stack's outputs if an `up` fails
     (pulumi/pulumi@v3.250.0:pkg/resource/deploy/step_executor.go, executeRegisterResourceOutputs; read 2026-11-22).
     """
     name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
@@ -244,7 +244,7 @@ def last_cluster(outputs: Any) -> Cluster | None:
 
 
 async def running_jobs(head: Head, key: str) -> tuple[RunningJob, ...]:
-    """Return the jobs that hold nodes, as Slurm on the head lists them. Raises UnknownError."""
+    """Return the jobs that hold nodes, according to Slurm on the head. Raises UnknownError."""
     with tempfile.TemporaryDirectory(prefix="trainyard-busy-") as folder:
         seconds = _TUNNEL_SECONDS if head.tunnel or head.proxy_jump else _SECONDS
         code, out, errors = await _run(ssh_command(head, key, Path(folder)), seconds)

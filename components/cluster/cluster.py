@@ -32,7 +32,7 @@ def outputs_of(
     host_keys: Mapping[str, str],
     tunnel: Sequence[str] | None,
 ) -> dict[str, Any]:
-    """Return the `cluster` output with the workers whose host keys are known. `endpoints`: addresses and ports."""
+    """Return the `cluster` output with the workers in `host_keys`. `endpoints` alternates addresses and ports."""
     direct = {host.plan.name for host in hosts if not host.through_head}
     endpoint_of = dict(
         zip((host.plan.name for host in hosts), zip(endpoints[::2], endpoints[1::2], strict=True), strict=True)
@@ -67,9 +67,9 @@ class ClusterArgs:
 
     plan: ClusterPlan
     accepted_host_keys: Collection[str] = ()
-    """Fingerprints of SSH host keys that may replace a machine's recorded key."""
+    """Fingerprints of the SSH host keys that are allowed to replace a machine's recorded key."""
     end_jobs: Collection[str] = ()
-    """IDs of running jobs that a change may end."""
+    """IDs of the running jobs that a change is allowed to end."""
 
 
 class Cluster(pulumi.ComponentResource):
@@ -124,7 +124,7 @@ class Cluster(pulumi.ComponentResource):
     def described(
         self, host_keys: pulumi.Output[dict[str, str]], unready: str | None = None
     ) -> pulumi.Output[dict[str, Any]]:
-        """Return the `cluster` output with the hosts that have host keys, which are the head or all hosts."""
+        """Return the `cluster` output with the hosts in `host_keys`, which contains either the head or all hosts."""
         reason = {} if unready is None else {"unready": unready}
         tunnel = pulumi.Output.from_input(self._hosts[0].tunnel)
 
@@ -142,16 +142,16 @@ class Cluster(pulumi.ComponentResource):
 
 
 async def early_outputs(cluster: Cluster) -> AsyncIterator[pulumi.Output[dict[str, Any]]]:
-    """Yield the output once the head is known, once all machines are known, and after each step of the bring-up.
+    """Yield the output when the head is known, when all machines are known, and after each step of the bring-up.
 
     The caller registers each output with the engine before it requests the next one, so that the outputs describe the
-    existing machines even if `pulumi up` fails or is interrupted. The engine stores the last registered outputs of a
-    failed update, and keeps older outputs with other names
+    existing machines even if `pulumi up` fails or is interrupted. If an update fails, the engine stores the outputs
+    that were registered last, and keeps older outputs with other names
     (pulumi/pulumi@v3.250.0:pkg/resource/deploy/step_executor.go, executeRegisterResourceOutputs, and
     deployment_executor.go, Execute; read 2026-11-24; tests/components/cluster/test_bringup.py).
 
-    An earlier `up`'s outputs remain until all machines are known. If it made the cluster ready, `unready` stays None,
-    because jobs can run on the other nodes after a failed step.
+    The outputs of an earlier `up` remain until all machines are known. If that `up` made the cluster ready, `unready`
+    stays None, because jobs can run on the other nodes after a failed step.
     """
     bringup = cluster.bringup
     registered = bringup.registered = Registered()
@@ -165,16 +165,16 @@ async def early_outputs(cluster: Cluster) -> AsyncIterator[pulumi.Output[dict[st
     is_new = before is None or before.get("unready") is not None
     for unready, done in bringup.steps.items():
         yield cluster.described(bringup.host_keys, unready if is_new else None)
-        # A command that fails at once must not end the program while the outputs still mention the tunnel.
+        # Otherwise, a command that fails immediately could end the program while the outputs still state NO_TUNNEL.
         if unready != NO_TUNNEL:
             registered.machines.set()
         await done.future()
 
 
 async def baked_image(plan: ClusterPlan, *, builds: bool) -> pulumi.Inputs:
-    """Declare the image that has the stack's name and, if `builds` is set, its builder. Return the outputs.
+    """Declare the image, which is named after the stack, and its builder if `builds` is set. Return the outputs.
 
-    They contain BAKED_IMAGE only once the builder has been deleted.
+    The outputs contain BAKED_IMAGE only once the builder has been deleted.
     """
     # Nobody can log in to the builder, because the private key is never stored.
     _, public = ssh_keypair("builder") if builds else ("", "")

@@ -13,7 +13,7 @@ from components.platforms.demand import host_usd, service_usd
 from components.platforms.registry import PlatformFacts
 
 _SETTLE_SECONDS = 0.2
-"""The warning waits this long for the engine to report other resources that it has created."""
+"""How long the warning waits for the engine to report other resources that have been created."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class Leftover:
 
 
 def leftovers_message(failed: str, stack: str, found: Iterable[Leftover]) -> str:
-    """Return the warning that `failed` could not be created, with the billed resources and the next commands."""
+    """Return the warning that `failed` could not be created. It lists the billed resources and the next commands."""
     others = [leftover for leftover in found if leftover.name != failed]
     existing = [leftover for leftover in others if leftover.exists]
     unfinished = [leftover for leftover in others if not leftover.exists]
@@ -81,7 +81,7 @@ class Leftovers:
     def watch(self, args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
         """Track a billed resource and add the error hook to it.
 
-        This is a transformation, because a transform would not receive the resource, whose ID shows whether it exists.
+        Unlike a transform, a transformation receives the resource. The resource's ID shows whether it exists.
         """
         if args.type_ not in self._billed or not isinstance(args.resource, pulumi.CustomResource):
             return None

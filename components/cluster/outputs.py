@@ -13,7 +13,7 @@ from trainyard.outputs import Cluster, Head, Node, Transport
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """How to reach a worker. `address` is None if the head is the jump host."""
+    """How a worker can be reached. `address` is None if the head is the jump host."""
 
     host_key: str
     address: str | None
@@ -21,7 +21,7 @@ class Reach:
 
 
 def cluster_outputs(plan: ClusterPlan, head: Head, workers: Mapping[str, Reach]) -> Cluster:
-    """Return the output. `workers` contains the workers whose machines are known, by name."""
+    """Return the output. `workers` contains only workers whose machines are known."""
     first = {group: plan.group(group)[0].machine for group in plan.groups}
     fabric_of = {group: fabrics()[machine.fabric] for group, machine in first.items()}
     return Cluster(

@@ -19,7 +19,7 @@ from trainyard import relay
 RELAY = Path(relay.__file__)
 _LOOPBACK = "127.0.0.1"
 _RELAYS: list[subprocess.Popen[str]] = []
-"""Keeps the standard input of each relay open until this process ends, when the relays close their tunnels."""
+"""Keeps the relays' standard inputs open until this process ends. The relays then close their tunnels."""
 
 
 def require_tunnel(tunnel: Tunnel) -> None:
@@ -57,7 +57,7 @@ def open_tunnel(command: pulumi.Output[Sequence[str]], port: pulumi.Input[int]) 
 
 
 async def _serve(command: Sequence[str], port: int) -> None:
-    # In a new session, Ctrl-C does not stop the relay before the engine has cancelled operations that use the tunnel.
+    # In a new session, Ctrl-C does not reach the relay, so the engine can first cancel operations that use the tunnel.
     relay = subprocess.Popen(
         [sys.executable, "-I", str(RELAY), "serve", str(port), *command],
         stdin=subprocess.PIPE,
@@ -78,7 +78,7 @@ async def _serve(command: Sequence[str], port: int) -> None:
 
 
 async def _line(stream: IO[str]) -> str:
-    """Return the next line from a pipe without a thread, which would keep the program running while it waits."""
+    """Return the next line from a pipe. No thread is used, because a waiting thread would keep the program running."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(stream.fileno(), readable.set)

@@ -1,7 +1,7 @@
 """Renders the script that turns a builder machine into an image, and computes the image's name.
 
 The image contains the result of the stages that run once, and the packages for the driver and docker. Because all of a
-cluster's machines use it, the script runs the stages with the parameters of each kind of node.
+cluster's machines use the image, the script runs the stages for each kind of node.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _BEGIN = f"systemd-run --quiet --no-block --unit=trainyard-bake {BIRTH}/bake"
 """Starts the stages in the background, so that the boot can complete."""
 _RUNS_ONCE = re.compile(r"^# runs: once$", re.MULTILINE)
 _INSTALLS_ONCE = frozenset({"44-containers"})
-"""Stages that run at every boot, but also on a builder to install packages."""
+"""Stages that run at every boot of a node, and also run on a builder to install packages."""
 _LIBRARY = frozenset({"stage.sh", "packages.sh", "driver.sh"})
-"""Files that these stages source, except MIRRORS, which does not affect the finished image."""
+"""Files that the builder's stages source. MIRRORS is missing, because it does not affect the finished image."""
 _ON_BUILDER = frozenset(
     {"place", "sbin/trainyard-status", "units/trainyard-updates.service", "units/trainyard-updates.timer"}
 )
-"""Other files on a builder, which are removed from the image or which `place` replaces on a node."""
+"""Other files on a builder. They are either removed from the image or replaced by `place` on a node."""
 _PARAMETER = re.compile(r"\bTRAINYARD_[A-Z_]+")
 _WITHOUT_EFFECT = frozenset({"TRAINYARD_MIRRORS", "TRAINYARD_DISTRIBUTION_MIRRORS"})
 _FORMAT = 1
@@ -43,15 +43,15 @@ package_upgrade: false
 
 
 def image_prefix(plan: ClusterPlan) -> str:
-    """Return the prefix, with the operating system, of all images that the plan's machines can use."""
+    """Return the prefix of all images that the plan's machines can use. It contains the operating system."""
     return f"{_PREFIX}{plan.image.os.replace('.', '-')}-"
 
 
 def baked_name(plan: ClusterPlan, base: str) -> str:
-    """Return the name of the image for the plan's machines, which ends with a hash of the image's content.
+    """Return the name of the image for the plan's machines. It ends with a hash of the image's content.
 
-    The hash covers the image that the builder boots (`base`), the scripts on the builder, and the parameters that they
-    read, but not the nodes' names and addresses.
+    The hash covers the image that the builder boots (`base`), the builder's scripts, and the parameters that these
+    scripts read. It does not cover the nodes' names and addresses.
     """
     scripts = {file.member: file.text for file in _files(plan) if file.member not in _ON_BUILDER | {MIRRORS}}
     scripts["bake"] = _PROGRAM.read_text()
@@ -89,7 +89,7 @@ def _kind_files(plan: ClusterPlan, host: HostPlan) -> Iterator[NodeFile]:
     folder = f"kinds/{kind_of(host)}"
     yield NodeFile(f"{folder}/birth.env", birth_env(plan, host))
     yield NodeFile(f"{folder}/kind.env", kind_env(plan, host))
-    # The stages on a node add the location of the shared files, which is not known yet.
+    # The location of the shared files is not known yet. A node receives it with the bundle.
     yield NodeFile(f"{folder}/storage.env", storage_env(host, ON_HEAD))
     yield NodeFile(f"{folder}/stages", "".join(f"{stage}\n" for stage in _stages(plan, host)))
     lock = driver_lock(plan, host)

@@ -1,7 +1,7 @@
-"""The bundle: a tar archive with the stages, programs and parameters of all nodes in a cluster, but without secrets.
+"""The bundle: a tar archive with the stages, programs and parameters of all nodes in a cluster. It contains no secrets.
 
-Because it arrives with the hand-over, it can change while the nodes are running. It also contains the files from
-user-data, so that running nodes receive later versions of them.
+Nodes receive it over SSH, so it can change while they are running. It also contains the files from user-data, so that
+running nodes receive newer versions of these files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHARED = (
     NodeFile("reasons.sh", f"readonly drain_reason={UPDATE}\n"),
     *(NodeFile(f"trainyard/{name}", (ROOT / "trainyard" / name).read_text()) for name in ("faults.py", "printable.py")),
 )
-"""Definitions that the nodes share with yard, in the same Python package."""
+"""Definitions that the nodes share with yard. The Python modules are in the package `trainyard` on both."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ def render_bundle(plan: ClusterPlan, shared: SharedFiles) -> Bundle:
 
 
 def bundle_files(plan: ClusterPlan, shared: SharedFiles) -> tuple[NodeFile, ...]:
-    """Return the files in the bundle with relative paths, sorted by path."""
+    """Return the bundle's files, sorted by relative path."""
     kinds = {kind_of(host): host for host in reversed(plan.hosts)}
     shipped = {
         file.member: NodeFile(file.member, file.text, file.executable)
@@ -54,9 +54,9 @@ def bundle_files(plan: ClusterPlan, shared: SharedFiles) -> tuple[NodeFile, ...]
 
 
 def kind_files(plan: ClusterPlan, host: HostPlan, shared: SharedFiles | None) -> tuple[NodeFile, ...]:
-    """Return the parameters, and the stages in execution order, for all hosts of this kind.
+    """Return files with the parameters and the ordered stages for all hosts of this kind.
 
-    If `shared` is None, return those for user-data, which has only some stages and no storage parameters.
+    If `shared` is None, return the files for user-data, which has only some stages and no storage parameters.
     """
     folder = f"kinds/{kind_of(host)}"
     stages = [
@@ -80,7 +80,7 @@ def kind_files(plan: ClusterPlan, host: HostPlan, shared: SharedFiles | None) ->
 
 
 def archived(files: Iterable[tuple[str, bytes, int]]) -> bytes:
-    """Return a tar archive, without times and owners, of files that are given as paths, contents and modes."""
+    """Return a tar archive without times and owners. `files` contains each file's path, content and mode."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for path, content, mode in files:

@@ -1,7 +1,7 @@
 """The files under cloud-init/files and their paths on a node.
 
-A node has a folder below BUNDLES for the files from user-data, and one for each bundle. LIBRARY is a link to the
-active folder. Programs are symbolic links to its files, and units are copies.
+A node has a folder below BUNDLES for the files from user-data, and one for each bundle. LIBRARY is a link to the active
+folder. Programs are symbolic links into that folder, and units are copies.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from trainyard.checkout import ROOT
 BUNDLES = "/var/lib/trainyard/bundles"
 LIBRARY = "/usr/local/lib/trainyard"
 MIRRORS = "mirrors.sh"
-"""The script, inside a bundle, that configures mirrors. User-data contains it only if the stack file has mirrors."""
+"""The script, inside a bundle, that configures mirrors. User-data contains the script only if there are mirrors."""
 _FILES = ROOT / "cloud-init" / "files"
 _PROGRAMS, _UNITS = "/usr/local/sbin", "/etc/systemd/system"
 _FOLDERS = {f"{LIBRARY}/": "", f"{_PROGRAMS}/": "sbin/", f"{_UNITS}/": "units/"}
-"""Folders on a node, and the corresponding folders in a bundle."""
+"""Mapping from folders on a node to folders in a bundle."""
 _IN_USER_DATA = re.compile(r"^# user-data: yes$", re.MULTILINE)
 """Marks files that a node needs before the bundle arrives."""
 _NEEDED_BY = re.compile(r"^# (?:fabrics|containers|drivers): (.+)$", re.MULTILINE)
@@ -29,7 +29,7 @@ _COMMENT = re.compile(r"^ *# (?!runs: |inputs: |fabrics: |containers: |drivers: 
 
 @dataclass(frozen=True)
 class NodeFile:
-    """A text file on a node, owned by root. Text ends with a newline."""
+    """A text file on a node. Its owner is root, and `text` ends with a newline."""
 
     path: str
     text: str
@@ -54,7 +54,7 @@ class NodeFile:
     def is_needed(self, fabric: str, containers: str, driver: str = "none") -> bool:
         """Return whether a node with this fabric, container runtime and driver (`HostPlan.driver`) needs the file.
 
-        All nodes need it unless it has lines "# fabrics: NAME...", "# containers: NAME..." or "# drivers: NAME...".
+        All nodes need a file that has no line "# fabrics: NAME...", "# containers: NAME..." or "# drivers: NAME...".
         """
         named = [name for line in _NEEDED_BY.findall(self.text) for name in line.split()]
         return not named or not {fabric, containers, driver}.isdisjoint(named)
@@ -77,7 +77,7 @@ def shipped_files() -> tuple[NodeFile, ...]:
 
 @cache
 def files_for(fabric: str, containers: str, driver: str = "none") -> tuple[NodeFile, ...]:
-    """Return the shipped files that such a node needs (NodeFile.is_needed), sorted by path."""
+    """Return the shipped files that a node with these properties needs (NodeFile.is_needed), sorted by path."""
     return tuple(file for file in shipped_files() if file.is_needed(fabric, containers, driver))
 
 

@@ -32,7 +32,7 @@ def hostfile(plan: ClusterPlan) -> str:
 
 
 def known_hosts(plan: ClusterPlan, host_keys: Mapping[str, str]) -> str:
-    """Return the lines for known_hosts, with names and private addresses."""
+    """Return the lines for known_hosts, which contain names and private addresses."""
     return "".join(f"{host.name},{host.private_ip} {host_keys[host.name]}\n" for host in plan.hosts)
 
 
@@ -49,14 +49,14 @@ class Secrets:
 
 
 def bundle_message(bundle: Bundle) -> str:
-    """Return the input of `trainyard-receive --bundle`, which runs before the head receives the other files."""
+    """Return the input for `trainyard-receive --bundle`. The head receives the bundle before the other files."""
     return pack({"bundle.sha256": f"{bundle.digest}\n".encode(), "bundle.tar": bundle.archive})
 
 
 def handover_files(
     plan: ClusterPlan, host_keys: Mapping[str, str], secrets: Secrets, bundle: Bundle
 ) -> dict[str, bytes]:
-    """Return the files in the head's hand-over by relative path."""
+    """Return a mapping from relative path to content for the files in the head's hand-over."""
     # The gate checks the InfiniBand partition of hosts with `same_fabric`, while the cloud itself enforces `compact`.
     nodes = "".join(
         f"{host.name} {host.private_ip} {host.group} {host.machine.gpus} "
@@ -86,5 +86,5 @@ def handover_files(
 
 
 def pack(files: Mapping[str, bytes]) -> str:
-    """Return the files as a base64 tar archive, in which only their owner can read them."""
+    """Return the files as a base64 tar archive. Their modes allow only the owner to read them."""
     return base64.b64encode(archived((path, files[path], 0o600) for path in sorted(files))).decode()

@@ -1,6 +1,6 @@
 """Renders the install script: one shell script that contains the files in user-data.
 
-The files are not in `write_files`, which cloud-init would parse a dozen times. The script is plain text, so that
+The files are not in `write_files`, because cloud-init would parse them a dozen times. The script is plain text, so that
 operators can read user-data and compare versions.
 """
 
@@ -23,17 +23,17 @@ START = f"sync -f {_UNITS}\nsystemctl start --no-block {_BOOTSTRAP}"
 """Commands that start a node's bring-up.
 
 After a crash, cloud-init does not run the script again, because it marks the scripts-user module as done before it runs
-the scripts (canonical/cloud-init 25.1.4, cloudinit/helpers.py, FileSemaphores.lock; read 2026-11-22). `sync` therefore
-first writes to the disk the script's files and the link that starts the service at the next boot.
+the scripts (canonical/cloud-init 25.1.4, cloudinit/helpers.py, FileSemaphores.lock; read 2026-11-22). Therefore, `sync`
+first flushes the script's files to the disk, including the link that starts the service at the next boot.
 """
 
 _FILE_PREFIX = "=== /"
-"""Begins the line with a file's path, which precedes the file's text."""
+"""Prefix of the line that contains a file's path. The file's text follows this line."""
 _END_LINE = "END-OF-FILES"
 
 
 def mime_message(cloud_config: str, name: str, script: str) -> str:
-    """Return user-data with a #cloud-config and a script. Unlike in YAML, the script needs no indentation."""
+    """Return user-data with a #cloud-config and a script. In a MIME message, the script needs no indentation."""
     return f"""Content-Type: multipart/mixed; boundary="TRAINYARD"
 MIME-Version: 1.0
 
@@ -51,7 +51,7 @@ Content-Disposition: attachment; filename="{name}"
 
 
 def render_install(files: Iterable[NodeFile], begin: str = START) -> str:
-    """Return the script, which ends with the command `begin` and does not replace an active bundle.
+    """Return the script. It does not replace an active bundle, and it ends with the command `begin`.
 
     One awk process writes all files, because processes start slowly on emulated machines. Raises CatalogError if the
     script cannot contain a file.
@@ -100,13 +100,13 @@ def driver_version(plan: ClusterPlan, host: HostPlan) -> str:
 
 
 def driver_lock(plan: ClusterPlan, host: HostPlan) -> str | None:
-    """Return the packages and files for a host with `driver: install` (driver.lock), or None for other hosts."""
+    """Return the text of driver.lock for a host with `driver: install`, or None for other hosts."""
     lock = _lock(plan, host)
     return None if lock is None else "".join(_lock_lines(lock))
 
 
 def mirror_program(mirrors: Mapping[str, str], *, distribution: bool = False) -> str:
-    """Return a `sed -E` program that replaces the distribution's archives, or all others, with mirrors."""
+    """Return a `sed -E` program that replaces archives with mirrors: either the distribution's or all others."""
     substitutions = []
     for name, archive in archives().items():
         if archive.distribution == distribution and name in mirrors:

@@ -1,7 +1,7 @@
 """Renders the parameters for the scripts on a node as shell variables and JSON.
 
-birth.env is in user-data and contains facts that never change while the machine exists. The other files are in the
-bundle, once for each kind of node, or in the hand-over, and can change while the node is running.
+birth.env is in user-data and contains facts that never change while the machine exists. All other files can change
+while the node is running. They are in the hand-over or, once for each kind of node, in the bundle.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainyard.checkout import ROOT
 
 @dataclass(frozen=True, kw_only=True)
 class SharedFiles:
-    """Where /home and /shared are. By default, the head serves them from its root disk."""
+    """The location of /home and /shared. By default, the head serves them from its root disk."""
 
     source: str = ""
     """The NFS export that all hosts mount ("10.0.0.2:/shared"), or empty if the head is the server."""
@@ -82,7 +82,7 @@ def kind_env(plan: ClusterPlan, host: HostPlan) -> str:
 
 
 def storage_env(host: HostPlan, shared: SharedFiles) -> str:
-    """Return storage.env, which states where /home and /shared are."""
+    """Return storage.env with the location of /home and /shared."""
     is_head = host.role is Role.HEAD
     return _env(
         {
@@ -112,15 +112,15 @@ def _env(values: Mapping[str, str]) -> str:
 ALL_REDUCE = ROOT / "yard" / "workloads" / "allreduce.py"
 _REAL_GPUS = "/dev/nvidia"
 _GIB = 4
-"""Size of the messages if the catalog has no floor. The catalog's smallest GPU has memory for three buffers."""
+"""Message size in GiB if the catalog has no floor. Three such buffers fit into the catalog's smallest GPU."""
 _EMULATED_SIZE = "4M"  # on CPUs, larger messages take minutes
 
 
 def render_gates(plan: ClusterPlan) -> str | None:
     """Return gates.json with the groups whose bandwidth is measured, or None if there are none.
 
-    By default, these are groups with real GPUs, because measuring emulated machines takes a minute. A number in the
-    stack file is the floor in GB/s for pairs of nodes, and for a group's only node if the catalog has no floor for it.
+    By default, only groups with real GPUs are measured, because emulated machines take a minute. A number in the stack
+    file is the floor in GB/s for pairs of nodes. It also applies to a group's only node if the catalog has no floor.
     """
     if plan.busbw_gate == "off" or plan.scheduler != "slurm":
         return None
@@ -153,11 +153,11 @@ def _group(plan: ClusterPlan, host: HostPlan) -> dict[str, Any]:
 
 _SILENT_SECONDS = 15
 _SILENT_CLOUD_SECONDS = 35
-"""Clouds pause machines for maintenance, which is assumed to take at most 30 seconds."""
+"""Clouds pause machines for maintenance. Each pause is assumed to take at most 30 seconds."""
 
 
 def render_repair(plan: ClusterPlan) -> str | None:
-    """Return repair.json, or None without Slurm. Nodes count as lost if they are silent for `silent_seconds`."""
+    """Return repair.json, or None without Slurm. A node counts as lost after `silent_seconds` of silence."""
     if plan.scheduler != "slurm":
         return None
     groups = {

@@ -15,10 +15,10 @@ from components.plan.plan import ClusterPlan, HostPlan
 from trainyard.errors import CatalogError
 
 SLURM_VERSIONS = ((21, 8), (22, 5), (23, 11), (24, 11))
-"""The versions in Ubuntu 22.04, Debian 12, Ubuntu 24.04 and Debian 13. Each supports all keys below."""
+"""The versions in Ubuntu 22.04, Debian 12, Ubuntu 24.04 and Debian 13. All of them support all keys below."""
 
 _CONFINES_SINCE = (22, 5)
-"""The first version that supports cgroup v2, the only one that current distributions mount."""
+"""The first version that supports cgroup v2. Current distributions mount only v2."""
 
 _UNCONFINED = {
     # Processes are tracked by their parents, so a process that forks twice can outlive its job.
@@ -33,7 +33,7 @@ _HEADER = "# Written by trainyard from the stack file; changes made here are los
 
 _REQUEUES_SINCE = (23, 11)
 """The first version with PrologFlags=ForceRequeueOnFail (common/read_config.c of 21.08.5, 22.05.8, 23.11.4 and 24.11.5;
-read 2026-11-22), which requeues even jobs with --no-requeue if the prolog fails, because they have not started."""
+read 2026-11-22). If the prolog fails, the flag requeues even jobs with --no-requeue, because they have not started."""
 _PROGRAMS = "/usr/local/sbin"
 """The bundle installs these programs before slurmd starts, because a missing prolog would drain the node."""
 _MESSAGE_SECONDS = 60
@@ -44,8 +44,8 @@ _COMMON = {
     "CredType": "cred/munge",
     "SlurmUser": "slurm",
     # Every node has the munge key, so root on a worker can act as SlurmUser. By default, slurmctld runs programs for
-    # SlurmUser on the head (src/slurmctld/trigger_mgr.c and proc_req.c of 23.11.4 and 24.11.5, read 2026-11-24). In
-    # older versions, which ignore disable_triggers, only the settings in slurmctld.service.d prevent this.
+    # SlurmUser on the head (src/slurmctld/trigger_mgr.c and proc_req.c of 23.11.4 and 24.11.5, read 2026-11-24). Older
+    # versions ignore disable_triggers, so only the settings in slurmctld.service.d prevent this.
     "SlurmctldParameters": "enable_configless,disable_triggers",
     "StateSaveLocation": "/var/lib/slurm/slurmctld",
     "SlurmdSpoolDir": "/var/spool/slurmd",
@@ -63,10 +63,10 @@ _COMMON = {
     "AccountingStorageTRES": "gres/gpu",
     "MpiDefault": "none",
     "LaunchParameters": "use_interactive_step",
-    # Slurm tracks a job's processes on each node from its start. A job whose prolog fails does not start.
+    # Slurm tracks a job's processes on each node from the job's start. A job whose prolog fails does not start.
     "PrologFlags": "Contain",
-    # A fault drains the node (docs/health.md). In all versions, slurmd runs HealthCheckProgram when it starts and then,
-    # while the node responds, once a minute (run_health_check in slurmctld/ping_nodes.c of Slurm 21.08.5, 23.11.4 and
+    # A fault drains the node (docs/health.md). In all versions, slurmd runs HealthCheckProgram at its start and then
+    # once a minute while the node responds (run_health_check in slurmctld/ping_nodes.c of Slurm 21.08.5, 23.11.4 and
     # 24.11.5, read 2026-11-22). Slurm itself drains a node whose prolog or epilog fails or is late.
     "HealthCheckProgram": f"{_PROGRAMS}/trainyard-health-program",
     "HealthCheckInterval": "60",
@@ -81,21 +81,21 @@ _COMMON = {
     "KillOnBadExit": "1",
     "JobRequeue": "1",
     "JobFileAppend": "1",
-    # A node that reboots unexpectedly stays down, so that its job is requeued instead of marked as completed, until the
-    # health stage returns the node to service.
+    # A node that reboots unexpectedly stays down until the health stage returns it to service, so that its job is
+    # requeued instead of being marked as completed.
     "ReturnToService": "1",
     # slurmctld ends the jobs of nodes that have not responded for this long, even if the head's own network has failed
-    # (ping_nodes in slurmctld/ping_nodes.c of Slurm 23.11.4 and 24.11.5, read 2026-11-24). If the head is unreachable
-    # for ten minutes, no jobs end, because HealthCheckInterval keeps the last response about a minute old.
-    # trainyard-repair detects a failed node much earlier.
+    # (ping_nodes in slurmctld/ping_nodes.c of Slurm 23.11.4 and 24.11.5, read 2026-11-24). Because of
+    # HealthCheckInterval, the last response is about a minute old, so no jobs end if the head is unreachable for ten
+    # minutes. trainyard-repair detects a failed node much earlier.
     "SlurmdTimeout": "900",
     "SlurmctldTimeout": "120",
     "MessageTimeout": str(_MESSAGE_SECONDS),
     "TCPTimeout": "15",
     "BatchStartTimeout": "120",
-    # With less than five times MessageTimeout, slow storage drains nodes with "Kill task failed".
+    # At less than five times MessageTimeout, slow storage would cause nodes to be drained with "Kill task failed".
     "UnkillableStepTimeout": str(5 * _MESSAGE_SECONDS),
-    # A job has these seconds between SIGTERM and SIGKILL to write a last checkpoint.
+    # Seconds between SIGTERM and SIGKILL, in which a job can write a last checkpoint.
     "KillWait": "60",
     # batch_sched_delay: by default, a job submitted soon after another job waits up to 3 s (measured: 2.8 s by default,
     # 0.9 s with this setting). nohold_on_prolog_fail: a failed prolog drains the node without holding the requeued job.
@@ -112,7 +112,7 @@ def render_slurm_conf(plan: ClusterPlan) -> str:
     head = plan.head
     values = {
         "ClusterName": plan.name,
-        # With the address, configless workers need no DNS.
+        # Because of the address, configless workers do not need DNS.
         "SlurmctldHost": f"{head.name}({head.private_ip})",
         **_COMMON,
     }
@@ -159,18 +159,18 @@ def render_cgroup_conf(plan: ClusterPlan) -> str:
 
 
 def render_plugstack_conf(plan: ClusterPlan) -> str:
-    """Return plugstack.conf, which loads the pyxis plugin, for jobs with enroot, on each node that has it.
+    """Return plugstack.conf. For jobs with enroot, it loads the pyxis plugin on each node that has the plugin.
 
     `make install` in pyxis and the pyxis packages use these paths (NVIDIA/pyxis at 10751994). The head serves this file
-    to the workers, but each node includes its own files, and ignores a pattern that matches none
-    (common/fetch_config.c, common/plugstack.c and common/spank.c of 21.08.8 to 24.11.5; all read 2026-11-23).
+    to the workers. Each node includes its own files and ignores a pattern without matches (common/fetch_config.c,
+    common/plugstack.c and common/spank.c of 21.08.8 to 24.11.5; all read 2026-11-23).
     """
     folders = ("/usr/local/share/pyxis", "/usr/share/pyxis") if plan.containers == "enroot" else ()
     return _HEADER + "".join(f"include {folder}/*.conf\n" for folder in folders)
 
 
 def render_slurmdbd_conf(plan: ClusterPlan) -> str:
-    """Return slurmdbd.conf without `StoragePass=`, which the head adds with a password that it generates."""
+    """Return slurmdbd.conf without `StoragePass=`. The head generates the password and adds this line."""
     _require_supported_version(plan)
     return (
         f"{_HEADER}AuthType=auth/munge\nDbdHost=localhost\nSlurmUser=slurm\n"
@@ -203,7 +203,7 @@ def _require_supported_version(plan: ClusterPlan) -> None:
 
 
 def _node_lines(hosts: Sequence[HostPlan], version: SlurmVersion) -> Iterator[str]:
-    """Yield a line for each range of addresses in a /24, because Slurm expands only ranges in the last number."""
+    """Yield a line for each range of addresses in a /24, because Slurm expands ranges only in the last number."""
     facts = _node_facts(hosts[0].machine, version)
     rows = groupby(enumerate(hosts), key=lambda pair: (int(pair[1].private_ip) >> 8, int(pair[1].private_ip) - pair[0]))
     for _, row in rows:
@@ -214,10 +214,10 @@ def _node_lines(hosts: Sequence[HostPlan], version: SlurmVersion) -> Iterator[st
 
 
 def _node_facts(machine: Machine, version: SlurmVersion) -> str:
-    """Return a machine type's settings in a node line.
+    """Return a machine type's settings for a NodeName line.
 
-    A node with the same number of CPUs but different sockets stays up (slurmd logs "Node configuration differs from
-    hardware"), while one with fewer CPUs is set INVAL and drained with "Low socket*core*thread count" (SchedMD/slurm at
+    A node with the right number of CPUs but different sockets stays up (slurmd logs "Node configuration differs from
+    hardware"). A node with fewer CPUs is set to INVAL and drained with "Low socket*core*thread count" (SchedMD/slurm at
     slurm-23-11-4-1, slurmd.c and node_mgr.c; 21.08 and 24.11 behave in the same way). With
     SlurmdParameters=config_overrides, Slurm would also accept nodes with too little memory.
     """
@@ -237,8 +237,8 @@ def _partition_line(group: str, hosts: Sequence[HostPlan], *, default: bool) -> 
     if machine.gpus and machine.vcpus >= machine.gpus:
         share += f" DefCpuPerGPU={machine.vcpus // machine.gpus}"
     first = "YES" if default else "NO"
-    # Other accounts on existing hosts may not run jobs, which would have the same uid on other hosts. The prolog also
-    # checks the group on each node, because SlurmUser can change a partition.
+    # On existing hosts, other accounts must not run jobs, because their uid can belong to a different account on
+    # another host. The prolog also checks the group on each node, because SlurmUser can change a partition.
     who = f"AllowGroups={JOB_USER}"
     return f"PartitionName={group} Nodes={host_list(hosts)} {who} Default={first} MaxTime=INFINITE State=UP {share}"
 
@@ -246,7 +246,7 @@ def _partition_line(group: str, hosts: Sequence[HostPlan], *, default: bool) -> 
 def _gpu_lines(machine: Machine, version: SlurmVersion) -> Iterator[str]:
     """Yield File and Cores for each range of GPUs with the same cores.
 
-    Without Cores, the cores are unknown or, as the gres.conf manual recommends, each GPU is near all cores.
+    Cores is omitted if the cores are unknown or, as the gres.conf manual recommends, if each GPU is near all cores.
     """
     cores = machine.topology.gpu_cores(version) if machine.topology is not None else ()
     first = 0

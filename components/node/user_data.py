@@ -1,6 +1,6 @@
 """Renders a host's user-data: a MIME message with a #cloud-config and the install script.
 
-User-data contains no secrets, because the cloud account and the metadata service show it. It contains only the files
+User-data contains no secrets, because the cloud account and the metadata service reveal it. It contains only the files
 that a node needs until the bundle (bundle.py) arrives. cloud-init/ contains the text that is the same for all hosts.
 """
 
@@ -27,7 +27,7 @@ from trainyard.checkout import ROOT
 from trainyard.errors import CatalogError
 
 ADMIN_USER, ADMIN_UID, ADMIN_HOME = "ops", 1500, "/var/lib/ops"
-"""The user for provisioning. Its home is not under /home, which workers mount from the head."""
+"""The user for provisioning. Its home is not under /home, because workers mount /home over NFS."""
 JOB_USER, JOB_UID, JOB_HOME = "trainer", 2000, "/home/trainer"
 """The user that runs jobs. NFS and Slurm need the same uid on all nodes."""
 
@@ -57,8 +57,8 @@ class Birth:
 def birth_of(plan: ClusterPlan, host: HostPlan, keys: AccessKeys, shared: SharedFiles = ON_HEAD) -> Birth:
     """Return the host's user-data and identity. A different identity requires a new machine.
 
-    The identity consists of names, addresses, the keys that may log in, and the location of the shared files, which
-    running nodes have mounted. Other changes to user-data do not require a new machine.
+    The identity consists of names, addresses, the keys that are allowed to log in, and the location of the shared
+    files, which running nodes have mounted. Other changes to user-data do not require a new machine.
     """
     facts = [birth_env(plan, host), dataclasses.astuple(keys), storage_env(host, shared)]
     identity = hashlib.sha256(json.dumps(facts).encode()).hexdigest()
@@ -71,7 +71,7 @@ def render_user_data(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str
 
 
 def cloud_config(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str:
-    """Return the #cloud-config, which is short, because cloud-init parses it a dozen times. Raises CatalogError."""
+    """Return the #cloud-config. It is short, because cloud-init parses it a dozen times. Raises CatalogError."""
     # Without `fqdn`, cloud-init would add the domain from the cloud's metadata.
     own = {"hostname": host.name, "fqdn": host.name}
     shared = _shared(host.role, plan.image.name)
@@ -88,7 +88,7 @@ def install_script(plan: ClusterPlan, host: HostPlan, begin: str = START) -> str
 
 @cache
 def _shipped(fabric: str, containers: str, driver: str, has_mirrors: bool) -> tuple[NodeFile, ...]:
-    """Return the shipped files in user-data, which are cached because most hosts have the same."""
+    """Return the shipped files in user-data. They are cached, because they are the same for most hosts."""
     return tuple(
         NodeFile(f"{BIRTH}/{file.member}", file.text, file.executable)
         for file in files_for(fabric, containers, driver)
@@ -97,7 +97,7 @@ def _shipped(fabric: str, containers: str, driver: str, has_mirrors: bool) -> tu
 
 
 def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two cloud-configs and concatenate their lists. Raises CatalogError if both set the same other key."""
+    """Merge two cloud-configs and concatenate their lists. Raises CatalogError for any other repeated key."""
     merged = {**first, **second}
     for key in first.keys() & second.keys():
         if not (isinstance(first[key], list) and isinstance(second[key], list)):
@@ -121,20 +121,20 @@ def host_users(head: IPv4Address, role: Role, keys: AccessKeys) -> list[dict[str
         "ssh_authorized_keys": [keys.admin_public, *([from_head] if is_worker else [])],
     }
     job_user = common | {"name": JOB_USER, "uid": JOB_UID, "homedir": JOB_HOME, "gecos": "Trainyard jobs"}
-    # Workers mount the head's /home, so cloud-init must not write to it.
+    # Workers mount a shared /home, so cloud-init must not create a home there.
     home = {"no_create_home": True} if is_worker else {}
     return [admin, job_user | home]
 
 
 @cache
 def _users(head: IPv4Address, role: Role, keys: AccessKeys) -> str:
-    """Return the users as YAML, which is cached because the YAML emitter is the slowest part of rendering."""
+    """Return the users as YAML. The text is cached, because the YAML emitter is the slowest part of rendering."""
     return _dump({"users": host_users(head, role, keys)})
 
 
 @cache
 def _shared(role: Role, image: str) -> str:
-    """Return the cloud-config that all hosts with this role and image share, as YAML."""
+    """Return the YAML of the cloud-config that is the same for all hosts with this role and image."""
     base, own = (yaml.safe_load((_FOLDER / f"{name}.yaml").read_text()) or {} for name in ("base", role.value))
     merged = merge(merge(base, own), images()[image].cloud_config)
     generated = merged.keys() & {"hostname", "fqdn", "users"}

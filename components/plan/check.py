@@ -29,11 +29,11 @@ class Draft:
 
     platform: PlatformSpec | None = None
     machines: Mapping[str, str] = field(default_factory=dict)
-    """Names of machine types by path, including those in sections with other problems."""
+    """Mapping from path to machine type. It includes machine types in sections with other problems."""
     provider: str = ""
     """Name of the platform, or "" if it is unknown."""
     known_machines: tuple[str, ...] | None = None
-    """The platform's machine types, or None if unknown. An invalid platform section can still determine them."""
+    """The platform's machine types, or None if they are unknown. Even an invalid platform section can state them."""
     network: NetworkSpec | None = None
     head: HeadSpec | None = None
     nodes: Mapping[str, GroupSpec] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Draft:
 
 @dataclass(frozen=True, kw_only=True)
 class Computer:
-    """Functions that report what is free on this computer, where a local stack's VMs run."""
+    """Functions that report free resources on this computer, where a local stack's VMs run."""
 
     free_memory: Callable[[ClusterPlan], int]
     """Returns the MiB of memory that the plan's VMs can use."""
@@ -51,7 +51,7 @@ class Computer:
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A plan and the computer that its checks examine."""
+    """A plan, and the computer that the checks examine."""
 
     plan: ClusterPlan
     computer: Computer | None = None
@@ -101,7 +101,7 @@ def check(id: str, level: Level, *fixes: str) -> Callable[[Callable[[_Subject], 
 
 
 def checks_in(*modules: ModuleType) -> tuple[Check[Any], ...]:
-    """Return the checks defined in the modules: first errors, then warnings, then notes."""
+    """Return the checks that the modules define: first errors, then warnings, then notes."""
     found = [
         item
         for module in modules

@@ -33,7 +33,7 @@ class HostPlan:
     index: int
     """Index of the host in its group, starting at 0."""
     slot: int
-    """Index of the host in the cluster. If the platform creates the machine, its address has the same index."""
+    """Index of the host in the cluster. A machine that the platform creates has this index in the network."""
     private_ip: IPv4Address
     machine: Machine
     spot: bool = False
@@ -66,13 +66,13 @@ class ClusterPlan:
     storage: SharedStorageSpec
     limits: LimitsSpec
     busbw_gate: float | Literal["default", "off"]
-    """Bandwidth gate: the floor in GB/s for pairs of nodes or a single node, `default` or `off`."""
+    """Bandwidth gate: `default`, `off`, or the floor in GB/s for pairs of nodes or a single node."""
     unmeasured: Literal["warn", "drain"]
     """Bandwidth gate: whether nodes without a measurement stay in service."""
     repair: Literal["ask", "auto"]
-    """Whether `yard heal --auto` replaces machines."""
+    """Whether `yard heal --auto` only prints the steps of a repair (`ask`) or also performs them."""
     mirrors: Mapping[str, str]
-    """URLs of mirrors by package archive."""
+    """Mapping from package archive to the URL of its mirror."""
     image: Image
     head: HostPlan
     workers: tuple[HostPlan, ...]
@@ -125,8 +125,8 @@ def plan_cluster(spec: ClusterSpec, machines: Mapping[str, Machine], image: Imag
         head, workers = _existing_hosts(spec, machines, image, existing)
     containers: str | None = spec.containers
     if containers is None:
-        # The default is never docker, which makes the job user root. The owners of existing hosts decide which software
-        # is installed there.
+        # The default is never docker, because docker lets the job user become root. The owners of existing hosts decide
+        # which software is installed there.
         has_gpus = any(host.runs_jobs and host.machine.has_nvidia_gpus for host in (head, *workers))
         containers = "enroot" if has_gpus and existing is None else "none"
     return ClusterPlan(

@@ -27,7 +27,7 @@ MAX_GROUPS = 7
 """The network is divided into eight equal blocks: one for the head, and one for each node group."""
 
 _WIDEST, _NARROWEST = 12, 24
-"""Shortest and longest prefix of the network. The shortest is that of 172.16.0.0/12, a private range of RFC 1918."""
+"""Limits of the network's prefix length. The lower limit is that of 172.16.0.0/12, a private range of RFC 1918."""
 
 
 class NetworkSpec(Model):
@@ -214,7 +214,7 @@ class MirrorsSpec(Model):
     """The Python package index that pip uses by default on every node."""
 
     def by_archive(self) -> dict[str, str]:
-        """Return the mirrors' URLs by archive, in the order of the fields."""
+        """Return a mapping from archive to its mirror's URL, in the order of the fields."""
         return {name: url for name, url in self.model_dump().items() if url is not None}
 
 

@@ -1,6 +1,6 @@
 """Converts pydantic's errors to problems. Messages never contain values from the stack file.
 
-A field's `description` is its rule. The example comes from the field's `examples`, default or choices.
+A field's `description` is its rule. The example is from the field's `examples`, its default or its choices.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Loc = tuple[str | int, ...]
 def explain(
     error: ValidationError, model: type[BaseModel], path: str, sections: Mapping[str, type[BaseModel]]
 ) -> list[Problem]:
-    """Return the errors as problems. `sections` contains the models of sections whose content selects the model."""
+    """Return the errors as problems. `sections` maps a section to the model that its content selects."""
     details = error.errors(include_url=False)
     misspelt = {_intended(detail["loc"], model, sections) for detail in details if detail["type"] == "extra_forbidden"}
     return [
@@ -38,7 +38,7 @@ def explain(
 
 
 def _intended(loc: Loc, model: type[BaseModel], sections: Mapping[str, type[BaseModel]]) -> Loc:
-    """Return the location with the most similar known key instead of the unknown last key."""
+    """Return the location after replacing its unknown last key with the most similar known key."""
     owner, _ = _locate(model, loc, sections)
     return (*loc[:-1], nearest(str(loc[-1]), list(owner.model_fields)) or "")
 
@@ -160,7 +160,7 @@ _NUMBER = ("must be {number}{bounds}", "write it without quotes, for example {ex
 _RANGE = ("must be {number}{bounds}", "use a number in this range, for example {example}")
 _DESCRIBED = ("{description}", _EXAMPLE)
 _OTHER = ("{message}", _EXAMPLE)
-"""For other types of errors, the message is that of pydantic or of a validator."""
+"""For other types of errors, pydantic or a validator provides the message."""
 _MESSAGES = {
     "dict_type": _SECTION,
     "float_type": _NUMBER,

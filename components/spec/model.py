@@ -41,7 +41,7 @@ BAKED_NAME = r"trainyard-[a-z0-9-]{1,30}-[0-9a-f]{16}"
 """Pattern of a baked image's name (components/node/bake.py). All platforms accept such names."""
 
 MACHINES = "machines"
-"""Key in pydantic's validation context for the names of the stack's machine types, which may not exist."""
+"""Key in pydantic's validation context for the stack's machine types, whose names are not validated yet."""
 PLATFORMS = "platforms"
 """Key in pydantic's validation context for the function that parses the `platform:` section
 (components/platforms/registry.py), because this package does not know the providers."""
@@ -53,7 +53,7 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     refused_keys: ClassVar[Mapping[str, tuple[str, str]]] = {}
-    """Rule and fix for unknown keys that get a specific message."""
+    """Mapping from an unknown key to the rule and fix in its specific message."""
 
 
 def _not_reserved(name: str) -> str:
@@ -73,7 +73,7 @@ Name = Annotated[
 """A DNS label of at most 16 characters, because host names contain it."""
 
 GroupName = Annotated[Name, AfterValidator(_not_reserved)]
-"""Name of a node group and of its Slurm partition."""
+"""Name of a node group and its Slurm partition."""
 
 MachineName = Annotated[
     str,
@@ -98,8 +98,8 @@ HostName = Annotated[
 class PlatformSpec(Model):
     """Base class for `platform:` sections. Each platform has a subclass with `provider: Literal[...]`."""
 
-    # A change to one of these fields replaces or restarts no machine. This is a comment because schema.py would treat a
-    # docstring as the description of a field.
+    # A change to one of these fields neither replaces nor restarts a machine. This is a comment because schema.py would
+    # treat a docstring as the description of a field.
     beside_machines: ClassVar[frozenset[str]] = frozenset()
 
     provider: Annotated[str, Field(description="must be a known platform", examples=["local"])]
@@ -121,7 +121,7 @@ class CloudSpec(PlatformSpec, ABC):
 
     @abstractmethod
     def offer(self, kind: str) -> str | None:
-        """Return the name of the row in service_prices.yaml for a kind of shared storage or for `bastion`, if any."""
+        """Return the name of the row in service_prices.yaml for `kind` (shared storage or `bastion`), or None."""
 
 
 class ExistingHostsSpec(PlatformSpec, ABC):
@@ -129,15 +129,15 @@ class ExistingHostsSpec(PlatformSpec, ABC):
 
     @abstractmethod
     def addresses(self) -> Mapping[str, IPv4Address]:
-        """Return the hosts' private addresses by name."""
+        """Return a mapping from host name to private address."""
 
     @abstractmethod
     def machine_types(self) -> Mapping[str, Machine]:
-        """Return the machine types from the catalog and the `platform:` section by name."""
+        """Return a mapping from name to machine type, from the catalog and the `platform:` section."""
 
 
 def used_machines(info: ValidationInfo) -> list[str]:
-    """Return the names of the stack's machine types. Only `cluster_spec` passes them to the validation."""
+    """Return the names of the stack's machine types. The list is empty unless `cluster_spec` validates."""
     return info.context.get(MACHINES, []) if info.context else []
 
 

@@ -141,10 +141,10 @@ def report_quota(planned: Planned) -> Iterator[Broken]:
 
 
 _FULL_MIB_PER_GPU = 70e9 / 2**20
-"""The largest checkpoint for each 80 GB GPU. With Adam in mixed precision, training stores 16 bytes per parameter in
-memory and 14 bytes in a checkpoint (ZeRO, arXiv 1910.02054)."""
+"""Size of the largest checkpoint per GPU with 80 GB. With Adam in mixed precision, a parameter takes 16 bytes in memory
+and 14 bytes in a checkpoint (ZeRO, arXiv 1910.02054)."""
 _MIN_MIB_S_PER_GPU = 20
-"""The rate that writes this checkpoint in an hour. No published threshold was found."""
+"""The write rate per GPU that stores this checkpoint within an hour. No published threshold was found."""
 
 
 @check("storage-throughput", Level.WARNING, "use a larger size_gib, or a faster kind or tier")

@@ -82,9 +82,9 @@ def parse_config(
     known: Iterable[Problem] = (),
     computer: Computer | None = None,
 ) -> Stack:
-    """Return the stack that Pulumi's configuration describes. Raises StackFileError, which also contains `known`.
+    """Return the stack that Pulumi's configuration describes. Raises StackFileError, whose problems include `known`.
 
-    `secret`: whether the cluster section contains a secret.
+    `secret` states whether the cluster section contains a secret.
     """
     problems = [*known, *_stray_keys(config)]
     section = config.get(CLUSTER_KEY)
@@ -144,7 +144,7 @@ def _draft(section: dict[Any, Any], malformed: set[tuple[str | int, ...]]) -> Dr
     known_machines: tuple[str, ...] | None = None
     if platform is not None:
         known_machines = tuple(machine_types(platform))
-    # An invalid section does not describe the machine types of existing hosts.
+    # For existing hosts, an invalid platform section cannot define the machine types.
     elif model is not None and not issubclass(model, ExistingHostsSpec):
         known_machines = tuple(machines(provider))
     return Draft(
@@ -159,7 +159,7 @@ def _draft(section: dict[Any, Any], malformed: set[tuple[str | int, ...]]) -> Dr
 
 
 def _machine_names(section: dict[Any, Any]) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """Yield the location, path and name of each machine type that is text."""
+    """Yield the location, path and name of each machine type whose name is text."""
     nodes = section.get("nodes")
     groups = nodes.items() if isinstance(nodes, dict) else ()
     for loc, value in ((("head",), section.get("head")), *((("nodes", str(name)), group) for name, group in groups)):
@@ -193,9 +193,9 @@ def _problem_path(keys: tuple[str, ...]) -> str:
 
 
 def _contains_secret(value: Any) -> bool:
-    """Return whether a value contains an encrypted value, which is a mapping whose only key is `secure`.
+    """Return whether a value contains an encrypted value, that is, a mapping whose only key is `secure`.
 
-    If it does, Pulumi treats the whole configuration value as a secret.
+    Pulumi treats a configuration value that contains one as a secret.
     """
     if isinstance(value, list):
         return any(map(_contains_secret, value))

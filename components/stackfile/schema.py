@@ -82,7 +82,7 @@ def _machines_of(provider: str) -> dict[str, Any]:
 
 
 class _Generator(GenerateJsonSchema):
-    """pydantic's generator with field docstrings but without field titles."""
+    """Like pydantic's generator, but with field docstrings and without field titles."""
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         made = super().model_schema(schema)
@@ -101,7 +101,7 @@ class _Generator(GenerateJsonSchema):
 
 
 def _field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstrings of the fields that a model itself defines."""
+    """Return the docstrings of a model's own fields, without the inherited ones."""
     [body] = ast.parse(inspect.cleandoc("\n" + inspect.getsource(model))).body
     statements = body.body if isinstance(body, ast.ClassDef) else []
     return {

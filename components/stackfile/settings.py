@@ -24,9 +24,9 @@ class Settings:
 
     plan: ClusterPlan
     accepted_host_keys: frozenset[str]
-    """Fingerprints of SSH host keys that may replace a machine's recorded key."""
+    """Fingerprints of the SSH host keys that are allowed to replace a machine's recorded key."""
     end_jobs: frozenset[str]
-    """IDs of running jobs that this run may end."""
+    """IDs of the running jobs that this run is allowed to end."""
     bakes: bool
     """Whether the stack contains an image instead of a cluster."""
     builds: bool
@@ -40,14 +40,14 @@ def load_settings() -> Settings:
     keys = {key for key in get_config_env() if key.startswith(f"{NAMESPACE}:")} | {CLUSTER_KEY, *RUN_KEYS}
     found = {key: pulumi.Config(NAMESPACE).get(key.removeprefix(f"{NAMESPACE}:")) for key in sorted(keys)}
     config: dict[str, Any] = {key: value for key, value in found.items() if value is not None}
-    # Pulumi passes sections as JSON. `parse_config` rejects a section that is other text.
+    # Pulumi passes sections as JSON. If the section is not JSON, `parse_config` rejects it.
     with suppress(KeyError, ValueError):
         config[CLUSTER_KEY] = json.loads(config[CLUSTER_KEY])
     try:
         stack = parse_config(config, file, secret=is_config_secret(CLUSTER_KEY), computer=THIS_COMPUTER)
     except ClusterError as error:
         raise pulumi.RunError(str(error)) from error
-    # `yard bake` has already checked the stack file, whose name differs from that of the image's stack.
+    # `yard bake` has already checked the stack file, and `file` would name the image's stack instead.
     for finding in stack.findings if BAKE not in config else ():
         log = pulumi.log.warn if finding.level is Level.WARNING else pulumi.log.info
         log(f"{finding.problem.line(file)} [{finding.check}]")

@@ -10,8 +10,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 def main() -> None:
     verb, name = sys.argv[1:]
-    # The program, its stack file and its Python environment come from the checkout. As for the CLI, the backend and the
-    # passphrase come from the environment.
+    # The program, its stack file and its Python environment come from the checkout. As with the CLI, the backend and
+    # the passphrase come from the environment.
     stack = automation.create_or_select_stack(name, work_dir=str(CHECKOUT))
     if verb == "preview":
         stack.preview(on_output=print)

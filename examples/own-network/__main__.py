@@ -1,4 +1,4 @@
-"""A Pulumi program that uses two of Trainyard's components alone: GPU machines in its own network on Google Cloud.
+"""A Pulumi program that uses two of Trainyard's components for GPU machines in its own network on Google Cloud.
 
 The machines run the program's own user-data, so there is no head and no Slurm.
 """

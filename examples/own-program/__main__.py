@@ -6,7 +6,7 @@ import pulumi_gcp as gcp
 from components.cluster.cluster import Cluster, ClusterArgs
 from components.stackfile.settings import load_settings
 
-# Reads `trainyard:cluster` in stacks/Pulumi.STACK.yaml, with the same checks as in Trainyard's own program.
+# Reads `trainyard:cluster` in stacks/Pulumi.STACK.yaml, and runs the same checks as Trainyard's own program.
 plan = load_settings().plan
 
 # `Cluster` is a component resource, so it accepts resource options such as `depends_on`.
