@@ -16,15 +16,36 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import trainyard.checkout
-import yard.stack.load
 from tests.architecture.modules import modules
 from trainyard.errors import RemoteError
 from trainyard.outputs import Cluster, Head, Node, dumped
+from yard.commands.cli import app
 from yard.job.loader import LoadedJob, load_job
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFoRtHeTeStSoNlYnOtARealHoStKeYaTaLl00000000"
+
+
+def yard(*words: str) -> tuple[int, str, str]:
+    """Run a command of yard. Return its exit code and what it prints on stdout and stderr."""
+    result = CliRunner().invoke(app, list(words))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def printed(*words: str) -> str:
+    """Run a command of yard that must succeed, and return what it prints on stdout."""
+    code, out, err = yard(*words)
+    assert code == 0, err
+    return out
+
+
+def refused(*words: str) -> str:
+    """Run a command of yard that must end with exit code 1, and return what it prints on stderr."""
+    code, out, err = yard(*words)
+    assert code == 1, out
+    return err
 
 
 def use_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +219,7 @@ def stack(
 ) -> FakeStack:
     use_root(tmp_path, monkeypatch)
     (tmp_path / "Pulumi.yaml").touch()
-    monkeypatch.setattr(yard.stack.load, "SOCKETS", sockets)
+    monkeypatch.setattr("yard.stack.load.SOCKETS", sockets)
     # The backend and the stack of the developer's shell must not be used.
     for name in ("TRAINYARD_STACK", "TRAINYARD_OUTPUTS", "PULUMI_STACK", "PULUMI_BACKEND_URL", "PULUMI_ACCESS_TOKEN"):
         monkeypatch.delenv(name, raising=False)

@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from tests.yard.conftest import FakeStack, MakeProgram
+from tests.yard.conftest import FakeStack, MakeProgram, printed, refused, yard
 from trainyard import checkout
 from trainyard.outputs import Cluster
 from yard import commands as topics
@@ -45,11 +45,6 @@ WITHOUT_A_CLUSTER = {
 """Commands that do not read a cluster's outputs."""
 
 
-def yard(*words: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, list(words))
-    return result.exit_code, result.stdout, result.stderr
-
-
 def test_version_is_that_of_the_package() -> None:
     project = tomllib.loads((checkout.ROOT / "pyproject.toml").read_text())["project"]
     assert yard("--version") == (0, f"yard {project['version']}\n", "")
@@ -63,8 +58,7 @@ def test_all_command_modules_are_registered() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_commands_have_help_json_and_stack(command: tuple[str, ...]) -> None:
-    code, out, _ = yard(*command, "--help")
-    assert code == 0
+    out = printed(*command, "--help")
     expected = ["--json"] if command in WITHOUT_A_CLUSTER else ["--json", "--stack", "TRAINYARD_STACK", "local"]
     assert [option for option in expected if option not in out] == []
 
@@ -92,8 +86,7 @@ def test_wrong_usage_is_exit_code_2(words: tuple[str, ...], stack: FakeStack, pr
 
 def test_dry_run_prints_the_summary_first_and_the_script_last(stack: FakeStack, program: MakeProgram) -> None:
     ssh = program("ssh", "exit 0")
-    code, out, _ = yard("submit", "hello", "--dry-run", "--nodes", "1", "--set", "A=b c", "--name", "mine")
-    assert code == 0
+    out = printed("submit", "hello", "--dry-run", "--nodes", "1", "--set", "A=b c", "--name", "mine")
     assert out.startswith("# the command starts once for each rank on 1 node, 1 rank per node\n")
     summary, script = out.split("# --- job.sbatch\n")
     assert script.startswith("#!/usr/bin/env bash\n# Job mine: 1 node, 1 rank, started by srun.\n")
@@ -101,8 +94,7 @@ def test_dry_run_prints_the_summary_first_and_the_script_last(stack: FakeStack, 
     assert "  export A='b c'\n" in out
     assert "# --- run.sh, in the same folder\necho " in out
     assert "# --- yard.sh, in the same folder\n(" in out
-    code, out, _ = yard("submit", "hello", "--dry-run", "--json", "--", "more", "--json")
-    assert code == 0
+    out = printed("submit", "hello", "--dry-run", "--json", "--", "more", "--json")
     assert sorted(json.loads(out)["files"]) == ["job.sbatch", "run.sh", "yard.sh"]
     assert ssh.calls == []
 
@@ -127,8 +119,7 @@ def test_submission_runs_ssh_once(stack: FakeStack, program: MakeProgram) -> Non
     [("deepspeed", "yard-gpu-0 slots=2"), ("mpi", "yard-gpu-0 slots=2 max_slots=2"), ("ips", "10.77.2.1")],
 )
 def test_hostfile_has_the_requested_format(kind: str, first: str, stack: FakeStack) -> None:
-    code, out, _ = yard("hostfile", "--format", kind)
-    assert code == 0
+    out = printed("hostfile", "--format", kind)
     assert out.splitlines()[0] == first
     assert len(out.splitlines()) == 2
     assert json.loads(yard("hostfile", "--format", kind, "--json")[1])["lines"] == out.splitlines()
@@ -144,8 +135,7 @@ def test_hostfile_has_the_requested_format(kind: str, first: str, stack: FakeSta
     ],
 )
 def test_ssh_accepts_a_host_and_a_command(words: tuple[str, ...], end: list[str], stack: FakeStack) -> None:
-    code, out, _ = yard("ssh", "--json", *words)
-    assert code == 0
+    out = printed("ssh", "--json", *words)
     assert json.loads(out)["argv"] == ["ssh", "-F", str(stack.folder / "config"), *end]
 
 
@@ -184,14 +174,11 @@ def test_job_users_are_told_which_role_a_command_needs(
     words: tuple[str, ...], stack: FakeStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRAINYARD_OUTPUTS", str(stack.root / "outputs.json"))
-    code, _, err = yard(*words)
-    assert code == 1
+    err = refused(*words)
     assert f"`yard {' '.join(words).removesuffix(' gpu')}` changes machines, so it needs the role operator" in err
     monkeypatch.delenv("TRAINYARD_OUTPUTS")
     monkeypatch.setenv("PATH", "/nonexistent")
-    code, _, err = yard(*words)
-    assert code == 1
-    assert "needs the role operator" in err
+    assert "needs the role operator" in refused(*words)
 
 
 def test_job_users_can_read_the_plan_of_repairs(stack: FakeStack, program: MakeProgram, tmp_path: Path) -> None:

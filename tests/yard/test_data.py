@@ -13,14 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.yard.conftest import FakeStack, MakeProgram, Program
-from tests.yard.test_cli import yard as run_yard
+from tests.yard.conftest import FakeStack, MakeProgram, Program, refused, yard
 from yard.run import dataset
 from yard.run.dataset import DatasetError, main, verify
-
-
-def yard(*words: str) -> tuple[int, str, str]:
-    return run_yard("data", *words)
 
 
 def synth(name: Path, *options: str) -> None:
@@ -151,27 +146,23 @@ def test_a_failed_write_is_reported_and_leaves_no_files(limit: str, name: str, m
 
 
 def test_every_host_verifies_the_dataset(ssh: Program, tmp_path: Path) -> None:
-    assert yard("synth", str(tmp_path / "out"), "--tokens", "10K")[0] == 0
+    assert yard("data", "synth", str(tmp_path / "out"), "--tokens", "10K")[0] == 0
     assert all("yard-head" in call for call in ssh.calls)
-    assert yard("synth", "/dev/null/out")[0] == 1
-    yard("synth", "data/x", "--tokens", "x")  # a relative path is below the shared path
+    assert yard("data", "synth", "/dev/null/out")[0] == 1
+    yard("data", "synth", "data/x", "--tokens", "x")  # a relative path is below the shared path
     assert "synth /shared/data/x " in ssh.calls[-1]
-    code, out, _ = yard("verify", str(tmp_path / "out"), "--json")
+    code, out, _ = yard("data", "verify", str(tmp_path / "out"), "--json")
     answer = json.loads(out)
     assert (code, answer["whole"]) == (0, True)
     assert list(answer["hosts"]) == ["yard-head", "yard-gpu-0", "yard-gpu-1"]
-    assert "yard-gpu-1: 10 documents, 10000 tokens" in yard("verify", str(tmp_path / "out"), "--full")[1]
+    assert "yard-gpu-1: 10 documents, 10000 tokens" in yard("data", "verify", str(tmp_path / "out"), "--full")[1]
 
 
 def test_hosts_with_other_or_missing_bytes_are_reported(ssh: Program, program: MakeProgram, tmp_path: Path) -> None:
     for name, seed in (("out", "1"), ("other", "2")):
-        assert yard("synth", str(tmp_path / name), "--tokens", "10K", "--seed", seed)[0] == 0
+        assert yard("data", "synth", str(tmp_path / name), "--tokens", "10K", "--seed", seed)[0] == 0
     elsewhere = 'l="${!#}" a=/out b=/NEW; [[ $* != *yard-gpu-1* ]] || l="${l//$a/$b}"; exec bash -c "$l"'
     program("ssh", elsewhere.replace("NEW", "other"))
-    code, _, err = yard("verify", str(tmp_path / "out"))
-    assert code == 1
-    assert "the hosts read different bytes (yard-head " in err
+    assert "the hosts read different bytes (yard-head " in refused("data", "verify", str(tmp_path / "out"))
     program("ssh", elsewhere.replace("NEW", "absent"))
-    code, _, err = yard("verify", str(tmp_path / "out"))
-    assert code == 1
-    assert f"yard: yard-gpu-1: {tmp_path}/absent.idx cannot be read" in err
+    assert f"yard: yard-gpu-1: {tmp_path}/absent.idx cannot be read" in refused("data", "verify", str(tmp_path / "out"))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from typer.testing import CliRunner
 
-from yard.commands.cli import app
+from tests.yard.conftest import printed, yard
 from yard.sizing import (
     GPU_GB,
     MODELS,
@@ -164,25 +163,19 @@ def test_invalid_names_of_gpus_and_models_are_refused() -> None:
     assert all(largest_gb(name) for name in GPU_GB)
 
 
-def yard(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["size", *arguments])
-    return result.exit_code, result.stdout, result.stderr
-
-
 def test_yard_size_recommends_a_layout() -> None:
-    code, out, _ = yard("20b", "--gpu", "h100", "--nodes", "2", "--json")
+    code, out, _ = yard("size", "20b", "--gpu", "h100", "--nodes", "2", "--json")
     answer = json.loads(out)
     assert (code, answer["fits"], answer["advice"]) == (0, True, "Use hsdp: 67.0 of 80 GB.")
     assert [row["layout"] for row in answer["layouts"] if row["fits"]][:2] == ["hsdp", "fsdp"]
     assert all(sum(row["bytes"].values()) == 2 * row["bytes"]["total"] for row in answer["layouts"])
-    code, out, _ = yard("20b", "--gpu", "h100", "--nodes", "2")
-    assert code == 0
+    out = printed("size", "20b", "--gpu", "h100", "--nodes", "2")
     assert "20.55 billion parameters on 16 h100 of 80 GB" in out
     assert "Use hsdp" in out
 
 
 def test_yard_size_recommends_nodes_if_nothing_fits() -> None:
-    code, out, err = yard("opt-175b", "--gpu", "a100-80", "--nodes", "2")
+    code, out, err = yard("size", "opt-175b", "--gpu", "a100-80", "--nodes", "2")
     assert code == 1
     assert "Use 6 nodes with tp8-pp6-zero1 with recomputation: 68.4 of 80 GB." in out
     assert "opt-175b does not fit: tp8-pp2-zero1 needs 211.1 GB per GPU (21.8 weights + " in err
@@ -190,6 +183,6 @@ def test_yard_size_recommends_nodes_if_nothing_fits() -> None:
 
 def test_recomputation_is_recommended_only_without_a_layout() -> None:
     arguments = ("opt-175b", "--gpu", "h100", "--nodes", "8")
-    assert yard(*arguments)[0] == 0
-    assert yard(*arguments, "--layout", "fsdp")[0] == 1
-    assert yard(*arguments, "--layout", "fsdp", "--recompute")[0] == 0
+    assert yard("size", *arguments)[0] == 0
+    assert yard("size", *arguments, "--layout", "fsdp")[0] == 1
+    assert yard("size", *arguments, "--layout", "fsdp", "--recompute")[0] == 0

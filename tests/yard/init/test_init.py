@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from components.catalog import machines
 from components.plan.check import Computer
@@ -25,9 +24,8 @@ from components.platforms.azure.spec import size_of
 from components.platforms.gcp.spec import family_of
 from components.stackfile.read import read_stack
 from tests.conftest import ROOT
-from tests.yard.conftest import MakeProgram, use_root
+from tests.yard.conftest import MakeProgram, printed, refused, use_root, yard
 from trainyard.errors import RemoteError
-from yard.commands.cli import app
 from yard.init.answers import _PLACES as PLACES
 from yard.init.answers import InitError, network_of
 from yard.init.new_stack import NewStack, init, posts
@@ -263,20 +261,8 @@ def test_the_network_contains_all_hosts() -> None:
     assert str(network_of(["10.0.0.1", "10.200.0.1"])) == "10.0.0.0/12"
 
 
-COMPLETE = (
-    "new",
-    *(f"--{key}={value}" for key, value in A100.items()),
-    "--count",
-    "2",
-    "--budget",
-    "70",
-)
+COMPLETE = ("init", "new", "--count=2", "--budget=70", *(f"--{key}={value}" for key, value in A100.items()))
 NETWORK = ("--ssh-from", "203.0.113.0/24")
-
-
-def run(*words: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["init", *words])
-    return result.exit_code, result.stdout, result.stderr
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
@@ -285,8 +271,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
 
 
 def test_the_price_and_the_next_commands_are_printed(stacks: Path) -> None:
-    code, out, _ = run(*COMPLETE, *NETWORK, "--offline")
-    assert code == 0
+    out = printed(*COMPLETE, *NETWORK, "--offline")
     assert "wrote stacks/Pulumi.new.yaml: 3 hosts, 16 GPUs, list price $66.11/h\n" in out
     assert "203.0.113.0/24 is reserved for documentation (RFC 5737)" in out
     assert "list prices of eastus, read on 2026-" in out
@@ -299,20 +284,18 @@ def test_the_price_and_the_next_commands_are_printed(stacks: Path) -> None:
 
 
 def test_json_contains_the_same_facts(stacks: Path) -> None:
-    code, out, _ = run(*COMPLETE, "--offline", "--json")
+    code, out, _ = yard(*COMPLETE, "--offline", "--json")
     document = json.loads(out)
     assert (code, document["price"]["usd"], document["price"]["regions"]) == (0, 65.924, ["eastus"])
     assert (document["next"][0], document["account"]) == ("yard preview new", None)
-    code, out, err = run("more", "--provider", "azure", "--json")
+    code, out, err = yard("init", "more", "--provider", "azure", "--json")
     assert (code, err) == (1, "")
     assert "4 problems in yard init; nothing was written." in json.loads(out)["error"]
 
 
 def test_it_needs_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_root(tmp_path, monkeypatch)
-    code, _, err = run(*COMPLETE)
-    assert code == 1
-    assert "`yard init` needs a checkout of trainyard" in err
+    assert "`yard init` needs a checkout of trainyard" in refused(*COMPLETE)
 
 
 def test_missing_values_are_asked_until_they_are_valid(
@@ -386,7 +369,7 @@ USAGE = [{"currentValue": "0", "limit": "100", "name": {"value": "cores"}}]
 
 def test_quotas_are_read_with_the_cli(stacks: Path, program: MakeProgram) -> None:
     az = program("az", f"case \"$*\" in vm\\ list-usage*) echo '{json.dumps(USAGE)}';; *) echo '[]';; esac")
-    code, out, err = run(*COMPLETE)
+    code, out, err = yard(*COMPLETE)
     assert code == 0
     assert "reading quotas" in err
     assert "short by 100" in out
@@ -407,7 +390,5 @@ def test_a_failing_cli_is_only_a_note(
 ) -> None:
     monkeypatch.setattr("yard.init.new_stack._SECONDS", 0.5)
     program("az", body)
-    code, out, _ = run(*COMPLETE)
-    assert code == 0
-    assert "note: quotas were not checked, because the account could not be read: az " in out
+    assert "note: quotas were not checked, because the account could not be read: az " in printed(*COMPLETE)
     assert (stacks / "Pulumi.new.yaml").exists()

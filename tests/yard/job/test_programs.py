@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.yard.conftest import FakeStack, MakeProgram
-from tests.yard.test_cli import yard
+from tests.yard.conftest import FakeStack, MakeProgram, printed, refused, yard
 from yard.run.submit import command_job
 
 SLURM = "#!/bin/bash\n#SBATCH --nodes=1\nsrun hostname\n"
@@ -41,8 +40,7 @@ def folder(stack: FakeStack, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: 
 
 
 def dry_run(*words: str) -> Any:
-    code, out, err = yard("submit", "--dry-run", "--json", *words)
-    assert code == 0, err
+    out = printed("submit", "--dry-run", "--json", *words)
     return json.loads(out)
 
 
@@ -97,9 +95,7 @@ def test_home_directory_is_never_sent(folder: Path, monkeypatch: pytest.MonkeyPa
     for home in (folder, folder / "below"):
         monkeypatch.setenv("HOME", str(home))
         for file in ("train.py", "job.sbatch"):
-            code, _, err = yard("submit", file, "--dry-run")
-            assert code == 1
-            assert "your home directory, which is never sent" in err
+            assert "your home directory, which is never sent" in refused("submit", file, "--dry-run")
         code, out, err = yard("submit", "--dry-run", "--json", "--", "hostname")
         assert (code, "code" in json.loads(out)) == (0, False)
         assert "no files are sent" in err
@@ -118,7 +114,6 @@ def test_pmi2_gets_a_warning(option: str, warned: bool, folder: Path) -> None:
 
 def test_slurm_script_lists_all_problems(folder: Path, program: MakeProgram) -> None:
     options = ("--launcher", "srun", "--time", "soon", "--group", "cpu", "--name", "A B", "--set", "RANK=1")
-    code, _, err = yard("submit", "job.sbatch", *options)
-    assert code == 1
+    err = refused("submit", "job.sbatch", *options)
     paths = [line.strip().removeprefix("job.sbatch:").split(": ")[0] for line in err.splitlines()[1:]]
     assert paths == ["time", "name", "launcher", "--set.RANK", "group"]

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.yard.conftest import FakeStack, MakeProgram, job_of
-from tests.yard.test_cli import yard
+from tests.yard.conftest import FakeStack, MakeProgram, job_of, refused, yard
 from trainyard.errors import JobFileError
 from trainyard.outputs import Cluster
 from yard.job.launcher import LAUNCHERS, Tasks, launcher
@@ -94,8 +93,7 @@ def test_bad_job_file_reports_all_problems(case: str, tmp_path: Path, stack: Fak
     file = tmp_path / "job.yaml"
     file.write_text(text)
     ssh = program("ssh", "exit 0")
-    code, _, err = yard("submit", str(file))
-    assert code == 1
+    err = refused("submit", str(file))
     first, *reported = err.splitlines()
     assert [line.strip().removeprefix(f"{file}:").split(": ")[0] for line in reported] == paths
     assert all(". Fix: " in line and line.endswith(".") for line in reported)

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from components.plan.check import Finding, Level
 from tests.components.platforms.recording import stack_text
 from tests.conftest import ROOT
+from tests.yard.conftest import yard
 from trainyard.errors import ClusterError, Problem
-from yard.commands.cli import app
 from yard.preview import difference
 from yard.preview import report as reports
 from yard.preview.account import Account, Verdict
@@ -41,11 +40,6 @@ def edited(tmp_path: Path) -> DescribeEdited:
         return describe(named, tmp_path)
 
     return make
-
-
-def yard(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["preview", *arguments])
-    return result.exit_code, result.stdout, result.stderr
 
 
 @pytest.fixture
@@ -75,12 +69,12 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_wrong_usage_runs_nothing(arguments: tuple[str, ...], engine: list[str]) -> None:
-    assert yard(*arguments)[0] == 2
+    assert yard("preview", *arguments)[0] == 2
     assert engine == []
 
 
 def test_stdout_has_only_json_and_stderr_the_progress(engine: list[str]) -> None:
-    code, out, err = yard("local", "local", "--json")
+    code, out, err = yard("preview", "local", "local", "--json")
     assert code == 0
     assert [stack["stack"] for stack in json.loads(out)["stacks"]] == ["local"]
     assert "working" in err
@@ -95,7 +89,7 @@ def test_other_stacks_are_previewed_beside_a_bad_one(
         "describe",
         lambda stack, computer: describe(stack, tmp_path) if stack == "gcp-a2" else describe(stack),
     )
-    code, out, _ = yard("gcp-a2", "local", "--json")
+    code, out, _ = yard("preview", "gcp-a2", "local", "--json")
     bad, good = json.loads(out)["stacks"]
     assert code == 1
     assert bad["problems"][0]["rule"] == "is not UTF-8 text"

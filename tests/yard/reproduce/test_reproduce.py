@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from tests.yard.conftest import FakeStack, MakeProgram
+from tests.yard.conftest import FakeStack, MakeProgram, printed, refused, yard
 from trainyard.errors import BuildError
 from trainyard.outputs import Cluster
 from yard.commands.cli import app
@@ -40,11 +40,6 @@ case "${!#}" in
   *'.json ]'*) echo yes ;;
 esac
 """
-
-
-def yard_command(*words: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["reproduce", *words])
-    return result.exit_code, result.stdout, result.stderr
 
 
 def test_every_post_of_a_stack_can_be_reproduced() -> None:
@@ -85,11 +80,10 @@ def test_a_dry_run_needs_no_cluster(name: str, smoke: bool, program: MakeProgram
     ssh, pulumi = program("ssh", "exit 1"), program("pulumi", "exit 1")
     options = ["--dry-run", *(["--smoke"] if smoke else [])]
     post = read_post(name, smoke=smoke)
-    code, out, _ = yard_command(name, *options)
-    assert code == 0
+    out = printed("reproduce", name, *options)
     assert all(f"     {command}\n" in out for command in post.commands)
     assert f"pulumi up -s {post.stack} " in out
-    assert json.loads(yard_command(name, *options, "--json")[1])["commands"] == post.commands
+    assert json.loads(yard("reproduce", name, *options, "--json")[1])["commands"] == post.commands
     assert ssh.calls == pulumi.calls == []
 
 
@@ -104,9 +98,7 @@ def test_the_commands_can_be_submitted(stack: FakeStack, program: MakeProgram) -
 
 
 def test_an_unknown_post_is_refused() -> None:
-    code, _, err = yard_command("lamda", "--dry-run")
-    assert code == 1
-    assert "Fix: use one of abeja, cyclecloud" in err
+    assert "Fix: use one of abeja, cyclecloud" in refused("reproduce", "lamda", "--dry-run")
 
 
 def run(
@@ -114,7 +106,7 @@ def run(
 ) -> tuple[int, str, str]:
     (stack.root / "job.log").write_text(log)
     program("ssh", SSH.replace("{root}", str(stack.root)).replace("{state}", state))
-    return yard_command(*words)
+    return yard("reproduce", *words)
 
 
 def test_figures_are_printed_next_to_those_of_the_post(stack: FakeStack, program: MakeProgram) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.yard.conftest import FakeStack, MakeProgram, Program, outputs
-from tests.yard.test_cli import yard as run_yard
+from tests.yard.conftest import FakeStack, MakeProgram, Program, outputs, printed, refused, yard
 from trainyard.errors import BenchError
 from trainyard.outputs import Cluster, dumped, read_outputs
 from yard.run.bench import Record, counts, failures, field_of, load, notes, save, summary_of
@@ -33,10 +32,6 @@ esac
 """
 
 
-def yard(*words: str) -> tuple[int, str, str]:
-    return run_yard("bench", *words)
-
-
 @pytest.fixture
 def cluster(stack: FakeStack, program: MakeProgram) -> Program:
     (stack.root / "sent").mkdir()
@@ -54,22 +49,20 @@ REPORT = json.dumps({"ranks": 32, "backend": "gloo", "avg_busbw": 1.0, "results"
 
 def test_an_all_reduce_is_submitted_saved_and_shown(cluster: Program, stack: FakeStack, tmp_path: Path) -> None:
     (stack.root / "output").write_text(REPORT)
-    code, out, err = yard("nccl", "--out", str(tmp_path / "kept"), "--", "--iters", "3")
-    assert code == 0, err
-    assert "1G" in out
+    assert "1G" in printed("bench", "nccl", "--out", str(tmp_path / "kept"), "--", "--iters", "3")
     [script] = scripts(stack)
     assert "--nodes=2" in script
     assert "--iters 3" in script
     [kept] = (tmp_path / "kept").glob("nccl-yard-*.json")
     assert json.loads(kept.read_text())["rows"] == [ROW]
-    assert yard("nccl", "--from", str(kept))[0] == 0
+    assert yard("bench", "nccl", "--from", str(kept))[0] == 0
 
 
 def test_the_environment_of_the_recipe_can_be_replaced(stack: FakeStack, cluster: Program) -> None:
     stack.deploy(outputs(8, "h100", 4, None))
     (stack.root / "output").write_text(REPORT)
-    assert yard("nccl")[0] == 0
-    assert yard("nccl", "--env", "none")[0] == 0
+    assert yard("bench", "nccl")[0] == 0
+    assert yard("bench", "nccl", "--env", "none")[0] == 0
     first, second = sorted((stack.root / "sent").iterdir())
     assert (first / "environment").read_text() == "/shared/envs/torch-1234\n"
     assert not (second / "environment").exists()
@@ -79,8 +72,7 @@ def test_the_environment_of_the_recipe_can_be_replaced(stack: FakeStack, cluster
 def test_a_slow_run_fails_the_floor_for_its_nodes(nodes: str, floor: int, cluster: Program, stack: FakeStack) -> None:
     stack.deploy(outputs(8, "h100", 4, 300.0, 200.0))
     (stack.root / "output").write_text(REPORT)
-    code, _, err = yard("nccl", "--nodes", nodes)
-    assert code == 1
+    err = refused("bench", "nccl", "--nodes", nodes)
     assert f"FAILED: busbw 1.20 GB/s at 1073741824 bytes is below the floor of {floor} GB/s" in err
     assert "-e 8G" in scripts(stack)[0]
 
@@ -89,7 +81,7 @@ def test_scaling_starts_with_one_node(cluster: Program, stack: FakeStack) -> Non
     metrics: dict[str, Any] = {"step": 30, "loss": 5.0, "step_ms": 10.0, "tokens_per_s": 800.0}
     (stack.root / "output").write_text(json.dumps(metrics) + "\n")
     (stack.root / "job.log").write_text('step 30\n{"summary": true, "tokens_per_s": 800.0, "hardware_tflops": 0.1}\n')
-    code, out, err = yard("scaling", "--json", "--min", "0.9")
+    code, out, err = yard("bench", "scaling", "--json", "--min", "0.9")
     answer = json.loads(out)
     assert [row["nodes"] for row in answer["rows"]] == [1, 2]
     # Both runs report the same rate, so the efficiency of two nodes is one half.
@@ -104,9 +96,7 @@ def test_scaling_starts_with_one_node(cluster: Program, stack: FakeStack) -> Non
 
 def test_a_failed_job_is_reported(stack: FakeStack, cluster: Program, program: MakeProgram) -> None:
     program("ssh", SSH.replace("{root}", str(stack.root)).replace("{state}", "FAILED"))
-    code, _, err = yard("train")
-    assert code == 1
-    assert "FAILED: no results. Fix: find the cause with `yard logs 1`" in err
+    assert "FAILED: no results. Fix: find the cause with `yard logs 1`" in refused("bench", "train")
 
 
 def test_outputs_without_pair_thresholds_are_read(local_outputs: Cluster) -> None:
@@ -212,11 +202,9 @@ def test_damaged_or_unsuitable_records_are_refused(text: str, message: str, tmp_
 def test_a_saved_record_is_compared_with_a_new_floor(tmp_path: Path) -> None:
     saved = ("nccl", "--from", str(tmp_path / "r.json"))
     save(nccl_record(300), tmp_path / "r.json")
-    code, out, _ = yard(*saved)
+    code, out, _ = yard("bench", *saved)
     assert (code, out.splitlines()[-1]) == (0, "passed")
-    code, _, err = yard(*saved, "--min", "400")
-    assert code == 1
-    assert "FAILED: busbw 364.90 GB/s" in err
-    answer = json.loads(yard(*saved, "--min", "400", "--json")[1])
+    assert "FAILED: busbw 364.90 GB/s" in refused("bench", *saved, "--min", "400")
+    answer = json.loads(yard("bench", *saved, "--min", "400", "--json")[1])
     assert (answer["passed"], answer["floor"], len(answer["rows"])) == (False, 400.0, 7)
     assert load(tmp_path / "r.json", "nccl", None) == nccl_record(300)

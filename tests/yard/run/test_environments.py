@@ -12,9 +12,8 @@ import pytest
 
 from tests.cloud_init.stage_sandbox import function
 from tests.conftest import ROOT
-from tests.yard.conftest import FakeStack, MakeProgram, Program
+from tests.yard.conftest import FakeStack, MakeProgram, Program, printed, refused, yard
 from tests.yard.environments.wheels import lock_line, make_wheel
-from tests.yard.test_cli import yard
 from trainyard.outputs import Cluster
 from yard.environments import build
 from yard.environments.definition import included
@@ -99,8 +98,7 @@ def test_a_failure_on_the_head_is_reported(failure: str, message: str, stack: Fa
     # The lock is larger than the buffer of a pipe, so the write is incomplete when the remote command ends.
     absent = "*sha256sum*) echo absent /shared/envs/neox-1 ;;"
     program("ssh", f'case "${{!#}}" in {absent} *) echo "{failure}" >&2; exit 1 ;; esac')
-    code, _, err = yard("env", "build", "neox")
-    assert code == 1
+    err = refused("env", "build", "neox")
     assert f"environment neox was not built: {message}" in err
     assert ("use `--env none`" in err) is (build.UNREACHABLE in failure)
 
@@ -123,8 +121,7 @@ def test_an_environment_in_use_is_not_removed(ssh: Program, tmp_path: Path) -> N
         f"JobId=7 JobName=run UserId=trainer(1001) JobState=RUNNING RunTime=00:00:05 Partition=gpu NumNodes=2 "
         f"WorkDir={run_dir}\n"
     )
-    code, _, err = yard("env", "rm", "torch")
-    assert code == 1
+    err = refused("env", "rm", "torch")
     assert "job 7 uses environment torch-1234. Fix: wait until the job has ended, or run `yard cancel 7`" in err
     assert path.exists()
     assert other.exists()
@@ -135,20 +132,17 @@ def test_an_environment_in_use_is_not_removed(ssh: Program, tmp_path: Path) -> N
 
 def test_a_missing_python_is_reported(ssh: Program, program: MakeProgram) -> None:
     program("python3.10", "exit 127")
-    code, _, err = yard("env", "build", "neox")
-    assert code == 1
+    err = refused("env", "build", "neox")
     assert "environment neox: yard-head has no python3.10. Fix: install python3.10 and python3.10-venv" in err
 
 
 def test_a_dry_run_lists_the_packages(stack: FakeStack, program: MakeProgram) -> None:
     ssh = program("ssh", "exit 1")
-    code, out, _ = yard("env", "build", "torch", "--dry-run")
-    assert code == 0
+    out = printed("env", "build", "torch", "--dry-run")
     assert "for the head's python3; built once in /shared/envs/torch-HASH" in out
     assert " torchao " in out
     assert json.loads(yard("env", "build", "torch", "--dry-run", "--json")[1])["digest"] == included("torch").digest
-    code, out, _ = yard("submit", "hello", "--env", "cpu", "--dry-run")
-    assert code == 0
+    out = printed("submit", "hello", "--env", "cpu", "--dry-run")
     assert "\n# environment cpu: up to 3 packages with hashes" in out
     assert ssh.calls == []
 
@@ -201,7 +195,6 @@ def test_a_dry_run_says_that_packages_were_not_looked_up(  # noqa: PLR0913, PLR0
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.txt").write_text(text)
     (tmp_path / "job.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=1\nhostname\n")
-    code, out, err = yard("submit", job, "--dry-run", "--env", "small.txt")
-    assert code == 0, err
+    out = printed("submit", job, "--dry-run", "--env", "small.txt")
     assert "\n# environment small: up to 1 packages" in out
     assert ("does not look up packages without hashes" in out) is is_named

@@ -17,16 +17,14 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.yard.conftest import FakeStack, MakeProgram
-from tests.yard.test_cli import yard
+from tests.yard.conftest import FakeStack, MakeProgram, printed, refused, yard
 from trainyard.outputs import Cluster
 from yard.run.schedulers import until_disconnected
 
 
 def commands(*words: str) -> dict[str, Any]:
     """Return the commands that --json prints."""
-    code, out, err = yard("run", "--json", *words)
-    assert code == 0, err
+    out = printed("run", "--json", *words)
     found: dict[str, Any] = json.loads(out)
     return found
 
@@ -87,9 +85,7 @@ def test_impossible_sessions_are_refused(
     words: list[str], message: str, stack: FakeStack, program: MakeProgram
 ) -> None:
     ssh = program("ssh", "exit 0")
-    code, _, err = yard("run", *words)
-    assert code == 1
-    assert message in err
+    assert message in refused("run", *words)
     assert ssh.calls == []
 
 
@@ -101,9 +97,7 @@ def test_sessions_that_need_a_scheduler_are_refused(
     words: tuple[str, ...], message: str, without_slurm: FakeStack, program: MakeProgram
 ) -> None:
     program("ssh", """[[ $* != *' nodes' ]] || echo '["yard-gpu-0", "yard-gpu-1"]'""")
-    code, _, err = yard("run", *words, "--", "true")
-    assert code == 1
-    assert message in err
+    assert message in refused("run", *words, "--", "true")
 
 
 def test_the_exit_code_is_that_of_the_session(stack: FakeStack, program: MakeProgram) -> None:

@@ -14,15 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-import yard.tree.files
-import yard.tree.snapshot
 from tests.offline.loopback_sshd import new_server, running, sshd_binary
-from tests.yard.conftest import FakeStack, MakeProgram
+from tests.yard.conftest import FakeStack, MakeProgram, yard
 from trainyard.errors import JobFileError, SyncError
 from trainyard.outputs import Cluster, dumped
-from yard.commands.cli import app
 from yard.job.loader import load_job
 from yard.run.submit import pack
 from yard.tree.files import MANIFEST, MARKER, collect, holds_private_key, looks_secret, select_files
@@ -69,7 +65,7 @@ def test_archive_keeps_links_and_programs_private(project: Path) -> None:
 
 @pytest.mark.parametrize(("limit", "words"), [("MOST_FILES", "has 5 files"), ("MOST_MIB", "its largest files: ")])
 def test_large_directory_is_refused(limit: str, words: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yard.tree.files, limit, 0)
+    monkeypatch.setattr(f"yard.tree.files.{limit}", 0)
     with pytest.raises(JobFileError, match=words) as caught:
         collect("train.py", project)
     assert ".gitignore" in str(caught.value)
@@ -150,7 +146,7 @@ def test_snapshot_has_the_commit_and_the_changes(repository: Path) -> None:
 def test_long_diff_ends_after_a_line(
     repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(yard.tree.snapshot, "MOST_BYTES", 2048)
+    monkeypatch.setattr("yard.tree.snapshot.MOST_BYTES", 2048)
     (repository / "train.py").write_text("a line\n" * 9999)
     found = snapshot_of(repository)
     assert (found.complete, found.diff[-8:]) == (False, "+a line\n")
@@ -185,8 +181,7 @@ def real(test: Callable[..., None]) -> Any:
 
 
 def sync(*words: str | Path) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["sync", *map(str, words)])
-    return result.exit_code, result.stdout, result.stderr
+    return yard("sync", *map(str, words))
 
 
 @pytest.fixture
