@@ -1,14 +1,15 @@
-"""Fixtures for all tests: golden files, plans and SSH servers."""
+"""Fixtures for all tests: golden files, plans, SSH servers, and fake programs that record their calls."""
 
 from __future__ import annotations
 
 import functools
 import gc
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,39 @@ def tunnel_programs(sshd: Sshd, tmp_path: Path) -> Iterator[TunnelPrograms]:
     while programs.running:
         assert time.monotonic() < deadline, "a tunnel is still running"
         time.sleep(0.05)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    folder: Path
+    name: str
+
+    @property
+    def calls(self) -> list[str]:
+        """The arguments of each call, one line per call."""
+        notes = self.folder / f"{self.name}.calls"
+        return notes.read_text().splitlines() if notes.exists() else []
+
+    @property
+    def stdin(self) -> bytes:
+        return (self.folder / f"{self.name}.stdin").read_bytes()
+
+
+MakeProgram = Callable[[str, str], Program]
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeProgram:
+    """Return a function that creates a fake bash program in the first folder on PATH."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+
+    def make(name: str, body: str) -> Program:
+        path = folder / name
+        note = f'printf "%s\\n" "${{*//$\'\\n\'/ }}" >>"{folder}/{name}.calls"\n'
+        path.write_text(f"#!/usr/bin/env bash\n{note}{body}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return Program(folder=folder, name=name)
+
+    return make

@@ -1,17 +1,27 @@
-"""Every file, heading and list named in the documentation exists."""
+"""Every file, heading, list and `yard` command named in the documentation exists, and the runnable blocks run.
+
+A block that starts with "```sh run" runs in a copy of the checkout, after the earlier runnable blocks on its page.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from health.node import load_checks
+from typer import Exit
 from typer.main import get_command
 
 from components.platforms import PLATFORMS
-from tests.conftest import ROOT
+from tests.conftest import ROOT, MakeProgram
 from yard.commands.cli import app
 from yard.doctor.checks import CHECKS
 from yard.environments.definition import environment_names
@@ -88,8 +98,7 @@ def test_a_table_lists_every_name(page: str, heading: str, names: Iterable[str])
 
 def test_every_command_is_listed() -> None:
     cells = " ".join(first_column("docs/commands.md", "# yard"))
-    commands = get_command(app).commands  # type: ignore[attr-defined]
-    assert [name for name in commands if not re.search(rf"\b{name}\b", cells)] == []
+    assert [name for name in yard().commands if not re.search(rf"\b{name}\b", cells)] == []
 
 
 ELSEWHERE = (
@@ -129,3 +138,142 @@ def test_messages_of_troubleshooting_are_current() -> None:
     messages = re.findall(r"`([^`]+)`", "".join(row.split("|")[1] for row in rows if row.startswith("| ")))
     parts = [part.strip() for message in messages for part in re.split(r"\.\.\.|<\w+>", message)]
     assert [part for part in parts if part not in code and not part.startswith(ELSEWHERE)] == []
+
+
+TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.md"))
+VALUES = {"JOB": "7", "RANK": "1", "<stack>": "local", "...": "", "<node>": "node"}
+"""Replacements for placeholders that stand for a number or that the shell cannot parse."""
+USER = {"MY_NETWORK": "100.20.30.40/32", "MY_PROJECT": "my-project-1"}
+"""Values that readers of the tutorials must set."""
+
+
+def blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the info string and the content of each fenced block."""
+    for found in re.finditer(r"(?ms)^```([^\n]*)\n(.*?)^```", text):
+        yield found[1], found[2]
+
+
+def command_lines(text: str) -> Iterator[str]:
+    """Yield each line of a code block, and each inline code, that starts with `yard `."""
+    indented = re.findall(r"(?m)^    (.*\S)$", text)
+    for content in ["\n".join(indented), *(content for _, content in blocks(text))]:
+        for line in content.replace("\\\n", " ").splitlines():
+            # A line can contain several commands, a redirection or a loop.
+            yield from (
+                part.strip() for part in re.split(r"&&| \|\|? |;| ?>", line) if part.strip().startswith("yard ")
+            )
+    for inline in re.findall(r"`(yard\s[^`]+)`", re.sub(r"(?ms)^```.*?^```", "", text)):
+        yield re.split(r" \|\|? | ?>", " ".join(inline.split()))[0]
+
+
+def words_of(line: str) -> list[str]:
+    for placeholder, value in VALUES.items():
+        line = line.replace(placeholder, value)
+    words = shlex.split(line.rstrip("&"), comments=True)
+    # "[--provider azure|gcp]" is an optional argument with two values.
+    return [re.sub(r"^\[|\]$|(?<=[a-z])\|[a-z]+", "", word) for word in words]
+
+
+@cache
+def yard() -> Any:
+    """Return the command line. Typer takes 50 ms to build it, and the pages contain hundreds of commands."""
+    return get_command(app)
+
+
+def parse(words: list[str]) -> None:
+    """Parse a command as `yard` would, without running it. Raises UsageError."""
+    command = yard()
+    if words == ["yard", "--install-completion"]:
+        return  # parsing this option would write to the shell's start-up file
+    parent = None
+    name, rest = words[0], words[1:]
+    while True:
+        try:
+            context = command.make_context(name, list(rest), parent=parent)
+        except Exit:
+            return  # --help
+        command = context.command
+        if not hasattr(command, "commands"):
+            return
+        name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        parent = context
+
+
+def failure(line: str) -> str | None:
+    words = words_of(line)
+    # A sentence such as "`yard logs` prints ..." names a command without arguments, so it is not parsed.
+    group = yard()
+    for word in words[1:] or [""]:
+        group = getattr(group, "commands", {}).get(word)
+        if group is None:
+            break
+    else:
+        return None
+    try:
+        parse(words)
+    except Exception as error:
+        return f"{line}: {getattr(error, 'message', error)}"
+    return None
+
+
+@pytest.fixture
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_commands_on_a_page_exist(page: Path) -> None:
+    failures = [failure(line) for line in command_lines(page.read_text())]
+    assert [text for text in failures if text] == []
+
+
+def test_wrong_commands_are_found() -> None:
+    indented, block = "    yard wait 7 && yard lgos 7\n", "```sh run\nyard submit x \\\n  --node 2\n```\n"
+    lines = list(command_lines(f"`yard ps` and `yard\nnodes`\n\n{indented}\n{block}"))
+    assert [line for line in lines if failure(line)] == ["yard lgos 7", "yard submit x    --node 2"]
+    assert len(lines) == 5
+
+
+def test_every_tutorial_has_a_runnable_block() -> None:
+    assert len(TUTORIALS) >= 4
+    without = [page.name for page in TUTORIALS if not any(info == "sh run" for info, _ in blocks(page.read_text()))]
+    assert without == []
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, program: MakeProgram) -> Path:
+    """A copy of the parts of the checkout that these commands use, with a Pulumi backend and failing cloud CLIs."""
+    root = tmp_path / "checkout"
+    root.mkdir()
+    for name in ("components", "cloud-init", "offline", "stacks", "trainyard", "yard"):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("Pulumi.yaml", "__main__.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, root)
+    for name in ("az", "gcloud"):
+        program(name, "echo 'ERROR: not logged in' >&2; exit 1")
+    (root / ".venv").symlink_to(ROOT / ".venv")
+    state = root / ".trainyard"
+    (state / "state").mkdir(parents=True)
+    (state / "env.sh").write_text(
+        f". {shlex.quote(str(ROOT))}/.trainyard/env.sh\nexport PULUMI_BACKEND_URL=file://{state}/state\n"
+    )
+    return root
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("page", TUTORIALS, ids=page_name)
+def test_runnable_blocks_run(page: Path, checkout: Path) -> None:
+    script = "\n".join(content for info, content in blocks(page.read_text()) if info == "sh run")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PULUMI", "TRAINYARD"))}
+    done = subprocess.run(
+        ["/bin/bash", "-euxo", "pipefail", "-c", f". .trainyard/env.sh\nexport PYTHONPATH=$PWD\n{script}"],
+        cwd=checkout,
+        env=environment | USER,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]

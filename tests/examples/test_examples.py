@@ -15,14 +15,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, MakeProgram
 from tests.plain_clone import PlainClone, commands
-from tests.yard.conftest import MakeProgram, outputs, program
+from tests.yard.conftest import outputs
 from trainyard.outputs import dumped
 from yard.run.queue import parse_scontrol
 from yard.stack.workspace import PLUGINS, added_keys
-
-__all__ = ["program"]
 
 SUBMIT = ROOT / "examples" / "submit-and-wait"
 EXAMPLES = sorted(folder for folder in (ROOT / "examples").iterdir() if folder.is_dir() and folder != SUBMIT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import sysconfig
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, MakeProgram
 from tests.yard.conftest import outputs
 from trainyard.outputs import dumped
 
@@ -58,12 +57,9 @@ def python(wheel: Path) -> Path:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def home(tmp_path: Path, program: MakeProgram) -> Path:
     """A home folder with a stack's outputs, and a fake ssh on PATH that simulates the head."""
-    program = tmp_path / "bin" / "ssh"
-    program.parent.mkdir()
-    program.write_text("#!/bin/bash\n[[ $* != *'exec bash -c'* ]] || { echo 'text of the log'; exit 0; }\n" + JOBS)
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    program("ssh", f"[[ $* != *'exec bash -c'* ]] || {{ echo 'text of the log'; exit 0; }}\necho '{JOB}'")
     file = tmp_path / "outputs.json"
     file.touch(mode=0o600)
     keys = {"user_private_key": "not a key", "admin_private_key": "not a key"}
@@ -71,14 +67,12 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-JOBS = """
-echo 'JobId=7 JobName=hello UserId=trainer(1001) JobState=RUNNING RunTime=00:00:05 Partition=gpu NumNodes=2'
-"""
+JOB = "JobId=7 JobName=hello UserId=trainer(1001) JobState=RUNNING RunTime=00:00:05 Partition=gpu NumNodes=2"
 
 
 def run(python: Path, home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TRAINYARD", "PULUMI"))}
-    variables = {**kept, "HOME": str(home), "PATH": f"{home / 'bin'}:/usr/bin:/bin"}
+    variables = {**kept, "HOME": str(home), "PATH": f"{home / 'programs'}:/usr/bin:/bin"}
     return subprocess.run(
         [python, "-m", *words], cwd=home, env=variables, capture_output=True, text=True, check=False, timeout=60
     )

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.conftest import ROOT, MakeProgram
 from yard.preview.printing import LONGEST, MARKER
 
-ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.y*ml"))
 WORKFLOWS: dict[str, dict[Any, Any]] = {file.stem: yaml.safe_load(file.read_text()) for file in FILES}
 MAY_WRITE = {("preview-comment", "pull-requests"), ("preview", "id-token"), ("heal", "id-token")}
@@ -100,14 +100,7 @@ def test_zizmor_ignores_only_the_trigger_of_the_comment() -> None:
     }
 
 
-@pytest.fixture
-def gh(tmp_path: Path) -> Path:
-    """A fake `gh` that logs its calls, copies preview.md, and prints the files `pulls` and `comments`."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    (programs / "gh").write_text(
-        """#!/usr/bin/env bash
-echo "$*" >>"$NOTES/calls"
+GH = """
 case "$*" in
   "run download"*) cp "$NOTES/preview.md" "$7" ;;
   *"/pulls "*) cat "$NOTES/pulls" ;;
@@ -115,8 +108,12 @@ case "$*" in
   *"--paginate"*) cat "$NOTES/comments" ;;
 esac
 """
-    )
-    (programs / "gh").chmod(0o755)
+
+
+@pytest.fixture
+def gh(tmp_path: Path, program: MakeProgram) -> Path:
+    """The folder of a fake `gh` that copies preview.md, and prints the files `pulls` and `comments`."""
+    program("gh", GH)
     (tmp_path / "preview.md").write_text(f"{MARKER}\nwords\n")
     (tmp_path / "pulls").write_text("7\n")
     (tmp_path / "comments").write_text("")
@@ -125,10 +122,9 @@ esac
 
 def comment(notes: Path) -> tuple[int, list[str]]:
     names = {"RUN": "1", "OWNER": "o", "BRANCH": "b; touch x", "COMMIT": "abc", "NOTES": str(notes)}
-    environment = {**os.environ, **names, "PATH": f"{notes / 'programs'}:{os.environ['PATH']}"}
-    done = subprocess.run([ROOT / "tools/ci/comment.sh"], cwd=notes, env=environment, capture_output=True, check=False)
+    done = subprocess.run([ROOT / "tools/ci/comment.sh"], cwd=notes, env=os.environ | names, check=False)
     assert not (notes / "x").exists()
-    return done.returncode, (notes / "calls").read_text().splitlines()
+    return done.returncode, (notes / "programs" / "gh.calls").read_text().splitlines()
 
 
 def test_comment_is_created_and_then_updated(gh: Path) -> None:
@@ -136,12 +132,9 @@ def test_comment_is_created_and_then_updated(gh: Path) -> None:
     assert code == 0
     assert "head=o:b; touch x" in calls[1]
     assert "--method POST repos/{owner}/{repo}/issues/7/comments -F body=@" in calls[-1]
-    assert (gh / "posted").read_text().splitlines()[:3] == [
-        MARKER,
-        "_The code of this pull request computed the preview. Nobody has verified it._",
-        "",
-    ]
-    assert (gh / "posted").read_text().splitlines()[3:] == ["```text", "words", "", "```"]
+    marker, note, *rest = (gh / "posted").read_text().splitlines()
+    assert (marker, note) == (MARKER, "_The code of this pull request computed the preview. Nobody has verified it._")
+    assert rest == ["", "```text", "words", "", "```"]
     (gh / "comments").write_text("42\n43\n")
     _, calls = comment(gh)
     assert "--method PATCH repos/{owner}/{repo}/issues/comments/42 -F body=@" in calls[-1]
@@ -200,8 +193,6 @@ def test_paths_with_owners_exist() -> None:
 
 CHECK = "423 passed, 14 deselected in 5.57s"
 CLUSTER = "=============== 12 passed, 1 skipped in 611.20s (0:10:11) ==============="
-
-
 FULL = "=============== 15 passed in 300.20s (0:05:00) ==============="
 BROKEN = "== 2 failed, 10 passed, 1 error in 9.1s =="
 
@@ -219,12 +210,10 @@ BROKEN = "== 2 failed, 10 passed, 1 error in 9.1s =="
     ],
 )
 def test_closing_line_counts_all_parts(
-    tmp_path: Path, test: tuple[str, int], full: tuple[str, int], line: str, verdict: int
+    program: MakeProgram, test: tuple[str, int], full: tuple[str, int], line: str, verdict: int
 ) -> None:
     goals = {"test": test, "test-full": full}
     cases = "".join(f"  {goal}) echo '{said}'; exit {code};;\n" for goal, (said, code) in goals.items())
-    (tmp_path / "make").write_text(f"#!/bin/sh\ncase $1 in\n{cases}esac\n")
-    (tmp_path / "make").chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", ROOT / ".ci" / "run"], env=environment, capture_output=True, text=True, check=False)
+    program("make", f"case $1 in\n{cases}esac")
+    done = subprocess.run(["bash", ROOT / ".ci" / "run"], capture_output=True, text=True, check=False)
     assert (done.stdout.splitlines()[-1], done.returncode) == (line, verdict), done.stderr

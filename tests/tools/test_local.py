@@ -14,6 +14,7 @@ import pytest
 
 from components.plan.check import Computer
 from components.platforms.local.image import find_image, hold_image
+from tests.conftest import MakeProgram
 from tools import demo, down
 from tools.clean import clean
 from tools.stack import refuse_protected
@@ -59,13 +60,8 @@ def test_clean_deletes_the_cache_and_says_what(cache: Path) -> None:
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A state folder with the files that remain after a stack is removed."""
     monkeypatch.setattr(checkout, "state", lambda: tmp_path)
-    for folder in (
-        "state/.pulumi/stacks/trainyard",
-        "state/.pulumi/backups",
-        "pulumi-home/logs",
-        "pulumi-home/plugins",
-    ):
-        (tmp_path / folder).mkdir(parents=True)
+    for name in ("state/.pulumi/stacks/trainyard", "state/.pulumi/backups", "pulumi-home/logs", "pulumi-home/plugins"):
+        (tmp_path / name).mkdir(parents=True)
     (tmp_path / "state/.pulumi/stacks/trainyard/local.json.bak").write_text("{}")
     return tmp_path
 
@@ -86,26 +82,19 @@ def resource(name: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def exported(tmp_path: Path) -> Path:
+def exported(tmp_path: Path, program: MakeProgram) -> Path:
     """The state file that a fake `pulumi stack export` prints."""
-    program = tmp_path / "bin" / "pulumi"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\n[ "$1 $2" = "stack export" ] && cat {tmp_path}/state\n')
-    program.chmod(0o755)
+    program("pulumi", f'[ "$1 $2" = "stack export" ] && cat {tmp_path}/state')
     return tmp_path / "state"
 
 
-def refuse(tmp_path: Path) -> None:
-    refuse_protected("opt", {"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
-
-
-def test_protected_resources_are_listed_with_both_fixes(exported: Path, tmp_path: Path) -> None:
+def test_protected_resources_are_listed_with_both_fixes(exported: Path) -> None:
     with pytest.raises(StackError, match="the state cannot be read"):
-        refuse(tmp_path)
+        refuse_protected("opt", os.environ)
     resources = [resource("opt-head"), resource("opt-shared", protect=True), resource("opt-gpu-0", protect=False)]
     exported.write_text(json.dumps({"version": 3, "deployment": {"resources": resources}}))
     with pytest.raises(StackError) as refused:
-        refuse(tmp_path)
+        refuse_protected("opt", os.environ)
     message = str(refused.value)
     assert "stack 'opt' has protected data: opt-shared (gcp:compute/disk:Disk). Nothing was deleted." in message
     assert "--exclude-protected" in message
@@ -113,9 +102,9 @@ def test_protected_resources_are_listed_with_both_fixes(exported: Path, tmp_path
 
 
 @pytest.mark.parametrize("deployment", [{}, {"resources": []}, {"resources": [resource("opt-head")]}, None])
-def test_stack_without_protected_resources_is_accepted(exported: Path, tmp_path: Path, deployment: Any) -> None:
+def test_stack_without_protected_resources_is_accepted(exported: Path, deployment: Any) -> None:
     exported.write_text(json.dumps({"version": 3, "deployment": deployment}))
-    refuse(tmp_path)
+    refuse_protected("opt", os.environ)
 
 
 _PHASE = """
@@ -155,9 +144,7 @@ def test_interrupted_demo_waits_for_its_phase(tmp_path: Path) -> None:
 def test_used_ports_stop_the_demo_before_the_set_up(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    computer = Computer(
-        free_memory=lambda plan: 1 << 20, used_ports=lambda plan, ports: [port for port in ports if port == 22101]
-    )
+    computer = Computer(free_memory=lambda _: 1 << 20, used_ports=lambda _, ports: [22101] if 22101 in ports else [])
     monkeypatch.setattr(demo, "THIS_COMPUTER", computer)
     monkeypatch.setattr(sys, "argv", ["demo", "--check"])
     assert demo.main() == 1

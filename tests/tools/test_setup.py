@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.conftest import ROOT, MakeProgram
+
 LOCK = (ROOT / "requirements.lock").read_text()
 PARTS = ("common", "system", "python", "pulumi", "plugins", "env")
 
@@ -120,19 +121,13 @@ def test_second_set_up_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("hash_is_right", [True, False])
-def test_official_cli_is_verified_before_use(hash_is_right: bool, tmp_path: Path) -> None:
+def test_official_cli_is_verified_before_use(hash_is_right: bool, tmp_path: Path, program: MakeProgram) -> None:
     put_pulumi(tmp_path / "made" / "pulumi", "3.259.0")
     subprocess.run(["tar", "-czf", tmp_path / "archive", "-C", tmp_path / "made", "pulumi"], check=True)
-    programs = tmp_path / "programs"
-    programs.mkdir()
     # The last argument of curl is the output file.
-    (programs / "curl").write_text(f'#!/bin/sh\nfor last; do :; done\ncp {tmp_path}/archive "$last"\n')
-    (programs / "curl").chmod(0o755)
+    program("curl", f'cp {tmp_path}/archive "${{!#}}"')
     digest = hashlib.sha256((tmp_path / "archive").read_bytes()).hexdigest() if hash_is_right else "0" * 64
-    done = shell(
-        f"cache={tmp_path}/cache; pulumi_sha256_x64={digest} pulumi_sha256_arm64={digest}; install_official",
-        PATH=f"{programs}:{os.environ['PATH']}",
-    )
+    done = shell(f"cache={tmp_path}/cache; pulumi_sha256_x64={digest} pulumi_sha256_arm64={digest}; install_official")
     installed = tmp_path / "cache" / "pulumi" / "3.259.0" / "bin" / "pulumi"
     assert (done.returncode == 0) == hash_is_right, done.stderr
     assert installed.exists() == hash_is_right
@@ -156,7 +151,7 @@ def choose_plugin(root: Path, home: Path | None = None) -> tuple[str, Path]:
     shutil.copy(ROOT / "requirements.lock", root)
     offline = "installer_answers() { return 1; }; make_state; choose_command_plugin; "
     given = {"PULUMI_HOME": str(home)} if home else {}
-    done = shell(f'{offline} cat "$state/command-plugin"', root=root, user=None, **given)
+    done = shell(f'{offline} cat "$state/command-plugin"', root=root, **given)
     assert done.returncode == 0, done.stderr
     [program] = root.glob(".trainyard/pulumi-home/plugins/*/*")
     return done.stdout.strip(), program.resolve()
@@ -177,9 +172,9 @@ def test_a_link_to_the_replacement_is_not_official(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("plugin", ["command", "gcp"])
-def test_official_tests_need_the_official_plugin(tmp_path: Path, plugin: str) -> None:
-    (put_pulumi(tmp_path / "bin", "0")).write_text("#!/bin/sh\nexit 1\n")
-    environment = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path)}
+def test_official_tests_need_the_official_plugin(tmp_path: Path, program: MakeProgram, plugin: str) -> None:
+    program("pulumi", "exit 1")
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     done = subprocess.run(
         [ROOT / "tools" / "official.sh", plugin], env=environment, capture_output=True, text=True, check=False
     )

@@ -1,13 +1,12 @@
-"""Fixtures for yard tests: clusters, a stack in a temporary folder, and fake programs that record their calls."""
+"""Fixtures for yard tests: clusters, and a stack in a temporary folder."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -20,10 +19,13 @@ from typer.testing import CliRunner
 
 import trainyard.checkout
 from tests.architecture.modules import modules
+from tests.conftest import MakeProgram, Program
 from trainyard.errors import RemoteError
 from trainyard.outputs import Cluster, Head, Node, dumped
 from yard.commands.cli import app
 from yard.job.loader import LoadedJob, load_job
+
+__all__ = ["MakeProgram", "Program"]
 
 HOST_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFoRtHeTeStSoNlYnOtARealHoStKeYaTaLl00000000"
 
@@ -137,42 +139,6 @@ class LocalHead:
         if done.returncode:
             raise RemoteError(done.stderr.decode())
         return done.stdout.decode()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Program:
-    folder: Path
-    name: str
-
-    @property
-    def calls(self) -> list[str]:
-        """The arguments of each call, one line per call."""
-        notes = self.folder / f"{self.name}.calls"
-        return notes.read_text().splitlines() if notes.exists() else []
-
-    @property
-    def stdin(self) -> bytes:
-        return (self.folder / f"{self.name}.stdin").read_bytes()
-
-
-MakeProgram = Callable[[str, str], Program]
-
-
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeProgram:
-    """Return a function that creates a fake bash program in the first folder on PATH."""
-    folder = tmp_path / "programs"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder), prepend=":")
-
-    def make(name: str, body: str) -> Program:
-        path = folder / name
-        note = f'printf "%s\\n" "${{*//$\'\\n\'/ }}" >>"{folder}/{name}.calls"\n'
-        path.write_text(f"#!/usr/bin/env bash\n{note}{body}\n")
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
-        return Program(folder=folder, name=name)
-
-    return make
 
 
 @dataclass(frozen=True, kw_only=True)

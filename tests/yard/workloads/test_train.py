@@ -1,4 +1,4 @@
-"""The trainers without torch: arithmetic, checkpoints, float8 refusals, errors and data; torchao is a fake."""
+"""The trainers and the all-reduce benchmark without torch: arithmetic, checkpoints, refusals, errors and data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from yard.workloads import train
+from yard.workloads import allreduce, train
 from yard.workloads.opt_zero3 import IGNORED, Batches, read_texts, sample_numbers
 from yard.workloads.train_model import PRESETS, Shape, hardware_flops, model_flops, peak_tflops, percentile, step_times
 
@@ -312,3 +312,92 @@ def test_the_loss_ignores_padding_only(tmp_path: Path) -> None:
     assert tokenizer.texts == ["c"]
     assert batch["labels"] == [7, 2, IGNORED, IGNORED]
     assert batch["attention_mask"].numbers == [1, 1, 0, 0]
+
+
+def result(size: int, seconds: float, ranks: int, wrong: int = 0) -> dict[str, Any]:
+    """Return the result for one size in the format of Bench.run."""
+    rates = {"algbw": size / seconds / 1e9, "busbw": allreduce.busbw(size, seconds, ranks)}
+    return {"size": size, "count": size // 4, "type": "float32", "time_us": seconds * 1e6, **rates, "wrong": wrong}
+
+
+def test_sizes_use_the_notation_of_nccl_tests() -> None:
+    sizes = {"8": 8, "4K": 4096, "16m": 1 << 24, "8G": 1 << 33}
+    assert {text: allreduce.parse_size(text) for text in sizes} == sizes
+    assert list(allreduce.sweep(8, 64, 2)) == [8, 16, 32, 64]
+    assert list(allreduce.sweep(8, 63, 2)) == [8, 16, 32]
+
+
+@pytest.mark.parametrize("text", ["", "G", "8T", "-8", "1.5G", "8 G"])
+def test_invalid_sizes_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
+        allreduce.parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("size", "micros", "algbw", "busbw"),
+    [
+        # nccl-tests results for two machines with eight A100s each, from Azure's post on all-reduce with Slurm.
+        (2147483648, 21495, 99.91, 187.33),
+        (4294967296, 42741, 100.49, 188.42),
+        (8589934592, 84929, 101.14, 189.64),
+    ],
+)
+def test_bandwidths_match_nccl_tests(size: int, micros: float, algbw: float, busbw: float) -> None:
+    assert size / (micros / 1e6) / 1e9 == pytest.approx(algbw, abs=0.01)
+    assert allreduce.busbw(size, micros / 1e6, 16) == pytest.approx(busbw, abs=0.01)
+
+
+def test_row_has_the_columns_of_nccl_tests() -> None:
+    row, names = allreduce.row(result(1 << 30, 0.005, 4)), allreduce.header().splitlines()[1]
+    columns = row.split()
+    assert columns[:5] == ["1073741824", "268435456", "float", "sum", "-1"]
+    assert columns[5:9] == ["-"] * 4  # torch has no out-of-place all-reduce
+    assert [float(text) for text in columns[9:]] == [5000.0, 214.75, 322.12, 0]
+    assert (len(names), len(names.lstrip("#").split())) == (len(row), len(columns))
+
+
+@pytest.mark.parametrize(
+    ("results", "floor", "printed"),
+    [
+        ([result(1 << 30, 0.005, 4)], None, []),
+        ([result(1 << 30, 0.005, 4)], 322, []),
+        ([result(1 << 30, 0.005, 4)], 323, ["busbw 322.12 GB/s at 1073741824 bytes is below the floor of 323 GB/s"]),
+        # The floor applies to the largest size only, because small messages are slow on every fabric.
+        ([result(8, 0.005, 4), result(1 << 30, 0.005, 4)], 322, []),
+        (
+            [result(8, 1e-5, 4, wrong=2), result(16, 1e-5, 4, wrong=1)],
+            0,
+            ["3 elements are wrong: a link or a GPU corrupts data"],
+        ),
+        ([], None, ["no size fits into memory"]),
+    ],
+)
+def test_slow_or_wrong_results_are_problems(
+    results: list[dict[str, Any]], floor: float | None, printed: list[str]
+) -> None:
+    assert allreduce.problems(results, floor) == printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "printed"),
+    [
+        (["-f", "1"], "-f must be at least 2"),
+        (["--iters", "0"], "--iters at least 1"),
+        (["--max-seconds", "0"], "--max-seconds greater than 0"),
+        (["-b", "1G", "-e", "1M"], "-b 1073741824 is greater than -e 1048576"),
+        (["-e", "8T"], "invalid parse_size value: '8T'"),
+    ],
+)
+def test_invalid_arguments_are_refused(arguments: list[str], printed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        allreduce.parse(arguments)
+    assert printed in capsys.readouterr().err
+    assert allreduce.parse(["--min-busbw", ""]).min_busbw is None
+
+
+@pytest.mark.parametrize(
+    ("one", "limit", "expected"),
+    [(0.012, 20, 20), (4.0, 20, 5), (12.5, 20, 1), (36.0, 20, 1), (36.0, None, 20), (0.0, 20, 20)],
+)
+def test_a_slow_network_reduces_the_iterations(one: float, limit: float | None, expected: int) -> None:
+    assert allreduce.repetitions(20, one, limit) == expected

@@ -1,4 +1,4 @@
-"""The trainer with torch on the CPU: resumed runs, killed ranks and signals."""
+"""The trainer and the all-reduce benchmark with torch on the CPU: resumed runs, killed ranks and signals."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from typing import Any
 
 import pytest
 
-from yard.workloads import train
+from yard.workloads import allreduce, train
 
 pytest.importorskip("torch", reason="torch is not installed")
 
 STEPS = 12
 SAME = 2e-4
 """Maximum relative difference between losses. The order of additions depends on the number of ranks."""
-TRAIN = Path(train.__file__)
+TRAIN, ALLREDUCE = Path(train.__file__), Path(allreduce.__file__)
+TINY = ("--preset", "tiny", "--batch", "8")
 EMULATED_FLOAT8 = f"""
 import sys
 sys.path.insert(0, {str(TRAIN.parent)!r})
@@ -39,21 +40,23 @@ train.Trainer(train.parse()).run()
 
 
 class Ranks:
-    """A training run on the loopback interface with one process per rank."""
+    """A run of a program on the loopback interface with one process per rank."""
 
     def __init__(
         self, ranks: int, *arguments: str, program: Path = TRAIN, most_bytes: int = resource.RLIM_INFINITY
     ) -> None:
+        # The trainer's output is discarded, because a run that nobody reads would block.
+        out, options = (subprocess.PIPE, ()) if program == ALLREDUCE else (subprocess.DEVNULL, TINY)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         where = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         self.processes = [
             subprocess.Popen(
-                [sys.executable, str(program), "--preset", "tiny", "--batch", "8", *arguments],
+                [sys.executable, str(program), *options, *arguments],
                 env={**os.environ, **where, "RANK": str(rank), "LOCAL_RANK": str(rank),
                      "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                stdout=out, stderr=subprocess.PIPE, text=True,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes)),  # noqa: PLW1509
             )
             for rank in range(ranks)
@@ -61,8 +64,9 @@ class Ranks:
 
     def end(self) -> tuple[list[int], str]:
         """Wait for all ranks, and return their exit codes and what they printed on stderr."""
-        printed = [process.communicate(timeout=180)[1] for process in self.processes]
-        return [process.returncode for process in self.processes], "".join(printed)
+        printed = [process.communicate(timeout=180) for process in self.processes]
+        self.outputs = [out or "" for out, _ in printed]
+        return [process.returncode for process in self.processes], "".join(error for _, error in printed)
 
     def kill(self) -> None:
         for process in self.processes:
@@ -253,3 +257,28 @@ class _Attack:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Path.touch, (Path(self.path),)
+
+
+def benchmark(report: Path, *arguments: str) -> Ranks:
+    options = ("-b", "8", "-e", "4K", "-f", "8", "--iters", "2", "--warmup", "1", "--json", str(report))
+    return Ranks(2, *options, *arguments, program=ALLREDUCE)
+
+
+def test_two_ranks_measure_over_gloo(tmp_path: Path) -> None:
+    ranks = benchmark(tmp_path / "out.json")
+    codes, errors = ranks.end()
+    first, second = ranks.outputs
+    assert (codes, second) == ([0, 0], ""), errors
+    rows = [line.split() for line in first.splitlines() if not line.startswith("#")]
+    assert [int(row[0]) for row in rows] == [8, 64, 512, 4096]
+    assert [row[-1] for row in rows] == ["0"] * 4
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert (report["ranks"], report["backend"], len(report["results"])) == (2, "gloo", 4)
+
+
+def test_busbw_below_the_floor_fails_all_ranks(tmp_path: Path) -> None:
+    # This number of iterations would exceed the timeout of the processes.
+    more = ("--min-busbw", "1e9", "--iters", "1000000000", "--max-seconds", "0.2")
+    ranks = benchmark(tmp_path / "out.json", *more)
+    assert ranks.end()[0] == [1, 1]
+    assert "FAILED: busbw" in ranks.outputs[0]
