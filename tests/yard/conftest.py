@@ -177,11 +177,7 @@ def sockets() -> Iterator[Path]:
 
 @pytest.fixture
 def stack(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    program: MakeProgram,
-    local_outputs: Cluster,
-    sockets: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: MakeProgram, local_outputs: Cluster, sockets: Path
 ) -> FakeStack:
     use_root(tmp_path, monkeypatch)
     (tmp_path / "Pulumi.yaml").touch()

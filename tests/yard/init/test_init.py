@@ -186,10 +186,7 @@ def test_machines_of_other_regions_are_not_offered(write: WriteStack) -> None:
         (A100 | {"machine": "Standard_ND96amsr_A100_v5"}, "--machine: .*Fix: write Standard_ND96amsr_A100_v4"),
         (A100 | {"region": "northeurope"}, "--region: .*is not available in northeurope"),
         (A100 | {"count": "0"}, "--count: "),
-        (
-            A100 | {"budget": "70", "count": "4"},
-            "--budget: .* cost 131.65 .* is 70. Fix: use fewer or smaller",
-        ),
+        (A100 | {"budget": "70", "count": "4"}, "--budget: .* cost 131.65 .* is 70. Fix: use fewer or smaller"),
         (A100 | {"machine": "h100"}, r"--machine: .* Fix: write Standard_ND96isr_H100_v5 or Standard_"),
         (A100 | {"machine": "h100", "region": "mars", "count": "two"}, r"(?s)--machine: .*--region: .*--count: "),
         ({"provider": "gcp", "machine": "a3-megagpu-8"}, r"--machine: .* Fix: write a3-megagpu-8g\."),

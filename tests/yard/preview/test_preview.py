@@ -90,9 +90,7 @@ def test_other_stacks_are_previewed_beside_a_bad_one(
 ) -> None:
     (tmp_path / "Pulumi.gcp-a2.yaml").write_bytes(b"\xff\xfe")
     monkeypatch.setattr(
-        reports,
-        "describe",
-        lambda stack, computer: describe(stack, tmp_path) if stack == "gcp-a2" else describe(stack),
+        reports, "describe", lambda stack, computer: describe(stack, tmp_path) if stack == "gcp-a2" else describe(stack)
     )
     code, out, _ = yard("preview", "gcp-a2", "local", "--json")
     bad, good = json.loads(out)["stacks"]

@@ -395,11 +395,7 @@ def test_lost_time_is_divided_by_its_cause() -> None:
 
 @pytest.mark.parametrize(
     ("begin", "lines", "useful_s"),
-    [
-        (1000, [step(1, 500), step(2, 1005)], 2),
-        (1000.6, [step(1, 1000)], 2),
-        (1000, [step(5, 1010, steps=5)], 10),
-    ],
+    [(1000, [step(1, 500), step(2, 1005)], 2), (1000.6, [step(1, 1000)], 2), (1000, [step(5, 1010, steps=5)], 10)],
     ids=["step of an earlier job", "whole second of the first start", "several steps in a line"],
 )
 def test_own_steps_are_useful(begin: float, lines: list[str], useful_s: float) -> None:

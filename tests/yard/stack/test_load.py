@@ -296,11 +296,7 @@ def programs(tunnel_programs: TunnelPrograms, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture(params=[BASTION, IAP], ids=["bastion", "iap"])
 def tunnelled(
-    request: pytest.FixtureRequest,
-    stack: FakeStack,
-    sshd: Sshd,
-    programs: TunnelPrograms,
-    local_outputs: Cluster,
+    request: pytest.FixtureRequest, stack: FakeStack, sshd: Sshd, programs: TunnelPrograms, local_outputs: Cluster
 ) -> Iterator[FakeStack]:
     """A stack whose head is reachable only through a tunnel. The port in its outputs is closed."""
     outputs = dumped(local_outputs)
