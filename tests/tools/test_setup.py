@@ -151,7 +151,7 @@ def choose_plugin(root: Path, home: Path | None = None) -> tuple[str, Path]:
     shutil.copy(ROOT / "requirements.lock", root)
     offline = "installer_answers() { return 1; }; make_state; choose_command_plugin; "
     given = {"PULUMI_HOME": str(home)} if home else {}
-    done = shell(f'{offline} cat "$state/command-plugin"', root=root, **given)
+    done = shell(f'{offline} cat "$state/command-plugin"', root=root, user=None, **given)
     assert done.returncode == 0, done.stderr
     [program] = root.glob(".trainyard/pulumi-home/plugins/*/*")
     return done.stdout.strip(), program.resolve()

@@ -102,15 +102,9 @@ def outputs(gpus: int, gpu_type: str | None, count: int, floor: float | None, pa
 
 
 @pytest.fixture
-def local_outputs() -> Cluster:
-    """Outputs in the format exported by the stack `local`."""
-    return outputs(2, "fake", 2, None)
-
-
-@pytest.fixture
-def local(local_outputs: Cluster) -> Cluster:
+def local() -> Cluster:
     """A cluster with two workers that have two fake GPUs each."""
-    return local_outputs
+    return outputs(2, "fake", 2, None)
 
 
 @pytest.fixture
@@ -177,7 +171,7 @@ def sockets() -> Iterator[Path]:
 
 @pytest.fixture
 def stack(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: MakeProgram, local_outputs: Cluster, sockets: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: MakeProgram, local: Cluster, sockets: Path
 ) -> FakeStack:
     use_root(tmp_path, monkeypatch)
     (tmp_path / "Pulumi.yaml").touch()
@@ -190,5 +184,5 @@ def stack(
     (tmp_path / ".trainyard" / "env.sh").write_text(f'export PULUMI_BACKEND_URL="file://{tmp_path}/state"\n')
     made = FakeStack(root=tmp_path, pulumi=program("pulumi", f'cat "{tmp_path}/outputs.json"'))
     made.touch_state("one")
-    made.deploy(local_outputs)
+    made.deploy(local)
     return made

@@ -62,19 +62,19 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "line",
     [
-        (),
-        ("local", "--all"),
-        ("no-such",),
-        ("../local",),
-        ("local", "--offline", "--live"),
-        ("local", "--json", "--markdown"),
-        ("local", "--against", "no-such-revision"),
+        "",
+        "local --all",
+        "no-such",
+        "../local",
+        "local --offline --live",
+        "local --json --markdown",
+        "local --against x",
     ],
 )
-def test_wrong_usage_runs_nothing(arguments: tuple[str, ...], engine: list[str]) -> None:
-    assert yard("preview", *arguments)[0] == 2
+def test_wrong_usage_runs_nothing(line: str, engine: list[str]) -> None:
+    assert yard("preview", *line.split())[0] == 2
     assert engine == []
 
 
@@ -528,9 +528,6 @@ def test_errors_of_engine_and_program_are_reported(code: int, stdout: str, stder
 
 
 def test_messages_of_this_project_are_omitted() -> None:
-    messages = (
-        ("warning", f"{OWN}cluster: x"),
-        ("warning", "warning: offline: simulated"),
-        ("warning", "old plugin\n"),
-    )
+    texts = (f"{OWN}cluster: x", "warning: offline: simulated", "old plugin\n")
+    messages = tuple(("warning", text) for text in texts)
     assert read_answer(0, answer(messages=messages), "", OWN).warnings == ("old plugin",)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import yard.repair.machines
 import yard.repair.roll
 import yard.stack.pulumi
 from tests.yard.conftest import FakeStack, MakeProgram
+from tests.yard.stack.test_pulumi import put_lock
 from trainyard.errors import StackError
 from trainyard.machines import HOST_INPUTS
 from trainyard.outputs import Cluster, dumped
@@ -100,8 +100,8 @@ class Site:
 
 
 @pytest.fixture
-def site(stack: FakeStack, local_outputs: Cluster, monkeypatch: pytest.MonkeyPatch) -> Site:
-    made = Site(stack, local_outputs, {node.name: ("idle", "") for node in local_outputs.nodes})
+def site(stack: FakeStack, local: Cluster, monkeypatch: pytest.MonkeyPatch) -> Site:
+    made = Site(stack, local, {node.name: ("idle", "") for node in local.nodes})
     monkeypatch.setattr(Remote, "run", lambda _, command, **kind: made.run(command, **kind))
     monkeypatch.setattr(
         yard.repair.roll,
@@ -316,11 +316,8 @@ def test_a_qualified_stack_has_no_copied_file(tmp_path: Path) -> None:
 def test_a_roll_waits_for_a_running_pulumi(
     stack: FakeStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lock = stack.root / "state/.pulumi/locks/organization/trainyard/local/one.json"
-    lock.parent.mkdir(parents=True)
     sleeper = subprocess.Popen(["bash", "-c", "exec -a pulumi sleep 60"])
-    holder = {"pid": sleeper.pid, "hostname": socket.gethostname(), "timestamp": "now"}
-    lock.write_text(json.dumps(holder))
+    lock = put_lock(stack.root / "state", sleeper.pid)
     monkeypatch.setattr(yard.stack.pulumi, "_is_pulumi", lambda _: sleeper.poll() is None)
 
     def end(_seconds: float) -> None:

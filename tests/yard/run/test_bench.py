@@ -99,8 +99,8 @@ def test_a_failed_job_is_reported(stack: FakeStack, cluster: Program, program: M
     assert "FAILED: no results. Fix: find the cause with `yard logs 1`" in refused("bench", "train")
 
 
-def test_outputs_without_pair_thresholds_are_read(local_outputs: Cluster) -> None:
-    raw = dumped(replace(local_outputs, thresholds={"gpu": 228.0}))
+def test_outputs_without_pair_thresholds_are_read(local: Cluster) -> None:
+    raw = dumped(replace(local, thresholds={"gpu": 228.0}))
     del raw["pair_thresholds"]
     assert read_outputs(raw).pair_thresholds == {}
     # The floor for one node does not apply to two nodes.

@@ -49,8 +49,9 @@ def files(tmp_path: Path, cluster: Cluster, more: str = "") -> Path:
     return run_dir
 
 
-def run_part(run_dir: Path, part: str, path: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a part of the job's script in the same way as the runner's agent."""
+def run_part(run_dir: Path, part: str, path: str = "", **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a part of the job's script in the same way as the runner's agent, with the fake programs on PATH."""
+    path = path or f"{run_dir.parent}/programs:/usr/bin:/bin"
     place_of_rank = {"RANK": "0", "LOCAL_RANK": "0", "NODE_RANK": "0", "NODE_IPS": "10.0.0.1", "JOB_NAME": "fine"}
     home = run_dir.parent / "home"
     environment = {"PATH": path, "RUN_DIR": str(run_dir), "HOME": str(home), **place_of_rank, **more}
@@ -161,8 +162,7 @@ done
 
 def test_docker_job_copies_keys_only_while_it_runs(tmp_path: Path, wide: Cluster, docker: Program, home: Path) -> None:
     run_dir = files(tmp_path, wide, f"{DOCKER}launcher: deepspeed-pdsh\nworkload: train.py\n")
-    path = f"{docker.folder}:/usr/bin:/bin"
-    ran = run_part(run_dir, "task", path)
+    ran = run_part(run_dir, "task")
     keys = Path("/tmp/yard-run-0-0.ssh")  # noqa: S108  (the job uses this path)
     user = keys.owner()
     assert ran.stdout.splitlines() == [
@@ -180,7 +180,7 @@ def test_docker_job_copies_keys_only_while_it_runs(tmp_path: Path, wide: Cluster
     assert "no-new-privileges" in run
     assert f"nofile={NODE_LIMIT}" in run, "pdsh closes this number of files before it starts ssh"
     assert f"type=bind,source={keys},target={home}/.ssh,readonly" in run
-    assert run_part(run_dir, "leave", path).returncode == 0
+    assert run_part(run_dir, "leave").returncode == 0
     assert not keys.exists()
 
 
@@ -190,15 +190,14 @@ def test_docker_job_has_a_writable_home(
 ) -> None:
     """dockerd would create the parent of a mounted ~/.ssh as root, so programs could not write caches."""
     run_dir = files(tmp_path, wide, f"{DOCKER}launcher: {launcher}\nworkload: train.py\n")
-    path = f"{docker.folder}:/usr/bin:/bin"
-    assert run_part(run_dir, "task", path).returncode == 0
+    assert run_part(run_dir, "task").returncode == 0
     run = words_after(docker.calls, "run ")
     local = Path(f"/var/tmp/yard-{os.getuid()}/home")  # noqa: S108  (the job uses this path)
     assert f"HOME={home}" in run
     assert f"type=bind,source={local},target={home}" in run
     # Otherwise, dockerd would create this folder as root when it mounts the keys.
     assert local.owner() == (local / ".ssh").owner() == run_dir.owner()
-    run_part(run_dir, "leave", path)
+    run_part(run_dir, "leave")
 
 
 @pytest.mark.parametrize("target", ["home", "."])
@@ -207,7 +206,7 @@ def test_mount_of_the_job_replaces_the_local_home(tmp_path: Path, wide: Cluster,
     mount = (tmp_path / target).resolve()
     container = DOCKER.replace("}", f", mounts: ['/data:{mount}']}}")
     run_dir = files(tmp_path, wide, f"{container}launcher: torchrun\nworkload: train.py\n")
-    assert run_part(run_dir, "task", f"{docker.folder}:/usr/bin:/bin").returncode == 0
+    assert run_part(run_dir, "task").returncode == 0
     run = words_after(docker.calls, "run ")
     assert [word for word in run if word.endswith((f"target={tmp_path}", f"target={tmp_path}/home"))] == [
         f"type=bind,source=/data,target={mount}"
@@ -236,7 +235,7 @@ def test_missing_docker_parts_fail_the_job(
 def test_job_user_without_access_to_docker_is_an_error(tmp_path: Path, wide: Cluster, docker: Program) -> None:
     run_dir = files(tmp_path, wide, DOCKER + "run: echo worked\n")
     (tmp_path / "facts" / "docker.sock").unlink()
-    ran = run_part(run_dir, "task", f"{docker.folder}:/usr/bin:/bin")
+    ran = run_part(run_dir, "task")
     assert ran.returncode == 1
     assert f"cannot use docker on node 0: no permission to write to {tmp_path}/facts/docker.sock\n" in ran.stdout
     assert docker.calls == []
@@ -253,8 +252,7 @@ def test_enroot_image_is_in_a_private_folder(tmp_path: Path, wide: Cluster, prog
     shared.write_text(shared.read_text().replace("/var/tmp/", f"{tmp_path}/var-tmp/"))  # noqa: S108
     (tmp_path / "var-tmp").mkdir()
     folder = tmp_path / "var-tmp" / f"yard-{os.getuid()}"
-    path = f"{enroot.folder}:/usr/bin:/bin"
-    assert run_part(run_dir, "task", path).returncode == 0
+    assert run_part(run_dir, "task").returncode == 0
     assert folder.stat().st_mode & 0o777 == 0o700
     (image,) = folder.glob("*.sqsh")
     assert words_after(enroot.calls, "start")[-4:] == [str(image), "bash", str(script), "begin"]
@@ -264,7 +262,7 @@ def test_enroot_image_is_in_a_private_folder(tmp_path: Path, wide: Cluster, prog
     rule = "cannot be created or belongs to another user"
     theirs = folder.rename(tmp_path / "theirs")
     folder.symlink_to(theirs)
-    ran = run_part(run_dir, "task", path)
+    ran = run_part(run_dir, "task")
     assert (ran.returncode, ran.stdout) == (1, f"yard: {folder} on node 0 {rule}; remove it\n")
     ran = run_part(run_dir, "task", "/usr/bin:/bin")
     assert (ran.returncode, ran.stdout) == (1, "yard: node 0 has no enroot; use an image that contains it\n")

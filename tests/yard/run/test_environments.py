@@ -30,12 +30,12 @@ esac
 
 @pytest.fixture
 def ssh(
-    stack: FakeStack, program: MakeProgram, local_outputs: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stack: FakeStack, program: MakeProgram, local: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Program:
     """A cluster whose shared path is a local folder, and whose head is this computer."""
     shared = tmp_path / "shared"
     shared.mkdir()
-    stack.deploy(replace(local_outputs, shared_path=str(shared)))
+    stack.deploy(replace(local, shared_path=str(shared)))
     (tmp_path / "jobs.txt").touch()
     for name, value in {"JOBS": "jobs.txt", "STDIN": "programs/ssh.stdin"}.items():
         monkeypatch.setenv(name, str(tmp_path / value))

@@ -321,14 +321,12 @@ def attach(yard: Yard) -> subprocess.Popen[str]:
 
 
 @pytest.fixture
-def yard(
-    stack: FakeStack, program: MakeProgram, local_outputs: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Yard]:
+def yard(stack: FakeStack, program: MakeProgram, local: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Yard]:
     # A job that is submitted outside a repository records no commit.
     monkeypatch.chdir(stack.root)
     (stack.root / "fabric.env").write_text("GLOO_SOCKET_IFNAME=lo\n")
     program("ssh", SSH.replace("@ROOT@", str(stack.root)))
-    stack.deploy(replace(local_outputs, scheduler="none", shared_path=str(stack.root)))
+    stack.deploy(replace(local, scheduler="none", shared_path=str(stack.root)))
     made = Yard(stack.root)
     yield made
     for state in (stack.root / "jobs").glob("*/state.json"):

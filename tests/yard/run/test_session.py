@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
+from tests.integration.project import alive
 from tests.yard.conftest import FakeStack, MakeProgram, printed, refused, yard
 from trainyard.outputs import Cluster
 from yard.run.schedulers import until_disconnected
@@ -30,9 +31,9 @@ def commands(*words: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def without_slurm(stack: FakeStack, local_outputs: Cluster, program: MakeProgram) -> FakeStack:
+def without_slurm(stack: FakeStack, local: Cluster, program: MakeProgram) -> FakeStack:
     """A stack without a scheduler, on whose first node a job runs."""
-    stack.deploy(replace(local_outputs, scheduler="none"))
+    stack.deploy(replace(local, scheduler="none"))
     program("ssh", """[[ $* != *' nodes' ]] || echo '["yard-gpu-0"]'""")
     return stack
 
@@ -189,7 +190,6 @@ def test_command_ends_with_its_children_when_the_output_is_closed(tmp_path: Path
         process.stdout.close()
         assert process.wait(20) == 143
     deadline = time.monotonic() + 10
-    stat = Path(f"/proc/{mark.read_text().strip()}/stat")
-    while stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z":
+    while alive(int(mark.read_text())):
         assert time.monotonic() < deadline
         time.sleep(0.05)

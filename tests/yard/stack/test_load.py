@@ -23,7 +23,7 @@ from trainyard.outputs import Cluster, dumped
 from yard.commands.cli import app
 from yard.stack import pulumi
 from yard.stack.load import forget, load_stack, save_for_jobs
-from yard.stack.remote import Remote, shell
+from yard.stack.remote import Remote
 
 
 def test_outputs_are_cached_for_a_state_and_backend(stack: FakeStack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,9 +56,9 @@ def test_only_the_owner_reads_the_key(stack: FakeStack) -> None:
     assert (folder / "known_hosts").read_text().splitlines() == [f"{name} {HOST_KEY}" for name in names]
 
 
-def test_only_the_users_key_is_required(stack: FakeStack, local_outputs: Cluster) -> None:
+def test_only_the_users_key_is_required(stack: FakeStack, local: Cluster) -> None:
     folder = load_stack("local").folder
-    cluster = dumped(local_outputs)
+    cluster = dumped(local)
     stack.export({"cluster": cluster, "user_private_key": "other"})
     stack.touch_state("without the admin's")
     load_stack("local")
@@ -96,12 +96,8 @@ def test_the_environment_of_set_up_is_read(stack: FakeStack, monkeypatch: pytest
     text = "# set-up\nexport A=1\nexport PATH=\"/x/bin:$PATH\" B='two words' # why\nC=3\nexport D=${A}$B\n"
     (stack.root / ".trainyard" / "env.sh").write_text(text)
     found = pulumi.environment()
-    assert {name: found[name] for name in ("A", "PATH", "B", "D")} == {
-        "A": "1",
-        "PATH": "/x/bin:/usr/bin:/bin",
-        "B": "two words",
-        "D": "1two words",
-    }
+    expected = {"A": "1", "PATH": "/x/bin:/usr/bin:/bin", "B": "two words", "D": "1two words"}
+    assert expected.items() <= found.items()
     assert "C" not in found
     (stack.root / ".trainyard" / "env.sh").write_text("if\n")
     with pytest.raises(StackError, match="run `make setup` again"):
@@ -149,8 +145,8 @@ def test_a_home_with_a_long_path_shares_no_connection(stack: FakeStack, monkeypa
     assert "controlpath" not in seen
 
 
-def test_a_proxy_is_reached_with_the_users_own_keys(stack: FakeStack, local_outputs: Cluster) -> None:
-    outputs = dumped(local_outputs)
+def test_a_proxy_is_reached_with_the_users_own_keys(stack: FakeStack, local: Cluster) -> None:
+    outputs = dumped(local)
     outputs["head"]["proxy_jump"] = "me@203.0.113.9:2222"
     stack.export({"cluster": outputs, "user_private_key": "not a key", "admin_private_key": "nor this"})
     stack.touch_state("a proxy")
@@ -170,17 +166,17 @@ def test_missing_pulumi_has_a_fix_for_operators_and_job_users(
 
 
 @pytest.fixture
-def file(stack: FakeStack, local_outputs: Cluster) -> Path:
+def file(stack: FakeStack, local: Cluster) -> Path:
     """A file with the outputs of a stack and the user's private key. Only its owner can read the file."""
     made = stack.root / "given.json"
     made.touch(mode=0o600)
-    made.write_text(json.dumps({"cluster": dumped(local_outputs), "user_private_key": "a key"}))
+    made.write_text(json.dumps({"cluster": dumped(local), "user_private_key": "a key"}))
     return made
 
 
-def test_a_file_replaces_the_backend(stack: FakeStack, file: Path, local_outputs: Cluster) -> None:
+def test_a_file_replaces_the_backend(stack: FakeStack, file: Path, local: Cluster) -> None:
     loaded = load_stack("local", file=file)
-    assert loaded.cluster == local_outputs
+    assert loaded.cluster == local
     assert loaded.folder != stack.folder
     assert (loaded.folder / "id_ed25519").read_text() == "a key\n"
     assert load_stack("local", file=file) == loaded
@@ -207,7 +203,7 @@ def test_an_unusable_file_is_refused_with_the_fix(file: Path, text: str | None) 
         load_stack("local", file=file)
 
 
-def test_a_saved_file_contains_no_admin_key(stack: FakeStack, local_outputs: Cluster) -> None:
+def test_a_saved_file_contains_no_admin_key(stack: FakeStack, local: Cluster) -> None:
     saved = stack.root / "jobs.json"
     saved.touch(mode=0o644)
     save_for_jobs(load_stack("local"), saved)
@@ -215,7 +211,7 @@ def test_a_saved_file_contains_no_admin_key(stack: FakeStack, local_outputs: Clu
     assert set(json.loads(saved.read_text())) == {"cluster", "user_private_key"}
     assert "nor this" not in saved.read_text()
     loaded = load_stack("local", file=saved)
-    assert loaded.cluster == local_outputs
+    assert loaded.cluster == local
     assert not (loaded.folder / "id_ed25519_admin").exists()
     with pytest.raises(StackError, match="name a file in an existing folder"):
         save_for_jobs(load_stack("local"), stack.root / "missing" / "jobs.json")
@@ -264,14 +260,6 @@ def test_a_command_that_may_have_run_is_not_run_again(
     assert len(ssh.calls) == 1
 
 
-def test_hosts_are_those_of_the_cluster(stack: FakeStack) -> None:
-    remote = Remote(load_stack("local"))
-    assert remote.host(None) == "yard-head"
-    assert remote.host("yard-gpu-1", admin=True) == "yard-gpu-1-admin"
-    with pytest.raises(RemoteError, match="its hosts: yard-head, yard-gpu-0, yard-gpu-1"):
-        remote.host("elsewhere")
-
-
 def test_an_admin_login_without_the_key_is_refused(stack: FakeStack, program: MakeProgram) -> None:
     saved = stack.root / "jobs.json"
     save_for_jobs(load_stack("local"), saved)
@@ -283,11 +271,6 @@ def test_an_admin_login_without_the_key_is_refused(stack: FakeStack, program: Ma
     assert len(ssh.calls) == 1
 
 
-def test_one_argument_is_a_shell_line() -> None:
-    assert shell(["echo $HOME | wc"]) == "echo $HOME | wc"
-    assert shell(["echo", "a b", "$HOME"]) == "echo 'a b' '$HOME'"
-
-
 @pytest.fixture
 def programs(tunnel_programs: TunnelPrograms, monkeypatch: pytest.MonkeyPatch) -> TunnelPrograms:
     monkeypatch.setenv("PATH", str(tunnel_programs.folder), prepend=":")
@@ -296,19 +279,13 @@ def programs(tunnel_programs: TunnelPrograms, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture(params=[BASTION, IAP], ids=["bastion", "iap"])
 def tunnelled(
-    request: pytest.FixtureRequest, stack: FakeStack, sshd: Sshd, programs: TunnelPrograms, local_outputs: Cluster
+    request: pytest.FixtureRequest, stack: FakeStack, sshd: Sshd, programs: TunnelPrograms, local: Cluster
 ) -> Iterator[FakeStack]:
     """A stack whose head is reachable only through a tunnel. The port in its outputs is closed."""
-    outputs = dumped(local_outputs)
+    outputs = dumped(local)
     user = getpass.getuser()
-    outputs["head"] |= {
-        "tunnel": request.param,
-        "address": "127.0.0.1",
-        "port": 1,
-        "user": user,
-        "admin_user": user,
-        "host_key": sshd.host_key,
-    }
+    outputs["head"] |= {"tunnel": request.param, "address": "127.0.0.1", "port": 1, "host_key": sshd.host_key}
+    outputs["head"] |= {"user": user, "admin_user": user}
     stack.export({"cluster": outputs, "user_private_key": sshd.private_key})
     stack.touch_state("a tunnel")
     yield stack

@@ -20,6 +20,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.conftest import ROOT
+from tests.integration.project import alive
 from tests.yard.conftest import use_root
 from trainyard import checkout
 from trainyard.errors import StackError
@@ -341,8 +342,7 @@ def test_plugins_of_a_killed_pulumi_are_ended(environment: dict[str, str], tmp_p
     plugin = tmp_path / "plugin.pid"
     run_pulumi(["-c", f"sleep 300 & echo $! >{plugin}; echo $$ >{plugin}.session; kill -KILL $$"], environment)
     assert session_members(int(Path(f"{plugin}.session").read_text())) == []
-    state = Path(f"/proc/{plugin.read_text().strip()}/stat")
-    assert not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    assert not alive(int(plugin.read_text()))
 
 
 @pytest.mark.engine

@@ -185,9 +185,9 @@ def sync(*words: str | Path) -> tuple[int, str, str]:
 
 
 @pytest.fixture
-def head(stack: FakeStack, local_outputs: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def head(stack: FakeStack, local: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with running(new_server(tmp_path_factory.mktemp("sshd"))) as server:
-        outputs: dict[str, Any] = dumped(local_outputs)
+        outputs: dict[str, Any] = dumped(local)
         outputs["head"] |= {"port": server.port, "user": getpass.getuser(), "host_key": server.host_key}
         stack.export({"cluster": outputs, "user_private_key": server.private_key})
         yield
