@@ -120,6 +120,13 @@ def job_of(folder: Path, text: str) -> LoadedJob:
     return load_job(str(folder / "job.yaml"), {}, {}, [])
 
 
+def git(folder: Path, *words: str) -> str:
+    """Run git with the identity of a test, and return what it prints."""
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    done = subprocess.run(["git", "-C", str(folder), *identity, *words], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
 class LocalHead:
     """A replacement for Remote that runs the head's commands on this computer."""
 
@@ -143,7 +150,10 @@ class FakeStack:
     pulumi: Program
 
     def export(self, value: dict[str, Any]) -> None:
-        (self.root / "outputs.json").write_text(json.dumps(value))
+        """Change the outputs and the state of the stack, as `pulumi up` does."""
+        text = json.dumps(value)
+        (self.root / "outputs.json").write_text(text)
+        self.touch_state(text)
 
     def deploy(self, cluster: Cluster) -> None:
         """Change the outputs of the stack to those of a cluster."""
@@ -151,7 +161,6 @@ class FakeStack:
         self.export({"cluster": dumped(cluster), **keys})
 
     def touch_state(self, text: str) -> None:
-        """Change the state file in Pulumi's file backend, as `pulumi up` does."""
         state = self.root / "state" / ".pulumi" / "stacks" / "trainyard" / "local.json"
         state.parent.mkdir(parents=True, exist_ok=True)
         state.write_text(text)
@@ -183,6 +192,5 @@ def stack(
     (tmp_path / ".trainyard").mkdir()
     (tmp_path / ".trainyard" / "env.sh").write_text(f'export PULUMI_BACKEND_URL="file://{tmp_path}/state"\n')
     made = FakeStack(root=tmp_path, pulumi=program("pulumi", f'cat "{tmp_path}/outputs.json"'))
-    made.touch_state("one")
     made.deploy(local)
     return made

@@ -153,7 +153,6 @@ def test_nodes_are_listed_before_slurm_runs(stack: FakeStack, local: Cluster, pr
     program("ssh", "echo 'sinfo: command not found' >&2; exit 1")
     assert yard("nodes")[0] == 1
     stack.deploy(replace(local, unready="the gate on the head has not passed"))
-    stack.touch_state("two")
     code, out, err = yard("nodes")
     assert (code, "yard-gpu-1" in out) == (0, True)
     assert "the states of the nodes are unknown: " in err

@@ -21,7 +21,7 @@ from rich.console import Console
 from components.plan.check import Finding, Level
 from tests.components.platforms.recording import stack_text
 from tests.conftest import ROOT
-from tests.yard.conftest import yard
+from tests.yard.conftest import git, yard
 from trainyard.errors import ClusterError, Problem
 from yard.preview import difference
 from yard.preview import report as reports
@@ -129,12 +129,6 @@ def test_a_description_contains_no_secrets(tmp_path: Path) -> None:
     assert "hunter2" not in described
     assert "v1:abc" not in described
     assert PLACEHOLDERS.admin_public in described
-
-
-def git(folder: Path, *arguments: str) -> str:
-    identity = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false")
-    done = subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
 
 
 @pytest.fixture

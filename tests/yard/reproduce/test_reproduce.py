@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack, MakeProgram, printed, refused, yard
+from tests.yard.run.test_bench import SSH
 from trainyard.errors import BuildError
 from trainyard.outputs import Cluster
 from yard.commands.cli import app
@@ -31,15 +32,6 @@ LOGS = {
 }
 """Output of the jobs. The gpt-neox line follows megatron/logging.py at ea7aefd, and the nccl-tests line follows the
 post."""
-SSH = r"""
-case "${!#}" in
-  *'tar -x'*) cat >>{root}/sent; echo 7 ;;
-  *"exec bash -c"*) cat {root}/job.log; printf '\x1eJobId=7 JobName=x JobState={state} ExitCode=0:0 Restarts=0\n' ;;
-  *scontrol*) echo 'JobId=7 JobName=x JobState=COMPLETED ExitCode=0:0 Restarts=0' ;;
-  *environment.json*) echo ready /shared/envs/torch-1234 ;;
-  *'.json ]'*) echo yes ;;
-esac
-"""
 
 
 def test_every_post_of_a_stack_can_be_reproduced() -> None:
@@ -104,6 +96,7 @@ def test_an_unknown_post_is_refused() -> None:
 def run(
     stack: FakeStack, program: MakeProgram, log: str, *words: str, state: str = "COMPLETED"
 ) -> tuple[int, str, str]:
+    (stack.root / "sent").mkdir(exist_ok=True)
     (stack.root / "job.log").write_text(log)
     program("ssh", SSH.replace("{root}", str(stack.root)).replace("{state}", state))
     return yard("reproduce", *words)
@@ -131,14 +124,14 @@ def test_the_smallest_size_runs_all_steps(stack: FakeStack, program: MakeProgram
     assert code == 0, err
     assert "/shared/data/neox-smoke exists" in err
     assert "yard: difference from the post: yard's trainer runs instead of gpt-neox" in err
-    assert b"--data /shared/data/neox-smoke.bin --token-bytes 2" in (stack.root / "sent").read_bytes()
+    assert "--data /shared/data/neox-smoke.bin --token-bytes 2" in (stack.root / "sent/0/job.sbatch").read_text()
     assert "lambda: 1 job completed in " in out
 
 
 def test_a_failed_job_ends_the_run(stack: FakeStack, program: MakeProgram) -> None:
     code, out, err = run(stack, program, "oh\n", "cyclecloud", "--stack", "local", state="FAILED")
     assert code == 1
-    assert "job 7 FAILED. Fix: find the cause with `yard logs 7`" in err
+    assert "job 1 FAILED. Fix: find the cause with `yard logs 1`" in err
     assert "FIGURE" not in out
 
 

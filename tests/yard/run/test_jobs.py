@@ -247,14 +247,10 @@ def test_node_lists_are_expanded(text: str, names: str) -> None:
 
 
 SCONTROL = (
-    "JobId={id} JobName=train-tiny UserId=trainer(2000) GroupId=trainer(2000) MCS_label=N/A Priority=1 Nice=0 "
-    "Account=(null) QOS=normal JobState={state} Reason={reason} Dependency=(null) Requeue=1 Restarts={restarts} "
-    "BatchFlag=1 Reboot=0 ExitCode={code} RunTime={time} TimeLimit=01:00:00 TimeMin=N/A "
-    "SubmitTime=2026-11-21T06:59:02 EligibleTime=2026-11-21T06:59:02 StartTime=2026-11-21T06:59:02 EndTime=Unknown "
-    "Partition=gpu AllocNode:Sid=0.0.0.0:0 ReqNodeList=(null) ExcNodeList=(null) NodeList={nodes} "
-    "BatchHost=yard-gpu-0 NumNodes={count} NumCPUs=2 NumTasks=2 CPUs/Task=1 ReqB:S:C:T=0:0:*:* "
-    "ReqTRES=cpu=2,mem=1.50G,node=2,billing=2 Command=(null) WorkDir=/shared/jobs/train-tiny-1 "
-    "StdErr=/shared/jobs/train-tiny-1/job.log StdIn=/dev/null StdOut=/shared/jobs/train-tiny-1/job.log"
+    "JobId={id} JobName=train-tiny UserId=trainer(2000) JobState={state} Reason={reason} Dependency=(null) Requeue=1 "
+    "Restarts={restarts} ExitCode={code} RunTime={time} TimeLimit=01:00:00 Partition=gpu AllocNode:Sid=0.0.0.0:0 "
+    "NodeList={nodes} NumNodes={count} CPUs/Task=1 ReqB:S:C:T=0:0:*:* ReqTRES=cpu=2,mem=1.50G,node=2,billing=2 "
+    "WorkDir=/shared/jobs/train-tiny-1 StdOut=/shared/jobs/train-tiny-1/job.log"
 )
 
 SACCT = """\

@@ -1,16 +1,23 @@
-"""`yard hosts scan` and `yard hosts forget`."""
+"""`yard hosts scan`, `yard hosts forget` and `yard bake`."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.yard.conftest import MakeProgram, Program
+from components.platforms.registry import Baking
+from tests.components.platforms.recording import current_name, planned
+from tests.yard.conftest import MakeProgram, Program, printed, refused, yard
 from trainyard.errors import RemoteError, StackError
+from yard.stack import bake
 from yard.stack.hosts import forget_host, scan
+from yard.stack.workspace import stack_names
 
 
 @pytest.fixture
@@ -86,3 +93,46 @@ def test_only_the_lease_of_that_host_is_forgotten(pulumi: Program) -> None:
         forget_host("s", "node3")
     with pytest.raises(StackError, match="others depend on it"):
         forget_host("s", "my-node2")
+
+
+@pytest.mark.parametrize("stack", [name for name in stack_names() if not name.startswith(("baremetal", "lambda"))])
+def test_dry_run_prints_the_name_and_builds_nothing(stack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bake, "bake", lambda *_, **__: pytest.fail("built"))
+    name, dry_run = current_name(planned(stack, {}).plan), ("bake", "--stack", stack, "--dry-run")
+    assert yard(*dry_run) == (0, f"{name}\n", "")
+    assert json.loads(printed(*dry_run, "--json")) == {"name": name, "baked_image": None}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_bake_with_exit_code_130(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = bake.request_of("local")
+    cleaned: list[bool] = []
+
+    def here(*_: object) -> str:
+        try:
+            os.kill(os.getpid(), number)
+            return "no signal"
+        finally:
+            # A second signal does not interrupt the removal of the builder.
+            os.kill(os.getpid(), number)
+            cleaned.append(True)
+
+    baking = Baking(base=request.baking.base, here=here)
+    monkeypatch.setattr(bake, "request_of", lambda _: replace(request, baking=baking))
+    before = signal.getsignal(number)
+    assert yard("bake")[0] == 130
+    assert cleaned == [True]
+    assert signal.getsignal(number) is before
+
+
+def test_the_stack_file_of_a_qualified_stack_is_found() -> None:
+    assert bake.request_of("acme/trainyard/local") == bake.request_of("local")
+
+
+def test_images_of_hosts_are_refused_with_the_reason() -> None:
+    assert "the platform uses existing hosts" in refused("bake", "--stack", "lambda-a6000")
+
+
+def test_json_needs_dry_run_in_a_cloud() -> None:
+    code, _, err = yard("bake", "--stack", "azure-a100", "--json")
+    assert (code, "--dry-run" in err) == (2, True)

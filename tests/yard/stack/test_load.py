@@ -60,7 +60,6 @@ def test_only_the_users_key_is_required(stack: FakeStack, local: Cluster) -> Non
     folder = load_stack("local").folder
     cluster = dumped(local)
     stack.export({"cluster": cluster, "user_private_key": "other"})
-    stack.touch_state("without the admin's")
     load_stack("local")
     assert (folder / "id_ed25519").read_text() == "other\n"
     assert not (folder / "id_ed25519_admin").exists()
@@ -72,7 +71,6 @@ def test_only_the_users_key_is_required(stack: FakeStack, local: Cluster) -> Non
 def test_files_of_a_destroyed_stack_are_removed(stack: FakeStack) -> None:
     folder = load_stack("local").folder
     stack.export({})
-    stack.touch_state("destroyed")
     with pytest.raises(ContractError, match=r"stack local: .*`pulumi up`"):
         load_stack("local")
     assert list(folder.iterdir()) == []
@@ -149,7 +147,6 @@ def test_a_proxy_is_reached_with_the_users_own_keys(stack: FakeStack, local: Clu
     outputs = dumped(local)
     outputs["head"]["proxy_jump"] = "me@203.0.113.9:2222"
     stack.export({"cluster": outputs, "user_private_key": "not a key", "admin_private_key": "nor this"})
-    stack.touch_state("a proxy")
     assert ssh_sees(stack, "yard-head")["proxycommand"] == "ssh -W [%h]:%p ssh://me@203.0.113.9:2222"
     assert ssh_sees(stack, "yard-gpu-1")["proxyjump"] == "yard-head"
 
@@ -287,7 +284,6 @@ def tunnelled(
     outputs["head"] |= {"tunnel": request.param, "address": "127.0.0.1", "port": 1, "host_key": sshd.host_key}
     outputs["head"] |= {"user": user, "admin_user": user}
     stack.export({"cluster": outputs, "user_private_key": sshd.private_key})
-    stack.touch_state("a tunnel")
     yield stack
     forget(stack.folder)
 
