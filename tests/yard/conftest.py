@@ -148,6 +148,7 @@ class FakeStack:
 
     root: Path
     pulumi: Program
+    program: MakeProgram
 
     def export(self, value: dict[str, Any]) -> None:
         """Change the outputs and the state of the stack, as `pulumi up` does."""
@@ -191,6 +192,6 @@ def stack(
     monkeypatch.setenv("PULUMI_HOME", str(tmp_path / "pulumi-home"))
     (tmp_path / ".trainyard").mkdir()
     (tmp_path / ".trainyard" / "env.sh").write_text(f'export PULUMI_BACKEND_URL="file://{tmp_path}/state"\n')
-    made = FakeStack(root=tmp_path, pulumi=program("pulumi", f'cat "{tmp_path}/outputs.json"'))
+    made = FakeStack(root=tmp_path, program=program, pulumi=program("pulumi", f'cat "{tmp_path}/outputs.json"'))
     made.deploy(local)
     return made

@@ -13,7 +13,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from tests.yard.conftest import FakeStack, MakeProgram, printed, refused, yard
+from tests.yard.conftest import FakeStack, printed, refused, yard
 from trainyard import checkout
 from trainyard.outputs import Cluster
 from yard import commands as topics
@@ -67,16 +67,16 @@ def test_commands_have_help_json_and_stack(command: str) -> None:
         "hostfile --format x",
     ],
 )
-def test_wrong_usage_is_exit_code_2(line: str, stack: FakeStack, program: MakeProgram) -> None:
-    ssh = program("ssh", "exit 0")
+def test_wrong_usage_is_exit_code_2(line: str, stack: FakeStack) -> None:
+    ssh = stack.program("ssh", "exit 0")
     code, _, err = yard(*line.split())
     assert code == 2
     assert ("arguments of your program follow" in " ".join(err.replace("│", " ").split())) is ("--lr" in line)
     assert ssh.calls == []
 
 
-def test_dry_run_prints_the_summary_first_and_the_script_last(stack: FakeStack, program: MakeProgram) -> None:
-    ssh = program("ssh", "exit 0")
+def test_dry_run_prints_the_summary_first_and_the_script_last(stack: FakeStack) -> None:
+    ssh = stack.program("ssh", "exit 0")
     out = printed("submit", "hello", "--dry-run", "--nodes", "1", "--set", "A=b c", "--name", "mine")
     assert out.startswith("# the command starts once for each rank on 1 node, 1 rank per node\n")
     summary, script = out.split("# --- job.sbatch\n")
@@ -90,8 +90,8 @@ def test_dry_run_prints_the_summary_first_and_the_script_last(stack: FakeStack, 
     assert ssh.calls == []
 
 
-def test_submission_runs_ssh_once(stack: FakeStack, program: MakeProgram) -> None:
-    ssh = program("ssh", f'cat >"{stack.root}/programs/ssh.stdin"; echo 12')
+def test_submission_runs_ssh_once(stack: FakeStack) -> None:
+    ssh = stack.program("ssh", f'cat >"{stack.root}/programs/ssh.stdin"; echo 12')
     code, out, _ = yard("submit", "hello", "--json")
     answer = json.loads(out)
     assert code == 0
@@ -131,8 +131,8 @@ def test_ssh_accepts_a_host_and_a_command(words: tuple[str, ...], end: list[str]
     assert "its hosts: yard-head, yard-gpu-0, yard-gpu-1" in refused("ssh", "elsewhere")
 
 
-def test_nodes_are_joined_with_the_outputs(stack: FakeStack, program: MakeProgram) -> None:
-    program("ssh", "echo 'yard-gpu-0|down*|Not responding'; echo 'stranger|idle|none'")
+def test_nodes_are_joined_with_the_outputs(stack: FakeStack) -> None:
+    stack.program("ssh", "echo 'yard-gpu-0|down*|Not responding'; echo 'stranger|idle|none'")
     rows = {row["name"]: row for row in json.loads(yard("nodes", "--json")[1])}
     assert list(rows) == ["yard-head", "yard-gpu-0", "yard-gpu-1"]
     assert (rows["yard-gpu-0"]["state"], rows["yard-gpu-0"]["reason"]) == ("down*", "Not responding")
@@ -142,15 +142,15 @@ def test_nodes_are_joined_with_the_outputs(stack: FakeStack, program: MakeProgra
 
 @pytest.mark.parametrize(("spares", "state"), [({"gpu": 1}, "spare"), ({}, "reserved")])
 def test_reserved_node_of_a_group_with_spares_is_a_spare(
-    spares: dict[str, int], state: str, stack: FakeStack, local: Cluster, program: MakeProgram
+    spares: dict[str, int], state: str, stack: FakeStack, local: Cluster
 ) -> None:
     stack.deploy(replace(local, spares=spares))
-    program("ssh", "echo 'yard-gpu-0|reserved|none'; echo 'yard-gpu-1|idle|none'")
+    stack.program("ssh", "echo 'yard-gpu-0|reserved|none'; echo 'yard-gpu-1|idle|none'")
     assert [row["state"] for row in json.loads(yard("nodes", "--json")[1])] == ["head", state, "idle"]
 
 
-def test_nodes_are_listed_before_slurm_runs(stack: FakeStack, local: Cluster, program: MakeProgram) -> None:
-    program("ssh", "echo 'sinfo: command not found' >&2; exit 1")
+def test_nodes_are_listed_before_slurm_runs(stack: FakeStack, local: Cluster) -> None:
+    stack.program("ssh", "echo 'sinfo: command not found' >&2; exit 1")
     assert yard("nodes")[0] == 1
     stack.deploy(replace(local, unready="the gate on the head has not passed"))
     code, out, err = yard("nodes")
@@ -172,9 +172,9 @@ def test_job_users_are_told_which_role_a_command_needs(
     assert "needs the role operator" in refused(*words)
 
 
-def test_job_users_can_read_the_plan_of_repairs(stack: FakeStack, program: MakeProgram, tmp_path: Path) -> None:
+def test_job_users_can_read_the_plan_of_repairs(stack: FakeStack, tmp_path: Path) -> None:
     (tmp_path / "outputs.json").write_text((stack.root / "outputs.json").read_text())
-    program("ssh", "case $* in *===heal===*) printf '{}\\n===heal===\\n===heal===\\n' ;; esac")
+    stack.program("ssh", "case $* in *===heal===*) printf '{}\\n===heal===\\n===heal===\\n' ;; esac")
     code, _, err = yard("heal", "--outputs", str(tmp_path / "outputs.json"))
     assert code == 0, err
 

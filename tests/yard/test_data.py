@@ -27,9 +27,9 @@ def tokens_of(name: Path, kind: str = "H") -> list[int]:
 
 
 @pytest.fixture
-def ssh(stack: FakeStack, program: MakeProgram) -> Program:
+def ssh(stack: FakeStack) -> Program:
     """A fake ssh that runs the given command locally."""
-    return program("ssh", 'exec bash -c "${!#}"')
+    return stack.program("ssh", 'exec bash -c "${!#}"')
 
 
 def test_a_seed_always_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -130,9 +130,7 @@ esac
 
 
 @pytest.fixture
-def ssh(
-    stack: FakeStack, program: MakeProgram, local: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Program:
+def ssh(stack: FakeStack, local: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     """A cluster whose shared path is a local folder, and whose head is this computer."""
     shared = tmp_path / "shared"
     shared.mkdir()
@@ -148,7 +146,7 @@ def ssh(
     monkeypatch.chdir(tmp_path)
     wheel = make_wheel(tmp_path / "index", "alpha", script=True)
     (tmp_path / "own.lock").write_text(lock_line(wheel))
-    return program("ssh", HERE)
+    return stack.program("ssh", HERE)
 
 
 @pytest.mark.engine
@@ -195,10 +193,10 @@ def test_a_job_is_submitted_with_its_environment(ssh: Program, tmp_path: Path) -
         (f"environment: six: {build.UNREACHABLE}. Fix: x", "six: the package index cannot be reached. Fix: x. The vir"),
     ],
 )
-def test_a_failure_on_the_head_is_reported(failure: str, message: str, stack: FakeStack, program: MakeProgram) -> None:
+def test_a_failure_on_the_head_is_reported(failure: str, message: str, stack: FakeStack) -> None:
     # The lock is larger than the buffer of a pipe, so the write is incomplete when the remote command ends.
     absent = "*sha256sum*) echo absent /shared/envs/neox-1 ;;"
-    program("ssh", f'case "${{!#}}" in {absent} *) echo "{failure}" >&2; exit 1 ;; esac')
+    stack.program("ssh", f'case "${{!#}}" in {absent} *) echo "{failure}" >&2; exit 1 ;; esac')
     err = refused("env", "build", "neox")
     assert f"environment neox was not built: {message}" in err
     assert ("use `--env none`" in err) is (build.UNREACHABLE in failure)
@@ -237,8 +235,8 @@ def test_a_missing_python_is_reported(ssh: Program, program: MakeProgram) -> Non
     assert "environment neox: yard-head has no python3.10. Fix: install python3.10 and python3.10-venv" in err
 
 
-def test_a_dry_run_lists_the_packages(stack: FakeStack, program: MakeProgram) -> None:
-    ssh = program("ssh", "exit 1")
+def test_a_dry_run_lists_the_packages(stack: FakeStack) -> None:
+    ssh = stack.program("ssh", "exit 1")
     out = printed("env", "build", "torch", "--dry-run")
     assert "for the head's python3; built once in /shared/envs/torch-HASH" in out
     assert " torchao " in out

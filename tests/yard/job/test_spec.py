@@ -82,11 +82,11 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_job_file_reports_all_problems(case: str, tmp_path: Path, stack: FakeStack, program: MakeProgram) -> None:
+def test_bad_job_file_reports_all_problems(case: str, tmp_path: Path, stack: FakeStack) -> None:
     text, paths = BAD[case]
     file = tmp_path / "job.yaml"
     file.write_text(text)
-    ssh = program("ssh", "exit 0")
+    ssh = stack.program("ssh", "exit 0")
     err = refused("submit", str(file))
     first, *reported = err.splitlines()
     assert [line.strip().removeprefix(f"{file}:").split(": ")[0] for line in reported] == paths
@@ -160,12 +160,10 @@ def test_bash_restores_any_secret(tmp_path: Path) -> None:
     assert subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout == VALUE
 
 
-def test_values_are_sent_on_stdin_only(
-    tmp_path: Path, stack: FakeStack, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_are_sent_on_stdin_only(tmp_path: Path, stack: FakeStack, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "job.yaml").write_text("name: fine\nrun: echo here\nsecrets: [HF_TOKEN, A_KEY, EMPTY]\n")
     submit = ("submit", str(tmp_path / "job.yaml"))
-    ssh = program("ssh", f'cat >"{stack.root}/programs/ssh.stdin"; echo 12')
+    ssh = stack.program("ssh", f'cat >"{stack.root}/programs/ssh.stdin"; echo 12')
     for name, value in (("HF_TOKEN", "hf_value"), ("EMPTY", "")):
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("A_KEY", raising=False)

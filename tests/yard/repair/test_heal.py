@@ -241,10 +241,11 @@ class Head:
 
 @pytest.fixture
 def start(wide: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Return a function that creates a head. `changed` contains the states of the nodes that are not idle."""
+    """Return a function that creates a head. `changed` contains the states of the nodes that are not idle, and
+    `changes` the cluster's fields."""
 
-    def make(changed: dict[str, tuple[str, str]], cluster: Cluster = wide, ago: float = 3600.0) -> Head:
-        cluster = replace(cluster, state_dir=str(tmp_path))
+    def make(changed: dict[str, tuple[str, str]], ago: float = 3600.0, **changes: Any) -> Head:
+        cluster = replace(wide, state_dir=str(tmp_path), **changes)
         states = {node.name: ("idle", "") for node in cluster.nodes} | changed
         head = Head(cluster, states, ago)
         monkeypatch.setattr(Slurm, "nodes", lambda *_: states)
@@ -285,10 +286,9 @@ def test_the_next_step_is_recorded_and_performed(  # noqa: PLR0913, PLR0917  (th
     request_: HealRequest,
     calls: list[str],
     start: Any,
-    wide: Cluster,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    head = start({"yard-gpu-1": state}, replace(wide, **changes))
+    head = start({"yard-gpu-1": state}, **changes)
     # The second run does not repeat a step, because the first may still take effect.
     for _ in range(1 if calls == QUARANTINE else 2):
         assert heal(head, request_, as_json=False) == 0
@@ -313,11 +313,11 @@ def test_explanation_contains_history_and_reason(start: Any, capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out)["step"] == "wait"
 
 
-def test_head_and_clusters_without_slurm_are_refused(start: Any, wide: Cluster) -> None:
+def test_head_and_clusters_without_slurm_are_refused(start: Any) -> None:
     with pytest.raises(StackError, match="runs no jobs"):
         explain(start({}), "yard-head", as_json=False)
     with pytest.raises(StackError, match="needs Slurm"):
-        heal(start({}, replace(wide, scheduler="none")), PLAN, as_json=False)
+        heal(start({}, scheduler="none"), PLAN, as_json=False)
 
 
 def test_history_of_all_nodes_is_sorted_by_time(start: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -334,10 +334,8 @@ def test_history_of_all_nodes_is_sorted_by_time(start: Any, capsys: pytest.Captu
     assert "no worker has left service" in capsys.readouterr().out
 
 
-def test_a_drain_by_a_person_names_the_person_and_the_fix(
-    start: Any, wide: Cluster, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, second = (node.name for node in wide.nodes[:2])
+def test_a_drain_by_a_person_names_the_person_and_the_fix(start: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = "yard-gpu-0", "yard-gpu-1"
     head = start({first: ("drained", "bad cable"), second: ("drained", "")})
     head.authors = f"{first}|root|2026-11-24T03:00:00\n{second}|slurm|Unknown\n"
     assert heal(head, PLAN, as_json=True) == 0
@@ -346,7 +344,7 @@ def test_a_drain_by_a_person_names_the_person_and_the_fix(
     assert why[first].startswith("root (2026-11-24T03:00:00) set this state with this reason, ")
     assert why[first].endswith(resume)
     assert why[second].startswith("this state was set without a reason, ")
-    assert why[wide.nodes[2].name] == "in service"
+    assert why["yard-gpu-2"] == "in service"
 
 
 XID = "TY:gpu-xid: Xid 79, GPU has fallen off the bus"
@@ -354,26 +352,26 @@ XID = "TY:gpu-xid: Xid 79, GPU has fallen off the bus"
 
 @pytest.mark.parametrize(("repair", "code"), [("auto", 0), ("ask", NEEDS_A_PERSON)])
 def test_the_stack_file_decides_about_automatic_repairs(
-    repair: str, code: int, start: Any, wide: Cluster, capsys: pytest.CaptureFixture[str]
+    repair: str, code: int, start: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    head = start({"yard-gpu-1": ("drained", XID)}, replace(wide, repair=repair))
+    head = start({"yard-gpu-1": ("drained", XID)}, repair=repair)
     assert heal(head, AUTO, as_json=False) == code
     assert len(head.calls) == len(steps(head)) == (1 if repair == "auto" else 0)
     assert ("contains `repair: ask`" in capsys.readouterr().out) is (repair == "ask")
     # While the node reboots, nothing is due. A healthy cluster needs no person.
     assert heal(head, AUTO, as_json=False) == code
-    assert heal(start({}, replace(wide, repair=repair)), AUTO, as_json=False) == 0
+    assert heal(start({}, repair=repair), AUTO, as_json=False) == 0
 
 
-def test_an_epidemic_is_not_repaired_automatically(start: Any, wide: Cluster) -> None:
-    sick = {node.name: ("drained", XID) for node in wide.nodes[:3]}
-    head = start(sick, replace(wide, repair="auto"))
+def test_an_epidemic_is_not_repaired_automatically(start: Any) -> None:
+    sick = {f"yard-gpu-{index}": ("drained", XID) for index in range(3)}
+    head = start(sick, repair="auto")
     assert heal(head, AUTO, as_json=False) == NEEDS_A_PERSON
     assert (head.calls, head.record) == ([], "")
 
 
-def test_two_repairs_do_not_overlap(start: Any, wide: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    head = start({"yard-gpu-1": ("drained", DISK)}, replace(wide, repair="auto"))
+def test_two_repairs_do_not_overlap(start: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    head = start({"yard-gpu-1": ("drained", DISK)}, repair="auto")
     with lock(head) as is_ours:
         assert is_ours
         assert heal(head, AUTO, as_json=False) == 0

@@ -16,7 +16,7 @@ import pytest
 import yard.repair.machines
 import yard.repair.roll
 import yard.stack.pulumi
-from tests.yard.conftest import FakeStack, MakeProgram
+from tests.yard.conftest import FakeStack
 from tests.yard.stack.test_pulumi import put_lock
 from trainyard.errors import StackError
 from trainyard.machines import HOST_INPUTS
@@ -261,7 +261,7 @@ def urn(kind: str, name: str) -> str:
 
 
 @pytest.fixture
-def export(stack: FakeStack, program: MakeProgram, tmp_path: Path) -> list[dict[str, object]]:
+def export(stack: FakeStack, tmp_path: Path) -> list[dict[str, object]]:
     resources: list[dict[str, object]] = [
         {
             "urn": urn(kind, f"{prefix}yard-gpu-{index}"),
@@ -274,7 +274,7 @@ def export(stack: FakeStack, program: MakeProgram, tmp_path: Path) -> list[dict[
     resources.append({"urn": urn("gcp:compute/disk:Disk", "yard-gpu-0"), "type": "gcp:compute/disk:Disk"})
     resources.append({"urn": urn("old", "yard-gpu-9"), "type": min(HOST_INPUTS), "delete": True})
     (tmp_path / "export.json").write_text(json.dumps({"deployment": {"resources": resources}}))
-    program("pulumi", f'[[ $1 == up ]] || cat "{tmp_path}/export.json"')
+    stack.program("pulumi", f'[[ $1 == up ]] || cat "{tmp_path}/export.json"')
     return resources
 
 

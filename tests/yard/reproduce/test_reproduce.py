@@ -79,8 +79,8 @@ def test_a_dry_run_needs_no_cluster(name: str, smoke: bool, program: MakeProgram
     assert ssh.calls == pulumi.calls == []
 
 
-def test_the_commands_can_be_submitted(stack: FakeStack, program: MakeProgram) -> None:
-    program("ssh", "exit 1")
+def test_the_commands_can_be_submitted(stack: FakeStack) -> None:
+    stack.program("ssh", "exit 1")
     for name in POSTS:
         for command in read_post(name, smoke=True).commands:
             words = command.split()[1:]
@@ -93,23 +93,21 @@ def test_an_unknown_post_is_refused() -> None:
     assert "Fix: use one of abeja, cyclecloud" in refused("reproduce", "lamda", "--dry-run")
 
 
-def run(
-    stack: FakeStack, program: MakeProgram, log: str, *words: str, state: str = "COMPLETED"
-) -> tuple[int, str, str]:
+def run(stack: FakeStack, log: str, *words: str, state: str = "COMPLETED") -> tuple[int, str, str]:
     (stack.root / "sent").mkdir(exist_ok=True)
     (stack.root / "job.log").write_text(log)
-    program("ssh", SSH.replace("{root}", str(stack.root)).replace("{state}", state))
+    stack.program("ssh", SSH.replace("{root}", str(stack.root)).replace("{state}", state))
     return yard("reproduce", *words)
 
 
-def test_figures_are_printed_next_to_those_of_the_post(stack: FakeStack, program: MakeProgram) -> None:
+def test_figures_are_printed_next_to_those_of_the_post(stack: FakeStack) -> None:
     words = ("cyclecloud", "--stack", "local")
-    code, out, err = run(stack, program, LOGS["cyclecloud"], *words)
+    code, out, err = run(stack, LOGS["cyclecloud"], *words)
     assert code == 0, err
     assert "OPT-125M on 8 GPUs" in out.split("FIGURE")[1]
     assert "210000.5" in out.split("FIGURE")[1]
     assert "cyclecloud: 2 jobs completed in " in out
-    code, out, err = run(stack, program, "nothing\n", *words, "--json")
+    code, out, err = run(stack, "nothing\n", *words, "--json")
     assert code == 1
     assert json.loads(out)["figures"][0] == {
         "name": "bus bandwidth at 8 GiB on 16 GPUs (GB/s)",
@@ -119,8 +117,8 @@ def test_figures_are_printed_next_to_those_of_the_post(stack: FakeStack, program
     assert "the logs contain no value for: bus bandwidth" in err
 
 
-def test_the_smallest_size_runs_all_steps(stack: FakeStack, program: MakeProgram) -> None:
-    code, out, err = run(stack, program, "step 1\n", "lambda", "--smoke")
+def test_the_smallest_size_runs_all_steps(stack: FakeStack) -> None:
+    code, out, err = run(stack, "step 1\n", "lambda", "--smoke")
     assert code == 0, err
     assert "/shared/data/neox-smoke exists" in err
     assert "yard: difference from the post: yard's trainer runs instead of gpt-neox" in err
@@ -128,15 +126,15 @@ def test_the_smallest_size_runs_all_steps(stack: FakeStack, program: MakeProgram
     assert "lambda: 1 job completed in " in out
 
 
-def test_a_failed_job_ends_the_run(stack: FakeStack, program: MakeProgram) -> None:
-    code, out, err = run(stack, program, "oh\n", "cyclecloud", "--stack", "local", state="FAILED")
+def test_a_failed_job_ends_the_run(stack: FakeStack) -> None:
+    code, out, err = run(stack, "oh\n", "cyclecloud", "--stack", "local", state="FAILED")
     assert code == 1
     assert "job 1 FAILED. Fix: find the cause with `yard logs 1`" in err
     assert "FIGURE" not in out
 
 
-def test_an_image_is_built_on_every_node(stack: FakeStack, program: MakeProgram) -> None:
-    program(
+def test_an_image_is_built_on_every_node(stack: FakeStack) -> None:
+    stack.program(
         "ssh", f'cat >"{stack.root}/${{@: -2:1}}.Dockerfile"; [[ $* != *gpu-1* ]] || {{ echo no space >&2; exit 1; }}'
     )
     remote = Remote(load_stack("local"))
@@ -144,7 +142,7 @@ def test_an_image_is_built_on_every_node(stack: FakeStack, program: MakeProgram)
         build_images(remote, "deepspeed-ssh", lambda text: None)
     texts = [(stack.root / f"yard-gpu-{number}.Dockerfile").read_text() for number in (0, 1)]
     assert texts == [dockerfile("deepspeed-ssh").read_text()] * 2
-    ssh = program("ssh", "cat >/dev/null")
+    ssh = stack.program("ssh", "cat >/dev/null")
     build_images(remote, "deepspeed-ssh", lambda text: None)
     assert len([call for call in ssh.calls if "docker image inspect deepspeed-ssh >/dev/null" in call]) == 4
 

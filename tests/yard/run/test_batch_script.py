@@ -79,6 +79,12 @@ class Job:
         """Run the script until it exits. Return its exit code, which is negative after a requeue."""
         return self.start(restarts).wait(PATIENCE)
 
+    def signal_ranks(self, kill: str) -> str:
+        """Return the body of a fake scancel that runs `kill` for each rank. Slurm sends no signal to srun."""
+        ours = f"grep -lszFx 'RUN_DIR={self.folder}' /proc/[0-9]*/environ"
+        ranks = f"for file in $(grep -lszE '^RANK=' $({ours})); do"
+        return f'{ranks} file=${{file#/proc/}}; {kill} "${{file%/environ}}"; done'
+
     def end(self) -> None:
         """Kill the remaining processes from all starts, as Slurm does with a job's control group."""
         for process in self.processes:
@@ -260,10 +266,7 @@ def test_warning_leads_to_checkpoint_and_requeue(
     lines = "  echo up\n  trap 'touch $CHECKPOINT_DIR/step-1; exit 0' USR2\n  for _ in {1..100}; do sleep 0.1; done\n"
     job = make(f"checkpoint_dir: checkpoints\nrun: |\n{lines}")
     process = job.start()
-    # Slurm sends the signal to the tasks in a step, not to srun.
-    ours = f"grep -lszFx 'RUN_DIR={job.folder}' /proc/[0-9]*/environ"
-    ranks = f"for file in $(grep -lszE '^RANK=' $({ours})); do"
-    program("scancel", f'{ranks} file=${{file#/proc/}}; kill -USR2 "${{file%/environ}}"; done')
+    program("scancel", job.signal_ranks("kill -USR2"))
     wait_until(lambda: "up" in job.log and (job.folder / "rank-1.log").exists())
     time.sleep(0.3)
     process.send_signal(signal.SIGUSR2)
@@ -278,9 +281,7 @@ def test_program_that_ignores_the_warning_is_requeued(make: MakeJob, program: Ma
     # The warning is sent 3 s before the limit instead of 15 s. The ranks are terminated 2 s after the warning.
     script.write_text(script.read_text().replace("warning_seconds=15", "warning_seconds=3"))
     process = job.start()
-    ours = f"grep -lszFx 'RUN_DIR={job.folder}' /proc/[0-9]*/environ"
-    ranks = f"for file in $(grep -lszE '^RANK=' $({ours})); do"
-    program("scancel", f'{ranks} file=${{file#/proc/}}; kill "-${{1#--signal=}}" "${{file%/environ}}"; done')
+    program("scancel", job.signal_ranks('kill "-${1#--signal=}"'))
     wait_until(lambda: "up" in job.log)
     process.send_signal(signal.SIGUSR2)
     # Slurm sends SIGTERM when the time limit is reached.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.yard.conftest import FakeStack, MakeProgram, Program, outputs, printed, refused, yard
+from tests.yard.conftest import FakeStack, Program, outputs, printed, refused, yard
 from trainyard.errors import BenchError
 from trainyard.outputs import Cluster, dumped, read_outputs
 from yard.run.bench import Record, counts, failures, field_of, load, notes, save, summary_of
@@ -34,10 +34,10 @@ esac
 
 
 @pytest.fixture
-def cluster(stack: FakeStack, program: MakeProgram) -> Program:
+def cluster(stack: FakeStack) -> Program:
     (stack.root / "sent").mkdir()
     (stack.root / "job.log").write_text("words\n")
-    return program("ssh", SSH.replace("{root}", str(stack.root)).replace("{state}", "COMPLETED"))
+    return stack.program("ssh", SSH.replace("{root}", str(stack.root)).replace("{state}", "COMPLETED"))
 
 
 def scripts(stack: FakeStack) -> list[str]:
@@ -95,8 +95,8 @@ def test_scaling_starts_with_one_node(cluster: Program, stack: FakeStack) -> Non
     assert [counts(most) for most in (1, 3, 6, 8)] == [[1], [1, 2, 3], [1, 2, 4, 6], [1, 2, 4, 8]]
 
 
-def test_a_failed_job_is_reported(stack: FakeStack, cluster: Program, program: MakeProgram) -> None:
-    program("ssh", SSH.replace("{root}", str(stack.root)).replace("{state}", "FAILED"))
+def test_a_failed_job_is_reported(stack: FakeStack, cluster: Program) -> None:
+    stack.program("ssh", SSH.replace("{root}", str(stack.root)).replace("{state}", "FAILED"))
     assert "FAILED: no results. Fix: find the cause with `yard logs 1`" in refused("bench", "train")
 
 

@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.offline.loopback_sshd import Sshd, new_server, running
-from tests.yard.conftest import FakeStack, MakeProgram, job_of
+from tests.yard.conftest import FakeStack, job_of
 from trainyard.outputs import Cluster
 from yard.commands.cli import app
 from yard.job.placement import place
@@ -321,11 +321,11 @@ def attach(yard: Yard) -> subprocess.Popen[str]:
 
 
 @pytest.fixture
-def yard(stack: FakeStack, program: MakeProgram, local: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Yard]:
+def yard(stack: FakeStack, local: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Yard]:
     # A job that is submitted outside a repository records no commit.
     monkeypatch.chdir(stack.root)
     (stack.root / "fabric.env").write_text("GLOO_SOCKET_IFNAME=lo\n")
-    program("ssh", SSH.replace("@ROOT@", str(stack.root)))
+    stack.program("ssh", SSH.replace("@ROOT@", str(stack.root)))
     stack.deploy(replace(local, scheduler="none", shared_path=str(stack.root)))
     made = Yard(stack.root)
     yield made

@@ -31,10 +31,10 @@ def commands(*words: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def without_slurm(stack: FakeStack, local: Cluster, program: MakeProgram) -> FakeStack:
+def without_slurm(stack: FakeStack, local: Cluster) -> FakeStack:
     """A stack without a scheduler, on whose first node a job runs."""
     stack.deploy(replace(local, scheduler="none"))
-    program("ssh", """[[ $* != *' nodes' ]] || echo '["yard-gpu-0"]'""")
+    stack.program("ssh", """[[ $* != *' nodes' ]] || echo '["yard-gpu-0"]'""")
     return stack
 
 
@@ -82,10 +82,8 @@ def test_a_session_activates_an_environment(
         ([], "a shell needs a terminal"),
     ],
 )
-def test_impossible_sessions_are_refused(
-    words: list[str], message: str, stack: FakeStack, program: MakeProgram
-) -> None:
-    ssh = program("ssh", "exit 0")
+def test_impossible_sessions_are_refused(words: list[str], message: str, stack: FakeStack) -> None:
+    ssh = stack.program("ssh", "exit 0")
     assert message in refused("run", *words)
     assert ssh.calls == []
 
@@ -101,8 +99,8 @@ def test_sessions_that_need_a_scheduler_are_refused(
     assert message in refused("run", *words, "--", "true")
 
 
-def test_the_exit_code_is_that_of_the_session(stack: FakeStack, program: MakeProgram) -> None:
-    ssh = program("ssh", "[[ $* != *salloc* ]] || exit 7")
+def test_the_exit_code_is_that_of_the_session(stack: FakeStack) -> None:
+    ssh = stack.program("ssh", "[[ $* != *salloc* ]] || exit 7")
     code, _, err = yard("run", "--", "false")
     assert code == 7
     assert f"Include {stack.folder / 'config'}" in err
@@ -111,10 +109,8 @@ def test_the_exit_code_is_that_of_the_session(stack: FakeStack, program: MakePro
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["terminated", "hung up"])
-def test_a_signal_ends_the_session(
-    number: int, stack: FakeStack, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ssh = program("ssh", f"[[ $* != *salloc* ]] || {{ echo $$ >{stack.root}/pid; exec sleep 60; }}")
+def test_a_signal_ends_the_session(number: int, stack: FakeStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = stack.program("ssh", f"[[ $* != *salloc* ]] || {{ echo $$ >{stack.root}/pid; exec sleep 60; }}")
     started = stack.root / "pid"
 
     def interrupt() -> None:
@@ -143,11 +139,9 @@ esac
 """
 
 
-def test_ports_are_forwarded_to_the_allocated_node(
-    stack: FakeStack, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ports_are_forwarded_to_the_allocated_node(stack: FakeStack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("yard.run.session._SECONDS_BETWEEN_QUERIES", 0.05)
-    ssh = program("ssh", FORWARDS.format(stack.root))
+    ssh = stack.program("ssh", FORWARDS.format(stack.root))
     code, _, err = yard("run", "--port", "8888", "--port", "6006", "--", "jupyter lab")
     assert code == 0
     assert "http://127.0.0.1:8888" in err
@@ -158,9 +152,9 @@ def test_ports_are_forwarded_to_the_allocated_node(
     assert " yard-gpu-1 " in f"{forward} "
 
 
-def test_a_port_in_use_is_reported_at_the_end(stack: FakeStack, program: MakeProgram) -> None:
+def test_a_port_in_use_is_reported_at_the_end(stack: FakeStack) -> None:
     body = "case $* in *salloc*) sleep 2 ;; *squeue*) echo yard-gpu-0 ;; *-L*) echo 'in use' >&2; exit 255 ;; esac"
-    program("ssh", body)
+    stack.program("ssh", body)
     code, _, err = yard("run", "--port", "8888", "--", "true")
     assert code == 0
     assert "the ports were not forwarded: in use" in err

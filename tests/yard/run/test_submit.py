@@ -35,10 +35,10 @@ esac
 
 
 @pytest.fixture
-def job(stack: FakeStack, program: MakeProgram, tmp_path: Path) -> Path:
+def job(stack: FakeStack, tmp_path: Path) -> Path:
     file = tmp_path / "job.yaml"
     file.write_text("name: sweep\nrun: echo $ARRAY_INDEX\n")
-    program("ssh", SSH.replace("@", str(tmp_path)))
+    stack.program("ssh", SSH.replace("@", str(tmp_path)))
     return file
 
 
@@ -176,8 +176,8 @@ def test_submission_needs_a_cluster(undeployed: Path) -> None:
     assert (code, err) == (1, f"yard: {NO_STACK}\n")
 
 
-def test_rehearsal_needs_a_checkout(stack: FakeStack, program: MakeProgram) -> None:
-    program("pulumi", "echo 'error: no stack named x' >&2; exit 1")
+def test_rehearsal_needs_a_checkout(stack: FakeStack) -> None:
+    stack.program("pulumi", "echo 'error: no stack named x' >&2; exit 1")
     assert "no stack named x" in refused("submit", "hello", "--dry-run")
 
 

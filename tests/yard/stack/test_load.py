@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import yard.stack.load
 from tests.offline.loopback_sshd import Sshd
 from tests.trainyard.tunnel_programs import BASTION, IAP, TunnelPrograms
-from tests.yard.conftest import HOST_KEY, FakeStack, MakeProgram
+from tests.yard.conftest import HOST_KEY, FakeStack
 from trainyard import checkout
 from trainyard.errors import ContractError, RemoteError, StackError
 from trainyard.outputs import Cluster, dumped
@@ -76,8 +76,8 @@ def test_files_of_a_destroyed_stack_are_removed(stack: FakeStack) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_the_error_of_pulumi_is_reported(stack: FakeStack, program: MakeProgram) -> None:
-    program("pulumi", "echo \"error: no stack named 'local' found\" >&2; echo more >&2; exit 255")
+def test_the_error_of_pulumi_is_reported(stack: FakeStack) -> None:
+    stack.program("pulumi", "echo \"error: no stack named 'local' found\" >&2; echo more >&2; exit 255")
     with pytest.raises(StackError, match="no stack named 'local' found; deploy it"):
         load_stack("local")
 
@@ -222,9 +222,9 @@ def test_refresh_saves_the_file_for_job_users(stack: FakeStack) -> None:
 
 
 @pytest.mark.parametrize("words", ["Host key verification failed.", "connect to host x port 1: Connection refused"])
-def test_a_refused_connection_is_repeated_with_new_outputs(words: str, stack: FakeStack, program: MakeProgram) -> None:
+def test_a_refused_connection_is_repeated_with_new_outputs(words: str, stack: FakeStack) -> None:
     remote = Remote(load_stack("local"))
-    ssh = program(
+    ssh = stack.program(
         "ssh",
         f'[[ $(wc -l <"{stack.root}/programs/ssh.calls") -gt 1 ]] || {{ echo "{words}" >&2; exit 255; }}; echo here',
     )
@@ -233,9 +233,9 @@ def test_a_refused_connection_is_repeated_with_new_outputs(words: str, stack: Fa
     assert len(stack.pulumi.calls) == 2
 
 
-def test_an_unreachable_head_is_reported_with_a_fix(stack: FakeStack, program: MakeProgram) -> None:
+def test_an_unreachable_head_is_reported_with_a_fix(stack: FakeStack) -> None:
     remote = Remote(load_stack("local"))
-    ssh = program("ssh", 'echo "Connection refused" >&2; exit 255')
+    ssh = stack.program("ssh", 'echo "Connection refused" >&2; exit 255')
     with pytest.raises(RemoteError, match=r"cannot reach yard-head \(127.0.0.1 port 22001\): Connection refused"):
         remote.run("hostname")
     assert len(ssh.calls) == 2
@@ -247,21 +247,19 @@ def test_an_unreachable_head_is_reported_with_a_fix(stack: FakeStack, program: M
 @pytest.mark.parametrize(
     ("code", "words"), [(1, "sbatch: error: Batch job submission failed"), (255, "client_loop: send")]
 )
-def test_a_command_that_may_have_run_is_not_run_again(
-    code: int, words: str, stack: FakeStack, program: MakeProgram
-) -> None:
+def test_a_command_that_may_have_run_is_not_run_again(code: int, words: str, stack: FakeStack) -> None:
     remote = Remote(load_stack("local"))
-    ssh = program("ssh", f'echo "{words}" >&2; exit {code}')
+    ssh = stack.program("ssh", f'echo "{words}" >&2; exit {code}')
     with pytest.raises(RemoteError, match=words):
         remote.run("sbatch")
     assert len(ssh.calls) == 1
 
 
-def test_an_admin_login_without_the_key_is_refused(stack: FakeStack, program: MakeProgram) -> None:
+def test_an_admin_login_without_the_key_is_refused(stack: FakeStack) -> None:
     saved = stack.root / "jobs.json"
     save_for_jobs(load_stack("local"), saved)
     remote = Remote(load_stack("local", file=saved))
-    ssh = program("ssh", "echo ok")
+    ssh = stack.program("ssh", "echo ok")
     assert remote.run("true") == "ok\n"
     with pytest.raises(RemoteError, match=r"jobs\.json contains no admin key"):
         remote.run("true", admin=True)

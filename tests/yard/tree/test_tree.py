@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.offline.loopback_sshd import new_server, running, sshd_binary
-from tests.yard.conftest import FakeStack, MakeProgram, git, yard
+from tests.yard.conftest import FakeStack, git, yard
 from trainyard.errors import JobFileError, SyncError
 from trainyard.outputs import Cluster, dumped
 from yard.job.loader import load_job
@@ -354,11 +354,9 @@ def test_an_interrupted_sync_continues(head: None, tree: Path, tmp_path: Path, m
     assert (dest / MANIFEST).exists()
 
 
-def test_a_missing_tool_is_reported(
-    tree: Path, stack: FakeStack, program: MakeProgram, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ssh = program("ssh", "exit 0")
-    program("git", f'exec {shutil.which("git")} "$@"')
+def test_a_missing_tool_is_reported(tree: Path, stack: FakeStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = stack.program("ssh", "exit 0")
+    stack.program("git", f'exec {shutil.which("git")} "$@"')
     for tool in ("bash", "cat", "wc"):
         (ssh.folder / tool).symlink_to(shutil.which(tool) or "")
     monkeypatch.setenv("PATH", str(ssh.folder))
