@@ -216,7 +216,7 @@ def failure(line: str) -> str | None:
     return None
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
 

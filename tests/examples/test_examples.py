@@ -65,10 +65,11 @@ esac
 """A fake ssh for a cluster whose job has ended in the state $STATE."""
 
 
+Submit = Callable[..., subprocess.CompletedProcess[str]]
+
+
 @pytest.fixture
-def submit(
-    program: MakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., subprocess.CompletedProcess[str]]:
+def submit(program: MakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submit:
     """Return a function that runs the example on a fake cluster."""
     program("ssh", ANSWERS)
     program("yard", f'exec {sys.executable} -m yard "$@"')
@@ -80,21 +81,18 @@ def submit(
 
     def run(state: str, *words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(SUBMIT / "submit.py"), *words]
-        environment = {**os.environ, "STATE": state}
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        variables = os.environ | {"STATE": state}
+        return subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
 
     return run
 
 
-def test_the_example_submits_and_awaits_a_job(submit: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+def test_the_example_awaits_a_job_and_fails_with_it(submit: Submit) -> None:
     done = submit("COMPLETED", "hello")
     lines = done.stdout.splitlines()
     assert done.returncode == 0, done.stderr
     assert lines[0].startswith("job 12 in /shared/jobs/hello-")
     assert lines[1:] == ["rank 0 of 1", "COMPLETED: every rank ended with exit code 0"]
-
-
-def test_the_example_fails_with_its_job(submit: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     done = submit("FAILED", "hello")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "FAILED: a rank failed with exit code 1")
     done = submit("FAILED", "no-such-recipe")

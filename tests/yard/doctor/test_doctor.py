@@ -462,9 +462,7 @@ def test_hosts_exchange_facts_between_the_phases(
     script = SCRIPT.replace("{folder}", str(tmp_path))
     monkeypatch.setattr("yard.doctor.collect.probe_script", lambda cluster, name, nonce: script)
     stack.program("sudo", '[[ $1 == -n ]] && exec "${@:2}"')
-    stack.program(
-        "ssh", '[[ $* != *yard-gpu-1* ]] || { echo "Permission denied" >&2; exit 255; }; exec bash -c "${!#}"'
-    )
+    stack.program("ssh", '[[ $* != *gpu-1* ]] || { echo "Permission denied" >&2; exit 255; }; exec bash -c "${!#}"')
     reports = examine(Remote(load_stack("local")))
     assert reports[FIRST].of("shm") == [("2",)]
     assert reports[FIRST].of("seen") == [(f"peer nfs {HEAD} written",)]

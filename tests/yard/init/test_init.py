@@ -259,7 +259,6 @@ def test_the_network_contains_all_hosts() -> None:
 
 
 COMPLETE = ("init", "new", "--count=2", "--budget=70", *(f"--{key}={value}" for key, value in A100.items()))
-NETWORK = ("--ssh-from", "203.0.113.0/24")
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
@@ -268,7 +267,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
 
 
 def test_the_price_and_the_next_commands_are_printed(stacks: Path) -> None:
-    out = printed(*COMPLETE, *NETWORK, "--offline")
+    out = printed(*COMPLETE, "--ssh-from", "203.0.113.0/24", "--offline")
     assert "wrote stacks/Pulumi.new.yaml: 3 hosts, 16 GPUs, list price $66.11/h\n" in out
     assert "203.0.113.0/24 is reserved for documentation (RFC 5737)" in out
     assert "list prices of eastus, read on 2026-" in out
@@ -361,11 +360,9 @@ def test_ctrl_c_at_a_prompt_leaves_no_file() -> None:
     assert sorted((ROOT / "stacks").iterdir()) == before
 
 
-USAGE = [{"currentValue": "0", "limit": "100", "name": {"value": "cores"}}]
-
-
 def test_quotas_are_read_with_the_cli(stacks: Path, program: MakeProgram) -> None:
-    az = program("az", f"case \"$*\" in vm\\ list-usage*) echo '{json.dumps(USAGE)}';; *) echo '[]';; esac")
+    usage = [{"currentValue": "0", "limit": "100", "name": {"value": "cores"}}]
+    az = program("az", f"case \"$*\" in vm\\ list-usage*) echo '{json.dumps(usage)}';; *) echo '[]';; esac")
     code, out, err = yard(*COMPLETE)
     assert code == 0
     assert "reading quotas" in err

@@ -149,7 +149,12 @@ def test_azure_reports_what_the_stack_cannot_use(
     program: MakeProgram, changed: dict[str, object], texts: list[str]
 ) -> None:
     skus = [{"name": SKU, "locationInfo": [{"zones": ["1"]}], "restrictions": []}]
-    bodies: dict[str, object] = {"list-skus": skus, "image?list": OFFERED, "provider": REGISTERED, "vm": AZ_ANSWER}
+    bodies: dict[str, object] = {
+        "list-skus": skus,
+        "image?list": [{"sku": IMAGE_SKU, "version": PINNED}],
+        "provider": REGISTERED,
+        "vm": AZ_ANSWER,
+    }
     program("az", answers(**bodies | changed))
     notes = read_account(AZURE | {"zone": "1"}, [need("cores", 1)], [SKU]).notes
     assert [text in note for text, note in zip(texts, notes, strict=True)] == [True] * len(texts)
@@ -178,7 +183,6 @@ def test_a_missing_cli_is_reported(monkeypatch: pytest.MonkeyPatch, platform: di
     assert read_account(platform, []).problem is None
 
 
-OWN_IMAGE = "/subscriptions/s/resourceGroups/r/providers/Microsoft.Compute/images/own"
 OTHERS = ["24.04.2026091001", "24.04.2026101001", "24.04.2026110101"]
 
 
@@ -202,7 +206,7 @@ def image_notes(platform: dict[str, str], offered: list[Any]) -> list[str]:
         ({}, [], True),
         ({"image_version": OTHERS[0]}, rows(OTHERS), False),
         ({"image_version": "1.2.3"}, rows([PINNED]), True),
-        ({"custom_image": OWN_IMAGE}, [], False),
+        ({"custom_image": "/subscriptions/s/resourceGroups/r/providers/Microsoft.Compute/images/own"}, [], False),
     ],
 )
 def test_an_image_version_must_be_offered(platform: dict[str, str], offered: list[Any], gone: bool) -> None:

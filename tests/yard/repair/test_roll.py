@@ -126,14 +126,11 @@ def actions(site: Site) -> list[str]:
     return [event for event in site.events if not event.startswith("squeue")]
 
 
-def drains(name: str) -> str:
-    return f"scontrol update nodename={name} state=drain reason=TY:roll"
-
-
 @pytest.mark.parametrize(("at_once", "batches"), [(1, ["yard-gpu-0", "yard-gpu-1"]), (2, ["yard-gpu-0,yard-gpu-1"])])
 def test_nodes_are_replaced_in_batches(site: Site, at_once: int, batches: list[str]) -> None:
     assert run_roll(remote(), replace(ONE, max_unavailable=at_once)) == 0
-    assert actions(site) == [event for batch in batches for event in (drains(batch), f"up {batch} forced")]
+    drain = "scontrol update nodename={} state=drain reason=TY:roll"
+    assert actions(site) == [event for batch in batches for event in (drain.format(batch), f"up {batch} forced")]
     assert not record_of(remote()).exists()
 
 

@@ -25,7 +25,7 @@ from tests.conftest import ROOT
 from tests.offline.loopback_sshd import free_port, make_key, sshd_binary
 from tests.yard.conftest import HOST_KEY, MakeProgram, Program, job_of
 from trainyard.outputs import Cluster, Transport, read_outputs
-from yard.job.placement import Placement, place
+from yard.job.placement import place
 from yard.job.spec import RUNTIMES, SSH_PORT, Container
 from yard.run.containers import container_lines, pyxis_options
 from yard.run.script import render_files
@@ -59,16 +59,12 @@ def run_part(run_dir: Path, part: str, path: str = "", **more: str) -> subproces
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def placement_on(fabric: Fabric, cluster: Cluster, tmp_path: Path) -> Placement:
-    transport = Transport(library_path=fabric.library_path, mounts=fabric.mounts)
-    return place(job_of(tmp_path, "name: fine\nrun: echo\n"), replace(cluster, transport={"gpu": transport}))
-
-
 @pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("fabric", WITH_FILES, ids=lambda fabric: fabric.name)
 def test_fabric_files_are_mounted_in_each_runtime(fabric: Fabric, runtime: str, wide: Cluster, tmp_path: Path) -> None:
     container = Container(image=IMAGE, runtime=runtime)
-    placement = placement_on(fabric, wide, tmp_path)
+    transport = Transport(library_path=fabric.library_path, mounts=fabric.mounts)
+    placement = place(job_of(tmp_path, "name: fine\nrun: echo\n"), replace(wide, transport={"gpu": transport}))
     if runtime == "pyxis":
         lines = pyxis_options(container, placement)
     else:
@@ -241,13 +237,10 @@ def test_job_user_without_access_to_docker_is_an_error(tmp_path: Path, wide: Clu
     assert docker.calls == []
 
 
-ENROOT = f"container: {{image: '{IMAGE}', runtime: enroot}}\nrun: echo worked\n"
-
-
 def test_enroot_image_is_in_a_private_folder(tmp_path: Path, wide: Cluster, program: MakeProgram) -> None:
     """In /var/tmp, another user could create a file with the name of the image."""
     enroot = program("enroot", 'env | grep ^ENROOT_ >"$RUN_DIR/settings"; [[ $1 != import ]] || echo image >"$3"')
-    run_dir = files(tmp_path, wide, ENROOT)
+    run_dir = files(tmp_path, wide, f"container: {{image: '{IMAGE}', runtime: enroot}}\nrun: echo worked\n")
     script, shared = run_dir / "job.sh", run_dir / "yard.sh"
     shared.write_text(shared.read_text().replace("/var/tmp/", f"{tmp_path}/var-tmp/"))  # noqa: S108
     (tmp_path / "var-tmp").mkdir()

@@ -60,14 +60,14 @@ class Followed:
         return self.process
 
     def line(self) -> str:
-        assert self.process is not None
-        assert self.process.stdout is not None
+        assert self.process
+        assert self.process.stdout
         return self.process.stdout.readline()
 
     def rest(self) -> str:
         """Return the remaining output. The script must end before the deadline."""
-        assert self.process is not None
-        assert self.process.stdout is not None
+        assert self.process
+        assert self.process.stdout
         begin = time.monotonic()
         deadline = threading.Timer(DEADLINE, self.process.kill)
         deadline.start()
@@ -137,12 +137,9 @@ def test_log_of_a_rank_is_the_log_of_its_task(rank: int, skip: int, line: str, f
     assert followed.line() == f"{line}\n"
 
 
-RECORD = '{"commit": "0123456789abcdef", "modified": true}\n'
-
-
 @pytest.mark.parametrize("element", [False, True])
 def test_log_begins_with_the_commit(element: bool, followed: Followed, program: MakeProgram) -> None:
-    followed.write("snapshot.json", RECORD)
+    followed.write("snapshot.json", '{"commit": "0123456789abcdef", "modified": true}\n')
     followed.write("slurm-7_1.out", "hello\n")
     record = f"ArrayJobId=6 JobState=COMPLETED StdOut={followed.run}/slurm-7_1.out"
     program("scontrol", f"echo 'JobId=7 {record if element else record.removeprefix('ArrayJobId=6 ')}'")
@@ -320,11 +317,6 @@ def test_sacct_rows_are_parsed() -> None:
     assert parse_one("slurm_load_jobs error: Invalid job id specified\n") is None
 
 
-def identity_of(pid: int) -> dict[str, Any]:
-    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    return {"pid": pid, "ticks": ticks, "boot": BOOT}
-
-
 def write_state(run_dir: Path, runner: dict[str, Any] | None) -> None:
     fresh = run_dir / "fresh"
     fresh.write_text(json.dumps({"state": "PENDING", "runner": runner, "submitted": time.time()}))
@@ -335,7 +327,9 @@ def test_cancellation_waits_for_the_start_of_the_runner(tmp_path: Path) -> None:
     write_state(tmp_path, None)
     # A shell starts background commands with SIGINT ignored. `env` restores the default action.
     with subprocess.Popen(["env", "--default-signal=INT", "sleep", "60"]) as runner:
-        started = threading.Timer(0.3, write_state, (tmp_path, identity_of(runner.pid)))
+        ticks = Path(f"/proc/{runner.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        identity = {"pid": runner.pid, "ticks": ticks, "boot": BOOT}
+        started = threading.Timer(0.3, write_state, (tmp_path, identity))
         started.start()
         cancel(tmp_path)
         started.join()
