@@ -27,8 +27,8 @@ case $line in
   *"exec bash -c"*) cat {root}/job.log; printf '\x1eJobId=1 JobName=x JobState={state} ExitCode=0:0 Restarts=0\n' ;;
   *scontrol*) echo 'JobId=1 JobName=x JobState=COMPLETED ExitCode=0:0 Restarts=0' ;;
   cat*) cat {root}/output ;;
-  *'.json ]'*) echo yes ;;
   *environment.json*) echo ready /shared/envs/torch-1234 ;;
+  *'.json ]'*) echo yes ;;
 esac
 """
 
