@@ -69,7 +69,7 @@ class Host:
 
     plan: HostPlan
     address: pulumi.Input[str]
-    """The address to which SSH connects, which may differ from the private address."""
+    """The address for SSH connections, which can differ from the private address."""
     port: pulumi.Input[int]
     user: str
     """The admin user, with sudo."""
@@ -101,7 +101,7 @@ class PlatformArgs:
 
     plan: ClusterPlan
     admin_key: pulumi.Output[str]
-    """The admin's public SSH key, which is in user-data. Some clouds also require it to create a machine."""
+    """The admin's public SSH key, which is in user-data. Some clouds also require this key for new machines."""
     cluster_key: pulumi.Output[str]
     """The public key for connections from the head to workers."""
     machines: Mapping[str, str] = field(default_factory=dict)

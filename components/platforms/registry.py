@@ -38,7 +38,7 @@ class Baking:
     """Returns a text that identifies the base image and the new image's location."""
     here: Callable[[ClusterPlan, str], str] | None = None
     """Builds the image with this name on this computer if it does not exist, and returns the value of `baked_image`.
-    None if Pulumi creates the image."""
+    This field is None if Pulumi creates the image."""
 
 
 @dataclass(frozen=True, kw_only=True)

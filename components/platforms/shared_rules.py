@@ -79,12 +79,12 @@ def _is_for(planned: Planned, name: str) -> bool:
 
 
 def access_rules(platform: str) -> tuple[Check[Planned], ...]:
-    """Return a cloud's checks for access to the head. Their ids begin with the platform's name."""
+    """Return a cloud's checks for access to the head. The checks' ids begin with the platform's name."""
     return replace(_ssh_has_a_way, id=f"{platform}-ssh-way"), replace(_ssh_is_not_open, id=f"{platform}-ssh-open")
 
 
 def image_rules(platform: str) -> tuple[Check[Planned], ...]:
-    """Return a platform's checks for images that `yard bake` built. Their ids begin with the platform's name."""
+    """Return a platform's checks for images that `yard bake` built. The checks' ids begin with the platform's name."""
     return (
         replace(_baked_image_has_system, id=f"{platform}-image-system"),
         replace(_baked_image_is_current, id=f"{platform}-image-stale"),

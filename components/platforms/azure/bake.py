@@ -1,4 +1,4 @@
-"""AzureBaker builds a gallery image version from the OS disk of a builder. This code has never run on Azure.
+"""AzureBaker builds a gallery image version from a builder's OS disk. This code has never run on Azure.
 
 A version can be created from a managed disk. `waagent -deprovision` generalizes the disk, so the image definition has
 the state GENERALIZED. The definition would also need the image's purchase plan, but the pinned image has none. Source:
@@ -89,9 +89,9 @@ class AzureBaker(Baker):
             # The default is generation 1, but some sizes, for example ND96isr_H100_v5, support only generation 2.
             # Without the SecurityType feature, the definition does not restrict the machines' security type
             # (MicrosoftDocs/azure-compute-docs@48a3724, articles/virtual-machines/shared-image-galleries.md, read
-            # 2026-11-22). Unverified: `machine` sets no securityProfile. If Azure then creates the builder with Trusted
-            # Launch, this definition needs the SecurityType feature. With an NVMe disk controller, it needs
-            # DiskControllerType.
+            # 2026-11-22). It is unverified which security type Azure uses, because `machine` sets no securityProfile.
+            # With Trusted Launch, this definition needs the SecurityType feature. With an NVMe disk controller, it
+            # needs DiskControllerType.
             hyper_v_generation=compute.HyperVGeneration.V2,
             architecture=compute.Architecture.X64,
             **self._group.common,

@@ -54,7 +54,7 @@ class NetworkArgs:
     bastion_cidr: IPv4Network | None = None
     """Subnet for a Bastion, or None for a network without one."""
     netapp_cidr: IPv4Network | None = None
-    """Subnet that is delegated to NetApp Files, or None."""
+    """Subnet that is delegated to NetApp Files, or None for a network without one."""
     storage_endpoint: bool = False
     """Whether the nodes' subnet has a service endpoint for Azure Storage, which Azure Files needs."""
 
@@ -65,9 +65,9 @@ class Network(pulumi.ComponentResource):
     nodes: pulumi.Output[str]
     """Id of the nodes' subnet, which has the security rules and the NAT gateway."""
     netapp: pulumi.Output[str] | None = None
-    """Id of the subnet that is delegated to NetApp Files, or None."""
+    """Id of the subnet that is delegated to NetApp Files, or None if there is no such subnet."""
     bastion: pulumi.Output[str] | None = None
-    """Id of the Bastion, or None. Creating a Bastion takes Azure several minutes."""
+    """Id of the Bastion, or None if there is no Bastion. Creating a Bastion takes Azure several minutes."""
 
     def __init__(self, name: str, args: NetworkArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:azure:Network", name, None, opts)

@@ -54,7 +54,7 @@ DATA_DISK = f"/dev/disk/azure/scsi1/lun{_LUN}"
 
 @dataclass(frozen=True, kw_only=True)
 class MachineType:
-    """What all machines of a group have in common."""
+    """Properties that all machines of a group share."""
 
     size: str
     """Azure's name for the VM size, for example Standard_ND96isr_H100_v5."""
@@ -68,14 +68,14 @@ class MachineType:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeArgs:
-    """One machine of a group."""
+    """Arguments for one machine of a group."""
 
     name: str
     private_ip: str
     """The machine's fixed address in the subnet."""
     user_data: pulumi.Input[str]
     identity: pulumi.Input[str] = ""
-    """If this text changes, the machine is replaced."""
+    """If the identity changes, the machine is replaced."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -328,9 +328,9 @@ def host_key(machine: compute.VirtualMachine, name: str, resource_group: Resourc
     """Return the host key ("ssh-ed25519 AAAA..."), or "" if the run command has no result.
 
     A run command reads the key, so that `up` receives it through Azure's API instead of over SSH. Azure creates,
-    changes and deletes run commands only while the machine is running. Otherwise, it returns the error "Cannot modify
-    extensions in the VM when the VM is not running" (terraform-provider-azurerm issues 477 and 6098, read 2026-11-22).
-    Therefore a change to this program does not change the run command, and `destroy` does not delete it.
+    changes and deletes run commands only while the machine is running. Otherwise, Azure returns the error "Cannot
+    modify extensions in the VM when the VM is not running" (terraform-provider-azurerm issues 477 and 6098, read
+    2026-11-22). Therefore a change to this program does not change the run command, and `destroy` does not delete it.
     """
     command = compute.VirtualMachineRunCommandByVirtualMachine(
         f"{name}-host-key",

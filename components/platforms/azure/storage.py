@@ -47,7 +47,7 @@ class SharedStorage(pulumi.ComponentResource):
     """Storage that outlives the machines: a data disk for the head, a premium NFS share, or a NetApp volume."""
 
     files: pulumi.Input[SharedFiles]
-    """Where the nodes find the shared files."""
+    """Location of the shared files."""
     disk_id: pulumi.Output[str] | None = None
     """The data disk's resource id, or None for Azure Files and NetApp Files."""
     disk_unique_id: pulumi.Output[str] | None = None

@@ -1,4 +1,4 @@
-"""GcpBaker builds an image from the boot disk of a builder. This code has never run on Google Cloud.
+"""GcpBaker builds an image from a builder's boot disk. This code has never run on Google Cloud.
 
 Google does not create an image from a disk that is attached to a running instance (the --force option of `gcloud
 compute images create`: MakeForceArg in the source of gcloud, read 2026-11-22), so the builder shuts down first. A guest

@@ -12,7 +12,7 @@ from components.platforms.gcp.spec import GcpSpec, Nics, family_of
 
 
 class Nic(StrEnum):
-    """Types of network interfaces, as the API names them."""
+    """Types of network interfaces, with their names in the API."""
 
     GVNIC = "GVNIC"
     RDMA = "MRDMA"
@@ -80,7 +80,7 @@ def cards(made: Iterable[NetworkLayout], host: HostPlan) -> tuple[Card, ...]:
 
 
 def subnets_needed(plan: ClusterPlan) -> int:
-    """Return the number of subnets besides the primary one. All of them have the same prefix length."""
+    """Return the number of subnets besides the primary one. All subnets have the same prefix length."""
     nics = _most_nics(plan)
     return nics.gvnic - 1 + nics.rdma
 

@@ -12,7 +12,7 @@ from pulumi_gcp import compute
 from components.platforms.gcp.layout import NetworkLayout
 
 HEAD_TAG = "trainyard-head"
-"""Network tag of the hosts that accept SSH from outside."""
+"""Network tag of the head, the only host that accepts SSH from outside."""
 IAP_RANGE = "35.235.240.0/20"
 """The range from which Identity-Aware Proxy connects (Google's documentation on TCP forwarding)."""
 _PORTS_PER_VM = 1024

@@ -6,7 +6,7 @@ The console is the fallback, because an organisation can forbid guest attributes
 (constraints/compute.disableGuestAttributesAccess).
 
 The provider's data source for guest attributes raises an error if the machine does not exist. After any other error,
-for example because of a missing permission, it returns an empty result (terraform-provider-google-beta@93c65b2d60fe,
+for example a missing permission, it returns an empty result (terraform-provider-google-beta@93c65b2d60fe,
 services/compute/data_source_google_compute_instance_guest_attributes.go, read 2026-11-22). Therefore an empty result
 means either such an error or a key that has not been published yet.
 
@@ -42,7 +42,7 @@ DATA_DISK = "trainyard-shared"
 
 @dataclass(frozen=True, kw_only=True)
 class MachineType:
-    """What all machines of a group have in common."""
+    """Properties that all machines of a group share."""
 
     name: str
     """Google's name for the machine type, for example a3-megagpu-8g."""
@@ -53,7 +53,7 @@ class MachineType:
     service_account: pulumi.Input[str] | None = None
     """Email of the machines' service account, or None for machines without one."""
     boot_disk_type: str | None = None
-    """Default: the first type that the machine family supports."""
+    """Default: the first disk type that the machine family supports."""
     gpus: int = 0
     tier_1: bool = False
     """Whether the machines use Tier_1 networking, which has a higher egress bandwidth and costs extra."""
@@ -61,14 +61,14 @@ class MachineType:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeArgs:
-    """One machine of a group."""
+    """Arguments for one machine of a group."""
 
     name: str
     cards: Sequence[tuple[str, pulumi.Input[str], str]]
     """For each network interface, its type (GVNIC or MRDMA), its subnet's self link and its fixed address."""
     user_data: pulumi.Input[str]
     identity: pulumi.Input[str] = ""
-    """If this text changes, the machine is replaced."""
+    """If the identity changes, the machine is replaced."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,8 +56,8 @@ def interfaces(
 def tunnel_command(machine: pulumi.Output[str], zone: str, project: str) -> pulumi.Output[Sequence[str]]:
     """Return the command, in which "{port}" stands for the local port. `machine` is the instance's name.
 
-    For its options, see Google, "gcloud compute start-iap-tunnel" (read 2026-11-22). The command tests a connection
-    before it listens, and exits with code 1 if the machine does not respond (google-cloud-sdk@01f043c:
+    For the command's options, see Google, "gcloud compute start-iap-tunnel" (read 2026-11-22). The command tests a
+    connection before it listens, and exits with code 1 if the machine does not respond (google-cloud-sdk@01f043c:
     lib/googlecloudsdk/command_lib/compute/iap_tunnel.py, _TestConnection).
     """
     return machine.apply(

@@ -30,7 +30,7 @@ class SharedStorageArgs:
     """Arguments for shared storage: a Filestore, or a data disk for the head."""
 
     name: str
-    """The name of the Filestore or the disk."""
+    """The name of the Filestore or the data disk."""
     kind: Literal["head_nfs", "filestore"]
     size_gib: int
     zone: str
@@ -51,7 +51,7 @@ class SharedStorage(pulumi.ComponentResource):
     """Storage that outlives the machines."""
 
     files: pulumi.Input[SharedFiles]
-    """Where the nodes find the shared files."""
+    """Location of the shared files."""
     disk: pulumi.Output[str] | None = None
     """The data disk's self link, or None for a Filestore."""
     disk_id: pulumi.Output[str] | None = None

@@ -55,7 +55,7 @@ class HostsPlatform(Platform):
         return self._command(host, "survey", survey_script(self._args.plan, host, interface, self._shared))
 
     def _reach(self, host: HostPlan) -> remote.Command:
-        """Test the connections once, before the lease, but not again when hosts join or leave later."""
+        """Test the connections once before the lease. The test does not run again when hosts join or leave later."""
         once = pulumi.ResourceOptions(ignore_changes=["stdin"])
         return self._command(host, "reach", reach_script(self._args.plan, host), once)
 

@@ -210,7 +210,7 @@ def switch_pid(run: Path) -> int | None:
 
 
 def start_switch(run: Path) -> int:
-    """Start a run's switch and return the switch's process id. Raises PlatformError if it does not start."""
+    """Start a run's switch and return the switch's process id. Raises PlatformError if the switch does not start."""
     # Other users on this computer must not read the host keys in disks and seeds.
     make_private(run)
     make_private(socket_folder(run))

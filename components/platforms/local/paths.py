@@ -42,7 +42,7 @@ def switch_socket(run: Path) -> Path:
 
 
 def make_private(folder: Path) -> None:
-    """Create a folder that only this user can access. Raises PlatformError if it is another user's folder."""
+    """Create a folder that only this user can access. Raises PlatformError if the folder is another user's."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.lstat()
     if folder.is_symlink() or status.st_uid != os.getuid():
@@ -58,7 +58,7 @@ class MachineFiles:
         self.folder = run / name
         """Folder with all files except the monitor socket."""
         self.disk = self.folder / "disk.qcow2"
-        """Root disk, an overlay of the golden image."""
+        """Root disk, which is an overlay of the machine's image."""
         self.seed = self.folder / "seed.img"
         """Seed disk with the user-data."""
         self.console = self.folder / "console.log"

@@ -116,7 +116,7 @@ def _pidfile_of(pid: int) -> Path | None:
 
 
 def sweep_run(run: Path) -> int:
-    """Terminate a run's processes, delete its sockets and folder, and return the number of processes."""
+    """Terminate a run's processes, delete its sockets and folder, and return the number of terminated processes."""
     pids = started_under(run)
     for pid in pids:
         end(pid)

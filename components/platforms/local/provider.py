@@ -101,7 +101,7 @@ class DiskProvider(ResourceProvider):
 
 
 class VmProvider(ResourceProvider):
-    """Provider of machines. Inputs: the fields of VmArgs. Additional outputs: VM_OUTPUTS."""
+    """Provider for machines. Inputs: the fields of VmArgs. Additional outputs: VM_OUTPUTS."""
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
         """Replace a machine if an input in VM_REPLACED_BY changes.
@@ -128,7 +128,7 @@ class VmProvider(ResourceProvider):
             return CreateResult(id_=f"{machine.run.name}/{machine.name}", outs=outs)
 
     def read(self, id_: str, props: Props) -> ReadResult:
-        """Return the current state, or no resource if the machine's disk or golden image is missing."""
+        """Return the current state, or no resource if the machine's disk or its image is missing."""
         machine = _machine(props)
         if not machine.disk.exists() or find_image(props["image"]) is None:
             return _GONE
@@ -184,7 +184,7 @@ def _started(machine: Machine, image: GoldenImage, props: Props, machine_id: str
 
 
 class Switch(Resource, module="local", name="Switch"):
-    """A stack's private network: its run folder and the switch."""
+    """A stack's private network: the switch and its run folder."""
 
     starts: pulumi.Output[int]
     """Number of times that the switch has started. After a change, machines restart to connect to the new switch."""
@@ -214,7 +214,7 @@ class VmArgs:
     folder: str
     """The stack's run folder."""
     image: str
-    """The golden image's id."""
+    """The golden image's id, or the baked image's name."""
     memory_mib: int
     vcpus: int
     private_ip: str
