@@ -145,7 +145,7 @@ def _users(remote: Remote) -> Mapping[str, int]:
 
 
 def _find_line(definition: Definition, envs: str) -> str:
-    # The shell computes the same name as build.py, because starting Python takes half a second on emulated machines.
+    # This shell code computes the name as build.py does. Starting Python takes half a second on emulated machines.
     line = (
         f"v=$({definition.program} -V 2>/dev/null) || {{ echo no-python; exit; }}; v=${{v#Python }}; "
         f"h=$(printf '%s %s' {definition.digest} \"${{v%.*}}\" | sha256sum); "

@@ -48,7 +48,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Goodput:
-    """A job's goodput as a fraction, and the number of seconds that the job spent on useful and other work.
+    """A job's goodput as a fraction, and the seconds that the job spent on useful steps and on other work.
 
     The lost time is divided into the time between starts (`waiting_s`), steps that a later start repeated (`redone_s`),
     checkpoints (`saving_s`), and everything else, such as start-up (`other_s`).

@@ -222,7 +222,7 @@ def send_all(remote: Remote, jobs: Sequence[Prepared], as_json: bool) -> None:
 
 
 def send(remote: Remote, prepared: Prepared, as_json: bool, *, ended: int | None = None) -> Submitted:
-    """Submit a job and print its number. `submit` describes `ended` and the errors."""
+    """Submit a job and print its number. `ended` and the errors are the same as for `submit`."""
     submitted = submit(remote, prepared, ended=ended)
     commit = submitted.snapshot.title if submitted.snapshot else None
     if as_json:
@@ -304,7 +304,7 @@ class Rehearsal:
 
     @property
     def notice(self) -> str:
-        """The notice that a plan is used instead of a cluster."""
+        """A notice that tells users that a plan replaces the cluster."""
         return f"dry run with the plan of {self.file}, without a cluster"
 
 

@@ -94,7 +94,7 @@ class Run:
             sys.stderr.write(f"state not written: {error}\n")
 
     def run(self) -> None:
-        """Start the job again and again until it completes, times out, is cancelled, or has no retries left."""
+        """Start the job repeatedly until it completes, times out, is cancelled, or has no retries left."""
         while reason := self.judge(self.start()):
             self.events.note(f"requeue {reason}")
             self.events.say(f"{reason}: restarting the job")
