@@ -76,7 +76,7 @@ class _SgrOnly:
 
 
 def console() -> Console:
-    """Return a console for standard output. In a pipe, it has 200 columns, so that rich truncates no cells."""
+    """Return a console for standard output. In a pipe, the console has 200 columns, so that rich truncates no cells."""
     from rich.console import Console  # noqa: PLC0415  (the import takes 60 ms)
 
     stream: Any = _SgrOnly(sys.stdout)

@@ -178,7 +178,7 @@ def _replicas(model: Model, layout: Layout, machines: Machines) -> int:
 
 
 def _buffers(model: Model, layout: Layout, copies: int, batch: Batch) -> int:
-    """Return the bytes of the buffers for collectives.
+    """Return the size in bytes of the buffers for collectives.
 
     - DDP has buckets for all gradients (torch's documentation of gradient_as_bucket_view).
     - ZeRO 1 and 2 have a bucket for reductions and one for all-gathers.
@@ -195,7 +195,7 @@ def _buffers(model: Model, layout: Layout, copies: int, batch: Batch) -> int:
 
 
 def _activations(model: Model, layout: Layout, batch: Batch) -> int:
-    """Return the bytes of stored activations, which are s*b*h*(10 + 24/tp) per layer (arXiv 2205.05198).
+    """Return the size in bytes of the stored activations: s*b*h*(10 + 24/tp) per layer (arXiv 2205.05198).
 
     The paper's term 5as/h is omitted, because flash attention does not store these values. The pipeline degree cancels
     out, because the first stage stores a micro-batch for each stage. With recomputation, only the input of each layer
@@ -270,7 +270,7 @@ def size(model: Model, layout: Layout, machines: Machines, batch: Batch, gpu_gb:
 def first_fit(
     model: Model, machines: Machines, batch: Batch, gpu_gb: float, layout: Layout | None = None
 ) -> Sized | None:
-    """Return the first layout that fits, or None if none does. Recomputation is tried last.
+    """Return the first layout that fits, or None if no layout fits. Recomputation is tried last.
 
     If `layout` is given, no other layout is tried.
     """
@@ -288,7 +288,7 @@ def first_fit(
 def fewest_nodes(
     model: Model, gpus_per_node: int, batch: Batch, gpu_gb: float, layout: Layout | None = None
 ) -> tuple[int, Sized] | None:
-    """Return the smallest sufficient number of nodes and its layout, or None if MOST_NODES are too few.
+    """Return the smallest number of nodes on which the model fits, and the layout, or None if MOST_NODES are too few.
 
     If `layout` is given, no other layout is tried.
     """

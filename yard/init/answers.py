@@ -72,7 +72,7 @@ class InitError(FileError):
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A question about a value that `option` can also set."""
+    """A question whose answer can also be given with `option`."""
 
     key: str
     option: str

@@ -137,7 +137,7 @@ def _netapp_limits(answer: Sequence[Mapping[str, Any]]) -> dict[str, Usage]:
 
 
 def _limit(value: Any) -> float | None:
-    """Return the limit, or None for -1, which both clouds use for unlimited quotas."""
+    """Return the limit, or None if the quota is unlimited. Both clouds use -1 for unlimited quotas."""
     return float(value) if float(value) >= 0 else None
 
 

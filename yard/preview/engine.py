@@ -28,8 +28,8 @@ from yard.stack.workspace import Workspace
 UNCHANGED = frozenset({"same", "read", "discard"})
 """Operations that change no resource. `discard` removes a read-only resource from the state."""
 _FALSE_ALARM = re.compile(r"Detected that \S+ exited prematurely")
-"""Pulumi reports this for a working plugin if another plugin needs more than 5 s to exit, because all plugins share one
-time limit for the Cancel request. Python's dynamic provider sometimes misses SIGINT (11 of about 600 exits, measured on
+"""Pulumi reports this for a working plugin if another plugin needs more than 5 s to exit. All plugins share one time
+limit for the Cancel request. Python's dynamic provider sometimes misses SIGINT (11 of about 600 exits, measured on
 2026-11-23), so Pulumi kills it after 5 s. If a plugin really exits too early, Pulumi's exit code is not 0. Sources:
 ReleaseContext in pkg/v3/host/host.go and Close in pkg/v3/resource/plugin/plugin.go of Pulumi 3.250.0."""
 _MOST_AT_ONCE = 4

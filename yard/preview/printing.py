@@ -1,4 +1,4 @@
-"""Prints a preview on the terminal, or as a comment for a pull request with a collapsible block for each stack."""
+"""Prints a preview on the terminal, or as a pull request comment that contains a collapsible block for each stack."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class Case:
 
     @property
     def attempts(self) -> tuple[Action, ...]:
-        """The repairs of the current fault."""
+        """The repairs that were tried for the current fault."""
         since = self.faults[-1].time if self.faults else 0.0
         return tuple(action for action in self.actions if action.time >= since)
 

@@ -55,7 +55,7 @@ class Figure:
     job: str | None = None
 
     def ours(self, logs: Mapping[str, str]) -> str | None:
-        """Return the last measured value in the jobs' logs, or None if they contain none."""
+        """Return the last measured value in the jobs' logs, or None if the logs contain no value."""
         log = logs.get(self.job, "") if self.job is not None else "\n".join(logs.values())
         found = re.findall(self.pattern, log)
         return found[-1] if found else None
@@ -63,7 +63,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Post:
-    """A blog post. `data` contains the name, tokens and vocabulary size of its synthetic data, if there is any.
+    """A blog post. `data` contains the name, number of tokens and vocabulary size of its synthetic data, if any.
 
     `image` is a docker image that the jobs need, and `differs` says how they differ from the post.
     """

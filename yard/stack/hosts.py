@@ -34,7 +34,7 @@ class ScannedKey:
 def scan(target: str, through: str | None = None) -> ScannedKey:
     """Return the host key of `target` (ADDRESS[:PORT]). The scan runs on the SSH host `through` or on this machine.
 
-    Raises RemoteError if no SSH server answers, or if the login at `through` fails.
+    Raises RemoteError if no SSH server answers, or if the scan cannot run on `through`.
     """
     found = _TARGET.fullmatch(target)
     if found is None:

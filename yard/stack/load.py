@@ -249,7 +249,7 @@ def _write(folder: Path, version: str, outputs: Mapping[str, Any], cluster: Clus
     if isinstance(admin, str):
         _replace(folder / ADMIN_KEY, admin.rstrip("\n") + "\n")
     else:
-        # Jobs do not need this key. Without it, ssh cannot log in as the admin.
+        # Jobs do not need the admin's key. Without this key, ssh cannot log in as the admin.
         (folder / ADMIN_KEY).unlink(missing_ok=True)
     _replace(folder / "known_hosts", known_hosts(cluster))
     _replace(folder / "config", ssh_config(cluster, str(folder), control_path(str(SOCKETS), str(folder))))

@@ -42,7 +42,7 @@ _JOB_USER_FIX = (
 
 
 def backend_url(variables: Mapping[str, str]) -> str:
-    """Return the URL of the backend that `pulumi` uses with these variables, or "" if it is not logged in."""
+    """Return the URL of the backend that `pulumi` uses with these variables, or "" if no backend is selected."""
     if url := variables.get("PULUMI_BACKEND_URL") or _project_backend():
         return url
     folder = variables.get("PULUMI_CREDENTIALS_PATH")
@@ -57,7 +57,7 @@ def is_chosen(variables: Mapping[str, str]) -> bool:
 
 
 def backend_folder(variables: Mapping[str, str]) -> Path | None:
-    """Return the backend's folder, or None if it is not a file:// backend."""
+    """Return the folder of a file:// backend, or None for any other backend."""
     url = backend_url(variables)
     if not url.startswith("file://"):
         return None

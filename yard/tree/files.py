@@ -29,7 +29,7 @@ _MIB = 1024 * 1024
 _SHOWN = 3
 MANIFEST = ".yard-sync"
 MARKER = ".yard-sync-source"
-"""A file in the destination that names the source of the copy, as `user@host:directory`."""
+"""A file in the destination that names the copy's source as `user@host:directory`."""
 INSTALL = "install it (`sudo apt install {tool}`)"
 
 
@@ -40,7 +40,7 @@ def looks_secret(name: str) -> bool:
 
 
 def holds_private_key(path: Path) -> bool:
-    """Return whether a small file, such as outputs or a service account's key file, contains a private key."""
+    """Return whether a small file contains a private key, as in stack outputs or a service account's key file."""
     try:
         is_small = path.is_file() and path.stat().st_size <= _LARGEST_KEY_FILE
         return is_small and _PRIVATE_KEY.search(path.read_bytes()) is not None
@@ -90,7 +90,7 @@ def collect(file: str, folder: Path, always: Sequence[str] = ()) -> Tree:
 
 def add(archive: tarfile.TarFile, tree: Tree, folder: str) -> None:
     """Add the files to an archive in `folder`. Only the owner can read the folder. Raises SyncError."""
-    # The job enters the folder, so it must exist even if there are no files.
+    # The job enters the folder, so the folder must exist even if it is empty.
     place = tarfile.TarInfo(folder)
     place.type, place.mode = tarfile.DIRTYPE, 0o700
     archive.addfile(place)

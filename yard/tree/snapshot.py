@@ -81,7 +81,7 @@ def take_snapshot(folder: Path) -> Snapshot | None:
 
 
 def _diff(root: Path, hidden: Sequence[str]) -> tuple[str, bool]:
-    """Return the diff, truncated after a line if it exceeds the limit, and whether it is complete."""
+    """Return the diff and whether it is complete. A diff that exceeds the limit is truncated after a line."""
     # Diff programs and text filters in the user's git configuration could be slow or change the text.
     words = ["diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "HEAD", "--", ":/"]
     argv = ["git", "-C", str(root), *words, *(f":(top,exclude,literal){name}" for name in hidden)]

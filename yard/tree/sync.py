@@ -25,7 +25,7 @@ from yard.stack.remote import Remote
 from yard.tree.files import INSTALL, MANIFEST, MARKER, select_files
 
 _NO_MARKER = "?"
-"""Stands for the unknown source of a folder that contains files but no marker."""
+"""Placeholder for the unknown source of a folder that contains files but no marker."""
 _SECONDS = 600
 
 
