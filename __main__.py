@@ -1,4 +1,4 @@
-"""The Pulumi program. It creates the stack file's cluster or, for `yard bake`, an image for its machines."""
+"""The Pulumi program: creates the stack file's cluster or, for `yard bake`, an image for the cluster's machines."""
 
 import asyncio
 import gc

@@ -25,8 +25,8 @@ states whether the key is from the stack file."""
 def merged_keys(known: Known, offers: Sequence[Offer], accepted: Collection[str]) -> dict[str, dict[str, str]]:
     """Return the keys to store, which are the machines' first keys.
 
-    If no key is reported, for example for an evicted machine, its stored key remains. A key in the stack file or with
-    an `accepted` fingerprint replaces it. Raises one PlatformError for all missing, malformed and changed keys.
+    A stored key remains if none is reported, for example for an evicted machine. Only a key in the stack file or with
+    an `accepted` fingerprint replaces a stored key. Raises PlatformError for all missing, malformed and changed keys.
     """
     stored: dict[str, dict[str, str]] = {}
     missing, malformed, changed = list[str](), list[str](), dict[str, str]()

@@ -1,8 +1,8 @@
 """`make bench`: measure the local stack on this machine, and exit with code 1 if a figure is above its ceiling.
 
-It runs the demo on new machines and measures the resulting cluster, which keeps running. Because computers differ, most
-figures are differences from a baseline: a preview is compared with that of an empty program, a submission with an SSH
-round trip, and a job with a plain srun.
+The benchmark runs the demo on new machines and measures the resulting cluster, which keeps running. Because computers
+differ, most figures are differences from a baseline: a preview is compared with that of an empty program, a submission
+with an SSH round trip, and a job with a plain srun.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def median_seconds(action: Callable[[], object], runs: int) -> float:
 
 
 def output(*command: str) -> str:
-    """Run a command in the checkout and return its stdout. Its stderr appears on the terminal."""
+    """Run a command in the checkout and return its stdout. The command's stderr appears on the terminal."""
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
 
 

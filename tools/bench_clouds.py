@@ -77,7 +77,7 @@ class Twin:
         self._pulumi("stack", "init", self.name)
 
     def run(self, verb: str, *options: str) -> Cost:
-        """Run an operation and return its cost. If it fails, exit with Pulumi's output."""
+        """Run an operation and return its cost. If the operation fails, exit with Pulumi's output."""
         self._report.unlink(missing_ok=True)
         begin = time.perf_counter()
         self._pulumi(verb, "-s", self.name, *options)

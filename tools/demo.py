@@ -32,7 +32,7 @@ class Phases:
     rows: list[tuple[str, float]] = field(default_factory=list)
 
     def run(self, name: str, *command: str) -> None:
-        """Run a command as a phase. If it fails, exit with its exit code. After Ctrl-C, exit with code 130.
+        """Run a command as a phase. If the command fails, exit with its exit code. After Ctrl-C, exit with code 130.
 
         Ctrl-C in a terminal also reaches the command, and the demo waits until the command has shut down.
         """

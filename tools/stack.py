@@ -61,7 +61,7 @@ class Stack(Workspace):
 
 
 def refuse_protected(stack: str, environment: Mapping[str, str]) -> None:
-    """Raise StackError if the stack has protected resources. The message lists them and says how to delete them."""
+    """Raise StackError if the stack has protected resources. The message lists these and says how to delete them."""
     done = pulumi.run(["stack", "export", "--non-interactive", "-s", stack], environment)
     if done.returncode:
         raise StackError(f"stack '{stack}': the state cannot be read: {done.stderr.strip()}")

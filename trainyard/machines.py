@@ -23,5 +23,5 @@ END_JOBS = "trainyard:end_jobs"
 """Configuration key for the comma-separated IDs of the running jobs that `pulumi up` is allowed to end."""
 ACCEPT = "trainyard:accept_host_keys"
 """Configuration key for the comma-separated fingerprints of SSH host keys that are allowed to replace a recorded key.
-`pulumi up --config` also writes END_JOBS and ACCEPT to the stack file. They permit nothing more there, because they
+`pulumi up --config` also writes END_JOBS and ACCEPT to the stack file. The saved keys permit nothing more, because they
 list specific jobs and fingerprints."""

@@ -1,8 +1,8 @@
 """Version 1 of the outputs contract: the format of a stack's `cluster` output.
 
-The Pulumi program writes the output with `dumped`, and yard reads it with `read_outputs`. Both run the same checks. The
-types are dataclasses, because importing pydantic takes longer than the rest of a yard command. A field that can be null
-has a default, because Pulumi's engine omits null values when a program reads the output.
+The Pulumi program writes the output with `dumped`, and yard reads it with `read_outputs`. Both functions run the same
+checks. The types are dataclasses, because importing pydantic takes longer than the rest of a yard command. A field that
+can be null has a default, because Pulumi's engine omits null values when a program reads the output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A program that forwards SSH connections through tunnels that a cloud's CLI opens. It needs only the standard library.
+"""Forwards SSH connections through tunnels that a cloud's CLI opens. Only the standard library is needed.
 
     relay.py stdio LOG COMMAND...    forwards stdin and stdout; for OpenSSH's ProxyCommand
     relay.py serve PORT COMMAND...   forwards every connection to 127.0.0.1:PORT until stdin is closed
@@ -57,8 +57,8 @@ class Cli:
         self._port = _free_port()
         words = [word.replace("{port}", str(self._port)) for word in command]
         try:
-            # In a new session, Ctrl-C does not reach the command, and a signal can reach the whole process group. This
-            # matters for `az`, a shell script that starts Python.
+            # In a new session, Ctrl-C does not reach the command, and a signal can reach the whole process group. The
+            # whole group matters for `az`, a shell script that starts Python.
             self._process = Popen(
                 words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, errors="replace", start_new_session=True
             )

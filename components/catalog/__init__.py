@@ -106,7 +106,7 @@ class Topology(Fact):
         return self.sockets * self.cores_per_socket * self.threads_per_core
 
     def needs_numa_as_socket(self, version: SlurmVersion) -> bool:
-        """Return whether to set numa_node_as_socket. Slurm assigns GPUs to sockets, and old versions lack the key."""
+        """Return whether `version` supports and needs numa_node_as_socket. Slurm assigns GPUs only to sockets."""
         return self.numa_per_socket > 1 and version >= NUMA_AS_SOCKET_SINCE
 
     def slurm_sockets(self, version: SlurmVersion) -> tuple[int, int]:
@@ -167,7 +167,7 @@ class DriverLock(Fact):
     archives: tuple[AptArchive, ...] = Field(min_length=1)
     packages: dict[Annotated[str, Field(pattern=_WORD)], Package] = Field(min_length=1)
     nvswitch: dict[Annotated[str, Field(pattern=_WORD)], Package] = Field(default_factory=dict)
-    """Packages for nodes with NVSwitch. If this is empty, such nodes are not supported."""
+    """Packages for nodes with NVSwitch. If `nvswitch` is empty, nodes with NVSwitch are not supported."""
     optional: dict[Annotated[str, Field(pattern=_WORD)], Package] = Field(default_factory=dict)
     """Packages that are skipped with a warning if the archive does not contain them."""
     files: dict[str, str] = Field(default_factory=dict)
@@ -274,7 +274,7 @@ class Machine(Fact):
     rdma: int = Field(default=0, ge=0)
     """Number of RDMA devices that a node needs before collectives can use its fabric."""
     rdma_devices: tuple[str, ...] = ()
-    """The RDMA devices that collectives use. If this is empty, collectives use all active devices."""
+    """The RDMA devices that collectives use. If `rdma_devices` is empty, collectives use all active devices."""
     quotas: dict[str, Count] = Field(default_factory=dict)
     """Mapping from quota to the amount that a machine uses. Spot machines use `spot_quotas` instead."""
     spot_quotas: dict[str, Count] = Field(default_factory=dict)
@@ -322,8 +322,8 @@ class Machine(Fact):
     def schedulable_memory_mib(self) -> int:
         """MiB of memory that Slurm can allocate to jobs.
 
-        Slurm drains a node that has less memory than its RealMemory, so some memory is reserved for the kernel and the
-        daemons: 5 %, and at least 1 GiB (on machines with less than 4 GiB: a quarter).
+        Slurm drains a node that has less memory than its RealMemory, so 5 % of the memory is reserved for the kernel
+        and the daemons. The reserve is at least 1 GiB or, on machines with less than 4 GiB, a quarter.
         """
         reserve = max(self.memory_mib // 20, min(1024, self.memory_mib // 4))
         return self.memory_mib - reserve
@@ -353,7 +353,7 @@ class Image(Fact):
 
 
 class ImageContract(Fact):
-    """Facts that bootstrap stages depend on. They describe a published image before its first boot."""
+    """Facts that bootstrap stages depend on. The facts describe a published image before its first boot."""
 
     files: dict[str, str] = Field(default_factory=dict)
     removed: tuple[str, ...] = ()
@@ -378,7 +378,7 @@ def _rows(file: str, raw: dict[str, dict[str, Any]], model: type[_Row], **common
 
 
 def read_rows(file: str, model: type[_Row]) -> dict[str, _Row]:
-    """Return a mapping from name to row of a catalog file. Raises CatalogError if `model` does not match."""
+    """Return a catalog file's rows by name. Raises CatalogError if the file does not match `model`."""
     return _rows(file, _read(file), model)
 
 
@@ -401,7 +401,7 @@ service_prices = _by_provider("service_prices.yaml", ServicePrice)
 
 @cache
 def machines(provider: str) -> dict[str, Machine]:
-    """Return the provider's machine types, including prices, topologies and floors, by name. Raises CatalogError."""
+    """Return the provider's machine types by name, with their prices, topologies and floors. Raises CatalogError."""
     file = f"machines/{provider}.yaml"
     topology, floor, price = topologies(provider), floors(provider), prices(provider)
     rows = {

@@ -1,4 +1,4 @@
-"""The bring-up of a cluster. It sends the hand-over to the head, then waits until the gate passes.
+"""The bring-up of a cluster, which sends the hand-over to the head and then waits until the gate passes.
 
 The hand-over contains keys and Slurm's configuration. The gate is a program that waits until all nodes are ready.
 """
@@ -25,10 +25,10 @@ from components.platforms.base import Host, Platform
 
 _DIAL_ATTEMPTS = 190
 """After this many failed connection attempts, the bring-up fails. A GPU machine can take 15 minutes from power-on until
-sshd accepts connections. Refused connections fail immediately, so only the pauses between attempts take time. They grow
-by a factor of 1.5 from 0.1 s to 5 s: 911 s in total. If packets are dropped, each attempt also takes _DIAL_SECONDS: 31
-minutes in total (pulumi/pulumi-command@010bd8e:provider/pkg/provider/remote/connection.go, dialWithRetry;
-pulumi/pulumi@242a78a:sdk/go/common/util/retry/until.go; read 2026-11-22)."""
+sshd accepts connections. Refused connections fail immediately, so only the pauses between attempts take time. The
+pauses grow from 0.1 s to 5 s by a factor of 1.5, 911 s in total. If packets are dropped, each attempt also takes
+_DIAL_SECONDS: 31 minutes in total (pulumi/pulumi-command@010bd8e:provider/pkg/provider/remote/connection.go,
+dialWithRetry; pulumi/pulumi@242a78a:sdk/go/common/util/retry/until.go; read 2026-11-22)."""
 _DIAL_SECONDS = 5
 _TUNNEL_ATTEMPTS = 5
 """Fewer attempts suffice through a tunnel, because the head's sshd has answered before the tunnel is used."""
@@ -36,8 +36,8 @@ _TUNNEL_SECONDS = 30
 _IGNORED = ["addPreviousOutputInEnv"]
 """Command inputs whose changes are ignored. Without this input, pulumi-command logs warnings, because sshd refuses the
 environment variables with the previous output (pulumi/pulumi-command@v1.2.1:provider/pkg/provider/remote/
-commandOutputs.go, run; read 2026-11-24). Stacks from older versions of this project lack the input. Adding it there
-would run the commands again."""
+commandOutputs.go, run; read 2026-11-24). Stacks from older versions of this project lack the input. Adding the input
+there would run the commands again."""
 _REGISTRATION_SECONDS = 300
 """Maximum delay of a failure. During the delay, other machines can finish booting and become part of the outputs."""
 
@@ -84,7 +84,7 @@ class BringUp(pulumi.ComponentResource):
     registered: Registered | None = None
     """None if the program does not register the outputs early."""
     steps: Mapping[str, pulumi.Output[Any]]
-    """Mapping from a reason why the cluster is not ready to an output that is known once the reason is gone."""
+    """Outputs that become known after each step. Until then, an output's key states why the cluster is not ready."""
 
     def __init__(self, name: str, args: BringUpArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("trainyard:index:BringUp", name, {}, opts)
@@ -169,8 +169,8 @@ class BringUp(pulumi.ComponentResource):
     def _delay_failure(self, name: str, event: Callable[[Registered], asyncio.Event]) -> pulumi.ResourceOptions | None:
         """Return options that delay a resource's failure until the outputs contain the head or all machines.
 
-        Otherwise, the failure would end the update before the program registers these outputs. The delay is limited,
-        because another machine might have failed as well.
+        Without the delay, the failure would end the update before the program registers these outputs. The delay is
+        limited, because another machine might have failed as well.
         """
         if pulumi.runtime.is_dry_run():
             return None

@@ -6,7 +6,7 @@ replaced machine. With such a hook in the state, `pulumi destroy` fails without 
 (pulumi/pulumi@v3.250.0:pkg/resource/deploy/step.go, DeleteStep.Apply; pkg/engine/destroy.go, newDestroySource; read
 2026-11-22).
 
-During `pulumi destroy`, nothing warns about running jobs. A delete command on the gate could list them, but with an
+During `pulumi destroy`, nothing warns about running jobs. A delete command on the gate could list the jobs, but with an
 unreachable head, `destroy` would retry for minutes and then fail. The head is unreachable, for example, if only the
 program opens its tunnel. Adding the command would also run existing gates again
 (pulumi/pulumi-command@1355b24:provider/pkg/provider/remote/commandController.go, Update and Delete; read 2026-11-24).
@@ -42,14 +42,14 @@ from trainyard.outputs import Cluster, Head, read_outputs
 
 _DIGITS = 16
 VERSION = "2"
-"""Prefix of each digest. Change it if digests cover other facts; otherwise, unchanged machines would look changed."""
+"""Prefix of each digest. Change VERSION if digests cover other facts; otherwise unchanged machines look changed."""
 
 
 def machine_digests(plan: ClusterPlan) -> dict[str, str]:
     """Return a mapping from host name to digest. A change that replaces or restarts a machine changes its digest.
 
-    Existing hosts are changed in place, so their digests cover only their roles. Digests do not cover the image,
-    because it replaces no machine, or facts that are not known yet: the access keys and the address of managed storage.
+    Existing hosts are changed in place, so their digests cover only their roles. Digests omit the image, because a new
+    image replaces no machine, and facts that are not known yet: the access keys and the address of managed storage.
     """
     if plan.uses_existing_hosts:
         return {host.name: _digest(host.role.value) for host in plan.hosts}
@@ -162,7 +162,7 @@ class UnknownError(Exception):
 
 
 def refuse_to_end_jobs(admin_key: pulumi.Output[str], permitted: Collection[str]) -> pulumi.ResourceOptions:
-    """Return resource options that contain the hook. It permits ending the jobs whose IDs are in `permitted`."""
+    """Return resource options that contain the hook. The hook permits ending the jobs whose IDs are in `permitted`."""
 
     def hook(name: str, machines: Callable[[pulumi.ResourceHookArgs, Cluster], Sequence[str]]) -> Any:
         async def check(args: pulumi.ResourceHookArgs) -> None:
@@ -220,7 +220,7 @@ def _changed_machines(args: pulumi.ResourceHookArgs, cluster: Cluster) -> tuple[
 
 
 async def last_cluster_output() -> Any:
-    """Return the stack's `cluster` output, or None if there is none. Raises UnknownError if it cannot be read.
+    """Return the stack's `cluster` output, or None if there is none. Raises UnknownError if the output cannot be read.
 
     The stack is read, not the component, because the engine keeps the stack's outputs if an `up` fails
     (pulumi/pulumi@v3.250.0:pkg/resource/deploy/step_executor.go, executeRegisterResourceOutputs; read 2026-11-22).

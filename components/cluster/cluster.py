@@ -165,7 +165,7 @@ async def early_outputs(cluster: Cluster) -> AsyncIterator[pulumi.Output[dict[st
     is_new = before is None or before.get("unready") is not None
     for unready, done in bringup.steps.items():
         yield cluster.described(bringup.host_keys, unready if is_new else None)
-        # Otherwise, a command that fails immediately could end the program while the outputs still state NO_TUNNEL.
+        # A command that fails immediately must not end the program while the outputs still state NO_TUNNEL.
         if unready != NO_TUNNEL:
             registered.machines.set()
         await done.future()

@@ -33,7 +33,7 @@ class Leftover:
 
 
 def leftovers_message(failed: str, stack: str, found: Iterable[Leftover]) -> str:
-    """Return the warning that `failed` could not be created. It lists the billed resources and the next commands."""
+    """Return a warning that `failed` could not be created, together with the billed resources and the next commands."""
     others = [leftover for leftover in found if leftover.name != failed]
     existing = [leftover for leftover in others if leftover.exists]
     unfinished = [leftover for leftover in others if not leftover.exists]

@@ -30,7 +30,7 @@ _LIBRARY = frozenset({"stage.sh", "packages.sh", "driver.sh"})
 _ON_BUILDER = frozenset(
     {"place", "sbin/trainyard-status", "units/trainyard-updates.service", "units/trainyard-updates.timer"}
 )
-"""Other files on a builder. They are either removed from the image or replaced by `place` on a node."""
+"""Other files on a builder. These files are either removed from the image or replaced by `place` on a node."""
 _PARAMETER = re.compile(r"\bTRAINYARD_[A-Z_]+")
 _WITHOUT_EFFECT = frozenset({"TRAINYARD_MIRRORS", "TRAINYARD_DISTRIBUTION_MIRRORS"})
 _FORMAT = 1
@@ -43,15 +43,15 @@ package_upgrade: false
 
 
 def image_prefix(plan: ClusterPlan) -> str:
-    """Return the prefix of all images that the plan's machines can use. It contains the operating system."""
+    """Return the prefix of all images that the plan's machines can use. The prefix contains the operating system."""
     return f"{_PREFIX}{plan.image.os.replace('.', '-')}-"
 
 
 def baked_name(plan: ClusterPlan, base: str) -> str:
-    """Return the name of the image for the plan's machines. It ends with a hash of the image's content.
+    """Return the name of the image for the plan's machines. The name ends with a hash of the image's content.
 
     The hash covers the image that the builder boots (`base`), the builder's scripts, and the parameters that these
-    scripts read. It does not cover the nodes' names and addresses.
+    scripts read. The hash does not cover the nodes' names and addresses.
     """
     scripts = {file.member: file.text for file in _files(plan) if file.member not in _ON_BUILDER | {MIRRORS}}
     scripts["bake"] = _PROGRAM.read_text()
@@ -67,8 +67,8 @@ def baked_name(plan: ClusterPlan, base: str) -> str:
 def builder_user_data(plan: ClusterPlan, capture: str = "") -> str:
     """Return a builder's user-data, which contains no keys, so that nobody can log in to the builder.
 
-    The builder runs the stages and the shell commands `capture`, and then shuts down. Its console shows the progress in
-    lines that begin with "trainyard-bake: ". The last line is "done" or begins with "failed".
+    The builder runs the stages and the shell commands `capture`, and then shuts down. The builder's console shows the
+    progress in lines that begin with "trainyard-bake: ". The last line is "done" or begins with "failed".
     """
     folder = [
         *(NodeFile(file.member, file.text, file.executable) for file in _files(plan)),
@@ -89,7 +89,7 @@ def _kind_files(plan: ClusterPlan, host: HostPlan) -> Iterator[NodeFile]:
     folder = f"kinds/{kind_of(host)}"
     yield NodeFile(f"{folder}/birth.env", birth_env(plan, host))
     yield NodeFile(f"{folder}/kind.env", kind_env(plan, host))
-    # The location of the shared files is not known yet. A node receives it with the bundle.
+    # The location of the shared files is not known yet, so nodes receive it with the bundle.
     yield NodeFile(f"{folder}/storage.env", storage_env(host, ON_HEAD))
     yield NodeFile(f"{folder}/stages", "".join(f"{stage}\n" for stage in _stages(plan, host)))
     lock = driver_lock(plan, host)

@@ -1,7 +1,7 @@
 """The bundle: a tar archive with the stages, programs and parameters of all nodes in a cluster. It contains no secrets.
 
-Nodes receive it over SSH, so it can change while they are running. It also contains the files from user-data, so that
-running nodes receive newer versions of these files.
+Nodes receive the bundle over SSH, so it can change while they are running. The bundle also contains the files from
+user-data, so that running nodes receive newer versions of these files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SHARED = (
     NodeFile("reasons.sh", f"readonly drain_reason={UPDATE}\n"),
     *(NodeFile(f"trainyard/{name}", (ROOT / "trainyard" / name).read_text()) for name in ("faults.py", "printable.py")),
 )
-"""Definitions that the nodes share with yard. The Python modules are in the package `trainyard` on both."""
+"""Definitions that the nodes share with yard. On nodes, the Python modules are also in the package `trainyard`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from trainyard.checkout import ROOT
 BUNDLES = "/var/lib/trainyard/bundles"
 LIBRARY = "/usr/local/lib/trainyard"
 MIRRORS = "mirrors.sh"
-"""The script, inside a bundle, that configures mirrors. User-data contains the script only if there are mirrors."""
+"""The script, inside a bundle, that configures mirrors. User-data contains the script only if mirrors are set."""
 _FILES = ROOT / "cloud-init" / "files"
 _PROGRAMS, _UNITS = "/usr/local/sbin", "/etc/systemd/system"
 _FOLDERS = {f"{LIBRARY}/": "", f"{_PROGRAMS}/": "sbin/", f"{_UNITS}/": "units/"}
@@ -29,7 +29,7 @@ _COMMENT = re.compile(r"^ *# (?!runs: |inputs: |fabrics: |containers: |drivers: 
 
 @dataclass(frozen=True)
 class NodeFile:
-    """A text file on a node. Its owner is root, and `text` ends with a newline."""
+    """A text file on a node that is owned by root. `text` ends with a newline."""
 
     path: str
     text: str

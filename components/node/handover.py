@@ -86,5 +86,5 @@ def handover_files(
 
 
 def pack(files: Mapping[str, bytes]) -> str:
-    """Return the files as a base64 tar archive. Their modes allow only the owner to read them."""
+    """Return the files as a base64 tar archive with modes that allow only the owner to read the files."""
     return base64.b64encode(archived((path, files[path], 0o600) for path in sorted(files))).decode()

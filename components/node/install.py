@@ -51,7 +51,7 @@ Content-Disposition: attachment; filename="{name}"
 
 
 def render_install(files: Iterable[NodeFile], begin: str = START) -> str:
-    """Return the script. It does not replace an active bundle, and it ends with the command `begin`.
+    """Return the install script, whose last command is `begin`. The script does not replace an active bundle.
 
     One awk process writes all files, because processes start slowly on emulated machines. Raises CatalogError if the
     script cannot contain a file.

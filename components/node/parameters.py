@@ -1,7 +1,7 @@
 """Renders the parameters for the scripts on a node as shell variables and JSON.
 
 birth.env is in user-data and contains facts that never change while the machine exists. All other files can change
-while the node is running. They are in the hand-over or, once for each kind of node, in the bundle.
+while the node is running. These files are in the hand-over or, once for each kind of node, in the bundle.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def render_gates(plan: ClusterPlan) -> str | None:
     """Return gates.json with the groups whose bandwidth is measured, or None if there are none.
 
     By default, only groups with real GPUs are measured, because emulated machines take a minute. A number in the stack
-    file is the floor in GB/s for pairs of nodes. It also applies to a group's only node if the catalog has no floor.
+    file is a floor in GB/s. It applies to pairs of nodes and, if the catalog has no floor, to a group's only node.
     """
     if plan.busbw_gate == "off" or plan.scheduler != "slurm":
         return None

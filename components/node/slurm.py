@@ -15,7 +15,7 @@ from components.plan.plan import ClusterPlan, HostPlan
 from trainyard.errors import CatalogError
 
 SLURM_VERSIONS = ((21, 8), (22, 5), (23, 11), (24, 11))
-"""The versions in Ubuntu 22.04, Debian 12, Ubuntu 24.04 and Debian 13. All of them support all keys below."""
+"""The versions in Ubuntu 22.04, Debian 12, Ubuntu 24.04 and Debian 13. All supported versions accept the keys below."""
 
 _CONFINES_SINCE = (22, 5)
 """The first version that supports cgroup v2. Current distributions mount only v2."""
@@ -159,7 +159,7 @@ def render_cgroup_conf(plan: ClusterPlan) -> str:
 
 
 def render_plugstack_conf(plan: ClusterPlan) -> str:
-    """Return plugstack.conf. For jobs with enroot, it loads the pyxis plugin on each node that has the plugin.
+    """Return plugstack.conf, which loads the pyxis plugin on the nodes that have it. Jobs with enroot use the plugin.
 
     `make install` in pyxis and the pyxis packages use these paths (NVIDIA/pyxis at 10751994). The head serves this file
     to the workers. Each node includes its own files and ignores a pattern without matches (common/fetch_config.c,

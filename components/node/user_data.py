@@ -1,7 +1,7 @@
 """Renders a host's user-data: a MIME message with a #cloud-config and the install script.
 
-User-data contains no secrets, because the cloud account and the metadata service reveal it. It contains only the files
-that a node needs until the bundle (bundle.py) arrives. cloud-init/ contains the text that is the same for all hosts.
+User-data contains no secrets, because the cloud account and the metadata service reveal it. User-data contains only the
+files that a node needs before the bundle (bundle.py) arrives. cloud-init/ contains the text for all hosts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainyard.checkout import ROOT
 from trainyard.errors import CatalogError
 
 ADMIN_USER, ADMIN_UID, ADMIN_HOME = "ops", 1500, "/var/lib/ops"
-"""The user for provisioning. Its home is not under /home, because workers mount /home over NFS."""
+"""The user for provisioning. The user's home is not under /home, because workers mount /home over NFS."""
 JOB_USER, JOB_UID, JOB_HOME = "trainer", 2000, "/home/trainer"
 """The user that runs jobs. NFS and Slurm need the same uid on all nodes."""
 
@@ -71,7 +71,7 @@ def render_user_data(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str
 
 
 def cloud_config(plan: ClusterPlan, host: HostPlan, keys: AccessKeys) -> str:
-    """Return the #cloud-config. It is short, because cloud-init parses it a dozen times. Raises CatalogError."""
+    """Return the #cloud-config, which is kept short because cloud-init parses it a dozen times. Raises CatalogError."""
     # Without `fqdn`, cloud-init would add the domain from the cloud's metadata.
     own = {"hostname": host.name, "fqdn": host.name}
     shared = _shared(host.role, plan.image.name)
@@ -88,7 +88,7 @@ def install_script(plan: ClusterPlan, host: HostPlan, begin: str = START) -> str
 
 @cache
 def _shipped(fabric: str, containers: str, driver: str, has_mirrors: bool) -> tuple[NodeFile, ...]:
-    """Return the shipped files in user-data. They are cached, because they are the same for most hosts."""
+    """Return the shipped files in user-data. The files are cached, because they are the same for most hosts."""
     return tuple(
         NodeFile(f"{BIRTH}/{file.member}", file.text, file.executable)
         for file in files_for(fabric, containers, driver)
@@ -97,7 +97,7 @@ def _shipped(fabric: str, containers: str, driver: str, has_mirrors: bool) -> tu
 
 
 def merge(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two cloud-configs and concatenate their lists. Raises CatalogError for any other repeated key."""
+    """Merge two cloud-configs and concatenate their lists. Raises CatalogError for other repeated keys."""
     merged = {**first, **second}
     for key in first.keys() & second.keys():
         if not (isinstance(first[key], list) and isinstance(second[key], list)):

@@ -29,11 +29,11 @@ class Draft:
 
     platform: PlatformSpec | None = None
     machines: Mapping[str, str] = field(default_factory=dict)
-    """Mapping from path to machine type. It includes machine types in sections with other problems."""
+    """Mapping from path to machine type. The mapping includes machine types in sections with other problems."""
     provider: str = ""
     """Name of the platform, or "" if it is unknown."""
     known_machines: tuple[str, ...] | None = None
-    """The platform's machine types, or None if they are unknown. Even an invalid platform section can state them."""
+    """The platform's machine types, or None if unknown. Even an invalid platform section can select the types."""
     network: NetworkSpec | None = None
     head: HeadSpec | None = None
     nodes: Mapping[str, GroupSpec] = field(default_factory=dict)

@@ -91,7 +91,7 @@ class ClusterPlan:
         return isinstance(self.platform, ExistingHostsSpec)
 
     def platform_spec(self, model: type[_Platform]) -> _Platform:
-        """Return the `platform:` section. Raises TypeError if it is not an instance of `model`."""
+        """Return the `platform:` section. Raises TypeError if the section is not an instance of `model`."""
         if not isinstance(self.platform, model):
             raise TypeError(f"the plan has a {type(self.platform).__name__}, not a {model.__name__}")
         return self.platform
@@ -112,7 +112,7 @@ class ClusterPlan:
 
 
 def group_capacity(network: IPv4Network) -> int:
-    """Return the maximum size of a node group. The first and last addresses in its block are not used."""
+    """Return the maximum size of a node group. The first and last addresses in a group's block are not used."""
     return network.num_addresses // GROUP_BLOCKS - 2
 
 

@@ -137,7 +137,7 @@ class ExistingHostsSpec(PlatformSpec, ABC):
 
 
 def used_machines(info: ValidationInfo) -> list[str]:
-    """Return the names of the stack's machine types. The list is empty unless `cluster_spec` validates."""
+    """Return the names of the stack's machine types. The list is empty without the context of `cluster_spec`."""
     return info.context.get(MACHINES, []) if info.context else []
 
 
