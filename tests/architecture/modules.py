@@ -24,7 +24,6 @@ def _name(path: Path) -> str:
 
 @cache
 def nodes(module: str) -> tuple[ast.AST, ...]:
-    """Return all nodes in the syntax tree of a module."""
     return tuple(ast.walk(ast.parse(modules()[module].read_text())))
 
 
@@ -67,10 +66,8 @@ def reachable(module: str, without: str = "") -> set[str]:
 
 
 def folder(module: str) -> str:
-    """Return the full name of the package that contains a module's file."""
     return ".".join(modules()[module].relative_to(ROOT).parent.parts)
 
 
 def package(module: str) -> str:
-    """Return the top-level package of a module."""
     return module.partition(".")[0]

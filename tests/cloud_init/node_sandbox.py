@@ -59,7 +59,6 @@ class NodeSandbox:
         return re.sub(r"(?<![\w.}/])/(etc|run|usr/local/(?:lib|sbin)|var)/", rf"{self.root}/\1/", text)
 
     def activate(self, bundle: str, *programs: str) -> None:
-        """Add library files to a bundle, and activate the bundle."""
         folder = self.root / "var/lib/trainyard/bundles" / bundle
         for name in programs:
             (folder / name).write_text(self.moved(f"lib/trainyard/{name}"))

@@ -54,7 +54,6 @@ _SHARED = (
 
 
 def function(file: Path, name: str) -> str:
-    """Return the text of a bash function in a script."""
     found = re.search(rf"(?ms)^{name}\(\) {{.*?^}}$", file.read_text())
     assert found, f"{file.name} has no function {name}"
     return found[0]

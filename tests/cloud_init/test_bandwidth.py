@@ -330,12 +330,6 @@ def test_each_node_has_two_partners_in_disjoint_pairs(size: int) -> None:
     assert all(len(found) >= min(2, size - 1) for found in partners.values())
 
 
-def test_pairs_without_a_fresh_node_are_omitted() -> None:
-    found = [pair for pairs in rounds(names(6), ["n-3"]) for pair in pairs]
-    assert found
-    assert all("n-3" in pair for pair in found)
-
-
 @pytest.mark.parametrize("size", range(3, 12))
 def test_each_single_slow_node_is_found(size: int) -> None:
     for slow in names(size):

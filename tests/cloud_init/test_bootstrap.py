@@ -22,7 +22,6 @@ BUSY = '{"node":"head","state":"running"}'
 
 
 def bundle(word: str) -> bytes:
-    """Return a bundle with a program and a file that contains this word."""
     return tar({"place": "#!/bin/bash\n", "word": f"{word}\n"})
 
 
@@ -59,7 +58,6 @@ def restarted(node: NodeSandbox) -> list[str]:
 
 
 def active(node: NodeSandbox) -> str:
-    """Return the word in the active bundle."""
     return node.read("usr/local/lib/trainyard/word").strip()
 
 

@@ -46,7 +46,6 @@ def answers(kind: str, rules: Path | str) -> dict[str, Any]:
 
 
 def node(root: Path, answers: dict[str, str] | None = None) -> Sandbox:
-    """Return a node on which nftables is installed."""
     usual = {"dpkg-query": "0 installed", "id -u slurm": "0 64030"}
     made = Sandbox(root, ("dpkg-query", "apt-get", "systemctl", "id", "nft"), usual | (answers or {}))
     fabric = "GLOO_SOCKET_IFNAME=private\nNCCL_SOCKET_IFNAME==private\n"

@@ -110,8 +110,6 @@ def test_node_without_a_known_state_is_an_error(monkeypatch: pytest.MonkeyPatch)
 
 
 class Clock:
-    """A clock with a time that the tests set."""
-
     now = 0.0
 
     def __call__(self) -> float:
@@ -120,7 +118,6 @@ class Clock:
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the state of a ready head."""
     (tmp_path / "nodes").mkdir()
     monkeypatch.setattr(gate.program, "STATE", tmp_path)
     monkeypatch.setattr(gate.program, "head_status", lambda: {"state": "ready"})

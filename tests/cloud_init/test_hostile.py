@@ -46,7 +46,6 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fi
 
 
 def give(path: Path) -> None:
-    """Give a file or folder to the user."""
     os.chown(path, pwd.getpwnam(USER).pw_uid, pwd.getpwnam(USER).pw_gid)
 
 

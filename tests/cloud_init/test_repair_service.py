@@ -79,15 +79,11 @@ class Head:
         self.restart()
 
     def restart(self) -> None:
-        self.service = Service(
-            read_site(parameters(self.spares)),
-            state=self.folder,
-            control=self.slurm,
-            answering=self.answering,
-        )
+        def answering(addresses: Mapping[str, str]) -> set[str]:
+            return self.alive & addresses.keys()
 
-    def answering(self, addresses: Mapping[str, str]) -> set[str]:
-        return self.alive & addresses.keys()
+        site = read_site(parameters(self.spares))
+        self.service = Service(site, state=self.folder, control=self.slurm, answering=answering)
 
     def run(self, seconds: float = 3.0) -> list[str]:
         """Run the service for `seconds` on its clock. Return the calls that change Slurm."""
@@ -101,7 +97,6 @@ class Head:
 
 @pytest.fixture
 def head(tmp_path: Path) -> Head:
-    """A head with one spare."""
     return Head(tmp_path)
 
 
@@ -120,10 +115,7 @@ def test_spare_is_held_back_once(head: Head) -> None:
 
 @pytest.mark.parametrize(
     ("states", "spare"),
-    [
-        ({"a-1": "ALLOCATED", "a-2": "MIXED+COMPLETING"}, "a-0"),
-        (dict.fromkeys(ADDRESSES, "ALLOCATED"), "a-2"),
-    ],
+    [({"a-1": "ALLOCATED", "a-2": "MIXED+COMPLETING"}, "a-0"), (dict.fromkeys(ADDRESSES, "ALLOCATED"), "a-2")],
 )
 def test_idle_nodes_become_spares_before_busy_nodes(head: Head, states: dict[str, str], spare: str) -> None:
     head.slurm.states |= states

@@ -27,18 +27,13 @@ file ROOT/etc/dkms/nvidia.conf
 file ROOT/etc/dkms/other.conf
 | two
 """
-INDEX = f"""Package: nvidia-smi
-Version: {DRIVER}-2
-SHA256: {"b" * 64}
 
-Package: nvidia-smi
-Version: {DRIVER}-4
-SHA256: {HASH}
 
-Package: nvidia-dkms
-Version: {DRIVER}-1ubuntu1
-SHA256: {"c" * 64}
-"""
+def stanza(name: str, revision: str, sha256: str = HASH) -> str:
+    return f"Package: {name}\nVersion: {DRIVER}-{revision}\nSHA256: {sha256}\n\n"
+
+
+INDEX = stanza("nvidia-smi", "2", "b" * 64) + stanza("nvidia-smi", "4") + stanza("nvidia-dkms", "1ubuntu1", "c" * 64)
 INSTALLED = f"0  nvidia-smi={DRIVER}-4=installed\n nvidia-dkms={DRIVER}-1ubuntu1=installed\n"
 TARGETS = "apt-get indextargets --no-release-info"
 GPU = {"sys/bus/pci/devices/0000:01:00.0/vendor": "0x10de\n", "sys/bus/pci/devices/0000:01:00.0/class": "0x030200\n"}
@@ -100,11 +95,7 @@ MAKE_LOG = {f"var/lib/dkms/nvidia/{DRIVER}/build/make.log": "nv.c:1: error: too 
     ("answers", "files", "words"),
     [
         ({"apt-get -q update": f"100 Err:1 http://m\n{REFUSED}\n"}, {}, f"archive cannot be read ({REFUSED}). Fix: "),
-        (
-            {TARGETS: "0 /x/y.list:1 trixie-updates http://m/debian\n"},
-            {},
-            "not contain the archive of debian-13. Fix: ",
-        ),
+        ({TARGETS: "0 /x/y.list:1 trixie-updates http://m/debian\n"}, {}, "not contain the archive of debian-13."),
         ({"df": "0 Avail\n9000\n1535\n"}, {}, "installation needs 1536 MiB on /usr and /var, and 1535 MiB"),
         ({"apt-cache show": f"0 {INDEX}".replace("-4\n", "-3\n")}, {}, f"archives have {DRIVER}-2 {DRIVER}-3"),
         ({"apt-cache show": f"0 {INDEX}".replace(HASH, "d" * 64)}, {}, f"(SHA-256 {'d' * 64})"),
@@ -130,10 +121,7 @@ def test_module_is_built_for_a_new_kernel(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("existing", "words", "reboots"),
-    [
-        ("", "and the reboot did not start", 1),
-        ("/ledger", "Fix: reboot this host, then run pulumi up again", 0),
-    ],
+    [("", "and the reboot did not start", 1), ("/ledger", "Fix: reboot this host, then run pulumi up again", 0)],
 )
 def test_machine_reboots_once_if_nouveau_is_in_use(tmp_path: Path, existing: str, words: str, reboots: int) -> None:
     answers, files = {"dpkg-query": INSTALLED, "modprobe -r nouveau": "1 "}, {"sys/module/nouveau/x": "", **GPU}
@@ -154,10 +142,9 @@ def test_other_loaded_driver_is_unloaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("extra", ["", f"nvswitch nvidia-fabricmanager {DRIVER}-* -\n"])
 def test_nvswitch_needs_the_locked_fabric_manager(tmp_path: Path, extra: str) -> None:
     files = GPU | {"proc/driver/nvidia-nvswitch/devices/0": "", LOADED: f"{DRIVER}\n"}
-    manager = f"Package: nvidia-fabricmanager\nVersion: {DRIVER}-1\nSHA256: {HASH}\n"
     answers = {
         "dpkg-query -W -f  ${Package}=${Version}=${db:Status-Status}\\n nvidia-smi": INSTALLED,
-        "apt-cache show nvidia-fabricmanager": f"0 {manager}",
+        "apt-cache show nvidia-fabricmanager": f"0 {stanza('nvidia-fabricmanager', '1')}",
         "timeout 120 nvidia-smi -L": "0 GPU 0: A100\n",
     }
     ran = install(tmp_path, answers, LOCK + extra, files)

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,41 +9,6 @@ import pytest
 from components.catalog import images
 from components.node.install import mirror_program
 from tests.cloud_init.stage_sandbox import STAGES, Sandbox, bash, function
-
-PACKAGE = f"Package: slurmd\nVersion: 1\nArchitecture: all\nFilename: ./slurmd.deb\nSize: 1\nSHA256: {'0' * 64}\n"
-needs_apt = pytest.mark.skipif(shutil.which("apt-get") is None, reason="apt is not installed")
-
-
-@pytest.fixture
-def apt_root(tmp_path: Path) -> Path:
-    """The folders of a node's apt, whose first archive is missing and whose second archive has the package slurmd."""
-    for path in ("archive", "etc/apt", "state/lists/partial", "cache/archives/partial"):
-        (tmp_path / path).mkdir(parents=True)
-    (tmp_path / "archive" / "Packages").write_text(PACKAGE)
-    (tmp_path / "state" / "status").touch()
-    sources = (f"deb [trusted=yes] file:{tmp_path}/{name} ./\n" for name in ("missing", "archive"))
-    (tmp_path / "sources.list").write_text("".join(sources))
-    return tmp_path
-
-
-def apt_get(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run apt-get on the node's folders as the current user."""
-    settings = {
-        "Dir::Etc": f"{root}/etc/apt",
-        "Dir::Etc::sourcelist": f"{root}/sources.list",
-        "Dir::Etc::sourceparts": "/nonexistent",
-        "Dir::State": f"{root}/state",
-        "Dir::State::status": f"{root}/state/status",
-        "Dir::Cache": f"{root}/cache",
-        "APT::Sandbox::User": "",
-        "Acquire::Languages": "none",
-        "DPkg::Lock::Timeout": "600",
-    }
-    options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
-    environment = {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
-    return subprocess.run(
-        ["apt-get", *options, *arguments], capture_output=True, text=True, check=False, env=environment, timeout=30
-    )
 
 
 @pytest.mark.parametrize("os", sorted({image.os for image in images().values()}))
@@ -101,24 +61,6 @@ def test_apt_update_waits_warns_or_fails(
     code, calls, output = apt_update(tmp_path, *answers, file=file)
     assert (code, calls) == result
     assert warning in output
-
-
-@needs_apt
-def test_apt_reads_the_other_archives_after_a_failure(apt_root: Path) -> None:
-    ran = apt_get(apt_root, "-q", "update")
-    assert ran.returncode == 100
-    assert re.search(r"^Err:\d+ file:\S+/missing \./ ", ran.stdout, re.M)
-    assert "Inst slurmd" in apt_get(apt_root, "-s", "install", "slurmd").stdout
-
-
-@needs_apt
-def test_apt_itself_does_not_wait_for_the_lock_of_the_lists(apt_root: Path) -> None:
-    # apt_update detects the lock by the path in this message.
-    with (apt_root / "state/lists/lock").open("w") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
-        refused = apt_get(apt_root, "update")
-    assert refused.returncode == 100
-    assert "/lists/lock" in refused.stderr
 
 
 APT_NODE = {"ROLE": "worker", "GROUP": "gpu", "OS": "debian-13", "GPU_DEVICE": "/dev/nvidia", "SCHEDULER": "none"}

@@ -343,7 +343,6 @@ class Node:
     existing: bool = False
 
     def run(self) -> Ran:
-        """Run the stage."""
         answers = {
             "mdadm --assemble": "0 " if self.array == "mdadm --assemble" else "1 no recogniseable superblock",
             "mountpoint": "0 " if self.mounted else "1 ",

@@ -268,7 +268,6 @@ def call(name: str, script: str) -> str:
 
 
 def put(file: Path, lines: str) -> int:
-    """Write a block. Return the number of changed files."""
     return int(call("put_block", f"put_block {file} <<<'{lines}'; echo $changed"))
 
 

@@ -15,6 +15,7 @@ from offline.values import ASSET, MARK, UNKNOWN, Change, Properties, Value, chan
 from tests.offline.plugin import REMOTE, Plugin, hidden, serving, urn
 
 HOST: Value = {"host": "192.0.2.1"}
+ENCRYPTED: Properties = {"connection": hidden({"host": "h", "proxy": {"host": "p", "privateKeyPassword": "x"}})}
 
 
 def test_the_plugin_reports_the_sdk_version(plugin: Plugin) -> None:
@@ -48,11 +49,7 @@ def test_check_accepts_unknown_values(plugin: Plugin) -> None:
         ({"connection": {"host": "h", "dialErrorLimit": 1.5}}, "connection.dialErrorLimit", "whole number"),
         ({"connection": {"host": "h", "password": "x"}}, "connection.password", "Fix: set an unencrypted privateKey"),
         ({"connection": {"host": "h", "proxy": {}}}, "connection.proxy.host", "is required"),
-        (
-            {"connection": hidden({"host": "h", "proxy": {"host": "p", "privateKeyPassword": "x"}})},
-            "connection.proxy.privateKeyPassword",
-            "install the official plugin",
-        ),
+        (ENCRYPTED, "connection.proxy.privateKeyPassword", "install the official plugin"),
     ],
 )
 def test_check_refuses_wrong_inputs(plugin: Plugin, inputs: Properties, path: str, reason: str) -> None:
@@ -133,6 +130,9 @@ def test_commands_are_recorded_and_do_not_run(recorder: Plugin, tmp_path: Path) 
     assert not (tmp_path / "made").exists()
 
 
+FILE: Properties = {MARK: ASSET, "hash": "1", "path": "x"}
+
+
 def test_secrets_are_marked_once_and_revealed_at_any_depth() -> None:
     assert secret(secret("a")) == hidden("a")
     assert reveal(hidden({"a": [hidden("b")], "c": hidden(hidden(1.0))})) == {"a": ["b"], "c": 1.0}
@@ -151,16 +151,8 @@ def test_secrets_are_marked_once_and_revealed_at_any_depth() -> None:
         ({"a": "x"}, {"a": hidden("x")}, {"a": "UPDATE"}),
         ({"a": "x"}, {"a": UNKNOWN}, {"a": "UPDATE"}),
         ({"a": "x"}, {"a": "x", "__defaults": [], "version": "1"}, {}),
-        (
-            {"a": {MARK: ASSET, "hash": "1", "path": "./x"}},
-            {"a": {MARK: ASSET, "hash": "1", "path": "/moved/x"}},
-            {},
-        ),
-        (
-            {"a": {MARK: ASSET, "hash": "1", "path": "x"}},
-            {"a": {MARK: ASSET, "hash": "2", "path": "x"}},
-            {"a": "UPDATE"},
-        ),
+        ({"a": FILE | {"path": "./x"}}, {"a": FILE | {"path": "/moved/x"}}, {}),
+        ({"a": FILE}, {"a": FILE | {"hash": "2"}}, {"a": "UPDATE"}),
     ],
 )
 def test_changes(old: Properties, new: Properties, expected: dict[str, Change]) -> None:

@@ -58,15 +58,12 @@ def test_create_update_and_delete_share_one_login(plugin: Plugin, sshd: Sshd, tm
 def test_without_update_create_runs_and_without_both_nothing(plugin: Plugin, sshd: Sshd) -> None:
     only_delete = _inputs(sshd, delete="true")
     assert plugin.create(REMOTE, only_delete)[1] == {**only_delete, "stdout": "", "stderr": ""}
-    _, state = plugin.create(REMOTE, _inputs(sshd, "echo one"))
-    assert plugin.update(REMOTE, state, _inputs(sshd, "echo two"))["stdout"] == "two"
-    assert plugin.update(REMOTE, state, only_delete) == {**only_delete, "stdout": "one", "stderr": ""}
-    plugin.delete(REMOTE, _inputs(sshd, "exit 1", stdout="", stderr=""))
-
-
-def test_outputs_are_separate_and_lose_one_newline(plugin: Plugin, sshd: Sshd) -> None:
+    # Outputs are separate, and lose one newline.
     _, state = plugin.create(REMOTE, _inputs(sshd, "printf 'a\\n\\n'; printf 'b' >&2; printf '\\377' >&2"))
     assert (state["stdout"], state["stderr"]) == ("a\n", "b\N{REPLACEMENT CHARACTER}")
+    assert plugin.update(REMOTE, state, _inputs(sshd, "echo two"))["stdout"] == "two"
+    assert plugin.update(REMOTE, state, only_delete) == {**state, **only_delete}
+    plugin.delete(REMOTE, _inputs(sshd, "exit 1", stdout="", stderr=""))
 
 
 @pytest.mark.parametrize(
@@ -121,13 +118,10 @@ def test_a_failure_is_final_and_shows_the_last_lines(plugin: Plugin, sshd: Sshd,
     assert "password" not in message
 
 
-def test_a_failure_names_the_signal_and_no_secret_command(plugin: Plugin, sshd: Sshd) -> None:
+def test_failures_and_arguments_contain_no_secret(plugin: Plugin, sshd: Sshd) -> None:
     message = plugin.create_failure(_inputs(sshd, hidden("exit 3 # password")))
     assert message == "exit status 3: running a secret command (no output)"
     assert "ended by SIGKILL" in plugin.create_failure(_inputs(sshd, "kill -9 $$"))
-
-
-def test_no_process_has_a_secret_in_its_arguments(plugin: Plugin, sshd: Sshd) -> None:
     command = "echo on; read -r go; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c zzz-[s]ecret"
     inputs = _inputs(sshd, command, stdin=hidden("go\nzzz-secret"))
     assert "exit status 1" in plugin.create_failure(inputs)  # grep found none
@@ -297,14 +291,9 @@ def started(tmp_path: Path) -> Iterator[Start]:
     processes = []
 
     def start() -> tuple[subprocess.Popen[str], Plugin]:
-        environment = {
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "TMPDIR": str(temporary),
-        }
-        process = subprocess.Popen(
-            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment
-        )
+        pipe, path = subprocess.PIPE, f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        environment = {**os.environ, "PATH": path, "TMPDIR": str(temporary)}
+        process = subprocess.Popen([program], stdin=pipe, stdout=pipe, text=True, cwd=tmp_path, env=environment)
         processes.append(process)
         assert process.stdout
         with process.stdout:

@@ -73,7 +73,6 @@ def test_no_field_can_add_a_line_or_an_option(place: str, suffix: str) -> None:
         ("port", 65536),
         ("host_key", "ssh-ed25519 AAAAshort"),
         ("host_key", f"@cert-authority {HOST_KEY}"),
-        ("host_key", f"{HOST_KEY} comment"),
         ("private_ip", "10.77.0.256"),
         ("tunnel", ["sh", "-c", "x"]),
         ("tunnel", ["az", "network", "bastion", "ssh"]),

@@ -91,7 +91,6 @@ class TunnelPrograms:
     folder: Path
 
     def install(self, target: int) -> None:
-        """Write both programs, which forward to `target`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "forward.py").write_text(_FORWARD.replace("{folder}", str(self.folder)))
         for name in ("az", "gcloud"):

@@ -185,6 +185,9 @@ def _no_receiver(site: Site) -> None:
     site.tools["docker"] = Ran(0, "yard-train-1-0-0\n")
 
 
+_MISMATCH = Ran(18, "Driver/library version mismatch\n")
+_LINK_DOWN = Ran(0, LINKS_UP.replace("1: 26.562 GB/s", "1: <inactive>"))
+_OTHER_MANAGER = Ran(0, "version is : 570.1\n")
 FAULTS: dict[str, list[tuple[Callable[[Site], None], str]]] = {
     # check: [(change that makes a healthy node fail, expected failure text)]
     "gpu-xid": [(_xid, "Xid 79, GPU has fallen off the bus")],
@@ -194,12 +197,7 @@ FAULTS: dict[str, list[tuple[Callable[[Site], None], str]]] = {
         (_tool("nvidia-smi", Ran(None, problem="no result after 20 s")), "nvidia-smi: no result after 20 s"),
         (_tool("nvidia-smi", Ran(15, "Unable to determine the device handle")), "nvidia-smi ends with exit code 15"),
     ],
-    "gpu-driver": [
-        (
-            _tool("nvidia-smi", Ran(18, "Driver/library version mismatch\n")),
-            "driver and libraries have different versions",
-        ),
-    ],
+    "gpu-driver": [(_tool("nvidia-smi", _MISMATCH), "driver and libraries have different versions")],
     "gpu-memory": [(_gpus("0, 2, No, No, 0x0, 16, 16"), "uncorrectable memory errors on GPU 0")],
     "gpu-row-remap": [
         (_gpus("0, 0, Yes, No, 0x0, 16, 16"), "row remapping on GPU 0"),
@@ -210,18 +208,10 @@ FAULTS: dict[str, list[tuple[Callable[[Site], None], str]]] = {
         (_gpus("0, 0, No, No, 0x0000000000000080, 16, 16"), "hardware slowdown on GPU 0"),
     ],
     "gpu-pcie": [(_gpus("0, 0, No, No, 0x0, 8, 16"), "missing PCIe lanes on GPU 0")],
-    "gpu-nvlink": [
-        (
-            _tool("nvidia-smi nvlink", Ran(0, LINKS_UP.replace("1: 26.562 GB/s", "1: <inactive>"))),
-            "NVLink is down on GPU 0",
-        )
-    ],
+    "gpu-nvlink": [(_tool("nvidia-smi nvlink", _LINK_DOWN), "NVLink is down on GPU 0")],
     "fabric-manager": [
         (_file(_MANAGER, ""), "the fabric manager is not running"),
-        (
-            _tool("nv-fabricmanager", Ran(0, "version is : 570.1\n")),
-            "fabric manager and driver have different versions",
-        ),
+        (_tool("nv-fabricmanager", _OTHER_MANAGER), "fabric manager and driver have different versions"),
     ],
     "rdma-port": [(_file(f"{_PORT}/state", "1: DOWN\n"), "1 of 2 RDMA ports are active")],
     "rdma-rate": [(_file(f"{_PORT}/rate", "200 Gb/sec (2X NDR)\n"), "mlx5_ib1/1 has a low rate")],

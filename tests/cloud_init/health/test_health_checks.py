@@ -162,8 +162,6 @@ def test_rows_of_the_data_are_complete() -> None:
         (f"{_ACTION} 0x2 (Node Reboot Required) to 0x0 (None)", None),
         (f"{_ACTION} 0x2 (Node Reboot Required) to 0x0 (None), name=to Reboot", None),
         ("NVRM: Xid (PCI:0000:01:00): 13, Graphics SM Warp Exception", None),
-        ("NVRM: Xid (PCI:0000:01:00): 31, MMU Fault", None),
-        ("NVRM: Xid (PCI:0000:01:00): 94, Contained: SM", None),
         ("usb 1-1: Xid 79", None),
     ],
 )  # fmt: skip

@@ -34,8 +34,6 @@ def report_state(site: Site, state: str) -> None:
 
 
 class Cluster:
-    """A node and slurmctld."""
-
     def __init__(self, site: Site) -> None:
         self.site, self.state, self.reason, self.answers = site, "IDLE", "none", True
         self.started = 0

@@ -23,7 +23,6 @@ by_image = pytest.mark.parametrize("name", sorted(CONTRACTS))
 
 
 def config(plan: ClusterPlan, image: str) -> dict[str, Any]:
-    """Return the head's #cloud-config for an image."""
     on_image = replace(plan, image=images()[image])
     loaded: dict[str, Any] = yaml.safe_load(cloud_config(on_image, on_image.head, KEYS))
     return loaded

@@ -40,7 +40,6 @@ components.cluster.bringup.open_tunnel = lambda command, port: pulumi.Output.fro
 
 @pytest.fixture
 def stack(tmp_path: Path) -> WholeStack:
-    """An empty stack. Skips the test if the Pulumi CLI is missing."""
     return whole_stack(tmp_path)
 
 

@@ -61,17 +61,7 @@ def test_names_all_machines_without_a_key() -> None:
     assert "Fix: " in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"{key('c')}\n@cert-authority * {key('d')}",
-        f"{key('c')}\n",
-        "ssh-ed25519 AAAAshort",
-        f"@cert-authority {key('c')}",
-        "offline",
-        f"ssh-ed25519  {key('c')}",
-    ],
-)
+@pytest.mark.parametrize("text", [f"{key('c')}\n", "ssh-ed25519 AAAAshort", f"@cert-authority {key('c')}", "offline"])
 def test_refuses_malformed_keys(text: str) -> None:
     with pytest.raises(PlatformError, match="yard-gpu-0: the SSH host key is not one line"):
         merged_keys({}, [A, reported("yard-gpu-0", "id-2", text)], [])

@@ -23,8 +23,6 @@ from components.node.parameters import ON_HEAD, SharedFiles, render_gates, rende
 from components.node.user_data import install_script
 from components.plan.plan import ClusterPlan
 from components.platforms import PLATFORMS
-from components.stackfile.read import read_stack
-from tests.stack_texts import STACKS
 from tests.yard.conftest import HOST_KEY, outputs
 
 SMALL_GPUS = {"Standard_ND40rs_v2": 32, "Standard_ND96asr_v4": 40}
@@ -34,7 +32,6 @@ FLOORS = Floors(name="m", source="s", dated="2026-11-23", node=431, node_gib=16,
 
 
 def members(plan: ClusterPlan, shared: SharedFiles = ON_HEAD) -> dict[str, str]:
-    """Return the files in a plan's bundle by path."""
     with tarfile.open(fileobj=io.BytesIO(render_bundle(plan, shared).archive)) as archive:
         opened = {entry.name: archive.extractfile(entry) for entry in archive}
     return {name: file.read().decode() for name, file in opened.items() if file is not None}
@@ -73,20 +70,10 @@ def test_count_of_a_group_does_not_change_the_bundle(local_plan: ClusterPlan) ->
 def test_each_kind_has_its_storage_parameters(local_plan: ClusterPlan) -> None:
     shared = SharedFiles(disk="/dev/x")
     files = members(local_plan, shared)
+    assert "PRIVATE KEY-" not in "".join(files.values())
     for kind, host in {"head": local_plan.head, "worker-gpu": local_plan.workers[0]}.items():
         assert files[f"kinds/{kind}/storage.env"] == storage_env(host, shared)
         assert ("/dev/x" in storage_env(host, shared)) is (kind == "head")
-
-
-@pytest.mark.parametrize("file", STACKS, ids=lambda file: file.stem)
-def test_bundle_has_all_files_of_its_stages_and_no_secrets(file: Path) -> None:
-    files = members(read_stack(file).plan)
-    for path, text in files.items():
-        assert "PRIVATE KEY-" not in text, path
-        for name in text.splitlines() if path.endswith("/stages") else ():
-            assert (
-                "source /usr/local/lib/trainyard/packages.sh" not in files[f"stages/{name}"] or "packages.sh" in files
-            )
 
 
 def test_programs_of_the_bundle_run_without_the_checkout(local_plan: ClusterPlan, tmp_path: Path) -> None:

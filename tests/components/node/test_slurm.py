@@ -40,7 +40,6 @@ def lines_of(text: str, key: str) -> list[dict[str, str]]:
 
 
 def expand(names: str) -> list[str]:
-    """Expand a host list."""
     found = re.fullmatch(r"(.*)\[(\d+)-(\d+)\]", names)
     return [f"{found[1]}{number}" for number in range(int(found[2]), int(found[3]) + 1)] if found else [names]
 

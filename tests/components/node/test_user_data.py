@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email
 import os
 import re
 import shutil
@@ -25,19 +24,14 @@ from components.node.parameters import birth_env, kind_env, node_env
 from components.node.user_data import AccessKeys, birth_of, cloud_config, install_script, merge, render_user_data
 from components.plan.plan import ClusterPlan, HostPlan
 from components.spec.model import PlatformSpec
-from components.stackfile.read import read_stack
 from tests.conftest import ROOT
-from tests.stack_texts import STACKS
 from trainyard.errors import CatalogError
 
 KEYS = AccessKeys("ssh-ed25519 AAAAadmin admin@yard", "ssh-ed25519 AAAAcluster cluster@yard")
-LONG_KEY = f"ssh-ed25519 {'A' * 68} cluster@{'a' * 16}"
-"""A placeholder with the length of a real key."""
 FILES = ROOT / "cloud-init" / "files"
 
 
 def shell_reads(text: str) -> dict[str, str]:
-    """Return the variables that bash reads from a file."""
     command = ["bash", "-euc", 'set -a; source /dev/stdin; env -0 | grep -z "^TRAINYARD_"']
     done = subprocess.run(command, input=text.encode(), capture_output=True, check=True, env={"PATH": os.defpath})
     lines = done.stdout.decode().rstrip("\0").split("\0")
@@ -86,14 +80,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory, local_plan: ClusterPlan)
     return root
 
 
-def test_is_a_message_of_config_and_script(local_plan: ClusterPlan) -> None:
-    message = email.message_from_string(render_user_data(local_plan, local_plan.head, KEYS))
-    config, script = [part for part in message.walk() if not part.is_multipart()]
-    assert (config.get_content_type(), script.get_content_type()) == ("text/cloud-config", "text/x-shellscript")
-    assert str(config.get_payload()).startswith("#cloud-config\n")
-    assert script.get_payload() == install_script(local_plan, local_plan.head)
-
-
 @pytest.mark.parametrize("index", [0, 1])
 def test_keys_permit_only_the_admin_and_the_head(local_plan: ClusterPlan, index: int) -> None:
     admin, trainer = yaml.safe_load(cloud_config(local_plan, local_plan.hosts[index], KEYS))["users"]
@@ -129,13 +115,6 @@ def test_contains_no_secrets(plan_of_each_image: ClusterPlan) -> None:
         text = render_user_data(plan_of_each_image, host, KEYS)
         assert not secret.search(text)
         assert max(len(word) for word in re.findall(r"[A-Za-z0-9+/]+={0,2}", text)) < 120, "an encoded secret?"
-
-
-@pytest.mark.parametrize("file", STACKS, ids=lambda file: file.stem)
-def test_user_data_has_at_most_25_kib(file: Path) -> None:
-    plan = read_stack(file).plan
-    for host in plan.hosts:
-        assert len(render_user_data(plan, host, AccessKeys(LONG_KEY, LONG_KEY)).encode()) <= 25 * 1024, host.name
 
 
 def test_cloud_config_of_each_image_is_valid(tmp_path: Path, local_plan: ClusterPlan, cloud_init_program: str) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.components.platforms.recording import stack_text
-from tests.offline.cloud.stack import ROOT, TestStack
+from tests.offline.cloud.stack import ROOT, TestStack, require_pulumi
 
 
 class _Stack(TestStack):
@@ -26,7 +23,6 @@ class _Stack(TestStack):
         return self.preview(*options).passed()
 
     def assert_unchanged(self) -> None:
-        """Assert that a preview changes no resource."""
         assert re.findall(r"to (?:create|update|replace|delete)", self.planned_text()) == []
 
 
@@ -104,14 +100,7 @@ class WholeStack(_Stack):
         return {step["urn"].rpartition("::")[2]: step["op"] for step in real if step["op"] != "same"}
 
     def urn(self, name: str) -> str:
-        """Return the URN of a resource by its Pulumi name."""
         return self.record(name).urn
-
-
-def require_pulumi() -> None:
-    """Skip the test if the Pulumi CLI is missing."""
-    if not (shutil.which("pulumi") or (ROOT / ".trainyard" / "bin" / "pulumi").exists()):
-        pytest.skip("the Pulumi CLI is missing (make setup)")
 
 
 def whole_stack(folder: Path) -> WholeStack:

@@ -100,11 +100,9 @@ class Built:
         return {name: inputs for typ, name, inputs in self.resources if typ.endswith(kind)}
 
     def one(self, kind: str, name: str) -> Inputs:
-        """Return the inputs of one resource."""
         return self.all(kind)[name]
 
     def only(self, kind: str) -> Inputs:
-        """Return the inputs of the only resource of a type."""
         [inputs] = self.all(kind).values()
         return inputs
 
@@ -158,8 +156,6 @@ def _nothing(args: pulumi.runtime.MockCallArgs) -> Inputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Contract:
-    """Test data for a platform."""
-
     stack: str
     """Name of a stack on the platform."""
     answer: Answer

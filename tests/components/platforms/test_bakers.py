@@ -12,8 +12,8 @@ from components.platforms import PLATFORMS
 from components.platforms.registry import Baking, platform_baker, platform_facts
 from offline.cloud.faults import FILE
 from offline.cloud.world import World
-from tests.components.platforms.living import require_pulumi
 from tests.components.platforms.recording import CONTRACTS, planned
+from tests.offline.cloud.stack import require_pulumi
 from trainyard.errors import StackError
 from yard.stack.bake import bake_in_cloud, request_of
 from yard.stack.workspace import Workspace

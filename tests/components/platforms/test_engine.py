@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from tests.components.platforms.living import PlatformStack, require_pulumi
+from tests.components.platforms.living import PlatformStack
 from tests.components.platforms.recording import Edits
+from tests.offline.cloud.stack import require_pulumi
 
 pytestmark = pytest.mark.engine
 
 
 @pytest.fixture
 def cloud(tmp_path: Path) -> PlatformStack:
-    """An empty stack. Skips the test if the Pulumi CLI is missing."""
     require_pulumi()
     return PlatformStack(tmp_path)
 

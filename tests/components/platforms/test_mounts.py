@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
 from pathlib import Path
 from typing import get_args
 
@@ -13,6 +12,7 @@ import pytest
 from components.node.parameters import SharedFiles, storage_env
 from components.spec.cluster import SharedStorageSpec
 from components.stackfile.read import parse_stack
+from tests.cloud_init.stage_sandbox import bash
 from tests.components.platforms.recording import CONTRACTS, Edits, record, stack_text
 from tests.components.platforms.test_contract import CHOICES, REFUSED
 from tests.yard.conftest import outputs
@@ -69,5 +69,4 @@ def run_mounts(folder: Path) -> list[str]:
     for place in ("/etc/trainyard/node.env", "/proc/self/mounts"):
         probe = probe.replace(place, f"{folder}/{Path(place).name}")
     script = f"self={FIRST} head={HEAD} home=/home shared=/shared/jobs; stat() {{ :; }}; {probe}\nmounts_facts"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()
+    return bash(script).splitlines()

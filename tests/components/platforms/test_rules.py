@@ -65,7 +65,6 @@ def image(provider: str, name: str) -> Edits:
 
 
 def own_machine(**facts: Any) -> Edits:
-    """Return edits that define a machine type `own`."""
     return {"platform__machines": {"own": {"vcpus": 8, "memory_gib": 64, **facts}}}
 
 

@@ -24,7 +24,6 @@ DISK = "storage__shared__size_gib"
 
 @pytest.fixture
 def stack(tmp_path: Path) -> WholeStack:
-    """An empty stack. Skips the test if the Pulumi CLI is missing."""
     return whole_stack(tmp_path)
 
 
@@ -39,7 +38,6 @@ def gcp(tmp_path_factory: pytest.TempPathFactory) -> WholeStack:
 
 @pytest.fixture
 def own(gcp: WholeStack, tmp_path: Path) -> WholeStack:
-    """A copy of the cluster that a test can change."""
     copy = WholeStack(tmp_path, gcp)
     copy.put("gcp-a2", **HEAD_NFS)
     return copy

@@ -20,7 +20,6 @@ _MAX_LENGTH = 2000
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Path of the stack file."""
     return tmp_path_factory.mktemp("fuzz") / "Pulumi.x.yaml"
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from offline.cloud.faults import FILE, Fault
@@ -33,6 +34,12 @@ def made(token, called, opts=None, /, **inputs):
 outputs = {"selfLink": None}
 """
 """Creates resources from type tokens. No SDK is imported, because the import would take seconds."""
+
+
+def require_pulumi() -> None:
+    """Skip the test if the Pulumi CLI is missing."""
+    if not (shutil.which("pulumi") or (ROOT / ".trainyard" / "bin" / "pulumi").exists()):
+        pytest.skip("the Pulumi CLI is missing (make setup)")
 
 
 @dataclass(frozen=True, repr=False)

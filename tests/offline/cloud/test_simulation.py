@@ -34,6 +34,7 @@ NETWORK = "gcp:compute/network:Network"
 GROUP: Properties = {"resourceGroupName": "g"}
 MACHINE: Properties = {"machineType": "a", "bootDisk": {}, "networkInterfaces": []}
 
+MISSPELT_CARD: Properties = {"networkInterfaces": [{"accessConfigs": [{"natIpp": "x"}]}]}
 MISTAKEN: list[tuple[str, Any, str, str]] = [
     (VM, {**GROUP, "osProfil": {}}, "osProfil", "Fix: write osProfile (os_profile in Python)"),
     (VM, {**GROUP, "osProfile": {"customDta": "x"}}, "osProfile.customDta", "(custom_data in Python)"),
@@ -42,12 +43,7 @@ MISTAKEN: list[tuple[str, Any, str, str]] = [
     (VM, {**GROUP, "zones": [1.0]}, "zones[0]", "must be a string, but is the number 1"),
     (VM, {**GROUP, "tags": {"a": True}}, 'tags["a"]', "must be a string, but is true"),
     (VM, {}, "resourceGroupName", "is required. Fix: set resource_group_name"),
-    (
-        INSTANCE,
-        {**MACHINE, "networkInterfaces": [{"accessConfigs": [{"natIpp": "x"}]}]},
-        "networkInterfaces[0].accessConfigs[0].natIpp",
-        "Fix: write natIp",
-    ),
+    (INSTANCE, {**MACHINE, **MISSPELT_CARD}, "networkInterfaces[0].accessConfigs[0].natIpp", "Fix: write natIp"),
     (FIREWALL, {"network": "n", "direction": "INGRES"}, "direction", 'Fix: write "INGRESS"'),
     (FIREWALL, {"network": "n", "allows": [{"ports": ["22"]}]}, "allows[0].protocol", "is required"),
     (NETWORK, {"mtu": 1460.5}, "mtu", "must be a whole number"),
@@ -67,7 +63,6 @@ RIGHT: list[tuple[str, Any]] = [
 
 
 def failures(token: str, inputs: Properties) -> dict[str, str]:
-    """Return the problems by path."""
     cloud = CLOUDS[token.partition(":")[0]]
     described = cloud.sdk.describe(token)
     checker = Checker(cloud.sdk, described.folder, cloud.rules.values)

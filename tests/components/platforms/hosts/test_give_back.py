@@ -20,7 +20,6 @@ HOSTS = "127.0.0.1 localhost\n127.0.1.1 mine\n\n192.0.2.1 theirs\n"
 
 
 def load(name: str) -> Any:
-    """Return a program as a module."""
     loader = SourceFileLoader(name, str(NODE / name))
     spec = spec_from_loader(name, loader)
     assert spec is not None
@@ -64,7 +63,6 @@ class Machine:
         return kept
 
     def files(self) -> dict[str, tuple[str, int]]:
-        """Return all files and folders on the machine."""
         return {
             path.relative_to(self.root).as_posix(): (
                 path.read_text() if path.is_file() else "",
@@ -257,7 +255,6 @@ class Apt:
         return subprocess.CompletedProcess(command, 0, output, "")
 
     def changes(self) -> list[str]:
-        """Return the commands that change packages."""
         return [" ".join(command[3:]) for command in self.ran if command[:2] == ("apt-get", "-q")]
 
 

@@ -5,14 +5,16 @@ Only packages from the bring-up's apt transactions are recorded.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.cloud_init.stage_sandbox import function
+from tests.cloud_init.stage_sandbox import bash, function
 from tests.components.platforms.recording import ROOT
 
 NODE = ROOT / "components" / "platforms" / "hosts" / "node"
@@ -20,16 +22,12 @@ TOOLS = ("apt-get", "dpkg", "dpkg-deb", "dpkg-query", "dpkg-scanpackages")
 USABLE = all(map(shutil.which, TOOLS)) and os.geteuid() == 0
 """Whether this user can run dpkg, which requires root."""
 
-pytestmark = [
-    pytest.mark.engine,
-    pytest.mark.skipif(not USABLE, reason="needs root and the real apt-get and dpkg"),
-]
+pytestmark = [pytest.mark.engine, pytest.mark.skipif(not USABLE, reason="needs root and the real apt-get and dpkg")]
 
 ADD_USER = "#!/bin/sh\ngrep -q '^munge:' $DPKG_ROOT/etc/passwd || echo 'munge:x:998:998::/:' >>$DPKG_ROOT/etc/passwd\n"
 
 
 def add_package(archive: Path, name: str, *fields: str, post_install: str = "", file: str = "") -> None:
-    """Build a package with one file and add it to an archive."""
     made = archive.parent / "made" / name
     (made / "DEBIAN").mkdir(parents=True)
     head = [f"Package: {name}", "Version: 1", "Architecture: all", "Maintainer: t <t@t>", "Description: t"]
@@ -64,17 +62,9 @@ class Machine:
         program = self.ledger / "remember"
         program.write_text((NODE / "remember").read_text().replace('"/etc/$kind"', f'"{self.root}/etc/$kind"'))
         program.chmod(0o755)
-        self._write_apt_conf()
+        # apt.conf is written by the function in `lease`.
+        bash(f"ledger={self.ledger}\n{function(NODE / 'lease', 'watch_apt')}\nwatch_apt")
         (folder / "sources.list").write_text(f"deb [trusted=yes] file:{self.archive} ./\n")
-
-    def _write_apt_conf(self) -> None:
-        """Write apt.conf with the function from `lease`."""
-        script = f"ledger={self.ledger}\n{function(NODE / 'lease', 'watch_apt')}\nwatch_apt"
-        subprocess.run(["bash", "-euc", script], check=True)
-
-    def package(self, name: str, *fields: str, post_install: str = "", file: str = "") -> None:
-        """Add a package to the archive."""
-        add_package(self.archive, name, *fields, post_install=post_install, file=file)
 
     def apt(self, *words: str, ours: bool) -> subprocess.CompletedProcess[str]:
         """Run apt-get. With `ours`, apt-get uses the apt configuration of the bring-up."""
@@ -100,14 +90,13 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     made = Machine(tmp_path)
-    made.package("slurmd", "Depends: munge")
-    made.package("munge", post_install=ADD_USER)
-    made.package("tar")
-    made.package("vim")
-    made.package("broken", "Pre-Depends: slurmd", file="usr/share/munge")
-    made.package("chrony", "Conflicts: ntp")
-    made.package("ntp")
-    made.package("conf", file="etc/conf")
+    add_package(made.archive, "slurmd", "Depends: munge")
+    add_package(made.archive, "munge", post_install=ADD_USER)
+    add_package(made.archive, "broken", "Pre-Depends: slurmd", file="usr/share/munge")
+    add_package(made.archive, "chrony", "Conflicts: ntp")
+    add_package(made.archive, "conf", file="etc/conf")
+    for name in ("tar", "vim", "ntp"):
+        add_package(made.archive, name)
     assert made.apt("update", ours=True).returncode == 0
     return made
 
@@ -153,7 +142,7 @@ def test_a_killed_installation_is_recorded(machine: Machine) -> None:
 
 def test_users_added_during_an_installation_are_not_recorded(machine: Machine) -> None:
     slow = ADD_USER + "echo 'carol:x:1002:1002::/:' >>$DPKG_ROOT/etc/passwd\n"
-    machine.package("slow", post_install=slow)
+    add_package(machine.archive, "slow", post_install=slow)
     machine.apt("update", ours=True)
     install(machine, "slow")
     assert machine.notes() == {"package:slow absent", "user:munge absent"}
@@ -170,6 +159,24 @@ def test_earlier_configuration_of_a_package_is_recorded(machine: Machine) -> Non
     assert machine.apt("remove", "conf", ours=False).returncode == 0
     install(machine, "conf")
     assert machine.notes() == {"package:conf config"}
+
+
+def test_apt_reads_the_other_archives_after_a_failure(machine: Machine) -> None:
+    sources = machine.root.parent / "sources.list"
+    sources.write_text(f"deb [trusted=yes] file:{machine.root}/missing ./\n{sources.read_text()}")
+    ran = machine.apt("update", ours=False)
+    assert ran.returncode == 100
+    assert re.search(r"^Err:\d+ file:\S+/missing \./ ", ran.stdout, re.M)
+    assert "Inst slurmd" in machine.apt("-s", "install", "slurmd", ours=False).stdout
+
+
+def test_apt_itself_does_not_wait_for_the_lock_of_the_lists(machine: Machine) -> None:
+    # apt_update in stage.sh detects the lock by the path in this message.
+    with (machine.root / "var/lib/apt/lists/lock").open("w") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        refused = machine.apt("-o", "DPkg::Lock::Timeout=600", "update", ours=False)
+    assert refused.returncode == 100
+    assert "/lists/lock" in refused.stderr
 
 
 LOG = """processing: install: libx:amd64

@@ -88,7 +88,6 @@ def test_the_key_file_is_read_and_optional(build: Build, tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def rendered() -> dict[str, str]:
-    """Return all scripts for a head and for a worker."""
     plan = read_stack(ROOT / "stacks" / "Pulumi.baremetal-h100.yaml").plan
     return {
         f"{what} of {host.name}": script

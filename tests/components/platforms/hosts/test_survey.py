@@ -83,7 +83,6 @@ HAD_NONE = {
 def survey(
     root: Path, files: dict[str, str], answers: dict[str, str], plan: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Run the survey with the given files, fake commands and parameters."""
     for path, text in (FILES | files).items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text.replace("ROOT", str(root)))

@@ -49,15 +49,12 @@ def test_a_complete_image_is_stored_and_built_once(run: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (
-            "E: no package docker.io\r\ntrainyard-bake: failed: stage 44-containers ended\r\n",
-            "stage 44-containers ended",
-        ),
-        ("E: no package docker.io\r\n", "the builder stopped early"),
+        ("trainyard-bake: failed: stage 44-containers ended\r\n", "44-containers ended"),
+        ("", "the builder stopped early"),
     ],
 )
 def test_a_failed_bake_is_reported_and_leaves_nothing(run: Path, console: Path, said: str, reason: str) -> None:
-    console.write_text(said)
+    console.write_text(f"E: no package docker.io\r\n{said}")
     with pytest.raises(PlatformError, match=reason) as failure:
         bake_here(PLAN, NAME)
     assert "No image was stored" in str(failure.value)

@@ -19,7 +19,6 @@ PLAN = planned("local", {}).plan
 
 
 def ports(base: int, **counts: int) -> dict[str, int]:
-    """Return the port of each host of a stack with these groups."""
     nodes = {name: {"machine": "vm-gpu2", "count": count} for name, count in counts.items()}
     plan = planned("local", {"nodes": nodes}).plan
     return {host.name: ssh_port(base, plan, host) for host in plan.hosts}

@@ -56,7 +56,6 @@ def inputs(stack_run: Path) -> Props:
 
 @pytest.fixture
 def created(inputs: Props) -> Props:
-    """State of a new machine."""
     outs = VmProvider().create(inputs).outs
     assert outs is not None
     return outs
