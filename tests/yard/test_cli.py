@@ -157,6 +157,7 @@ def test_nodes_are_listed_before_slurm_runs(stack: FakeStack, local: Cluster) ->
     assert (code, "yard-gpu-1" in out) == (0, True)
     assert "the states of the nodes are unknown: " in err
     assert "sinfo: command not found" in err
+    assert "does not list" not in out
     assert "has not become ready: the gate on the head has not passed" in err
 
 

@@ -205,12 +205,11 @@ def ladder(case: Case, now: float) -> list[Step]:
     """Return the steps that have not been tried for the node's fault.
 
     A machine that does not respond cannot be rebooted over SSH, and only `pulumi up` measures a slow node again. An
-    earlier reboot for the same fault counts as tried if the machine has not been replaced since. If the machine was
-    never replaced, the reboot counts for a week.
+    earlier reboot for the same fault counts as tried for a week, unless the machine has been replaced since.
     """
     steps = [Step.REPLACE] if case.fault in {GONE, BANDWIDTH} else [Step.REBOOT, Step.REPLACE]
-    created = max((action.time for action in case.actions if action.step == Step.REPLACE), default=now - STRIKE_SECONDS)
-    returned = [action for action in case.actions if action.fault == case.fault and action.time > created]
+    since = max([now - STRIKE_SECONDS, *(action.time for action in case.actions if action.step == Step.REPLACE)])
+    returned = [action for action in case.actions if action.fault == case.fault and action.time > since]
     tried = {action.step for action in (*case.attempts, *returned)}
     return [step for step in steps if step not in tried]
 

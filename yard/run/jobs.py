@@ -288,18 +288,20 @@ def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
         _list_history(remote, as_json)
         return
     states: dict[str, tuple[str, str]] = {}
+    missing = "Slurm does not list this node; run `pulumi up`"
     try:
         states = scheduler_of(cluster.scheduler).nodes(remote)
     except RemoteError as error:
         if cluster.unready is None:
             raise
         warn(f"yard: the states of the nodes are unknown: {error}")
+        missing = ""
     if text := cluster.warning:
         warn(f"yard: {text}")
     head = {"name": cluster.head.name, "group": "", "state": "head", "reason": ""}
     found: list[dict[str, Any]] = [{**head, "private_ip": cluster.head.private_ip, "gpus": 0, "gpu_type": None}]
     for node in cluster.nodes:
-        state, reason = states.get(node.name, ("unknown", "Slurm does not list this node; run `pulumi up`"))
+        state, reason = states.get(node.name, ("unknown", missing))
         # In a group with spares, Slurm reserves each node that runs no job.
         state = "spare" if state == "reserved" and node.group in cluster.spares else state
         facts = {"name": node.name, "group": node.group, "state": state, "reason": reason}

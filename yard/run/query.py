@@ -79,7 +79,8 @@ def cancel(run_dir: Path) -> None:
     """Tell an active job's runner to cancel the job. If the runner has not started yet, wait for it first."""
     while (state := read(run_dir)) is not None and is_active(state):
         if state["runner"]:
-            os.kill(state["runner"]["pid"], signal.SIGINT)
+            with suppress(ProcessLookupError):  # the runner may just have ended
+                os.kill(state["runner"]["pid"], signal.SIGINT)
             return
         time.sleep(0.1)
 

@@ -81,6 +81,7 @@ def returned(found: Case, ago: float) -> Case:
         (case(DISK, "drained", HOUR, (2 * HOUR, "reboot")), Phase.FAULTY, Step.REPLACE),
         (case(DISK, "drained", HOUR, (3 * HOUR, "reboot"), (2 * HOUR, "replace")), Phase.FAULTY, Step.REBOOT),
         (case(DISK, "drained", HOUR, (8 * DAY, "reboot")), Phase.FAULTY, Step.REBOOT),
+        (case(DISK, "drained", HOUR, (9 * DAY, "replace"), (8 * DAY, "reboot")), Phase.FAULTY, Step.REBOOT),
         (case("TY:munge: munged is not running", "drained", HOUR, (2 * HOUR, "reboot")), Phase.FAULTY, Step.REBOOT),
         (case(DISK, "drained", 2 * HOUR, (HOUR, "reboot"), (20 * MINUTE, "replace")), Phase.FAULTY, Step.QUARANTINE),
         (case(GONE, "down*"), Phase.FAULTY, Step.REPLACE),

@@ -22,7 +22,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.yard.conftest import LocalHead, MakeProgram
 from trainyard.outputs import Cluster
-from yard.run import goodput, jobs
+from yard.run import goodput, jobs, query
 from yard.run.goodput import Goodput, Span, measure, parse_events, parse_metrics, parse_starts
 from yard.run.jobs import describe_silence, expand, node_faults
 from yard.run.query import cancel
@@ -337,6 +337,14 @@ def test_cancellation_waits_for_the_start_of_the_runner(tmp_path: Path) -> None:
             assert runner.wait(5) == -signal.SIGINT
         finally:
             runner.kill()
+
+
+def test_cancellation_accepts_that_the_runner_has_just_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen("true") as runner:
+        runner.wait()
+    write_state(tmp_path, {"pid": runner.pid, "ticks": "1", "boot": BOOT})
+    monkeypatch.setattr(query, "is_active", lambda _state: True)
+    cancel(tmp_path)
 
 
 STARTS = """\
