@@ -17,8 +17,7 @@ import yaml
 
 from tests.conftest import ROOT, MakeProgram
 from tests.plain_clone import PlainClone, commands
-from tests.yard.conftest import outputs
-from trainyard.outputs import dumped
+from tests.yard.conftest import outputs_file
 from yard.run.queue import parse_scontrol
 from yard.stack.workspace import PLUGINS, added_keys
 
@@ -70,13 +69,9 @@ Submit = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def submit(program: MakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submit:
-    """Return a function that runs the example on a fake cluster."""
     program("ssh", ANSWERS)
     program("yard", f'exec {sys.executable} -m yard "$@"')
-    file = tmp_path / "outputs.json"
-    file.write_text(json.dumps({"cluster": dumped(outputs(2, "fake", 2, None)), "user_private_key": "key"}))
-    file.chmod(0o600)
-    monkeypatch.setenv("TRAINYARD_OUTPUTS", str(file))
+    monkeypatch.setenv("TRAINYARD_OUTPUTS", str(outputs_file(tmp_path / "outputs.json")))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
     def run(state: str, *words: str) -> subprocess.CompletedProcess[str]:

@@ -41,11 +41,7 @@ _SCHEDULING = {
     "provisioningModel": "STANDARD",
 }
 _FIELDS: Mapping[str, str | None] = {
-    "setLabels": None,
-    "setMachineType": None,
-    "setMinCpuPlatform": None,
-    "setServiceAccount": None,
-    "resize": None,
+    **dict.fromkeys(("setLabels", "setMachineType", "setMinCpuPlatform", "setServiceAccount", "resize")),
     "setMetadata": "metadata",
     "setTags": "tags",
     "setScheduling": "scheduling",

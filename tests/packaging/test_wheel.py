@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, MakeProgram
-from tests.yard.conftest import outputs
-from trainyard.outputs import dumped
+from tests.yard.conftest import outputs_file
 
 pytestmark = pytest.mark.engine
 
@@ -60,10 +59,7 @@ def python(wheel: Path) -> Path:
 def home(tmp_path: Path, program: MakeProgram) -> Path:
     """A home folder with a stack's outputs, and a fake ssh on PATH that simulates the head."""
     program("ssh", f"[[ $* != *'exec bash -c'* ]] || {{ echo 'text of the log'; exit 0; }}\necho '{JOB}'")
-    file = tmp_path / "outputs.json"
-    file.touch(mode=0o600)
-    keys = {"user_private_key": "not a key", "admin_private_key": "not a key"}
-    file.write_text(json.dumps({"cluster": dumped(outputs(2, "fake", 2, None)), **keys}))
+    outputs_file(tmp_path / "outputs.json", admin_private_key="not a key")
     return tmp_path
 
 

@@ -222,25 +222,19 @@ def test_clean_deletes_the_cache_and_says_what(cache: Path) -> None:
     assert [line.partition(" in ")[0] for line in clean(cache / "absent")] == ["deleted 0.0 MB"]
 
 
-@pytest.fixture
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state folder with the files that remain after a stack is removed."""
+def test_state_is_removed_after_the_last_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkout, "state", lambda: tmp_path)
     for name in ("state/.pulumi/stacks/trainyard", "state/.pulumi/backups", "pulumi-home/logs", "pulumi-home/plugins"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "state/.pulumi/stacks/trainyard/local.json.bak").write_text("{}")
-    return tmp_path
-
-
-def test_state_is_removed_after_the_last_stack(state: Path) -> None:
-    other = state / "state/.pulumi/stacks/trainyard/azure-h100.json"
+    other = tmp_path / "state/.pulumi/stacks/trainyard/azure-h100.json"
     other.write_text("{}")
     down.remove_empty_state()
-    assert (state / "state/.pulumi/backups").exists()
+    assert (tmp_path / "state/.pulumi/backups").exists()
     other.unlink()
     down.remove_empty_state()
-    assert not (state / "state/.pulumi").exists()
-    assert [path.name for path in (state / "pulumi-home").iterdir()] == ["plugins"]
+    assert not (tmp_path / "state/.pulumi").exists()
+    assert [path.name for path in (tmp_path / "pulumi-home").iterdir()] == ["plugins"]
 
 
 def resource(name: str, **more: Any) -> dict[str, Any]:

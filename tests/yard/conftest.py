@@ -101,6 +101,13 @@ def outputs(gpus: int, gpu_type: str | None, count: int, floor: float | None, pa
     )
 
 
+def outputs_file(path: Path, **more: str) -> Path:
+    """Write the outputs of `local` and the user's key to a file that only its owner can read. Return the file."""
+    path.touch(mode=0o600)
+    path.write_text(json.dumps({"cluster": dumped(outputs(2, "fake", 2, None)), "user_private_key": "a key", **more}))
+    return path
+
+
 @pytest.fixture
 def local() -> Cluster:
     """A cluster with two workers that have two fake GPUs each."""
@@ -115,7 +122,6 @@ def wide() -> Cluster:
 
 
 def job_of(folder: Path, text: str) -> LoadedJob:
-    """Write a job file and load it."""
     (folder / "job.yaml").write_text(text)
     return load_job(str(folder / "job.yaml"), {}, {}, [])
 
@@ -157,7 +163,6 @@ class FakeStack:
         self.touch_state(text)
 
     def deploy(self, cluster: Cluster) -> None:
-        """Change the outputs of the stack to those of a cluster."""
         keys = {"user_private_key": "not a key", "admin_private_key": "nor this"}
         self.export({"cluster": dumped(cluster), **keys})
 

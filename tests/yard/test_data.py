@@ -28,7 +28,6 @@ def tokens_of(name: Path, kind: str = "H") -> list[int]:
 
 @pytest.fixture
 def ssh(stack: FakeStack) -> Program:
-    """A fake ssh that runs the given command locally."""
     return stack.program("ssh", 'exec bash -c "${!#}"')
 
 

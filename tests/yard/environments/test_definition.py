@@ -203,7 +203,6 @@ def test_a_failure_on_the_head_is_reported(failure: str, message: str, stack: Fa
 
 
 def made(tmp_path: Path, folder: str) -> Path:
-    """Create the folder of a complete environment."""
     path = tmp_path / "shared" / "envs" / folder
     path.mkdir(parents=True)
     facts = {"name": folder.rpartition("-")[0], "python": "3.13.5", "built": 0, "bytes": 2_000_000_000, "seconds": 9}
@@ -216,10 +215,7 @@ def test_an_environment_in_use_is_not_removed(ssh: Program, tmp_path: Path) -> N
     run_dir = tmp_path / "run-20260102-030405-ab12"
     run_dir.mkdir()
     (run_dir / "environment").write_text(f"{path}\n")
-    (tmp_path / "jobs.txt").write_text(
-        f"JobId=7 JobName=run UserId=trainer(1001) JobState=RUNNING RunTime=00:00:05 Partition=gpu NumNodes=2 "
-        f"WorkDir={run_dir}\n"
-    )
+    (tmp_path / "jobs.txt").write_text(f"JobId=7 JobName=run UserId=t(1) JobState=RUNNING WorkDir={run_dir}\n")
     err = refused("env", "rm", "torch")
     assert "job 7 uses environment torch-1234. Fix: wait until the job has ended, or run `yard cancel 7`" in err
     assert path.exists()

@@ -98,7 +98,6 @@ def keyscan(program: MakeProgram) -> None:
 
 
 def passes(new: NewStack) -> None:
-    """Assert that the file passes the checks of `yard preview`."""
     described = describe("new", new.file.parent)
     assert described.plan is not None
     assert described.findings == new.report.description.findings
@@ -189,7 +188,6 @@ def test_machines_of_other_regions_are_not_offered(write: WriteStack) -> None:
         (A100 | {"budget": "70", "count": "4"}, "--budget: .* cost 131.65 .* is 70. Fix: use fewer or smaller"),
         (A100 | {"machine": "h100"}, r"--machine: .* Fix: write Standard_ND96isr_H100_v5 or Standard_"),
         (A100 | {"machine": "h100", "region": "mars", "count": "two"}, r"(?s)--machine: .*--region: .*--count: "),
-        ({"provider": "gcp", "machine": "a3-megagpu-8"}, r"--machine: .* Fix: write a3-megagpu-8g\."),
         ({"provider": "gcp", "machine": "a100", "region": "us-central9-a"}, "--region: .*Fix: write us-central"),
         ({"post": "lamda"}, r"--from: .*Fix: write lambda\."),
         (A100 | {"count": "two"}, "--count: must be a whole number"),
@@ -204,7 +202,6 @@ def test_machines_of_other_regions_are_not_offered(write: WriteStack) -> None:
         ({"provider": "hosts", "image": "ubuntu-24.4"}, "--image: .*Fix: write ubuntu-24.04"),
         ({"provider": "hosts", "host": "203.0.113.9"}, "--host: .*private address"),
         ({"provider": "hosts", "host": "a b"}, "--host: "),
-        ({"provider": "local", "machine": "vm-gpu3"}, "--machine: .*Fix: write vm-gpu2"),
         ({"provider": "local", "name": "../x"}, "NAME: must be 1 to 16 lowercase letters"),
         ({"provider": "local", "name": "azure-a100"}, "NAME: stacks/Pulumi.azure-a100.yaml exists"),
     ],

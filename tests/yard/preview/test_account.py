@@ -45,19 +45,16 @@ def read_account(platform: dict[str, str], needs: list[Quota], machines: Sequenc
     return account_of(platform_spec(platform), needs, machines)
 
 
-FAMILY_ANSWER = {
-    "quotaId": "GPUS-PER-GPU-FAMILY-per-project-region",
-    "dimensionsInfos": [
-        {
-            "dimensions": {"gpu_family": f"NVIDIA_{family}"},
-            "details": {"value": limit},
-            "applicableLocations": ["us-central1"],
-        }
-        for family, limit in (("H200", "64"), ("H100", "8"))
-    ],
+def quota_info(value: str, **dimensions: str) -> dict[str, Any]:
+    """Return an item of a QuotaInfo object as documented for the Cloud Quotas API v1."""
+    return {"dimensions": dimensions, "details": {"value": value}, "applicableLocations": ["us-central1"]}
+
+
+FAMILIES = [quota_info("64", gpu_family="NVIDIA_H200"), quota_info("8", gpu_family="NVIDIA_H100")]
+QUOTA_ANSWERS = {
+    "describe?GPUS-": {"quotaId": "GPUS-PER-GPU-FAMILY-per-project-region", "dimensionsInfos": FAMILIES},
+    "Enterprise": {"dimensionsInfos": [quota_info("10240", region="us-central1")]},
 }
-"""A QuotaInfo object as documented for the Cloud Quotas API v1."""
-FILESTORE_ANSWER = {"dimensionsInfos": [{"dimensions": {"region": "us-central1"}, "details": {"value": "10240"}}]}
 
 
 def answers(**by_word: object) -> str:
@@ -103,7 +100,7 @@ def test_gcp_quotas_of_project_and_region_are_read(program: MakeProgram) -> None
 
 
 def test_gpu_family_and_filestore_quotas_are_read(program: MakeProgram) -> None:
-    program("gcloud", answers(**GCP_BODIES, **{"describe?GPUS-": FAMILY_ANSWER, "Enterprise": FILESTORE_ANSWER}))
+    program("gcloud", answers(**GCP_BODIES, **QUOTA_ANSWERS))
     needs = [need("GPUS-PER-GPU-FAMILY{gpu_family=NVIDIA_H100}", 16), need("EnterpriseStorageGibPerRegion", 10240)]
     needs.append(need("PREEMPTIBLE-GPUS-PER-GPU-FAMILY{gpu_family=NVIDIA_H100}", 16))
     verdicts = read_account(GCP, needs).verdicts
@@ -149,12 +146,8 @@ def test_azure_reports_what_the_stack_cannot_use(
     program: MakeProgram, changed: dict[str, object], texts: list[str]
 ) -> None:
     skus = [{"name": SKU, "locationInfo": [{"zones": ["1"]}], "restrictions": []}]
-    bodies: dict[str, object] = {
-        "list-skus": skus,
-        "image?list": [{"sku": IMAGE_SKU, "version": PINNED}],
-        "provider": REGISTERED,
-        "vm": AZ_ANSWER,
-    }
+    offered = [{"sku": IMAGE_SKU, "version": PINNED}]
+    bodies: dict[str, object] = {"list-skus": skus, "image?list": offered, "provider": REGISTERED, "vm": AZ_ANSWER}
     program("az", answers(**bodies | changed))
     notes = read_account(AZURE | {"zone": "1"}, [need("cores", 1)], [SKU]).notes
     assert [text in note for text, note in zip(texts, notes, strict=True)] == [True] * len(texts)

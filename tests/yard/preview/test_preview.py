@@ -63,15 +63,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "",
-        "local --all",
-        "no-such",
-        "../local",
-        "local --offline --live",
-        "local --json --markdown",
-        "local --against x",
-    ],
+    ["", "local --all", "none", "../local", "local --offline --live", "local --json --markdown", "local --against x"],
 )
 def test_wrong_usage_runs_nothing(line: str, engine: list[str]) -> None:
     assert yard("preview", *line.split())[0] == 2
@@ -257,7 +249,6 @@ both_formats = pytest.mark.parametrize("render", [on_terminal, as_markdown])
 
 @pytest.fixture
 def grown(edited: DescribeEdited) -> Report:
-    """The report for a stack with more nodes than in the base revision."""
     return report(edited("gcp-a2", nodes__gpu__count=4), edited("gcp-a2"))
 
 
@@ -303,11 +294,8 @@ def test_json_has_the_documented_keys(grown: Report, refused: Report) -> None:
     assert sorted(document) == ["base", "base_problem", "fine", "format", "offline", "stacks"]
     good, bad = document["stacks"]
     assert sorted(good) == sorted(bad)
-    expected = (
-        "account difference file fine plan price problems quota remarks resources services stack storage "
-        "user_data_bytes user_data_limit"
-    )
-    assert " ".join(sorted(good)) == expected
+    expected = "account difference file fine plan price problems quota remarks resources services stack storage"
+    assert " ".join(sorted(good)) == f"{expected} user_data_bytes user_data_limit"
     assert good["resources"]["changes"][1] == {"op": "replace", "type": VM, "name": "neox-gpu-0"}
     assert bad["resources"] is None
     assert [document["fine"], good["fine"], bad["fine"]] == [False, True, False]
@@ -412,7 +400,6 @@ SECONDS = 600.0
 
 @contextmanager
 def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Run the command in the background, and terminate it when the `with` block ends."""
     process = subprocess.Popen(
         [sys.executable, "-m", "yard", "preview", *arguments],
         cwd=ROOT,

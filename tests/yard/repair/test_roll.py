@@ -20,7 +20,7 @@ from tests.yard.conftest import FakeStack
 from tests.yard.stack.test_pulumi import put_lock
 from trainyard.errors import StackError
 from trainyard.machines import HOST_INPUTS
-from trainyard.outputs import Cluster, dumped
+from trainyard.outputs import Cluster
 from yard.repair.machines import Machine, machines, replace_machines, wait_for_pulumi
 from yard.repair.roll import RollRequest, abandon, record_of, run_roll, show_plan
 from yard.stack.load import load_stack
@@ -85,7 +85,7 @@ class Site:
             for node in self.cluster.nodes
         ]
         self.cluster = replace(self.cluster, nodes=tuple(nodes))
-        self.stack.export({"cluster": dumped(self.cluster), "user_private_key": "k", "admin_private_key": "a"})
+        self.stack.deploy(self.cluster)
         for name in names:
             if self.states[name][1] == "TY:roll":
                 self.states[name] = ("idle", "")
@@ -93,6 +93,10 @@ class Site:
             self.interrupted_after = False
             raise KeyboardInterrupt
         return 0
+
+    def machines(self, _stack: str, names: list[str]) -> dict[str, Machine]:
+        created = {name: str(self.created.get(name, 0)) for name in names if name not in self.deleted}
+        return {name: Machine(urn=f"urn::{name}", created=time) for name, time in created.items()}
 
     def sleep(self, _seconds: float) -> None:
         self.at_poll()
@@ -102,15 +106,7 @@ class Site:
 def site(stack: FakeStack, local: Cluster, monkeypatch: pytest.MonkeyPatch) -> Site:
     made = Site(stack, local, {node.name: ("idle", "") for node in local.nodes})
     monkeypatch.setattr(Remote, "run", lambda _, command, **kind: made.run(command, **kind))
-    monkeypatch.setattr(
-        yard.repair.roll,
-        "machines",
-        lambda _, names: {
-            name: Machine(urn=f"urn::{name}", created=str(made.created.get(name, 0)))
-            for name in names
-            if name not in made.deleted
-        },
-    )
+    monkeypatch.setattr(yard.repair.roll, "machines", made.machines)
     monkeypatch.setattr(yard.repair.roll, "wait_for_pulumi", made.waits.append)
     monkeypatch.setattr(yard.repair.roll, "replace_machines", made.up)
     # The real module stays unchanged, because threads of other tests can call time.sleep.
@@ -201,10 +197,8 @@ def test_a_replaced_node_is_not_replaced_again(site: Site) -> None:
     site.interrupted_after = True
     assert run_roll(remote(), ONE) == 130
     assert run_roll(remote(), ONE) == 0
-    assert [event for event in actions(site) if event.endswith(" forced")] == [
-        "up yard-gpu-0 forced",
-        "up yard-gpu-1 forced",
-    ]
+    forced = [event for event in actions(site) if event.endswith(" forced")]
+    assert forced == ["up yard-gpu-0 forced", "up yard-gpu-1 forced"]
 
 
 def test_a_node_drained_by_an_operator_stays_drained(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,7 +212,7 @@ def test_a_node_drained_by_an_operator_stays_drained(site: Site, capsys: pytest.
 
 def test_all_problems_are_reported_before_any_change(site: Site) -> None:
     site.cluster = replace(site.cluster, provider="hosts", scheduler="none")
-    site.stack.export({"cluster": dumped(site.cluster), "user_private_key": "k"})
+    site.stack.deploy(site.cluster)
     with pytest.raises(StackError) as caught:
         run_roll(remote(), replace(ONE, group="cpu"))
     for part in ("no group 'cpu'", "existing hosts", "without Slurm", "nothing was changed"):
@@ -230,18 +224,15 @@ def test_another_group_waits_for_the_unfinished_roll(site: Site) -> None:
     site.up_code = 1
     run_roll(remote(), ONE)
     nodes = (*site.cluster.nodes, replace(site.cluster.nodes[0], name="yard-cpu-0", group="cpu"))
-    site.stack.export({"cluster": dumped(replace(site.cluster, nodes=nodes)), "user_private_key": "k"})
+    site.stack.deploy(replace(site.cluster, nodes=nodes))
     with pytest.raises(StackError, match="the roll of group gpu is not finished"):
         run_roll(remote(), replace(ONE, group="cpu"))
 
 
 def test_the_plan_changes_nothing(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     show_plan(remote(), ONE, as_json=True)
-    assert json.loads(capsys.readouterr().out) == {
-        "group": "gpu",
-        "pending": ["yard-gpu-0", "yard-gpu-1"],
-        "first": ["yard-gpu-0"],
-    }
+    plan = json.loads(capsys.readouterr().out)
+    assert plan == {"group": "gpu", "pending": ["yard-gpu-0", "yard-gpu-1"], "first": ["yard-gpu-0"]}
     assert site.events == []
 
 

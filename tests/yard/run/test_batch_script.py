@@ -62,7 +62,6 @@ class Job:
         )
 
     def start(self, restarts: int = 0) -> subprocess.Popen[bytes]:
-        """Start the script as a batch job."""
         slurm = {"SUBMIT_DIR": str(self.folder), "JOB_NAME": "fine", "JOB_ID": "7", "JOB_NODELIST": "yard-gpu-[0-1]"}
         slurm |= {"JOB_NUM_NODES": "2", "JOB_PARTITION": "gpu", "RESTART_COUNT": str(restarts)}
         slurm |= {"PROCID": "0", "LOCALID": "0", "NODEID": "0"}
@@ -117,7 +116,6 @@ def make(tmp_path: Path, program: MakeProgram, local: Cluster) -> Iterator[MakeJ
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait up to ten seconds until the condition is true."""
     deadline = time.monotonic() + 10
     while not condition():
         assert time.monotonic() < deadline

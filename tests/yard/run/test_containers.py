@@ -143,7 +143,6 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def docker(program: MakeProgram) -> Program:
-    """A fake docker that lists the files in the key folder."""
     program("nvidia-container-runtime-hook", "exit 0")
     look = """
 for word; do
@@ -334,10 +333,8 @@ def test_first_node_has_the_host_keys_of_all_nodes(inner: InnerJob) -> None:
     assert "hello from 127.0.0.1\n" in text
     assert f"hello from {OTHER}\n" in text
     known = (inner.run_dir / "known_hosts").read_text().splitlines()
-    assert [line.partition(" ")[0] for line in known] == [
-        f"[127.0.0.1]:{inner.port},[127.0.0.1]:{inner.port}",
-        f"[{OTHER}]:{inner.port},[{OTHER}]:{inner.port}",
-    ]
+    names = [f"[{host}]:{inner.port}" for host in ("127.0.0.1", OTHER)]
+    assert [line.partition(" ")[0] for line in known] == [f"{name},{name}" for name in names]
 
 
 @pytest.mark.engine

@@ -29,8 +29,6 @@ PATIENCE = 40.0
 
 @dataclass
 class Job:
-    """A job's run folder on the head."""
-
     run_dir: Path
     id: int = 0
 
@@ -52,7 +50,6 @@ class Job:
         return sorted(marked([f"RUN_DIR={self.run_dir}"]))
 
     def until(self, condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-        """Wait until `condition` returns a true value."""
         begin = time.monotonic()
         while not condition():
             runner_log = (self.run_dir / "runner.log").read_text()
@@ -148,11 +145,8 @@ def test_ranks_get_their_environment(make: MakeJob) -> None:
     assert job.ended() == "COMPLETED"
     assert "0/4 0 0/2 10.77.2.1 10.77.2.1\n" in job.log
     printed = [(job.run_dir / f"rank-{rank}.log").read_text() for rank in (1, 2, 3)]
-    assert printed == [
-        "1/4 1 0/2 10.77.2.1 10.77.2.1\n",
-        "2/4 0 1/2 10.77.2.1 10.77.2.2\n",
-        "3/4 1 1/2 10.77.2.1 10.77.2.2\n",
-    ]
+    places = ["1/4 1 0/2 10.77.2.1 10.77.2.1", "2/4 0 1/2 10.77.2.1 10.77.2.2", "3/4 1 1/2 10.77.2.1 10.77.2.2"]
+    assert printed == [f"{place}\n" for place in places]
     assert (job.run_dir.parent / ".ids" / str(job.id)).resolve() == job.run_dir.resolve()
     assert (job.state["exit_code"], job.state["restarts"]) == (0, 0)
 

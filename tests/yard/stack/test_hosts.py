@@ -69,18 +69,15 @@ def urn(name: str) -> str:
     return f"urn:pulumi:s::trainyard::a$command:remote:Command::{name}"
 
 
-def command(name: str) -> dict[str, str]:
-    parent = "urn:pulumi:s::trainyard::a::c-hosts"
-    return {"urn": urn(name), "type": "command:remote:Command", "parent": parent}
-
-
 @pytest.fixture
 def pulumi(program: MakeProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     """A fake pulumi with two hosts in its state. One host name is a suffix of the other."""
     # After set-up, a checkout contains a pulumi that takes precedence over the one on PATH.
     monkeypatch.setattr("trainyard.checkout.ROOT", tmp_path)
     names = ["c-hosts-node2-survey", "c-hosts-my-node2-lease", "c-hosts-node2-lease", "c-hosts-node2-files"]
-    state = json.dumps({"deployment": {"resources": [command(name) for name in names]}})
+    kind, parent = "command:remote:Command", "urn:pulumi:s::trainyard::a::c-hosts"
+    resources = [{"urn": urn(name), "type": kind, "parent": parent} for name in names]
+    state = json.dumps({"deployment": {"resources": resources}})
     fails = "[[ $3 != *my-node2* ]] || { echo 'others depend on it' >&2; exit 1; }"
     return program("pulumi", f"if [[ $1 == stack ]]; then echo '{state}'; else {fails}; fi")
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import yard.stack.load
 from tests.offline.loopback_sshd import Sshd
 from tests.trainyard.tunnel_programs import BASTION, IAP, TunnelPrograms
-from tests.yard.conftest import HOST_KEY, FakeStack
+from tests.yard.conftest import HOST_KEY, FakeStack, outputs_file
 from trainyard import checkout
 from trainyard.errors import ContractError, RemoteError, StackError
 from trainyard.outputs import Cluster, dumped
@@ -163,12 +163,8 @@ def test_missing_pulumi_has_a_fix_for_operators_and_job_users(
 
 
 @pytest.fixture
-def file(stack: FakeStack, local: Cluster) -> Path:
-    """A file with the outputs of a stack and the user's private key. Only its owner can read the file."""
-    made = stack.root / "given.json"
-    made.touch(mode=0o600)
-    made.write_text(json.dumps({"cluster": dumped(local), "user_private_key": "a key"}))
-    return made
+def file(stack: FakeStack) -> Path:
+    return outputs_file(stack.root / "given.json")
 
 
 def test_a_file_replaces_the_backend(stack: FakeStack, file: Path, local: Cluster) -> None:
@@ -224,10 +220,8 @@ def test_refresh_saves_the_file_for_job_users(stack: FakeStack) -> None:
 @pytest.mark.parametrize("words", ["Host key verification failed.", "connect to host x port 1: Connection refused"])
 def test_a_refused_connection_is_repeated_with_new_outputs(words: str, stack: FakeStack) -> None:
     remote = Remote(load_stack("local"))
-    ssh = stack.program(
-        "ssh",
-        f'[[ $(wc -l <"{stack.root}/programs/ssh.calls") -gt 1 ]] || {{ echo "{words}" >&2; exit 255; }}; echo here',
-    )
+    fails = f'[[ $(wc -l <"{stack.root}/programs/ssh.calls") -gt 1 ]] || {{ echo "{words}" >&2; exit 255; }}'
+    ssh = stack.program("ssh", f"{fails}; echo here")
     assert remote.run("hostname") == "here\n"
     assert len(ssh.calls) == 2
     assert len(stack.pulumi.calls) == 2

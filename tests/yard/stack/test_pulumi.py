@@ -129,10 +129,8 @@ def set_up(shell: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, 
 
 
 def test_yard_uses_the_private_backend_without_a_login(set_up: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    private = {
-        "PULUMI_BACKEND_URL": f"file://{checkout.ROOT}/.trainyard/state?metadata=skip",
-        "PULUMI_CONFIG_PASSPHRASE_FILE": "/private",
-    }
+    url = f"file://{checkout.ROOT}/.trainyard/state?metadata=skip"
+    private = {"PULUMI_BACKEND_URL": url, "PULUMI_CONFIG_PASSPHRASE_FILE": "/private"}
     assert private.items() <= pulumi.environment().items()
     log_in(set_up, "s3://team")
     found = pulumi.environment()
@@ -225,12 +223,7 @@ def test_pulumi_also_prefers_the_backend_of_the_project(logged_in: dict[str, str
 def put_lock(backend: Path, pid: int, host: str | None = None) -> Path:
     lock = backend / ".pulumi" / "locks" / "organization" / "trainyard" / "local" / "0a1b.json"
     lock.parent.mkdir(parents=True)
-    holder = {
-        "pid": pid,
-        "username": "u",
-        "hostname": host or socket.gethostname(),
-        "timestamp": "2026-01-02T03:04:05Z",
-    }
+    holder = {"pid": pid, "username": "u", "hostname": host or socket.gethostname(), "timestamp": "2026-01-02T03:04Z"}
     lock.write_text(json.dumps(holder))
     return lock
 
@@ -357,12 +350,8 @@ def test_processes_outside_the_session_keep_running(environment: dict[str, str],
 
 
 def test_offline_environment_hides_the_real_backend(tmp_path: Path) -> None:
-    online = {
-        "PULUMI_BACKEND_URL": "s3://team",
-        "PULUMI_HOME": "/home/me/.pulumi",
-        "PULUMI_CONFIG_PASSPHRASE_FILE": "/home/me/passphrase",
-        "PATH": "/bin",
-    }
+    home = {"PULUMI_HOME": "/home/me/.pulumi", "PULUMI_CONFIG_PASSPHRASE_FILE": "/home/me/passphrase"}
+    online = {"PULUMI_BACKEND_URL": "s3://team", "PATH": "/bin", **home}
     found = workspace.simulated_environment(online, tmp_path)
     assert found["PULUMI_BACKEND_URL"] == f"file://{tmp_path}/state?metadata=skip"
     assert found["PULUMI_HOME"].startswith(str(tmp_path))
@@ -446,10 +435,8 @@ def test_the_copy_has_one_salt_and_the_committed_text(
     copy.write_text("config: {old: text}\nencryptionsalt: v1:abc=:v1:def==\n")
     assert workspace.refresh_copy("local", with_secrets=with_secrets) == copy
     assert copy.read_text().startswith(COMMITTED)
-    assert yaml.safe_load(copy.read_text()) == {
-        "config": {"trainyard:cluster": {"name": "yard"}, **config},
-        "encryptionsalt": salt,
-    }
+    whole = {"config": {"trainyard:cluster": {"name": "yard"}, **config}, "encryptionsalt": salt}
+    assert yaml.safe_load(copy.read_text()) == whole
     assert copy.read_text().count("encryptionsalt") == 1
     assert project.read_text() == committed
 

@@ -63,7 +63,6 @@ def test_percentiles_are_observed_values() -> None:
 
 
 def checkpoint(run_dir: Path, step: int, *, whole: bool = True) -> Path:
-    """Create a folder that contains the files of a checkpoint."""
     folder = train.step_dir(run_dir, step)
     folder.mkdir(parents=True)
     (folder / "__0_0.distcp").write_bytes(b"shard")
@@ -186,7 +185,6 @@ def torch_with(capability: tuple[int, int] | None) -> Any:
 
 @pytest.fixture
 def converted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Install a fake torchao. Return its list of conversions."""
     calls: list[dict[str, Any]] = []
     module = ModuleType("torchao.float8")
     module.Float8LinearConfig = SimpleNamespace(from_recipe_name=lambda name: f"config {name}")  # type: ignore[attr-defined]
@@ -333,8 +331,6 @@ def test_invalid_sizes_are_refused(text: str) -> None:
     ("size", "micros", "algbw", "busbw"),
     [
         # nccl-tests results for two machines with eight A100s each, from Azure's post on all-reduce with Slurm.
-        (2147483648, 21495, 99.91, 187.33),
-        (4294967296, 42741, 100.49, 188.42),
         (8589934592, 84929, 101.14, 189.64),
     ],
 )

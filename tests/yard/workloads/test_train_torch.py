@@ -91,7 +91,6 @@ def losses(run_dir: Path) -> dict[int, float]:
 
 
 def wait_for_step(run_dir: Path, step: int) -> None:
-    """Wait until a checkpoint at or after `step` is published."""
     deadline = time.monotonic() + 120
     while (train.latest_step(run_dir) or 0) < step:
         assert time.monotonic() < deadline, f"no checkpoint of step {step} in two minutes"
@@ -100,7 +99,6 @@ def wait_for_step(run_dir: Path, step: int) -> None:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
-    """The losses of an uninterrupted run."""
     run_dir = tmp_path_factory.mktemp("unbroken")
     train_to_the_end(1, "--run-dir", str(run_dir), "--steps", str(STEPS), "--save-every", "0")
     return losses(run_dir)
@@ -250,8 +248,6 @@ def test_code_in_a_checkpoint_of_others_does_not_run(tmp_path: Path) -> None:
 
 
 class _Attack:
-    """An object that creates a file when it is unpickled."""
-
     def __init__(self, path: str) -> None:
         self.path = path
 
