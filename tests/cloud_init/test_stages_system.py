@@ -285,14 +285,14 @@ def test_block_is_added_and_replaced_without_other_changes(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [file]
 
 
-@pytest.mark.parametrize(
-    "torn",
-    [
-        f"# trainyard\n10.0.0.4 a\n{GIVEN}",
-        f"{GIVEN}10.0.0.4 a\n# end of trainyard\n",
-        f"# trainyard\n10.0.0.4 a\n{GIVEN}# trainyard\n10.0.0.5 b\n# end of trainyard\n",
-    ],
+TORN = (
+    f"# trainyard\n10.0.0.4 a\n{GIVEN}",
+    f"{GIVEN}10.0.0.4 a\n# end of trainyard\n",
+    f"# trainyard\n10.0.0.4 a\n{GIVEN}# trainyard\n10.0.0.5 b\n# end of trainyard\n",
 )
+
+
+@pytest.mark.parametrize("torn", TORN)
 def test_missing_marker_of_a_block_deletes_no_line(torn: str, tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text(torn)

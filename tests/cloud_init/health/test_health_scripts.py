@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.cloud_init.node_sandbox import FILES, NodeSandbox
+from tests.cloud_init.node_sandbox import NodeSandbox
 from tests.cloud_init.stage_sandbox import STAGES, Sandbox, bash
 
 pytestmark = pytest.mark.engine
@@ -154,14 +153,6 @@ def test_epilog_removes_the_users_files(node: NodeSandbox) -> None:
         (shm / "groups").chmod(0o666)
         epilog(node, "713", "54321", script.replace("-- find", f"-- sh -c 'id -G >{name}/groups'"))
         assert (shm / "groups").read_text() == "65534\n"
-
-
-def test_command_explains_its_usage() -> None:
-    code = "import sys; from health.program import main; sys.exit(main(sys.argv[1:]))"
-    argv, path = [sys.executable, "-B", "-c", code, "clear", "unknown-check"], FILES / "lib/trainyard"
-    done = subprocess.run(argv, env={"PYTHONPATH": str(path)}, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("usage: trainyard-health daemon | apply | ")
 
 
 def watch(root: Path, role: str) -> list[str]:

@@ -38,11 +38,6 @@ def test_machines_are_consistent(provider: str) -> None:
         assert 0 < row.schedulable_memory_mib < row.memory_mib, row.name
 
 
-def test_machine_files_are_of_known_platforms() -> None:
-    files = (Path(catalog.__file__).parent / "machines").glob("*.yaml")
-    assert {file.stem for file in files} == set(PLATFORMS)
-
-
 def test_versions_in_each_image_are_compatible() -> None:
     for name, image in catalog.images().items():
         assert list(catalog.incompatible(image.versions, catalog.conflicts())) == [], name

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from components.catalog import NUMA_AS_SOCKET_SINCE, Image, Machine, fabrics, images, machines
+from components.catalog import NUMA_AS_SOCKET_SINCE, Image, Machine, fabrics, machines
 from components.node import slurm
 from components.node.files import shipped_files
 from components.plan.plan import ClusterPlan
@@ -130,10 +130,6 @@ def test_no_gres_without_gpus(wide_plan: ClusterPlan) -> None:
     plan = replace(wide_plan, groups={"cpu": wide_plan.groups["cpu"]}, workers=wide_plan.group("cpu"))
     assert "gres" not in slurm.render_slurm_conf(plan).replace("AccountingStorageTRES=gres/gpu", "").lower()
     assert slurm.render_gres_conf(plan).splitlines()[1:] == ["AutoDetect=off"]
-
-
-def test_supports_the_slurm_version_of_each_image() -> None:
-    assert {image.slurm_version for image in images().values()} == set(slurm.SLURM_VERSIONS)
 
 
 @pytest.mark.parametrize("render", RENDERERS)

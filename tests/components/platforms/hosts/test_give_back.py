@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cloud_init.stage_sandbox import bash, function
+from tests.cloud_init.test_stages_system import TORN
 from tests.components.platforms.recording import ROOT
 
 NODE = ROOT / "components" / "platforms" / "hosts" / "node"
@@ -134,14 +135,7 @@ def test_later_changes_of_the_owner_are_kept(machine: Machine) -> None:
     assert [path.name for path in (machine.root / "etc/own.d").iterdir()] == ["theirs.conf"]
 
 
-@pytest.mark.parametrize(
-    "torn",
-    [
-        f"# trainyard\n10.0.0.4 a\n{HOSTS}",
-        f"{HOSTS}10.0.0.4 a\n# end of trainyard\n",
-        f"# trainyard\n10.0.0.4 a\n{HOSTS}# trainyard\n10.0.0.5 b\n# end of trainyard\n",
-    ],
-)
+@pytest.mark.parametrize("torn", TORN)
 def test_a_missing_block_marker_is_an_error(torn: str, machine: Machine) -> None:
     machine.remember("--block", "etc/hosts")
     machine.write("etc/hosts", torn)
@@ -221,7 +215,7 @@ def test_folders_are_unmounted_and_existing_ones_are_kept(
     assert folder.exists() == existed
 
 
-def test_bind_mounts_of_the_head_are_unmounted(
+def test_mounts_are_stopped_and_access_rules_removed_after_the_jobs(
     machine: Machine, ran: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.remember("--data", "/shared", "/home/trainer")
@@ -229,10 +223,6 @@ def test_bind_mounts_of_the_head_are_unmounted(
     GIVE_BACK.stop(GIVE_BACK.Ledger(machine.ledger))
     stopped = {word for command in ran if command[:2] == ("systemctl", "stop") for word in command}
     assert {"shared.mount", "home-trainer.mount"} <= stopped
-
-
-def test_access_rules_are_removed_after_the_jobs(machine: Machine, ran: list[tuple[str, ...]]) -> None:
-    GIVE_BACK.stop(GIVE_BACK.Ledger(machine.ledger))
     jobs_end = ran.index(("pkill", "-KILL", "-u", "trainer"))
     assert ran.index(("systemctl", "stop", "trainyard-metadata.service", "trainyard-ports.service")) > jobs_end
 

@@ -1,4 +1,4 @@
-"""Tests for a local machine's QEMU command line, seed disk and connection to the switch."""
+"""A local machine's QEMU command line, seed disk and connection to the switch, and the KVM probe with a fake QEMU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from components.platforms.local import machine as qemu
-from components.platforms.local import paths
+from components.platforms.local import paths, probe
 from components.platforms.local.image import GoldenImage
 from components.platforms.local.machine import Machine, Macs, macs, meta_data, network_config, write_seed
 from tests.components.platforms.local.conftest import Executable
@@ -104,3 +104,62 @@ def test_the_seed_disk_contains_its_files(tmp_path: Path, user_data: str) -> Non
     assert read["user-data"].decode() == user_data
     assert json.loads(read["meta-data"]) == {"instance-id": "abc", "local-hostname": "yard-head", "dsmode": "local"}
     assert [path.name for path in tmp_path.iterdir()] == ["seed.img"]
+
+
+KERNEL = Path("/nonexistent/vmlinux")
+SPEAKS = "import time; print('Linux version 6', flush=True); time.sleep(60)"
+SILENT = "import time; time.sleep(60)"
+BROKEN = "import sys; sys.exit('qemu: failed to set MSR 0x10a')"
+
+
+@pytest.fixture(autouse=True)
+def short_and_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(probe, "PROBE_SECONDS", 1.0)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("program", "accelerator", "reason"),
+    [
+        (SPEAKS, "kvm", "succeeded"),
+        (SILENT, "tcg", "printed nothing for 1 s"),
+        (BROKEN, "tcg", "failed to set MSR 0x10a"),
+    ],
+)
+def test_kvm_is_chosen_only_if_the_guest_prints(
+    tmp_path: Path, executable: Executable, program: str, accelerator: str, reason: str
+) -> None:
+    device = tmp_path / "kvm"
+    device.touch()
+    choice = probe.probe(KERNEL, str(executable("fake-qemu", program)), device)
+    assert choice.accelerator == accelerator
+    assert reason in choice.reason
+
+
+def test_kvm_is_not_probed_without_need(tmp_path: Path) -> None:
+    choice = probe.probe(KERNEL, "/nonexistent/qemu", tmp_path / "kvm")
+    assert (choice.accelerator, "does not exist" in choice.reason) == ("tcg", True)
+    assert probe.choose("kvm", KERNEL, "/nonexistent/qemu").accelerator == "kvm"
+    assert probe.choose("tcg", KERNEL, "/nonexistent/qemu").accelerator == "tcg"
+
+
+def test_the_probe_result_is_cached_until_a_reboot(
+    tmp_path: Path, executable: Executable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = tmp_path / "kvm"
+    device.touch()
+    answers = iter([probe.Choice(accelerator="kvm", reason="first"), probe.Choice(accelerator="tcg", reason="second")])
+    monkeypatch.setattr(probe, "probe", lambda *_: next(answers))
+    assert [probe.choose("auto", KERNEL).reason for _ in range(2)] == ["first", "first"]
+    kept = tmp_path / "cache" / "kvm-probe.json"
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), "boot_id": "another"}))
+    assert probe.choose("auto", KERNEL).reason == "second"
+
+
+@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"boot_id": 1, "choice": {"x": 1}}'])
+def test_a_damaged_cache_file_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    monkeypatch.setattr(probe, "probe", lambda *_: probe.Choice(accelerator="tcg", reason="asked"))
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "kvm-probe.json").write_text(damage)
+    assert probe.choose("auto", KERNEL).reason == "asked"
