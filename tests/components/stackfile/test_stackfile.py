@@ -1,17 +1,26 @@
-"""Stack files: the project's own are valid, and each invalid file is refused with all of its problems."""
+"""Stack files: the project's own are valid, and each invalid file is refused with all of its problems.
+
+A random file results in a plan or a list of problems, but never in a traceback. The JSON Schema accepts the same files.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from typer.testing import CliRunner
 
 from components.catalog import images
 from components.plan.check import Computer, Level
@@ -20,11 +29,15 @@ from components.platforms.registry import platform_model
 from components.spec.cluster import ClusterSpec, NetworkSpec
 from components.spec.explain import dotted, explain
 from components.spec.model import Model, PlatformSpec
-from components.stackfile.read import cluster_spec, parse_stack, read_stack
+from components.stackfile.read import CLUSTER_KEY, cluster_spec, parse_stack, read_stack
+from components.stackfile.schema import stack_schema
 from tests.components.platforms.recording import stack_text
 from tests.conftest import ROOT
-from tests.stack_texts import STACKS
-from trainyard.errors import StackFileError
+from tests.stack_texts import STACKS, stack_bytes
+from trainyard.errors import Problem, StackFileError
+from trainyard.strict_yaml import MAX_CHARACTERS, MAX_LEVELS, YamlError, load_strict
+from yard.commands.cli import app
+from yard.preview.describe import describe
 
 GOOD = """\
 config:
@@ -76,6 +89,8 @@ def test_stack_is_valid_without_warnings(file: Path) -> None:
     assert {finding.check for finding in stack.findings if finding.level is not Level.INFO} <= {"ssh-example"}
     assert "encryptionsalt" not in text
     assert "secure:" not in text
+    assert text.startswith("# yaml-language-server: $schema=schema.json\n")
+    assert schema_errors(text) == []
     assert stack.plan.containers == RUNTIMES.get(file.stem.removeprefix("Pulumi."), "enroot")
 
 
@@ -198,3 +213,141 @@ def test_messages_state_limits_but_no_values(section: Any, rule: str) -> None:
 def test_dotted_path_is_printable() -> None:
     assert dotted("cluster", ("nodes", "a\nb\x1b", "[key]")) == "cluster.nodes.a?b?"
     assert len(dotted("cluster", ("x" * 500,))) < 60
+
+
+VALIDATOR = Draft202012Validator(stack_schema())
+
+
+def schema_errors(text: str) -> list[str]:
+    return [error.message for error in VALIDATOR.iter_errors(yaml.safe_load(text))]
+
+
+def test_committed_schema_is_current() -> None:
+    printed = CliRunner().invoke(app, ["schema"]).stdout
+    current = json.loads((ROOT / "stacks" / "schema.json").read_text()) == json.loads(printed)
+    assert current, "schema.json is outdated; run: python -m yard schema >stacks/schema.json"
+    Draft202012Validator.check_schema(stack_schema())
+
+
+@pytest.mark.parametrize("stack", [file.stem.removeprefix("Pulumi.") for file in STACKS])
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"nam": "x"},
+        {"name": "Upper"},
+        {"platform": {"provider": "azur"}},
+        {"platform": {"provider": 1}},
+        {"platform": {}},
+        {"platform__regio": "eastus"},
+        {"nodes": {}},
+        {"nodes__gpu__count": 0},
+        {"nodes__gpu__count": "2"},
+        {"nodes__gpu__machine": "no-such-machine"},
+        {"head__machine": "no-such-machine"},
+        {"nodes__GPU": {"machine": "vm-gpu2", "count": 1}},
+        {"storage__shared__kind": "floppy"},
+        {"limits__max_usd_per_hour": -1},
+    ],
+    ids=lambda edits: next(iter(edits)),
+)
+def test_refuses_invalid_stacks(stack: str, edits: dict[str, Any]) -> None:
+    assert schema_errors(stack_text(stack, **edits)) != []
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "config: {}", "config: {cluster: {}}", "config: {'trainyard:clutser': {}}", "[]"]
+)
+def test_refuses_files_without_cluster(text: str) -> None:
+    assert schema_errors(text) != []
+
+
+def test_allows_other_keys_of_pulumi() -> None:
+    others = "config:\n  gcp:project: mine\n  trainyard:end_jobs: 7,9\n"
+    text = stack_text("gcp-a2").replace("config:\n", others) + "encryptionsalt: v1:x\n"
+    assert schema_errors(text) == []
+
+
+def test_each_key_has_a_description() -> None:
+    definitions = stack_schema()["$defs"]
+    undescribed = [
+        f"{name}.{key}"
+        for name, model in definitions.items()
+        for key, field in model["properties"].items()
+        if not field.keys() & {"description", "$ref", "const"}
+    ]
+    assert undescribed == [], "add a docstring or a description to the field"
+    assert {f"{prefix}Spec" for prefix in PLATFORMS.values()} <= set(definitions)
+    assert "PlatformSpec" not in definitions
+    assert CLUSTER_KEY in stack_schema()["properties"]["config"]["required"]
+
+
+_FEW = settings(max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+_MAX_LENGTH = 2000
+"""Maximum length of a problem message in characters."""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fuzz") / "Pulumi.x.yaml"
+
+
+def check_stack_file(file: Path, content: bytes) -> None:
+    """Assert that the content results in a plan or in readable problems."""
+    file.write_bytes(content)
+    problems: tuple[Problem, ...] = ()
+    try:
+        assert read_stack(file).plan.workers
+        assert describe("x", file.parent).plan is not None
+    except StackFileError as error:
+        problems = error.problems
+        assert str(error).count("\n") == len(problems) > 0  # noqa: PT017  (both results are valid)
+    for problem in problems:
+        line = problem.line(str(file))
+        assert line.startswith(f"{file}:{problem.path}: ")
+        assert all((problem.path, problem.rule, problem.fix))
+        assert line.isprintable(), line
+        assert len(line) < _MAX_LENGTH
+
+
+@given(content=stack_bytes() | st.binary(max_size=300) | st.text(max_size=200).map(str.encode))
+@_FEW
+def test_random_and_changed_stack_files(file: Path, content: bytes) -> None:
+    check_stack_file(file, content)
+
+
+@pytest.mark.engine
+@pytest.mark.full
+@given(content=stack_bytes() | st.binary(max_size=300))
+@settings(_FEW, max_examples=11_000)
+def test_eleven_thousand_stack_files(file: Path, content: bytes) -> None:
+    check_stack_file(file, content)
+
+
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a: " + "{a: " * 20_000, "nested deeper"),
+        ("a: " + "[" * 100_000, "nested deeper"),
+        ("- " * 20_000 + "x", "nested deeper"),
+        (LAUGHS, "alias"),
+        ("a: &a {k: x}\nb: {<<: *a}\n", "alias"),
+        ("a: &a [*a]\n", "alias"),
+        ("x" * (MAX_CHARACTERS + 1), "longer than"),
+    ],
+    ids=["mappings", "lists", "blocks", "laughs", "merge key", "recursive", "size"],
+)
+def test_text_beyond_a_limit_is_refused_within_half_a_second(text: str, reason: str) -> None:
+    began = time.process_time()
+    with pytest.raises(YamlError, match=reason) as caught:
+        load_strict(text)
+    assert caught.value.line >= 1
+    assert time.process_time() - began < 0.5
+
+
+def test_text_at_the_limits_is_accepted() -> None:
+    deep = "[" * MAX_LEVELS + "]" * MAX_LEVELS
+    assert load_strict(deep).repeated == ()
+    assert load_strict("x" * MAX_CHARACTERS).value
