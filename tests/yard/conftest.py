@@ -116,8 +116,7 @@ def local() -> Cluster:
 
 @pytest.fixture
 def wide() -> Cluster:
-    """A cluster with four workers that have eight real GPUs each, and with published floors for all-reduce
-    bandwidth."""
+    """A cluster with four workers that have eight real GPUs each, and published floors for all-reduce bandwidth."""
     return outputs(8, "h100", 4, 300.0, 300.0)
 
 

@@ -464,8 +464,7 @@ def test_hosts_exchange_facts_between_the_phases(
 
 
 def run_probe(name: str, *lines: str, fabric_file: Path | None = None) -> list[str]:
-    """Run the bash lines, and then the function that prints a probe's facts. Return its output. `fabric_file` replaces
-    the path to fabric.env."""
+    """Run the bash lines, and then a probe. Return its output. `fabric_file` replaces /etc/trainyard/fabric.env."""
     files = "".join((PROBES / f"{file}.sh").read_text() for file in ("lib", name))
     if fabric_file is not None:
         files = files.replace("/etc/trainyard/fabric.env", str(fabric_file))
@@ -491,8 +490,7 @@ def test_probes_parse_the_output_of_gpu_tools(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["Ring,Tree", "a b", "=eth0", "it's; b", "enp6s0:8-21;enp12s0:8-21", "", "$HOME"])
 def test_quoted_settings_are_read_unchanged(value: str, tmp_path: Path, wide_plan: ClusterPlan) -> None:
-    """Values in fabric.env are quoted for the shell. An earlier version of the probe did not remove the backslash
-    before a comma."""
+    """Values are quoted for the shell. An earlier version of the probe kept the backslash before a comma."""
     host = wide_plan.workers[0]
     made = Fabric(name="x", source="x", dated="2026-11-22", env={"NCCL_ALGO": value, "NCCL_NET": "gIB"})
     with pytest.MonkeyPatch.context() as patch:

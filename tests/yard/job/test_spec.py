@@ -237,8 +237,7 @@ def folder(stack: FakeStack, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: 
 
 
 def dry_run(*words: str) -> Any:
-    out = printed("submit", "--dry-run", "--json", *words)
-    return json.loads(out)
+    return json.loads(printed("submit", "--dry-run", "--json", *words))
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -242,8 +242,7 @@ class Head:
 
 @pytest.fixture
 def start(wide: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Return a function that creates a head. `changed` contains the states of the nodes that are not idle, and
-    `changes` the cluster's fields."""
+    """Return a function that creates a head. `changed` has the states of nodes that are not idle."""
 
     def make(changed: dict[str, tuple[str, str]], ago: float = 3600.0, **changes: Any) -> Head:
         cluster = replace(wide, state_dir=str(tmp_path), **changes)

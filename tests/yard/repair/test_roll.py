@@ -31,8 +31,7 @@ ONE = RollRequest(group="gpu", max_unavailable=1)
 
 @dataclass
 class Site:
-    """A simulation of Slurm and a stack's machines. `jobs` maps each job to its node. `at_poll` is called at each
-    poll."""
+    """Simulates Slurm and machines. `jobs` maps each job to its node, and `at_poll` is called at each poll."""
 
     stack: FakeStack
     cluster: Cluster
@@ -71,8 +70,7 @@ class Site:
         return "draining" if name in self.jobs.values() else "drained"
 
     def up(self, stack: str, urns: list[str]) -> int:
-        """Replace machines and create deleted machines as `pulumi up` does: the host keys are new, and 90-health
-        returns the nodes to service."""
+        """Replace and create machines as `pulumi up` does. Host keys are new, and 90-health resumes the nodes."""
         names = [*(urn.removeprefix("urn::") for urn in urns), *sorted(self.deleted | self.unfinished)]
         self.events.append(f"up {','.join(names)} {'forced' if urns else 'unforced'}")
         if not self.up_code or self.replaces_before_failure:

@@ -350,10 +350,8 @@ def test_resume_runs_the_submission_again(script: Request, local: Cluster, head:
     assert not (tmp_path / "events").exists()
 
 
-def commands(*words: str) -> dict[str, Any]:
-    out = printed("run", "--json", *words)
-    found: dict[str, Any] = json.loads(out)
-    return found
+def commands(*words: str) -> Any:
+    return json.loads(printed("run", "--json", *words))
 
 
 @pytest.fixture

@@ -294,8 +294,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def driven(environment: dict[str, str], tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that runs a fake pulumi with run_pulumi. The fake pulumi logs interrupts and exits after the second
-    interrupt."""
+    """A process that runs a fake pulumi, which logs interrupts and exits after the second one."""
     script = f"exec {sys.executable} -c '{PULUMI_THAT_NOTES}' {tmp_path}"
     process = subprocess.Popen([sys.executable, "-c", DRIVER, "-c", script], env=environment)
     wait_for(tmp_path / "ready")
