@@ -69,11 +69,15 @@ def test_combination_is_rendered_or_refused(  # noqa: PLR0913, PLR0917  (three a
     golden(f"jobs/matrix/{scheduler}/{name}{'-' if runtime else ''}{runtime}.sh", text)
 
 
+def shellcheck(*words: str | Path) -> str:
+    program = shutil.which("shellcheck")
+    assert program, "shellcheck is missing; install the development packages"
+    return subprocess.run([program, "--shell=bash", *words], capture_output=True, text=True, check=False).stdout
+
+
 @pytest.mark.engine
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_shellcheck_accepts_whole_scripts(name: str, tmp_path: Path, wide: Cluster) -> None:
-    shellcheck = shutil.which("shellcheck")
-    assert shellcheck, "shellcheck is missing; install the development packages"
     # Without Slurm, docker is the only supported container runtime.
     kinds = {"": "slurm", "pyxis": "slurm", "enroot": "slurm", "docker": "none"}
     files = []
@@ -85,18 +89,12 @@ def test_shellcheck_accepts_whole_scripts(name: str, tmp_path: Path, wide: Clust
         files.append(tmp_path / f"{runtime or scheduler}.sh")
         text = script(tmp_path, wide, name, runtime, scheduler)
         files[-1].write_text(text.replace('source "$RUN_DIR/yard.sh"\n', shared))
-    done = subprocess.run(
-        [shellcheck, "--shell=bash", UNREACHABLE, *files], capture_output=True, text=True, check=False
-    )
-    assert done.stdout == ""
+    assert shellcheck(UNREACHABLE, *files) == ""
 
 
 @pytest.mark.parametrize("script", sorted((ROOT / "yard").rglob("*.sh")), ids=lambda path: path.name)
 def test_shellcheck_accepts_scripts(script: Path) -> None:
-    shellcheck = shutil.which("shellcheck")
-    assert shellcheck, "shellcheck is missing; install the development packages"
-    done = subprocess.run([shellcheck, "--shell=bash", str(script)], capture_output=True, text=True, check=False)
-    assert done.stdout == ""
+    assert shellcheck(script) == ""
 
 
 @pytest.mark.parametrize(

@@ -428,10 +428,8 @@ def test_an_xid_replaces_exactly_one_machine(repair: str, tmp_path: Path, monkey
     assert heal(head, AUTO, as_json=False) == expected
     assert head.calls == ([f"{NODE}-admin: sudo -n systemctl reboot"] if repair == "auto" else [])
     # The reboot does not end the fault.
-    head.record = "".join(
-        json.dumps(row | {"time": row["time"] - PATIENCE_SECONDS}) + "\n"
-        for row in map(json.loads, head.record.splitlines())
-    )
+    rows = map(json.loads, head.record.splitlines())
+    head.record = "".join(json.dumps(row | {"time": row["time"] - PATIENCE_SECONDS}) + "\n" for row in rows)
     assert heal(head, AUTO, as_json=False) == expected
     changed = {name for name, found in machine_ids(stack).items() if found != created[name]}
     assert changed == ({NODE} if repair == "auto" else set())

@@ -155,16 +155,9 @@ def test_job_without_pyxis_does_not_start(make: MakeJob) -> None:
 
 
 @pytest.mark.parametrize(
-    ("printed", "shown"),
-    [
-        (["[rank1]: ValueError: no data", "torch.distributed.elastic.Signal: end"], ["[rank1]: ValueError: no data"]),
-        (["first", "last"], ["first", "last"]),
-    ],
-    ids=["Python error", "no error"],
+    "printed", [["[rank1]: ValueError: no data", "torch.distributed.elastic.Signal: end"], ["first", "last"]]
 )
-def test_the_log_names_the_first_failed_rank(
-    make: MakeJob, program: MakeProgram, printed: list[str], shown: list[str]
-) -> None:
+def test_the_log_names_the_first_failed_rank(make: MakeJob, program: MakeProgram, printed: list[str]) -> None:
     echoes = "".join(f"  echo '{line}'\n" for line in printed)
     job = make(f"run: |\n  [ $RANK = 1 ] || exit 143\n{echoes}  exit 3\n")
     messages = ["yard-gpu-1: task 1: Exited with exit code 3", "yard-gpu-0: task 0: Exited with exit code 143"]
@@ -172,7 +165,7 @@ def test_the_log_names_the_first_failed_rank(
     program("srun", SRUN[: SRUN.index("code=0")] + 'wait "${pids[@]}"\n' + end + "exit 143")
     assert job.run() == 3
     assert "yard: rank 1 on yard-gpu-1 failed first, with exit code 3; `yard logs 7 --rank 1` prints its log" in job.log
-    end_of_log = "".join(f"  {line}\n" for line in shown)
+    end_of_log = "".join(f"  {line}\n" for line in printed if "elastic" not in line)
     assert f"From its end:\n{end_of_log}" in job.log
     assert "torch.distributed.elastic" not in job.log
     assert "failed 3 yard-gpu-1" in (job.folder / "events").read_text()
