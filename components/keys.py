@@ -89,7 +89,7 @@ class ClusterKeys(Resource):
 
 
 class UserKey(Resource):
-    """The job user's key pair. Rotating it sends a new hand-over (components/node) and replaces no machine."""
+    """The job user's key pair. Rotating it sends a new hand-over (components/node) without replacing machines."""
 
     private: pulumi.Output[str]
     public: pulumi.Output[str]

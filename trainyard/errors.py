@@ -26,7 +26,7 @@ class Problem:
 
 
 class RuleError(ValueError):
-    """Raised by stack file validators, as the ValueError that pydantic requires. `at` can name a key in the section."""
+    """Raised by stack file validators. pydantic requires a ValueError. `at` can name a key in the section."""
 
     def __init__(self, rule: str, fix: str, at: str = "") -> None:
         super().__init__(rule)

@@ -12,8 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from components.node.files import MIRRORS, NodeFile, files_for
-from components.node.install import BIRTH, driver_lock, mime_message, render_install
+from components.node.files import BIRTH, MIRRORS, NodeFile, driver_lock, files_for, mime_message, render_install
 from components.node.parameters import ON_HEAD, birth_env, kind_env, kind_of, storage_env
 from components.plan.plan import ClusterPlan, HostPlan
 from trainyard.checkout import ROOT
@@ -43,7 +42,7 @@ package_upgrade: false
 
 
 def image_prefix(plan: ClusterPlan) -> str:
-    """Return the prefix of all images that the plan's machines can use. The prefix contains the operating system."""
+    """Return the prefix of all images that the plan's machines can use. It contains the operating system's name."""
     return f"{_PREFIX}{plan.image.os.replace('.', '-')}-"
 
 

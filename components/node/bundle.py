@@ -13,9 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from components.node.files import NodeFile, files_for
-from components.node.install import driver_lock
-from components.node.parameters import ALL_REDUCE, SharedFiles, fabric_env, kind_env, kind_of, render_gates, storage_env
-from components.plan.plan import ClusterPlan, HostPlan
+from components.node.parameters import ALL_REDUCE, SharedFiles, kind_files, kind_of, render_gates
+from components.plan.plan import ClusterPlan
 from trainyard.checkout import ROOT
 from trainyard.faults import UPDATE
 
@@ -51,32 +50,6 @@ def bundle_files(plan: ClusterPlan, shared: SharedFiles) -> tuple[NodeFile, ...]
     own = (file for host in kinds.values() for file in kind_files(plan, host, shared))
     gate = () if render_gates(plan) is None else (NodeFile("bandwidth/allreduce.py", ALL_REDUCE.read_text()),)
     return tuple(sorted((*shipped.values(), *own, *gate, *_SHARED), key=lambda file: file.path))
-
-
-def kind_files(plan: ClusterPlan, host: HostPlan, shared: SharedFiles | None) -> tuple[NodeFile, ...]:
-    """Return files with the parameters and the ordered stages for all hosts of this kind.
-
-    If `shared` is None, return the files for user-data, which has only some stages and no storage parameters.
-    """
-    folder = f"kinds/{kind_of(host)}"
-    stages = [
-        file.stage
-        for file in files_for(host.machine.fabric, plan.containers, host.driver)
-        if file.stage and (file.is_birth or shared is not None)
-    ]
-    birth = (
-        NodeFile(f"{folder}/kind.env", kind_env(plan, host)),
-        NodeFile(f"{folder}/stages", "".join(f"{stage}\n" for stage in stages)),
-    )
-    if shared is None:
-        return birth
-    lock = driver_lock(plan, host)
-    return (
-        *birth,
-        *(() if lock is None else (NodeFile(f"{folder}/driver.lock", lock),)),
-        NodeFile(f"{folder}/fabric.env", fabric_env(host)),
-        NodeFile(f"{folder}/storage.env", storage_env(host, shared)),
-    )
 
 
 def archived(files: Iterable[tuple[str, bytes, int]]) -> bytes:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from components.catalog import fabrics
-from components.node.install import driver_version, mirror_program
+from components.node.files import NodeFile, driver_lock, driver_version, files_for, mirror_program
 from components.plan.plan import ClusterPlan, HostPlan, Role
 from components.spec.model import CloudSpec
 from trainyard.checkout import ROOT
@@ -169,3 +169,29 @@ def render_repair(plan: ClusterPlan) -> str | None:
     }
     seconds = _SILENT_CLOUD_SECONDS if isinstance(plan.platform, CloudSpec) else _SILENT_SECONDS
     return json.dumps({"silent_seconds": seconds, "groups": groups}, indent=1) + "\n"
+
+
+def kind_files(plan: ClusterPlan, host: HostPlan, shared: SharedFiles | None) -> tuple[NodeFile, ...]:
+    """Return files with the parameters and the ordered stages for all hosts of this kind.
+
+    If `shared` is None, return the files for user-data, which has only some stages and no storage parameters.
+    """
+    folder = f"kinds/{kind_of(host)}"
+    stages = [
+        file.stage
+        for file in files_for(host.machine.fabric, plan.containers, host.driver)
+        if file.stage and (file.is_birth or shared is not None)
+    ]
+    birth = (
+        NodeFile(f"{folder}/kind.env", kind_env(plan, host)),
+        NodeFile(f"{folder}/stages", "".join(f"{stage}\n" for stage in stages)),
+    )
+    if shared is None:
+        return birth
+    lock = driver_lock(plan, host)
+    return (
+        *birth,
+        *(() if lock is None else (NodeFile(f"{folder}/driver.lock", lock),)),
+        NodeFile(f"{folder}/fabric.env", fabric_env(host)),
+        NodeFile(f"{folder}/storage.env", storage_env(host, shared)),
+    )

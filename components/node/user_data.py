@@ -18,10 +18,8 @@ from typing import Any
 import yaml
 
 from components.catalog import images
-from components.node.bundle import kind_files
-from components.node.files import MIRRORS, NodeFile, files_for
-from components.node.install import BIRTH, START, mime_message, render_install
-from components.node.parameters import ON_HEAD, SharedFiles, birth_env, storage_env
+from components.node.files import BIRTH, MIRRORS, START, NodeFile, files_for, mime_message, render_install
+from components.node.parameters import ON_HEAD, SharedFiles, birth_env, kind_files, storage_env
 from components.plan.plan import ClusterPlan, HostPlan, Role
 from trainyard.checkout import ROOT
 from trainyard.errors import CatalogError

@@ -183,7 +183,7 @@ def _run_command(world: World, arguments: Properties) -> Properties:
 def _machine(world: World, arguments: Properties) -> Properties:
     """Return a machine with its power state. Raises ResourceError if it does not exist.
 
-    A machine that bakes an image has stopped by the second request, while other machines keep running. The codes are
+    A machine that bakes an image has stopped when it is read again. Other machines are still running. The codes are
     from Microsoft's "States and billing status of Azure Virtual Machines" (read 2026-11-22).
     """
     group, name = str(arguments.get("resourceGroupName")), str(arguments.get("vmName"))

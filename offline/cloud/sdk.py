@@ -1,7 +1,7 @@
 """Descriptions of resource types, parsed from the official SDKs' source.
 
-Importing one of the SDKs' modules takes seconds and more than 100 MB of memory. Because all their classes are generated
-in the same format, this module parses only the text of the classes that a stack uses, which takes milliseconds.
+Importing one of the SDKs' modules takes seconds and more than 100 MB of memory. All classes
+in the SDKs are generated in one format, so this module parses only the source of the classes that a stack uses.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from components.catalog import images
-from components.node.install import mirror_program
+from components.node.files import mirror_program
 from tests.cloud_init.stage_sandbox import STAGES, Sandbox, bash, function
 
 

@@ -16,8 +16,7 @@ import yaml
 
 from components.keys import ssh_keypair
 from components.node.bundle import bundle_files
-from components.node.files import NodeFile
-from components.node.install import BIRTH, render_install
+from components.node.files import BIRTH, NodeFile, render_install
 from components.node.parameters import ON_HEAD, birth_env
 from components.plan.plan import ClusterPlan, HostPlan
 from components.platforms.local.image import ensure_image

@@ -38,7 +38,7 @@ Values = Mapping[tuple[str, ...], Any]
 _TEMPLATES = Path(__file__).parent / "templates"
 _MOST_DIGITS = 9
 _PLACES = {"azure": ("region", regions_with), "gcp": ("zone", zones_with)}
-"""Each cloud's key for its region or zone, and a function that returns the places with all given machine types."""
+"""Each cloud's key for its location, and a function that returns the locations with all given machine types."""
 _OPTIONS = {
     r"cluster\.access.*": "--ssh-from",
     r"cluster\.limits.*": "--budget",

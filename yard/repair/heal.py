@@ -17,7 +17,6 @@ from pathlib import Path
 from trainyard import checkout
 from trainyard.errors import RemoteError, StackError
 from trainyard.faults import QUARANTINE, reason_for
-from yard.repair.machines import machines, replace_machines, wait_for_pulumi
 from yard.repair.steps import (
     STRIKES,
     Action,
@@ -35,6 +34,7 @@ from yard.repair.steps import (
 from yard.run.schedulers import Slurm
 from yard.show import say, say_json, table
 from yard.stack.remote import Remote
+from yard.stack.workspace import machines, replace_machines, wait_for_pulumi
 
 NEEDS_A_PERSON = 3
 """The exit code of `yard heal --auto` if a stack with `repair: ask` needs repairs, or if there is an epidemic."""

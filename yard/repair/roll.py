@@ -13,12 +13,12 @@ from trainyard import checkout
 from trainyard.errors import RemoteError, StackError
 from trainyard.faults import ROLL, is_free, is_in_service
 from trainyard.outputs import Cluster
-from yard.repair.machines import machines, replace_machines, wait_for_pulumi
 from yard.repair.steps import States
 from yard.run.schedulers import Slurm
 from yard.show import INTERRUPTED, say, say_json, warn
 from yard.stack.load import load_stack
 from yard.stack.remote import Remote
+from yard.stack.workspace import machines, replace_machines, wait_for_pulumi
 
 _POLL_SECONDS = 5.0
 _HANDLER_SECONDS = 120

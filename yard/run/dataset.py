@@ -63,7 +63,7 @@ def part(name: Path, suffix: str) -> Path:
 def synthesise(name: Path, tokens: int, vocab: int, seed: int, *, force: bool) -> dict[str, Any]:
     """Write a dataset of `tokens` token ids that are less than `vocab`. Return the contents of NAME.json.
 
-    The ids in a document count up from a random id, which a model can learn. Each document ends with the id
+    The ids in a document count up from a random id, a pattern that models can learn. Each document ends with the id
     `vocab` - 1. The same seed gives the same bytes. Raises DatasetError if the dataset exists, unless `force` is set.
     """
     if part(name, ".idx").exists() and not force:

@@ -118,8 +118,8 @@ def parse_metrics(lines: Iterable[str]) -> Iterator[Steps]:
 def measure(spans: Sequence[Span], steps: Iterable[Steps]) -> Goodput | None:
     """Return a job's goodput, or None if the job has not started or has recorded no steps.
 
-    `spans` must be sorted. Steps of other jobs that use the same folder, for example in a chain, do not count. A step
-    in the same second as the first start counts, because some programs record only whole seconds.
+    `spans` must be sorted. Steps of other jobs that use the same folder, for example in a chain, do not count. Steps
+    with the same second as the first start do count, because some programs record only whole seconds.
     """
     if not spans:
         return None

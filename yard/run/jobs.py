@@ -65,7 +65,7 @@ def follow(
         with remote.lines(_follow_line(remote, job, rank, shown)) as lines:
             for line in lines:
                 if line.startswith(_TRAILER):
-                    # The job's record is empty for old jobs, and it is JSON on clusters without a scheduler.
+                    # The record is empty if the job is old, and is JSON if the cluster has no scheduler.
                     return parse_one(line[1:]) or read_job(remote, job)
                 if line.startswith(_NOTE):
                     note(describe_silence(job, *line[1:].split()))

@@ -1,4 +1,4 @@
-"""A stack's file, its Pulumi operations, and the environment for simulated clouds.
+"""A stack's file, its Pulumi operations and machines, and the environment for simulated clouds.
 
 Pulumi writes a random salt into the stack file that it uses. To keep the committed file unchanged, yard gives Pulumi a
 copy in .trainyard/stacks. The plugins and the backend of simulated clouds are in .trainyard/offline. Therefore the
@@ -7,9 +7,12 @@ engine finds no real plugins there, and it cannot change real stacks, because th
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,9 +21,10 @@ import yaml
 
 from trainyard import checkout
 from trainyard.errors import StackError
-from yard.show import warn
+from trainyard.machines import HOST_INPUTS
+from yard.show import say, warn
 from yard.stack import pulumi
-from yard.stack.pulumi import backend_folder, backend_url, clear_stale, end_session, run_pulumi, state_file
+from yard.stack.pulumi import StackInUse, backend_folder, backend_url, clear_stale, end_session, run_pulumi, state_file
 
 SECRETS_KEYS = ("secretsprovider", "encryptedkey", "encryptionsalt")
 """The keys that Pulumi adds to a stack file."""
@@ -33,6 +37,7 @@ SHOW = ("--non-interactive", "--suppress-outputs")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
 RunPulumi = Callable[[Sequence[str], Mapping[str, str], Path], int]
 """A function that runs pulumi with arguments, variables and a working folder, and returns the exit code."""
+_POLL_SECONDS = 5.0
 
 
 def stack_names() -> list[str]:
@@ -236,3 +241,59 @@ class Workspace:
         for pid in clear_stale(self.backend, self.name):
             end_session(pid)  # run_pulumi starts pulumi as the leader of a session
             warn(f"stack '{self.name}': removed the lock of pulumi process {pid}, which has ended")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A machine in the stack's state. `created` is its creation time, which changes after a replacement."""
+
+    urn: str
+    created: str
+
+
+def machines(stack: str, names: Collection[str]) -> dict[str, Machine]:
+    """Return a mapping from host name to machine. Hosts without a machine in the stack's state are omitted."""
+    done = pulumi.run(["stack", "export", "--stack", stack], pulumi.environment(required=True))
+    if done.returncode:
+        raise StackError(f"`pulumi stack export` of {stack} failed: {done.stderr.strip()}")
+    resources = json.loads(done.stdout)["deployment"].get("resources", ())
+    # A machine whose deletion failed remains in the state with the same URN.
+    found = {
+        entry["inputs"][HOST_INPUTS[entry["type"]]]: Machine(urn=entry["urn"], created=str(entry.get("created", "")))
+        for entry in resources
+        if entry["type"] in HOST_INPUTS and not entry.get("delete")
+    }
+    return {name: found[name] for name in names if name in found}
+
+
+def wait_for_pulumi(stack: str) -> None:
+    """Wait until no pulumi process uses the stack, and remove the lock of a process that has ended.
+
+    If `yard roll` is killed, the `pulumi up` that it started keeps running.
+    """
+    shown = ""
+    while _has_stack_file(stack):
+        try:
+            Workspace(stack).clear_lock()
+            return
+        except StackInUse as error:
+            if not shown:
+                say(f"waiting: {error}")
+            shown = str(error)
+        time.sleep(_POLL_SECONDS)
+
+
+def replace_machines(stack: str, urns: Collection[str]) -> int:
+    """Replace the machines that have these URNs, and return the exit code of `pulumi up`.
+
+    Only new machines get this checkout's user-data and image.
+    """
+    arguments = [*SHOW, "--yes", "--skip-preview", *(word for urn in urns for word in ("--replace", urn))]
+    if not _has_stack_file(stack):
+        return pulumi.run_pulumi(["up", "-s", stack, *arguments], pulumi.environment(required=True))
+    return Workspace(stack).operate("up", arguments)
+
+
+def _has_stack_file(stack: str) -> bool:
+    # There are no stack files for qualified names (ORG/PROJECT/STACK).
+    return "/" not in stack

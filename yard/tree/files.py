@@ -129,7 +129,7 @@ def select_files(source: Path, *, with_secrets: bool) -> Selection:
         done = _git(listed, source)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            # Outside a repository, git needs an empty repository to apply the directory's ignore files.
+            # If the directory is in no repository, git applies ignore files only with an empty repository.
             _git(["init", "--quiet", "--bare", folder], source)
             done = _git([f"--git-dir={folder}", f"--work-tree={source.resolve()}", *listed], source)
     if done.returncode:

@@ -327,8 +327,8 @@ cut -d ' ' -f 1,2 $key
 def host_key(machine: compute.VirtualMachine, name: str, resource_group: ResourceGroup) -> pulumi.Output[str]:
     """Return the host key ("ssh-ed25519 AAAA..."), or "" if the run command has no result.
 
-    A run command reads the key, so that `up` receives it through Azure's API instead of over SSH. Azure creates,
-    changes and deletes run commands only while the machine is running. Otherwise, Azure returns the error "Cannot
+    A run command reads the key, so that `up` receives it through Azure's API instead of over SSH. Azure can
+    create, change or delete a run command only while the machine is running. Otherwise, it returns the error "Cannot
     modify extensions in the VM when the VM is not running" (terraform-provider-azurerm issues 477 and 6098, read
     2026-11-22). Therefore a change to this program does not change the run command, and `destroy` does not delete it.
     """

@@ -6,7 +6,7 @@ from components.plan.check import checks_in
 from components.platforms.hosts import rules
 from components.platforms.registry import PlatformFacts
 
-# SSH transfers scripts of any size, but Pulumi's state also contains the scripts. The limit keeps the state small.
+# SSH can transfer scripts of any size. The limit keeps Pulumi's state small, which also contains the scripts.
 FACTS = PlatformFacts(
     baking="the platform uses existing hosts, and their owners install the operating system. Fix: run `pulumi up`, "
     "which installs the packages on the hosts",

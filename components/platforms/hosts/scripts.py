@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from components.node.files import changed_paths
-from components.node.install import driver_version
+from components.node.files import changed_paths, driver_version
 from components.node.user_data import AccessKeys, host_users, install_script
 from components.plan.plan import ClusterPlan, HostPlan
 

@@ -104,9 +104,9 @@ class VmProvider(ResourceProvider):
     """Provider for machines. Inputs: the fields of VmArgs. Additional outputs: VM_OUTPUTS."""
 
     def diff(self, _id: str, olds: Props, news: Props) -> DiffResult:
-        """Replace a machine if an input in VM_REPLACED_BY changes.
+        """Replace the machine if an input in VM_REPLACED_BY changes.
 
-        If an input in VM_RESTARTED_BY changes or the machine is off, update it.
+        Update the machine if an input in VM_RESTARTED_BY changes or the machine is off.
         """
         replaces, restarts = _changed(VM_REPLACED_BY, olds, news), _changed(VM_RESTARTED_BY, olds, news)
         changes = bool(replaces or restarts) or not olds.get("running")

@@ -20,8 +20,7 @@ from components.catalog import Floors, driver_locks, floors
 from components.cluster.outputs import Reach, cluster_outputs
 from components.node.bake import baked_name, builder_user_data
 from components.node.bundle import render_bundle
-from components.node.files import shipped_files
-from components.node.install import driver_lock, driver_version, mirror_program
+from components.node.files import driver_lock, driver_version, mirror_program, shipped_files
 from components.node.parameters import ON_HEAD, SharedFiles, render_gates, render_repair, storage_env
 from components.node.user_data import install_script
 from components.plan.plan import ClusterPlan

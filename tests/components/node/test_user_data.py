@@ -18,8 +18,7 @@ import yaml
 
 from components.catalog import fabrics, images
 from components.node import user_data
-from components.node.files import NodeFile, files_for, shipped_files
-from components.node.install import BIRTH, render_install
+from components.node.files import BIRTH, NodeFile, files_for, render_install, shipped_files
 from components.node.parameters import birth_env, kind_env, node_env
 from components.node.user_data import AccessKeys, birth_of, cloud_config, install_script, merge, render_user_data
 from components.plan.plan import ClusterPlan, HostPlan

@@ -39,9 +39,9 @@ from trainyard.errors import StackError, StackFileError
 from trainyard.outputs import Cluster as ClusterOutputs
 from trainyard.outputs import read_outputs
 from trainyard.strict_yaml import load_own
-from yard.repair.machines import machines
 from yard.stack import hosts as yard_hosts
 from yard.stack import pulumi as yard_pulumi
+from yard.stack.workspace import machines
 
 # Importing the command SDK causes a warning about a resource that this project does not use.
 pytestmark = pytest.mark.filterwarnings("ignore:This resource is deprecated:DeprecationWarning")

@@ -20,7 +20,6 @@ from trainyard.faults import Change
 from trainyard.outputs import Cluster, read_outputs
 from yard.repair import heal as repairs
 from yard.repair.heal import NEEDS_A_PERSON, HealRequest, explain, heal, install_timer, lock
-from yard.repair.machines import Machine
 from yard.repair.steps import (
     PATIENCE_SECONDS,
     Action,
@@ -40,6 +39,7 @@ from yard.repair.steps import (
 from yard.run import jobs
 from yard.run.schedulers import Slurm
 from yard.stack import pulumi
+from yard.stack.workspace import Machine
 
 DISK, GONE = "TY:disk-full: / is full", "TY:gone: no answer for 15 s"
 NOW = 10_000_000.0

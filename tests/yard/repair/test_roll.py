@@ -13,18 +13,18 @@ from types import SimpleNamespace
 
 import pytest
 
-import yard.repair.machines
 import yard.repair.roll
 import yard.stack.pulumi
+import yard.stack.workspace
 from tests.yard.conftest import FakeStack
 from tests.yard.stack.test_pulumi import put_lock
 from trainyard.errors import StackError
 from trainyard.machines import HOST_INPUTS
 from trainyard.outputs import Cluster
-from yard.repair.machines import Machine, machines, replace_machines, wait_for_pulumi
 from yard.repair.roll import RollRequest, abandon, record_of, run_roll, show_plan
 from yard.stack.load import load_stack
 from yard.stack.remote import Remote
+from yard.stack.workspace import Machine, machines, replace_machines, wait_for_pulumi
 
 ONE = RollRequest(group="gpu", max_unavailable=1)
 
@@ -308,7 +308,7 @@ def test_a_roll_waits_for_a_running_pulumi(
         sleeper.wait()
 
     # The real module stays unchanged, because threads of other tests can call time.sleep.
-    monkeypatch.setattr(yard.repair.machines, "time", SimpleNamespace(sleep=end))
+    monkeypatch.setattr(yard.stack.workspace, "time", SimpleNamespace(sleep=end))
     wait_for_pulumi("local")
     assert f"waiting: stack 'local' is in use: pulumi process {sleeper.pid}" in capsys.readouterr().out
     assert not lock.exists()

@@ -3,7 +3,7 @@
 
 source /usr/local/lib/trainyard/packages.sh
 
-# components/node/install.py writes this file.
+# components/node/files.py writes this file.
 readonly lock=$kind/driver.lock
 # On Debian 13, packages, downloads and the module build use 1.3 GiB (measured 2026-11-22).
 readonly driver_mib=1536

@@ -53,8 +53,8 @@ def may_return(node: SlurmNode, *, is_new: bool) -> bool:
     """Return whether a node that has passed the 90-health stage returns to service.
 
     Slurm keeps a node down after an unexpected reboot, so that the lost job is requeued instead of counted as complete.
-    A node that `yard roll` or the bandwidth gate has drained returns only on a new machine (`is_new`), which has never
-    been ready before. A node that an operator or a health check took out of service stays out.
+    A node drained by `yard roll` or the bandwidth gate returns only on a new machine, which has never been ready
+    (`is_new`). A node that an operator or a health check took out of service stays out.
     """
     if "DOWN" in node.flags and fault(node.reason) == GONE:
         return True

@@ -186,7 +186,7 @@ class Watch:
     """The workers that have answered."""
     silence: dict[str, float] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)
-    """The workers that were down while they were silent, and have not answered since."""
+    """Workers that Slurm had set down while they were silent, and that have not answered since."""
     unregistered: dict[str, float] = field(default_factory=dict)
     """Mapping from each worker that answers without a responding slurmd to the time at which this began."""
     last: float | None = None
