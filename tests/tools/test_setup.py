@@ -19,6 +19,7 @@ import pytest
 from components.plan.check import Computer
 from components.platforms.local.image import find_image, hold_image
 from tests.conftest import ROOT, MakeProgram
+from tests.yard.conftest import git
 from tools import demo, down
 from tools.clean import clean
 from tools.stack import refuse_protected
@@ -34,14 +35,9 @@ def shell(
 ) -> subprocess.CompletedProcess[str]:
     """Run a shell script after sourcing the files in tools/setup."""
     load = "".join(f"source {ROOT}/tools/setup/{part}.sh; " for part in PARTS)
-    return subprocess.run(
-        ["/bin/bash", "-c", f"set -euo pipefail; root='{root}'; {load}{script}"],
-        env={"PATH": os.environ["PATH"], "HOME": str(root), **environment},
-        capture_output=True,
-        text=True,
-        user=user,
-        check=False,
-    )
+    command = ["/bin/bash", "-c", f"set -euo pipefail; root='{root}'; {load}{script}"]
+    env = {"PATH": os.environ["PATH"], "HOME": str(root), **environment}
+    return subprocess.run(command, env=env, user=user, capture_output=True, text=True, check=False)
 
 
 def put_pulumi(folder: Path, version: str) -> Path:
@@ -81,12 +77,8 @@ def test_env_file_keeps_the_users_backend_only_on_request(tmp_path: Path, keep: 
     root = tmp_path / "with a space"
     root.mkdir()
     script = 'make_state; echo stand-in >"$state/command-plugin"; write_env; source "$state/env.sh"; '
-    done = shell(
-        script + 'echo "$PULUMI_BACKEND_URL"; stat -c %a "$state/passphrase"',
-        root=root,
-        PULUMI_BACKEND_URL="s3://mine",
-        TRAINYARD_USE_MY_PULUMI=keep,
-    )
+    script += 'echo "$PULUMI_BACKEND_URL"; stat -c %a "$state/passphrase"'
+    done = shell(script, root, PULUMI_BACKEND_URL="s3://mine", TRAINYARD_USE_MY_PULUMI=keep)
     assert done.stdout.splitlines() == [backend.format(root=root), "600"], done.stderr
 
 
@@ -113,16 +105,16 @@ def test_second_set_up_changes_nothing(tmp_path: Path) -> None:
     (copy / ".venv").symlink_to(ROOT / ".venv")
     (copy / "offline" / "bin").mkdir(parents=True)
     shutil.copy(ROOT / "offline" / "bin" / "pulumi-resource-command", copy / "offline" / "bin")
-    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org"]
-    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
-        subprocess.run([*git, *command], cwd=copy, check=True)
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"]):
+        git(copy, *words)
     first = subprocess.run(["tools/setup.sh"], cwd=copy, capture_output=True, text=True, check=True, timeout=120)
     passphrase = (copy / ".trainyard" / "passphrase").read_text()
     second = subprocess.run(["tools/setup.sh"], cwd=copy, capture_output=True, text=True, check=True, timeout=60)
     assert ": started" not in second.stdout, first.stdout + second.stdout
     assert (copy / ".trainyard" / "passphrase").read_text() == passphrase
-    status = subprocess.run(["git", "status", "--porcelain"], cwd=copy, capture_output=True, text=True, check=True)
-    assert status.stdout.strip() in ("", "?? .venv"), ".gitignore does not match .venv if .venv is a symbolic link"
+    assert git(copy, "status", "--porcelain") in ("", "?? .venv"), (
+        ".gitignore does not match .venv if .venv is a symbolic link"
+    )
 
 
 @pytest.mark.parametrize("hash_is_right", [True, False])

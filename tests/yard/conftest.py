@@ -6,7 +6,8 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -130,6 +131,14 @@ def git(folder: Path, *words: str) -> str:
     identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
     done = subprocess.run(["git", "-C", str(folder), *identity, *words], check=True, capture_output=True, text=True)
     return done.stdout.strip()
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Wait until `condition` returns a true value."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"still waiting after {seconds} s"
+        time.sleep(0.05)
 
 
 class LocalHead:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.project import alive
-from tests.yard.conftest import MakeProgram, job_of
+from tests.yard.conftest import MakeProgram, job_of, wait_until
 from trainyard.outputs import Cluster
 from yard.job.placement import place
 from yard.run.script import render_files
@@ -113,13 +113,6 @@ def make(tmp_path: Path, program: MakeProgram, local: Cluster) -> Iterator[MakeJ
     yield build
     for job in made:
         job.end()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_successful_job_is_not_requeued(make: MakeJob) -> None:

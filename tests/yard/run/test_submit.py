@@ -21,7 +21,7 @@ from components.stackfile.read import read_stack
 from tests.components.platforms.recording import stack_text
 from tests.conftest import ROOT
 from tests.integration.project import alive
-from tests.yard.conftest import FakeStack, LocalHead, MakeProgram, printed, refused, yard
+from tests.yard.conftest import FakeStack, LocalHead, MakeProgram, printed, refused, wait_until, yard
 from trainyard.errors import JobFileError, RemoteError, StackError
 from trainyard.outputs import Cluster
 from yard.preview.rehearsal import rehearse as planned
@@ -507,7 +507,4 @@ def test_command_ends_with_its_children_when_the_output_is_closed(tmp_path: Path
         assert process.stdout.readline() == "started\n"
         process.stdout.close()
         assert process.wait(20) == 143
-    deadline = time.monotonic() + 10
-    while alive(int(mark.read_text())):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not alive(int(mark.read_text())))

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -21,7 +20,7 @@ from typer.testing import CliRunner
 
 from tests.conftest import ROOT
 from tests.integration.project import alive
-from tests.yard.conftest import use_root
+from tests.yard.conftest import use_root, wait_until
 from trainyard import checkout
 from trainyard.errors import StackError
 from yard.commands.options import OutputsOption, StackOption
@@ -304,10 +303,7 @@ def driven(environment: dict[str, str], tmp_path: Path) -> Iterator[subprocess.P
 
 
 def wait_for(file: Path) -> None:
-    deadline = time.monotonic() + 20
-    while not (file.exists() and file.read_text().endswith("\n")):
-        assert time.monotonic() < deadline, f"{file} did not appear"
-        time.sleep(0.02)
+    wait_until(lambda: file.exists() and file.read_text().endswith("\n"))
 
 
 @pytest.mark.engine

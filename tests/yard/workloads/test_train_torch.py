@@ -12,12 +12,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.yard.conftest import wait_until
 from yard.workloads import allreduce, train
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -90,13 +90,6 @@ def losses(run_dir: Path) -> dict[int, float]:
     return {record["step"]: record["loss"] for record in records(run_dir)}
 
 
-def wait_for_step(run_dir: Path, step: int) -> None:
-    deadline = time.monotonic() + 120
-    while (train.latest_step(run_dir) or 0) < step:
-        assert time.monotonic() < deadline, f"no checkpoint of step {step} in two minutes"
-        time.sleep(0.02)
-
-
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     run_dir = tmp_path_factory.mktemp("unbroken")
@@ -123,7 +116,7 @@ def test_changed_layouts_and_world_sizes_keep_the_losses(unbroken: dict[int, flo
 def test_killed_run_continues_from_its_checkpoint(unbroken: dict[int, float], tmp_path: Path) -> None:
     arguments = ("--run-dir", str(tmp_path), "--save-every", "4", "--keep", "1000", "--steps")
     broken = Ranks(2, *arguments, "1000000")
-    wait_for_step(tmp_path, 4)
+    wait_until(lambda: (train.latest_step(tmp_path) or 0) >= 4, seconds=120)
     broken.processes[1].kill()
     codes, printed = broken.end()
     assert codes[1] == -signal.SIGKILL
@@ -146,7 +139,7 @@ def test_killed_run_continues_from_its_checkpoint(unbroken: dict[int, float], tm
 def test_signal_to_one_rank_ends_all_with_a_checkpoint(number: signal.Signals, tmp_path: Path) -> None:
     run = Ranks(2, "--run-dir", str(tmp_path), "--save-every", "5", "--steps", "1000000")
     try:
-        wait_for_step(tmp_path, 5)
+        wait_until(lambda: (train.latest_step(tmp_path) or 0) >= 5, seconds=120)
         run.processes[1].send_signal(number)
         codes, printed = run.end()
     finally:
