@@ -13,11 +13,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from components.catalog import machines, prices
+from tests.yard.conftest import printed
 from yard import prices as yard_prices
-from yard.commands.cli import app
 from yard.prices import FILE, URL, PriceError, update
 
 Answer = Callable[[str], Any]
@@ -153,15 +152,14 @@ def test_a_faulty_response_leaves_the_file_unchanged(serve: Any, file: Path, ans
 
 
 def test_yard_prices_shows_and_updates_prices(serve: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = CliRunner()
-    rows = json.loads(runner.invoke(app, ["prices", "--json"]).stdout)
+    rows = json.loads(printed("prices", "--json"))
     assert {row["provider"] for row in rows} == {"azure", "gcp"}
     assert next(row for row in rows if row["machine"] == "a4-highgpu-8g")["usd_per_hour"] is None
     assert any(row["spot_source"] for row in rows if row["spot_usd_per_hour"] is not None)
-    shown = runner.invoke(app, ["prices"]).stdout
+    shown = printed("prices")
     assert "unknown" in shown
     assert prices("gcp")["a2-highgpu-8g"].dated in shown
     serve(retail)
     monkeypatch.setattr(yard_prices, "update", lambda: update(file))
-    assert "9.5" in runner.invoke(app, ["prices", "update"]).stdout
-    assert json.loads(runner.invoke(app, ["prices", "update", "--json"]).stdout)[0]["after"] == 9.5
+    assert "9.5" in printed("prices", "update")
+    assert json.loads(printed("prices", "update", "--json"))[0]["after"] == 9.5

@@ -16,13 +16,11 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from tests.conftest import CheckGolden
-from tests.yard.conftest import FakeStack
+from tests.yard.conftest import FakeStack, printed
 from trainyard.errors import JobFileError, StackError
 from trainyard.outputs import Cluster
-from yard.commands.cli import app
 from yard.environments.definition import included
 from yard.job.launcher import LAUNCHERS, launcher
 from yard.job.loader import RECIPES, LoadedJob, has_smoke, load_job, recipe_names
@@ -103,13 +101,13 @@ def test_too_large_model_is_refused_with_its_memory(wide: Cluster, local: Cluste
 
 
 def test_recipe_list_contains_requirements(stack: FakeStack) -> None:
-    rows: list[dict[str, Any]] = json.loads(CliRunner().invoke(app, ["recipes", "--json"]).stdout)
+    rows: list[dict[str, Any]] = json.loads(printed("recipes", "--json"))
     by_name = {row["name"]: row for row in rows}
     assert list(by_name) == recipe_names()
     assert "pdsh" in by_name["neox-2.7b"]["software"]
     assert (by_name["neox-2.7b"]["smoke"], by_name["opt-125m"]["smoke"]) == (False, True)
-    assert "neox-2.7b" in CliRunner().invoke(app, ["recipes"]).stdout
-    assert "never run" in CliRunner().invoke(app, ["recipes", "neox-20b"]).stdout
+    assert "neox-2.7b" in printed("recipes")
+    assert "never run" in printed("recipes", "neox-20b")
     assert stack.pulumi.calls == []
 
 

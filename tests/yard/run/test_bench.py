@@ -9,12 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from tests.yard.conftest import FakeStack, MakeProgram, Program, outputs, printed, refused, yard
 from trainyard.errors import BenchError, BuildError
 from trainyard.outputs import Cluster, dumped, read_outputs
-from yard.commands.cli import app
 from yard.init.new_stack import posts
 from yard.job.loader import load_job
 from yard.preview.rehearsal import rehearse
@@ -283,8 +281,7 @@ def test_the_commands_can_be_submitted(stack: FakeStack) -> None:
         for command in read_post(name, smoke=True).commands:
             words = command.split()[1:]
             if words[0] == "submit":
-                done = CliRunner().invoke(app, [words[0], "--dry-run", *words[1:]])
-                assert done.exit_code == 0, done.stderr
+                printed(words[0], "--dry-run", *words[1:])
 
 
 def test_an_unknown_post_is_refused() -> None:

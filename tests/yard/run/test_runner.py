@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from tests.offline.loopback_sshd import Sshd, new_server, running
 from tests.yard.conftest import FakeStack, job_of
+from tests.yard.conftest import yard as run_yard
 from trainyard.outputs import Cluster
-from yard.commands.cli import app
 from yard.job.placement import place
 from yard.run.runner.agent import marked
 from yard.run.script import render_files
@@ -289,9 +288,8 @@ class Yard:
     shared: Path
 
     def __call__(self, *words: str) -> tuple[int, Any]:
-        result = CliRunner().invoke(app, [words[0], "--json", *words[1:]])
-        lines = result.stdout.splitlines()
-        return result.exit_code, json.loads(lines[-1]) if lines else result.stderr
+        code, out, err = run_yard(words[0], "--json", *words[1:])
+        return code, json.loads(out.splitlines()[-1]) if out else err
 
     def job(self, run: str, more: str = "") -> Path:
         file = self.shared / "job.yaml"
