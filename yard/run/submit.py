@@ -7,12 +7,14 @@ SUBMIT_SCRIPT and the folder `code`. The script is in `code`, and the job starts
 
 from __future__ import annotations
 
+import ast
 import io
 import os
 import re
 import secrets
 import shlex
 import tarfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -403,6 +405,13 @@ def kind_of(job: str) -> Program:
         return Program.JOB
     text = _text_of(path)
     if path.suffix == ".py":
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                ast.parse(text)
+        except SyntaxError as error:
+            # The nodes may have a newer Python than this machine, so the fix names a command that skips this check.
+            fix = "correct the line; for the syntax of a newer Python on the nodes, use `yard submit -- python3 FILE`"
+            refuse(job, f"line {error.lineno or 1}", f"is not valid Python ({error.msg})", fix)
         return Program.PYTHON
     if path.suffix in {".sbatch", ".slurm"} or _DIRECTIVE.search(text):
         if not text.startswith("#!"):

@@ -215,6 +215,7 @@ REFUSED: dict[str, tuple[str | bytes | None, str, str]] = {
     "helo": (None, "recipe not found", "write hello"),
     "empty.py": ("\n", "is empty", "save the program in it"),
     "program.bin": (b"\x7fELF\x00\xff", "is not a text file", "yard submit -- ./program.bin"),
+    "broken.py": ("x = (\n", "line 1: is not valid Python", "correct the line"),
     "binary.py": (b"print(1)\n\x00", "is not a text file", "yard submit -- ./binary.py"),
     "notes.txt": ("words\n", "is not a Python file (.py)", "yard submit -- bash notes.txt"),
     "plain.sbatch": ("srun hostname\n", "must begin with `#!`", "#!/bin/bash"),
