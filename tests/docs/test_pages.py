@@ -274,17 +274,9 @@ def checkout(tmp_path: Path, program: MakeProgram) -> Path:
 def test_runnable_blocks_run(page: Path, checkout: Path) -> None:
     script = "\n".join(content for info, content in blocks(page.read_text()) if info == "sh run")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PULUMI", "TRAINYARD"))}
-    done = subprocess.run(
-        ["/bin/bash", "-euxo", "pipefail", "-c", f". .trainyard/env.sh\nexport PYTHONPATH=$PWD\n{script}"],
-        cwd=checkout,
-        env=environment | USER,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    command = ["/bin/bash", "-euxo", "pipefail", "-c", f". .trainyard/env.sh\nexport PYTHONPATH=$PWD\n{script}"]
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(command, cwd=checkout, env=environment | USER, **pipes, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout[-4000:]
 
 
