@@ -1,7 +1,4 @@
-"""The stage 45-transport, which installs NCCL's transport on Google Cloud, with recorded commands.
-
-The stage has never run on a real cloud.
-"""
+"""The stage 45-transport, which installs NCCL's transport on Google Cloud. It has never run on a real cloud."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The stages 10-base, 31-system and 40-network, the job user's key, and the nodes' torchrun.
-
-The tests of torchrun use fake torch packages that were built with or without libuv.
-"""
+"""The stages 10-base, 31-system and 40-network, the job user's key, and the nodes' torchrun with a fake torch."""
 
 from __future__ import annotations
 

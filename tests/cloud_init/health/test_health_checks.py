@@ -1,7 +1,4 @@
-"""Each health check passes on a healthy node and fails on a node with the fault that it detects.
-
-health/system.py cites the formats of the events that the clouds announce.
-"""
+"""Each health check passes on a healthy node and fails on a node with the fault that it detects."""
 
 from __future__ import annotations
 

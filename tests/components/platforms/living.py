@@ -3,28 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from tests.components.platforms.recording import stack_text
 from tests.offline.cloud.stack import ROOT, TestStack, require_pulumi
-
-
-class _Stack(TestStack):
-    """A stack whose commands are expected to succeed."""
-
-    __test__ = False
-
-    def deploy(self, *options: str) -> str:
-        return self.up(*options).passed()
-
-    def planned_text(self, *options: str) -> str:
-        return self.preview(*options).passed()
-
-    def assert_unchanged(self) -> None:
-        assert re.findall(r"to (?:create|update|replace|delete)", self.planned_text()) == []
-
 
 _PROGRAM = """
 import sys
@@ -59,7 +42,7 @@ pulumi.export("keys", pulumi.Output.all(*(host.host_key for host in platform.hos
 """
 
 
-class PlatformStack(_Stack):
+class PlatformStack(TestStack):
     """A stack that creates the machines of an edited stack file."""
 
     __test__ = False
@@ -80,7 +63,7 @@ runpy.run_path({str(ROOT / "__main__.py")!r})
 """
 
 
-class WholeStack(_Stack):
+class WholeStack(TestStack):
     """The stack `test`, which runs the project's program with the contents of a stack file."""
 
     __test__ = False

@@ -44,11 +44,11 @@ def test_a_stack_is_created_changed_and_destroyed(
     assert len(cloud.outputs()["keys"]) == 3
     # Adding a node does not change the other nodes.
     cloud.put(stack, nodes__gpu__count=3, limits={}, **edits)
-    planned = cloud.planned_text()
+    planned = cloud.preview().passed()
     assert re.findall(r"(\S+ to (?:create|replace|update))", planned) == [f"{for_a_node} to create"], planned
     # A changed identity replaces the machines and has no other effect.
     cloud.put(stack, identity="two", **edits)
-    planned = cloud.planned_text()
+    planned = cloud.preview().passed()
     assert f"+-{replaced} to replace" in planned, planned
     assert "to update" not in planned
     cloud.deploy()
@@ -72,7 +72,7 @@ def test_an_older_stack_keeps_its_resources(state: Path, cloud: PlatformStack, t
     cloud.put(state.name.removesuffix(".json.gz"), limits={})
     (tmp_path / "state.json").write_bytes(gzip.decompress(state.read_bytes()))
     cloud("stack", "import", "-s", "test", "--file", str(tmp_path / "state.json")).passed()
-    planned = cloud.planned_text("--diff")
+    planned = cloud.preview("--diff").passed()
     assert not re.search(r"to (replace|delete)", planned), planned
     assert set(re.findall(r"^\s*~ (\S+?): \(update\)", planned, re.M)) <= UPDATED, planned
     # Only the new components are created.
@@ -160,7 +160,7 @@ def test_a_preview_after_up_shows_no_changes(cloud: PlatformStack, stack: str, e
     cloud.put(stack, **edits)
     cloud.deploy()
     assert kinds <= set(cloud.kinds)
-    cloud.assert_unchanged()
+    cloud.preview("--expect-no-changes").passed()
 
 
 @pytest.mark.full
@@ -187,7 +187,7 @@ def test_an_azure_stack_moves_to_another_zone(cloud: PlatformStack, nodes: dict[
     assert zones
     assert all(zone == ["2"] for zone in zones)
     assert {kind for kind in before if before[kind] != ids()[kind]} == {"Disk"}
-    cloud.assert_unchanged()
+    cloud.preview("--expect-no-changes").passed()
 
 
 def os_disk(cloud: PlatformStack, machine: str) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def test_an_evicted_azure_node_is_kept_replaced_or_removed(cloud: PlatformStack)
     cloud.faults(*stopped, {"fault": "deallocated", "name": "opt-head"})
     cloud.refresh().passed()
     assert "diskSizeGB" not in os_disk(cloud, "opt-gpu-0")
-    cloud.assert_unchanged()
+    cloud.preview("--expect-no-changes").passed()
     cloud.deploy()
     # The host keys of stopped machines are empty, but `up` still succeeds.
     assert cloud.outputs()["keys"] == ["", "", ""]
@@ -234,7 +234,7 @@ def test_a_head_that_was_stopped_and_started_is_unchanged(cloud: PlatformStack) 
             disk["managedDisk"]["storageAccountType"] = "Premium_LRS"
     cloud.world.put(running)
     cloud.refresh().passed()
-    cloud.assert_unchanged()
+    cloud.preview("--expect-no-changes").passed()
 
 
 def test_azure_disks_grow_and_a_smaller_shared_disk_is_refused(cloud: PlatformStack) -> None:

@@ -229,15 +229,11 @@ def test_up_fails_without_permission_to_read_a_machine(cloud: Cloud) -> None:
     assert cloud.waited == 0
 
 
-def key(letter: str) -> str:
-    return f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{letter * 43}"
-
-
 def reported(name: str, machine: str, text: str, *, declared: bool = False) -> dict[str, Any]:
     return {"name": name, "machine": machine, "key": text, "declared": declared}
 
 
-A, B = reported("yard-head", "id-1", key("a")), reported("yard-gpu-0", "id-2", key("b"))
+A, B = reported("yard-head", "id-1", host_key("a")), reported("yard-gpu-0", "id-2", host_key("b"))
 KNOWN = {offer["name"]: {"machine": offer["machine"], "key": offer["key"]} for offer in (A, B)}
 
 
@@ -249,9 +245,9 @@ KNOWN = {offer["name"]: {"machine": offer["machine"], "key": offer["key"]} for o
         # An evicted machine reports no key.
         (KNOWN, reported("yard-gpu-0", "id-2", ""), KNOWN["yard-gpu-0"]),
         # A replaced machine, a key in the stack file, and a key with a comment.
-        (KNOWN, reported("yard-gpu-0", "id-3", key("c")), {"machine": "id-3", "key": key("c")}),
-        (KNOWN, reported("yard-gpu-0", "id-2", key("c"), declared=True), {"machine": "id-2", "key": key("c")}),
-        ({}, reported("yard-gpu-0", "id-2", f"{key('c')} root@host"), {"machine": "id-2", "key": key("c")}),
+        (KNOWN, reported("yard-gpu-0", "id-3", OTHER), {"machine": "id-3", "key": OTHER}),
+        (KNOWN, reported("yard-gpu-0", "id-2", OTHER, declared=True), {"machine": "id-2", "key": OTHER}),
+        ({}, reported("yard-gpu-0", "id-2", f"{OTHER} root@host"), {"machine": "id-2", "key": OTHER}),
     ],
 )
 def test_stores_the_first_key_of_each_machine(known: Known, worker: Offer, stored: dict[str, str]) -> None:
@@ -260,10 +256,10 @@ def test_stores_the_first_key_of_each_machine(known: Known, worker: Offer, store
 
 
 def test_accepts_exactly_the_named_key() -> None:
-    changed = [A, reported("yard-gpu-0", "id-2", key("c"))]
-    assert merged_keys(KNOWN, changed, [fingerprint(key("c"))])["yard-gpu-0"]["key"] == key("c")
-    new = re.escape(fingerprint(key("c")))
-    for accepted in ([], [fingerprint(key("b")), "yard-gpu-0"]):
+    changed = [A, reported("yard-gpu-0", "id-2", OTHER)]
+    assert merged_keys(KNOWN, changed, [fingerprint(OTHER)])["yard-gpu-0"]["key"] == OTHER
+    new = re.escape(fingerprint(OTHER))
+    for accepted in ([], [fingerprint(host_key("b")), "yard-gpu-0"]):
         with pytest.raises(PlatformError, match=rf"yard-gpu-0 \({new}\): .* has changed .*--config {ACCEPT}={new}`"):
             merged_keys(KNOWN, changed, accepted)
 
@@ -271,11 +267,11 @@ def test_accepts_exactly_the_named_key() -> None:
 def test_names_all_machines_without_a_key() -> None:
     offers = [reported("yard-head", "id-1", ""), reported("yard-gpu-0", "id-3", "")]
     with pytest.raises(PlatformError, match="no SSH host key is known for yard-head, yard-gpu-0") as refused:
-        merged_keys({**KNOWN, "yard-head": {"machine": "id-0", "key": key("a")}}, offers, [])
+        merged_keys({**KNOWN, "yard-head": {"machine": "id-0", "key": host_key("a")}}, offers, [])
     assert "Fix: " in str(refused.value)
 
 
-@pytest.mark.parametrize("text", [f"{key('c')}\n", "ssh-ed25519 AAAAshort", f"@cert-authority {key('c')}", "offline"])
+@pytest.mark.parametrize("text", [f"{OTHER}\n", "ssh-ed25519 AAAAshort", f"@cert-authority {OTHER}", "offline"])
 def test_refuses_malformed_keys(text: str) -> None:
     with pytest.raises(PlatformError, match="yard-gpu-0: the SSH host key is not one line"):
         merged_keys({}, [A, reported("yard-gpu-0", "id-2", text)], [])
@@ -295,5 +291,5 @@ def test_accepts_keys_generated_by_openssh(kind: str, tmp_path: Path) -> None:
 def test_only_an_update_refuses_a_changed_key() -> None:
     """An error in `diff` would abort a preview. The engine's tests check the other operations."""
     outs = {"cluster": "yard", "offers": [A, B], "accepted": [], "known": KNOWN}
-    attack = outs | {"offers": [reported("yard-head", "id-1", key("x")), B], "known": None}
+    attack = outs | {"offers": [reported("yard-head", "id-1", host_key("x")), B], "known": None}
     assert _Provider().diff("id", outs, attack).changes is True

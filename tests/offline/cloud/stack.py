@@ -127,6 +127,10 @@ class TestStack:
     def up(self, *options: str) -> Run:
         return self("up", "-s", "test", "--yes", "--skip-preview", *options)
 
+    def deploy(self, *options: str) -> str:
+        """Run `pulumi up`, which must succeed. Return its output."""
+        return self.up(*options).passed()
+
     def refresh(self, *options: str) -> Run:
         return self("refresh", "-s", "test", "--yes", "--skip-preview", *options)
 

@@ -49,10 +49,7 @@ _JOB = "7|ada|yard-gpu-[0-1]|train\n"
 
 
 class BusyStack:
-    """A stack whose program contains the check for running jobs.
-
-    `ssh` is a fake program that prints the output set by the test.
-    """
+    """A stack whose program contains the check for running jobs. The fake `ssh` prints the test's answer."""
 
     def __init__(self, stack: TestStack, folder: Path) -> None:
         self.stack, self._folder = stack, folder

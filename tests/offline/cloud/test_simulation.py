@@ -109,8 +109,7 @@ def camel(name: str) -> str:
 
 
 def pulumi_path(token: str, path: str) -> str:
-    """Convert a path from the provider's schema to the SDK's path, for example network_interface.vlan to
-    networkInterfaces.vlan."""
+    """Convert a path from the provider's schema to the SDK's path, for example network_interface.vlan."""
     described = GCP.sdk.describe(token)
     shape, names = described.inputs, list[str]()
     for part in map(camel, path.split(".")):

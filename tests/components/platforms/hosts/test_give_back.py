@@ -228,8 +228,7 @@ def test_mounts_are_stopped_and_access_rules_removed_after_the_jobs(
 
 
 class Apt:
-    """A fake of give-back's `run` function. `removed`: the packages that apt would remove together with the
-    cluster's packages."""
+    """A fake of give-back's `run` function. `removed`: all packages that apt would remove."""
 
     def __init__(self, installed: set[str], removed: set[str]) -> None:
         self.installed, self.removed = installed, removed

@@ -1,7 +1,4 @@
-"""Tests for packages in the ledger, with the real apt-get and dpkg, a dpkg database and an archive of small packages.
-
-Only packages from the bring-up's apt transactions are recorded.
-"""
+"""The packages in the ledger, with the real apt-get and dpkg, a dpkg database and an archive of small packages."""
 
 from __future__ import annotations
 

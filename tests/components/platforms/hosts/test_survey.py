@@ -55,10 +55,6 @@ def port(name: str, layer: str = "InfiniBand", state: str = "4: ACTIVE") -> dict
     return {f"{folder}/link_layer": f"{layer}\n", f"{folder}/state": f"{state}\n"}
 
 
-def roce(name: str, state: str = "4: ACTIVE") -> dict[str, str]:
-    return port(name, "Ethernet", state)
-
-
 ROCE = {"FABRIC": "roce", "RDMA": "1", "RDMA_DEVICES": "rocep1"}
 MARIADB = "[[ $* == *mariadb ]]"
 NFS = "[[ $* == *nfs-server ]]"
@@ -116,7 +112,7 @@ ACCEPTED: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str]]] = {
     "database on a worker": ({}, {"systemctl": MARIADB}, {"ROLE": "worker"}),
     "database of ours": ({**HAD_NONE, **OUR_DATABASE}, {"systemctl": MARIADB}, {}),
     "NFS server": ({"proc/fs/nfsd/versions": "+3 +4 +4.1 +4.2\n"}, {"systemctl": NFS}, {}),
-    "RoCE": ({**roce("rocep1"), **roce("rocep2", "1: DOWN")}, {}, ROCE),
+    "RoCE": ({**port("rocep1", "Ethernet"), **port("rocep2", "Ethernet", "1: DOWN")}, {}, ROCE),
     "enough space": ({}, {}, {"SHARED_GIB": "400"}),
     "docker": ({}, {"docker": ""}, {**FAKE_GPUS, "CONTAINERS": "docker"}),
     "no driver yet": ({}, {"nvidia-smi": "exit 9"}, INSTALL),
@@ -175,7 +171,7 @@ CONFLICTS: list[tuple[str, dict[str, str], dict[str, str], dict[str, str]]] = [
     ("runs a database server (mariadb)", HAD_NONE, {"systemctl": MARIADB}, {}),
     ("does not support NFS 4.2 (+3 +4 -4.2)", {"proc/fs/nfsd/versions": "+3 +4 -4.2\n"}, {"systemctl": NFS}, {}),
     ("/etc/exports uses fsid=0 fsid=1", {"proc/fs/nfsd/versions": "+4.2 \n", **EXPORTS}, {"systemctl": NFS}, {}),
-    ("has 0 Ethernet RDMA ports that are up among rocep1, but own has 1", roce("rocep2"), {}, ROCE),
+    ("has 0 Ethernet RDMA ports that are up among rocep1, but own has 1", port("rocep2", "Ethernet"), {}, ROCE),
     ("has /shared in /shared, but the stack file now has /raid/t", HAD_SLURM, {}, {"SHARED_FOLDER": "/raid/t"}),
     ("runs Slurm for another cluster (slurmd)", {}, {"systemctl": SLURMD}, {"SCHEDULER": "none"}),
     ("slurm.conf from another cluster", {"etc/slurm/slurm.conf": ""}, {}, {}),

@@ -155,8 +155,7 @@ ELF = b"\x7fELF" + bytes(range(256)) * 40
 
 
 def bzimage(content: bytes) -> bytes:
-    """Return a file in the format of Debian's kernel: setup sectors, a zstd payload and the size of the payload's
-    content."""
+    """Return a file in the format of Debian's kernel: setup sectors, a zstd payload and the size of its content."""
     packed = subprocess.run(["zstd", "-qc"], input=content, capture_output=True, check=True).stdout
     header = bytearray(5 * 512 + 64)
     header[0x1F1] = 4

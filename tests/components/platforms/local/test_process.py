@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from components.platforms.local.process import end, find, set_niceness, started_
 from components.platforms.local.rules import ssh_port
 from components.spec.cluster import MAX_GROUPS
 from tests.components.platforms.recording import planned
+from tests.offline.loopback_sshd import free_port
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
@@ -125,9 +125,7 @@ def test_only_ports_of_the_same_stack_are_free(
 ) -> None:
     monkeypatch.setattr(computer, "runs_folder", lambda: tmp_path)
     (tmp_path / "stack" / head).mkdir(parents=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     listen = f"import socket; s = socket.create_server(('127.0.0.1', {port})); print('on', flush=True); input()"
     options = ("-pidfile", str(tmp_path / "stack" / head / "qemu.pid"), f"user,hostfwd=tcp:127.0.0.1:{port}-:22")
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
