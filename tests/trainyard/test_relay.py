@@ -196,3 +196,23 @@ def test_connections_are_independent(start: Start, programs: TunnelPrograms) -> 
 def test_a_taken_port_is_reported(start: Start, server: int) -> None:
     process = start("serve", server, BASTION)
     assert line(process).startswith(f"error cannot listen on port {server} on this machine (Address already in use")
+
+
+def test_a_killed_owner_leaves_no_process(programs: TunnelPrograms) -> None:
+    # The owner process holds the other end of the relay's standard input, as a Pulumi program does.
+    port = free_port()
+    code = (
+        "import subprocess, sys, time\n"
+        "relay = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, start_new_session=True)\n"
+        "print(relay.pid, flush=True)\ntime.sleep(60)"
+    )
+    argv = [sys.executable, "-c", code, sys.executable, "-I", RELAY, "serve", str(port), *BASTION]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as owner:
+        pid = int(line(owner))
+        assert line(owner) == "ready"
+        with socket.create_connection(("127.0.0.1", port), timeout=15) as connection:
+            assert connection.recv(100) == BANNER
+            owner.kill()
+            owner.wait(15)
+            wait_until(lambda: not programs.running)
+        wait_until(lambda: not Path(f"/proc/{pid}").exists())

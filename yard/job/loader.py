@@ -144,11 +144,16 @@ def load_job(
     raw, problems = _read(path)
     small = raw.pop("smoke", None)
     problems += _smoke_problems(small, wanted=smoke)
-    if problems:
-        raise JobFileError(job, problems)
-    if smoke:
+    if smoke and isinstance(small, dict):
         raw = {key: value for key, value in {**raw, **small}.items() if value is not None or key not in small}
-    return check_job(job, path.parent, {**raw, **overrides}, env, args)
+    if not problems:
+        return check_job(job, path.parent, {**raw, **overrides}, env, args)
+    if raw:
+        try:
+            check_job(job, path.parent, {**raw, **overrides}, env, args)
+        except JobFileError as error:
+            problems += error.problems
+    raise JobFileError(job, problems)
 
 
 def check_job(

@@ -71,7 +71,7 @@ BAD = {
     ),
     "file-named-like-the-workload": ("name: fine\nworkload: train.py\nfiles: {train.py: x}\n", ["files.train.py"]),
     "smoke-as-text": (GOOD + "smoke: small\n", ["smoke"]),
-    "smoke-with-a-typo": (GOOD + "smoke: {node: 1}\n", ["smoke.node"]),
+    "smoke-with-a-typo": (GOOD + "time: 5s\nsmoke: {node: 1}\n", ["smoke.node", "time"]),
     "many-problems": (
         "name: Bad Name\nnodes: 0\ntime: soon\nargs: [$WHO, ok, [1]]\nenv: {RANK: 1, x-y: 2}\n"
         "launcher: torchrun\nrun: a\nnod: 1\nchain: 2\n",
