@@ -155,19 +155,31 @@ def machine(  # noqa: PLR0913  (the parts of a machine that differ between the h
 
 def scheduling(family: Family, gpus: int, kind: str, *, compact: bool = False) -> compute.InstanceSchedulingArgs:
     """Return a machine's scheduling options. `kind` is on_demand, spot or reservation."""
-    spot, bound = kind == "spot", kind == "reservation" and family.dense_reservations
-    # GPU machines cannot migrate to another host, and a compact group's machines must stay together.
-    stays = spot or bound or gpus or compact
-    # STOP keeps the disk, name and addresses, so that `pulumi up --refresh` can later start the same node.
-    action = "STOP" if spot else "DELETE" if bound else None
+    if kind == "spot":
+        # STOP keeps the disk, name and addresses, so that `pulumi up --refresh` can later start the same node.
+        return compute.InstanceSchedulingArgs(
+            provisioning_model="SPOT",
+            on_host_maintenance="TERMINATE",
+            automatic_restart=False,
+            preemptible=True,
+            instance_termination_action="STOP",
+        )
+    if kind == "reservation" and family.dense_reservations:
+        return compute.InstanceSchedulingArgs(
+            provisioning_model="RESERVATION_BOUND",
+            on_host_maintenance="TERMINATE",
+            automatic_restart=True,
+            preemptible=False,
+            instance_termination_action="DELETE",
+        )
     return compute.InstanceSchedulingArgs(
-        provisioning_model="SPOT" if spot else "RESERVATION_BOUND" if bound else "STANDARD",
-        on_host_maintenance="TERMINATE" if stays else "MIGRATE",
+        provisioning_model="STANDARD",
+        # GPU machines cannot migrate to another host, and a compact group's machines must stay together.
+        on_host_maintenance="TERMINATE" if gpus or compact else "MIGRATE",
         # A restart could place the machine outside its compact group. Google's Cluster Toolkit does not restart such
         # machines either.
-        automatic_restart=bound or not (spot or compact),
-        preemptible=spot,
-        instance_termination_action=action,
+        automatic_restart=not compact,
+        preemptible=False,
     )
 
 
