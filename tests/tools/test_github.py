@@ -68,11 +68,14 @@ def test_all_stacks_are_previewed() -> None:
 
 
 def zizmor(*inputs: str) -> subprocess.CompletedProcess[str]:
-    """Run zizmor as tools/check.sh does, but with progress on stderr. `inputs` replaces the files."""
+    """Run zizmor as tools/check.sh does, but with progress on stderr and no colors. `inputs` replaces the files.
+
+    Without the option, zizmor colors its output wherever the variable CI is set.
+    """
     (line,) = (line for line in (ROOT / "tools/check.sh").read_text().splitlines() if line.startswith("start zizmor "))
     words = [word for word in shlex.split(line)[1:] if word != "--quiet"]
     options = [word for word in words if not word.startswith(".github/")]
-    command = [*options, *inputs] if inputs else words
+    command = [*(options if inputs else words), "--color=never", *inputs]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
 
 
