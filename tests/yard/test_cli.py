@@ -143,6 +143,26 @@ def test_nodes_are_joined_with_the_outputs(stack: FakeStack) -> None:
     assert "Not responding" in yard("nodes")[1]
 
 
+@pytest.mark.parametrize(
+    ("row", "author", "why"),
+    [
+        ("drained|new cable", "root|2026-11-24T03:00:00", "new cable (set by root, 2026-11-24T03:00:00)"),
+        ("drained|none", "root|2026-11-24T03:00:00", "set by root, 2026-11-24T03:00:00 without a reason"),
+        ("drained|TY:munge: munged is not running", "root|2026-11-24T03:00:00", "TY:munge: munged is not running"),
+        ("down*|Not responding", "slurm|2026-11-24T03:00:00", "Not responding"),
+        ("idle*|none", "Unknown|Unknown", "slurmd does not respond to slurmctld; Slurm has not recorded a reason yet"),
+        ("idle|none", "Unknown|Unknown", ""),
+    ],
+)
+def test_nodes_and_heal_say_who_and_why(row: str, author: str, why: str, stack: FakeStack) -> None:
+    sinfo = f"*%u*) echo 'yard-gpu-0|{author}' ;; *) echo 'yard-gpu-0|{row}'; echo 'yard-gpu-1|idle|none' ;;"
+    stack.program("ssh", f"case $* in *===heal===*) printf '{{}}\n===heal===\n===heal===\n' ;;& {sinfo} esac")
+    listed = {node["name"]: node for node in json.loads(printed("nodes", "--json"))}
+    assert listed["yard-gpu-0"]["why"] == why
+    assert " ".join(printed("nodes").split()).count(why or "idle") >= 1
+    assert (why or "all 2 nodes are in service") in " ".join(printed("heal").split())
+
+
 @pytest.mark.parametrize(("spares", "state"), [({"gpu": 1}, "spare"), ({}, "reserved")])
 def test_reserved_node_of_a_group_with_spares_is_a_spare(
     spares: dict[str, int], state: str, stack: FakeStack, local: Cluster
@@ -308,7 +328,9 @@ def test_node_reasons_are_escaped(monkeypatch: pytest.MonkeyPatch, local: Cluste
     terminal = open_terminal(monkeypatch)
     states = {node.name: ("down", f"{CLEAR}{RED}{TITLE}gone") for node in local.nodes}
     remote: Any = SimpleNamespace(stack=SimpleNamespace(cluster=local))
-    monkeypatch.setattr(jobs, "scheduler_of", lambda _name: SimpleNamespace(nodes=lambda _remote: states))
+    monkeypatch.setattr(
+        jobs, "scheduler_of", lambda _name: SimpleNamespace(nodes=lambda _: states, authors=lambda _: {})
+    )
     jobs.list_nodes(remote, False)
     written = terminal.getvalue()
     assert r"\x1b[2J\x1b[31m\x1b]0;owned\x07gone" in written

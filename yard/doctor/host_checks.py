@@ -11,10 +11,10 @@ from trainyard.faults import fault, is_in_service
 from trainyard.outputs import NO_TRANSPORT
 from yard.doctor.findings import Examined, HostProblem, HostReport, problem, rdma_layer, unequal_versions
 from yard.job.placement import drives_gpus
+from yard.run.queue import NO_REASON, NO_RESPONSE, explain_node, parse_authors
 
 _CLOCK_DIFFERENCE_SECONDS = 5
 """Hosts read their clocks at almost the same time, but a busy host can be late."""
-_UNREGISTERED = "slurmd has not registered with slurmctld"
 _SHM_SHARE = 4
 """Shared memory must be at least a quarter of the host's memory. The default is half in Linux and 64 MiB in Docker."""
 
@@ -101,17 +101,18 @@ def check_queue(examined: Examined) -> Iterator[HostProblem]:
     """Check that Slurm can schedule jobs on every worker."""
     if examined.head is None:
         return
-    rows = {name: (state, reason) for name, state, reason in examined.head.of("queue")}
+    rows = {row[0]: row[1:] for row in examined.head.of("queue")}
+    authors = parse_authors("\n".join(f"{name}|{row[2]}|{row[3]}" for name, row in rows.items()))
     for name in examined.nodes:
-        state, reason = rows.get(name, ("unknown to Slurm", "none"))
+        state, reason, *_ = rows.get(name, ("unknown to Slurm", "none"))
         if not is_in_service(state):
-            cause = _UNREGISTERED if reason == "none" else reason
+            cause = explain_node(state, "" if reason == "none" else reason, authors.get(name, ""))
             yield problem(name, "queue", state=state, reason=cause)
 
 
 def is_slurms_own(cause: str) -> bool:
     """Return whether a fault, rather than a person, took a node out of service."""
-    return cause == _UNREGISTERED or fault(cause) is not None
+    return cause in {NO_RESPONSE, NO_REASON} or fault(cause) is not None
 
 
 def check_memlock(examined: Examined) -> Iterator[HostProblem]:

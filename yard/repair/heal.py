@@ -23,14 +23,15 @@ from yard.repair.steps import (
     Case,
     Decision,
     Limits,
+    Phase,
     Step,
     cases,
     decide,
     limit,
     parse_actions,
-    parse_authors,
     strikes,
 )
+from yard.run.queue import explain_node, parse_authors
 from yard.run.schedulers import Slurm
 from yard.show import say, say_json, table
 from yard.stack.remote import Remote
@@ -166,9 +167,16 @@ def _plan(remote: Remote, max_usd_per_hour: float | None) -> tuple[list[Case], l
 
 def _show(found: Sequence[Case], decisions: Sequence[Decision]) -> None:
     rows = [
-        (case.name, case.state, str(decision.phase), str(decision.step), case.reason, decision.why)
+        (
+            case.name,
+            case.state,
+            str(decision.phase),
+            str(decision.step),
+            explain_node(case.state, case.reason, case.set_by),
+            decision.why,
+        )
         for case, decision in zip(found, decisions, strict=True)
-        if decision.step is not Step.NONE or case.reason
+        if case.reason or decision.phase not in {Phase.HEALTHY, Phase.PROBATION}
     ]
     if rows:
         table(("NODE", "STATE", "PHASE", "STEP", "REASON", "BECAUSE"), rows)

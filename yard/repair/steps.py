@@ -168,12 +168,6 @@ def cases(
     ]
 
 
-def parse_authors(text: str) -> dict[str, str]:
-    """Return a mapping from node to the user and time of its reason, from sinfo's lines `node|user|time`."""
-    rows = (line.split("|") for line in text.splitlines() if line.count("|") == 2)  # noqa: PLR2004  (two separators)
-    return {name: f"{user} ({when})" for name, user, when in rows if user not in {"", "Unknown", "slurm"}}
-
-
 def parse_actions(text: str) -> list[Action]:
     """Parse the record of repairs. Each line is a JSON object."""
     return [Action(**json.loads(line)) for line in text.splitlines() if line.startswith("{")]
@@ -239,7 +233,7 @@ def _foreign(case: Case) -> str:
         return f"`yard roll` is replacing the machines of group {case.group}; `yard roll {case.group}` continues it"
     if is_own(case.reason):
         return "this project took the node out of service for an update or an event; the node returns automatically"
-    who = f"{case.set_by} set this state" if case.set_by else "this state was set"
+    who = f"this state was set by {case.set_by}," if case.set_by else "this state was set"
     said = "with this reason" if case.reason else "without a reason"
     back = f"`yard ssh --admin -- sudo scontrol update nodename={case.name} state=resume`"
     return f"{who} {said}, which is not a fault that yard repairs; to return the node to service, run {back}"

@@ -95,7 +95,8 @@ note() {
 last_event() {
   local event last=
   [[ -r $run/events ]] || return 0
-  while read -r _ event _; do last=$event; done <"$run/events"
+  # A fault can be recorded after the event `end`.
+  while read -r _ event _; do [[ $event == fault ]] || last=$event; done <"$run/events"
   [[ $last == end ]] && ended=1 || ended=0
 }
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import JobError, RemoteError
-from trainyard.faults import fault
+from trainyard.faults import Change, fault, flags, is_in_service
 from yard.job.spec import RUN_DIR
 from yard.run import goodput
-from yard.run.queue import Job, explain, parse_one, waiting
+from yard.run.queue import Job, explain, explain_node, parse_one, waiting
 from yard.run.schedulers import scheduler_of
 from yard.show import INTERRUPTED, answer, counted, duration, payload, say, say_json, table, warn
 from yard.stack.remote import Remote
@@ -28,7 +28,11 @@ _RECONNECT_SECONDS = 300
 _BEFORE_SECONDS, _AFTER_SECONDS = 600, 180
 """A fault counts as the likely cause of a failure if Slurm noticed it at most this many seconds before or after the end
 of the job. Slurm can take more than a minute to notice a fault."""
+_NOTICE_SECONDS = 30
+"""How long `yard` waits for a fault after a signal has ended a job, because health checks need time to notice it."""
 _SUSPECT = frozenset({"FAILED", "NODE_FAIL", "TIMEOUT"})
+_EVENT = re.compile(r"(?m)^(\d+) (start|end|fault)(?: (\S+) (\d+) (.+))?")
+"""A line in a job's file `events`. The last groups are the node, time and reason of a fault."""
 _SIGNALLED = 128
 """An exit code above this number means that a signal ended the process."""
 _COLOURS = {
@@ -102,32 +106,74 @@ def _follow_line(remote: Remote, job: int, rank: int, skip: int) -> str:
 
 
 def node_faults(remote: Remote, jobs: Iterable[Job]) -> dict[int, str]:
-    """Return a mapping from job number to a sentence for the jobs whose likely cause of failure is a node's fault."""
+    """Return a mapping from job number to a sentence for the jobs whose likely cause of failure is a node's fault.
+
+    A failed job records its nodes' faults in its file `events`. With Slurm, the head's history and Slurm's current
+    state also contain faults that were noticed later.
+    """
     cluster = remote.stack.cluster
     folder = f"{cluster.shared_path}/jobs/"
     # Only run folders in `folder` are read, because other users choose their jobs' working directories.
     failed = {job.id: job for job in jobs if job.state in _SUSPECT and job.run_dir.startswith(folder)}
-    if not failed or cluster.scheduler != "slurm":
+    if not failed:
         return {}
     history = shlex.quote(f"{cluster.state_dir}/repair.json")
-    events = "; ".join(
-        f"echo {number} $(tail -n 1 {shlex.quote(job.run_dir)}/events 2>/dev/null)" for number, job in failed.items()
-    )
-    read = f"{{ cat {history} || echo '{{}}'; }} 2>/dev/null | tr -d '\\n'; echo"
-    first, _, rest = remote.run(f"{read}; {events}").partition("\n")
-    changes = json.loads(first).get("history", {})
-    ends = {int(found[1]): float(found[2]) for found in re.finditer(r"(?m)^(\d+) ([\d.]+) end ", rest)}
-    found = {number: next(_faults(failed[number], end, changes), "") for number, end in ends.items()}
-    return {number: text for number, text in found.items() if text}
+    reads = [f"{{ cat {history} || echo '{{}}'; }} 2>/dev/null | tr -d '\\n'", "echo; date +%s"]
+    if cluster.scheduler == "slurm":
+        # SLURM_TIME_FORMAT also applies to sinfo (slurm_make_time_str in common/parse_time.c of Slurm 24.11.5).
+        reads.append("SLURM_TIME_FORMAT=%s sinfo -a -h -N -o '%N|%T|%H|%E' 2>/dev/null")
+    reads += [f"echo '# {job.id}'; tail -n 99 {shlex.quote(job.run_dir)}/events 2>/dev/null" for job in failed.values()]
+    head, *events = re.split(r"(?m)^# (?=\d+$)", remote.run("; ".join([*reads, "true"])))
+    first, now, *rows = head.splitlines()
+    changes = _changes(json.loads(first).get("history", {}), rows, float(now))
+    found = {}
+    for text in events:
+        number, _, lines = text.partition("\n")
+        if sentence := _blame(failed[int(number)], lines, changes):
+            found[int(number)] = sentence
+    return found
 
 
-def _faults(job: Job, end: float, changes: Mapping[str, Any]) -> Iterator[str]:
-    for node in expand(job.node_list):
-        for change in changes.get(node, ()):
-            is_near = end - _BEFORE_SECONDS <= change["time"] <= end + _AFTER_SECONDS
-            if is_near and fault(change["reason"]) is not None:
-                when = f"{datetime.fromtimestamp(change['time'], UTC):%H:%M:%S} UTC"
-                yield f"node {node} had a fault at {when} ({change['reason']}), which is the likely cause"
+def _changes(history: Any, rows: Iterable[str], now: float) -> dict[str, list[Change]]:
+    """Return each node's changes. `rows` are from sinfo, and contain changes that the head has not recorded yet."""
+    found = {name: [Change(**row) for row in changes] for name, changes in history.items()}
+    for name, state, when, reason in (row.split("|", 3) for row in rows if row.count("|") >= 3):  # noqa: PLR2004
+        changes = found.setdefault(name, [])
+        if is_in_service(state) or (changes and changes[-1].reason):
+            continue
+        # Slurm sets the reason some time after the state.
+        silent = reason == "none" and "NOT_RESPONDING" in flags(state)
+        changes.append(Change(float(when) if when.isdigit() else now, "not responding" if silent else reason))
+    return found
+
+
+def _blame(job: Job, events: str, changes: Mapping[str, Sequence[Change]]) -> str | None:
+    """Return a sentence about the last fault before the end of the job or else the first one after it, or None."""
+    end = began = 0.0
+    own: list[tuple[str, Change]] = []
+    for when, event, node, since, reason in _EVENT.findall(events):
+        if event == "start":
+            end, began, own = 0.0, float(when), []
+        elif event == "end":
+            end = float(when)
+        elif reason:
+            own.append((node, Change(float(since), reason)))
+    # Slurm kills the script of a job that has lost a node, so that there is no event `end`.
+    end = end or (began + job.elapsed_s if began else 0.0)
+    nodes = set(expand(job.node_list))
+    noticed = [(node, change) for node in sorted(nodes) for change in changes.get(node, ())]
+    # The node's own record is more exact than Slurm's, which can only say that a node does not respond.
+    for found in (own, noticed):
+        near = [
+            (change.time > end, abs(change.time - end), node, change)
+            for node, change in found
+            if node in nodes and end - _BEFORE_SECONDS <= change.time <= end + _AFTER_SECONDS and fault(change.reason)
+        ]
+        for *_, node, change in sorted(near, key=lambda row: row[:3])[:1]:
+            seconds = round(end - change.time)
+            when = f"{seconds} s before" if seconds >= 0 else f"noticed {-seconds} s after"
+            return f"{node} had the fault {fault(change.reason)}, {when} the job ended ({change.reason})"
+    return None
 
 
 def expand(node_list: str) -> Iterator[str]:
@@ -155,14 +201,16 @@ def follow_log(remote: Remote, job: int, rank: int, as_json: bool, *, quiet: boo
 
     ended = follow(remote, job, rank, show, (lambda text: None) if quiet else warn)
     fault = node_faults(remote, [ended]).get(job)
+    if fault is None and ended.state == "FAILED" and ended.exit_code > _SIGNALLED:
+        warn(f"yard: a signal ended the rank; looking for faults of the job's nodes for up to {_NOTICE_SECONDS} s")
+        deadline = time.monotonic() + _NOTICE_SECONDS
+        while fault is None and time.monotonic() < deadline:
+            time.sleep(_NOTICE_SECONDS / 6)
+            fault = node_faults(remote, [ended]).get(job)
     if as_json:
         say_json({**ended.as_json(), "node_fault": fault})
         return ended.verdict
-    warn(f"yard: job {job} {ended.state}: {explain(ended)}")
-    if fault:
-        warn(f"yard: {fault}")
-    elif ended.state == "FAILED" and ended.exit_code > _SIGNALLED:
-        warn("yard: a signal ended the rank; `yard ps` shows within some minutes if a node of the job had a fault")
+    warn(f"yard: job {job} {ended.state}: {'; '.join(filter(None, (explain(ended), fault)))}")
     return ended.verdict
 
 
@@ -288,9 +336,13 @@ def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
         _list_history(remote, as_json)
         return
     states: dict[str, tuple[str, str]] = {}
+    authors: dict[str, str] = {}
     missing = "Slurm does not list this node; run `pulumi up`"
     try:
-        states = scheduler_of(cluster.scheduler).nodes(remote)
+        scheduler = scheduler_of(cluster.scheduler)
+        states = scheduler.nodes(remote)
+        if not all(is_in_service(state) for state, _ in states.values()):
+            authors = scheduler.authors(remote)
     except RemoteError as error:
         if cluster.unready is None:
             raise
@@ -298,13 +350,14 @@ def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
         missing = ""
     if text := cluster.warning:
         warn(f"yard: {text}")
-    head = {"name": cluster.head.name, "group": "", "state": "head", "reason": ""}
+    head = {"name": cluster.head.name, "group": "", "state": "head", "reason": "", "why": ""}
     found: list[dict[str, Any]] = [{**head, "private_ip": cluster.head.private_ip, "gpus": 0, "gpu_type": None}]
     for node in cluster.nodes:
         state, reason = states.get(node.name, ("unknown", missing))
+        why = explain_node(state, reason, authors.get(node.name, ""))
         # In a group with spares, Slurm reserves each node that runs no job.
         state = "spare" if state == "reserved" and node.group in cluster.spares else state
-        facts = {"name": node.name, "group": node.group, "state": state, "reason": reason}
+        facts = {"name": node.name, "group": node.group, "state": state, "reason": reason, "why": why}
         found.append({**facts, "private_ip": node.private_ip, "gpus": node.gpus, "gpu_type": node.gpu_type})
     if as_json:
         say_json(found)
@@ -314,7 +367,7 @@ def list_nodes(remote: Remote, as_json: bool, *, history: bool = False) -> None:
             *map(node.get, ("name", "group", "state")),
             f"{node['gpus']} {node['gpu_type'] or ''}".strip(),
             node["private_ip"],
-            node["reason"],
+            node["why"],
         )
         for node in found
     ]

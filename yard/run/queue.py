@@ -1,4 +1,4 @@
-"""Jobs, their states, and parsers for the text that scontrol and sacct print. All functions are pure.
+"""Jobs and nodes, their states, and parsers for the text that scontrol and sacct print. All functions are pure.
 
 The text format of both commands has not changed since Slurm 22.05, while each release has changed the JSON format.
 """
@@ -10,11 +10,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainyard.errors import RemoteError
+from trainyard.faults import fault, flags, is_in_service, is_own
 from yard.job.spec import RUN_DIR, parse_seconds
 
 LIVE = frozenset(
     {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESIZING"}
 )
+NO_RESPONSE = "slurmd does not respond to slurmctld; Slurm has not recorded a reason yet"
+NO_REASON = "Slurm has recorded no reason"
 SACCT_FIELDS = "JobIDRaw,State,ExitCode,NNodes,NodeList,ElapsedRaw,Partition,User,WorkDir,JobName"
 
 
@@ -87,6 +90,27 @@ def explain(job: Job) -> str:
 def waiting(reason: str) -> str:
     """Explain Slurm's reason for a pending job."""
     return _WAITING.get(reason, f"waiting ({reason})")
+
+
+def explain_node(state: str, reason: str, set_by: str = "") -> str:
+    """Explain a node's state: the reason, and who set it if the reason is not a fault. Empty for a node in service.
+
+    `set_by` is the user and the time, or empty if Slurm has set the state.
+    """
+    if reason:
+        is_foreign = set_by and not is_own(reason) and fault(reason) is None
+        return f"{reason} (set by {set_by})" if is_foreign else reason
+    if is_in_service(state):
+        return ""
+    if not flags(state).isdisjoint({"NOT_RESPONDING", "UNKNOWN"}):
+        return NO_RESPONSE
+    return f"set by {set_by} without a reason" if set_by else NO_REASON
+
+
+def parse_authors(text: str) -> dict[str, str]:
+    """Return a mapping from node to the user and time of its reason, from sinfo's lines `node|user|time`."""
+    rows = (line.split("|") for line in text.splitlines() if line.count("|") == 2)  # noqa: PLR2004  (two separators)
+    return {name: f"{user}, {when}" for name, user, when in rows if user not in {"", "Unknown", "slurm"}}
 
 
 _WAITING = {

@@ -17,7 +17,7 @@ from yard.job.launcher import Tasks
 from yard.job.loader import LoadedJob
 from yard.job.placement import Placement, drives_gpus
 from yard.run.containers import pyxis_options
-from yard.run.queue import SACCT_FIELDS, Job, parse_one, parse_sacct, parse_scontrol, submitted_job
+from yard.run.queue import SACCT_FIELDS, Job, parse_authors, parse_one, parse_sacct, parse_scontrol, submitted_job
 from yard.stack.remote import Remote
 
 _FABRIC = "/etc/trainyard/fabric.env"
@@ -238,6 +238,10 @@ class Slurm:
         rows = (line.split("|", 2) for line in lines if line.count("|") >= 2)  # noqa: PLR2004  (two separators)
         return {name: (state, "" if reason == "none" else reason) for name, state, reason in rows}
 
+    def authors(self, remote: Remote) -> dict[str, str]:
+        """Return a mapping from node to the user and time of its reason, unless Slurm has set it."""
+        return parse_authors(remote.run("sinfo -a -h -N -o '%N|%u|%H'"))
+
 
 def clock(seconds: int) -> str:
     """Return a duration in Slurm's format, HH:MM:SS or D-HH:MM:SS."""
@@ -325,6 +329,9 @@ class Runner:
         # A node without a job counts as idle, even if it does not respond.
         busy = self._query(remote, "nodes")
         return {node.name: ("allocated" if node.name in busy else "idle", "") for node in remote.stack.cluster.nodes}
+
+    def authors(self, remote: Remote) -> dict[str, str]:
+        return {}
 
     def _query(self, remote: Remote, *words: str) -> Any:
         folder = shlex.quote(f"{remote.stack.cluster.shared_path}/jobs")

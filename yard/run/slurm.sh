@@ -165,22 +165,49 @@ report_failure() {
   fi
 }
 
-# Excludes nodes on which the job has failed twice, if the group has enough other nodes. Slurm accepts this change only
-# for pending jobs, and a job is pending after `scontrol requeue`.
+# Sets `faulty` to the job's nodes that have a fault. Records and prints each fault that is at most ten minutes old,
+# because an older one is probably not the cause of the failure. The nodes are asked directly, because a node on which
+# munged has stopped cannot report the fault to Slurm. The health service writes the file `verdict`.
+find_faults() {
+  local host age reason
+  local -r file=/run/trainyard/health/verdict
+  local -r read_file="[ ! -s $file ] || echo \$((\$(date +%s) - \$(stat -c %Y $file))) \"\$(cat $file)\""
+  while read -r host age _ reason; do
+    [[ -n $reason && $age =~ ^-?[0-9]+$ ]] || continue
+    faulty+=("$host")
+    ((age <= 600)) || continue
+    note "fault $host $((EPOCHSECONDS - age)) $reason"
+    say "$host has had a fault for $age s: $reason"
+  done < <(
+    while read -r host _; do
+      ask=(ssh -n -o BatchMode=yes -o ConnectTimeout=5 "$host")
+      [[ $host != "$SLURMD_NODENAME" ]] || ask=(bash -c)
+      # With RUN_DIR in its environment, this ssh would be killed by `sweep`.
+      echo "$host $(env -u RUN_DIR timeout 10 "${ask[@]}" "$read_file" 2>/dev/null)" &
+    done <"$HOSTFILE"
+    wait
+  )
+}
+
+# Excludes nodes that have a fault or on which the job has failed twice, if the group has enough other nodes. Slurm
+# accepts this change only for pending jobs, and a job is pending after `scontrol requeue`.
 avoid_nodes() {
   local bad others
-  bad=$(awk '$2 == "failed" && NF > 3 { if (++count[$4] == 2) print $4 }' "$RUN_DIR/events" | paste -sd,)
+  bad=$({
+    awk '$2 == "failed" && NF > 3 { if (++count[$4] == 2) print $4 }' "$RUN_DIR/events"
+    ((${#faulty[@]} == 0)) || printf '%s\n' "${faulty[@]}"
+  } | sort -u | paste -sd,)
   [[ -n $bad ]] || return 0
   # Idle spares are reserved, and only the loss of a node releases them.
   others=$(sinfo -h -N -p "$SLURM_JOB_PARTITION" -t idle,alloc,mix,comp -o '%N %T' | awk '$2 != "reserved" { print $1 }' |
     sort -u | grep -cvxFf <(tr , '\n' <<<"$bad") || true)
   if ((others < NNODES)); then
-    say "$bad failed twice, but the group has too few other nodes for this job"
+    say "$bad failed twice or has a fault, but the group has too few other nodes for this job"
     return 0
   fi
   if scontrol update JobId="$SLURM_JOB_ID" ExcNodeList="$bad"; then
     note "avoid $bad"
-    say "$bad failed twice; the job no longer uses it"
+    say "$bad failed twice or has a fault; the job no longer uses it"
   fi
 }
 
@@ -246,6 +273,7 @@ judge() {
     find_failure
     note "failed $rc $failed_node"
     report_failure
+    find_faults
     (($(failures) > retries)) || requeue "failure $(failures) of at most $retries"
   fi
 }
@@ -265,7 +293,7 @@ require_pyxis() {
 }
 
 main() {
-  rc=0 woken=0 out_of_time=0 cancelled=0 limit_pid=0 lost=() failed_node='' failed_task=''
+  rc=0 woken=0 out_of_time=0 cancelled=0 limit_pid=0 lost=() faulty=() failed_node='' failed_task=''
   provide
   require_pyxis
   if ((chain > 1)) && [[ -e $RUN_DIR/finished ]]; then

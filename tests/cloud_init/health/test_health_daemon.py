@@ -238,9 +238,12 @@ def test_verdicts_survive_a_restart_of_the_daemon(cluster: Cluster) -> None:
     FAULTS["gpu-xid"][0][0](cluster.site)
     rounds(daemon, 1)
     daemon.node.events.clear()
+    began = daemon.ledger.verdicts["gpu-xid"].since
+    time.sleep(0.1)
     again = start(cluster)
     rounds(again, 5)
     assert cluster.drained
+    assert (again.cache / "verdict").stat().st_mtime == pytest.approx(began, abs=0.01), "a failed job reads the age"
     again.read_events("clear gpu-xid\nclear unknown\nevent leftover-processes 1 2\n")
     rounds(again, 2)
     assert cluster.reason == "none"

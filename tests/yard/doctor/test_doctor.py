@@ -48,6 +48,9 @@ REAL_GPUS = [
 ]
 """Lines that a worker with an RDMA card and GPUs connected through NVSwitch also prints."""
 
+IDLE, DOWN = "idle\tnone\tUnknown\tUnknown", "down*\tNot responding\tslurm\t2026-11-24T03:00:00"
+"""A node's state, reason, author and time in the rows of the probe `queue`."""
+
 
 def healthy() -> Lines:
     """Return the output of three healthy hosts, recorded on real hosts except for the systemd and NFS lines."""
@@ -86,7 +89,7 @@ def healthy() -> Lines:
             "software\tslurm\tslurm-wlm 24.11.5",
         ]
         if host == HEAD:
-            lines[host] += [f"queue\t{name}\tidle\tnone" for name in others]
+            lines[host] += [f"queue\t{name}\t{IDLE}" for name in others]
             lines[host] += [f"memlock\t{name}\tunlimited" for name in others]
         else:
             lines[host] += [*REAL_GPUS, "nccl\tnetwork\tIBext_v8", "nccl\tjob\tallreduce-1"]
@@ -170,8 +173,8 @@ FAULTS: dict[str, list[tuple[str, ...]]] = {
     ],
     "memlock": [(HEAD, f"{FIRST}\tunlimited", f"{FIRST}\t8192", "8192 KiB", FIRST)],
     "queue": [
-        (HEAD, f"{FIRST}\tidle\tnone", f"{FIRST}\tdown*\tNot responding", "state is down*", FIRST),
-        (HEAD, f"{SECOND}\tidle\tnone", "", "unknown to Slurm", SECOND),
+        (HEAD, f"{FIRST}\t{IDLE}", f"{FIRST}\t{DOWN}", "state is down*", FIRST),
+        (HEAD, f"{SECOND}\t{IDLE}", "", "unknown to Slurm", SECOND),
     ],
 }  # fmt: skip
 """Cases by check: the host, a line that it prints if it is healthy, the line that replaces it if it is faulty, a part
@@ -278,7 +281,7 @@ def test_a_wrong_munge_key_is_reported_as_the_cause(local: Cluster) -> None:
     lines = healthy()
     for host, other in ((HEAD, FIRST), (FIRST, HEAD)):
         edit(lines, host, f"munge\t{other}\tSuccess (0)", f"munge\t{other}\tunmunge: Error: Invalid credential")
-    edit(lines, HEAD, f"queue\t{FIRST}\tidle\tnone", f"queue\t{FIRST}\tdown*\tNot responding")
+    edit(lines, HEAD, f"queue\t{FIRST}\t{IDLE}", f"queue\t{FIRST}\t{DOWN}")
     found = judge(examined(local, lines))
     [munge] = found["munge"]
     assert munge.node == FIRST
@@ -296,12 +299,15 @@ STOPPED = {
 """Changed lines of a host on which munge was stopped."""
 
 
+@pytest.mark.parametrize(
+    "state", [DOWN, "idle*\tnone\tUnknown\tUnknown", "drained\tTY:slurmd: x\troot\t2026-11-24T03:00:00"]
+)
 @pytest.mark.parametrize("host", [HEAD, FIRST])
-def test_a_stopped_munge_gives_one_message(host: str, local: Cluster) -> None:
+def test_a_stopped_munge_gives_one_message(host: str, state: str, local: Cluster) -> None:
     lines = healthy()
     lines[host] = [STOPPED.get(line, line) for line in lines[host]] + [RAN]
     for name in (FIRST, SECOND) if host == HEAD else (host,):
-        edit(lines, HEAD, f"queue\t{name}\tidle\tnone", f"queue\t{name}\tdown*\tNot responding")
+        edit(lines, HEAD, f"queue\t{name}\t{IDLE}", f"queue\t{name}\t{state}")
         if host == HEAD:
             edit(lines, HEAD, f"munge\t{name}\tSuccess (0)", f"munge\t{name}\tError")
     found = [problem for listed in judge(examined(local, lines)).values() for problem in listed]
@@ -311,8 +317,9 @@ def test_a_stopped_munge_gives_one_message(host: str, local: Cluster) -> None:
 def test_a_drain_by_a_person_is_reported_beside_a_fault(local: Cluster) -> None:
     lines = healthy()
     lines[FIRST] = [STOPPED.get(line, line) for line in lines[FIRST]] + [RAN]
-    edit(lines, HEAD, f"queue\t{FIRST}\tidle\tnone", f"queue\t{FIRST}\tdrained\tnew disk")
-    assert [problem.cause for problem in judge(examined(local, lines))["queue"]] == ["new disk"]
+    edit(lines, HEAD, f"queue\t{FIRST}\t{IDLE}", f"queue\t{FIRST}\tdrained\tnew disk\troot\t2026-11-24T03:00:00")
+    [problem] = judge(examined(local, lines))["queue"]
+    assert problem.cause == "new disk (set by root, 2026-11-24T03:00:00)"
 
 
 def test_an_unreachable_host_causes_one_problem(local: Cluster) -> None:

@@ -341,7 +341,7 @@ def test_a_drain_by_a_person_names_the_person_and_the_fix(start: Any, capsys: py
     assert heal(head, PLAN, as_json=True) == 0
     why = {row["node"]: row["why"] for row in json.loads(capsys.readouterr().out)}
     resume = f"run `yard ssh --admin -- sudo scontrol update nodename={first} state=resume`"
-    assert why[first].startswith("root (2026-11-24T03:00:00) set this state with this reason, ")
+    assert why[first].startswith("this state was set by root, 2026-11-24T03:00:00, with this reason, ")
     assert why[first].endswith(resume)
     assert why[second].startswith("this state was set without a reason, ")
     assert why["yard-gpu-2"] == "in service"

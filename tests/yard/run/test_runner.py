@@ -16,10 +16,13 @@ from typing import Any
 import pytest
 
 from tests.offline.loopback_sshd import Sshd, new_server, running
-from tests.yard.conftest import FakeStack, job_of
+from tests.yard.conftest import FakeStack, LocalHead, job_of
 from tests.yard.conftest import yard as run_yard
 from trainyard.outputs import Cluster
 from yard.job.placement import place
+from yard.run.jobs import node_faults
+from yard.run.query import FIELDS
+from yard.run.queue import Job as Listed
 from yard.run.runner.agent import marked
 from yard.run.script import render_files
 
@@ -272,6 +275,24 @@ def test_other_faults_do_not_end_a_running_job(make: MakeJob, tmp_path: Path) ->
     (job.run_dir / "enough").touch()
     assert job.ended() == "COMPLETED"
     assert job.state["restarts"] == 0
+
+
+def test_a_failed_job_records_the_faults_of_its_nodes(make: MakeJob, tmp_path: Path, wide: Cluster) -> None:
+    run = f"sleep 1; echo 'degraded TY:disk-full: / is full' >{tmp_path}/verdict-yard-gpu-1; exit 3"
+    job = make(job_file("sick", run)).submit()
+    (tmp_path / "verdict-yard-gpu-2").write_text("degraded TY:disk-full: another node\n")
+    assert job.ended() == "FAILED"
+    assert "yard: yard-gpu-1 has had a fault for " in job.log
+    job.until(lambda: " end 3\n" in (job.run_dir / "events").read_text())
+    time.sleep(1.1)  # the events contain whole seconds
+    (tmp_path / "verdict-yard-gpu-0").write_text("degraded TY:gpu-throttle: GPU 0 is hot\n")
+    job.until(lambda: " fault yard-gpu-0 " in (job.run_dir / "events").read_text())
+    head: Any = LocalHead(replace(wide, scheduler="none", shared_path=str(tmp_path), state_dir=str(tmp_path)))
+    row = {name: job.state[name] for name in FIELDS}
+    found = node_faults(head, [Listed(**row, elapsed_s=1)])[job.id]
+    assert found.startswith("yard-gpu-1 had the fault disk-full, ")
+    assert found.endswith(" s before the job ended (TY:disk-full: / is full)")
+    assert (job.run_dir / "events").read_text().count(" fault ") == 2
 
 
 SSH = """

@@ -10,11 +10,14 @@ import time
 from pathlib import Path
 
 from .agent import AGENT_MARK, RANK_MARK, run_agent, sweep
-from .attempt import Attempt, Claim, Outcome, TooFewNodes, claim, unusable
+from .attempt import Attempt, Claim, Outcome, TooFewNodes, claim, faults, unusable
 from .job import EventLog, JobRequest, State, identity
 
 _RESULT_SECONDS = 3600.0
 """Number of seconds for which the runner tries to write the job's result, for example if the disk is full."""
+_FAULT_SECONDS, _FAULT_ROUNDS, _FAULT_AGE = 10.0, 6, 600
+"""After a failure, the runner looks for faults of the job's nodes at this interval and this many times, because a
+health check can notice a fault after the job has failed. Faults above this age are probably not the cause."""
 _NO_CHECKPOINT = ("heartbeat-", "metrics")
 """Prefixes of files in the checkpoint folder that are not checkpoints."""
 
@@ -77,6 +80,8 @@ class Run:
         self.stopped_by = 0
         """The signal that stops the job, or 0. `yard cancel` sends SIGINT, and the head sends SIGTERM when it shuts
         down."""
+        self.faulty: set[str] = set()
+        """The nodes of the last start whose faults are recorded."""
         signal.signal(signal.SIGHUP, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda received, _: setattr(self, "stopped_by", received))
@@ -149,6 +154,8 @@ class Run:
             if unusable(self.request.ssh, lost):
                 return f"{outcome.how} {outcome.node}"
         self.events.note(f"failed {outcome.code} {outcome.node}".rstrip())
+        self.faulty.clear()
+        self.record_faults()
         count = len(self.events.failures())
         if count > self.request.retries:
             return self.end("FAILED", outcome.code)
@@ -169,7 +176,23 @@ class Run:
             self.update(state)
         self.report_goodput()
         self.events.note(f"end {code}")
+        for _ in range(_FAULT_ROUNDS if state == "FAILED" else 0):
+            time.sleep(_FAULT_SECONDS)
+            # `yard resume` starts another runner.
+            if self.stopped() or State.read(self.run_dir).runner != self.state.runner:
+                break
+            self.record_faults()
         return ""
+
+    def record_faults(self) -> None:
+        """Record the faults of the nodes on which the job failed, except those that are already recorded."""
+        names = self.state.node_list.split(",")
+        hosts = [host for host in self.request.hosts if host.name in names and host.name not in self.faulty]
+        for name, (age, reason) in faults(self.request.ssh, hosts).items():
+            self.faulty.add(name)
+            if age <= _FAULT_AGE:
+                self.events.note(f"fault {name} {time.time() - age:.0f} {reason}")
+                self.events.say(f"{name} has had a fault for {age} s: {reason}")
 
     def report_goodput(self) -> None:
         """Append the job's goodput to its log, if the job writes checkpoints and its program has recorded steps."""

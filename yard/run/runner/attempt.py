@@ -23,8 +23,9 @@ from .agent import AGENT_MARK, BEAT_SECONDS, NODE_MARK, RANK_MARK, TICK
 from .job import EventLog, Host, JobRequest
 
 VERDICT = "/run/trainyard/health/verdict"
-"""File with the severity and reason of a node's worst fault. It is empty if the node has no fault. The daemon in
-cloud-init/files/usr/local/lib/trainyard/health writes it."""
+"""File with the severity and reason of a node's worst fault. It is empty if the node has no fault, and its modification
+time is the time of the fault. The daemon in cloud-init/files/usr/local/lib/trainyard/health writes it."""
+_READ_VERDICT = f'[ ! -s {VERDICT} ] || echo $(($(date +%s) - $(stat -c %Y {VERDICT}))) "$(cat {VERDICT})"'
 _PROBE_SECONDS = 15.0
 _SWEEP_SECONDS = 8.0
 _BUSY_SECONDS, _UNUSABLE_SECONDS = 0.5, 3.0
@@ -76,12 +77,18 @@ class NodeAgent:
 
 def unusable(ssh: Sequence[str], hosts: Sequence[Host]) -> dict[str, str]:
     """Return a mapping from node name to reason for nodes that have a fault or do not respond over SSH within 15 s."""
-    found = _run_on(ssh, hosts, f"cat {VERDICT} 2>/dev/null || true", _PROBE_SECONDS)
-    reasons = {
-        name: "does not respond" if verdict is None else verdict.strip().partition(" ")[2]
-        for name, verdict in found.items()
-    }
-    return {name: reason for name, reason in reasons.items() if reason}
+    return {name: reason for name, (_, reason) in faults(ssh, hosts).items()}
+
+
+def faults(ssh: Sequence[str], hosts: Sequence[Host]) -> dict[str, tuple[int, str]]:
+    """Return the age of the fault in seconds and the reason for each node that `unusable` returns."""
+    found: dict[str, tuple[int, str]] = {}
+    for name, printed in _run_on(ssh, hosts, _READ_VERDICT, _PROBE_SECONDS).items():
+        match ("0 fatal not responding" if printed is None else printed.strip()).split(" ", 2):
+            # The age is negative if the node's clock was set back.
+            case [age, _, reason] if age.removeprefix("-").isdigit():
+                found[name] = (max(0, int(age)), reason)
+    return found
 
 
 def _run_on(ssh: Sequence[str], hosts: Sequence[Host], line: str, seconds: float) -> dict[str, str | None]:

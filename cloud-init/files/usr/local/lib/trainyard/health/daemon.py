@@ -200,7 +200,9 @@ class Daemon:
     def publish(self) -> None:
         """Write the cache. Also write the ledger if its last write was more than _SAVE_SECONDS ago."""
         worst = self.ledger.worst
-        write(self.cache / "verdict", f"{worst.severity} {worst.reason}" if worst else "")
+        # A failed job reads the age of the fault from the file's modification time.
+        shown = f"{worst.severity} {worst.reason}" if worst else ""
+        write(self.cache / "verdict", shown, worst.since if worst else None)
         results = {name: [outcome.state, outcome.text] for name, outcome in self.ledger.outcomes.items()}
         write(self.cache / "results.json", json.dumps({"time": time.time(), "results": results}))
         if time.monotonic() - self.saved > _SAVE_SECONDS:

@@ -6,6 +6,7 @@ They are stored on disk, so they survive a restart of the daemon and a reboot, a
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -113,12 +114,14 @@ def save(path: Path, ledger: Ledger) -> bool:
     return write(path, json.dumps({name: values[name] for name in _STORED}))
 
 
-def write(path: Path, text: str) -> bool:
-    """Replace a file atomically. Return False if it cannot be written."""
+def write(path: Path, text: str, modified: float | None = None) -> bool:
+    """Replace a file atomically, and set its modification time if `modified` is given. Return False if this fails."""
     new = path.with_name(f"{path.name}.new")
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         new.write_text(f"{text}\n")
+        if modified is not None:
+            os.utime(new, (modified, modified))
         new.replace(path)
     except OSError:
         return False
