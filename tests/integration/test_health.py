@@ -6,6 +6,7 @@ end, `yard heal` reboots a worker with a full disk or an Xid, and then replaces 
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import time
@@ -145,11 +146,14 @@ def test_full_disk_drains_and_recovers(cluster: Project) -> None:
     assert taken < 2 * DETECT_SECONDS
     assert "disk-full" in cluster.yard("doctor", timeout=300, check=False).out
     # A drain reason set by an operator replaces the verdict's reason, and remains after the node has recovered.
-    cluster.on(HEAD, f"sudo scontrol update nodename={NODE} state=drain reason='bad cable'")
+    cluster.yard("drain", NODE, "--reason", "bad cable")
+    refusal = cluster.yard("undrain", NODE, check=False)
+    assert refusal.code == 1
+    assert f"the check disk-full of {NODE} fails: / is full" in refusal.out
     cluster.on(NODE, "sudo rm /var/filler")
     wait_until("the end of the verdict", 90, lambda: cluster.verdicts(NODE) == {})
-    assert cluster.shown(NODE) == "drained|bad cable"
-    cluster.on(HEAD, f"sudo scontrol update nodename={NODE} state=resume")
+    assert re.fullmatch(r"drained\|\S+@\S+: bad cable", cluster.shown(NODE))
+    cluster.yard("undrain", NODE)
     wait_for_service(cluster)
 
 

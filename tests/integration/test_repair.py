@@ -94,13 +94,16 @@ def test_one_worker_is_shown_as_a_spare(cluster: Project) -> None:
 
 def test_drained_worker_releases_the_spare(cluster: Project) -> None:
     first = worker_beside_the_spare(cluster)
-    cluster.on(HEAD, f"sudo scontrol update nodename={first} state=drain reason='bad cable'")
+    cluster.yard("drain", first, "--reason", "bad cable")
     try:
+        state, reason = nodes(cluster)[first]
+        assert state == "drained"
+        assert reason.endswith(": bad cable")
         wait_until("the release", 30, lambda: not spares(cluster))
         job = cluster.yard_json("submit", "hello")["id"]
         assert cluster.yard("wait", str(job), timeout=300).code == 0
     finally:
-        cluster.on(HEAD, f"sudo scontrol update nodename={first} state=resume")
+        cluster.yard("undrain", first)
     wait_until("a spare", 60, lambda: len(spares(cluster)) == 1)
 
 

@@ -80,7 +80,9 @@ def operator_of(context: typer.Context, stack: str, command: str) -> Remote:
     from trainyard.errors import StackError
     from yard.stack.pulumi import environment
 
-    has_file = "TRAINYARD_OUTPUTS" in os.environ and _source(context, "stack") not in {"COMMANDLINE", "ENVIRONMENT"}
+    set_by_variable = "TRAINYARD_OUTPUTS" in os.environ
+    has_file = set_by_variable and _source(context, "stack") not in {"COMMANDLINE", "ENVIRONMENT"}
+    has_file = has_file or _source(context, "outputs") == "COMMANDLINE"
     if has_file or shutil.which("pulumi", path=environment().get("PATH")) is None:
         raise StackError(
             f"`{command}` changes machines, so it needs the role operator: the stack's Pulumi backend, the Pulumi CLI "
@@ -88,6 +90,20 @@ def operator_of(context: typer.Context, stack: str, command: str) -> Remote:
             "an operator, run it in the clone with --stack NAME"
         )
     return remote_of(stack, None)
+
+
+def admin_of(stack: str, outputs: Path | None, command: str) -> Remote:
+    """Return the connection to a stack's cluster, for a command that needs only the admin's key. Raises StackError."""
+    from trainyard.errors import StackError
+    from yard.stack.load import ADMIN_KEY
+
+    remote = remote_of(stack, outputs)
+    if not (remote.stack.folder / ADMIN_KEY).exists():
+        raise StackError(
+            f"`{command}` changes nodes, so it needs the role operator: the admin key, which {outputs or stack} does "
+            "not contain. Fix: ask an operator of the cluster (docs/team.md lists the roles)"
+        )
+    return remote
 
 
 def remote_of(stack: str, outputs: Path | None) -> Remote:

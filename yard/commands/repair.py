@@ -1,4 +1,4 @@
-"""Commands that replace or repair a cluster's machines: roll, heal."""
+"""Commands that drain, replace or repair a cluster's machines: drain, undrain, roll, heal."""
 
 from __future__ import annotations
 
@@ -7,9 +7,45 @@ from typing import Annotated
 import typer
 
 from yard.commands import completion
-from yard.commands.options import JsonOption, OutputsOption, StackOption, operator_of, remote_of
+from yard.commands.options import JsonOption, OutputsOption, StackOption, admin_of, operator_of, remote_of
 
 app = typer.Typer(rich_markup_mode=None)
+
+
+NodesArgument = Annotated[
+    list[str], typer.Argument(metavar="NODE...", autocompletion=completion.hosts, help="Names of workers.")
+]
+
+
+@app.command()
+def drain(
+    nodes: NodesArgument,
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why the nodes are out of service.")],
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Take nodes out of service. Their running jobs continue, and no further jobs start on them.
+
+    The nodes stay out of service until `yard undrain`, because no automatic repair returns them.
+    """
+    from yard.repair import drain as drains
+
+    drains.drain(admin_of(stack, outputs, "yard drain"), list(dict.fromkeys(nodes)), reason, as_json)
+
+
+@app.command()
+def undrain(
+    nodes: NodesArgument,
+    force: Annotated[bool, typer.Option("--force", help="Also return nodes that have a fault.")] = False,
+    as_json: JsonOption = False,
+    stack: StackOption = "local",
+    outputs: OutputsOption = None,
+) -> None:
+    """Return drained nodes to service, unless a health check of a node fails."""
+    from yard.repair import drain as drains
+
+    drains.undrain(admin_of(stack, outputs, "yard undrain"), list(dict.fromkeys(nodes)), as_json, force=force)
 
 
 @app.command()
@@ -33,6 +69,7 @@ def roll(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the nodes without changing anything.")] = False,
     as_json: JsonOption = False,
     stack: StackOption = "local",
+    outputs: OutputsOption = None,
 ) -> None:
     """Replace the machines of a group: drain nodes, wait for their jobs, run `pulumi up`, and continue.
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from trainyard import checkout
 from trainyard.errors import RemoteError, StackError
 from trainyard.faults import QUARANTINE, reason_for
+from yard.repair.drain import update
 from yard.repair.steps import (
     STRIKES,
     Action,
@@ -204,8 +205,7 @@ def _perform(remote: Remote, decision: Decision) -> int:
         subprocess.run(argv, capture_output=True, timeout=_SECONDS, check=False)
         return 0
     reason = shlex.quote(reason_for(QUARANTINE, decision.why))
-    node = shlex.quote(decision.node)
-    remote.run(f"sudo -n scontrol update nodename={node} state=drain reason={reason}", admin=True)
+    update(remote, [decision.node], "state=drain", f"reason={reason}")
     return 0
 
 

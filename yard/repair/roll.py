@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from trainyard import checkout
-from trainyard.errors import RemoteError, StackError
+from trainyard.errors import StackError
 from trainyard.faults import ROLL, is_free, is_in_service
 from trainyard.outputs import Cluster
-from yard.repair.steps import States
+from yard.repair.drain import States, update
 from yard.run.schedulers import Slurm
 from yard.show import INTERRUPTED, say, say_json, warn
 from yard.stack.load import load_stack
@@ -130,7 +130,7 @@ def abandon(remote: Remote) -> None:
     """Resume the nodes that a roll has drained, and remove its record."""
     drained = [name for name, (_, reason) in _states(remote).items() if reason.startswith(ROLL)]
     if drained:
-        _update(remote, drained, "state=resume")
+        update(remote, drained, "state=resume")
         say(f"returned to service: {', '.join(drained)}")
     record_of(remote).unlink(missing_ok=True)
     say("no roll is in progress")
@@ -199,13 +199,14 @@ def _drain(remote: Remote, batch: Collection[str], request: RollRequest) -> None
     states = _states(remote)
     # A node that somebody else has drained keeps its reason, and stays out of service after its replacement.
     if ours := [name for name in batch if name not in states or is_in_service(states[name][0])]:
-        _update(remote, ours, "state=drain", f"reason={ROLL}")
+        update(remote, ours, "state=drain", f"reason={ROLL}")
     say(f"drained: {', '.join(batch)}")
     deadline = None if request.idle_seconds is None else time.monotonic() + request.idle_seconds
     signalled: set[str] = set()
     shown: list[str] = []
+    squeue = f"sudo -n squeue -h -a -t R,CF,CG,S -w {shlex.quote(','.join(batch))} -o '%i|%M|%u|%j'"
     while not all(is_free(_states(remote).get(name, ("unknown", ""))[0]) for name in batch):
-        jobs = parse_jobs(_admin(remote, f"sudo -n squeue -h -a -t R,CF,CG,S -w {_list(batch)} -o '%i|%M|%u|%j'"))
+        jobs = parse_jobs(remote.run(squeue, admin=True))
         lines = [job.line for job in jobs]
         if lines and lines != shown:
             say("waiting for jobs: " + "; ".join(lines))
@@ -214,7 +215,7 @@ def _drain(remote: Remote, batch: Collection[str], request: RollRequest) -> None
         if request.checkpoint and ready:
             # Slurm also sends this signal before a job's time limit. If a job of `yard submit` has a `checkpoint_dir`,
             # it then writes a checkpoint and is requeued with the same number.
-            _admin(remote, f"sudo -n scancel --batch --signal=USR2 {' '.join(sorted(ready))}")
+            remote.run(f"sudo -n scancel --batch --signal=USR2 {' '.join(sorted(ready))}", admin=True)
             signalled |= ready
         if deadline is not None and time.monotonic() > deadline:
             raise StackError(
@@ -292,18 +293,3 @@ def _too_many(remote: Remote, roll: Roll, request: RollRequest) -> str:
 
 def _states(remote: Remote) -> States:
     return Slurm().nodes(remote)
-
-
-def _update(remote: Remote, names: Collection[str], *changes: str) -> None:
-    _admin(remote, f"sudo -n scontrol update nodename={_list(names)} {' '.join(changes)}")
-
-
-def _list(names: Collection[str]) -> str:
-    return shlex.quote(",".join(names))
-
-
-def _admin(remote: Remote, command: str) -> str:
-    try:
-        return remote.run(command, admin=True)
-    except RemoteError as error:
-        raise RemoteError(f"{error}; a roll needs the admin's key (stack output admin_private_key)") from error

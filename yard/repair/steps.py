@@ -27,6 +27,7 @@ from trainyard.faults import (
     is_in_service,
     is_own,
 )
+from yard.repair.drain import States, operator_in
 
 PATIENCE_SECONDS = 600.0
 PROBATION_SECONDS = 3600.0
@@ -39,9 +40,6 @@ REPAIRS_PER_DAY = 3
 EPIDEMIC_NODES, EPIDEMIC_SECONDS = 3, 600.0
 """A fault is an epidemic if EPIDEMIC_NODES nodes get it within EPIDEMIC_SECONDS and a large share of a group has it."""
 _DAY = 86400.0
-
-States = Mapping[str, tuple[str, str]]
-"""Each node's state and reason, as sinfo prints them."""
 
 
 class Phase(StrEnum):
@@ -72,7 +70,7 @@ class Step(StrEnum):
 _STEPS: Mapping[Phase, tuple[Step, str]] = {
     Phase.HEALTHY: (Step.NONE, "in service"),
     Phase.PROBATION: (Step.NONE, "in service again, on probation for an hour after the repair"),
-    Phase.QUARANTINED: (Step.NONE, "quarantined: replace the machine, or `scontrol update state=resume` on the head"),
+    Phase.QUARANTINED: (Step.NONE, "quarantined: run `yard replace` or `yard undrain` with this node"),
     Phase.SUSPECT: (Step.WAIT, "the fault may end by itself"),
     Phase.DRAINING: (Step.WAIT, "jobs are still running on the node"),
     Phase.REPAIRING: (Step.WAIT, "the last step may still take effect"),
@@ -233,10 +231,12 @@ def _foreign(case: Case) -> str:
         return f"`yard roll` is replacing the machines of group {case.group}; `yard roll {case.group}` continues it"
     if is_own(case.reason):
         return "this project took the node out of service for an update or an event; the node returns automatically"
+    back = f"to return the node to service, run `yard undrain {case.name}`"
+    if operator := operator_in(case.reason):
+        return f"{operator} drained the node; {back}"
     who = f"this state was set by {case.set_by}," if case.set_by else "this state was set"
     said = "with this reason" if case.reason else "without a reason"
-    back = f"`yard ssh --admin -- sudo scontrol update nodename={case.name} state=resume`"
-    return f"{who} {said}, which is not a fault that yard repairs; to return the node to service, run {back}"
+    return f"{who} {said}, which is not a fault that yard repairs; {back}"
 
 
 def limit(decisions: Sequence[Decision], cases: Sequence[Case], limits: Limits, now: float) -> list[Decision]:

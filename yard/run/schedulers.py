@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.errors import JobError, Problem
+from trainyard.faults import is_in_service
 from yard.job.launcher import Tasks
 from yard.job.loader import LoadedJob
 from yard.job.placement import Placement, drives_gpus
@@ -233,10 +234,15 @@ class Slurm:
         return submitted_job(printed)
 
     def nodes(self, remote: Remote) -> dict[str, tuple[str, str]]:
-        """Return a mapping from node name to state and reason. The state ends with '*' if the node does not respond."""
+        """Return a mapping from node name to state and reason. The state ends with '*' if the node does not respond.
+
+        Slurm 24.11.5 still prints the old reason of a node that has returned to service (seen 2026-11-24).
+        """
         lines = remote.run("sinfo -a -h -N -o '%N|%T|%E'").splitlines()
         rows = (line.split("|", 2) for line in lines if line.count("|") >= 2)  # noqa: PLR2004  (two separators)
-        return {name: (state, "" if reason == "none" else reason) for name, state, reason in rows}
+        return {
+            name: (state, "" if reason == "none" or is_in_service(state) else reason) for name, state, reason in rows
+        }
 
     def authors(self, remote: Remote) -> dict[str, str]:
         """Return a mapping from node to the user and time of its reason, unless Slurm has set it."""

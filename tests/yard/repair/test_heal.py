@@ -335,14 +335,15 @@ def test_history_of_all_nodes_is_sorted_by_time(start: Any, capsys: pytest.Captu
 
 
 def test_a_drain_by_a_person_names_the_person_and_the_fix(start: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    first, second = "yard-gpu-0", "yard-gpu-1"
-    head = start({first: ("drained", "bad cable"), second: ("drained", "")})
+    first, second, third = "yard-gpu-0", "yard-gpu-1", "yard-gpu-3"
+    operators = ("drained", "alice@laptop: Not responding")
+    head = start({first: ("drained", "bad cable"), second: ("drained", ""), third: operators})
     head.authors = f"{first}|root|2026-11-24T03:00:00\n{second}|slurm|Unknown\n"
     assert heal(head, PLAN, as_json=True) == 0
     why = {row["node"]: row["why"] for row in json.loads(capsys.readouterr().out)}
-    resume = f"run `yard ssh --admin -- sudo scontrol update nodename={first} state=resume`"
     assert why[first].startswith("this state was set by root, 2026-11-24T03:00:00, with this reason, ")
-    assert why[first].endswith(resume)
+    assert why[first].endswith(f"run `yard undrain {first}`")
+    assert why[third] == f"alice@laptop drained the node; to return the node to service, run `yard undrain {third}`"
     assert why[second].startswith("this state was set without a reason, ")
     assert why["yard-gpu-2"] == "in service"
 
