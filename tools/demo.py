@@ -21,6 +21,7 @@ from components.stackfile.read import parse_stack
 from tools.stack import Stack
 from trainyard import checkout
 from trainyard.errors import StackFileError
+from yard.stack import pulumi
 
 STACK = "local"
 
@@ -91,6 +92,9 @@ def main() -> int:
     if Stack(STACK).exists():
         phases.run("pulumi refresh: existing machines", "tools.stack", "refresh", STACK)
     phases.run("pulumi up: machines, bring-up, gate", "tools.stack", "up", STACK)
+    if pulumi.selected_stack(pulumi.environment(required=True)) is None:
+        # `pulumi stack output` and similar commands then need no `-s local`.
+        pulumi.run(["stack", "select", STACK], pulumi.environment(required=True))
     phases.run("all-reduce over two nodes", "yard", "submit", "allreduce", "--follow", "--stack", STACK)
 
     console = Console()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from trainyard.checkout import ROOT
 from trainyard.errors import StackError
 from yard.stack import pulumi
-from yard.stack.workspace import PLAIN, SHOW, Workspace, copy_of, refuse_real_machines
+from yard.stack.workspace import PLAIN, SHOW, Workspace, refuse_real_machines
 
 EXCLUDE = "--exclude-protected"
 """The option of `pulumi destroy` that keeps protected resources and their dependencies."""
@@ -48,12 +48,7 @@ class Stack(Workspace):
         if not self.exists():
             return 0
         self.clear_lock()
-        # Without --preserve-config, Pulumi would delete the committed stack file.
-        command = ["stack", "rm", self.name, "--yes", "--preserve-config", *PLAIN, *extra]
-        code = self.run(command, self.environment, ROOT)
-        if code == 0:
-            copy_of(self.name, self.home).unlink(missing_ok=True)
-        return code
+        return self.remove(extra)
 
     def outputs(self, extra: Sequence[str] = ()) -> int:
         """Print the stack's outputs as JSON, without secrets."""

@@ -8,6 +8,7 @@ from enum import StrEnum
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
+from components.catalog import Machine
 from components.plan.plan import ClusterPlan
 from components.spec.cluster import GroupSpec, HeadSpec, NetworkSpec
 from components.spec.explain import nearest
@@ -32,8 +33,8 @@ class Draft:
     """Mapping from path to machine type. The mapping includes machine types in sections with other problems."""
     provider: str = ""
     """Name of the platform, or "" if it is unknown."""
-    known_machines: tuple[str, ...] | None = None
-    """The platform's machine types, or None if unknown. Even an invalid platform section can select the types."""
+    known_machines: Mapping[str, Machine] | None = None
+    """The platform's machine types by name, or None if unknown. Even an invalid platform section can select the types."""
     network: NetworkSpec | None = None
     head: HeadSpec | None = None
     nodes: Mapping[str, GroupSpec] = field(default_factory=dict)

@@ -23,7 +23,8 @@ def machine_known(draft: Draft) -> Iterator[Broken]:
         return
     for path, name in draft.machines.items():
         if name not in known:
-            similar = nearest(name, known)
+            with_gpu = [each for each, machine in known.items() if machine.gpu_type == name.lower()]
+            similar = " or ".join(with_gpu) or nearest(name, list(known))
             types = ", ".join(known) or "a machine type that you add to platform.machines"
             yield Broken(
                 path=path,

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from components.catalog import images, machines
+from components.catalog import Machine, images, machines
 from components.plan.check import Computer, Draft, Finding, Level, Planned, run_checks, silence_problems
 from components.plan.plan import ClusterPlan, plan_cluster
 from components.platforms.registry import platform_facts, platform_model, platform_spec
@@ -126,8 +126,11 @@ def _parse_cluster(section: dict[Any, Any], file: str, problems: list[Problem], 
 
 def cluster_spec(section: dict[Any, Any]) -> ClusterSpec:
     """Parse a cluster section. Raises pydantic's ValidationError."""
-    # Some messages suggest regions and zones that offer the stack's machine types.
-    context = {MACHINES: [name for _, _, name in _machine_names(section)], PLATFORMS: platform_spec}
+    # Some messages suggest regions and zones that offer the stack's machine types. A misspelt type counts as the type
+    # that its own message suggests.
+    known = list(machines(section["platform"]["provider"])) if platform_model(section.get("platform")) else []
+    names = [name if name in known else nearest(name, known) or name for _, _, name in _machine_names(section)]
+    context = {MACHINES: names, PLATFORMS: platform_spec}
     return ClusterSpec.model_validate(section, context=context)
 
 
@@ -141,12 +144,12 @@ def _draft(section: dict[Any, Any], malformed: set[tuple[str | int, ...]]) -> Dr
     model = platform_model(section.get("platform"))
     provider = section["platform"]["provider"] if model else ""
     platform = platform_spec(section["platform"]) if well_formed("platform") else None
-    known_machines: tuple[str, ...] | None = None
+    known_machines: Mapping[str, Machine] | None = None
     if platform is not None:
-        known_machines = tuple(machine_types(platform))
+        known_machines = machine_types(platform)
     # For existing hosts, an invalid platform section cannot define the machine types.
     elif model is not None and not issubclass(model, ExistingHostsSpec):
-        known_machines = tuple(machines(provider))
+        known_machines = machines(provider)
     return Draft(
         provider=provider,
         platform=platform,

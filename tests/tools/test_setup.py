@@ -19,6 +19,7 @@ import pytest
 from components.plan.check import Computer
 from components.platforms.local.image import find_image, hold_image
 from tests.conftest import ROOT, MakeProgram
+from tests.plain_clone import PlainClone
 from tests.yard.conftest import git
 from tools import demo, down
 from tools.clean import clean
@@ -113,6 +114,27 @@ def test_second_set_up_changes_nothing(tmp_path: Path) -> None:
     assert ": started" not in second.stdout, first.stdout + second.stdout
     assert (copy / ".trainyard" / "passphrase").read_text() == passphrase
     assert git(copy, "status", "--porcelain") in ("", "?? .venv"), ".gitignore does not match a symbolic link .venv"
+
+
+_IN_A_CLONE = """
+git init -q
+root=$PWD; for part in common env; do source tools/setup/$part.sh; done
+make_state; echo official >"$state/command-plugin"; write_env
+. .trainyard/env.sh
+cp stacks/Pulumi.local.yaml stacks/Pulumi.mine.yaml
+git add -A
+pulumi stack select --create mine >/dev/null
+git add stacks/Pulumi.mine.yaml
+for verb in init rm; do python -m tools.stack $verb local >/dev/null; done
+pulumi stack output --json
+pulumi stack rm --yes mine >/dev/null
+git diff --stat
+"""
+
+
+@pytest.mark.engine
+def test_removed_stacks_keep_their_files_and_the_selection(tmp_path: Path) -> None:
+    assert PlainClone(tmp_path).run(_IN_A_CLONE) == "{}\n"
 
 
 @pytest.mark.parametrize("hash_is_right", [True, False])

@@ -24,6 +24,8 @@ write_env() {
     echo 'unset PULUMI_CONFIG_PASSPHRASE'
     echo 'fi'
     echo 'export PULUMI_SKIP_UPDATE_CHECK=true'
+    echo '# `pulumi stack rm` keeps the stack file, as with --preserve-config.'
+    echo 'export PULUMI_OPTION_PRESERVE_CONFIG=true'
     echo '# mypy needs two minutes for the cloud SDKs. All checkouts share its cache.'
     printf 'export MYPY_CACHE_DIR=%q\n' "$cache/mypy"
     echo '# Without bytecode files, every command compiles the Pulumi SDK again, which takes a second.'

@@ -199,9 +199,7 @@ def _similar(word: str, known: Sequence[str]) -> str:
 
 
 def _machine(draft: StackDraft, machine: str) -> Values:
-    """Return the changes for a different machine type. Raises RuleError if `machine` is the name of a GPU."""
-    if with_gpu := [name for name, found in machines(draft.provider).items() if found.gpu_type == machine.lower()]:
-        raise RuleError("must be a machine type, not a GPU", f"write {' or '.join(with_gpu)}")
+    """Return the changes for a different machine type."""
     group: tuple[str, ...] = ("nodes", draft.group_name)
     if draft.group["machine"] == machine:
         return {}

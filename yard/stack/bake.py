@@ -19,7 +19,7 @@ from trainyard.machines import BAKE, BAKED_IMAGE, BUILD, KEEP
 from yard.show import say, warn
 from yard.stack import pulumi
 from yard.stack.pulumi import interruptible, run_pulumi
-from yard.stack.workspace import PLAIN, SHOW, Workspace, committed_text, copy_of, short_name
+from yard.stack.workspace import PLAIN, SHOW, Workspace, committed_text, short_name
 
 _NO_QUESTIONS = (*SHOW, "--yes", "--skip-preview")
 
@@ -92,6 +92,4 @@ def _remove(stack: Workspace) -> None:
     if stack.operate("destroy", _NO_QUESTIONS):
         warn(f"the builder still exists. Fix: run `pulumi destroy --stack {stack.name}`")
         return
-    words = ["stack", "rm", stack.name, "--yes", "--preserve-config", *PLAIN]
-    if stack.run(words, stack.environment, ROOT) == 0:
-        copy_of(stack.name, stack.home).unlink(missing_ok=True)
+    stack.remove()

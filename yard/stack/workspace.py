@@ -222,6 +222,16 @@ class Workspace:
         # `pulumi stack` has no --config-file option, but writes the salt to the stack file's copy in self.home.
         return self.run(["stack", *arguments, *PLAIN, "--stack", self.name], self.environment, self.home)
 
+    def remove(self, extra: Sequence[str] = ()) -> int:
+        """Remove the stack from the backend, and delete the copy of its file. Returns pulumi's exit code."""
+        # In the checkout, `pulumi stack rm` would also delete the committed file, and clear the user's selection of any
+        # stack. Source: pulumi/pulumi v3.250.0, pkg/cmd/pulumi/stack/stack_remove.go, read on 2026-11-24.
+        command = ["stack", "rm", self.name, "--yes", "--preserve-config", *PLAIN, *extra]
+        code = self.run(command, self.environment, self.home)
+        if code == 0:
+            copy_of(self.name, self.home).unlink(missing_ok=True)
+        return code
+
     def preview(self, extra: Sequence[str] = ()) -> int:
         return self.operate("preview", (*SHOW, *extra))
 

@@ -91,6 +91,9 @@ def zones_with(names: Iterable[str]) -> tuple[str, ...]:
 def known_zone(name: str, info: ValidationInfo) -> str:
     """Return `name` if it is a zone. Otherwise, raise RuleError and suggest a zone that suits the stack."""
     usable = zones_with(used_machines(info))
+    if usable == zone_facts().names:
+        # Some zones need Google's approval. The zones of the families have no such condition.
+        usable = tuple(zone for zone in usable if any(zone in family.zones for family in families().values()))
     near = [zone for zone in usable if region_of(zone) == region_of(name)]
     return zone_facts().check(name, usable, "a Google Cloud zone", "gcloud compute zones list", near)
 

@@ -39,7 +39,7 @@ def draft(head: str = "vm-head", machine: str = "vm-gpu2", count: int = 2, cidr:
         platform=platform_spec({"provider": "local"}),
         provider="local",
         machines={"cluster.head.machine": head, "cluster.nodes.gpu.machine": machine},
-        known_machines=tuple(machines("local")),
+        known_machines=machines("local"),
         network=NetworkSpec.model_validate({"cidr": cidr}),
         head=HeadSpec(machine=head),
         nodes={"gpu": GroupSpec(machine=machine, count=count)},

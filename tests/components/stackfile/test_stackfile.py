@@ -94,6 +94,7 @@ def test_stack_is_valid_without_warnings(file: Path) -> None:
     # Users must replace the example network in some stack files.
     assert {finding.check for finding in stack.findings if finding.level is not Level.INFO} <= {"ssh-example"}
     assert "encryptionsalt" not in text
+    assert "--preserve-config" in text
     assert "secure:" not in text
     assert text.startswith("# yaml-language-server: $schema=schema.json\n")
     assert schema_errors(text) == []

@@ -102,6 +102,7 @@ def passes(new: NewStack) -> None:
     assert described.plan is not None
     assert described.findings == new.report.description.findings
     assert list(new.file.parent.glob("*.new")) == []
+    assert "--preserve-config" in new.file.read_text()
 
 
 @pytest.mark.parametrize(("provider", "machine"), WITH_GPUS, ids=str)
